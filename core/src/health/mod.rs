@@ -1,0 +1,1 @@
+//! Health means forward progress: three independent signals, one verdict, one action.
