@@ -1,0 +1,256 @@
+//! The holder's side of a lease, as a machine that is told the time.
+//!
+//! ```text
+//!              beat, interval over            answered
+//!   resting ───────────────────────► asking ───────────► resting, or waiting if a beat came meanwhile
+//!      │  beat, interval not over       ▲  │ failed
+//!      └──────────► waiting ────────────┘  └───────────► waiting, for a retry
+//!
+//!   any ── expiry passes, or the backend says the receipt has expired ──► lost, for good
+//! ```
+//!
+//! The holder performs each [`Renew`] off the caller's path and reports its end with exactly one of `renewed` and
+//! `failed`, also when it gave up waiting for an answer. It calls `wake` when `next_wakeup` is due.
+//!
+//! Every renewal is paid for by a beat: one in flight uses up all beats before it, and only a later beat leads to the
+//! next. A retry belongs to the renewal that failed, and needs no beat of its own.
+
+use super::{CheckedLeaseRule, LeaseRule};
+use crate::backoff::Backoff;
+use crate::time::Mono;
+use core::time::Duration;
+
+/// Ask the backend for this much from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a renewal that is not performed must be reported as failed"]
+pub struct Renew {
+    pub extension: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "it is said once"]
+pub enum ExtenderAction {
+    Renew(Renew),
+    /// Said once per lease. Whatever the policy, the backend will refuse the result.
+    Lost {
+        why: LossReason,
+        policy: LostPolicy,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RenewFailure {
+    /// Nothing is known about the lease; another try may succeed.
+    Transient,
+    /// The backend no longer honours the receipt.
+    ReceiptExpired,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossReason {
+    Expired,
+    ReceiptExpired,
+}
+
+impl LossReason {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::ReceiptExpired => "receipt_expired",
+        }
+    }
+}
+
+/// What becomes of the handler when its lease is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LostPolicy {
+    #[default]
+    Cancel,
+    /// It may finish; its result is refused all the same.
+    Continue,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeaseState {
+    Held { remaining: Duration },
+    Lost { why: LossReason },
+}
+
+#[derive(Clone, Debug)]
+pub struct Extender {
+    rule: LeaseRule,
+    policy: LostPolicy,
+    expires: Mono,
+    /// End of the interval that the last renewal began.
+    rested: Mono,
+    /// When to ask next; set by a beat or by a failure.
+    due: Option<Mono>,
+    /// When the renewal in flight was asked for.
+    asked: Option<Mono>,
+    /// A beat came since then.
+    beaten: bool,
+    /// Of the renewal that is being tried.
+    failures: u32,
+    lost: Option<Lost>,
+    detached: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    at: Mono,
+    why: LossReason,
+    said: bool,
+}
+
+impl Extender {
+    /// `expires` is reckoned by the holder: when it asked for the lease, plus the length it was told.
+    pub fn attach(rule: CheckedLeaseRule, now: Mono, expires: Mono) -> Self {
+        Self {
+            rule: *rule.get(),
+            policy: LostPolicy::default(),
+            expires,
+            rested: now,
+            due: None,
+            asked: None,
+            beaten: false,
+            failures: 0,
+            lost: None,
+            detached: false,
+        }
+    }
+
+    pub const fn with_policy(mut self, policy: LostPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The handler is active. The first beat renews at once; one inside the interval leads to one renewal at its end.
+    pub fn beat(&mut self, now: Mono) -> Option<Renew> {
+        self.notice_expiry(now);
+        if self.lost.is_some() || self.detached || !self.rule.enabled {
+            return None;
+        }
+        self.beaten = true;
+        if self.asked.is_none() && self.due.is_none() {
+            self.due = Some(self.rested);
+        }
+        self.ask_if_due(now)
+    }
+
+    /// To be called when `next_wakeup` is due, and harmless at any other time.
+    pub fn wake(&mut self, now: Mono) -> Option<ExtenderAction> {
+        self.notice_expiry(now);
+        if self.detached {
+            return None;
+        }
+        match &mut self.lost {
+            Some(Lost { said: true, .. }) => None,
+            Some(lost) => {
+                lost.said = true;
+                Some(ExtenderAction::Lost { why: lost.why, policy: self.policy })
+            }
+            None => self.ask_if_due(now).map(ExtenderAction::Renew),
+        }
+    }
+
+    /// May lie in the past, which means at once.
+    pub fn next_wakeup(&self) -> Option<Mono> {
+        match self.lost {
+            _ if self.detached => None,
+            Some(lost) => (!lost.said).then_some(lost.at),
+            None => Some(self.due.map_or(self.expires, |due| due.min(self.expires))),
+        }
+    }
+
+    /// The backend answered with what it granted. That never shrinks what is held, and revives nothing that is lost.
+    pub fn renewed(&mut self, now: Mono, granted: Duration) {
+        self.notice_expiry(now);
+        let Some(asked) = self.asked.take() else { return };
+        if self.lost.is_some() {
+            return;
+        }
+        self.expires = self.expires.max(asked + granted);
+        self.failures = 0;
+        // A backend that grants less than it was asked for is asked more often, so that beats can keep the lease.
+        self.rested = self.rested.min(asked + (granted / 3).max(self.least_retry()));
+        if self.beaten && !self.detached {
+            self.due = Some(self.rested);
+        }
+    }
+
+    /// The renewal in flight came to nothing. `draw` is 64 random bits.
+    pub fn failed(&mut self, now: Mono, failure: RenewFailure, draw: u64) {
+        self.notice_expiry(now);
+        if self.asked.take().is_none() || self.lost.is_some() {
+            return;
+        }
+        match failure {
+            RenewFailure::ReceiptExpired => self.lose(now, LossReason::ReceiptExpired),
+            RenewFailure::Transient if self.detached => {}
+            RenewFailure::Transient => {
+                self.failures = self.failures.saturating_add(1);
+                self.due = Some(now + self.retry_in(now, draw));
+            }
+        }
+    }
+
+    pub fn state(&self, now: Mono) -> LeaseState {
+        match self.lost {
+            Some(lost) => LeaseState::Lost { why: lost.why },
+            None if now >= self.expires => LeaseState::Lost { why: LossReason::Expired },
+            None => LeaseState::Held { remaining: self.expires.since(now) },
+        }
+    }
+
+    /// Whether something prefetched under this lease may begin to run.
+    pub fn may_start(&self, now: Mono) -> bool {
+        matches!(self.state(now), LeaseState::Held { .. })
+    }
+
+    /// The handler is done. Nothing is renewed or said from here on; `state` goes on telling whether the lease holds.
+    pub fn detach(&mut self) {
+        self.detached = true;
+        self.due = None;
+    }
+
+    fn ask_if_due(&mut self, now: Mono) -> Option<Renew> {
+        if self.asked.is_some() || self.due.is_none_or(|due| due > now) {
+            return None;
+        }
+        self.due = None;
+        self.asked = Some(now);
+        self.beaten = false;
+        self.rested = now + self.rule.interval;
+        Some(Renew { extension: self.rule.extension })
+    }
+
+    fn notice_expiry(&mut self, now: Mono) {
+        if self.lost.is_none() && now >= self.expires {
+            self.lose(self.expires, LossReason::Expired);
+        }
+    }
+
+    fn lose(&mut self, at: Mono, why: LossReason) {
+        self.lost = Some(Lost { at, why, said: false });
+        self.due = None;
+    }
+
+    /// With the default interval: a second at first, then two, four and so on up to the interval, but never more than a
+    /// quarter of what is left of the lease, and never less than a tenth of a second.
+    fn retry_in(&self, now: Mono, draw: u64) -> Duration {
+        let left = self.expires.since(now) / 4;
+        let backoff = Backoff { base: self.first_retry(), max: left.min(self.rule.interval) };
+        backoff.delay(self.failures, draw).max(self.least_retry())
+    }
+
+    fn first_retry(&self) -> Duration {
+        (self.rule.interval / 60).max(Duration::from_millis(1))
+    }
+
+    fn least_retry(&self) -> Duration {
+        (self.rule.interval / 600).max(Duration::from_millis(1))
+    }
+}
+
+#[cfg(test)]
+mod tests;
