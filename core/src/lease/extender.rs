@@ -83,16 +83,25 @@ pub struct Extender {
     expires: Mono,
     /// End of the interval that the last renewal began.
     rested: Mono,
-    /// When to ask next; set by a beat or by a failure.
-    due: Option<Mono>,
-    /// When the renewal in flight was asked for.
-    asked: Option<Mono>,
-    /// A beat came since then.
-    beaten: bool,
+    phase: Phase,
     /// Of the renewal that is being tried.
     failures: u32,
     lost: Option<Lost>,
     detached: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Resting,
+    /// A beat or a failed renewal made another one due.
+    Waiting {
+        due: Mono,
+    },
+    /// `beaten`: a beat came since it was asked.
+    Asking {
+        since: Mono,
+        beaten: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,9 +119,7 @@ impl Extender {
             policy: LostPolicy::default(),
             expires,
             rested: now,
-            due: None,
-            asked: None,
-            beaten: false,
+            phase: Phase::Resting,
             failures: 0,
             lost: None,
             detached: false,
@@ -130,9 +137,10 @@ impl Extender {
         if self.lost.is_some() || self.detached || !self.rule.enabled {
             return None;
         }
-        self.beaten = true;
-        if self.asked.is_none() && self.due.is_none() {
-            self.due = Some(self.rested);
+        match &mut self.phase {
+            Phase::Resting => self.phase = Phase::Waiting { due: self.rested },
+            Phase::Waiting { .. } => {}
+            Phase::Asking { beaten, .. } => *beaten = true,
         }
         self.ask_if_due(now)
     }
@@ -155,41 +163,34 @@ impl Extender {
 
     /// May lie in the past, which means at once.
     pub fn next_wakeup(&self) -> Option<Mono> {
-        match self.lost {
+        match (self.lost, self.phase) {
             _ if self.detached => None,
-            Some(lost) => (!lost.said).then_some(lost.at),
-            None => Some(self.due.map_or(self.expires, |due| due.min(self.expires))),
+            (Some(lost), _) => (!lost.said).then_some(lost.at),
+            (None, Phase::Waiting { due }) => Some(due.min(self.expires)),
+            (None, Phase::Resting | Phase::Asking { .. }) => Some(self.expires),
         }
     }
 
     /// The backend answered with what it granted. That never shrinks what is held, and revives nothing that is lost.
     pub fn renewed(&mut self, now: Mono, granted: Duration) {
         self.notice_expiry(now);
-        let Some(asked) = self.asked.take() else { return };
-        if self.lost.is_some() {
-            return;
-        }
-        self.expires = self.expires.max(asked + granted);
+        let Phase::Asking { since, beaten } = self.phase else { return };
+        self.expires = self.expires.max(since + granted);
         self.failures = 0;
         // A backend that grants less than it was asked for is asked more often, so that beats can keep the lease.
-        self.rested = self.rested.min(asked + (granted / 3).max(self.least_retry()));
-        if self.beaten && !self.detached {
-            self.due = Some(self.rested);
-        }
+        self.rested = self.rested.min(since + (granted / 3).max(self.least_retry()));
+        self.phase = if beaten { Phase::Waiting { due: self.rested } } else { Phase::Resting };
     }
 
     /// The renewal in flight came to nothing. `draw` is 64 random bits.
     pub fn failed(&mut self, now: Mono, failure: RenewFailure, draw: u64) {
         self.notice_expiry(now);
-        if self.asked.take().is_none() || self.lost.is_some() {
-            return;
-        }
-        match failure {
-            RenewFailure::ReceiptExpired => self.lose(now, LossReason::ReceiptExpired),
-            RenewFailure::Transient if self.detached => {}
-            RenewFailure::Transient => {
+        match (self.phase, failure) {
+            (Phase::Resting | Phase::Waiting { .. }, _) => {}
+            (Phase::Asking { .. }, RenewFailure::ReceiptExpired) => self.lose(now, LossReason::ReceiptExpired),
+            (Phase::Asking { .. }, RenewFailure::Transient) => {
                 self.failures = self.failures.saturating_add(1);
-                self.due = Some(now + self.retry_in(now, draw));
+                self.phase = Phase::Waiting { due: now + self.retry_in(now, draw) };
             }
         }
     }
@@ -210,18 +211,17 @@ impl Extender {
     /// The handler is done. Nothing is renewed or said from here on; `state` goes on telling whether the lease holds.
     pub fn detach(&mut self) {
         self.detached = true;
-        self.due = None;
     }
 
     fn ask_if_due(&mut self, now: Mono) -> Option<Renew> {
-        if self.asked.is_some() || self.due.is_none_or(|due| due > now) {
-            return None;
+        match self.phase {
+            Phase::Waiting { due } if due <= now => {
+                self.phase = Phase::Asking { since: now, beaten: false };
+                self.rested = now + self.rule.interval;
+                Some(Renew { extension: self.rule.extension })
+            }
+            _ => None,
         }
-        self.due = None;
-        self.asked = Some(now);
-        self.beaten = false;
-        self.rested = now + self.rule.interval;
-        Some(Renew { extension: self.rule.extension })
     }
 
     fn notice_expiry(&mut self, now: Mono) {
@@ -232,7 +232,7 @@ impl Extender {
 
     fn lose(&mut self, at: Mono, why: LossReason) {
         self.lost = Some(Lost { at, why, said: false });
-        self.due = None;
+        self.phase = Phase::Resting;
     }
 
     /// With the default interval: a second at first, then two, four and so on up to the interval, but never more than a

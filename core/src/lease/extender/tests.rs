@@ -129,6 +129,16 @@ fn a_transient_failure_is_retried_with_backoff_and_faster_as_expiry_nears() {
 }
 
 #[test]
+fn a_retry_that_would_come_too_late_does_not_hide_the_expiry() {
+    let mut lease = attach();
+    assert_eq!(lease.beat(at(290)), Some(RENEW));
+    lease.failed(Mono::from_ms(299_950), RenewFailure::Transient, u64::MAX);
+    assert_eq!(lease.next_wakeup(), Some(at(300)));
+    assert_eq!(lease.wake(at(300)), lost(LossReason::Expired));
+    assert_eq!((lease.wake(at(301)), lease.next_wakeup()), (None, None), "nor is it tried after that");
+}
+
+#[test]
 fn a_beat_does_not_hasten_a_retry_and_success_starts_the_backoff_afresh() {
     let mut lease = attach();
     assert_eq!(lease.beat(at(0)), Some(RENEW));
