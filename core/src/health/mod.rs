@@ -1,5 +1,6 @@
 //! Health means forward progress: three independent signals, one verdict, one action.
 
+pub mod datacenter;
 pub mod hold;
 pub mod liveness;
 pub mod overload;
