@@ -1,0 +1,294 @@
+use super::*;
+use Iteration::{Idle, Progress};
+use LoopReason::*;
+use LoopState::*;
+
+const FAILED: Iteration = Iteration::Failed { code: "refused" };
+const PARTLY: Iteration = Iteration::Degraded { ok: 3, failed: 1 };
+const NOT_EVEN_PARTLY: Iteration = Iteration::Degraded { ok: 0, failed: 4 };
+const ASKED: Iteration = Idle { asked: true };
+const NOT_ASKED: Iteration = Idle { asked: false };
+
+fn s(seconds: u64) -> Awake {
+    Awake::from_ms(seconds * 1000)
+}
+
+/// Freshness 60 s, three in a row, recovery by two, grace 30 s, an iteration may take 40 s.
+fn rule() -> LoopRule {
+    LoopRule { max_iteration: Duration::from_secs(40), ..LoopRule::default() }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum In {
+    Begin,
+    End(Iteration),
+    Abandoned,
+    Panicked,
+    Stop,
+    Died,
+}
+use In::*;
+
+fn play(rule: LoopRule, inputs: &[(u64, In)]) -> LoopHealth {
+    let mut health = LoopHealth::started(rule, s(0));
+    for &(at, input) in inputs {
+        match input {
+            Begin => health.begin(s(at)),
+            End(iteration) => health.end(s(at), iteration),
+            Abandoned => health.abandoned(s(at)),
+            Panicked => health.panicked(s(at)),
+            Stop => health.stopping(s(at)),
+            Died => health.died(s(at)),
+        }
+    }
+    health
+}
+
+/// What was reported; then at which second it is in which state, why, and since when.
+type Row = (&'static str, &'static [(u64, In)], &'static [(u64, LoopState, LoopReason, u64)]);
+
+const OK: In = End(Progress(1));
+
+const TABLE: &[Row] = &[
+    (
+        "a loop that never turns has its grace, and stalls",
+        &[],
+        &[
+            (29, Starting, NoSuccessYet, 0),
+            (30, Failing, NeverSucceeded, 30),
+            (59, Failing, NeverSucceeded, 30),
+            (60, Stalled, NotTurning, 60),
+        ],
+    ),
+    ("a success ends the start", &[(5, OK)], &[(5, Healthy, WithinBudgetAndFresh, 5)]),
+    ("so does an empty source that was asked", &[(5, End(ASKED))], &[(5, Healthy, WithinBudgetAndFresh, 5)]),
+    ("but not one that was not", &[(5, End(NOT_ASKED))], &[(5, Starting, NoSuccessYet, 0)]),
+    ("nor progress by nothing", &[(5, End(Progress(0)))], &[(5, Starting, NoSuccessYet, 0)]),
+    (
+        "failures inside the grace spend nothing",
+        &[(1, End(FAILED)), (2, End(FAILED)), (3, End(FAILED)), (4, End(FAILED)), (5, OK)],
+        &[(5, Healthy, WithinBudgetAndFresh, 5)],
+    ),
+    (
+        "failures after the first success do, inside the grace too",
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, End(FAILED))],
+        &[(4, Failing, BudgetSpent, 4)],
+    ),
+    (
+        "two of three failures are tolerated",
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED))],
+        &[(3, Healthy, WithinBudgetAndFresh, 1)],
+    ),
+    (
+        "a success in between starts the count again",
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, OK), (5, End(FAILED)), (6, End(FAILED))],
+        &[(6, Healthy, WithinBudgetAndFresh, 1)],
+    ),
+    (
+        "partial failures spend the budget as well",
+        &[(1, OK), (2, End(PARTLY)), (3, End(PARTLY)), (4, End(PARTLY))],
+        &[(4, Degraded, BudgetSpent, 4)],
+    ),
+    (
+        "partial with nothing done is failing",
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, End(NOT_EVEN_PARTLY))],
+        &[(4, Failing, BudgetSpent, 4)],
+    ),
+    (
+        "partial failures refresh nothing",
+        &[(1, OK), (50, End(PARTLY)), (55, End(PARTLY))],
+        &[(60, Healthy, WithinBudgetAndFresh, 1), (61, Degraded, NotFresh, 61)],
+    ),
+    (
+        "not asking refreshes nothing, and spends nothing",
+        &[(1, OK), (20, End(NOT_ASKED)), (30, End(NOT_ASKED)), (40, End(NOT_ASKED)), (60, End(NOT_ASKED))],
+        &[(60, Healthy, WithinBudgetAndFresh, 1), (61, Failing, NotFresh, 61), (120, Stalled, NotTurning, 120)],
+    ),
+    (
+        "one success after a spent budget is not enough, two are",
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, End(FAILED)), (5, OK)],
+        &[(5, Degraded, Recovering, 4)],
+    ),
+    (
+        "two in a row are",
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, End(FAILED)), (5, OK), (6, End(ASKED))],
+        &[(6, Healthy, WithinBudgetAndFresh, 6)],
+    ),
+    (
+        "two not in a row are not",
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, End(FAILED)), (5, OK), (6, End(FAILED)), (7, OK)],
+        &[(7, Degraded, Recovering, 4)],
+    ),
+    (
+        "an iteration that hangs",
+        &[(1, OK), (10, Begin)],
+        &[(49, Healthy, WithinBudgetAndFresh, 1), (50, Stalled, IterationTooLong, 50)],
+    ),
+    (
+        "one that hangs at the start has the grace",
+        &[(1, Begin)],
+        &[(29, Starting, NoSuccessYet, 0), (30, Failing, NeverSucceeded, 30), (41, Stalled, IterationTooLong, 41)],
+    ),
+    (
+        "a long iteration outlives freshness and does not stall",
+        &[(1, OK), (30, Begin)],
+        &[(61, Degraded, NotFresh, 61), (69, Degraded, NotFresh, 61)],
+    ),
+    (
+        "no iteration comes",
+        &[(1, OK), (2, End(FAILED))],
+        &[(60, Healthy, WithinBudgetAndFresh, 1), (61, Failing, NotFresh, 61), (62, Stalled, NotTurning, 62)],
+    ),
+    ("fresh again with the next success", &[(1, OK), (70, OK)], &[(70, Healthy, WithinBudgetAndFresh, 70)]),
+    (
+        "beginning the next without a report fails the one before",
+        &[(1, OK), (2, Begin), (3, Begin), (4, Begin), (5, Begin), (6, End(FAILED))],
+        &[(6, Failing, BudgetSpent, 5)],
+    ),
+    (
+        "dropping and panicking are failures",
+        &[(1, OK), (2, Begin), (3, Abandoned), (4, Begin), (5, Panicked), (6, Panicked)],
+        &[(6, Failing, BudgetSpent, 6)],
+    ),
+    (
+        "dropping what was reported is not",
+        &[(1, OK), (2, Begin), (3, End(ASKED)), (3, Abandoned), (4, Abandoned), (5, Abandoned), (6, Abandoned)],
+        &[(6, Healthy, WithinBudgetAndFresh, 1)],
+    ),
+    (
+        "stopping covers what else there is, and begins once",
+        &[(1, OK), (2, Begin), (3, Stop), (9, Stop)],
+        &[(9, Stopping, ToldToStop, 3), (900, Stopping, ToldToStop, 3)],
+    ),
+    ("dead is dead", &[(1, OK), (3, Stop), (8, Died), (9, OK)], &[(9, Dead, Gone, 8)]),
+];
+
+#[test]
+fn state_table() {
+    for (name, inputs, expected) in TABLE {
+        let health = play(rule(), inputs);
+        for &(at, state, reason, since) in *expected {
+            assert_eq!(health.state(s(at)), LoopStatus { state, reason, since: s(since) }, "{name}: at {at} s");
+        }
+    }
+}
+
+#[test]
+fn next_change_is_exact() {
+    for (name, inputs, _) in TABLE {
+        let health = play(rule(), inputs);
+        let last = inputs.last().map_or(0, |(at, _)| *at);
+        for from in last..200 {
+            let now = health.state(s(from));
+            let first = (from..300).find(|at| health.state(s(*at)) != now).map(s);
+            assert_eq!(health.next_change(s(from)), first, "{name}: from {from} s");
+        }
+    }
+}
+
+#[test]
+fn budgets() {
+    let window = Budget::Window { n: 3, within: Duration::from_secs(24) };
+    let ratio = Budget::Ratio { ratio: 0.5, min_sample: 4, within: Duration::from_secs(24) };
+    const X: bool = false;
+    const O: bool = true;
+    // one iteration every 4 s, o is good -> is it inside its budget after the last
+    let table: [(Budget, &[bool], bool); 11] = [
+        (Budget::Consecutive(2), &[O, X], true),
+        (Budget::Consecutive(2), &[O, X, X], false),
+        (Budget::Consecutive(2), &[O, X, O, X, O, X], true),
+        (window, &[O, X, O, X], true),
+        (window, &[O, X, O, X, O, X], false),
+        (window, &[O, X, O, O, X, O, O, X], true),
+        (ratio, &[O, X, X], true),
+        (ratio, &[O, X, O, X], false),
+        (ratio, &[O, O, O, X, X], true),
+        (ratio, &[O, O, O, X, X, X], false),
+        (ratio, &[O, X, O, X, O, O, O, O, O, O, O, X], false),
+    ];
+    for (budget, iterations, inside) in table {
+        let mut health = LoopHealth::started(LoopRule { budget, recovery: 99, ..rule() }, s(0));
+        for (n, good) in iterations.iter().enumerate() {
+            health.end(s(4 * n as u64), if *good { Progress(1) } else { FAILED });
+        }
+        let status = health.state(s(4 * (iterations.len() as u64 - 1)));
+        assert_eq!(status.state == Healthy, inside, "{budget:?} {iterations:?}: {status:?}");
+    }
+}
+
+#[test]
+fn recovery_refills_the_whole_budget() {
+    let budget = Budget::Window { n: 2, within: Duration::from_secs(600) };
+    let mut health = LoopHealth::started(LoopRule { budget, ..rule() }, s(0));
+    for (at, iteration) in [(1, ASKED), (2, FAILED), (3, FAILED), (4, ASKED), (5, ASKED), (6, FAILED)] {
+        health.end(s(at), iteration);
+    }
+    assert_eq!(health.state(s(6)).state, Healthy);
+    health.end(s(7), FAILED);
+    assert_eq!(health.state(s(7)).state, Failing);
+}
+
+#[test]
+fn the_last_failure_is_kept_with_its_code() {
+    type Row = (&'static [(u64, In)], Option<&'static str>);
+    // reported -> code
+    let table: [Row; 5] = [
+        (&[(1, OK)], None),
+        (&[(1, OK), (2, End(FAILED)), (3, OK)], Some("refused")),
+        (&[(2, End(PARTLY))], Some("degraded")),
+        (&[(1, Begin), (2, Begin)], Some("not_reported")),
+        (&[(2, Panicked)], Some("panicked")),
+    ];
+    for (inputs, code) in table {
+        let failure = play(rule(), inputs).last_failure();
+        assert_eq!(failure, code.map(|code| LoopFailure { at: s(2), code }), "{inputs:?}");
+    }
+}
+
+#[test]
+fn only_critical_loops_count_and_only_what_a_restart_helps_fails_liveness() {
+    let healthy: &[(u64, In)] = &[(1, OK), (99, OK)];
+    let failing: &[(u64, In)] = &[(1, OK), (96, End(FAILED)), (97, End(FAILED)), (98, End(FAILED))];
+    let partly: &[(u64, In)] = &[(1, OK), (96, End(PARTLY)), (97, End(PARTLY)), (98, End(PARTLY))];
+    let stalled: &[(u64, In)] = &[(1, OK)];
+    let stopping: &[(u64, In)] = &[(1, OK), (2, Stop)];
+    let dead: &[(u64, In)] = &[(1, OK), (2, Died)];
+    // critical loop, other loop -> live, ready
+    let table = [
+        (healthy, healthy, true, true),
+        (failing, healthy, true, false),
+        (partly, healthy, true, false),
+        (stopping, healthy, true, false),
+        (stalled, healthy, false, false),
+        (dead, healthy, false, false),
+        (healthy, failing, true, true),
+        (healthy, stalled, true, true),
+        (healthy, dead, true, true),
+    ];
+    for (row, (critical, other, live, ready)) in table.into_iter().enumerate() {
+        let loops = [play(rule(), critical), play(LoopRule { critical: false, ..rule() }, other)];
+        assert_eq!(probes(&loops, s(100)), Probes { live, ready }, "row {row}");
+    }
+    let starting = LoopHealth::started(rule(), s(99));
+    assert_eq!(probes([&starting], s(100)), Probes { live: true, ready: false });
+    assert_eq!(probes([], s(100)), Probes { live: true, ready: true });
+}
+
+#[test]
+fn the_heartbeat_file_stands_for_readiness() {
+    use HeartbeatFile::*;
+    // at start, ready, present
+    let table = [
+        (true, false, true, Remove),
+        (true, false, false, Leave),
+        (true, true, true, Remove),
+        (true, true, false, Leave),
+        (false, true, true, Write),
+        (false, true, false, Write),
+        (false, false, true, Remove),
+        (false, false, false, Leave),
+    ];
+    for (at_start, ready, present, expected) in table {
+        assert_eq!(heartbeat_file(at_start, ready, present), expected, "{at_start} {ready} {present}");
+    }
+}

@@ -1,0 +1,37 @@
+//! The three signals of a node. Each is measured by itself, so that "cannot take work" is never mistaken for "dead".
+
+/// What a node got done lately, compared with what it had to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Progress {
+    /// Nothing to do. Never "something to do, and nothing done".
+    Idle,
+    Normal,
+    Slow,
+    Degraded,
+    Stuck,
+}
+
+impl Progress {
+    pub const ALL: [Self; 5] = [Self::Idle, Self::Normal, Self::Slow, Self::Degraded, Self::Stuck];
+
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Normal => "normal",
+            Self::Slow => "slow",
+            Self::Degraded => "degraded",
+            Self::Stuck => "stuck",
+        }
+    }
+}
+
+/// All that a verdict is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Signals {
+    /// It answers us.
+    pub live: bool,
+    /// It can take new work.
+    pub ready: bool,
+    /// It gets done what it took.
+    pub progress: Progress,
+}
