@@ -6,7 +6,7 @@
 //!    readiness (in [`verdict`]) whether it can take work, [`progress`] whether it gets done what it took.
 //! 2. [`verdict`]: a total function of the three gives one verdict, with the reason of the signal that decided, and the
 //!    verdict one action: route, drain, investigate, evict.
-//! 3. [`hold`]: an action that would evict most nodes of a kind is not taken. The cause is then more likely ours.
+//! 3. [`mod@hold`]: an action that would evict most nodes of a kind is not taken. The cause is then more likely ours.
 //! 4. [`datacenter`]: what its nodes came to makes the class of a datacenter, and the order gates route in.
 //!
 //! Two rules stand beside this, since they judge the process itself: [`overload`] says what it still takes on, and

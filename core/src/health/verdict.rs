@@ -9,7 +9,7 @@
 //! | yes | any | stuck | Stuck | drain, and evict when `stuck_grace` is over |
 //! | no | any | any | Suspect | evict when `suspect_grace` is over |
 //!
-//! Every eviction is subject to the hold: see [`super::hold`].
+//! Every eviction is subject to the hold: see [`mod@super::hold`].
 
 use super::liveness::NotLive;
 use super::overload::OverloadLevel;
