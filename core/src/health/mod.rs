@@ -12,8 +12,8 @@
 //! Two rules stand beside this, since they judge the process itself: [`overload`] says what it still takes on, and
 //! [`loops`] (with [`outbox`]) whether its own loops move, which is what an orchestrator's probes are answered with.
 //!
-//! All time here is [`Awake`](crate::time::Awake): while we could not run, nobody else's clock ran either. Every rule
-//! that changes with time alone says when, so that nothing has to be polled.
+//! Others are judged in [`Awake`](crate::time::Awake) time: while we could not run, their clocks did not run either.
+//! Every rule that changes with time alone says when, so that nothing has to be polled.
 
 pub mod datacenter;
 pub mod hold;
