@@ -6,14 +6,14 @@
 //!    readiness (in [`verdict`]) whether it can take work, [`progress`] whether it gets done what it took.
 //! 2. [`verdict`]: a total function of the three gives one verdict, with the reason of the signal that decided, and the
 //!    verdict one action: route, drain, investigate, evict.
-//! 3. [`hold`]: an action that would evict most nodes of a kind is not taken. The cause is then more likely ours.
+//! 3. [`mod@hold`]: an action that would evict most nodes of a kind is not taken. The cause is then more likely ours.
 //! 4. [`datacenter`]: what its nodes came to makes the class of a datacenter, and the order gates route in.
 //!
 //! Two rules stand beside this, since they judge the process itself: [`overload`] says what it still takes on, and
 //! [`loops`] (with [`outbox`]) whether its own loops move, which is what an orchestrator's probes are answered with.
 //!
-//! All time here is [`Awake`](crate::time::Awake): while we could not run, nobody else's clock ran either. Every rule
-//! that changes with time alone says when, so that nothing has to be polled.
+//! Others are judged in [`Awake`](crate::time::Awake) time: while we could not run, their clocks did not run either.
+//! Every rule that changes with time alone says when, so that nothing has to be polled.
 
 pub mod datacenter;
 pub mod hold;

@@ -346,6 +346,7 @@ mod tests {
             ((200, 100, 10, 170), 0.0, 0.0, Stressed, LatencyRising),
             ((200, 50, 10, 120), 0.0, 0.0, Overloaded, LatencyRising),
             ((200, 1, 10, 4), 0.0, 0.0, Normal, WithinLimits), // noise, though fourfold
+            ((1, 6, 9, 30), 0.0, 0.0, Normal, WithinLimits),   // the first sample does not stand for all
             ((0, 0, 0, 0), 69.9, 69.9, Normal, WithinLimits),
             ((0, 0, 0, 0), 70.0, 0.0, Busy, CpuHigh),
             ((0, 0, 0, 0), 0.0, 85.0, Stressed, MemoryHigh),

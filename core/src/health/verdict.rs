@@ -9,13 +9,13 @@
 //! | yes | any | stuck | Stuck | drain, and evict when `stuck_grace` is over |
 //! | no | any | any | Suspect | evict when `suspect_grace` is over |
 //!
-//! Every eviction is subject to the hold: see [`super::hold`].
+//! Every eviction is subject to the hold: see [`mod@super::hold`].
 
 use super::liveness::NotLive;
 use super::overload::OverloadLevel;
 use super::progress::{ProgressReason, ProgressVerdict};
 use super::signal::{Progress, Signals};
-use crate::time::Awake;
+use crate::time::{Awake, Mono};
 use core::cmp::Reverse;
 use core::time::Duration;
 
@@ -122,7 +122,8 @@ pub const fn worker_ready(accepting: bool, free_slots: u32) -> Result<(), NotRea
     }
 }
 
-/// How long an answer of the log is proof that a manager has a quorum.
+/// How long an answer of the log is proof that a manager has a quorum. Judged by the manager about itself, so its own
+/// absence counts: while it was away, another may have taken the seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuorumRule {
     pub log_answer_within: Duration,
@@ -135,7 +136,7 @@ impl Default for QuorumRule {
 }
 
 impl QuorumRule {
-    pub fn has_quorum(&self, now: Awake, log_answered: Option<Awake>) -> bool {
+    pub fn has_quorum(&self, now: Mono, log_answered: Option<Mono>) -> bool {
         log_answered.is_some_and(|at| now.since(at) < self.log_answer_within)
     }
 }
@@ -371,7 +372,7 @@ mod tests {
             [(None, 0, false), (Some(1000), 1000, true), (Some(1000), 5999, true), (Some(1000), 6000, false)]
         {
             assert_eq!(
-                rule.has_quorum(Awake::from_ms(now), answered.map(Awake::from_ms)),
+                rule.has_quorum(Mono::from_ms(now), answered.map(Mono::from_ms)),
                 expected,
                 "{answered:?} {now}"
             );
