@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::workspace;
 
@@ -77,7 +77,7 @@ pub fn ensure_present(root: &Path, may_install: bool) -> Result<()> {
     ensure!(may_install && components.is_empty(), by_hand(&packages, &components));
 
     println!("onward: installing the Debian packages {}", packages.join(" "));
-    apt_install(&packages).with_context(|| by_hand(&packages, &components))?;
+    apt_install(&packages).map_err(|error| anyhow!("{error:#}; {}", by_hand(&packages, &components)))?;
     for need in missing {
         ensure!(
             is_present(root, &need.seen_by),

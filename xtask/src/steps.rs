@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::stream::{self, Counts};
 use crate::{install, tidy, workspace};
@@ -16,73 +16,66 @@ pub struct Step {
 
 #[derive(Debug)]
 enum Work {
-    Cargo {
-        args: &'static [&'static str],
-        env: &'static [(&'static str, &'static str)],
-    },
+    Cargo(Cargo),
     /// Counted. Benchmarks are left out: one without a test harness would run in full.
     Tests {
-        with_nextest: &'static [&'static str],
-        without: &'static [&'static str],
+        with_nextest: Cargo,
+        without: Cargo,
     },
-    DocTests {
-        args: &'static [&'static str],
-    },
+    /// Counted.
+    DocTests(Cargo),
     Tidy,
 }
 
+#[derive(Debug)]
+struct Cargo {
+    args: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+}
+
+const fn cargo(args: &'static [&'static str]) -> Cargo {
+    Cargo { args, env: &[] }
+}
+
+const TESTS: &str = "tests";
+
 pub const ALL: &[Step] = &[
-    Step { name: "fmt", work: Work::Cargo { args: &["fmt", "--all", "--check"], env: &[] } },
+    Step { name: "fmt", work: Work::Cargo(cargo(&["fmt", "--all", "--check"])) },
     Step {
         name: "clippy",
-        work: Work::Cargo {
-            args: &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
-            env: &[],
-        },
+        work: Work::Cargo(cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])),
     },
     Step {
-        name: "tests",
+        name: TESTS,
         work: Work::Tests {
-            with_nextest: &["nextest", "run", "--workspace", "--locked"],
-            without: &["test", "--workspace", "--locked", "--tests"],
+            with_nextest: cargo(&["nextest", "run", "--workspace", "--locked"]),
+            without: cargo(&["test", "--workspace", "--locked", "--tests"]),
         },
     },
-    Step { name: "doc tests", work: Work::DocTests { args: &["test", "--doc", "--workspace", "--locked"] } },
+    Step { name: "doc tests", work: Work::DocTests(cargo(&["test", "--doc", "--workspace", "--locked"])) },
     Step { name: "tidy", work: Work::Tidy },
     Step {
         name: "docs",
-        work: Work::Cargo {
+        work: Work::Cargo(Cargo {
             args: &["doc", "--no-deps", "--workspace", "--locked"],
             env: &[("RUSTDOCFLAGS", "-D warnings")],
-        },
+        }),
     },
 ];
 
 impl Step {
     /// The command that runs this step by itself.
-    pub fn alone(&self) -> String {
-        match self.work {
-            Work::Cargo { args, env } => {
-                let set: String = env.iter().map(|(name, value)| format!("{name}=\"{value}\" ")).collect();
-                format!("{set}cargo {}", args.join(" "))
-            }
-            Work::Tests { with_nextest: args, .. } | Work::DocTests { args } => format!("cargo {}", args.join(" ")),
-            Work::Tidy => "cargo xtask tidy".to_owned(),
-        }
+    pub fn alone(&self, has_nextest: bool) -> String {
+        let Some(cargo) = self.cargo(has_nextest) else { return "cargo xtask tidy".to_owned() };
+        let set: String = cargo.env.iter().map(|(name, value)| format!("{name}=\"{value}\" ")).collect();
+        format!("{set}cargo {}", cargo.args.join(" "))
     }
 
     /// What the step has counted, if it counts; an error if it is red.
-    fn run(&self, root: &Path) -> Result<Option<Counts>> {
-        let (args, env, counts_tests): (_, &[(&str, &str)], _) = match self.work {
-            Work::Tidy => return tidy::run(root).map(|()| None),
-            Work::Cargo { args, env } => (args, env, false),
-            Work::Tests { with_nextest, .. } if install::has_cargo_command(root, "nextest") => {
-                (with_nextest, &[], true)
-            }
-            Work::Tests { without: args, .. } | Work::DocTests { args } => (args, &[], true),
-        };
+    fn run(&self, root: &Path, has_nextest: bool) -> Result<Option<Counts>> {
+        let Some(cargo) = self.cargo(has_nextest) else { return tidy::run(root).map(|()| None) };
         let mut command = workspace::cargo(root);
-        command.args(args).envs(env.iter().copied());
+        command.args(cargo.args).envs(cargo.env.iter().copied());
         let (status, counts) = stream::run(command)?;
         if !status.success() || counts.failed > 0 {
             if counts != Counts::default() {
@@ -90,33 +83,40 @@ impl Step {
             }
             bail!("{status}");
         }
-        Ok(counts_tests.then_some(counts))
+        Ok(matches!(self.work, Work::Tests { .. } | Work::DocTests(_)).then_some(counts))
+    }
+
+    fn cargo(&self, has_nextest: bool) -> Option<&Cargo> {
+        match &self.work {
+            Work::Cargo(cargo) | Work::DocTests(cargo) => Some(cargo),
+            Work::Tests { with_nextest, without } => Some(if has_nextest { with_nextest } else { without }),
+            Work::Tidy => None,
+        }
     }
 }
 
 pub fn test(root: &Path, may_install: bool) -> Result<()> {
     install::ensure_present(root, may_install)?;
+    let has_nextest = install::has_cargo_command(root, "nextest");
     let began = Instant::now();
     let mut passed = Vec::new();
     let mut total = Counts::default();
     for step in ALL {
-        println!("onward: {}: {}", step.name, step.alone());
+        let alone = step.alone(has_nextest);
+        println!("onward: {}: {alone}", step.name);
         let step_began = Instant::now();
-        let counts = match step.run(root) {
-            Ok(counts) => counts,
-            Err(error) => bail!(
-                "RED: {} failed after {}: {error:#}\nonward: to run it alone: {}",
-                step.name,
-                short(step_began.elapsed()),
-                step.alone()
-            ),
-        };
+        let counts = step.run(root, has_nextest).map_err(|error| {
+            let after = short(step_began.elapsed());
+            anyhow!("RED: {} failed after {after} ({error:#})\nonward: to run it alone: {alone}", step.name)
+        })?;
         println!("onward: {}: ok ({})", step.name, short(step_began.elapsed()));
+        if step.name == TESTS && counts.is_none_or(|counts| counts.passed == 0) {
+            bail!(
+                "RED: not one test was counted, so green would mean nothing; has the runner changed its summary line?"
+            );
+        }
         total.add(counts.unwrap_or_default());
         passed.push(told(step.name, counts));
-    }
-    if total.passed == 0 {
-        bail!("RED: not one test was counted, so green would mean nothing; has a runner changed its summary line?");
     }
     println!("{} passed, {} failed", total.passed, total.failed);
     println!("{}", all_green(&passed, began.elapsed()));
@@ -166,9 +166,11 @@ mod tests {
 
     #[test]
     fn every_step_says_how_to_run_it_alone() {
-        let alone: Vec<String> = ALL.iter().map(Step::alone).collect();
+        let alone: Vec<String> = ALL.iter().map(|step| step.alone(true)).collect();
         assert_eq!(alone[0], "cargo fmt --all --check");
         assert_eq!(alone[5], "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps --workspace --locked");
         assert!(alone.iter().all(|line| line.contains("cargo ")));
+        assert_eq!(alone[2], "cargo nextest run --workspace --locked");
+        assert_eq!(ALL[2].alone(false), "cargo test --workspace --locked --tests");
     }
 }
