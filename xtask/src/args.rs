@@ -1,0 +1,207 @@
+//! The command line, and every help text.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::soak;
+use crate::steps;
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    Help(String),
+    Test { may_install: bool },
+    Tidy,
+    Soak(soak::Plan),
+}
+
+/// The command line was not understood. The text ends with where to look.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Usage {
+    what: String,
+    see: &'static str,
+}
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\nhint: `{} --help` lists what it takes", self.what, self.see)
+    }
+}
+
+const XTASK: &str = "cargo xtask";
+const TEST: &str = "cargo xtask test";
+const TIDY: &str = "cargo xtask tidy";
+const SOAK: &str = "cargo xtask soak";
+
+pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
+    let mut args = args.into_iter();
+    let Some(first) = args.next() else {
+        return Err(Usage { what: "which command? test, tidy or soak".to_owned(), see: XTASK });
+    };
+    match first.as_str() {
+        "-h" | "--help" | "help" => Ok(Command::Help(help())),
+        "test" => parse_test(args),
+        "tidy" => parse_tidy(args),
+        "soak" => parse_soak(args),
+        other => {
+            Err(Usage { what: format!("unknown command `{other}`; the commands are test, tidy and soak"), see: XTASK })
+        }
+    }
+}
+
+fn parse_test(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+    let mut may_install = true;
+    for arg in args {
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Command::Help(help_test())),
+            "--no-install" => may_install = false,
+            _ => return Err(unknown(&arg, TEST)),
+        }
+    }
+    Ok(Command::Test { may_install })
+}
+
+fn parse_tidy(mut args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+    match args.next().as_deref() {
+        None => Ok(Command::Tidy),
+        Some("-h" | "--help") => Ok(Command::Help(help_tidy())),
+        Some(arg) => Err(unknown(arg, TIDY)),
+    }
+}
+
+fn parse_soak(mut args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+    let mut plan = soak::Plan::default();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Command::Help(help_soak())),
+            "--cases" => plan.cases = positive(&arg, args.next())?,
+            "--seconds" => plan.at_least_for = Some(Duration::from_secs(positive(&arg, args.next())?)),
+            _ => return Err(unknown(&arg, SOAK)),
+        }
+    }
+    Ok(Command::Soak(plan))
+}
+
+fn unknown(arg: &str, see: &'static str) -> Usage {
+    Usage { what: format!("unknown argument `{arg}` for `{see}`"), see }
+}
+
+fn positive(flag: &str, value: Option<String>) -> Result<u64, Usage> {
+    match value.as_deref().map(str::parse::<u64>) {
+        Some(Ok(n)) if n > 0 => Ok(n),
+        _ => Err(Usage {
+            what: format!("{flag} needs a whole number from 1 up, and got `{}`", value.as_deref().unwrap_or("nothing")),
+            see: SOAK,
+        }),
+    }
+}
+
+fn help() -> String {
+    format!(
+        "Commands for developers of Onward.
+
+Usage: {XTASK} <command>
+
+  test    install what is missing, then run every check and every test
+  tidy    only our own checks: core's purity, names, file lengths, links
+  soak    core's tests with much larger numbers, in the release profile
+
+`{XTASK} <command> --help` says more about one of them."
+    )
+}
+
+fn help_test() -> String {
+    let mut text = format!(
+        "Installs what is missing, then runs every check and every test. Stops at the first red step.
+
+Usage: {TEST} [--no-install]
+
+  --no-install    install nothing: name what is missing, and exit with 1
+
+Steps, in this order; each can be run alone:
+"
+    );
+    for step in steps::ALL {
+        text.push_str(&format!("  {:<10} {}\n", step.name, step.alone(true)));
+    }
+    text.push_str("\nThe tests run under cargo-nextest where it is installed, else under `cargo test`.");
+    text
+}
+
+fn help_tidy() -> String {
+    format!(
+        "Runs our own checks. Each finding names its file and line, and what to do.
+
+Usage: {TIDY}
+
+{}",
+        crate::tidy::help()
+    )
+}
+
+fn help_soak() -> String {
+    let plan = soak::Plan::default();
+    format!(
+        "Runs core's tests in the release profile, assertions on, with much larger numbers.
+
+Usage: {SOAK} [--cases N] [--seconds S]
+
+  --cases N      cases of each chaos test in one round, as ONWARD_SOAK_CASES (default {})
+  --seconds S    start another round until S seconds have passed (default: one round)
+
+Property tests without a number of their own run {} cases (PROPTEST_CASES).",
+        plan.cases,
+        soak::PROPTEST_CASES
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, Usage> {
+        parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn commands_and_flags_are_read() {
+        assert_eq!(parsed("test"), Ok(Command::Test { may_install: true }));
+        assert_eq!(parsed("test --no-install"), Ok(Command::Test { may_install: false }));
+        assert_eq!(parsed("tidy"), Ok(Command::Tidy));
+        assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 200_000, at_least_for: None })));
+        assert_eq!(
+            parsed("soak --seconds 60 --cases 7"),
+            Ok(Command::Soak(soak::Plan { cases: 7, at_least_for: Some(Duration::from_secs(60)) }))
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_a_hint() {
+        for (line, named) in [
+            ("", "which command"),
+            ("tets", "`tets`"),
+            ("test --fast", "`--fast`"),
+            ("tidy now", "`now`"),
+            ("soak --rounds 3", "`--rounds`"),
+            ("soak --cases", "`nothing`"),
+            ("soak --cases many", "`many`"),
+            ("soak --seconds 0", "`0`"),
+        ] {
+            let usage = parsed(line).expect_err(line).to_string();
+            assert!(usage.contains(named), "{line}: {usage}");
+            assert!(usage.contains("--help`"), "{line}: {usage}");
+        }
+    }
+
+    #[test]
+    fn every_command_has_help_that_names_its_usage() {
+        for (line, usage) in [
+            ("--help", "cargo xtask <command>"),
+            ("test --help", "cargo xtask test [--no-install]"),
+            ("tidy -h", "cargo xtask tidy"),
+            ("soak --cases 3 --help", "cargo xtask soak [--cases N] [--seconds S]"),
+        ] {
+            let Ok(Command::Help(text)) = parsed(line) else { panic!("{line} gave no help") };
+            assert!(text.contains(&format!("Usage: {usage}\n")), "{line}: {text}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `cargo xtask …`: the commands that developers of Onward run.
+//!
+//! - [`args`] reads the command line and holds every help text;
+//! - [`install`] finds out what this machine lacks, and gets it;
+//! - [`steps`] is the test command: which steps, in which order, and what the last line says;
+//! - [`stream`] runs one child command, passes its output through and counts its tests;
+//! - [`tidy`] holds the checks that are ours alone;
+//! - [`soak`] runs core's tests with much larger numbers.
+//!
+//! Exit codes: 0 all green, 1 something is red, 2 the command line was not understood.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks on stdout and stderr")]
+
+mod args;
+mod install;
+mod soak;
+mod steps;
+mod stream;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use args::Command;
+
+fn main() -> ExitCode {
+    let command = match args::parse(std::env::args().skip(1)) {
+        Ok(command) => command,
+        Err(usage) => {
+            eprintln!("xtask: {usage}");
+            return ExitCode::from(2);
+        }
+    };
+    let done = match command {
+        Command::Help(text) => {
+            println!("{text}");
+            Ok(())
+        }
+        Command::Test { may_install } => workspace::root().and_then(|root| steps::test(&root, may_install)),
+        Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
+        Command::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("onward: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
