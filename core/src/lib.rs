@@ -1,10 +1,22 @@
 //! Everything that Onward decides, and nothing that it does.
-
 pub mod backoff;
+pub mod beat;
+pub mod dispatch;
+pub mod effect;
+pub mod event;
 pub mod fence;
 pub mod grant;
 pub mod health;
+pub mod ids;
+pub mod input;
+pub mod job;
 pub mod lease;
+pub mod limits;
+pub mod message;
 pub mod pages;
+pub mod refusal;
+pub mod settings;
+pub mod state;
 pub mod time;
+pub mod timeout;
 pub mod wheel;

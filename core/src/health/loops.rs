@@ -355,7 +355,7 @@ pub fn probes<'a>(loops: impl IntoIterator<Item = &'a LoopHealth>, now: Awake) -
 
 /// What to do with the heartbeat file. It stands for readiness, so it must not outlive it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum HeartbeatFile {
+pub enum ReadyFile {
     /// Beside it, then renamed over it.
     Write,
     Remove,
@@ -363,11 +363,11 @@ pub enum HeartbeatFile {
 }
 
 /// `at_start`: one that is there is of a predecessor.
-pub const fn heartbeat_file(at_start: bool, ready: bool, present: bool) -> HeartbeatFile {
+pub const fn ready_file(at_start: bool, ready: bool, present: bool) -> ReadyFile {
     match (at_start, ready, present) {
-        (false, true, _) => HeartbeatFile::Write,
-        (_, _, true) => HeartbeatFile::Remove,
-        (_, _, false) => HeartbeatFile::Leave,
+        (false, true, _) => ReadyFile::Write,
+        (_, _, true) => ReadyFile::Remove,
+        (_, _, false) => ReadyFile::Leave,
     }
 }
 

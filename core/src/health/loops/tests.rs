@@ -275,8 +275,8 @@ fn only_critical_loops_count_and_only_what_a_restart_helps_fails_liveness() {
 }
 
 #[test]
-fn the_heartbeat_file_stands_for_readiness() {
-    use HeartbeatFile::*;
+fn the_ready_file_stands_for_readiness() {
+    use ReadyFile::*;
     // at start, ready, present
     let table = [
         (true, false, true, Remove),
@@ -289,6 +289,6 @@ fn the_heartbeat_file_stands_for_readiness() {
         (false, false, false, Leave),
     ];
     for (at_start, ready, present, expected) in table {
-        assert_eq!(heartbeat_file(at_start, ready, present), expected, "{at_start} {ready} {present}");
+        assert_eq!(ready_file(at_start, ready, present), expected, "{at_start} {ready} {present}");
     }
 }

@@ -1,0 +1,317 @@
+//! Beat, watermark, forward step, quiet section: the clocks of one attempt.
+//!
+//! A **beat** says "the handler is active" and renews the lease. A **progress** report moves a monotone watermark.
+//! A **forward step** is a watermark that rises; or a beat of an attempt that has never reported a watermark, unless
+//! its job requires progress. So a handler that reports is judged by its reports alone, and one that cannot report
+//! by its beats: if every beat counted, a retry loop would look healthy for ever.
+//!
+//! A **quiet section** is declared permission to be silent, bounded and charged to a budget. The lease clock and the
+//! stuck clock stand still while it lasts; the next beat, or its own end, ends it.
+//!
+//! All of this runs on [`Awake`] time, so that nobody pays for the manager's own absence.
+
+use core::time::Duration;
+
+use crate::lease;
+use crate::time::Awake;
+
+/// What is known of one running attempt. Beats change it; nothing here is logged by itself.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AttemptClock {
+    handed_at: Awake,
+    /// The later of hand-out and last forward step.
+    last_step: Awake,
+    stepped: bool,
+    lease_until: Awake,
+    watermark: Option<u64>,
+    total: Option<u64>,
+    quiet: Option<Quiet>,
+    quiet_used: Duration,
+    grant_until: Awake,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Quiet {
+    began: Awake,
+    until: Awake,
+}
+
+/// How an attempt counts for its worker's progress signal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Motion {
+    /// Younger than the window, without a step: counts nowhere.
+    Young,
+    Moving,
+    Unmoving,
+}
+
+/// The quiet budget of the attempt is used up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QuietSpent;
+
+impl AttemptClock {
+    pub fn start(now: Awake, lease: Duration) -> Self {
+        Self {
+            handed_at: now,
+            last_step: now,
+            stepped: false,
+            lease_until: now + lease,
+            watermark: None,
+            total: None,
+            quiet: None,
+            quiet_used: Duration::ZERO,
+            grant_until: Awake::ZERO,
+        }
+    }
+
+    /// The attempt as a new leader finds it in the log: the stuck clock restarts, what was reported stays reported,
+    /// and a quiet section goes on for what was left of it.
+    pub fn resume(now: Awake, lease: Duration, mark: Option<(u64, Option<u64>)>, quiet_used: Duration) -> Self {
+        let (watermark, total) = mark.map_or((None, None), |(done, total)| (Some(done), total));
+        Self { watermark, total, quiet_used, ..Self::start(now, lease) }
+    }
+
+    /// Resumes the quiet section that the log knows of; what is left of it was charged when it began.
+    pub fn resume_quiet(&mut self, now: Awake, left: Duration) {
+        self.quiet = Some(Quiet { began: now, until: now + left });
+    }
+
+    /// The handler is active. Returns whether that was a forward step.
+    pub fn beat(&mut self, now: Awake, extension: Duration, require_progress: bool) -> bool {
+        self.lease_until = lease::extend(self.lease_until, now, extension);
+        let step = self.watermark.is_none() && !require_progress;
+        if step {
+            self.step(now);
+        }
+        step
+    }
+
+    /// The handler reports units done. A watermark that does not rise is only a beat of a handler that reports.
+    pub fn progress(&mut self, now: Awake, watermark: u64, total: Option<u64>) -> bool {
+        let rose = self.watermark.is_none_or(|before| watermark > before) && watermark > 0;
+        self.watermark = Some(self.watermark.unwrap_or(0).max(watermark));
+        self.total = total.or(self.total);
+        if rose {
+            self.step(now);
+        }
+        rose
+    }
+
+    fn step(&mut self, now: Awake) {
+        self.last_step = self.last_step.max(now);
+        self.stepped = true;
+    }
+
+    /// Begins a quiet section of at most `max`, cut to what the budget has left. Returns what was allowed.
+    pub fn begin_quiet(&mut self, now: Awake, max: Duration, budget: Duration) -> Result<Duration, QuietSpent> {
+        self.end_quiet(now);
+        let allowed = max.min(budget.saturating_sub(self.quiet_used));
+        if allowed.is_zero() {
+            return Err(QuietSpent);
+        }
+        self.quiet = Some(Quiet { began: now, until: now + allowed });
+        Ok(allowed)
+    }
+
+    /// Ends the quiet section, if there is one, and lets the clocks go on. Returns what it used.
+    pub fn end_quiet(&mut self, now: Awake) -> Option<Duration> {
+        let quiet = self.quiet.take()?;
+        let used = now.min(quiet.until).since(quiet.began);
+        self.lease_until = self.lease_until + used;
+        self.last_step = self.last_step + used;
+        self.quiet_used += used;
+        Some(used)
+    }
+
+    /// A grant to the worker covers this attempt until the health deadline that it set.
+    pub fn grant(&mut self, until: Awake) {
+        self.grant_until = self.grant_until.max(until);
+    }
+
+    /// When the lease runs out if nothing more is heard.
+    pub fn lease_end(&self) -> Awake {
+        match self.quiet {
+            Some(quiet) => quiet.until + self.lease_until.since(quiet.began),
+            None => self.lease_until,
+        }
+    }
+
+    /// When the attempt is stuck if no forward step is made.
+    pub fn stuck_at(&self, stuck_after: Duration) -> Awake {
+        let at = self.last_step + stuck_after;
+        let held = match self.quiet {
+            Some(quiet) => quiet.until + at.since(quiet.began),
+            None => at,
+        };
+        held.max(self.grant_until)
+    }
+
+    pub fn motion(&self, now: Awake, window: Duration) -> Motion {
+        let covered = self.quiet.is_some_and(|quiet| now < quiet.until) || now < self.grant_until;
+        if covered || (self.stepped && now < self.last_step + window) {
+            Motion::Moving
+        } else if !self.stepped && now < self.handed_at + window {
+            Motion::Young
+        } else {
+            Motion::Unmoving
+        }
+    }
+
+    /// When [`Self::motion`] may change, or a quiet section end, with nothing heard.
+    pub fn next_change(&self, now: Awake, window: Duration) -> Option<Awake> {
+        [
+            self.quiet.map(|quiet| quiet.until),
+            Some(self.grant_until),
+            Some(if self.stepped { self.last_step } else { self.handed_at } + window),
+        ]
+        .into_iter()
+        .flatten()
+        .filter(|at| *at > now)
+        .min()
+    }
+
+    /// A quiet section whose time is over ends by itself.
+    pub fn quiet_over(&self, now: Awake) -> bool {
+        self.quiet.is_some_and(|quiet| now >= quiet.until)
+    }
+
+    pub fn quiet_until(&self) -> Option<Awake> {
+        self.quiet.map(|quiet| quiet.until)
+    }
+
+    pub fn watermark(&self) -> Option<(u64, Option<u64>)> {
+        self.watermark.map(|done| (done, self.total))
+    }
+
+    pub fn handed_at(&self) -> Awake {
+        self.handed_at
+    }
+
+    pub fn last_step(&self) -> Awake {
+        self.last_step
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(300);
+    const STUCK: Duration = Duration::from_secs(120);
+    const WINDOW: Duration = Duration::from_secs(60);
+    const BUDGET: Duration = Duration::from_secs(600);
+
+    fn at(seconds: u64) -> Awake {
+        Awake::from_ms(seconds * 1000)
+    }
+
+    fn secs(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// What a handler does, in order, and whether it is a forward step.
+    #[test]
+    fn what_is_a_forward_step() {
+        enum Do {
+            Beat,
+            Report(u64),
+        }
+        use Do::{Beat, Report};
+        let table: &[(bool, &[(Do, bool)])] = &[
+            (false, &[(Beat, true), (Beat, true)]),
+            (true, &[(Beat, false), (Beat, false), (Report(1), true), (Beat, false)]),
+            (false, &[(Report(1), true), (Beat, false), (Report(1), false), (Report(2), true)]),
+            (false, &[(Report(5), true), (Report(3), false), (Report(5), false), (Report(6), true)]),
+            (false, &[(Report(0), false), (Beat, false), (Report(1), true)]),
+        ];
+        for (require_progress, script) in table {
+            let mut clock = AttemptClock::start(at(0), LEASE);
+            for (second, (what, expected)) in script.iter().enumerate() {
+                let now = at(second as u64 + 1);
+                let stepped = match what {
+                    Beat => clock.beat(now, LEASE, *require_progress),
+                    Report(units) => clock.progress(now, *units, None),
+                };
+                assert_eq!(stepped, *expected, "step {second} with require_progress {require_progress}");
+                assert_eq!(clock.last_step() == now, *expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_beat_renews_the_lease_and_only_a_step_resets_the_stuck_clock() {
+        let mut clock = AttemptClock::start(at(0), LEASE);
+        clock.progress(at(10), 1, Some(9));
+        clock.beat(at(100), LEASE, false);
+        assert_eq!(clock.lease_end(), at(400));
+        assert_eq!(clock.stuck_at(STUCK), at(130));
+        assert_eq!(clock.watermark(), Some((1, Some(9))));
+    }
+
+    #[test]
+    fn a_quiet_section_holds_both_clocks_for_what_it_used() {
+        let mut clock = AttemptClock::start(at(0), LEASE);
+        assert_eq!(clock.begin_quiet(at(100), secs(200), BUDGET), Ok(secs(200)));
+        // Silent to its end: 20 s of stuck clock and 200 s of lease are left then.
+        assert_eq!(clock.stuck_at(STUCK), at(320));
+        assert_eq!(clock.lease_end(), at(500));
+        // Ended early by a beat: only what was used is added.
+        assert_eq!(clock.end_quiet(at(150)), Some(secs(50)));
+        assert_eq!(clock.stuck_at(STUCK), at(170));
+        assert_eq!(clock.lease_end(), at(350));
+        assert_eq!(clock.end_quiet(at(160)), None);
+    }
+
+    #[test]
+    fn quiet_time_is_charged_to_a_budget() {
+        let mut clock = AttemptClock::start(at(0), LEASE);
+        // (asked at, asked, allowed, ended at)
+        for (begin, asked, allowed, end) in [(0, 400, 400, 400), (500, 400, 200, 600), (600, 400, 100, 9_000)] {
+            assert_eq!(clock.begin_quiet(at(begin), secs(asked), BUDGET), Ok(secs(allowed)));
+            clock.end_quiet(at(end));
+        }
+        assert_eq!(clock.begin_quiet(at(9_001), secs(1), BUDGET), Err(QuietSpent));
+    }
+
+    #[test]
+    fn a_live_grant_holds_off_stuck_and_counts_as_moving() {
+        let mut clock = AttemptClock::start(at(0), LEASE);
+        clock.grant(at(200));
+        clock.grant(at(150));
+        assert_eq!(clock.stuck_at(STUCK), at(200));
+        assert_eq!(clock.motion(at(199), WINDOW), Motion::Moving);
+        assert_eq!(clock.motion(at(200), WINDOW), Motion::Unmoving);
+    }
+
+    #[test]
+    fn motion_over_the_progress_window() {
+        let silent = AttemptClock::start(at(0), LEASE);
+        let mut stepped = silent;
+        stepped.beat(at(30), LEASE, false);
+        let mut quiet = silent;
+        quiet.begin_quiet(at(50), secs(100), BUDGET).unwrap();
+        let table = [
+            (silent, 59, Motion::Young),
+            (silent, 60, Motion::Unmoving),
+            (stepped, 89, Motion::Moving),
+            (stepped, 90, Motion::Unmoving),
+            (quiet, 149, Motion::Moving),
+            (quiet, 150, Motion::Unmoving),
+        ];
+        for (clock, second, expected) in table {
+            assert_eq!(clock.motion(at(second), WINDOW), expected, "at {second}");
+            if second % 10 == 0 {
+                assert_eq!(clock.next_change(at(second - 1), WINDOW), Some(at(second)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_takeover_restarts_the_stuck_clock_and_keeps_what_was_reported() {
+        let mut clock = AttemptClock::resume(at(1_000), secs(303), Some((7, Some(10))), secs(590));
+        assert_eq!(clock.stuck_at(STUCK), at(1_120));
+        assert_eq!(clock.lease_end(), at(1_303));
+        assert!(!clock.beat(at(1_001), LEASE, false), "a handler that reported is judged by its reports");
+        assert_eq!(clock.begin_quiet(at(1_002), secs(60), BUDGET), Ok(secs(10)));
+    }
+}

@@ -1,0 +1,187 @@
+//! Groups: workers with the same subscription, and the shelves that they may take from.
+
+use core::hash::BuildHasher;
+use std::collections::BTreeSet;
+
+use crate::limits::{Limit, LimitMet, Limits};
+use crate::message::Subscription;
+use crate::state::NO_KEY;
+
+use super::{Dispatch, Links, List};
+
+pub type GroupKey = u32;
+
+/// Whom to ask first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Tier {
+    Route,
+    /// Slow workers: only when nobody else has room.
+    Investigate,
+}
+
+#[derive(Debug)]
+pub(super) struct Group {
+    subscription: Subscription,
+    workers: u32,
+    pairs: Box<[u32]>,
+    /// Non-empty shelves, by priority; in a level, by the turn of their head.
+    pub(super) levels: Vec<Level>,
+    /// Workers with room, in turn.
+    rings: [List; 2],
+    pub(super) dirty: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Level {
+    pub(super) priority: i8,
+    pub(super) shelves: BTreeSet<(u64, u32)>,
+}
+
+/// One worker's place in the ring of its group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seat {
+    pub(super) links: Links,
+    group: GroupKey,
+    tier: Option<Tier>,
+}
+
+impl Group {
+    pub(super) fn has_workers(&self) -> bool {
+        self.rings.iter().any(|ring| !ring.is_empty())
+    }
+
+    pub(super) fn list(&mut self, priority: i8, order: u64, shelf: u32) {
+        let at = match self.levels.iter().position(|level| level.priority == priority) {
+            Some(at) => at,
+            None => {
+                self.levels.push(Level { priority, shelves: BTreeSet::new() });
+                self.levels.len() - 1
+            }
+        };
+        self.levels[at].shelves.insert((order, shelf));
+    }
+
+    pub(super) fn unlist(&mut self, priority: i8, order: u64, shelf: u32) {
+        let level = self.levels.iter_mut().find(|level| level.priority == priority);
+        level.expect("an indexed shelf has its level").shelves.remove(&(order, shelf));
+    }
+}
+
+impl Dispatch {
+    /// A worker with this subscription appears. Every subscription in use has one group.
+    pub fn join(
+        &mut self,
+        subscription: &Subscription,
+        limits: &Limits,
+        is_paused: impl Fn(&str) -> bool,
+    ) -> Result<GroupKey, LimitMet> {
+        let hash = self.hasher.hash_one(subscription);
+        let found = self.group_ids.find(hash, |key| self.groups[*key].subscription == *subscription).copied();
+        if let Some(key) = found {
+            self.groups[key].workers += 1;
+            return Ok(key);
+        }
+        limits.check(Limit::SubscriptionPairs, subscription.queues.len().saturating_mul(subscription.kinds.len()))?;
+        limits.check(Limit::Subscriptions, self.groups.len() + 1)?;
+        let mut pairs = BTreeSet::new();
+        for queue in &subscription.queues {
+            for kind in &subscription.kinds {
+                pairs.insert(self.acquire_pair(queue, kind, || is_paused(queue.as_str())));
+            }
+        }
+        let key = self.groups.insert(Group {
+            subscription: subscription.clone(),
+            workers: 1,
+            pairs: pairs.iter().copied().collect(),
+            levels: Vec::new(),
+            rings: [List::EMPTY; 2],
+            dirty: false,
+        });
+        let (groups, hasher) = (&self.groups, &self.hasher);
+        self.group_ids.insert_unique(hash, key, |key| hasher.hash_one(&groups[*key].subscription));
+        for pair in pairs {
+            self.pairs[pair].groups.push(key);
+            for (priority, shelf) in &self.pairs[pair].shelves {
+                if let Some(order) = self.shelves[*shelf].indexed {
+                    self.groups[key].list(*priority, order, *shelf);
+                }
+            }
+        }
+        Ok(key)
+    }
+
+    /// A worker of this group is gone.
+    pub fn leave(&mut self, key: GroupKey) {
+        let group = &mut self.groups[key];
+        group.workers -= 1;
+        if group.workers > 0 {
+            return;
+        }
+        if group.dirty {
+            self.dirty.retain(|dirty| *dirty != key);
+        }
+        let group = self.groups.remove(key);
+        let hash = self.hasher.hash_one(&group.subscription);
+        let entry = self.group_ids.find_entry(hash, |known| *known == key);
+        entry.expect("every group is in the index").remove();
+        for pair in group.pairs {
+            self.pairs[pair].groups.retain(|known| *known != key);
+            self.release_pair(pair);
+        }
+    }
+
+    /// The worker has room and may be asked in this tier.
+    pub fn offer(&mut self, worker: u32, group: GroupKey, tier: Tier) {
+        let index = worker as usize;
+        if self.seats.len() <= index {
+            self.seats.resize(index + 1, Seat { links: Links::NONE, group: NO_KEY, tier: None });
+        }
+        if self.seats[index].tier == Some(tier) && self.seats[index].group == group {
+            return;
+        }
+        self.withdraw(worker);
+        let seat = &mut self.seats[index];
+        seat.group = group;
+        seat.tier = Some(tier);
+        let entry = &mut self.groups[group];
+        entry.rings[tier as usize].push_back(&mut self.seats, worker);
+        if !entry.dirty {
+            entry.dirty = true;
+            self.dirty.push(group);
+        }
+    }
+
+    /// The worker has no room, or may not be asked.
+    pub fn withdraw(&mut self, worker: u32) {
+        let Some(seat) = self.seats.get_mut(worker as usize) else { return };
+        if let Some(tier) = seat.tier.take() {
+            let group = seat.group;
+            self.groups[group].rings[tier as usize].remove(&mut self.seats, worker);
+        }
+    }
+
+    /// The worker whose turn it is; it goes to the end of the ring.
+    pub fn next_worker(&mut self, group: GroupKey, tier: Tier) -> Option<u32> {
+        let ring = &mut self.groups[group].rings[tier as usize];
+        let worker = ring.head();
+        if worker == NO_KEY {
+            return None;
+        }
+        if ring.len() > 1 {
+            ring.remove(&mut self.seats, worker);
+            ring.push_back(&mut self.seats, worker);
+        }
+        Some(worker)
+    }
+
+    pub fn has_worker(&self, group: GroupKey, tier: Tier) -> bool {
+        !self.groups[group].rings[tier as usize].is_empty()
+    }
+
+    /// A group in which a workflow and a worker may have met since this was last asked.
+    pub fn pop_dirty(&mut self) -> Option<GroupKey> {
+        let group = self.dirty.pop()?;
+        self.groups[group].dirty = false;
+        Some(group)
+    }
+}

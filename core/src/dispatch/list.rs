@@ -1,0 +1,90 @@
+//! Doubly linked lists through entries that live elsewhere: O(1) to add at either end and to take out anywhere.
+
+use crate::state::NO_KEY;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Links {
+    prev: u32,
+    next: u32,
+}
+
+impl Links {
+    pub(super) const NONE: Self = Self { prev: NO_KEY, next: NO_KEY };
+}
+
+/// Something that carries links.
+pub(super) trait Linked {
+    fn links(&mut self) -> &mut Links;
+}
+
+impl Linked for super::Entry {
+    #[inline]
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl Linked for super::groups::Seat {
+    #[inline]
+    fn links(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl List {
+    pub(super) const EMPTY: Self = Self { head: NO_KEY, tail: NO_KEY, len: 0 };
+
+    /// `NO_KEY` if empty.
+    #[inline]
+    pub(super) fn head(&self) -> u32 {
+        self.head
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn push_back<T: Linked>(&mut self, all: &mut [T], key: u32) {
+        *all[key as usize].links() = Links { prev: self.tail, next: NO_KEY };
+        match self.tail {
+            NO_KEY => self.head = key,
+            tail => all[tail as usize].links().next = key,
+        }
+        self.tail = key;
+        self.len += 1;
+    }
+
+    pub(super) fn push_front<T: Linked>(&mut self, all: &mut [T], key: u32) {
+        *all[key as usize].links() = Links { prev: NO_KEY, next: self.head };
+        match self.head {
+            NO_KEY => self.tail = key,
+            head => all[head as usize].links().prev = key,
+        }
+        self.head = key;
+        self.len += 1;
+    }
+
+    pub(super) fn remove<T: Linked>(&mut self, all: &mut [T], key: u32) {
+        let Links { prev, next } = core::mem::replace(all[key as usize].links(), Links::NONE);
+        match prev {
+            NO_KEY => self.head = next,
+            prev => all[prev as usize].links().next = next,
+        }
+        match next {
+            NO_KEY => self.tail = prev,
+            next => all[next as usize].links().prev = prev,
+        }
+        self.len -= 1;
+    }
+}

@@ -1,0 +1,293 @@
+//! Which workflow goes to which worker, without ever scanning the backlog.
+//!
+//! ```text
+//! workflow ──▶ shelf (queue, kind, priority): a list in order of readiness
+//!                │ head
+//!                ▼
+//! worker  ──▶ group (all workers with the same subscription): the shelves that it may take from, by their heads
+//! ```
+//!
+//! A group looks at one head per shelf. A head whose concurrency key is full is *parked* under that key, so that it
+//! is not looked at again until the key has room; a paused queue's shelves are in no group's index. So a pick costs
+//! the logarithm of the number of shelves, whatever lies behind their heads.
+//!
+//! Priority ages: a head counts one level more per `age_step` that it has waited, up to `max_age`. Within one shelf
+//! the head has waited longest, so comparing heads compares everything.
+//!
+//! All of this is derived from the state. It is rebuilt by replaying events and never stored.
+
+mod groups;
+mod keys;
+mod list;
+mod shelves;
+
+use core::time::Duration;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use crate::ids::Name;
+use crate::job::JobSpec;
+use crate::limits::{Limit, LimitMet, Limits};
+use crate::pages::Pages;
+use crate::state::{NO_KEY, State, WorkflowKey};
+use crate::time::{Wall, span_ms};
+
+use groups::{Group, Seat};
+use keys::LimitKey;
+use list::{Links, List};
+use shelves::{Pair, Shelf};
+
+pub use groups::{GroupKey, Tier};
+
+/// How waiting raises priority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AgingRule {
+    /// One level more per this much waiting.
+    pub step: Duration,
+    pub max_levels: u32,
+}
+
+impl Default for AgingRule {
+    fn default() -> Self {
+        Self { step: Duration::from_secs(30), max_levels: 50 }
+    }
+}
+
+impl AgingRule {
+    /// The priority that a workflow competes with after waiting.
+    pub fn effective(&self, priority: i8, waited: Duration) -> i32 {
+        let levels = span_ms(waited) / span_ms(self.step).max(1);
+        i32::from(priority) + levels.min(u64::from(self.max_levels)) as i32
+    }
+}
+
+#[derive(Debug)]
+pub struct Dispatch {
+    aging: AgingRule,
+    hasher: FixedState,
+    entries: Vec<Entry>,
+    order: u64,
+    pairs: Pages<Pair>,
+    pair_ids: HashTable<u32>,
+    shelves: Pages<Shelf>,
+    keys: Pages<LimitKey>,
+    key_ids: HashTable<u32>,
+    limit_sets: Pages<Box<[(u32, u32)]>>,
+    groups: Pages<Group>,
+    group_ids: HashTable<u32>,
+    seats: Vec<Seat>,
+    dirty: Vec<GroupKey>,
+}
+
+/// Where one workflow is, as far as dispatch cares.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    links: Links,
+    shelf: u32,
+    /// Its concurrency limits, or `NO_KEY`.
+    limits: u32,
+    /// Its turn: lower was ready earlier. Kept while it is handed out, so that what comes back keeps its turn.
+    order: u64,
+    place: Place,
+    /// While parked: under which key. While on its shelf after having been parked: the key that let it go.
+    key: u32,
+    holds_keys: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Not waiting for a worker.
+    Away,
+    Shelf,
+    Parked,
+}
+
+const NOWHERE: Entry = Entry {
+    links: Links::NONE,
+    shelf: NO_KEY,
+    limits: NO_KEY,
+    order: 0,
+    place: Place::Away,
+    key: NO_KEY,
+    holds_keys: false,
+};
+
+impl Dispatch {
+    pub fn new(aging: AgingRule, seed: u64) -> Self {
+        Self {
+            aging,
+            hasher: FixedState::with_seed(seed),
+            entries: Vec::new(),
+            order: 0,
+            pairs: Pages::new(),
+            pair_ids: HashTable::new(),
+            shelves: Pages::new(),
+            keys: Pages::new(),
+            key_ids: HashTable::new(),
+            limit_sets: Pages::new(),
+            groups: Pages::new(),
+            group_ids: HashTable::new(),
+            seats: Vec::new(),
+            dirty: Vec::new(),
+        }
+    }
+
+    /// Whether there is room for a job's shelves and keys. Checked before anything is changed.
+    pub fn room_for(&self, limits: &Limits, jobs: usize, limit_keys: usize) -> Result<(), LimitMet> {
+        limits.check(Limit::Shelves, self.shelves.len() + jobs)?;
+        limits.check(Limit::LimitKeys, self.keys.len() + limit_keys)
+    }
+
+    /// A new workflow. It waits for nothing until [`Self::ready`] says so.
+    pub fn admit(&mut self, workflow: WorkflowKey, spec: &JobSpec, kind: &Name, paused: impl FnOnce() -> bool) {
+        let pair = self.acquire_pair(&spec.queue, kind, paused);
+        let shelf = self.acquire_shelf(pair, spec.priority);
+        let limits = match spec.limits.is_empty() {
+            true => NO_KEY,
+            false => {
+                let set = spec.limits.iter().map(|limit| (self.acquire_key(&limit.key), limit.max)).collect();
+                self.limit_sets.insert(set)
+            }
+        };
+        let index = workflow as usize;
+        if self.entries.len() <= index {
+            self.entries.resize(index + 1, NOWHERE);
+        }
+        self.entries[index] = Entry { shelf, limits, ..NOWHERE };
+    }
+
+    /// The workflow waits for a worker. `again`: it was handed out before and keeps its turn.
+    pub fn ready(&mut self, workflow: WorkflowKey, again: bool) {
+        self.give_back_keys(workflow);
+        let entry = &mut self.entries[workflow as usize];
+        if entry.place != Place::Away {
+            return;
+        }
+        if !again || entry.order == 0 {
+            self.order += 1;
+            entry.order = self.order;
+        }
+        entry.place = Place::Shelf;
+        entry.key = NO_KEY;
+        let shelf = entry.shelf;
+        let list = &mut self.shelves[shelf].list;
+        if again {
+            list.push_front(&mut self.entries, workflow);
+        } else {
+            list.push_back(&mut self.entries, workflow);
+        }
+        self.reindex(shelf);
+    }
+
+    /// The workflow was handed out: it holds its keys until it is ready, away or retired.
+    pub fn held(&mut self, workflow: WorkflowKey) {
+        if self.entries[workflow as usize].holds_keys {
+            return;
+        }
+        let let_go = self.unplace(workflow);
+        self.entries[workflow as usize].holds_keys = true;
+        let set = self.entries[workflow as usize].limits;
+        if set != NO_KEY {
+            for at in 0..self.limit_sets[set].len() {
+                let (key, _) = self.limit_sets[set][at];
+                self.keys[key].running += 1;
+            }
+        }
+        self.offer_next(let_go);
+    }
+
+    /// The workflow waits for something else than a worker.
+    pub fn away(&mut self, workflow: WorkflowKey) {
+        let let_go = self.unplace(workflow);
+        self.give_back_keys(workflow);
+        self.offer_next(let_go);
+    }
+
+    /// The workflow has ended. Its key may be reused.
+    pub fn retire(&mut self, workflow: WorkflowKey) {
+        self.away(workflow);
+        let entry = core::mem::replace(&mut self.entries[workflow as usize], NOWHERE);
+        if entry.limits != NO_KEY {
+            for (key, _) in self.limit_sets.remove(entry.limits) {
+                self.release_key(key);
+            }
+        }
+        self.release_shelf(entry.shelf);
+    }
+
+    /// Takes the workflow off its list. Returns the key and shelf on whose behalf it had been let go.
+    fn unplace(&mut self, workflow: WorkflowKey) -> Option<(u32, u32)> {
+        let entry = self.entries[workflow as usize];
+        match entry.place {
+            Place::Away => return None,
+            Place::Shelf => {
+                self.shelves[entry.shelf].list.remove(&mut self.entries, workflow);
+                self.reindex(entry.shelf);
+            }
+            Place::Parked => self.unpark(workflow, entry),
+        }
+        let entry_now = &mut self.entries[workflow as usize];
+        entry_now.place = Place::Away;
+        entry_now.key = NO_KEY;
+        (entry.place == Place::Shelf && entry.key != NO_KEY).then_some((entry.key, entry.shelf))
+    }
+
+    /// The best workflow that a group may take now, or none. Full keys are parked on the way.
+    pub fn pick(&mut self, group: GroupKey, state: &State, now: Wall) -> Option<WorkflowKey> {
+        loop {
+            let shelf = self.best_shelf(group, state, now)?;
+            let head = self.shelves[shelf].list.head();
+            match self.full_key(head) {
+                None => return Some(head),
+                Some(key) => self.park(head, key),
+            }
+        }
+    }
+
+    fn best_shelf(&self, group: GroupKey, state: &State, now: Wall) -> Option<u32> {
+        let levels = &self.groups[group].levels;
+        let mut firsts = levels.iter().filter_map(|level| Some((level.priority, *level.shelves.first()?)));
+        let (priority, (mut best_order, mut best)) = firsts.next()?;
+        let Some((next_priority, next)) = firsts.next() else { return Some(best) };
+        let effective = |priority: i8, shelf: u32| {
+            let head = self.shelves[shelf].list.head();
+            self.aging.effective(priority, now.since(state.workflow(head).ready_at))
+        };
+        let mut best_priority = effective(priority, best);
+        for (priority, (order, shelf)) in core::iter::once((next_priority, next)).chain(firsts) {
+            let challenger = effective(priority, shelf);
+            if challenger > best_priority || (challenger == best_priority && order < best_order) {
+                (best_priority, best_order, best) = (challenger, order, shelf);
+            }
+        }
+        Some(best)
+    }
+
+    /// Why a ready workflow does not run, where dispatch knows.
+    pub fn blocked(&self, workflow: WorkflowKey) -> Option<Blocked<'_>> {
+        let entry = &self.entries[workflow as usize];
+        let pair = &self.pairs[self.shelves[entry.shelf].pair];
+        match entry.place {
+            Place::Away => None,
+            _ if pair.paused => Some(Blocked::QueuePaused),
+            Place::Parked => {
+                let key = &self.keys[entry.key];
+                Some(Blocked::Limit { key: &key.name, running: key.running })
+            }
+            Place::Shelf if pair.groups.is_empty() => Some(Blocked::NoCapableWorker),
+            Place::Shelf => None,
+        }
+    }
+}
+
+/// What keeps a ready workflow from a worker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blocked<'a> {
+    QueuePaused,
+    Limit { key: &'a Name, running: u32 },
+    NoCapableWorker,
+}
+
+#[cfg(test)]
+mod tests;

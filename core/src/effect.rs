@@ -1,0 +1,92 @@
+//! What a manager machine wants done. Every effect names the event that must be durable first.
+
+use core::time::Duration;
+
+use crate::event::Stamped;
+use crate::ids::{JobId, RequestId, Seq, SessionId, WorkerId};
+use crate::message::{Assignment, BeatAnswer, ExtensionAnswer, SettleAnswer, ToWorker};
+use crate::refusal::Refusal;
+use crate::time::WallStep;
+
+/// Filled by one step and emptied by the shell: append `events` as one batch, then let each effect go when the event
+/// that it waits for is durable. Buffers are reused from step to step.
+#[derive(Debug, Default)]
+pub struct Effects {
+    pub events: Vec<Stamped>,
+    pub list: Vec<Waiting>,
+}
+
+/// An effect that others can see, held back until the newest event that it could have seen is durable.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Waiting {
+    pub after: Seq,
+    pub effect: Effect,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    Send {
+        session: SessionId,
+        message: ToWorker,
+    },
+    CloseSession {
+        session: SessionId,
+    },
+    Reply {
+        request: RequestId,
+        answer: Result<Answer, Refusal>,
+    },
+    /// Copy this ended job to the archive, then say so by `Input::Archived`.
+    Archive {
+        job: JobId,
+    },
+    /// Confirm the seat, then feed what is queued, then say `Input::Drained`.
+    ConfirmSeat,
+    Report(Notice),
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    /// In the order of the submission.
+    Submitted(Vec<Accepted>),
+    Done,
+    /// How many jobs a filter cancelled.
+    Cancelled {
+        jobs: usize,
+    },
+    Retried {
+        job: JobId,
+    },
+    Extended {
+        total: Duration,
+    },
+    Leases(Vec<Assignment>),
+    Beats(Vec<BeatAnswer>),
+    Settled(Vec<SettleAnswer>),
+    Extension(ExtensionAnswer),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    pub id: JobId,
+    /// The idempotency key was known: this is the job of the first submission.
+    pub duplicate: bool,
+}
+
+/// Worth a line in the node's own log.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Notice {
+    WallClockStepped(WallStep),
+    GapNoticed { gap: Duration },
+    HoldBegan { failing: usize, tracked: usize },
+    HoldEnded,
+    WorkerEvicted { worker: WorkerId },
+    DeadLetterOverflow { job: JobId },
+}
+
+impl Effects {
+    pub fn clear(&mut self) {
+        self.events.clear();
+        self.list.clear();
+    }
+}

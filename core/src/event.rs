@@ -1,0 +1,208 @@
+//! What is written to the log. State changes only by applying these, so a replay gives the same state.
+//!
+//! An event records a decision with everything that it depended on (the jittered delay, the granted time), so that
+//! applying it needs no rule, no clock and no randomness. Beats, probes and lease renewals are not here: they are soft.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use crate::fence::{AttemptFence, GateEpoch, Term};
+use crate::grant::{Denial, ExtensionReason};
+use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
+use crate::job::fingerprint::Fingerprint;
+use crate::job::{Ending, JobSpec};
+use crate::refusal::RefusalKind;
+use crate::time::Wall;
+use crate::timeout::TimeoutReason;
+
+/// An event and the log time at which it was decided.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Stamped {
+    pub at: Wall,
+    pub event: Event,
+}
+
+/// One workflow of one job.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct WorkflowRef {
+    pub job: JobId,
+    pub workflow: u16,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// A manager took the seat.
+    TermBegan {
+        term: Term,
+    },
+    JobSubmitted(Box<JobSubmitted>),
+    /// The delay of a workflow is over.
+    WorkflowDue(WorkflowRef),
+    HandedOut(Box<HandedOut>),
+    /// An attempt ended, and what becomes of its workflow.
+    AttemptEnded {
+        claim: Claim,
+        ending: Ending,
+        then: Then,
+    },
+    /// A client or a gate asked for a cancel: what nobody runs is cancelled, what runs is cancelling.
+    CancelAsked {
+        job: JobId,
+        epoch: Option<GateEpoch>,
+    },
+    /// The job ends: every workflow that is open.
+    JobTimedOut {
+        job: JobId,
+        reason: TimeoutReason,
+    },
+    QuietBegan {
+        claim: Claim,
+        allowed: Duration,
+    },
+    QuietEnded {
+        claim: Claim,
+        used: Duration,
+    },
+    Checkpointed {
+        claim: Claim,
+        data: Bytes,
+    },
+    /// The coarse mark: how far the handler was, so that a takeover knows.
+    ProgressMarked {
+        claim: Claim,
+        watermark: u64,
+        total: Option<u64>,
+    },
+    ExtensionDecided(Box<ExtensionDecided>),
+    JobExtended {
+        job: JobId,
+        by: Duration,
+        reason: Box<str>,
+        request: Name,
+    },
+    /// Somebody spoke for an attempt that is not theirs any more; logged once per attempt and kind.
+    ClaimRefused {
+        claim: Claim,
+        verb: Verb,
+        refusal: RefusalKind,
+    },
+    WorkerEvicted {
+        worker: WorkerId,
+        incarnation: Incarnation,
+        readmit_at: Wall,
+    },
+    /// One attempt at a time until one succeeds.
+    ProbationBegan {
+        worker: WorkerId,
+    },
+    ProbationEnded {
+        worker: WorkerId,
+    },
+    /// Recovered from Suspect: its grants start anew.
+    GrantsReset {
+        worker: WorkerId,
+    },
+    WorkerDrained {
+        worker: WorkerId,
+    },
+    WorkerUndrained {
+        worker: WorkerId,
+    },
+    WorkerForgotten {
+        worker: WorkerId,
+    },
+    QueuePaused {
+        queue: Name,
+    },
+    QueueResumed {
+        queue: Name,
+    },
+    /// The dead letter was replayed or dropped; the job may be archived.
+    DeadLetterDropped {
+        job: JobId,
+    },
+    JobsArchived {
+        jobs: Vec<JobId>,
+    },
+    KeysExpired {
+        keys: Vec<Name>,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct JobSubmitted {
+    pub id: JobId,
+    pub spec: Arc<JobSpec>,
+    /// Kept where the job has an idempotency key.
+    pub fingerprint: Option<Fingerprint>,
+    pub retry_of: Option<RetryOf>,
+}
+
+/// This job repeats another, asked for by a request that may itself be repeated.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RetryOf {
+    pub job: JobId,
+    pub request: Name,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct HandedOut {
+    pub workflow: WorkflowRef,
+    pub fence: AttemptFence,
+    pub worker: WorkerId,
+    pub incarnation: Incarnation,
+    pub lease: Duration,
+    pub via: Via,
+}
+
+/// How a worker speaks to us.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Via {
+    Session,
+    /// With the id of the poll that it was handed to, so that repeating the poll gives the same leases.
+    Http {
+        poll: Option<Name>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    Succeeded,
+    Ready,
+    Delayed { until: Wall },
+    Failed,
+    TimedOut,
+    Cancelled,
+}
+
+/// A request for more time, and its answer. Kept in the ledger of every job that it names.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ExtensionDecided {
+    pub worker: WorkerId,
+    pub claims: Vec<Claim>,
+    pub reason: Option<ExtensionReason>,
+    pub progress: f64,
+    pub result: Result<Duration, Denial>,
+}
+
+/// What somebody tried to do with a claim.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Verb {
+    Beat,
+    Succeed,
+    Fail,
+    Release,
+    RequestExtension,
+}
+
+impl Verb {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Beat => "beat",
+            Self::Succeed => "succeed",
+            Self::Fail => "fail",
+            Self::Release => "release",
+            Self::RequestExtension => "request_extension",
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What a manager machine is told. A closed list: nothing else changes it.
+
+use core::time::Duration;
+
+use crate::fence::{GateEpoch, Term};
+use crate::health::overload::OverloadLevel;
+use crate::ids::{Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use crate::job::{Draft, JobState};
+use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Input {
+    /// Nothing happened but time.
+    Wake,
+    /// The seat of the log was taken under this term; always the first input.
+    SeatTaken {
+        term: Term,
+    },
+    /// The seat was confirmed: an append returned, or the term was read and is still ours.
+    SeatConfirmed {
+        term: Term,
+    },
+    /// Another term was seen. This machine is to be dropped.
+    SeatLost,
+    /// After a gap: everything that was queued while we were away has been fed in.
+    Drained,
+    /// Everything up to this event is durable.
+    Durable {
+        seq: Seq,
+    },
+    /// The overload detector changed its mind.
+    Load(OverloadLevel),
+    /// A call that waits for one answer.
+    Call {
+        request: RequestId,
+        call: Call,
+    },
+    /// The caller's connection closed. `delivered`: its answer had been sent in full.
+    CallGone {
+        request: RequestId,
+        delivered: bool,
+    },
+    Session {
+        session: SessionId,
+        message: FromWorker,
+    },
+    SessionClosed {
+        session: SessionId,
+    },
+    /// These ended jobs are safely in the archive.
+    Archived {
+        jobs: Vec<JobId>,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Call {
+    /// All or nothing.
+    Submit(Vec<Submission>),
+    Cancel {
+        job: JobId,
+        epoch: Option<GateEpoch>,
+    },
+    CancelWhere(Filter),
+    /// A new job like this ended one.
+    Retry {
+        job: JobId,
+        new_id: JobId,
+        request: Name,
+    },
+    Extend {
+        job: JobId,
+        by: Duration,
+        reason: Box<str>,
+        request: Name,
+    },
+    Poll(Poll),
+    Beat(Vec<Beat>),
+    Settle(Vec<Settlement>),
+    RequestExtension(ExtensionRequest),
+    PauseQueue(Name),
+    ResumeQueue(Name),
+    DrainWorker(WorkerId),
+    UndrainWorker(WorkerId),
+    ReplayDeadLetter {
+        job: JobId,
+        new_id: JobId,
+        request: Name,
+    },
+    DropDeadLetter {
+        job: JobId,
+    },
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Submission {
+    pub id: JobId,
+    pub draft: Draft,
+}
+
+/// Ask for work without a session. Answered as soon as there is some, or when `wait` is over.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Poll {
+    pub worker: WorkerId,
+    pub incarnation: Incarnation,
+    pub subscription: Subscription,
+    pub max: u32,
+    pub wait: Duration,
+    pub lease: Duration,
+    /// The same id again gives the same leases.
+    pub id: Option<Name>,
+}
+
+/// Jobs by what they are; what is not given matches all.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Filter {
+    pub queue: Option<Name>,
+    pub kind: Option<Name>,
+    pub tag: Option<Name>,
+    pub state: Option<JobState>,
+}

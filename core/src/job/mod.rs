@@ -1,0 +1,16 @@
+//! A job: one or more workflows, what a client asked for, and the only function that changes a workflow's state.
+//!
+//! Data flows through the modules in this order: a client's [`draft::Draft`] is checked into a [`spec::JobSpec`]
+//! (nothing unchecked is ever stored), [`transition`] moves its workflows, [`retry`] decides what follows the end
+//! of an attempt.
+
+pub mod draft;
+pub mod fingerprint;
+pub mod retry;
+pub mod spec;
+pub mod transition;
+
+pub use draft::{Draft, Invalid, WorkflowDraft};
+pub use retry::{Ending, Next};
+pub use spec::{JobSpec, OnStuck, Retry, Start, TimeoutPolicy, WorkflowSpec};
+pub use transition::{Cause, JobState, WorkflowState, transition};

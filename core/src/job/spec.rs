@@ -1,0 +1,112 @@
+//! What a job is, checked: the form in which it is stored, from the first format on.
+
+use core::time::Duration;
+
+use crate::ids::{Bytes, Name};
+use crate::time::Wall;
+
+/// A checked submission. Rarely used parts are boxed, because millions of these lie in memory.
+#[derive(Clone, PartialEq, Debug)]
+pub struct JobSpec {
+    pub queue: Name,
+    pub workflows: Box<[WorkflowSpec]>,
+    pub limits: Box<[ConcurrencyLimit]>,
+    pub timeout: Duration,
+    pub stuck_after: Duration,
+    /// Bound on what all extensions together may add to `timeout`.
+    pub max_extension: Duration,
+    pub start: Start,
+    pub retry: Retry,
+    /// −100..=100, higher first.
+    pub priority: i8,
+    pub on_stuck: OnStuck,
+    pub require_progress: bool,
+    pub keys: Option<Box<Keys>>,
+    pub extras: Option<Box<Extras>>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct WorkflowSpec {
+    pub name: Name,
+    pub kind: Name,
+    pub payload: Bytes,
+    pub content_type: Option<Name>,
+    /// Indexes of the workflows whose success this one waits for; sorted, without repeats, never itself.
+    pub after: Box<[u16]>,
+}
+
+/// At most `max` running workflows that carry `key`. A workflow is judged by its own `max`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConcurrencyLimit {
+    pub key: Name,
+    pub max: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    AtOnce,
+    After(Duration),
+    /// Follows the wall clock, not log time.
+    At(Wall),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Retry {
+    pub max_attempts: u32,
+    pub base: Duration,
+    pub max: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { max_attempts: 5, base: Duration::from_secs(1), max: Duration::from_secs(300) }
+    }
+}
+
+/// What the end of a stuck attempt means for its job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnStuck {
+    #[default]
+    Retry,
+    TimeOut,
+}
+
+/// How many datacenters must report stuck before a gate times the job out for all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TimeoutPolicy {
+    #[default]
+    Any,
+    Majority,
+    All,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Keys {
+    /// One non-terminal job at a time.
+    pub unique: Option<Name>,
+    /// The same submission again answers the same job.
+    pub idempotency: Option<Name>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Extras {
+    pub tags: Box<[Name]>,
+    pub headers: Box<[(Name, Box<str>)]>,
+    pub retain: Option<Duration>,
+    pub datacenters: Box<[Name]>,
+    pub timeout_policy: TimeoutPolicy,
+}
+
+impl JobSpec {
+    pub fn unique_key(&self) -> Option<&Name> {
+        self.keys.as_ref()?.unique.as_ref()
+    }
+
+    pub fn idempotency_key(&self) -> Option<&Name> {
+        self.keys.as_ref()?.idempotency.as_ref()
+    }
+
+    pub fn tags(&self) -> &[Name] {
+        self.extras.as_ref().map_or(&[], |extras| &extras.tags)
+    }
+}

@@ -1,0 +1,173 @@
+//! Why a call was refused. A refusal changes nothing, is counted per kind, and says what to do.
+
+use core::fmt;
+
+use crate::ids::JobId;
+use crate::job::{Invalid, JobState};
+use crate::limits::LimitMet;
+
+/// Everything a manager can say no to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    Invalid(Invalid),
+    Limited(LimitMet),
+    UnknownJob,
+    UnknownWorkflow,
+    /// The claim names a hand-out that never was.
+    UnknownAttempt,
+    UnknownWorker,
+    /// The attempt was superseded, or its lease is over.
+    StaleAttempt,
+    /// The attempt ended, and not in the way that this call says.
+    AlreadyEnded,
+    StaleIncarnation,
+    StaleEpoch,
+    NotTerminal(JobState),
+    /// The idempotency key, or the request id, was used for something else.
+    Conflict,
+    /// Another job that has not ended holds the unique key.
+    UniqueKeyTaken(JobId),
+    NoLeader,
+    Overloaded,
+    TooSoon,
+    QuietSpent,
+    NotADeadLetter,
+}
+
+/// A refusal without its details, for counting.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum RefusalKind {
+    Invalid,
+    Limited,
+    UnknownJob,
+    UnknownWorkflow,
+    UnknownAttempt,
+    UnknownWorker,
+    StaleAttempt,
+    AlreadyEnded,
+    StaleIncarnation,
+    StaleEpoch,
+    NotTerminal,
+    Conflict,
+    UniqueKeyTaken,
+    NoLeader,
+    Overloaded,
+    TooSoon,
+    QuietSpent,
+    NotADeadLetter,
+}
+
+impl RefusalKind {
+    pub const ALL: [Self; 18] = [
+        Self::Invalid,
+        Self::Limited,
+        Self::UnknownJob,
+        Self::UnknownWorkflow,
+        Self::UnknownAttempt,
+        Self::UnknownWorker,
+        Self::StaleAttempt,
+        Self::AlreadyEnded,
+        Self::StaleIncarnation,
+        Self::StaleEpoch,
+        Self::NotTerminal,
+        Self::Conflict,
+        Self::UniqueKeyTaken,
+        Self::NoLeader,
+        Self::Overloaded,
+        Self::TooSoon,
+        Self::QuietSpent,
+        Self::NotADeadLetter,
+    ];
+
+    /// The stable word of the API.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Invalid => "invalid",
+            Self::Limited => "limited",
+            Self::UnknownJob => "unknown_job",
+            Self::UnknownWorkflow => "unknown_workflow",
+            Self::UnknownAttempt => "unknown_attempt",
+            Self::UnknownWorker => "unknown_worker",
+            Self::StaleAttempt => "stale_attempt",
+            Self::AlreadyEnded => "already_ended",
+            Self::StaleIncarnation => "stale_incarnation",
+            Self::StaleEpoch => "stale_epoch",
+            Self::NotTerminal => "not_terminal",
+            Self::Conflict => "conflict",
+            Self::UniqueKeyTaken => "unique_key_taken",
+            Self::NoLeader => "no_leader",
+            Self::Overloaded => "overloaded",
+            Self::TooSoon => "too_soon",
+            Self::QuietSpent => "quiet_spent",
+            Self::NotADeadLetter => "not_a_dead_letter",
+        }
+    }
+}
+
+impl Refusal {
+    pub const fn kind(&self) -> RefusalKind {
+        match self {
+            Self::Invalid(_) => RefusalKind::Invalid,
+            Self::Limited(_) => RefusalKind::Limited,
+            Self::UnknownJob => RefusalKind::UnknownJob,
+            Self::UnknownWorkflow => RefusalKind::UnknownWorkflow,
+            Self::UnknownAttempt => RefusalKind::UnknownAttempt,
+            Self::UnknownWorker => RefusalKind::UnknownWorker,
+            Self::StaleAttempt => RefusalKind::StaleAttempt,
+            Self::AlreadyEnded => RefusalKind::AlreadyEnded,
+            Self::StaleIncarnation => RefusalKind::StaleIncarnation,
+            Self::StaleEpoch => RefusalKind::StaleEpoch,
+            Self::NotTerminal(_) => RefusalKind::NotTerminal,
+            Self::Conflict => RefusalKind::Conflict,
+            Self::UniqueKeyTaken(_) => RefusalKind::UniqueKeyTaken,
+            Self::NoLeader => RefusalKind::NoLeader,
+            Self::Overloaded => RefusalKind::Overloaded,
+            Self::TooSoon => RefusalKind::TooSoon,
+            Self::QuietSpent => RefusalKind::QuietSpent,
+            Self::NotADeadLetter => RefusalKind::NotADeadLetter,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(invalid) => invalid.fmt(f),
+            Self::Limited(met) => write!(f, "limit met: {met}; wait, or raise the limit"),
+            Self::UnknownJob => f.write_str("no job has this id; it may have been archived, or the id is wrong"),
+            Self::UnknownWorkflow => f.write_str("the job has no such workflow"),
+            Self::UnknownAttempt => f.write_str("no such attempt was ever handed out"),
+            Self::UnknownWorker => f.write_str("no such worker is known; say hello first"),
+            Self::StaleAttempt => f.write_str("this attempt lost its lease; stop, its work belongs to a successor"),
+            Self::AlreadyEnded => f.write_str("this attempt has already ended in another way"),
+            Self::StaleIncarnation => f.write_str("a newer incarnation of this worker has taken its place; stop"),
+            Self::StaleEpoch => f.write_str("a newer gate epoch has decided about this job"),
+            Self::NotTerminal(state) => write!(f, "the job is {}; it must have ended first", state.word()),
+            Self::Conflict => f.write_str("this key was already used for a different request"),
+            Self::UniqueKeyTaken(job) => write!(f, "job {job} holds this unique key and has not ended"),
+            Self::NoLeader => f.write_str("this manager does not hold the seat; try another, or again"),
+            Self::Overloaded => f.write_str("the manager is overloaded; try again later"),
+            Self::TooSoon => f.write_str("at most one checkpoint a second is kept; send the next one later"),
+            Self::QuietSpent => f.write_str("the quiet budget of this attempt is used up; report progress instead"),
+            Self::NotADeadLetter => f.write_str("the job has no dead letter"),
+        }
+    }
+}
+
+/// How often each kind of refusal was given.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RefusalCounts([u64; RefusalKind::ALL.len()]);
+
+impl RefusalCounts {
+    pub fn count(&mut self, kind: RefusalKind) {
+        self.0[kind as usize] += 1;
+    }
+
+    pub fn of(&self, kind: RefusalKind) -> u64 {
+        self.0[kind as usize]
+    }
+
+    pub fn listed(&self) -> impl Iterator<Item = (RefusalKind, u64)> + '_ {
+        RefusalKind::ALL.into_iter().map(|kind| (kind, self.of(kind)))
+    }
+}

@@ -1,0 +1,488 @@
+//! Applying events. No decision is taken here: an event that does not fit the state is a bug, and panics.
+
+use core::time::Duration;
+
+use crate::event::{Event, ExtensionDecided, HandedOut, JobSubmitted, Stamped, Then, WorkflowRef};
+use crate::grant::Fraction;
+use crate::ids::{Claim, JobId, Seq, WorkerId};
+use crate::job::{Cause, Ending, Start, WorkflowState, transition};
+use crate::refusal::RefusalKind;
+use crate::time::Wall;
+use crate::timeout::TimeoutReason;
+
+use super::records::*;
+use super::{AttemptKey, JobKey, KeyRecord, NO_KEY, State, WorkflowKey, hash_id};
+
+/// How long an idempotency key is remembered past the end of its job.
+pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// What an event touched, for whoever keeps indexes over the state.
+#[derive(Debug, Default)]
+pub struct Changes {
+    pub submitted: Vec<JobKey>,
+    /// Workflows whose state changed, with the attempt that ended by it (or `NO_KEY`).
+    pub workflows: Vec<(WorkflowKey, AttemptKey)>,
+    pub ended: Vec<JobKey>,
+    /// Jobs that are gone after this event: their keys are still valid until [`State::remove_archived`].
+    pub archived: Vec<JobKey>,
+    /// A job whose dead letter was dropped.
+    pub released: Vec<JobKey>,
+}
+
+impl Changes {
+    pub fn clear(&mut self) {
+        self.submitted.clear();
+        self.workflows.clear();
+        self.ended.clear();
+        self.archived.clear();
+        self.released.clear();
+    }
+}
+
+impl State {
+    /// Applies one event. Jobs in `changes.archived` must be passed to [`State::remove_archived`] afterwards.
+    pub fn apply(&mut self, stamped: &Stamped, changes: &mut Changes) {
+        let at = stamped.at;
+        self.newest = self.newest.max(at);
+        self.seq = Seq(self.seq.0 + 1);
+        match &stamped.event {
+            Event::TermBegan { term } => self.term = *term,
+            Event::JobSubmitted(submitted) => self.submit(at, submitted, changes),
+            Event::WorkflowDue(workflow) => self.due(at, workflow, changes),
+            Event::HandedOut(handed) => self.hand_out(at, handed, changes),
+            Event::AttemptEnded { claim, ending, then } => self.end_attempt(at, claim, ending, *then, changes),
+            Event::CancelAsked { job, epoch } => {
+                let key = self.expect_job(*job);
+                self.jobs[key].cancel_asked = true;
+                if epoch.is_some() {
+                    self.more(key).epoch = *epoch;
+                }
+                self.record(at, key, LedgerFact::CancelAsked { epoch: *epoch });
+                self.end_open(at, key, Cause::CancelAsked, changes);
+            }
+            Event::JobTimedOut { job, reason } => self.time_out(at, self.expect_job(*job), *reason, changes),
+            Event::QuietBegan { claim, allowed } => {
+                let attempt = self.expect_attempt(claim);
+                self.attempts[attempt].quiet = Some((at, *allowed));
+                self.record_of(at, claim, LedgerFact::QuietBegan { workflow: claim.workflow, allowed: *allowed });
+            }
+            Event::QuietEnded { claim, used } => {
+                let attempt = self.expect_attempt(claim);
+                let attempt = &mut self.attempts[attempt];
+                attempt.quiet = None;
+                attempt.quiet_used += *used;
+                self.record_of(at, claim, LedgerFact::QuietEnded { workflow: claim.workflow, used: *used });
+            }
+            Event::Checkpointed { claim, data } => {
+                let workflow = self.attempts[self.expect_attempt(claim)].workflow;
+                self.past(workflow).checkpoint = Some(data.clone());
+            }
+            Event::ProgressMarked { claim, watermark, total } => {
+                let attempt = self.expect_attempt(claim);
+                self.attempts[attempt].mark = Some((*watermark, *total));
+            }
+            Event::ExtensionDecided(decided) => self.extension(at, decided),
+            Event::JobExtended { job, by, reason, request } => {
+                let key = self.expect_job(*job);
+                self.more(key).extensions += *by;
+                let fact = LedgerFact::ExtendedByHand { by: *by, reason: reason.clone(), request: request.clone() };
+                self.record(at, key, fact);
+            }
+            Event::ClaimRefused { claim, verb, refusal } => {
+                let fact = LedgerFact::Refused {
+                    workflow: claim.workflow,
+                    fence: claim.fence,
+                    verb: *verb,
+                    refusal: *refusal,
+                };
+                self.record_of(at, claim, fact);
+                self.mark_refused(claim, *refusal);
+            }
+            Event::WorkerEvicted { worker, incarnation, readmit_at } => {
+                let record = self.workers.entry(worker.clone()).or_default();
+                record.evictions += 1;
+                record.evicted = Some((incarnation.clone(), *readmit_at));
+            }
+            Event::ProbationBegan { worker } => {
+                let record = self.workers.entry(worker.clone()).or_default();
+                record.probation = true;
+                record.evicted = None;
+            }
+            Event::ProbationEnded { worker } => self.with_worker(worker, |record| record.probation = false),
+            Event::GrantsReset { worker } => self.with_worker(worker, |record| record.grants = 0),
+            Event::WorkerDrained { worker } => self.workers.entry(worker.clone()).or_default().drained = true,
+            Event::WorkerUndrained { worker } => self.with_worker(worker, |record| record.drained = false),
+            Event::WorkerForgotten { worker } => {
+                self.workers.remove(worker);
+            }
+            Event::QueuePaused { queue } => {
+                self.paused.insert(queue.clone());
+            }
+            Event::QueueResumed { queue } => {
+                self.paused.remove(queue);
+            }
+            Event::DeadLetterDropped { job } => {
+                let key = self.expect_job(*job);
+                self.jobs[key].dead = false;
+                let died = self.more(key).died.take().expect("a dead letter has its place");
+                self.dead.remove(&died);
+                changes.released.push(key);
+            }
+            Event::JobsArchived { jobs } => {
+                changes.archived.extend(jobs.iter().map(|job| self.expect_job(*job)));
+            }
+            Event::KeysExpired { keys } => {
+                for key in keys {
+                    self.idempotency.remove(key);
+                    self.expiring.pop_front();
+                }
+            }
+        }
+    }
+
+    /// The second half of archiving: indexes over the state have let go of the job.
+    pub fn remove_archived(&mut self, key: JobKey) {
+        let job = self.jobs.remove(key);
+        for workflow in job.workflows.as_slice() {
+            self.workflows.remove(*workflow);
+        }
+        let entry = self.job_ids.find_entry(hash_id(job.id), |known| *known == key);
+        entry.expect("every job is in the index").remove();
+    }
+
+    fn submit(&mut self, at: Wall, submitted: &JobSubmitted, changes: &mut Changes) {
+        let spec = &submitted.spec;
+        let job_key = self.jobs.next_key();
+        let mut new_workflow = |index: usize| {
+            let after = spec.workflows[index].after.len() as u16;
+            let (state, due_at, wall_due) = match spec.start {
+                _ if after > 0 => (WorkflowState::Waiting, at, false),
+                Start::AtOnce => (WorkflowState::Ready, at, false),
+                Start::After(delay) => (WorkflowState::Delayed, at + delay, false),
+                Start::At(wall) => (WorkflowState::Delayed, wall, true),
+            };
+            let key = self.workflows.insert(Workflow {
+                job: job_key,
+                attempt: NO_KEY,
+                counted: 0,
+                handouts: 0,
+                last_fence: crate::fence::AttemptFence::NONE,
+                ready_at: at,
+                due_at,
+                index: index as u16,
+                predecessors_left: after,
+                state,
+                wall_due,
+                past: None,
+            });
+            changes.workflows.push((key, NO_KEY));
+            key
+        };
+        let count = spec.workflows.len();
+        let workflows = match count {
+            1 => Members::One([new_workflow(0)]),
+            _ => Members::Many((0..count).map(new_workflow).collect()),
+        };
+        let started_at = matches!(spec.start, Start::AtOnce).then_some(at);
+        let job = Job {
+            id: submitted.id,
+            spec: spec.clone(),
+            created_at: at,
+            started_at,
+            ended_at: None,
+            workflows,
+            open: count as u16,
+            cancel_asked: false,
+            dead: false,
+            timed_out: None,
+            more: None,
+        };
+        assert_eq!(self.jobs.insert(job), job_key);
+        let (jobs, ids) = (&self.jobs, &mut self.job_ids);
+        ids.insert_unique(hash_id(submitted.id), job_key, |key| hash_id(jobs[*key].id));
+        self.open_jobs += 1;
+        if let Some(key) = spec.unique_key() {
+            self.unique.insert(key.clone(), job_key);
+        }
+        if let (Some(key), Some(fingerprint)) = (spec.idempotency_key(), submitted.fingerprint) {
+            self.idempotency.insert(key.clone(), KeyRecord { job: submitted.id, fingerprint });
+        }
+        if let Some(retry_of) = &submitted.retry_of {
+            self.more(job_key).retry_of = Some(retry_of.job);
+            if let Some(original) = self.find(retry_of.job) {
+                self.more(original).retried_as.push((retry_of.request.clone(), submitted.id));
+            }
+        }
+        changes.submitted.push(job_key);
+    }
+
+    fn due(&mut self, at: Wall, workflow: &WorkflowRef, changes: &mut Changes) {
+        let job = self.expect_job(workflow.job);
+        let key = self.jobs[job].workflows.as_slice()[usize::from(workflow.workflow)];
+        self.jobs[job].started_at.get_or_insert(at);
+        self.workflows[key].ready_at = at;
+        self.go(key, Cause::Due, NO_KEY, changes);
+    }
+
+    fn hand_out(&mut self, at: Wall, handed: &HandedOut, changes: &mut Changes) {
+        let job = self.expect_job(handed.workflow.job);
+        let key = self.jobs[job].workflows.as_slice()[usize::from(handed.workflow.workflow)];
+        let attempt = self.attempts.insert(Attempt {
+            workflow: key,
+            fence: handed.fence,
+            worker: handed.worker.clone(),
+            incarnation: handed.incarnation.clone(),
+            via: handed.via.clone(),
+            handed_at: at,
+            lease: handed.lease,
+            grants: 0,
+            last_grant_progress: None,
+            quiet: None,
+            quiet_used: Duration::ZERO,
+            mark: None,
+        });
+        let workflow = &mut self.workflows[key];
+        assert!(handed.fence > workflow.last_fence, "a fence only rises");
+        workflow.last_fence = handed.fence;
+        workflow.handouts += 1;
+        workflow.counted += 1;
+        workflow.attempt = attempt;
+        self.go(key, Cause::HandedOut, NO_KEY, changes);
+    }
+
+    fn end_attempt(&mut self, at: Wall, claim: &Claim, ending: &Ending, then: Then, changes: &mut Changes) {
+        let attempt = self.expect_attempt(claim);
+        let (key, job) = self.close_attempt(at, attempt, ending.clone());
+        if !ending.is_reported() && !matches!(ending, Ending::Cancelled) {
+            let fact = LedgerFact::AttemptEnded { workflow: claim.workflow, fence: claim.fence, ending: ending.code() };
+            self.record(at, job, fact);
+        }
+        if matches!(ending, Ending::Succeeded { .. }) && !self.workers.is_empty() {
+            let ended = self.workflows[key].past.as_ref().and_then(|past| past.attempts.last());
+            let worker = ended.expect("the attempt just ended").worker.clone();
+            self.with_worker(&worker, |record| record.grants = 0);
+        }
+        let cause = match then {
+            Then::Succeeded => Cause::Succeeded,
+            Then::Ready => Cause::Requeued,
+            Then::Delayed { until } => {
+                self.workflows[key].due_at = until;
+                self.workflows[key].wall_due = false;
+                Cause::Backoff
+            }
+            Then::Failed => Cause::FailedForGood,
+            Then::TimedOut => Cause::TimedOut,
+            Then::Cancelled => Cause::CancelConfirmed,
+        };
+        self.go(key, cause, attempt, changes);
+        if then == Then::TimedOut {
+            // A stuck attempt that ends its job ends all of it.
+            self.time_out(at, job, TimeoutReason::Stuck, changes);
+            return;
+        }
+        self.follow(at, job, self.workflows[key].index, changes);
+        self.end_job_if_done(at, job, changes);
+    }
+
+    /// Takes the attempt out of the running ones and into the past of its workflow.
+    fn close_attempt(&mut self, at: Wall, attempt: AttemptKey, ending: Ending) -> (WorkflowKey, JobKey) {
+        let ended = self.attempts.remove(attempt);
+        let key = ended.workflow;
+        let workflow = &mut self.workflows[key];
+        workflow.attempt = NO_KEY;
+        if !ending.counts() && !matches!(ending, Ending::Succeeded { .. }) {
+            workflow.counted -= 1;
+        }
+        let number = workflow.handouts;
+        let job = workflow.job;
+        let past = self.past(key);
+        if past.attempts.len() == ATTEMPTS_KEPT {
+            past.attempts.remove(0);
+            past.dropped += 1;
+        }
+        past.attempts.push(EndedAttempt {
+            number,
+            fence: ended.fence,
+            worker: ended.worker,
+            started_at: ended.handed_at,
+            ended_at: at,
+            ending,
+            refused: 0,
+        });
+        (key, job)
+    }
+
+    /// A workflow that succeeded lets its dependents go; one that ended otherwise cancels all that wait for it.
+    fn follow(&mut self, at: Wall, job: JobKey, index: u16, changes: &mut Changes) {
+        if self.jobs[job].spec.workflows.len() == 1 {
+            return;
+        }
+        let mut ended = vec![index];
+        while let Some(index) = ended.pop() {
+            let state = self.workflows[self.jobs[job].workflows.as_slice()[usize::from(index)]].state;
+            if !state.is_terminal() {
+                continue;
+            }
+            for dependent in 0..self.jobs[job].spec.workflows.len() {
+                let key = self.jobs[job].workflows.as_slice()[dependent];
+                let waits = self.workflows[key].state == WorkflowState::Waiting
+                    && self.jobs[job].spec.workflows[dependent].after.binary_search(&index).is_ok();
+                if !waits {
+                    continue;
+                }
+                if state == WorkflowState::Succeeded {
+                    let workflow = &mut self.workflows[key];
+                    workflow.predecessors_left -= 1;
+                    if workflow.predecessors_left == 0 {
+                        workflow.ready_at = at;
+                        self.go(key, Cause::PredecessorsDone, NO_KEY, changes);
+                    }
+                } else {
+                    self.go(key, Cause::PredecessorFailed, NO_KEY, changes);
+                    ended.push(dependent as u16);
+                }
+            }
+        }
+    }
+
+    /// Moves every open workflow of a job by `cause`; what is cancelling already has its own end before it.
+    fn end_open(&mut self, at: Wall, job: JobKey, cause: Cause, changes: &mut Changes) {
+        for member in 0..self.jobs[job].workflows.as_slice().len() {
+            let key = self.jobs[job].workflows.as_slice()[member];
+            match (self.workflows[key].state, cause) {
+                (state, _) if state.is_terminal() => {}
+                (WorkflowState::Cancelling, Cause::CancelAsked) => {}
+                (WorkflowState::Running, Cause::TimedOut) => {
+                    let attempt = self.workflows[key].attempt;
+                    self.close_attempt(at, attempt, Ending::TimedOut);
+                    self.go(key, Cause::TimedOut, attempt, changes);
+                }
+                (WorkflowState::Cancelling, _) => {
+                    let attempt = self.workflows[key].attempt;
+                    self.close_attempt(at, attempt, Ending::Cancelled);
+                    self.go(key, Cause::CancelConfirmed, attempt, changes);
+                }
+                _ => self.go(key, cause, NO_KEY, changes),
+            }
+        }
+        self.end_job_if_done(at, job, changes);
+    }
+
+    fn time_out(&mut self, at: Wall, key: JobKey, reason: TimeoutReason, changes: &mut Changes) {
+        self.jobs[key].timed_out = Some(reason);
+        self.record(at, key, LedgerFact::TimedOut { reason });
+        self.end_open(at, key, Cause::TimedOut, changes);
+    }
+
+    /// The only writer of a workflow's state.
+    fn go(&mut self, key: WorkflowKey, cause: Cause, ended_attempt: AttemptKey, changes: &mut Changes) {
+        let workflow = &mut self.workflows[key];
+        let to = transition(workflow.state, cause).unwrap_or_else(|illegal| panic!("{illegal}"));
+        workflow.state = to;
+        let job = workflow.job;
+        if to.is_terminal() {
+            self.jobs[job].open -= 1;
+        }
+        changes.workflows.push((key, ended_attempt));
+    }
+
+    fn end_job_if_done(&mut self, at: Wall, key: JobKey, changes: &mut Changes) {
+        let job = &mut self.jobs[key];
+        if job.open > 0 || job.ended_at.is_some() {
+            return;
+        }
+        job.ended_at = Some(at);
+        self.open_jobs -= 1;
+        changes.ended.push(key);
+        let job = &self.jobs[key];
+        if let Some(unique) = job.spec.unique_key() {
+            self.unique.remove(unique);
+        }
+        if let Some(idempotency) = job.spec.idempotency_key() {
+            self.expiring.push_back((at + IDEMPOTENCY_KEPT, idempotency.clone()));
+        }
+        let failed = self.workflows_of(job).any(|(_, workflow)| workflow.state == WorkflowState::Failed);
+        if failed && !job.cancel_asked {
+            self.jobs[key].dead = true;
+            let seq = self.seq;
+            self.more(key).died = Some(seq);
+            self.dead.insert(seq, key);
+        }
+    }
+
+    fn extension(&mut self, at: Wall, decided: &ExtensionDecided) {
+        let ExtensionDecided { worker, claims, reason, progress, result } = decided;
+        if result.is_ok() {
+            self.workers.entry(worker.clone()).or_default().grants += 1;
+        }
+        let mut jobs: Vec<JobKey> = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let Some(job) = self.find(claim.job) else { continue };
+            if !jobs.contains(&job) {
+                jobs.push(job);
+            }
+            if result.is_ok() {
+                let attempt = self.expect_attempt(claim);
+                let attempt = &mut self.attempts[attempt];
+                attempt.grants += 1;
+                attempt.last_grant_progress = Fraction::new(*progress);
+            }
+        }
+        for job in jobs {
+            let (worker, reason, progress) = (worker.clone(), *reason, *progress);
+            let fact = match result {
+                Ok(by) => {
+                    self.more(job).extensions += *by;
+                    LedgerFact::Granted { worker, by: *by, reason, progress }
+                }
+                Err(denial) => LedgerFact::Denied { worker, denial: *denial, reason, progress },
+            };
+            self.record(at, job, fact);
+        }
+    }
+
+    fn mark_refused(&mut self, claim: &Claim, refusal: RefusalKind) {
+        let key = self.workflow_of(claim).expect("refusals are logged for known workflows");
+        let past = self.workflows[key].past.as_mut().expect("refusals are logged for ended attempts");
+        if let Some(ended) = past.attempts.iter_mut().find(|ended| ended.fence == claim.fence) {
+            ended.refused |= 1 << refusal as u32;
+        }
+    }
+
+    fn record_of(&mut self, at: Wall, claim: &Claim, fact: LedgerFact) {
+        let key = self.expect_job(claim.job);
+        self.record(at, key, fact);
+    }
+
+    fn record(&mut self, at: Wall, job: JobKey, fact: LedgerFact) {
+        self.more(job).ledger.push(at, fact);
+    }
+
+    fn more(&mut self, job: JobKey) -> &mut JobMore {
+        self.jobs[job].more.get_or_insert_with(Box::default)
+    }
+
+    fn past(&mut self, workflow: WorkflowKey) -> &mut Past {
+        self.workflows[workflow].past.get_or_insert_with(Box::default)
+    }
+
+    fn with_worker(&mut self, worker: &WorkerId, change: impl FnOnce(&mut WorkerRecord)) {
+        if let Some(record) = self.workers.get_mut(worker) {
+            change(record);
+            if *record == WorkerRecord::default() {
+                self.workers.remove(worker);
+            }
+        }
+    }
+
+    fn expect_job(&self, id: JobId) -> JobKey {
+        self.find(id).expect("an event names a job that is there")
+    }
+
+    fn expect_attempt(&self, claim: &Claim) -> AttemptKey {
+        let key = self.workflow_of(claim).expect("an event names a workflow that is there");
+        let attempt = self.workflows[key].attempt;
+        assert!(attempt != NO_KEY && self.attempts[attempt].fence == claim.fence, "an event names a running attempt");
+        attempt
+    }
+}

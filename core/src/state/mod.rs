@@ -1,0 +1,256 @@
+//! The persisted state of one datacenter: a fold over events.
+//!
+//! Nothing here knows a clock or a rule. [`State::apply`] is the only writer; it is called with events that were just
+//! decided and with the same events read back from the log, and gives the same state both times: [`State::dump`] makes
+//! that comparable to the byte. What may be lost in a crash (beats, probes, who is connected) is not here.
+
+mod apply;
+mod dump;
+mod records;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use foldhash::fast::FixedState;
+use hashbrown::{HashMap, HashTable};
+
+use crate::fence::Term;
+use crate::ids::{Claim, JobId, Name, Seq, WorkerId};
+use crate::job::fingerprint::Fingerprint;
+use crate::job::transition::job_state;
+use crate::job::{Ending, JobState};
+use crate::pages::Pages;
+use crate::time::Wall;
+
+pub use apply::Changes;
+pub use records::*;
+
+/// Keys into the pages. They are local to one process: the same job may lie elsewhere after a replay from a snapshot.
+pub type JobKey = u32;
+pub type WorkflowKey = u32;
+pub type AttemptKey = u32;
+
+pub const NO_KEY: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub struct State {
+    term: Term,
+    newest: Wall,
+    seq: Seq,
+    jobs: Pages<Job>,
+    job_ids: HashTable<JobKey>,
+    workflows: Pages<Workflow>,
+    attempts: Pages<Attempt>,
+    unique: HashMap<Name, JobKey, FixedState>,
+    idempotency: HashMap<Name, KeyRecord, FixedState>,
+    /// Idempotency keys of ended jobs, in the order in which they expire.
+    expiring: VecDeque<(Wall, Name)>,
+    paused: BTreeSet<Name>,
+    workers: BTreeMap<WorkerId, WorkerRecord>,
+    /// Jobs with dead letters, in the order in which they died.
+    dead: BTreeMap<Seq, JobKey>,
+    open_jobs: usize,
+}
+
+/// What an idempotency key stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyRecord {
+    pub job: JobId,
+    pub fingerprint: Fingerprint,
+}
+
+/// How a claim stands to the state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClaimStanding {
+    /// It speaks for the attempt that is running.
+    Current(AttemptKey),
+    /// The newest attempt of its workflow, and it has ended.
+    Ended(WorkflowKey),
+    /// A newer attempt was handed out since.
+    Superseded(WorkflowKey),
+    NeverHandedOut,
+    NoSuchWorkflow,
+    NoSuchJob,
+}
+
+impl State {
+    /// `seed` decides where things lie in hash tables; it never shows.
+    pub fn new(seed: u64) -> Self {
+        let hasher = FixedState::with_seed(seed);
+        Self {
+            term: Term::default(),
+            newest: Wall::ZERO,
+            seq: Seq::default(),
+            jobs: Pages::new(),
+            job_ids: HashTable::new(),
+            workflows: Pages::new(),
+            attempts: Pages::new(),
+            unique: HashMap::with_hasher(hasher.clone()),
+            idempotency: HashMap::with_hasher(hasher),
+            expiring: VecDeque::new(),
+            paused: BTreeSet::new(),
+            workers: BTreeMap::new(),
+            dead: BTreeMap::new(),
+            open_jobs: 0,
+        }
+    }
+
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// The newest stamp applied.
+    pub fn newest(&self) -> Wall {
+        self.newest
+    }
+
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    pub fn job_count(&self) -> usize {
+        self.jobs.len()
+    }
+
+    pub fn open_jobs(&self) -> usize {
+        self.open_jobs
+    }
+
+    pub fn find(&self, id: JobId) -> Option<JobKey> {
+        self.job_ids.find(hash_id(id), |key| self.jobs[*key].id == id).copied()
+    }
+
+    #[inline]
+    pub fn job(&self, key: JobKey) -> &Job {
+        &self.jobs[key]
+    }
+
+    #[inline]
+    pub fn workflow(&self, key: WorkflowKey) -> &Workflow {
+        &self.workflows[key]
+    }
+
+    #[inline]
+    pub fn attempt(&self, key: AttemptKey) -> &Attempt {
+        &self.attempts[key]
+    }
+
+    pub fn jobs(&self) -> impl Iterator<Item = (JobKey, &Job)> {
+        self.jobs.iter()
+    }
+
+    pub fn attempts(&self) -> impl Iterator<Item = (AttemptKey, &Attempt)> {
+        self.attempts.iter()
+    }
+
+    pub fn workflows_of<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (WorkflowKey, &'a Workflow)> {
+        job.workflows.as_slice().iter().map(|key| (*key, &self.workflows[*key]))
+    }
+
+    pub fn job_state(&self, key: JobKey) -> JobState {
+        job_state(self.workflows_of(&self.jobs[key]).map(|(_, workflow)| workflow.state))
+    }
+
+    /// The workflow that a claim names, whether or not the claim is good.
+    pub fn workflow_of(&self, claim: &Claim) -> Option<WorkflowKey> {
+        let job = &self.jobs[self.find(claim.job)?];
+        job.workflows.as_slice().get(usize::from(claim.workflow)).copied()
+    }
+
+    /// The one place where an attempt's fence is compared.
+    pub fn standing(&self, claim: &Claim) -> ClaimStanding {
+        let Some(job) = self.find(claim.job) else { return ClaimStanding::NoSuchJob };
+        let Some(key) = self.jobs[job].workflows.as_slice().get(usize::from(claim.workflow)).copied() else {
+            return ClaimStanding::NoSuchWorkflow;
+        };
+        let workflow = &self.workflows[key];
+        if claim.fence > workflow.last_fence {
+            ClaimStanding::NeverHandedOut
+        } else if claim.fence < workflow.last_fence {
+            ClaimStanding::Superseded(key)
+        } else if workflow.attempt != NO_KEY {
+            ClaimStanding::Current(workflow.attempt)
+        } else {
+            ClaimStanding::Ended(key)
+        }
+    }
+
+    pub fn claim_of(&self, key: AttemptKey) -> Claim {
+        let attempt = &self.attempts[key];
+        let workflow = &self.workflows[attempt.workflow];
+        Claim { job: self.jobs[workflow.job].id, workflow: workflow.index, fence: attempt.fence }
+    }
+
+    /// The ended attempt with this fence, if it is still kept.
+    pub fn ended_attempt(&self, claim: &Claim) -> Option<&EndedAttempt> {
+        let workflow = &self.workflows[self.workflow_of(claim)?];
+        workflow.past.as_ref()?.attempts.iter().rev().find(|ended| ended.fence == claim.fence)
+    }
+
+    /// The result of a workflow that succeeded.
+    pub fn result(&self, key: WorkflowKey) -> Option<&crate::ids::Bytes> {
+        match &self.workflows[key].past.as_ref()?.attempts.last()?.ending {
+            Ending::Succeeded { result } => Some(result),
+            _ => None,
+        }
+    }
+
+    pub fn unique_holder(&self, key: &Name) -> Option<JobId> {
+        self.unique.get(key).map(|job| self.jobs[*job].id)
+    }
+
+    pub fn idempotency(&self, key: &Name) -> Option<KeyRecord> {
+        self.idempotency.get(key).copied()
+    }
+
+    pub fn idempotency_keys(&self) -> usize {
+        self.idempotency.len()
+    }
+
+    /// The idempotency key that expires next.
+    pub fn next_key_expiry(&self) -> Option<(Wall, &Name)> {
+        self.expiring.front().map(|(at, key)| (*at, key))
+    }
+
+    pub fn is_paused(&self, queue: &Name) -> bool {
+        self.paused.contains(queue)
+    }
+
+    pub fn paused(&self) -> &BTreeSet<Name> {
+        &self.paused
+    }
+
+    pub fn worker(&self, id: &WorkerId) -> Option<&WorkerRecord> {
+        self.workers.get(id)
+    }
+
+    pub fn workers(&self) -> impl Iterator<Item = (&WorkerId, &WorkerRecord)> {
+        self.workers.iter()
+    }
+
+    /// Jobs with dead letters, oldest first.
+    pub fn dead_letters(&self) -> impl Iterator<Item = JobKey> + '_ {
+        self.dead.values().copied()
+    }
+
+    pub fn dead_letter_count(&self) -> usize {
+        self.dead.len()
+    }
+}
+
+/// Job ids end in 62 random bits that we chose ourselves: no further mixing is needed, and no caller picks them.
+fn hash_id(id: JobId) -> u64 {
+    let raw = id.as_u128();
+    ((raw as u64) ^ ((raw >> 64) as u64).rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Workflow {
+    pub fn is_open(&self) -> bool {
+        !self.state.is_terminal()
+    }
+}
+
+impl Job {
+    pub fn has_ended(&self) -> bool {
+        self.open == 0
+    }
+}

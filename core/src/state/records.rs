@@ -1,0 +1,244 @@
+//! The records of the state. Millions of [`Job`] and [`Workflow`] lie in memory: what most never need is boxed.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use crate::event::{Verb, Via};
+use crate::fence::{AttemptFence, GateEpoch};
+use crate::grant::{Denial, ExtensionReason, Fraction};
+use crate::ids::{Bytes, Incarnation, JobId, Name, WorkerId};
+use crate::job::{Ending, JobSpec, WorkflowState};
+use crate::refusal::RefusalKind;
+use crate::time::Wall;
+use crate::timeout::TimeoutReason;
+
+use super::{AttemptKey, JobKey, WorkflowKey};
+
+#[derive(Debug)]
+pub struct Job {
+    pub id: JobId,
+    pub spec: Arc<JobSpec>,
+    pub created_at: Wall,
+    /// When it could first run; stamped once.
+    pub started_at: Option<Wall>,
+    pub ended_at: Option<Wall>,
+    pub workflows: Members,
+    /// Workflows that have not ended.
+    pub open: u16,
+    pub cancel_asked: bool,
+    /// It has a dead letter that was neither replayed nor dropped.
+    pub dead: bool,
+    pub timed_out: Option<TimeoutReason>,
+    pub more: Option<Box<JobMore>>,
+}
+
+/// What few jobs have.
+#[derive(Debug, Default)]
+pub struct JobMore {
+    /// Sum of all grants and of what operators gave; the cap is applied where the deadline is computed.
+    pub extensions: Duration,
+    /// The highest gate epoch that decided about this job.
+    pub epoch: Option<GateEpoch>,
+    pub retry_of: Option<JobId>,
+    /// Jobs that repeat this one, by the request that asked for them.
+    pub retried_as: Vec<(Name, JobId)>,
+    pub ledger: Ledger,
+    /// Its place among the dead letters.
+    pub died: Option<crate::ids::Seq>,
+}
+
+impl Job {
+    pub fn extensions(&self) -> Duration {
+        self.more.as_ref().map_or(Duration::ZERO, |more| more.extensions)
+    }
+
+    pub fn epoch(&self) -> Option<GateEpoch> {
+        self.more.as_ref()?.epoch
+    }
+
+    pub fn retry_of(&self) -> Option<JobId> {
+        self.more.as_ref()?.retry_of
+    }
+
+    pub fn retried_as(&self, request: &Name) -> Option<JobId> {
+        self.more.as_ref()?.retried_as.iter().find(|(known, _)| known == request).map(|(_, job)| *job)
+    }
+
+    pub fn ledger(&self) -> &[LedgerEntry] {
+        self.more.as_ref().map_or(&[], |more| &more.ledger.entries)
+    }
+}
+
+/// The workflows of a job, in the order of its specification.
+#[derive(Debug)]
+pub enum Members {
+    One([WorkflowKey; 1]),
+    Many(Box<[WorkflowKey]>),
+}
+
+impl Members {
+    #[inline]
+    pub fn as_slice(&self) -> &[WorkflowKey] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Workflow {
+    pub job: JobKey,
+    /// The running attempt, or `NO_KEY`.
+    pub attempt: AttemptKey,
+    /// Attempts that count: raised when handed out, lowered again if the end did not count.
+    pub counted: u32,
+    pub handouts: u32,
+    /// Of the newest hand-out.
+    pub last_fence: AttemptFence,
+    /// Since when it waits for a worker; kept when it is handed back without a fault of its own.
+    pub ready_at: Wall,
+    pub due_at: Wall,
+    pub index: u16,
+    pub predecessors_left: u16,
+    pub state: WorkflowState,
+    /// `due_at` follows the wall clock, not log time.
+    pub wall_due: bool,
+    pub past: Option<Box<Past>>,
+}
+
+/// What a workflow has once it was handed out.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// The newest of the attempts that ended, oldest first.
+    pub attempts: Vec<EndedAttempt>,
+    pub dropped: u32,
+    pub checkpoint: Option<Bytes>,
+}
+
+/// How many ended attempts of a workflow are kept.
+pub const ATTEMPTS_KEPT: usize = 32;
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct EndedAttempt {
+    pub number: u32,
+    pub fence: AttemptFence,
+    pub worker: WorkerId,
+    pub started_at: Wall,
+    pub ended_at: Wall,
+    pub ending: Ending,
+    /// Somebody spoke for it after its end; one entry per kind is in the ledger.
+    pub refused: u32,
+}
+
+/// A running attempt, as the log knows it.
+#[derive(Debug)]
+pub struct Attempt {
+    pub workflow: WorkflowKey,
+    pub fence: AttemptFence,
+    pub worker: WorkerId,
+    pub incarnation: Incarnation,
+    pub via: Via,
+    pub handed_at: Wall,
+    pub lease: Duration,
+    pub grants: u32,
+    pub last_grant_progress: Option<Fraction>,
+    /// When the quiet section began, and how long it may last.
+    pub quiet: Option<(Wall, Duration)>,
+    pub quiet_used: Duration,
+    pub mark: Option<(u64, Option<u64>)>,
+}
+
+/// What must be remembered of a worker beyond its session.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct WorkerRecord {
+    /// Grants since the last reset.
+    pub grants: u32,
+    pub evictions: u32,
+    /// While evicted: of which incarnation, and until when at least.
+    pub evicted: Option<(Incarnation, Wall)>,
+    pub probation: bool,
+    pub drained: bool,
+}
+
+/// The job's record of every decision about its time. Bounded: the oldest entries go first, and are counted.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Ledger {
+    pub entries: Vec<LedgerEntry>,
+    pub dropped: u64,
+}
+
+/// How many ledger entries of a job are kept.
+pub const LEDGER_KEPT: usize = 256;
+
+impl Ledger {
+    pub fn push(&mut self, at: Wall, what: LedgerFact) {
+        if let Some(last) = self.entries.last_mut()
+            && last.what == what
+        {
+            last.at = at;
+            last.times += 1;
+            return;
+        }
+        if self.entries.len() == LEDGER_KEPT {
+            self.entries.remove(0);
+            self.dropped += 1;
+        }
+        self.entries.push(LedgerEntry { at, what, times: 1 });
+    }
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct LedgerEntry {
+    /// Of the newest, where the same was decided several times in a row.
+    pub at: Wall,
+    pub what: LedgerFact,
+    pub times: u32,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum LedgerFact {
+    Granted {
+        worker: WorkerId,
+        by: Duration,
+        reason: Option<ExtensionReason>,
+        progress: f64,
+    },
+    Denied {
+        worker: WorkerId,
+        denial: Denial,
+        reason: Option<ExtensionReason>,
+        progress: f64,
+    },
+    ExtendedByHand {
+        by: Duration,
+        reason: Box<str>,
+        request: Name,
+    },
+    QuietBegan {
+        workflow: u16,
+        allowed: Duration,
+    },
+    QuietEnded {
+        workflow: u16,
+        used: Duration,
+    },
+    /// An attempt was ended by a clock, an eviction or a crash.
+    AttemptEnded {
+        workflow: u16,
+        fence: AttemptFence,
+        ending: &'static str,
+    },
+    TimedOut {
+        reason: TimeoutReason,
+    },
+    CancelAsked {
+        epoch: Option<GateEpoch>,
+    },
+    Refused {
+        workflow: u16,
+        fence: AttemptFence,
+        verb: Verb,
+        refusal: RefusalKind,
+    },
+}

@@ -1,0 +1,70 @@
+//! The overall deadline of a job.
+//!
+//! A job ends when `started_at + timeout + extensions` is over, wherever it is. `started_at` is when it could first
+//! run (its submission, or the end of its delay) and is stamped once: queueing counts, and neither a retry nor a new
+//! leader moves it. Extensions are the sum of the grants that its workers earned and of what an operator gave, capped
+//! so that a hundred workers cannot stretch a job without end. The stuck clock of an attempt is in [`crate::beat`].
+//!
+//! **Who decides.** A job submitted straight to a manager is decided here, on the datacenter's leader, once: the first
+//! terminal state written wins. A job that names a gate is decided by that gate for all its datacenters; the manager
+//! then reports what this module finds instead of acting on it. The gate's part has its place in the stored job
+//! (`datacenters`, `timeout_policy`, the highest gate epoch seen); its messages arrive with the gate role.
+
+use core::time::Duration;
+
+use crate::time::Wall;
+
+/// Why a job was timed out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TimeoutReason {
+    Overall,
+    Stuck,
+}
+
+impl TimeoutReason {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Overall => "timeout",
+            Self::Stuck => "stuck",
+        }
+    }
+}
+
+/// The instant, in log time, at which the job is over.
+pub fn overall_deadline(started_at: Wall, timeout: Duration, extensions: Duration, cap: Duration) -> Wall {
+    started_at + timeout + extensions.min(cap)
+}
+
+/// After a takeover downtime counts, but nothing fires before the new leader has had time to hear from anyone.
+pub fn fires_at(deadline: Wall, seat_taken: Wall, takeover_grace: Duration, first_term: bool) -> Wall {
+    if first_term { deadline } else { deadline.max(seat_taken + takeover_grace) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Wall {
+        Wall::from_ms(seconds * 1000)
+    }
+
+    #[test]
+    fn extensions_add_up_to_their_cap() {
+        // (started, timeout, extensions, cap) -> deadline, in seconds
+        for (started, timeout, extensions, cap, deadline) in
+            [(100, 300, 0, 300, 400), (100, 300, 58, 300, 458), (100, 300, 900, 300, 700), (0, 60, 10, 0, 60)]
+        {
+            let secs = Duration::from_secs;
+            assert_eq!(overall_deadline(at(started), secs(timeout), secs(extensions), secs(cap)), at(deadline));
+        }
+    }
+
+    #[test]
+    fn downtime_counts_but_does_not_fire_before_the_grace() {
+        let grace = Duration::from_secs(15);
+        assert_eq!(fires_at(at(50), at(100), grace, false), at(115));
+        assert_eq!(fires_at(at(114), at(100), grace, false), at(115));
+        assert_eq!(fires_at(at(200), at(100), grace, false), at(200));
+        assert_eq!(fires_at(at(50), at(100), grace, true), at(50));
+    }
+}
