@@ -12,6 +12,7 @@ pub mod input;
 pub mod job;
 pub mod lease;
 pub mod limits;
+pub mod manager;
 pub mod message;
 pub mod pages;
 pub mod refusal;

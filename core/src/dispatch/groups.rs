@@ -143,12 +143,8 @@ impl Dispatch {
         let seat = &mut self.seats[index];
         seat.group = group;
         seat.tier = Some(tier);
-        let entry = &mut self.groups[group];
-        entry.rings[tier as usize].push_back(&mut self.seats, worker);
-        if !entry.dirty {
-            entry.dirty = true;
-            self.dirty.push(group);
-        }
+        self.groups[group].rings[tier as usize].push_back(&mut self.seats, worker);
+        self.mark_dirty(group);
     }
 
     /// The worker has no room, or may not be asked.
@@ -178,10 +174,27 @@ impl Dispatch {
         !self.groups[group].rings[tier as usize].is_empty()
     }
 
+    /// The workers of a group that have room and may be asked.
+    pub fn offering(&self, group: GroupKey) -> impl Iterator<Item = u32> + '_ {
+        self.groups[group].rings.iter().flat_map(|ring| ring.iter(&self.seats))
+    }
+
     /// A group in which a workflow and a worker may have met since this was last asked.
     pub fn pop_dirty(&mut self) -> Option<GroupKey> {
         let group = self.dirty.pop()?;
         self.groups[group].dirty = false;
         Some(group)
+    }
+
+    pub fn mark_dirty(&mut self, key: GroupKey) {
+        let group = &mut self.groups[key];
+        if !group.dirty {
+            group.dirty = true;
+            self.dirty.push(key);
+        }
+    }
+
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
     }
 }

@@ -15,6 +15,7 @@ impl Links {
 /// Something that carries links.
 pub(super) trait Linked {
     fn links(&mut self) -> &mut Links;
+    fn next(&self) -> u32;
 }
 
 impl Linked for super::Entry {
@@ -22,12 +23,20 @@ impl Linked for super::Entry {
     fn links(&mut self) -> &mut Links {
         &mut self.links
     }
+
+    fn next(&self) -> u32 {
+        self.links.next
+    }
 }
 
 impl Linked for super::groups::Seat {
     #[inline]
     fn links(&mut self) -> &mut Links {
         &mut self.links
+    }
+
+    fn next(&self) -> u32 {
+        self.links.next
     }
 }
 
@@ -53,6 +62,15 @@ impl List {
 
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    pub(super) fn iter<'a, T: Linked>(&self, all: &'a [T]) -> impl Iterator<Item = u32> + use<'a, T> {
+        let mut at = self.head;
+        core::iter::from_fn(move || {
+            let key = at;
+            at = all.get(key as usize)?.next();
+            Some(key)
+        })
     }
 
     pub(super) fn push_back<T: Linked>(&mut self, all: &mut [T], key: u32) {

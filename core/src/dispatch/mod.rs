@@ -233,16 +233,21 @@ impl Dispatch {
         (entry.place == Place::Shelf && entry.key != NO_KEY).then_some((entry.key, entry.shelf))
     }
 
-    /// The best workflow that a group may take now, or none. Full keys are parked on the way.
-    pub fn pick(&mut self, group: GroupKey, state: &State, now: Wall) -> Option<WorkflowKey> {
-        loop {
+    /// The best workflow that a group may take now, or none. Heads whose keys are full are parked on the way; each
+    /// costs one of `budget`, and none is given once that is used up.
+    pub fn pick(&mut self, group: GroupKey, state: &State, now: Wall, budget: &mut u32) -> Option<WorkflowKey> {
+        while *budget > 0 {
             let shelf = self.best_shelf(group, state, now)?;
             let head = self.shelves[shelf].list.head();
             match self.full_key(head) {
                 None => return Some(head),
-                Some(key) => self.park(head, key),
+                Some(key) => {
+                    self.park(head, key);
+                    *budget -= 1;
+                }
             }
         }
+        None
     }
 
     fn best_shelf(&self, group: GroupKey, state: &State, now: Wall) -> Option<u32> {

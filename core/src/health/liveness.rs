@@ -110,6 +110,10 @@ impl SessionLiveness {
         self.closed = true;
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// The later of what the last answer and what the grants allow.
     pub fn health_deadline(&self, rule: &LivenessRule) -> Awake {
         (self.last_answer + rule.answer_within).max(self.granted_until)

@@ -9,7 +9,9 @@ use crate::ids::{Bytes, MAX_NAME_BYTES, Name};
 use crate::limits::{Limit, LimitMet, Limits};
 use crate::time::Wall;
 
-use super::spec::{ConcurrencyLimit, Extras, JobSpec, Keys, OnStuck, Retry, Start, TimeoutPolicy, WorkflowSpec};
+use super::spec::{
+    ConcurrencyLimit, Extras, Headers, JobSpec, Keys, OnStuck, Retry, Start, TimeoutPolicy, WorkflowSpec,
+};
 
 pub const DEFAULT_QUEUE: &str = "default";
 pub const MAX_SPAN: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -210,7 +212,7 @@ fn check_names(
     texts.into_iter().map(|text| name(field, text)).collect()
 }
 
-fn check_headers(headers: Vec<(Arc<str>, Box<str>)>, limits: &Limits) -> Result<Box<[(Name, Box<str>)]>, Invalid> {
+fn check_headers(headers: Vec<(Arc<str>, Box<str>)>, limits: &Limits) -> Result<Headers, Invalid> {
     within("headers", limits, Limit::HeadersPerJob, headers.len())?;
     within("headers", limits, Limit::HeaderBytes, headers.iter().map(|(key, value)| key.len() + value.len()).sum())?;
     headers.into_iter().map(|(key, value)| Ok((name("headers", key)?, value))).collect()

@@ -136,6 +136,9 @@ mod tests {
     #[test]
     fn the_stored_encoding_does_not_change() {
         let Fingerprint(bytes) = of(base());
-        assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), "c4e05fe20b57e84ca092e92c56c6f94b");
+        assert_eq!(
+            bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+            "c4e05fe20b57e84ca092e92c56c6f94b"
+        );
     }
 }

@@ -88,10 +88,13 @@ pub struct Keys {
     pub idempotency: Option<Name>,
 }
 
+/// Passed through to the handler; `traceparent` among them.
+pub type Headers = Box<[(Name, Box<str>)]>;
+
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Extras {
     pub tags: Box<[Name]>,
-    pub headers: Box<[(Name, Box<str>)]>,
+    pub headers: Headers,
     pub retain: Option<Duration>,
     pub datacenters: Box<[Name]>,
     pub timeout_policy: TimeoutPolicy,

@@ -1,0 +1,143 @@
+//! Handing out work: who has room meets what is ready.
+
+use core::time::Duration;
+
+use crate::dispatch::{GroupKey, Tier};
+use crate::effect::Effects;
+use crate::event::{Event, HandedOut, Via, WorkflowRef};
+use crate::fence::AttemptFence;
+use crate::health::Progress;
+use crate::ids::{Bytes, Claim, Name};
+use crate::message::{Assignment, ToWorker};
+use crate::state::{AttemptKey, NO_KEY, WorkflowKey};
+
+use super::Manager;
+use super::workers::{Link, WorkerKey};
+
+/// How many workflows one step hands out or finds blocked at most. What is left goes on at once, in the next step,
+/// so that a long list never keeps a beat waiting.
+const MATCHES_PER_STEP: u32 = 4096;
+
+impl Manager {
+    pub(super) fn assign(&mut self, fx: &mut Effects) {
+        self.assign_again = false;
+        if !self.may_decide() {
+            return;
+        }
+        let mut budget = MATCHES_PER_STEP;
+        while let Some(group) = self.dispatch.pop_dirty() {
+            self.serve(group, Tier::Route, &mut budget, fx);
+            if self.dispatch.has_worker(group, Tier::Investigate) {
+                self.slow_groups.push(group);
+            }
+            if budget == 0 {
+                self.dispatch.mark_dirty(group);
+                break;
+            }
+        }
+        // Slow workers are asked last: only for what nobody else had room for.
+        while let Some(group) = self.slow_groups.pop() {
+            if budget == 0 {
+                self.dispatch.mark_dirty(group);
+            } else {
+                self.serve(group, Tier::Investigate, &mut budget, fx);
+            }
+        }
+        self.assign_again = self.dispatch.has_dirty();
+    }
+
+    fn serve(&mut self, group: GroupKey, tier: Tier, budget: &mut u32, fx: &mut Effects) {
+        let now = self.log_now();
+        while *budget > 0 && self.dispatch.has_worker(group, tier) {
+            let Some(workflow) = self.dispatch.pick(group, &self.state, now, budget) else { return };
+            *budget = budget.saturating_sub(1);
+            let worker = self.dispatch.next_worker(group, tier).expect("the ring is not empty");
+            self.hand_out(workflow, worker, fx);
+        }
+    }
+
+    fn hand_out(&mut self, key: WorkflowKey, worker: WorkerKey, fx: &mut Effects) {
+        let workflow = self.state.workflow(key);
+        let fence = AttemptFence::new(self.seat.term(), workflow.handouts + 1).expect("checked when it was requeued");
+        let claim = Claim { job: self.state.job(workflow.job).id, workflow: workflow.index, fence };
+        let known = self.workers.at(worker);
+        let (lease, via) = match &known.link {
+            Link::Http { poll, .. } => {
+                let open = &self.polls[*poll];
+                (open.lease, Via::Http { poll: open.id.clone() })
+            }
+            Link::Session { .. } | Link::Expected => (self.rules.lease.initial, Via::Session),
+        };
+        let handed = HandedOut {
+            workflow: WorkflowRef { job: claim.job, workflow: claim.workflow },
+            fence,
+            worker: known.id.clone(),
+            incarnation: known.incarnation.clone(),
+            lease,
+            via,
+        };
+        self.handing_to = worker;
+        self.emit(Event::HandedOut(Box::new(handed)), fx);
+        self.handing_to = NO_KEY;
+        self.undurable_handouts.push_back(self.state.seq());
+        let assignment = self.assignment(self.state.workflow(key).attempt, lease);
+        match &self.workers.at(worker).link {
+            Link::Session { session, .. } => self.send(*session, ToWorker::Assign(Box::new(assignment)), fx),
+            Link::Http { poll, .. } => self.hand_to_poll(*poll, assignment),
+            Link::Expected => unreachable!("a worker that was not heard of has no room"),
+        }
+        self.update_offer(worker);
+    }
+
+    /// What a worker needs to run an attempt.
+    pub(super) fn assignment(&self, key: AttemptKey, lease: Duration) -> Assignment {
+        let attempt = self.state.attempt(key);
+        let workflow = self.state.workflow(attempt.workflow);
+        let job = self.state.job(workflow.job);
+        let deadline = self.overall_deadline(workflow.job).unwrap_or(self.log_now());
+        let inputs = |index: &u16| -> (Name, Bytes) {
+            let before = job.workflows.as_slice()[usize::from(*index)];
+            let result = self.state.result(before).expect("a predecessor has succeeded").clone();
+            (job.spec.workflows[usize::from(*index)].name.clone(), result)
+        };
+        Assignment {
+            claim: self.state.claim_of(key),
+            attempt: workflow.counted,
+            spec: job.spec.clone(),
+            inputs: job.spec.workflows[usize::from(workflow.index)].after.iter().map(inputs).collect(),
+            checkpoint: workflow.past.as_ref().and_then(|past| past.checkpoint.clone()),
+            lease,
+            deadline_remaining: deadline.since(self.log_now()),
+        }
+    }
+
+    /// How many more attempts a worker may be handed now.
+    pub(super) fn free_slots(&self, key: WorkerKey) -> u32 {
+        let worker = self.workers.at(key);
+        if worker.evicted || worker.drained || !worker.accepting {
+            return 0;
+        }
+        let free = match &worker.link {
+            Link::Session { .. } => worker.slots.saturating_sub(worker.held),
+            Link::Http { poll, .. } if *poll != NO_KEY => self.polls[*poll].room(),
+            Link::Http { .. } | Link::Expected => 0,
+        };
+        if worker.probation { free.min(1u32.saturating_sub(worker.held)) } else { free }
+    }
+
+    /// Puts a worker where its room and its verdict say: drained never, slow last.
+    pub(super) fn update_offer(&mut self, key: WorkerKey) {
+        let worker = self.workers.at(key);
+        let signals = worker.judged.signals;
+        let tier = match signals.progress {
+            _ if !signals.live || self.free_slots(key) == 0 => None,
+            Progress::Idle | Progress::Normal => Some(Tier::Route),
+            Progress::Slow | Progress::Degraded => Some(Tier::Investigate),
+            Progress::Stuck => None,
+        };
+        match tier {
+            Some(tier) => self.dispatch.offer(key, worker.group, tier),
+            None => self.dispatch.withdraw(key),
+        }
+    }
+}

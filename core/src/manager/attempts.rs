@@ -1,0 +1,486 @@
+//! Running attempts: beats, outcomes, and every way in which an attempt ends.
+
+use core::time::Duration;
+
+use crate::beat::{AttemptClock, Motion, QuietSpent};
+use crate::effect::{Answer, Effects};
+use crate::event::{Event, Then, Verb, Via};
+use crate::fence::AttemptFence;
+use crate::health::Progress;
+use crate::ids::Claim;
+use crate::job::draft::{Invalid, MAX_SPAN, Problem};
+use crate::job::retry::next;
+use crate::job::{Ending, Next, WorkflowState};
+use crate::limits::Limit;
+use crate::message::{Beat, BeatAccepted, BeatAnswer, CancelWhy, Report, SettleAnswer, Settlement, ToWorker};
+use crate::refusal::Refusal;
+use crate::state::{AttemptKey, ClaimStanding, NO_KEY, WorkflowKey};
+use crate::time::Awake;
+use crate::wheel::TimerKey;
+
+use super::Manager;
+use super::live::Live;
+use super::timers::Soon;
+use super::workers::{Link, Worker, WorkerKey};
+
+impl Manager {
+    pub(super) fn call_beats(&mut self, beats: Vec<Beat>, fx: &mut Effects) -> Result<Answer, Refusal> {
+        Ok(Answer::Beats(self.beats(beats, None, fx)?))
+    }
+
+    pub(super) fn call_settle(&mut self, list: Vec<Settlement>, fx: &mut Effects) -> Result<Answer, Refusal> {
+        Ok(Answer::Settled(self.settle(list, None, fx)?))
+    }
+
+    /// `by` is the worker whose session it came on; claims that came by HTTP are proven by their receipt.
+    pub(super) fn beats(
+        &mut self,
+        beats: Vec<Beat>,
+        by: Option<WorkerKey>,
+        fx: &mut Effects,
+    ) -> Result<Vec<BeatAnswer>, Refusal> {
+        self.within(Limit::FrameItems, beats.len())?;
+        let mut answers = Vec::with_capacity(beats.len());
+        for beat in beats {
+            let claim = beat.claim;
+            let answer = self.beat(beat, by, fx);
+            self.count_refusal(&answer);
+            answers.push(BeatAnswer { claim, answer });
+        }
+        Ok(answers)
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        list: Vec<Settlement>,
+        by: Option<WorkerKey>,
+        fx: &mut Effects,
+    ) -> Result<Vec<SettleAnswer>, Refusal> {
+        self.within(Limit::FrameItems, list.len())?;
+        let mut answers = Vec::with_capacity(list.len());
+        for Settlement { claim, report } in list {
+            let answer = self.settle_one(claim, report, by, fx);
+            self.count_refusal(&answer);
+            answers.push(SettleAnswer { claim, answer });
+        }
+        Ok(answers)
+    }
+
+    fn count_refusal<T>(&mut self, answer: &Result<T, Refusal>) {
+        if let Err(refusal) = answer {
+            self.refusals.count(refusal.kind());
+        }
+    }
+
+    fn beat(&mut self, beat: Beat, by: Option<WorkerKey>, fx: &mut Effects) -> Result<BeatAccepted, Refusal> {
+        self.check_beat(&beat)?;
+        let key = self.current(&beat.claim, Verb::Beat, by, fx)?;
+        self.heard_by_http(key);
+        let now = self.awake;
+        if self.state.workflow(self.live.at(key).workflow).state == WorkflowState::Cancelling {
+            // It was asked to stop: being active earns no more time.
+            let lease_remaining = self.live.at(key).clock.lease_end().since(now);
+            return Ok(BeatAccepted { lease_remaining, cancel: true, quiet: None });
+        }
+        let quiet = self.begin_quiet(key, &beat, fx)?;
+        if let Some(data) = beat.checkpoint {
+            self.live.at(key).checkpoint_at = Some(now);
+            self.emit(Event::Checkpointed { claim: beat.claim, data }, fx);
+        }
+        let live = self.live.at(key);
+        let reported = beat.watermark.is_some_and(|units| live.clock.progress(now, units, beat.total));
+        let stepped = live.clock.beat(now, live.lease, live.require_progress) || reported;
+        if beat.note.is_some() {
+            live.note = beat.note;
+        }
+        let lease_end = live.clock.lease_end();
+        if stepped {
+            self.stepped(key);
+        }
+        self.mark_progress(key, beat.claim, fx);
+        self.arm_attempt(key);
+        Ok(BeatAccepted { lease_remaining: lease_end.since(now), cancel: false, quiet })
+    }
+
+    fn check_beat(&self, beat: &Beat) -> Result<(), Refusal> {
+        self.within(Limit::NoteBytes, beat.note.as_ref().map_or(0, |note| note.len()))?;
+        self.within(Limit::CheckpointBytes, beat.checkpoint.as_ref().map_or(0, |data| data.len()))?;
+        match beat.quiet {
+            Some(value) if value > MAX_SPAN => {
+                let problem = Problem::SpanOutOfRange { value, min: Duration::ZERO, max: MAX_SPAN };
+                Err(Refusal::Invalid(Invalid { field: "quiet_s", problem }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the quiet section that this beat interrupts, and begins the one that it asks for. Refuses before it changes.
+    fn begin_quiet(&mut self, key: AttemptKey, beat: &Beat, fx: &mut Effects) -> Result<Option<Duration>, Refusal> {
+        let (now, budget, every) = (self.awake, self.rules.quiet_budget, self.rules.checkpoint_every);
+        let live = self.live.at(key);
+        if beat.checkpoint.is_some() && live.checkpoint_at.is_some_and(|at| now < at + every) {
+            return Err(Refusal::TooSoon);
+        }
+        let asked = beat.quiet.filter(|quiet| !quiet.is_zero());
+        let mut clock = live.clock;
+        let ended = clock.end_quiet(now);
+        let allowed = match asked {
+            Some(max) => Some(clock.begin_quiet(now, max, budget).map_err(|QuietSpent| Refusal::QuietSpent)?),
+            None => None,
+        };
+        live.clock = clock;
+        if let Some(used) = ended {
+            self.emit(Event::QuietEnded { claim: beat.claim, used }, fx);
+        }
+        if let Some(allowed) = allowed {
+            self.emit(Event::QuietBegan { claim: beat.claim, allowed }, fx);
+        }
+        Ok(allowed)
+    }
+
+    /// Logs the watermark now and then, so that a takeover knows how far the handler was.
+    fn mark_progress(&mut self, key: AttemptKey, claim: Claim, fx: &mut Effects) {
+        let (now, every) = (self.awake, self.rules.mark_every);
+        let live = self.live.at(key);
+        let Some((watermark, total)) = live.clock.watermark() else { return };
+        let mark = self.state.attempt(key).mark;
+        if mark == Some((watermark, total)) || (mark.is_some() && now < live.marked_at + every) {
+            return;
+        }
+        live.marked_at = now;
+        self.emit(Event::ProgressMarked { claim, watermark, total }, fx);
+    }
+
+    fn settle_one(
+        &mut self,
+        claim: Claim,
+        report: Report,
+        by: Option<WorkerKey>,
+        fx: &mut Effects,
+    ) -> Result<(), Refusal> {
+        let (verb, ending) = match report {
+            Report::Succeed { result } => {
+                self.within(Limit::ResultBytes, result.len())?;
+                (Verb::Succeed, Ending::Succeeded { result })
+            }
+            Report::Fail { error, retryable, delay } => {
+                self.within(Limit::ErrorBytes, error.len())?;
+                (Verb::Fail, Ending::Failed { error, retryable, delay: self.checked_delay(delay)? })
+            }
+            Report::Release { delay } => (Verb::Release, Ending::Released { delay: self.checked_delay(delay)? }),
+        };
+        self.confirm_ended(&claim, by);
+        match self.state.standing(&claim) {
+            ClaimStanding::Ended(_) | ClaimStanding::Superseded(_)
+                if self.state.ended_attempt(&claim).is_some_and(|ended| ended.ending == ending) =>
+            {
+                // Said before and accepted: the answer is the same again.
+                Ok(())
+            }
+            _ => {
+                let key = self.current(&claim, verb, by, fx)?;
+                self.heard_by_http(key);
+                self.end(key, ending, fx);
+                Ok(())
+            }
+        }
+    }
+
+    fn checked_delay(&self, delay: Option<Duration>) -> Result<Option<Duration>, Refusal> {
+        match delay {
+            Some(value) if value > MAX_SPAN => {
+                let problem = Problem::SpanOutOfRange { value, min: Duration::ZERO, max: MAX_SPAN };
+                Err(Refusal::Invalid(Invalid { field: "delay_s", problem }))
+            }
+            delay => Ok(delay),
+        }
+    }
+
+    /// The running attempt that a claim speaks for, or why it may not.
+    pub(super) fn current(
+        &mut self,
+        claim: &Claim,
+        verb: Verb,
+        by: Option<WorkerKey>,
+        fx: &mut Effects,
+    ) -> Result<AttemptKey, Refusal> {
+        let refusal = match self.state.standing(claim) {
+            ClaimStanding::Current(key) if by.is_none_or(|by| self.live.at(key).worker == by) => return Ok(key),
+            // Somebody else's: a claim that came on a session is that session's worker's or nobody's.
+            ClaimStanding::Current(_) => return Err(Refusal::StaleAttempt),
+            ClaimStanding::NoSuchJob => return Err(Refusal::UnknownJob),
+            ClaimStanding::NoSuchWorkflow => return Err(Refusal::UnknownWorkflow),
+            ClaimStanding::NeverHandedOut => return Err(Refusal::UnknownAttempt),
+            ClaimStanding::Superseded(_) => match self.state.ended_attempt(claim) {
+                Some(ended) if ended.ending.is_reported() => Refusal::AlreadyEnded,
+                _ => Refusal::StaleAttempt,
+            },
+            ClaimStanding::Ended(workflow) => match self.state.ended_attempt(claim) {
+                Some(ended) if ended.ending.is_reported() => Refusal::AlreadyEnded,
+                _ if self.state.workflow(workflow).state.is_terminal() => Refusal::AlreadyEnded,
+                _ => Refusal::StaleAttempt,
+            },
+        };
+        let known = self.state.ended_attempt(claim);
+        if known.is_some_and(|ended| ended.refused & (1 << refusal.kind() as u32) == 0) {
+            self.emit(Event::ClaimRefused { claim: *claim, verb, refusal: refusal.kind() }, fx);
+        }
+        Err(refusal)
+    }
+
+    /// Ends a running attempt: the one place that decides what becomes of its workflow.
+    pub(super) fn end(&mut self, key: AttemptKey, ending: Ending, fx: &mut Effects) {
+        let live = self.live.at(key);
+        let (worker, workflow) = (live.worker, live.workflow);
+        let claim = self.state.claim_of(key);
+        let then = self.then(workflow, &ending);
+        let (succeeded, failed) = (matches!(ending, Ending::Succeeded { .. }), ending.is_workers_failure());
+        self.emit(Event::AttemptEnded { claim, ending, then }, fx);
+        if succeeded {
+            self.count_success(worker, fx);
+        } else if failed {
+            self.count_failure(worker, claim);
+        }
+    }
+
+    fn then(&mut self, key: WorkflowKey, ending: &Ending) -> Then {
+        let workflow = self.state.workflow(key);
+        let job = self.state.job(workflow.job);
+        if workflow.state == WorkflowState::Cancelling {
+            return match ending {
+                Ending::Succeeded { .. } => Then::Succeeded,
+                Ending::Failed { .. } => Then::Failed,
+                _ => Then::Cancelled,
+            };
+        }
+        let counted = if ending.counts() { workflow.counted } else { workflow.counted - 1 };
+        let spent = workflow.handouts >= AttemptFence::MAX_HANDOUTS;
+        let (retry, on_stuck) = (job.spec.retry, job.spec.on_stuck);
+        let draw = if matches!(ending, Ending::Succeeded { .. }) { 0 } else { self.draw() };
+        match next(ending, counted, &retry, on_stuck, draw) {
+            Next::Succeed => Then::Succeeded,
+            Next::Requeue | Next::Wait(_) if spent => Then::Failed,
+            Next::Requeue => Then::Ready,
+            Next::Wait(delay) => Then::Delayed { until: self.log_now() + delay },
+            Next::DeadLetter => Then::Failed,
+            Next::TimeOut => Then::TimedOut,
+            Next::Cancel => Then::Cancelled,
+        }
+    }
+
+    fn count_success(&mut self, worker: WorkerKey, fx: &mut Effects) {
+        let now = self.awake;
+        let Some(known) = self.workers.get_mut(worker) else { return };
+        let work = known.work.as_mut().expect("it held the attempt");
+        work.tally.succeeded(now);
+        work.last_step = Some(now);
+        let settled = matches!(known.judged.signals.progress, Progress::Normal | Progress::Idle);
+        if known.probation {
+            known.probation = false;
+            let worker_id = known.id.clone();
+            self.emit(Event::ProbationEnded { worker: worker_id }, fx);
+            self.update_offer(worker);
+        }
+        if !settled {
+            self.touch(worker);
+        }
+    }
+
+    pub(super) fn count_failure(&mut self, worker: WorkerKey, claim: Claim) {
+        let now = self.awake;
+        if let Some(known) = self.workers.get_mut(worker)
+            && let Some(work) = &mut known.work
+        {
+            work.tally.failed(now, claim.job.as_u128() as u64);
+            self.touch(worker);
+        }
+    }
+
+    /// Called while a hand-out is applied: the soft side begins.
+    pub(super) fn attempt_started(&mut self, key: AttemptKey) {
+        if self.replaying {
+            return;
+        }
+        let lease = self.state.attempt(key).lease;
+        let clock = AttemptClock::start(self.awake, lease);
+        self.begin_live(key, clock, self.handing_to);
+    }
+
+    fn begin_live(&mut self, key: AttemptKey, clock: AttemptClock, worker: WorkerKey) {
+        let attempt = self.state.attempt(key);
+        let spec = &self.state.job(self.state.workflow(attempt.workflow).job).spec;
+        self.live.insert(
+            key,
+            Live {
+                clock,
+                workflow: attempt.workflow,
+                worker,
+                lease: match attempt.via {
+                    Via::Session => self.rules.lease.extension,
+                    Via::Http { .. } => attempt.lease,
+                },
+                stuck_after: spec.stuck_after,
+                require_progress: spec.require_progress,
+                motion: Motion::Young,
+                timer: TimerKey::NONE,
+                armed: Awake::MAX,
+                marked_at: self.awake,
+                checkpoint_at: None,
+                note: None,
+                prev: NO_KEY,
+                next: NO_KEY,
+            },
+        );
+        let lease_end = clock.lease_end();
+        let known = self.workers.at_mut(worker);
+        known.held += 1;
+        if let Link::Http { liveness, .. } = &mut known.link {
+            liveness.leases_end(lease_end);
+        }
+        let work = known.work(&self.rules.progress);
+        work.empty_since = None;
+        work.head = self.live.link(key, work.head);
+        self.arm_attempt(key);
+    }
+
+    /// After a takeover: the attempt gets its logged lease and `seat_ttl` to be heard of.
+    pub(super) fn resume_attempt(&mut self, key: AttemptKey) {
+        let attempt = self.state.attempt(key);
+        let worker = match self.workers.find(&attempt.worker) {
+            Some(worker) => worker,
+            None => {
+                let link = match attempt.via {
+                    Via::Session => Link::Expected,
+                    Via::Http { .. } => {
+                        Link::Http { liveness: crate::health::HttpLiveness::first_called(self.awake), poll: NO_KEY }
+                    }
+                };
+                let worker = Worker::new(attempt.worker.clone(), attempt.incarnation.clone(), link, self.awake);
+                self.add_worker(worker)
+            }
+        };
+        let attempt = self.state.attempt(key);
+        let mut clock =
+            AttemptClock::resume(self.awake, attempt.lease + self.rules.seat_ttl, attempt.mark, attempt.quiet_used);
+        if let Some((began, allowed)) = attempt.quiet {
+            let left = (began + allowed).since(self.log_now());
+            clock.resume_quiet(self.awake, left);
+        }
+        self.begin_live(key, clock, worker);
+    }
+
+    /// Called while the end of an attempt is applied: the soft side ends.
+    pub(super) fn attempt_gone(&mut self, key: AttemptKey) {
+        let Some(live) = self.live.take(key) else { return };
+        if !live.timer.is_none() {
+            self.soon.remove(live.timer);
+        }
+        let now = self.awake;
+        let known = self.workers.at_mut(live.worker);
+        known.held -= 1;
+        let held = known.held;
+        let work = known.work.as_mut().expect("it held the attempt");
+        work.head = self.live.unlink(&live, work.head);
+        match live.motion {
+            Motion::Young => {}
+            Motion::Moving => work.moving -= 1,
+            Motion::Unmoving => work.unmoving -= 1,
+        }
+        if held == 0 {
+            work.empty_since = Some(now);
+        }
+        if live.motion == Motion::Unmoving || !known.judged.signals.live {
+            self.touch(live.worker);
+        }
+        self.update_offer(live.worker);
+    }
+
+    /// A forward step: the attempt moves, and so does its worker.
+    fn stepped(&mut self, key: AttemptKey) {
+        let (worker, now) = (self.live.at(key).worker, self.awake);
+        if let Some(work) = &mut self.workers.at_mut(worker).work {
+            work.last_step = Some(now);
+        }
+        self.update_motion(key);
+    }
+
+    pub(super) fn update_motion(&mut self, key: AttemptKey) {
+        let (now, window) = (self.awake, self.rules.progress.window);
+        let live = self.live.at(key);
+        let motion = live.clock.motion(now, window);
+        let before = core::mem::replace(&mut live.motion, motion);
+        if motion == before {
+            return;
+        }
+        let worker = live.worker;
+        let work = self.workers.at_mut(worker).work.as_mut().expect("it holds the attempt");
+        match before {
+            Motion::Young => {}
+            Motion::Moving => work.moving -= 1,
+            Motion::Unmoving => work.unmoving -= 1,
+        }
+        match motion {
+            Motion::Young => {}
+            Motion::Moving => work.moving += 1,
+            Motion::Unmoving => work.unmoving += 1,
+        }
+        self.touch(worker);
+    }
+
+    /// Arms the attempt's timer if it has to fire earlier than it would.
+    pub(super) fn arm_attempt(&mut self, key: AttemptKey) {
+        let (now, window) = (self.awake, self.rules.progress.window);
+        let Some(live) = self.live.get(key) else { return };
+        let mut at = live.clock.lease_end();
+        if self.state.workflow(live.workflow).state == WorkflowState::Running {
+            at = at.min(live.clock.stuck_at(live.stuck_after));
+            at = at.min(live.clock.next_change(now, window).unwrap_or(Awake::MAX));
+        }
+        let live = self.live.at(key);
+        if !live.timer.is_none() {
+            if live.armed <= at {
+                return;
+            }
+            self.soon.remove(live.timer);
+        }
+        live.armed = at;
+        live.timer = self.soon.insert(at.as_ms(), Soon::Attempt(key));
+    }
+
+    pub(super) fn attempt_due(&mut self, key: AttemptKey, fx: &mut Effects) {
+        let now = self.awake;
+        let live = self.live.at(key);
+        live.timer = TimerKey::NONE;
+        let (worker, workflow, stuck_after) = (live.worker, live.workflow, live.stuck_after);
+        let quiet_used = if live.clock.quiet_over(now) { live.clock.end_quiet(now) } else { None };
+        let (lease_end, stuck_at) = (live.clock.lease_end(), live.clock.stuck_at(stuck_after));
+        let claim = self.state.claim_of(key);
+        if let Some(used) = quiet_used {
+            self.emit(Event::QuietEnded { claim, used }, fx);
+        }
+        if self.state.workflow(workflow).state == WorkflowState::Cancelling {
+            if lease_end <= now {
+                self.end(key, Ending::Cancelled, fx);
+            } else {
+                self.arm_attempt(key);
+            }
+            return;
+        }
+        if lease_end <= now && lease_end <= stuck_at {
+            self.end(key, Ending::LeaseExpired, fx);
+            self.send_cancel(worker, claim, CancelWhy::LeaseExpired, fx);
+        } else if stuck_at <= now {
+            self.end(key, Ending::Stuck, fx);
+            self.send_cancel(worker, claim, CancelWhy::Stuck, fx);
+        } else {
+            self.update_motion(key);
+            self.arm_attempt(key);
+        }
+    }
+
+    pub(super) fn send_cancel(&mut self, worker: WorkerKey, claim: Claim, why: CancelWhy, fx: &mut Effects) {
+        if let Some(session) = self.session_of(worker) {
+            self.send(session, ToWorker::Cancel { claim, why }, fx);
+        }
+    }
+}

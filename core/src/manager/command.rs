@@ -1,0 +1,176 @@
+//! What clients and operators may ask for besides submitting. All of it is safe to repeat.
+
+use core::time::Duration;
+
+use crate::effect::{Answer, Effects, Notice};
+use crate::event::Event;
+use crate::fence::GateEpoch;
+use crate::ids::{Claim, JobId, Name, WorkerId};
+use crate::input::Filter;
+use crate::job::draft::{Invalid, MAX_SPAN, Problem};
+use crate::limits::Limit;
+use crate::message::CancelWhy;
+use crate::refusal::Refusal;
+use crate::state::{JobKey, LedgerFact};
+
+use super::Manager;
+use super::workers::WorkerKey;
+
+impl Manager {
+    pub(super) fn cancel(&mut self, job: JobId, epoch: Option<GateEpoch>, fx: &mut Effects) -> Result<Answer, Refusal> {
+        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let known = self.state.job(key);
+        if epoch.is_some_and(|epoch| known.epoch().is_some_and(|highest| epoch < highest)) {
+            return Err(Refusal::StaleEpoch);
+        }
+        if known.has_ended() || (known.cancel_asked && known.epoch() >= epoch) {
+            return Ok(Answer::Done);
+        }
+        let running = self.attempts_of(key);
+        self.emit(Event::CancelAsked { job, epoch }, fx);
+        for (claim, worker) in running {
+            self.send_cancel(worker, claim, CancelWhy::Asked, fx);
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn cancel_where(&mut self, filter: &Filter, fx: &mut Effects) -> Result<Answer, Refusal> {
+        let jobs: Vec<JobId> = self
+            .state
+            .jobs()
+            .filter(|(key, job)| !job.has_ended() && !job.cancel_asked && self.matches(*key, filter))
+            .map(|(_, job)| job.id)
+            .collect();
+        for job in &jobs {
+            self.cancel(*job, None, fx)?;
+        }
+        Ok(Answer::Cancelled { jobs: jobs.len() })
+    }
+
+    /// Whether a job is what a filter asks for.
+    pub fn matches(&self, key: JobKey, filter: &Filter) -> bool {
+        let spec = &self.state.job(key).spec;
+        filter.queue.as_ref().is_none_or(|queue| spec.queue == *queue)
+            && filter.kind.as_ref().is_none_or(|kind| spec.workflows.iter().any(|workflow| workflow.kind == *kind))
+            && filter.tag.as_ref().is_none_or(|tag| spec.tags().contains(tag))
+            && filter.state.is_none_or(|state| self.state.job_state(key) == state)
+    }
+
+    /// More time by hand. It counts towards the same cap as grants do.
+    pub(super) fn extend(
+        &mut self,
+        job: JobId,
+        by: Duration,
+        reason: Box<str>,
+        request: Name,
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
+        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let known = self.state.job(key);
+        let before = known.ledger().iter().find_map(|entry| match &entry.what {
+            LedgerFact::ExtendedByHand { by, request: earlier, .. } if *earlier == request => Some(*by),
+            _ => None,
+        });
+        match before {
+            Some(earlier) if earlier == by => return Ok(Answer::Extended { total: known.extensions() }),
+            Some(_) => return Err(Refusal::Conflict),
+            None => {}
+        }
+        if known.has_ended() {
+            return Err(Refusal::AlreadyEnded);
+        }
+        if by.is_zero() || by > MAX_SPAN {
+            let problem = Problem::SpanOutOfRange { value: by, min: Duration::from_millis(1), max: MAX_SPAN };
+            return Err(Refusal::Invalid(Invalid { field: "by_s", problem }));
+        }
+        self.within(Limit::NoteBytes, reason.len())?;
+        self.emit(Event::JobExtended { job, by, reason, request }, fx);
+        Ok(Answer::Extended { total: self.state.job(key).extensions() })
+    }
+
+    pub(super) fn pause_queue(&mut self, queue: Name, fx: &mut Effects) -> Result<Answer, Refusal> {
+        if !self.state.is_paused(&queue) {
+            self.within(Limit::PausedQueues, self.state.paused().len() + 1)?;
+            self.emit(Event::QueuePaused { queue }, fx);
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn resume_queue(&mut self, queue: Name, fx: &mut Effects) -> Result<Answer, Refusal> {
+        if self.state.is_paused(&queue) {
+            self.emit(Event::QueueResumed { queue }, fx);
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn drain_worker(
+        &mut self,
+        worker: &WorkerId,
+        drained: bool,
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
+        let key = self.workers.find(worker);
+        let before = self.state.worker(worker).is_some_and(|record| record.drained);
+        if key.is_none() && !before {
+            return Err(Refusal::UnknownWorker);
+        }
+        if before != drained {
+            let worker = worker.clone();
+            self.emit(if drained { Event::WorkerDrained { worker } } else { Event::WorkerUndrained { worker } }, fx);
+        }
+        if let Some(key) = key {
+            self.workers.at_mut(key).drained = drained;
+            self.update_offer(key);
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn replay_dead_letter(
+        &mut self,
+        job: JobId,
+        new_id: JobId,
+        request: Name,
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
+        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let dead = self.state.job(key).dead;
+        if !dead && self.state.job(key).retried_as(&request).is_none() {
+            return Err(Refusal::NotADeadLetter);
+        }
+        let answer = self.retry(job, new_id, request, fx)?;
+        if dead {
+            self.emit(Event::DeadLetterDropped { job }, fx);
+        }
+        Ok(answer)
+    }
+
+    pub(super) fn drop_dead_letter(&mut self, job: JobId, fx: &mut Effects) -> Result<Answer, Refusal> {
+        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        if !self.state.job(key).dead {
+            return Err(Refusal::NotADeadLetter);
+        }
+        self.emit(Event::DeadLetterDropped { job }, fx);
+        Ok(Answer::Done)
+    }
+
+    /// The oldest dead letters make room for new ones.
+    pub(super) fn trim_dead_letters(&mut self, fx: &mut Effects) {
+        while self.state.dead_letter_count() > self.rules.limits.dead_letters {
+            let oldest = self.state.dead_letters().next().expect("there are too many");
+            let job = self.state.job(oldest).id;
+            self.emit(Event::DeadLetterDropped { job }, fx);
+            self.report(Notice::DeadLetterOverflow { job }, fx);
+        }
+    }
+
+    /// The running attempts of a job, with who holds them.
+    pub(super) fn attempts_of(&self, key: JobKey) -> Vec<(Claim, WorkerKey)> {
+        let job = self.state.job(key);
+        let held = self.state.workflows_of(job).filter(|(_, workflow)| workflow.state.is_held());
+        held.map(|(_, workflow)| {
+            let worker = self.live.get(workflow.attempt).map_or(crate::state::NO_KEY, |live| live.worker);
+            (self.state.claim_of(workflow.attempt), worker)
+        })
+        .collect()
+    }
+}

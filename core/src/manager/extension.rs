@@ -1,0 +1,163 @@
+//! More time, if earned. Every request and its answer goes into the ledger of the jobs that it is about.
+
+use core::time::Duration;
+
+use crate::effect::{Answer, Effects};
+use crate::event::{Event, ExtensionDecided, Verb};
+use crate::grant::{AttemptFacts, Denial, ExtensionReason, GrantFacts, UnknownReason, WorkerFacts, decide};
+use crate::health::Verdict;
+use crate::ids::Claim;
+use crate::limits::Limit;
+use crate::message::{ExtensionAnswer, ExtensionRequest};
+use crate::refusal::{Refusal, RefusalKind};
+use crate::state::{AttemptKey, ClaimStanding};
+use crate::time::Awake;
+
+use super::Manager;
+use super::workers::{Link, WorkerKey};
+
+impl Manager {
+    /// By HTTP: the worker is the one that holds the first claim.
+    pub(super) fn call_extension(&mut self, asked: &ExtensionRequest, fx: &mut Effects) -> Result<Answer, Refusal> {
+        let first = asked.claims.first().ok_or(Refusal::UnknownAttempt)?;
+        let worker = match self.state.standing(first) {
+            ClaimStanding::Current(key) => Some(self.live.at(key).worker),
+            ClaimStanding::NoSuchJob => return Err(Refusal::UnknownJob),
+            _ => self.state.ended_attempt(first).and_then(|ended| self.workers.find(&ended.worker)),
+        };
+        Ok(Answer::Extension(self.extension(asked, worker, fx)?))
+    }
+
+    pub(super) fn extension(
+        &mut self,
+        asked: &ExtensionRequest,
+        worker: Option<WorkerKey>,
+        fx: &mut Effects,
+    ) -> Result<ExtensionAnswer, Refusal> {
+        self.within(Limit::FrameItems, asked.claims.len())?;
+        let claims = match (asked.claims.is_empty(), worker) {
+            (false, _) => asked.claims.clone(),
+            (true, None) => Vec::new(),
+            (true, Some(worker)) => {
+                let head = self.workers.at(worker).head();
+                self.live.from(head).map(|key| self.state.claim_of(key)).collect()
+            }
+        };
+        let held: Vec<Option<AttemptKey>> = claims.iter().map(|claim| self.held_by(claim, worker)).collect();
+        let reason = asked.reason.parse::<ExtensionReason>();
+        let result = self.weigh_extension(asked.progress, reason, worker, &held);
+        if let Err(Denial::StaleAttempt) = result {
+            self.refuse_stale(&claims, &held, fx);
+        }
+        let decided = ExtensionDecided {
+            worker: match worker {
+                Some(worker) => self.workers.at(worker).id.clone(),
+                None => return Ok(self.extension_answer(claims, Err(Denial::UnknownWorker), None)),
+            },
+            claims: claims.clone(),
+            reason: reason.ok(),
+            progress: asked.progress,
+            result,
+        };
+        if claims.iter().any(|claim| self.state.find(claim.job).is_some()) || result.is_ok() {
+            self.emit(Event::ExtensionDecided(Box::new(decided)), fx);
+        }
+        if let (Ok(grant), Some(worker)) = (result, worker) {
+            self.grant_time(worker, grant, held.into_iter().flatten().collect());
+        }
+        Ok(self.extension_answer(claims, result, worker))
+    }
+
+    /// The attempt that a claim names, if it is running and this worker's.
+    fn held_by(&self, claim: &Claim, worker: Option<WorkerKey>) -> Option<AttemptKey> {
+        match self.state.standing(claim) {
+            ClaimStanding::Current(key) => {
+                let holder = self.live.get(key).map(|live| live.worker);
+                (holder.is_some() && holder == worker).then_some(key)
+            }
+            _ => None,
+        }
+    }
+
+    fn weigh_extension(
+        &self,
+        progress: f64,
+        reason: Result<ExtensionReason, UnknownReason>,
+        worker: Option<WorkerKey>,
+        held: &[Option<AttemptKey>],
+    ) -> Result<Duration, Denial> {
+        let attempts: Vec<Option<AttemptFacts>> = held
+            .iter()
+            .map(|key| {
+                key.map(|key| {
+                    let attempt = self.state.attempt(key);
+                    AttemptFacts { grants_used: attempt.grants, last_progress: attempt.last_grant_progress }
+                })
+            })
+            .collect();
+        let worker = worker.map(|worker| {
+            let known = self.workers.at(worker);
+            WorkerFacts {
+                suspect: known.judged.verdict == Verdict::Suspect,
+                evicted: known.evicted,
+                grants_used: self.state.worker(&known.id).map_or(0, |record| record.grants),
+            }
+        });
+        let facts = GrantFacts { worker, progress, reason, attempts: &attempts };
+        decide(&self.rules.grant, &facts).map(|granted| granted.grant)
+    }
+
+    fn refuse_stale(&mut self, claims: &[Claim], held: &[Option<AttemptKey>], fx: &mut Effects) {
+        self.refusals.count(RefusalKind::StaleAttempt);
+        for (claim, _) in claims.iter().zip(held).filter(|(_, held)| held.is_none()) {
+            // Only for its note in the ledger: the answer is the denial.
+            let _refused = self.current(claim, Verb::RequestExtension, None, fx);
+        }
+    }
+
+    /// The grant moves the worker's health deadline, and is live until that.
+    fn grant_time(&mut self, worker: WorkerKey, grant: Duration, attempts: Vec<AttemptKey>) {
+        let until = match &mut self.workers.at_mut(worker).link {
+            Link::Session { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
+            Link::Http { liveness, .. } => liveness.live_until(&self.rules.liveness) + grant,
+            Link::Expected => self.awake + grant,
+        };
+        for key in attempts {
+            self.live.at(key).clock.grant(until);
+            self.update_motion(key);
+            self.arm_attempt(key);
+        }
+        self.touch(worker);
+    }
+
+    fn extension_answer(
+        &self,
+        claims: Vec<Claim>,
+        result: Result<Duration, Denial>,
+        worker: Option<WorkerKey>,
+    ) -> ExtensionAnswer {
+        let max = self.rules.grant.max_grants;
+        let used = worker.map_or(max, |worker| {
+            let of_worker = self.state.worker(&self.workers.at(worker).id).map_or(0, |record| record.grants);
+            let of_attempts = claims
+                .iter()
+                .filter_map(|claim| self.held_by(claim, Some(worker)))
+                .map(|key| self.state.attempt(key).grants);
+            of_attempts.fold(of_worker, u32::max)
+        });
+        ExtensionAnswer {
+            claims,
+            result,
+            remaining: worker.map_or(Duration::ZERO, |worker| self.health_deadline(worker).since(self.awake)),
+            remaining_extensions: max.saturating_sub(used),
+        }
+    }
+
+    pub(super) fn health_deadline(&self, worker: WorkerKey) -> Awake {
+        match &self.workers.at(worker).link {
+            Link::Session { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
+            Link::Http { liveness, .. } => liveness.live_until(&self.rules.liveness),
+            Link::Expected => self.awake,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The soft side of running attempts: what beats tell us.
+
+use core::time::Duration;
+
+use crate::beat::{AttemptClock, Motion};
+use crate::state::{AttemptKey, NO_KEY, WorkflowKey};
+use crate::time::Awake;
+use crate::wheel::TimerKey;
+
+use super::workers::WorkerKey;
+
+/// One running attempt as it is heard of. Lies beside the persisted attempt, under the same key.
+#[derive(Clone, Debug)]
+pub(super) struct Live {
+    pub clock: AttemptClock,
+    pub workflow: WorkflowKey,
+    pub worker: WorkerKey,
+    pub lease: Duration,
+    pub stuck_after: Duration,
+    pub require_progress: bool,
+    pub motion: Motion,
+    pub timer: TimerKey,
+    pub armed: Awake,
+    pub marked_at: Awake,
+    pub checkpoint_at: Option<Awake>,
+    pub note: Option<Box<str>>,
+    /// Neighbours among the attempts of the same worker.
+    pub prev: AttemptKey,
+    pub next: AttemptKey,
+}
+
+/// All running attempts, by their key in the state.
+#[derive(Debug, Default)]
+pub(super) struct LiveAttempts(Vec<Option<Live>>);
+
+impl LiveAttempts {
+    pub fn insert(&mut self, key: AttemptKey, live: Live) {
+        let index = key as usize;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, None);
+        }
+        self.0[index] = Some(live);
+    }
+
+    pub fn take(&mut self, key: AttemptKey) -> Option<Live> {
+        self.0.get_mut(key as usize)?.take()
+    }
+
+    pub fn get(&self, key: AttemptKey) -> Option<&Live> {
+        self.0.get(key as usize)?.as_ref()
+    }
+
+    pub fn at(&mut self, key: AttemptKey) -> &mut Live {
+        self.0[key as usize].as_mut().expect("every running attempt is live")
+    }
+
+    /// Puts an attempt at the head of a worker's list; returns the new head.
+    pub fn link(&mut self, key: AttemptKey, head: AttemptKey) -> AttemptKey {
+        let live = self.at(key);
+        live.prev = NO_KEY;
+        live.next = head;
+        if head != NO_KEY {
+            self.at(head).prev = key;
+        }
+        key
+    }
+
+    /// Takes an attempt, already removed, out of a worker's list; returns the new head.
+    pub fn unlink(&mut self, gone: &Live, head: AttemptKey) -> AttemptKey {
+        if gone.next != NO_KEY {
+            self.at(gone.next).prev = gone.prev;
+        }
+        if gone.prev == NO_KEY {
+            gone.next
+        } else {
+            self.at(gone.prev).next = gone.next;
+            head
+        }
+    }
+
+    /// The attempts of the worker whose list begins at `head`.
+    pub fn from(&self, head: AttemptKey) -> impl Iterator<Item = AttemptKey> + '_ {
+        let mut at = head;
+        core::iter::from_fn(move || {
+            let key = at;
+            at = self.get(key)?.next;
+            Some(key)
+        })
+    }
+}

@@ -1,0 +1,310 @@
+//! The manager: the authority of one datacenter, as a machine.
+//!
+//! [`Manager::step`] takes the time and one [`Input`], decides, and fills [`Effects`]. [`Manager::next_wakeup`] says when
+//! it wants to be stepped again if nothing happens. That is all the shell needs to know:
+//!
+//! ```text
+//!          ┌────────────── inputs, wake-ups ──────────────┐
+//!          ▼                                              │
+//!  step(now, input) ──▶ events ──▶ append as one batch ──▶ durable ──▶ effects that waited for it
+//! ```
+//!
+//! **What is trusted, and for how long.** The seat, for `seat_ttl` after it was confirmed: without it nothing is
+//! answered, renewed or timed out. A claim, while its fence is the newest of its workflow. A worker, while three
+//! independent signals say so. Nobody's clock but our own.
+//!
+//! **State.** Decisions are events, and only [`Manager::apply`] changes the persisted [`State`]; everything else in this
+//! struct is soft: derived from the state, or lost in a crash without harm (beats, probes, who is connected).
+//!
+//! | module | decides |
+//! |---|---|
+//! | `seat` | whether we may act: term, confirmation, gaps of our own |
+//! | `submit` | what is accepted: limits, unique and idempotency keys |
+//! | `command` | cancel, retry, extend, dead letters, pausing, draining |
+//! | `assign` | which worker gets what |
+//! | `attempts` | beats, outcomes, claims; the end of an attempt |
+//! | `extension` | more time, if earned |
+//! | `sessions`, `polls` | who workers are, and what they still hold |
+//! | `judge` | verdicts on workers, eviction, hold, probation |
+//! | `timers` | what is due |
+//! | `view` | what can be seen |
+
+mod assign;
+mod attempts;
+mod command;
+mod extension;
+mod judge;
+mod live;
+mod polls;
+mod seat;
+mod sessions;
+mod submit;
+mod timers;
+mod view;
+mod workers;
+
+use std::collections::{BTreeSet, VecDeque};
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::dispatch::{Dispatch, GroupKey};
+use crate::effect::{Effect, Effects, Notice, Waiting};
+use crate::event::{Event, Stamped};
+use crate::health::overload::OverloadLevel;
+use crate::ids::{JobId, RequestId, Seq, SessionId};
+use crate::input::{Call, Input};
+use crate::message::ToWorker;
+use crate::pages::Pages;
+use crate::refusal::{Refusal, RefusalCounts};
+use crate::settings::Rules;
+use crate::state::{Changes, State, WorkflowKey};
+use crate::time::{Awake, Now, Wall};
+use crate::wheel::{TimerKey, Wheel};
+
+use live::LiveAttempts;
+use polls::{Answered, OpenPoll};
+use seat::Seat;
+use timers::{Later, Soon};
+use workers::{WorkerKey, Workers};
+
+pub use seat::SeatState;
+pub use timers::Why;
+pub use view::{AttemptView, JobView, ManagerView, WorkerView, WorkflowView};
+
+#[derive(Debug)]
+pub struct Manager {
+    rules: Rules,
+    rng: ChaCha8Rng,
+    state: State,
+    changes: Changes,
+    dispatch: Dispatch,
+    seat: Seat,
+    now: Now,
+    awake: Awake,
+    live: LiveAttempts,
+    workers: Workers,
+    polls: Pages<OpenPoll>,
+    poll_of: HashMap<RequestId, u32, FixedState>,
+    answered: HashMap<RequestId, Answered, FixedState>,
+    /// Polls to answer at the end of this step.
+    polls_to_answer: Vec<u32>,
+    /// On awake time: leases, stuck clocks, workers, polls.
+    soon: Wheel<Soon>,
+    /// On monotonic time: overall timeouts, delays.
+    later: Wheel<Later>,
+    job_timers: Vec<TimerKey>,
+    workflow_timers: Vec<TimerKey>,
+    /// Workflows that wait for an instant of the wall clock.
+    wall_due: BTreeSet<(Wall, WorkflowKey)>,
+    to_archive: Vec<JobId>,
+    refusals: RefusalCounts,
+    load: OverloadLevel,
+    durable: Seq,
+    /// Hand-outs that are not durable yet, oldest first.
+    undurable_handouts: VecDeque<Seq>,
+    flow: judge::Flow,
+    hold: judge::HoldState,
+    /// Workers whose signals may have changed in this step.
+    to_judge: Vec<WorkerKey>,
+    /// Groups whose slow workers are asked at the end of this step.
+    slow_groups: Vec<GroupKey>,
+    /// A step's share of matching was used up: there is more to do at once.
+    assign_again: bool,
+    /// Whom the hand-out that is being applied goes to.
+    handing_to: WorkerKey,
+    /// Whether events come from the log: nothing is armed, sent or judged then.
+    replaying: bool,
+}
+
+impl Manager {
+    /// A machine with nothing in it. Feed it the log by [`Self::apply`], then `Input::SeatTaken`.
+    /// `seed` is all the randomness that it will ever use.
+    pub fn new(rules: Rules, seed: u64, now: Now) -> Self {
+        let hasher = FixedState::with_seed(seed);
+        Self {
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            state: State::new(seed),
+            changes: Changes::default(),
+            dispatch: Dispatch::new(rules.aging, seed),
+            seat: Seat::none(now),
+            now,
+            awake: Awake::from_ms(now.mono.as_ms()),
+            live: LiveAttempts::default(),
+            workers: Workers::new(seed),
+            polls: Pages::new(),
+            poll_of: HashMap::with_hasher(hasher.clone()),
+            answered: HashMap::with_hasher(hasher),
+            polls_to_answer: Vec::new(),
+            soon: Wheel::new(now.mono.as_ms()),
+            later: Wheel::new(now.mono.as_ms()),
+            job_timers: Vec::new(),
+            workflow_timers: Vec::new(),
+            wall_due: BTreeSet::new(),
+            to_archive: Vec::new(),
+            refusals: RefusalCounts::default(),
+            load: OverloadLevel::Normal,
+            durable: Seq::default(),
+            undurable_handouts: VecDeque::new(),
+            flow: judge::Flow::default(),
+            hold: judge::HoldState::default(),
+            to_judge: Vec::new(),
+            slow_groups: Vec::new(),
+            assign_again: false,
+            handing_to: crate::state::NO_KEY,
+            replaying: true,
+            rules,
+        }
+    }
+
+    /// Feeds one event that was read from the log.
+    pub fn apply(&mut self, stamped: &Stamped) {
+        debug_assert!(self.replaying, "events are applied by deciding them once the seat is taken");
+        self.fold(stamped);
+        self.durable = self.state.seq();
+    }
+
+    /// Takes one input. `effects` is filled, not cleared.
+    pub fn step(&mut self, now: Now, input: Input, effects: &mut Effects) {
+        self.notice_time(now, effects);
+        self.fire_due(effects);
+        self.take(input, effects);
+        self.fire_due(effects);
+        self.judge_touched(effects);
+        self.assign(effects);
+        self.note_demand();
+        self.answer_polls(effects);
+        self.trim_dead_letters(effects);
+        self.flush_archive(effects);
+        self.seat.promised = self.next_wakeup().map(|(at, _)| at);
+    }
+
+    fn take(&mut self, input: Input, fx: &mut Effects) {
+        match input {
+            Input::Wake => {}
+            Input::SeatTaken { term } => self.take_seat(term, fx),
+            Input::SeatConfirmed { term } => self.confirm_seat(term),
+            Input::SeatLost => self.seat.lose(),
+            Input::Drained => self.drained(),
+            Input::Durable { seq } => self.made_durable(seq),
+            Input::Load(level) => self.load = level,
+            Input::Call { request, call } => self.call(request, call, fx),
+            Input::CallGone { request, delivered } => self.call_gone(request, delivered, fx),
+            Input::Session { session, message } => self.session(session, message, fx),
+            Input::SessionClosed { session } => self.session_closed(session, fx),
+            Input::Archived { jobs } => self.archived(jobs, fx),
+        }
+    }
+
+    fn call(&mut self, request: RequestId, call: Call, fx: &mut Effects) {
+        if !self.serving() {
+            return self.reply(request, Err(Refusal::NoLeader), fx);
+        }
+        let answer = match call {
+            Call::Submit(submissions) => self.submit(submissions, fx),
+            Call::Cancel { job, epoch } => self.cancel(job, epoch, fx),
+            Call::CancelWhere(filter) => self.cancel_where(&filter, fx),
+            Call::Retry { job, new_id, request } => self.retry(job, new_id, request, fx),
+            Call::Extend { job, by, reason, request } => self.extend(job, by, reason, request, fx),
+            Call::Poll(poll) => match self.poll(request, poll, fx) {
+                Ok(()) => return,
+                Err(refusal) => Err(refusal),
+            },
+            Call::Beat(beats) => self.call_beats(beats, fx),
+            Call::Settle(settlements) => self.call_settle(settlements, fx),
+            Call::RequestExtension(asked) => self.call_extension(&asked, fx),
+            Call::PauseQueue(queue) => self.pause_queue(queue, fx),
+            Call::ResumeQueue(queue) => self.resume_queue(queue, fx),
+            Call::DrainWorker(worker) => self.drain_worker(&worker, true, fx),
+            Call::UndrainWorker(worker) => self.drain_worker(&worker, false, fx),
+            Call::ReplayDeadLetter { job, new_id, request } => self.replay_dead_letter(job, new_id, request, fx),
+            Call::DropDeadLetter { job } => self.drop_dead_letter(job, fx),
+        };
+        self.reply(request, answer, fx);
+    }
+
+    /// Decides: stamps the event, applies it, and hands it out to be made durable.
+    fn emit(&mut self, event: Event, fx: &mut Effects) {
+        let stamped = Stamped { at: self.log_now(), event };
+        self.fold(&stamped);
+        fx.events.push(stamped);
+    }
+
+    fn fold(&mut self, stamped: &Stamped) {
+        let mut changes = core::mem::take(&mut self.changes);
+        self.state.apply(stamped, &mut changes);
+        self.follow_changes(&mut changes);
+        changes.clear();
+        self.changes = changes;
+        match &stamped.event {
+            Event::QueuePaused { queue } => self.dispatch.set_paused(queue, true),
+            Event::QueueResumed { queue } => self.dispatch.set_paused(queue, false),
+            _ => {}
+        }
+    }
+
+    fn push(&self, effect: Effect, fx: &mut Effects) {
+        fx.list.push(Waiting { after: self.state.seq(), effect });
+    }
+
+    fn send(&self, session: SessionId, message: ToWorker, fx: &mut Effects) {
+        self.push(Effect::Send { session, message }, fx);
+    }
+
+    fn report(&self, notice: Notice, fx: &mut Effects) {
+        self.push(Effect::Report(notice), fx);
+    }
+
+    fn reply(&mut self, request: RequestId, answer: Result<crate::effect::Answer, Refusal>, fx: &mut Effects) {
+        if let Err(refusal) = &answer {
+            self.refusals.count(refusal.kind());
+        }
+        self.push(Effect::Reply { request, answer }, fx);
+    }
+
+    fn archived(&mut self, jobs: Vec<JobId>, fx: &mut Effects) {
+        if !self.serving() {
+            return;
+        }
+        let gone: Vec<JobId> = jobs
+            .into_iter()
+            .filter(|id| {
+                self.state.find(*id).is_some_and(|key| self.state.job(key).has_ended() && !self.state.job(key).dead)
+            })
+            .collect();
+        let distinct: BTreeSet<JobId> = gone.iter().copied().collect();
+        if distinct.is_empty() {
+            return;
+        }
+        let jobs = if distinct.len() == gone.len() { gone } else { distinct.into_iter().collect() };
+        self.emit(Event::JobsArchived { jobs }, fx);
+    }
+
+    fn flush_archive(&mut self, fx: &mut Effects) {
+        while let Some(job) = self.to_archive.pop() {
+            self.push(Effect::Archive { job }, fx);
+        }
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    fn session_of(&self, worker: WorkerKey) -> Option<SessionId> {
+        self.workers.get(worker)?.session()
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    pub fn refusals(&self) -> &RefusalCounts {
+        &self.refusals
+    }
+}

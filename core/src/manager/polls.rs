@@ -1,0 +1,263 @@
+//! Workers without a session: they poll, and their calls are their liveness.
+
+use core::time::Duration;
+
+use crate::effect::{Answer, Effects};
+use crate::event::Via;
+use crate::health::HttpLiveness;
+use crate::ids::{Claim, Name, RequestId};
+use crate::input::Poll;
+use crate::job::Ending;
+use crate::job::draft::{Invalid, Problem};
+use crate::limits::Limit;
+use crate::message::Assignment;
+use crate::refusal::Refusal;
+use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
+use crate::wheel::TimerKey;
+
+use super::Manager;
+use super::timers::Soon;
+use super::workers::{Link, Worker, WorkerKey};
+
+#[derive(Debug)]
+pub(super) struct OpenPoll {
+    request: RequestId,
+    worker: WorkerKey,
+    max: u32,
+    pub(super) lease: Duration,
+    pub(super) id: Option<Name>,
+    assigned: Vec<Assignment>,
+    timer: TimerKey,
+    /// It is answered at the end of this step, whatever it has by then.
+    due: bool,
+}
+
+impl OpenPoll {
+    pub(super) fn room(&self) -> u32 {
+        self.max - self.assigned.len() as u32
+    }
+}
+
+/// Leases that went out in an answer which may not have arrived.
+#[derive(Debug)]
+pub(super) struct Answered {
+    claims: Vec<Claim>,
+}
+
+impl Manager {
+    pub(super) fn poll(&mut self, request: RequestId, poll: Poll, fx: &mut Effects) -> Result<(), Refusal> {
+        self.check_poll(&poll)?;
+        let known = self.workers.find(&poll.worker);
+        if known.is_none() {
+            self.within(Limit::Workers, self.workers.len() + 1)?;
+        }
+        if let Some(key) = known {
+            let worker = self.workers.at(key);
+            if worker.has_replaced(&poll.incarnation) {
+                return Err(Refusal::StaleIncarnation);
+            }
+            if worker.session().is_some() && worker.incarnation == poll.incarnation {
+                // One incarnation speaks one way: its session knows what it holds.
+                return Err(Refusal::Conflict);
+            }
+        }
+        let group = self.join(&poll.subscription)?;
+        let key = self.polling_worker(known, &poll, fx);
+        self.regroup(key, group);
+        self.readmit_if_due(key, fx);
+        let repeated = self.leases_of_poll(key, poll.id.as_ref());
+        self.supersede_poll(key);
+        let wait = if repeated.is_empty() { poll.wait } else { Duration::ZERO };
+        self.open_poll(request, key, poll, wait, repeated);
+        self.touch(key);
+        Ok(())
+    }
+
+    fn check_poll(&self, poll: &Poll) -> Result<(), Refusal> {
+        let rules = &self.rules;
+        let spans = [
+            ("wait_s", poll.wait, Duration::ZERO, rules.max_poll_wait),
+            ("lease_s", poll.lease, rules.min_lease, rules.max_lease),
+        ];
+        for (field, value, min, max) in spans {
+            if value < min || value > max {
+                let problem = Problem::SpanOutOfRange { value, min, max };
+                return Err(Refusal::Invalid(Invalid { field, problem }));
+            }
+        }
+        if poll.max == 0 {
+            let max = rules.limits.poll_leases as i64;
+            let problem = Problem::OutOfRange { value: 0, min: 1, max };
+            return Err(Refusal::Invalid(Invalid { field: "max", problem }));
+        }
+        self.within(Limit::PollLeases, poll.max as usize)?;
+        self.within(Limit::OpenPolls, self.polls.len() + 1)
+    }
+
+    /// The worker that polls, known or new, heard of now.
+    fn polling_worker(&mut self, known: Option<WorkerKey>, poll: &Poll, fx: &mut Effects) -> WorkerKey {
+        let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake), poll: NO_KEY };
+        let key = match known {
+            None => self.add_worker(Worker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake)),
+            Some(key) => {
+                if self.workers.at(key).incarnation != poll.incarnation {
+                    self.supersede_poll(key);
+                    if let Some(session) = self.workers.at(key).session() {
+                        self.push(crate::effect::Effect::CloseSession { session }, fx);
+                    }
+                    self.replace_incarnation(key, poll.incarnation.clone(), fx);
+                    self.workers.relink(key, fresh);
+                } else if !matches!(self.workers.at(key).link, Link::Http { .. }) {
+                    self.workers.relink(key, fresh);
+                }
+                key
+            }
+        };
+        self.workers.at_mut(key).accepting = true;
+        key
+    }
+
+    /// What an earlier poll with the same id was given and is still held.
+    fn leases_of_poll(&self, key: WorkerKey, id: Option<&Name>) -> Vec<Assignment> {
+        let Some(id) = id else { return Vec::new() };
+        let of_poll = |attempt: &AttemptKey| match &self.state.attempt(*attempt).via {
+            Via::Http { poll } => poll.as_ref() == Some(id),
+            Via::Session => false,
+        };
+        let mut held: Vec<AttemptKey> = self.held_by_worker(key).into_iter().filter(of_poll).collect();
+        held.sort_by_key(|attempt| self.state.claim_of(*attempt));
+        held.into_iter()
+            .map(|attempt| {
+                let left =
+                    self.live.get(attempt).map_or(Duration::ZERO, |live| live.clock.lease_end().since(self.awake));
+                self.assignment(attempt, left)
+            })
+            .collect()
+    }
+
+    fn open_poll(&mut self, request: RequestId, key: WorkerKey, poll: Poll, wait: Duration, assigned: Vec<Assignment>) {
+        let due = wait.is_zero() || !assigned.is_empty();
+        let ends = self.awake + wait;
+        let open = self.polls.next_key();
+        let timer = if due { TimerKey::NONE } else { self.soon.insert(ends.as_ms(), Soon::Poll(open)) };
+        // A repeated poll is answered with what it got before, and with nothing else.
+        let max = if assigned.is_empty() { poll.max } else { assigned.len() as u32 };
+        self.polls.insert(OpenPoll { request, worker: key, max, lease: poll.lease, id: poll.id, assigned, timer, due });
+        self.poll_of.insert(request, open);
+        if let Link::Http { liveness, poll } = &mut self.workers.at_mut(key).link {
+            liveness.poll_opened(ends);
+            *poll = open;
+        }
+        if due {
+            self.polls_to_answer.push(open);
+        }
+    }
+
+    /// A worker has one open poll: a newer one takes the place of the older, which is answered as it stands.
+    fn supersede_poll(&mut self, key: WorkerKey) {
+        if let Link::Http { poll, .. } = &self.workers.at(key).link
+            && *poll != NO_KEY
+        {
+            let poll = *poll;
+            self.poll_over(poll);
+        }
+    }
+
+    /// Its wait is over: it is answered at the end of this step.
+    pub(super) fn poll_over(&mut self, key: u32) {
+        let poll = &mut self.polls[key];
+        if !poll.due {
+            poll.due = true;
+            self.polls_to_answer.push(key);
+        }
+        let timer = core::mem::take(&mut poll.timer);
+        let worker = poll.worker;
+        if !timer.is_none() {
+            self.soon.remove(timer);
+        }
+        self.detach_poll(worker, key);
+    }
+
+    pub(super) fn poll_timer_fired(&mut self, key: u32) {
+        self.polls[key].timer = TimerKey::NONE;
+    }
+
+    fn detach_poll(&mut self, worker: WorkerKey, key: u32) {
+        let now = self.awake;
+        if let Some(known) = self.workers.get_mut(worker)
+            && let Link::Http { liveness, poll } = &mut known.link
+            && *poll == key
+        {
+            *poll = NO_KEY;
+            liveness.poll_closed(now);
+            self.update_offer(worker);
+        }
+    }
+
+    pub(super) fn hand_to_poll(&mut self, key: u32, assignment: Assignment) {
+        let poll = &mut self.polls[key];
+        poll.assigned.push(assignment);
+        if !poll.due {
+            poll.due = true;
+            self.polls_to_answer.push(key);
+        }
+    }
+
+    /// Answers every poll that got something, or whose wait is over.
+    pub(super) fn answer_polls(&mut self, fx: &mut Effects) {
+        while let Some(key) = self.polls_to_answer.pop() {
+            let Some(poll) = self.close_poll(key) else { continue };
+            if poll.id.is_none() && !poll.assigned.is_empty() {
+                let claims = poll.assigned.iter().map(|assignment| assignment.claim).collect();
+                self.answered.insert(poll.request, Answered { claims });
+            }
+            self.reply(poll.request, Ok(Answer::Leases(poll.assigned)), fx);
+        }
+    }
+
+    fn close_poll(&mut self, key: u32) -> Option<OpenPoll> {
+        self.polls.get(key)?;
+        let worker = self.polls[key].worker;
+        self.detach_poll(worker, key);
+        let poll = self.polls.remove(key);
+        self.poll_of.remove(&poll.request);
+        if !poll.timer.is_none() {
+            self.soon.remove(poll.timer);
+        }
+        Some(poll)
+    }
+
+    /// The caller is gone. What it was handed without getting it goes back uncounted, unless it can ask again by the
+    /// id of its poll.
+    pub(super) fn call_gone(&mut self, request: RequestId, delivered: bool, fx: &mut Effects) {
+        if let Some(key) = self.poll_of.get(&request).copied() {
+            self.close_poll(key);
+        }
+        let Some(answered) = self.answered.remove(&request) else { return };
+        if delivered || !self.serving() {
+            return;
+        }
+        for claim in answered.claims {
+            if let ClaimStanding::Current(attempt) = self.state.standing(&claim) {
+                self.end(attempt, Ending::NeverArrived, fx);
+            }
+        }
+    }
+
+    /// A call about an attempt is a sign of life of the worker that holds it.
+    pub(super) fn heard_by_http(&mut self, attempt: AttemptKey) {
+        let (now, worker, lease_end) = {
+            let live = self.live.at(attempt);
+            (self.awake, live.worker, live.clock.lease_end())
+        };
+        if let Some(known) = self.workers.get_mut(worker)
+            && let Link::Http { liveness, .. } = &mut known.link
+        {
+            liveness.called(now);
+            liveness.leases_end(lease_end);
+            if !known.judged.signals.live {
+                self.touch(worker);
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Whether we may act at all.
+//!
+//! A leader serves only while its seat was confirmed within `seat_ttl`; the machine asks for confirmation every third
+//! of that. A wake-up that comes late by more than `gap_after` is a *gap*: this process could not run. Then the seat
+//! must be confirmed first, what queued up meanwhile is heard next, and only then may timers fire; and the gap does not
+//! count on awake time.
+
+use core::time::Duration;
+
+use crate::effect::{Effect, Effects, Notice};
+use crate::event::Event;
+use crate::fence::Term;
+use crate::ids::Seq;
+use crate::time::{Awake, LogClock, Mono, Now, Wall, span_ms};
+
+use super::Manager;
+
+#[derive(Debug)]
+pub(super) struct Seat {
+    term: Term,
+    clock: LogClock,
+    taken_at: Wall,
+    confirmed_at: Option<Mono>,
+    asked_at: Mono,
+    lost: bool,
+    /// A gap was noticed and what queued up has not been heard yet.
+    settling: bool,
+    /// Sum of all gaps.
+    gaps: Duration,
+    /// The last wake-up that was asked for.
+    pub(super) promised: Option<Mono>,
+    /// The event by which this term began: nothing is acted on before it is durable.
+    began: Seq,
+}
+
+/// What can be seen of the seat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeatState {
+    NeverTaken,
+    /// Taken, and not confirmed recently enough to serve.
+    Unconfirmed,
+    /// Confirmed after a gap; queued inputs are heard before timers fire.
+    Settling,
+    Serving,
+    Lost,
+}
+
+impl Seat {
+    pub(super) fn none(now: Now) -> Self {
+        Self {
+            term: Term::default(),
+            clock: LogClock::start(Wall::ZERO, now),
+            taken_at: Wall::ZERO,
+            confirmed_at: None,
+            asked_at: now.mono,
+            lost: false,
+            settling: false,
+            gaps: Duration::ZERO,
+            promised: None,
+            began: Seq::default(),
+        }
+    }
+
+    pub(super) fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    pub(super) fn term(&self) -> Term {
+        self.term
+    }
+
+    pub(super) fn clock(&self) -> &LogClock {
+        &self.clock
+    }
+
+    pub(super) fn taken_at(&self) -> Wall {
+        self.taken_at
+    }
+
+    pub(super) fn confirmed_at(&self) -> Option<Mono> {
+        self.confirmed_at
+    }
+
+    /// Awake time as monotonic time, as long as no further gap comes.
+    pub(super) fn mono_of(&self, at: Awake) -> Mono {
+        Mono::from_ms(at.as_ms()) + self.gaps
+    }
+}
+
+impl Manager {
+    pub fn seat_state(&self) -> SeatState {
+        let seat = &self.seat;
+        if seat.lost {
+            SeatState::Lost
+        } else if seat.term == Term::default() {
+            SeatState::NeverTaken
+        } else if seat.confirmed_at.is_none_or(|at| self.now.mono.since(at) > self.rules.seat_ttl) {
+            SeatState::Unconfirmed
+        } else if seat.settling {
+            SeatState::Settling
+        } else {
+            SeatState::Serving
+        }
+    }
+
+    /// Whether calls and messages may be answered.
+    pub(super) fn serving(&self) -> bool {
+        matches!(self.seat_state(), SeatState::Serving | SeatState::Settling)
+    }
+
+    /// Whether timers may fire and work may be handed out.
+    pub(super) fn may_decide(&self) -> bool {
+        self.seat_state() == SeatState::Serving
+    }
+
+    pub(super) fn log_now(&self) -> Wall {
+        self.seat.clock.at(self.now.mono)
+    }
+
+    /// Moves the clocks. A late wake-up is a gap; a step of the wall clock is reported.
+    pub(super) fn notice_time(&mut self, now: Now, fx: &mut Effects) {
+        self.now = Now { mono: now.mono.max(self.now.mono), wall: now.wall };
+        if self.replaying {
+            self.awake = Awake::from_ms(self.now.mono.as_ms());
+            return;
+        }
+        let late = self.seat.promised.map_or(Duration::ZERO, |at| self.now.mono.since(at));
+        if late > self.rules.gap_after {
+            self.seat.gaps += late;
+            self.seat.settling = true;
+            self.seat.confirmed_at = None;
+            self.report(Notice::GapNoticed { gap: late }, fx);
+            self.ask_for_seat(fx);
+        }
+        self.awake = Awake::from_ms(self.now.mono.as_ms().saturating_sub(span_ms(self.seat.gaps)));
+        if let Some(step) = self.seat.clock.wall_step(self.now) {
+            self.report(Notice::WallClockStepped(step), fx);
+        }
+        if !self.seat.lost && self.now.mono >= self.seat_pulse() {
+            self.ask_for_seat(fx);
+        }
+    }
+
+    fn ask_for_seat(&mut self, fx: &mut Effects) {
+        if !self.seat.lost {
+            self.seat.asked_at = self.now.mono;
+            self.push(Effect::ConfirmSeat, fx);
+            // A confirmation reads the log; it depends on no event of ours.
+            fx.list.last_mut().expect("just pushed").after = Seq::default();
+        }
+    }
+
+    /// When the seat wants to be confirmed next.
+    pub(super) fn seat_pulse(&self) -> Mono {
+        let from = self.seat.confirmed_at.map_or(self.seat.asked_at, |at| at.max(self.seat.asked_at));
+        from + self.rules.seat_ttl / 3
+    }
+
+    /// The log has been replayed and the seat is ours: everything soft is built anew.
+    pub(super) fn take_seat(&mut self, term: Term, fx: &mut Effects) {
+        if !self.replaying || term <= self.state.term() {
+            // A term that is not newer than the log's cannot have been given to us.
+            self.seat.lost = true;
+            return;
+        }
+        self.replaying = false;
+        self.seat.term = term;
+        self.seat.clock = LogClock::start(self.state.newest(), self.now);
+        self.seat.taken_at = self.log_now();
+        self.seat.asked_at = self.now.mono;
+        let first_term = self.state.term() == Term::default();
+        self.emit(Event::TermBegan { term }, fx);
+        self.seat.began = self.state.seq();
+        if !first_term {
+            self.resume();
+        }
+    }
+
+    pub(super) fn confirm_seat(&mut self, term: Term) {
+        if term != self.seat.term {
+            self.seat.lost = true;
+        } else if self.durable >= self.seat.began {
+            self.seat.confirmed_at = Some(self.now.mono);
+        }
+    }
+
+    /// An append that returned confirms the seat, too.
+    pub(super) fn made_durable(&mut self, seq: Seq) {
+        self.durable = self.durable.max(seq);
+        while self.undurable_handouts.front().is_some_and(|handout| *handout <= self.durable) {
+            self.undurable_handouts.pop_front();
+            self.flow.dispatched(self.awake);
+        }
+        if !self.replaying {
+            self.confirm_seat(self.seat.term);
+        }
+    }
+
+    pub(super) fn drained(&mut self) {
+        if self.seat.confirmed_at.is_some() {
+            self.seat.settling = false;
+        }
+    }
+}

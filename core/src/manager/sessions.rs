@@ -1,0 +1,261 @@
+//! Who workers are, and what they still hold.
+//!
+//! A worker is its id; an incarnation is one life of it. A new incarnation replaces the old: what that held ends at
+//! once, and whoever still speaks as the old one is refused. The same incarnation on a new session is the same worker
+//! come back: it keeps what it still holds, and what it does not hold never arrived.
+
+use crate::effect::{Effect, Effects};
+use crate::event::Event;
+use crate::health::SessionLiveness;
+use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
+use crate::job::Ending;
+use crate::limits::Limit;
+use crate::message::{CancelWhy, FromWorker, Hello, Subscription, ToWorker};
+use crate::refusal::Refusal;
+use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
+
+use super::Manager;
+use super::workers::{Link, REPLACED_KEPT, Worker, WorkerKey};
+
+impl Manager {
+    pub(super) fn session(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
+        if !self.serving() {
+            return self.refuse_session(session, Refusal::NoLeader, fx);
+        }
+        if let FromWorker::Hello(hello) = message {
+            if let Err(refusal) = self.hello(session, hello, fx) {
+                self.refusals.count(refusal.kind());
+                self.send(session, ToWorker::Rejected(refusal), fx);
+                self.push(Effect::CloseSession { session }, fx);
+            }
+            return;
+        }
+        let Some(worker) = self.workers.find_session(session) else {
+            return self.refuse_session(session, Refusal::UnknownWorker, fx);
+        };
+        let taken = match message {
+            FromWorker::Hello(_) => unreachable!("handled above"),
+            FromWorker::Capacity { slots, accepting } => self.capacity(worker, slots, accepting),
+            FromWorker::Beats(beats) => self.beats(beats, Some(worker), fx).map(|answers| {
+                self.send(session, ToWorker::BeatAnswers(answers), fx);
+            }),
+            FromWorker::Settle(list) => self.settle(list, Some(worker), fx).map(|answers| {
+                self.send(session, ToWorker::SettleAnswers(answers), fx);
+            }),
+            FromWorker::ProbeAnswer { probe } => {
+                self.probe_answered(worker, probe);
+                Ok(())
+            }
+            FromWorker::RequestExtension(asked) => self.extension(&asked, Some(worker), fx).map(|answer| {
+                self.send(session, ToWorker::ExtensionAnswer(answer), fx);
+            }),
+            FromWorker::Ended(claims) => self.ended(worker, claims, fx),
+        };
+        if let Err(refusal) = taken {
+            self.refuse_session(session, refusal, fx);
+        }
+    }
+
+    fn refuse_session(&mut self, session: SessionId, refusal: Refusal, fx: &mut Effects) {
+        self.refusals.count(refusal.kind());
+        self.send(session, ToWorker::Refused(refusal), fx);
+    }
+
+    fn hello(&mut self, session: SessionId, hello: Hello, fx: &mut Effects) -> Result<(), Refusal> {
+        self.within(Limit::WorkerSlots, hello.slots as usize)?;
+        self.within(Limit::FrameItems, hello.holding.len())?;
+        if self.workers.find_session(session).is_some_and(|key| self.workers.at(key).id != hello.worker) {
+            return Err(Refusal::Conflict);
+        }
+        let known = self.workers.find(&hello.worker);
+        if known.is_none() {
+            self.within(Limit::Workers, self.workers.len() + 1)?;
+        }
+        if known.is_some_and(|key| self.workers.at(key).has_replaced(&hello.incarnation)) {
+            return Err(Refusal::StaleIncarnation);
+        }
+        let group = self.join(&hello.subscription)?;
+        let link = Link::Session { session, liveness: SessionLiveness::connected(self.awake) };
+        let key = match known {
+            None => self.add_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake)),
+            Some(key) => {
+                self.close_old_session(key, session, fx);
+                if self.workers.at(key).incarnation != hello.incarnation {
+                    self.replace_incarnation(key, hello.incarnation, fx);
+                }
+                self.workers.relink(key, link);
+                key
+            }
+        };
+        self.regroup(key, group);
+        let worker = self.workers.at_mut(key);
+        worker.slots = hello.slots;
+        worker.accepting = true;
+        self.send(session, ToWorker::Welcome { term: self.seat.term() }, fx);
+        self.reconcile(key, &hello.holding, fx);
+        self.readmit_if_due(key, fx);
+        self.touch(key);
+        Ok(())
+    }
+
+    /// The group of a subscription. A worker belongs to exactly one; [`Self::regroup`] leaves the one before.
+    pub(super) fn join(&mut self, subscription: &Subscription) -> Result<u32, Refusal> {
+        let state = &self.state;
+        let is_paused = |queue: &str| state.paused().contains(queue);
+        self.dispatch.join(subscription, &self.rules.limits, is_paused).map_err(Refusal::Limited)
+    }
+
+    pub(super) fn regroup(&mut self, key: WorkerKey, group: u32) {
+        self.dispatch.withdraw(key);
+        let before = core::mem::replace(&mut self.workers.at_mut(key).group, group);
+        if before != NO_KEY {
+            self.dispatch.leave(before);
+        }
+    }
+
+    /// Takes a worker into the books, with what the log remembers of it.
+    pub(super) fn add_worker(&mut self, mut worker: Worker) -> WorkerKey {
+        if let Some(record) = self.state.worker(&worker.id) {
+            worker.drained = record.drained;
+            worker.probation = record.probation;
+            if let Some((_, readmit_at)) = &record.evicted {
+                worker.evicted = true;
+                worker.rare().readmit_at = *readmit_at;
+            }
+        }
+        self.workers.insert(worker)
+    }
+
+    /// An eviction that the log remembers ends with the incarnation that it was of.
+    pub(super) fn is_evicted_as(&self, id: &WorkerId, incarnation: &Incarnation) -> bool {
+        let record = self.state.worker(id).and_then(|record| record.evicted.as_ref());
+        record.is_some_and(|(evicted, _)| evicted == incarnation)
+    }
+
+    fn close_old_session(&mut self, key: WorkerKey, new: SessionId, fx: &mut Effects) {
+        if let Some(old) = self.workers.at(key).session()
+            && old != new
+        {
+            self.push(Effect::CloseSession { session: old }, fx);
+        }
+    }
+
+    /// A new life: what the old one held has crashed with it.
+    pub(super) fn replace_incarnation(&mut self, key: WorkerKey, incarnation: Incarnation, fx: &mut Effects) {
+        for attempt in self.held_by_worker(key) {
+            self.end(attempt, Ending::Crashed, fx);
+        }
+        let now = self.awake;
+        let worker = self.workers.at_mut(key);
+        let old = core::mem::replace(&mut worker.incarnation, incarnation);
+        worker.since = now;
+        worker.work = None;
+        let rare = worker.rare();
+        rare.unconfirmed.clear();
+        rare.replaced.push_back(old);
+        if rare.replaced.len() > REPLACED_KEPT {
+            rare.replaced.pop_front();
+        }
+    }
+
+    pub(super) fn held_by_worker(&self, key: WorkerKey) -> Vec<AttemptKey> {
+        self.live.from(self.workers.at(key).head()).collect()
+    }
+
+    /// Compares what we think it holds with what it says it holds.
+    fn reconcile(&mut self, key: WorkerKey, holding: &[Claim], fx: &mut Effects) {
+        for attempt in self.held_by_worker(key) {
+            if !holding.contains(&self.state.claim_of(attempt)) {
+                self.end(attempt, Ending::NeverArrived, fx);
+            }
+        }
+        let stale: Vec<Claim> = holding.iter().filter(|claim| !self.holds(key, claim)).copied().collect();
+        let worker = self.workers.at_mut(key);
+        if let Some(rare) = &mut worker.rare {
+            rare.unconfirmed.retain(|claim| holding.contains(claim));
+        }
+        for claim in stale {
+            self.send_cancel(key, claim, CancelWhy::Stale, fx);
+        }
+        for attempt in self.held_by_worker(key) {
+            let workflow = self.state.workflow(self.live.at(attempt).workflow);
+            if workflow.state == crate::job::WorkflowState::Cancelling {
+                self.send_cancel(key, self.state.claim_of(attempt), CancelWhy::Asked, fx);
+            }
+        }
+    }
+
+    fn holds(&self, key: WorkerKey, claim: &Claim) -> bool {
+        match self.state.standing(claim) {
+            ClaimStanding::Current(attempt) => self.live.get(attempt).is_some_and(|live| live.worker == key),
+            _ => false,
+        }
+    }
+
+    fn capacity(&mut self, key: WorkerKey, slots: u32, accepting: bool) -> Result<(), Refusal> {
+        self.within(Limit::WorkerSlots, slots as usize)?;
+        let worker = self.workers.at_mut(key);
+        worker.slots = slots;
+        worker.accepting = accepting;
+        self.update_offer(key);
+        Ok(())
+    }
+
+    /// The worker confirms that cancelled attempts have stopped.
+    fn ended(&mut self, key: WorkerKey, claims: Vec<Claim>, fx: &mut Effects) -> Result<(), Refusal> {
+        self.within(Limit::FrameItems, claims.len())?;
+        for claim in claims {
+            self.confirm_ended(&claim, Some(key));
+            if let ClaimStanding::Current(attempt) = self.state.standing(&claim)
+                && self.holds(key, &claim)
+            {
+                let cancelling =
+                    self.state.workflow(self.live.at(attempt).workflow).state == crate::job::WorkflowState::Cancelling;
+                // Stopping what nobody cancelled is giving it back.
+                self.end(attempt, if cancelling { Ending::Cancelled } else { Ending::Released { delay: None } }, fx);
+            }
+        }
+        self.touch(key);
+        Ok(())
+    }
+
+    /// Any word about its end confirms that an evicted worker's attempt has stopped.
+    pub(super) fn confirm_ended(&mut self, claim: &Claim, by: Option<WorkerKey>) {
+        if let Some(key) = by
+            && let Some(rare) = &mut self.workers.at_mut(key).rare
+            && !rare.unconfirmed.is_empty()
+        {
+            rare.unconfirmed.retain(|open| open != claim);
+            self.touch(key);
+        }
+    }
+
+    pub(super) fn session_closed(&mut self, session: SessionId, fx: &mut Effects) {
+        let Some(key) = self.workers.find_session(session) else { return };
+        self.workers.close_session(key);
+        let worker = self.workers.at(key);
+        if worker.held == 0 && !worker.accepting && !worker.evicted {
+            // It drained itself and left: nothing is owed to it.
+            self.forget_worker(key, fx);
+        } else {
+            self.touch(key);
+        }
+    }
+
+    /// Removes a worker that holds nothing.
+    pub(super) fn forget_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
+        self.dispatch.withdraw(key);
+        self.recount(key, super::workers::Counted::No);
+        let worker = self.workers.remove(key);
+        assert_eq!(worker.held, 0, "a worker that holds something is not forgotten");
+        if worker.group != NO_KEY {
+            self.dispatch.leave(worker.group);
+        }
+        if !worker.timer.is_none() {
+            self.soon.remove(worker.timer);
+        }
+        if self.state.worker(&worker.id).is_some_and(|record| !record.drained) {
+            self.emit(Event::WorkerForgotten { worker: worker.id }, fx);
+        }
+    }
+}

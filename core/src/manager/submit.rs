@@ -1,0 +1,153 @@
+//! What is accepted: limits, unique keys, idempotency keys. All or nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::effect::{Accepted, Answer, Effects};
+use crate::event::{Event, JobSubmitted, RetryOf};
+use crate::health::overload::{LoadClass, sheds};
+use crate::ids::{JobId, Name};
+use crate::input::Submission;
+use crate::job::JobSpec;
+use crate::job::draft::check;
+use crate::job::fingerprint::{Fingerprint, fingerprint};
+use crate::limits::Limit;
+use crate::refusal::Refusal;
+
+use super::Manager;
+
+/// What becomes of one submission.
+enum Verdict {
+    New { id: JobId, spec: JobSpec, fingerprint: Option<Fingerprint> },
+    Known(JobId),
+}
+
+impl Manager {
+    pub(super) fn submit(&mut self, submissions: Vec<Submission>, fx: &mut Effects) -> Result<Answer, Refusal> {
+        if sheds(self.load, LoadClass::Submission) {
+            return Err(Refusal::Overloaded);
+        }
+        let count = submissions.len();
+        self.within(Limit::BatchJobs, count)?;
+        self.within(Limit::Jobs, self.state.job_count() + count)?;
+        let mut verdicts = Vec::with_capacity(count);
+        let mut batch = Batch::default();
+        for submission in submissions {
+            verdicts.push(self.weigh(submission, count > 1, &mut batch)?);
+        }
+        self.dispatch.room_for(&self.rules.limits, batch.workflows, batch.limit_keys).map_err(Refusal::Limited)?;
+        self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + batch.keys.len())?;
+        let mut accepted = Vec::with_capacity(count);
+        for verdict in verdicts {
+            accepted.push(match verdict {
+                Verdict::Known(id) => Accepted { id, duplicate: true },
+                Verdict::New { id, spec, fingerprint } => {
+                    self.accept(id, Arc::new(spec), fingerprint, None, fx);
+                    Accepted { id, duplicate: false }
+                }
+            });
+        }
+        Ok(Answer::Submitted(accepted))
+    }
+
+    fn weigh(&self, submission: Submission, in_batch: bool, batch: &mut Batch) -> Result<Verdict, Refusal> {
+        let Submission { id, draft } = submission;
+        let spec = check(draft, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
+        if self.state.find(id).is_some() || (in_batch && !batch.ids.insert(id)) {
+            return Err(Refusal::Conflict);
+        }
+        let mut print = None;
+        if let Some(key) = spec.idempotency_key() {
+            let own = fingerprint(&spec);
+            match self.state.idempotency(key) {
+                Some(known) if known.fingerprint == own => return Ok(Verdict::Known(known.job)),
+                Some(_) => return Err(Refusal::Conflict),
+                None => {}
+            }
+            match batch.keys.iter().find(|(known, ..)| known == key) {
+                Some((_, first, same)) if *same == own => return Ok(Verdict::Known(*first)),
+                Some(_) => return Err(Refusal::Conflict),
+                None => batch.keys.push((key.clone(), id, own)),
+            }
+            print = Some(own);
+        }
+        self.check_unique(&spec, Some(batch))?;
+        batch.workflows += spec.workflows.len();
+        batch.limit_keys += spec.limits.len();
+        Ok(Verdict::New { id, spec, fingerprint: print })
+    }
+
+    fn check_unique(&self, spec: &JobSpec, batch: Option<&mut Batch>) -> Result<(), Refusal> {
+        let Some(key) = spec.unique_key() else { return Ok(()) };
+        if let Some(holder) = self.state.unique_holder(key) {
+            return Err(Refusal::UniqueKeyTaken(holder));
+        }
+        if let Some(batch) = batch
+            && !batch.unique.insert(key.clone())
+        {
+            return Err(Refusal::Conflict);
+        }
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        id: JobId,
+        spec: Arc<JobSpec>,
+        fingerprint: Option<Fingerprint>,
+        retry_of: Option<RetryOf>,
+        fx: &mut Effects,
+    ) {
+        self.emit(Event::JobSubmitted(Box::new(JobSubmitted { id, spec, fingerprint, retry_of })), fx);
+    }
+
+    /// A new job like one that has ended. Safe to repeat: the same request gives the same job.
+    pub(super) fn retry(
+        &mut self,
+        job: JobId,
+        new_id: JobId,
+        request: Name,
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
+        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let original = self.state.job(key);
+        if let Some(known) = original.retried_as(&request) {
+            return Ok(Answer::Retried { job: known });
+        }
+        if !original.has_ended() {
+            return Err(Refusal::NotTerminal(self.state.job_state(key)));
+        }
+        if self.state.find(new_id).is_some() {
+            return Err(Refusal::Conflict);
+        }
+        self.within(Limit::Jobs, self.state.job_count() + 1)?;
+        self.check_unique(&original.spec, None)?;
+        let mut spec = original.spec.clone();
+        let limit_keys = spec.limits.len();
+        self.dispatch.room_for(&self.rules.limits, spec.workflows.len(), limit_keys).map_err(Refusal::Limited)?;
+        if spec.idempotency_key().is_some() || !matches!(spec.start, crate::job::Start::AtOnce) {
+            // The key stays with the first job, and what was delayed once need not wait again.
+            let own = Arc::make_mut(&mut spec);
+            own.start = crate::job::Start::AtOnce;
+            if let Some(keys) = &mut own.keys {
+                keys.idempotency = None;
+            }
+        }
+        self.accept(new_id, spec, None, Some(RetryOf { job, request }), fx);
+        Ok(Answer::Retried { job: new_id })
+    }
+
+    pub(super) fn within(&self, limit: Limit, count: usize) -> Result<(), Refusal> {
+        self.rules.limits.check(limit, count).map_err(Refusal::Limited)
+    }
+}
+
+/// What the earlier submissions of a batch have taken.
+#[derive(Default)]
+struct Batch {
+    ids: BTreeSet<JobId>,
+    unique: BTreeSet<Name>,
+    keys: Vec<(Name, JobId, Fingerprint)>,
+    workflows: usize,
+    limit_keys: usize,
+}

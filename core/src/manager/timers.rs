@@ -1,0 +1,317 @@
+//! What is due, and the indexes that follow the state.
+//!
+//! A timer is armed at the earliest instant at which something could be due and looks again when it fires: beats move
+//! deadlines all the time and never touch a timer.
+
+use crate::effect::Effects;
+use crate::event::{Event, WorkflowRef};
+use crate::job::WorkflowState;
+use crate::state::{AttemptKey, Changes, JobKey, NO_KEY, WorkflowKey};
+use crate::time::{Awake, Mono, Wall};
+use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
+use crate::wheel::TimerKey;
+
+use super::Manager;
+use super::workers::WorkerKey;
+
+/// On awake time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Soon {
+    Attempt(AttemptKey),
+    Worker(WorkerKey),
+    Poll(u32),
+}
+
+/// On monotonic time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Later {
+    Overall(JobKey),
+    Due(WorkflowKey),
+}
+
+/// What the next wake-up is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Why {
+    /// The seat wants to be confirmed.
+    Seat,
+    /// A lease, a stuck clock, or a change in how an attempt counts.
+    Attempt,
+    /// A probe, or a worker whose verdict may change.
+    Worker,
+    /// A poll's wait is over.
+    Poll,
+    /// A job's overall deadline.
+    Overall,
+    /// The end of a delay.
+    Due,
+    /// An idempotency key may be forgotten.
+    KeyExpiry,
+    /// More can be handed out than one step does.
+    Assign,
+}
+
+impl Manager {
+    /// When to step again if nothing happens, and why. Never in the past.
+    pub fn next_wakeup(&self) -> Option<(Mono, Why)> {
+        if self.replaying || self.seat_state() == super::SeatState::Lost {
+            return None;
+        }
+        let mut first = (self.seat_pulse(), Why::Seat);
+        let mut consider = |at: Mono, why: Why| {
+            if at < first.0 {
+                first = (at, why);
+            }
+        };
+        if self.may_decide() {
+            if self.assign_again {
+                return Some((self.now.mono, Why::Assign));
+            }
+            if let Some((at, soon)) = self.soon.next() {
+                let why = match soon {
+                    Soon::Attempt(_) => Why::Attempt,
+                    Soon::Worker(_) => Why::Worker,
+                    Soon::Poll(_) => Why::Poll,
+                };
+                consider(self.seat.mono_of(Awake::from_ms(at)), why);
+            }
+            if let Some((at, later)) = self.later.next() {
+                let why = match later {
+                    Later::Overall(_) => Why::Overall,
+                    Later::Due(_) => Why::Due,
+                };
+                consider(Mono::from_ms(at), why);
+            }
+            if let Some((at, _)) = self.wall_due.first() {
+                consider(self.now.mono + at.since(self.now.wall), Why::Due);
+            }
+            if let Some((at, _)) = self.state.next_key_expiry() {
+                consider(self.seat.clock().mono_at(at), Why::KeyExpiry);
+            }
+        }
+        Some((first.0.max(self.now.mono), first.1))
+    }
+
+    /// Lets every timer fire that is due.
+    pub(super) fn fire_due(&mut self, fx: &mut Effects) {
+        if !self.may_decide() {
+            return;
+        }
+        while let Some((_, soon)) = self.soon.pop_due(self.awake.as_ms()) {
+            match soon {
+                Soon::Attempt(key) => self.attempt_due(key, fx),
+                Soon::Worker(key) => {
+                    self.workers.at_mut(key).timer = TimerKey::NONE;
+                    self.tend_worker(key, fx);
+                }
+                Soon::Poll(key) => {
+                    self.poll_timer_fired(key);
+                    self.poll_over(key);
+                }
+            }
+        }
+        while let Some((_, later)) = self.later.pop_due(self.now.mono.as_ms()) {
+            match later {
+                Later::Overall(key) => self.overall_due(key, fx),
+                Later::Due(key) => {
+                    self.workflow_timers[key as usize] = TimerKey::NONE;
+                    self.workflow_due(key, fx);
+                }
+            }
+        }
+        while let Some((_, key)) = self.wall_due.first().filter(|(at, _)| *at <= self.now.wall).copied() {
+            self.workflow_due(key, fx);
+        }
+        self.expire_keys(fx);
+    }
+
+    fn workflow_due(&mut self, key: WorkflowKey, fx: &mut Effects) {
+        let workflow = self.state.workflow(key);
+        let at = WorkflowRef { job: self.state.job(workflow.job).id, workflow: workflow.index };
+        self.emit(Event::WorkflowDue(at), fx);
+    }
+
+    fn overall_due(&mut self, key: JobKey, fx: &mut Effects) {
+        self.job_timers[key as usize] = TimerKey::NONE;
+        let Some(deadline) = self.overall_deadline(key) else { return };
+        if self.log_now() < self.fires_at(deadline) {
+            return self.arm_overall(key);
+        }
+        let job = self.state.job(key);
+        let (id, cancelled) = (job.id, self.attempts_of(key));
+        self.emit(Event::JobTimedOut { job: id, reason: TimeoutReason::Overall }, fx);
+        for (claim, worker) in cancelled {
+            self.send_cancel(worker, claim, crate::message::CancelWhy::TimedOut, fx);
+            self.count_failure(worker, claim);
+        }
+    }
+
+    /// The instant in log time at which the job is over, extensions included.
+    pub(super) fn overall_deadline(&self, key: JobKey) -> Option<Wall> {
+        let job = self.state.job(key);
+        let started = job.started_at?;
+        Some(overall_deadline(started, job.spec.timeout, job.extensions(), job.spec.max_extension))
+    }
+
+    /// A deadline that the log brought along is given the grace of a takeover; one of this term is not.
+    pub(super) fn fires_at(&self, deadline: Wall) -> Wall {
+        let first_term = self.seat.term().get() <= 1;
+        fires_at(deadline, self.seat.taken_at(), self.rules.takeover_grace, first_term)
+    }
+
+    fn expire_keys(&mut self, fx: &mut Effects) {
+        let now = self.log_now();
+        let mut keys = Vec::new();
+        while self.state.next_key_expiry().is_some_and(|(at, _)| at <= now) && keys.is_empty() {
+            let (_, key) = self.state.next_key_expiry().expect("just seen");
+            keys.push(key.clone());
+            self.emit(Event::KeysExpired { keys: core::mem::take(&mut keys) }, fx);
+        }
+    }
+
+    /// Brings everything that is derived in line with what an event changed.
+    pub(super) fn follow_changes(&mut self, changes: &mut Changes) {
+        for key in changes.submitted.drain(..) {
+            self.admit(key);
+        }
+        for (key, ended) in changes.workflows.drain(..) {
+            self.place(key, ended);
+        }
+        for key in changes.ended.drain(..) {
+            self.disarm_overall(key);
+            if !self.replaying && !self.state.job(key).dead {
+                self.to_archive.push(self.state.job(key).id);
+            }
+        }
+        for key in changes.released.drain(..) {
+            if !self.replaying {
+                self.to_archive.push(self.state.job(key).id);
+            }
+        }
+        for key in changes.archived.drain(..) {
+            self.state.remove_archived(key);
+        }
+    }
+
+    fn admit(&mut self, key: JobKey) {
+        let job = self.state.job(key);
+        for (index, workflow) in job.workflows.as_slice().iter().enumerate() {
+            let state = &self.state;
+            let kind = &job.spec.workflows[index].kind;
+            self.dispatch.admit(*workflow, &job.spec, kind, || state.is_paused(&job.spec.queue));
+        }
+    }
+
+    fn place(&mut self, key: WorkflowKey, ended: AttemptKey) {
+        if ended != NO_KEY {
+            self.attempt_gone(ended);
+        }
+        match self.state.workflow(key).state {
+            WorkflowState::Waiting => {}
+            WorkflowState::Delayed => {
+                self.dispatch.away(key);
+                self.arm_due(key);
+            }
+            WorkflowState::Ready => {
+                self.disarm_due(key);
+                self.dispatch.ready(key, ended != NO_KEY);
+                self.arm_overall(self.state.workflow(key).job);
+            }
+            WorkflowState::Running => {
+                self.dispatch.held(key);
+                self.attempt_started(self.state.workflow(key).attempt);
+            }
+            WorkflowState::Cancelling => {
+                if !self.replaying {
+                    self.arm_attempt(self.state.workflow(key).attempt);
+                }
+            }
+            WorkflowState::Succeeded | WorkflowState::Failed | WorkflowState::Cancelled | WorkflowState::TimedOut => {
+                self.disarm_due(key);
+                self.dispatch.retire(key);
+            }
+        }
+    }
+
+    fn arm_due(&mut self, key: WorkflowKey) {
+        let workflow = self.state.workflow(key);
+        if self.replaying {
+            return;
+        }
+        if workflow.wall_due {
+            self.wall_due.insert((workflow.due_at, key));
+            return;
+        }
+        let at = self.seat.clock().mono_at(workflow.due_at);
+        let timer = self.later.insert(at.as_ms(), Later::Due(key));
+        *timer_of(&mut self.workflow_timers, key) = timer;
+    }
+
+    fn disarm_due(&mut self, key: WorkflowKey) {
+        if self.replaying {
+            return;
+        }
+        if !self.wall_due.is_empty() {
+            self.wall_due.remove(&(self.state.workflow(key).due_at, key));
+        }
+        let timer = core::mem::take(timer_of(&mut self.workflow_timers, key));
+        if !timer.is_none() {
+            self.later.remove(timer);
+        }
+    }
+
+    /// Arms the overall timer of a job that has started, once.
+    pub(super) fn arm_overall(&mut self, key: JobKey) {
+        if self.replaying || !timer_of(&mut self.job_timers, key).is_none() {
+            return;
+        }
+        let Some(deadline) = self.overall_deadline(key) else { return };
+        let at = self.seat.clock().mono_at(self.fires_at(deadline));
+        self.job_timers[key as usize] = self.later.insert(at.as_ms(), Later::Overall(key));
+    }
+
+    fn disarm_overall(&mut self, key: JobKey) {
+        if self.replaying {
+            return;
+        }
+        let timer = core::mem::take(timer_of(&mut self.job_timers, key));
+        if !timer.is_none() {
+            self.later.remove(timer);
+        }
+    }
+
+    /// After a takeover: everything that the log says is running, delayed or ended gets its timer or its effect.
+    pub(super) fn resume(&mut self) {
+        let jobs: Vec<JobKey> = self.state.jobs().map(|(key, _)| key).collect();
+        for key in jobs {
+            let job = self.state.job(key);
+            if job.has_ended() {
+                if !job.dead {
+                    self.to_archive.push(job.id);
+                }
+                continue;
+            }
+            let delayed: Vec<WorkflowKey> = self
+                .state
+                .workflows_of(job)
+                .filter(|(_, workflow)| workflow.state == WorkflowState::Delayed)
+                .map(|(key, _)| key)
+                .collect();
+            self.arm_overall(key);
+            for workflow in delayed {
+                self.arm_due(workflow);
+            }
+        }
+        let attempts: Vec<AttemptKey> = self.state.attempts().map(|(key, _)| key).collect();
+        for key in attempts {
+            self.resume_attempt(key);
+        }
+    }
+}
+
+fn timer_of(timers: &mut Vec<TimerKey>, key: u32) -> &mut TimerKey {
+    let index = key as usize;
+    if timers.len() <= index {
+        timers.resize(index + 1, TimerKey::NONE);
+    }
+    &mut timers[index]
+}

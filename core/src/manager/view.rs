@@ -1,0 +1,189 @@
+//! What can be seen. Reading changes nothing; what was read must not leave before [`Manager::newest`] is durable.
+
+use core::time::Duration;
+
+use crate::dispatch::Blocked;
+use crate::health::{Judgement, Verdict};
+use crate::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
+use crate::job::{JobState, WorkflowState};
+use crate::refusal::RefusalCounts;
+use crate::state::{EndedAttempt, LedgerEntry};
+use crate::time::Wall;
+use crate::timeout::TimeoutReason;
+
+use super::{Manager, SeatState};
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct JobView {
+    pub id: JobId,
+    pub queue: Name,
+    pub state: JobState,
+    pub created_at: Wall,
+    pub started_at: Option<Wall>,
+    pub ended_at: Option<Wall>,
+    pub timed_out: Option<TimeoutReason>,
+    /// When it is over at the latest, extensions included.
+    pub deadline: Option<Wall>,
+    pub extensions: Duration,
+    pub retry_of: Option<JobId>,
+    pub dead_letter: bool,
+    pub workflows: Vec<WorkflowView>,
+    pub ledger: Vec<LedgerEntry>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct WorkflowView {
+    pub name: Name,
+    pub kind: Name,
+    pub state: WorkflowState,
+    /// Attempts that count.
+    pub counted: u32,
+    pub due_at: Option<Wall>,
+    /// Why it is not running although it could.
+    pub blocked: Option<&'static str>,
+    pub running: Option<AttemptView>,
+    pub ended: Vec<EndedAttempt>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct AttemptView {
+    pub claim: Claim,
+    pub worker: WorkerId,
+    pub watermark: Option<(u64, Option<u64>)>,
+    pub note: Option<Box<str>>,
+    pub lease_remaining: Duration,
+    pub stuck_in: Duration,
+    pub since_step: Duration,
+    pub quiet_remaining: Option<Duration>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct WorkerView {
+    pub id: WorkerId,
+    pub incarnation: Incarnation,
+    pub judgement: Judgement,
+    pub slots: u32,
+    pub held: u32,
+    pub free: u32,
+    pub drained: bool,
+    pub evicted: bool,
+    pub probation: bool,
+    pub connected: bool,
+    /// Would be evicted, and is not, because too many would be.
+    pub held_by_hold: bool,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct ManagerView {
+    pub seat: SeatState,
+    pub judgement: Judgement,
+    pub jobs: usize,
+    pub open_jobs: usize,
+    pub dead_letters: usize,
+    pub workers: usize,
+    pub refusals: RefusalCounts,
+}
+
+impl Manager {
+    /// The newest event that anything read now could have seen.
+    pub fn newest(&self) -> Seq {
+        self.state.seq()
+    }
+
+    pub fn job(&self, id: JobId) -> Option<JobView> {
+        let key = self.state.find(id)?;
+        let job = self.state.job(key);
+        Some(JobView {
+            id,
+            queue: job.spec.queue.clone(),
+            state: self.state.job_state(key),
+            created_at: job.created_at,
+            started_at: job.started_at,
+            ended_at: job.ended_at,
+            timed_out: job.timed_out,
+            deadline: self.overall_deadline(key),
+            extensions: job.extensions(),
+            retry_of: job.retry_of(),
+            dead_letter: job.dead,
+            workflows: job.workflows.as_slice().iter().map(|workflow| self.workflow_view(*workflow)).collect(),
+            ledger: job.ledger().to_vec(),
+        })
+    }
+
+    fn workflow_view(&self, key: u32) -> WorkflowView {
+        let workflow = self.state.workflow(key);
+        let spec = &self.state.job(workflow.job).spec.workflows[usize::from(workflow.index)];
+        let blocked = match workflow.state {
+            WorkflowState::Ready => self.dispatch.blocked(key).map(|blocked| match blocked {
+                Blocked::QueuePaused => "queue_paused",
+                Blocked::Limit { .. } => "limit",
+                Blocked::NoCapableWorker => "no_capable_worker",
+            }),
+            _ => None,
+        };
+        WorkflowView {
+            name: spec.name.clone(),
+            kind: spec.kind.clone(),
+            state: workflow.state,
+            counted: workflow.counted,
+            due_at: (workflow.state == WorkflowState::Delayed).then_some(workflow.due_at),
+            blocked,
+            running: workflow.state.is_held().then(|| self.attempt_view(workflow.attempt)).flatten(),
+            ended: workflow.past.as_ref().map_or(Vec::new(), |past| past.attempts.clone()),
+        }
+    }
+
+    fn attempt_view(&self, key: u32) -> Option<AttemptView> {
+        let live = self.live.get(key)?;
+        let attempt = self.state.attempt(key);
+        Some(AttemptView {
+            claim: self.state.claim_of(key),
+            worker: attempt.worker.clone(),
+            watermark: live.clock.watermark(),
+            note: live.note.clone(),
+            lease_remaining: live.clock.lease_end().since(self.awake),
+            stuck_in: live.clock.stuck_at(live.stuck_after).since(self.awake),
+            since_step: self.awake.since(live.clock.last_step()),
+            quiet_remaining: live.clock.quiet_until().map(|until| until.since(self.awake)),
+        })
+    }
+
+    pub fn worker(&self, id: &WorkerId) -> Option<WorkerView> {
+        self.workers.find(id).map(|key| self.worker_view(key))
+    }
+
+    pub fn workers(&self) -> impl Iterator<Item = WorkerView> + '_ {
+        self.workers.iter().map(|(key, _)| self.worker_view(key))
+    }
+
+    fn worker_view(&self, key: u32) -> WorkerView {
+        let worker = self.workers.at(key);
+        let (judgement, _) = self.judgement(key);
+        let failing = matches!(judgement.verdict, Verdict::Suspect | Verdict::Stuck);
+        WorkerView {
+            id: worker.id.clone(),
+            incarnation: worker.incarnation.clone(),
+            judgement,
+            slots: worker.slots,
+            held: worker.held,
+            free: self.free_slots(key),
+            drained: worker.drained,
+            evicted: worker.evicted,
+            probation: worker.probation,
+            connected: worker.session().is_some(),
+            held_by_hold: failing && worker.is_session() && self.holding_eviction(),
+        }
+    }
+
+    pub fn view(&self) -> ManagerView {
+        ManagerView {
+            seat: self.seat_state(),
+            judgement: self.own_judgement(),
+            jobs: self.state.job_count(),
+            open_jobs: self.state.open_jobs(),
+            dead_letters: self.state.dead_letter_count(),
+            workers: self.workers.len(),
+            refusals: self.refusals.clone(),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! The workers that we know, as they are heard of. A million idle ones must fit: what only busy ones need is boxed.
+
+use core::hash::BuildHasher;
+use std::collections::VecDeque;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use crate::dispatch::GroupKey;
+use crate::health::{HttpLiveness, Judgement, NotReady, Reason, SessionLiveness, Signals, Tally, Verdict};
+use crate::health::{Progress, ProgressRule};
+use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
+use crate::pages::Pages;
+use crate::state::{AttemptKey, NO_KEY};
+use crate::time::{Awake, Wall};
+use crate::wheel::TimerKey;
+
+pub(super) type WorkerKey = u32;
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub id: WorkerId,
+    pub incarnation: Incarnation,
+    pub link: Link,
+    pub group: GroupKey,
+    /// Of a session. A poll brings its own.
+    pub slots: u32,
+    pub held: u32,
+    pub timer: TimerKey,
+    pub armed: Awake,
+    pub judged: Judgement,
+    /// Since when it has this verdict.
+    pub since: Awake,
+    pub accepting: bool,
+    pub drained: bool,
+    pub evicted: bool,
+    pub probation: bool,
+    /// How it stands in the count of the hold.
+    pub counted: Counted,
+    /// It is on the list of workers to judge.
+    pub touched: bool,
+    pub work: Option<Box<Work>>,
+    pub rare: Option<Box<Rare>>,
+}
+
+/// Whether a worker counts towards the hold, and on which side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counted {
+    No,
+    Fine,
+    Failing,
+}
+
+/// How the worker speaks to us.
+#[derive(Debug)]
+pub(super) enum Link {
+    Session {
+        session: SessionId,
+        liveness: SessionLiveness,
+    },
+    Http {
+        liveness: HttpLiveness,
+        poll: u32,
+    },
+    /// The log says that it holds something; it has not been heard of since we took the seat.
+    Expected,
+}
+
+/// What a worker has that holds or held attempts.
+#[derive(Debug)]
+pub(super) struct Work {
+    /// First of its attempts.
+    pub head: AttemptKey,
+    pub moving: u32,
+    pub unmoving: u32,
+    pub last_step: Option<Awake>,
+    pub tally: Tally,
+    /// Since when it holds nothing.
+    pub empty_since: Option<Awake>,
+}
+
+/// What few workers have.
+#[derive(Debug, Default)]
+pub(super) struct Rare {
+    /// Incarnations that this one has replaced; the oldest are forgotten.
+    pub replaced: VecDeque<Incarnation>,
+    /// Attempts taken from it by eviction that it has not confirmed as ended.
+    pub unconfirmed: Vec<Claim>,
+    /// While evicted: not before this.
+    pub readmit_at: Wall,
+}
+
+pub(super) const REPLACED_KEPT: usize = 8;
+
+impl Worker {
+    pub fn new(id: WorkerId, incarnation: Incarnation, link: Link, now: Awake) -> Self {
+        Self {
+            id,
+            incarnation,
+            link,
+            group: NO_KEY,
+            slots: 0,
+            held: 0,
+            timer: TimerKey::NONE,
+            armed: Awake::MAX,
+            judged: Judgement {
+                signals: Signals { live: true, ready: false, progress: Progress::Idle },
+                verdict: Verdict::Busy,
+                reason: Reason::NotReady(NotReady::NoFreeSlot),
+            },
+            since: now,
+            accepting: true,
+            drained: false,
+            evicted: false,
+            probation: false,
+            counted: Counted::No,
+            touched: false,
+            work: None,
+            rare: None,
+        }
+    }
+
+    pub fn session(&self) -> Option<SessionId> {
+        match &self.link {
+            Link::Session { session, liveness } if !liveness.is_closed() => Some(*session),
+            _ => None,
+        }
+    }
+
+    pub fn is_session(&self) -> bool {
+        matches!(self.link, Link::Session { .. })
+    }
+
+    pub fn head(&self) -> AttemptKey {
+        self.work.as_ref().map_or(NO_KEY, |work| work.head)
+    }
+
+    pub fn work(&mut self, rule: &ProgressRule) -> &mut Work {
+        self.work.get_or_insert_with(|| {
+            Box::new(Work {
+                head: NO_KEY,
+                moving: 0,
+                unmoving: 0,
+                last_step: None,
+                tally: Tally::new(rule),
+                empty_since: None,
+            })
+        })
+    }
+
+    pub fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_with(Box::default)
+    }
+
+    pub fn has_replaced(&self, incarnation: &Incarnation) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.replaced.contains(incarnation))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Workers {
+    hasher: FixedState,
+    pages: Pages<Worker>,
+    ids: HashTable<WorkerKey>,
+    sessions: HashTable<WorkerKey>,
+}
+
+impl Workers {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            hasher: FixedState::with_seed(seed),
+            pages: Pages::new(),
+            ids: HashTable::new(),
+            sessions: HashTable::new(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    pub fn get(&self, key: WorkerKey) -> Option<&Worker> {
+        self.pages.get(key)
+    }
+
+    pub fn get_mut(&mut self, key: WorkerKey) -> Option<&mut Worker> {
+        self.pages.get_mut(key)
+    }
+
+    #[inline]
+    pub fn at(&self, key: WorkerKey) -> &Worker {
+        &self.pages[key]
+    }
+
+    #[inline]
+    pub fn at_mut(&mut self, key: WorkerKey) -> &mut Worker {
+        &mut self.pages[key]
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (WorkerKey, &Worker)> {
+        self.pages.iter()
+    }
+
+    pub fn find(&self, id: &WorkerId) -> Option<WorkerKey> {
+        self.ids.find(self.hasher.hash_one(id), |key| self.pages[*key].id == *id).copied()
+    }
+
+    pub fn find_session(&self, session: SessionId) -> Option<WorkerKey> {
+        let hash = self.hasher.hash_one(session);
+        self.sessions.find(hash, |key| self.pages[*key].session() == Some(session)).copied()
+    }
+
+    pub fn insert(&mut self, worker: Worker) -> WorkerKey {
+        let hash = self.hasher.hash_one(&worker.id);
+        let key = self.pages.insert(worker);
+        let (pages, hasher) = (&self.pages, &self.hasher);
+        self.ids.insert_unique(hash, key, |key| hasher.hash_one(&pages[*key].id));
+        if let Some(session) = self.pages[key].session() {
+            self.index_session(session, key);
+        }
+        key
+    }
+
+    /// The worker speaks another way from now on. Its old session, if any, no longer finds it.
+    pub fn relink(&mut self, key: WorkerKey, link: Link) {
+        self.unindex_session(key);
+        self.pages[key].link = link;
+        if let Some(session) = self.pages[key].session() {
+            self.index_session(session, key);
+        }
+    }
+
+    /// The session is closed; the worker stays.
+    pub fn close_session(&mut self, key: WorkerKey) {
+        self.unindex_session(key);
+        if let Link::Session { liveness, .. } = &mut self.pages[key].link {
+            liveness.close();
+        }
+    }
+
+    pub fn remove(&mut self, key: WorkerKey) -> Worker {
+        self.unindex_session(key);
+        let hash = self.hasher.hash_one(&self.pages[key].id);
+        let entry = self.ids.find_entry(hash, |known| *known == key);
+        entry.expect("every worker is in the index").remove();
+        self.pages.remove(key)
+    }
+
+    fn index_session(&mut self, session: SessionId, key: WorkerKey) {
+        let (pages, hasher) = (&self.pages, &self.hasher);
+        let hash = hasher.hash_one(session);
+        self.sessions.insert_unique(hash, key, |key| {
+            let session = pages[*key].session().expect("an indexed session is open");
+            hasher.hash_one(session)
+        });
+    }
+
+    fn unindex_session(&mut self, key: WorkerKey) {
+        if let Some(session) = self.pages[key].session() {
+            let entry = self.sessions.find_entry(self.hasher.hash_one(session), |known| *known == key);
+            entry.expect("an open session is in the index").remove();
+        }
+    }
+}

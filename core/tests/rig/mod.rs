@@ -1,0 +1,385 @@
+//! A manager machine with a hand on its clock: steps it, makes its events durable, answers what it asks of the shell,
+//! and keeps what it sent. Time moves only when a test says so, from one wake-up to the next.
+
+#![allow(dead_code, reason = "every test file uses its own part of the rig")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use onward_core::effect::{Answer, Effect, Effects, Notice};
+use onward_core::event::Stamped;
+use onward_core::fence::{AttemptFence, Term};
+use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use onward_core::input::{Call, Input, Poll, Submission};
+use onward_core::job::{Draft, JobState};
+use onward_core::manager::{JobView, Manager, WorkerView};
+use onward_core::message::{
+    Assignment, Beat, BeatAccepted, ExtensionAnswer, ExtensionRequest, FromWorker, Hello, Report, Settlement,
+    Subscription, ToWorker,
+};
+use onward_core::refusal::{Refusal, RefusalKind};
+use onward_core::settings::{Rules, Settings};
+use onward_core::time::{Mono, Now, Wall};
+
+/// Wall clock at the start of every rig.
+pub const EPOCH_MS: u64 = 1_800_000_000_000;
+
+pub struct Rig {
+    pub manager: Manager,
+    pub log: Vec<Stamped>,
+    pub sent: Vec<(SessionId, ToWorker)>,
+    pub replies: BTreeMap<RequestId, Result<Answer, Refusal>>,
+    pub notices: Vec<Notice>,
+    pub closed: Vec<SessionId>,
+    pub to_archive: Vec<JobId>,
+    /// Sessions that answer probes at once, as a live worker does.
+    pub answering: BTreeSet<SessionId>,
+    /// Off: events stay undurable and the seat unconfirmed until the test says otherwise.
+    pub log_answers: bool,
+    pub now: Now,
+    rules: Rules,
+    term: u64,
+    requests: u64,
+    jobs: u64,
+    effects: Effects,
+}
+
+pub fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("a valid name")
+}
+
+pub fn bytes(text: &str) -> Bytes {
+    text.as_bytes().into()
+}
+
+pub fn worker_id(text: &str) -> WorkerId {
+    WorkerId::new(text).expect("a valid worker id")
+}
+
+pub fn subscription(queues: &[&str], kinds: &[&str]) -> Subscription {
+    Subscription { queues: queues.iter().map(|q| name(q)).collect(), kinds: kinds.iter().map(|k| name(k)).collect() }
+}
+
+pub fn job(kind: &str) -> Draft {
+    Draft::of_kind(kind, bytes("{}"))
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// A rig whose settings differ from the defaults. It has taken the seat under term 1 and serves.
+    pub fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        let rules = settings.check().expect("valid settings");
+        let now = Now { mono: Mono::from_ms(5_000), wall: Wall::from_ms(EPOCH_MS) };
+        let mut rig = Self {
+            manager: Manager::new(rules.clone(), 7, now),
+            log: Vec::new(),
+            sent: Vec::new(),
+            replies: BTreeMap::new(),
+            notices: Vec::new(),
+            closed: Vec::new(),
+            to_archive: Vec::new(),
+            answering: BTreeSet::new(),
+            log_answers: true,
+            now,
+            rules,
+            term: 1,
+            requests: 0,
+            jobs: 0,
+            effects: Effects::default(),
+        };
+        rig.step(Input::SeatTaken { term: Term::new(1) });
+        rig
+    }
+
+    // ---- time and inputs
+
+    /// Feeds one input now, then does what the shell would do at once.
+    pub fn step(&mut self, input: Input) {
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            self.manager.step(self.now, input, &mut self.effects);
+            if !self.effects.events.is_empty() {
+                self.log.append(&mut self.effects.events);
+                if self.log_answers {
+                    inputs.push(Input::Durable { seq: Seq(self.log.len() as u64) });
+                }
+            }
+            let list = std::mem::take(&mut self.effects.list);
+            for waiting in list {
+                assert!(waiting.after.0 <= self.log.len() as u64, "an effect waits for an event that exists");
+                self.take(waiting.effect, &mut inputs);
+            }
+        }
+        if let Some((at, _)) = self.manager.next_wakeup() {
+            assert!(at >= self.now.mono, "the next wake-up is never in the past");
+        }
+    }
+
+    fn take(&mut self, effect: Effect, inputs: &mut Vec<Input>) {
+        match effect {
+            Effect::Send { session, message } => {
+                if let (ToWorker::Probe { probe }, true) = (&message, self.answering.contains(&session)) {
+                    inputs.push(Input::Session { session, message: FromWorker::ProbeAnswer { probe: *probe } });
+                }
+                self.sent.push((session, message));
+            }
+            Effect::CloseSession { session } => self.closed.push(session),
+            Effect::Reply { request, answer } => {
+                assert!(self.replies.insert(request, answer).is_none(), "one answer per call");
+            }
+            Effect::Archive { job } => self.to_archive.push(job),
+            Effect::ConfirmSeat => {
+                if self.log_answers {
+                    inputs.push(Input::Drained);
+                    inputs.push(Input::SeatConfirmed { term: Term::new(self.term) });
+                }
+            }
+            Effect::Report(notice) => self.notices.push(notice),
+        }
+    }
+
+    /// Lets time pass, waking the machine whenever it asks for it.
+    pub fn advance(&mut self, span: Duration) {
+        let end = self.now.mono + span;
+        while let Some((at, _)) = self.manager.next_wakeup() {
+            if at > end {
+                break;
+            }
+            self.jump(at.since(self.now.mono));
+            self.step(Input::Wake);
+        }
+        self.jump(end.since(self.now.mono));
+    }
+
+    /// Moves the clocks without waking the machine: the process was frozen.
+    pub fn jump(&mut self, span: Duration) {
+        self.now = Now { mono: self.now.mono + span, wall: self.now.wall + span };
+    }
+
+    /// The process dies; another takes the seat after `downtime` and replays the log.
+    pub fn restart(&mut self, downtime: Duration) {
+        self.jump(downtime);
+        self.term += 1;
+        // Another process has another monotonic clock.
+        self.now.mono = Mono::from_ms(self.now.mono.as_ms() % 977_000);
+        let mut next = Manager::new(self.rules.clone(), 7 + self.term, self.now);
+        for stamped in &self.log {
+            next.apply(stamped);
+        }
+        assert_eq!(next.state().dump(), self.manager.state().dump(), "a replay gives the same state");
+        self.manager = next;
+        self.sent.clear();
+        self.answering.clear();
+        self.step(Input::SeatTaken { term: Term::new(self.term) });
+    }
+
+    // ---- clients
+
+    pub fn call(&mut self, call: Call) -> Result<Answer, Refusal> {
+        let request = self.call_open(call);
+        self.replies.remove(&request).expect("this call is answered at once")
+    }
+
+    /// A call that may be answered later, under the id returned.
+    pub fn call_open(&mut self, call: Call) -> RequestId {
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        self.step(Input::Call { request, call });
+        request
+    }
+
+    pub fn reply(&mut self, request: RequestId) -> Option<Result<Answer, Refusal>> {
+        self.replies.remove(&request)
+    }
+
+    pub fn new_id(&mut self) -> JobId {
+        self.jobs += 1;
+        JobId::v7(self.now.wall, u128::from(self.jobs))
+    }
+
+    pub fn try_submit(&mut self, draft: Draft) -> Result<JobId, Refusal> {
+        let id = self.new_id();
+        match self.call(Call::Submit(vec![Submission { id, draft }]))? {
+            Answer::Submitted(accepted) => Ok(accepted[0].id),
+            other => panic!("a submission is answered by {other:?}"),
+        }
+    }
+
+    pub fn submit(&mut self, draft: Draft) -> JobId {
+        self.try_submit(draft).expect("accepted")
+    }
+
+    pub fn cancel(&mut self, job: JobId) {
+        assert_eq!(self.call(Call::Cancel { job, epoch: None }), Ok(Answer::Done));
+    }
+
+    pub fn view(&self, job: JobId) -> JobView {
+        self.manager.job(job).expect("the job is known")
+    }
+
+    pub fn state_of(&self, job: JobId) -> JobState {
+        self.view(job).state
+    }
+
+    pub fn refused(&self, kind: RefusalKind) -> u64 {
+        self.manager.refusals().of(kind)
+    }
+
+    // ---- workers with a session
+
+    /// A worker of queue `default` says hello on a new session and answers probes from then on.
+    pub fn worker(&mut self, id: &str, session: u64, slots: u32, kinds: &[&str]) -> SessionId {
+        self.hello(id, "1", session, slots, kinds, vec![])
+    }
+
+    pub fn hello(
+        &mut self,
+        id: &str,
+        incarnation: &str,
+        session: u64,
+        slots: u32,
+        kinds: &[&str],
+        holding: Vec<Claim>,
+    ) -> SessionId {
+        let session = SessionId(session);
+        self.answering.insert(session);
+        let hello = Hello {
+            worker: worker_id(id),
+            incarnation: Incarnation::new(incarnation).expect("valid"),
+            subscription: subscription(&["default"], kinds),
+            slots,
+            holding,
+        };
+        self.tell(session, FromWorker::Hello(hello));
+        session
+    }
+
+    pub fn tell(&mut self, session: SessionId, message: FromWorker) {
+        self.step(Input::Session { session, message });
+    }
+
+    pub fn close(&mut self, session: SessionId) {
+        self.answering.remove(&session);
+        self.step(Input::SessionClosed { session });
+    }
+
+    /// What was assigned on a session since this was last asked.
+    pub fn assigned(&mut self, session: SessionId) -> Vec<Assignment> {
+        let mut assignments = Vec::new();
+        self.sent.retain(|(to, message)| match message {
+            ToWorker::Assign(assignment) if *to == session => {
+                assignments.push((**assignment).clone());
+                false
+            }
+            _ => true,
+        });
+        assignments
+    }
+
+    /// The one claim that was assigned on a session since this was last asked.
+    pub fn claim(&mut self, session: SessionId) -> Claim {
+        let assigned = self.assigned(session);
+        assert_eq!(assigned.len(), 1, "exactly one assignment was expected: {assigned:?}");
+        assigned[0].claim
+    }
+
+    /// Cancels that were sent on a session since this was last asked.
+    pub fn cancelled(&mut self, session: SessionId) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        self.sent.retain(|(to, message)| match message {
+            ToWorker::Cancel { claim, .. } if *to == session => {
+                claims.push(*claim);
+                false
+            }
+            _ => true,
+        });
+        claims
+    }
+
+    pub fn beat(&mut self, session: SessionId, beat: Beat) -> Result<BeatAccepted, Refusal> {
+        self.tell(session, FromWorker::Beats(vec![beat]));
+        match self.last_sent(session) {
+            ToWorker::BeatAnswers(mut answers) => answers.remove(0).answer,
+            other => panic!("a beat is answered by {other:?}"),
+        }
+    }
+
+    pub fn progress(&mut self, session: SessionId, claim: Claim, watermark: u64) {
+        self.beat(session, Beat::progress(claim, watermark)).expect("accepted");
+    }
+
+    pub fn settle(&mut self, session: SessionId, claim: Claim, report: Report) -> Result<(), Refusal> {
+        self.tell(session, FromWorker::Settle(vec![Settlement { claim, report }]));
+        let answers =
+            self.sent.iter().rposition(|(to, message)| *to == session && matches!(message, ToWorker::SettleAnswers(_)));
+        match self.sent.remove(answers.expect("a settlement is answered")) {
+            (_, ToWorker::SettleAnswers(mut answers)) => answers.remove(0).answer,
+            _ => unreachable!("found by its variant"),
+        }
+    }
+
+    pub fn succeed(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
+        self.settle(session, claim, Report::Succeed { result: bytes("\"ok\"") })
+    }
+
+    pub fn fail(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
+        self.settle(session, claim, Report::Fail { error: "no".into(), retryable: true, delay: None })
+    }
+
+    pub fn ask_extension(&mut self, session: SessionId, claims: Vec<Claim>, progress: f64) -> ExtensionAnswer {
+        let asked = ExtensionRequest { claims, reason: "long_workflow".into(), progress, estimated_remaining: None };
+        self.tell(session, FromWorker::RequestExtension(asked));
+        match self.last_sent(session) {
+            ToWorker::ExtensionAnswer(answer) => answer,
+            other => panic!("an extension request is answered by {other:?}"),
+        }
+    }
+
+    pub fn last_sent(&mut self, session: SessionId) -> ToWorker {
+        let at = self.sent.iter().rposition(|(to, _)| *to == session).expect("something was sent");
+        self.sent.remove(at).1
+    }
+
+    pub fn worker_view(&self, id: &str) -> WorkerView {
+        self.manager.worker(&worker_id(id)).expect("the worker is known")
+    }
+
+    // ---- workers without one
+
+    pub fn poll_of(id: &str, kinds: &[&str], max: u32, wait: Duration) -> Poll {
+        Poll {
+            worker: worker_id(id),
+            incarnation: Incarnation::new("1").expect("valid"),
+            subscription: subscription(&["default"], kinds),
+            max,
+            wait,
+            lease: secs(30),
+            id: None,
+        }
+    }
+
+    pub fn leases(&mut self, poll: Poll) -> Vec<Assignment> {
+        match self.call(Call::Poll(poll)) {
+            Ok(Answer::Leases(leases)) => leases,
+            other => panic!("a poll is answered by {other:?}"),
+        }
+    }
+}
+
+/// The fence of the n-th hand-out under a term.
+pub fn fence(term: u64, handout: u32) -> AttemptFence {
+    AttemptFence::new(Term::new(term), handout).expect("in range")
+}
