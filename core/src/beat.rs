@@ -6,7 +6,8 @@
 //! by its beats: if every beat counted, a retry loop would look healthy for ever.
 //!
 //! A **quiet section** is declared permission to be silent, bounded and charged to a budget. The lease clock and the
-//! stuck clock stand still while it lasts; the next beat, or its own end, ends it.
+//! stuck clock stand still while it lasts; the next beat, or its own end, ends it. What the holder was told about its
+//! lease stays true if it ends early: a lease never shrinks.
 //!
 //! All of this runs on [`Awake`] time, so that nobody pays for the manager's own absence.
 
@@ -23,6 +24,8 @@ pub struct AttemptClock {
     last_step: Awake,
     stepped: bool,
     lease_until: Awake,
+    /// The latest end of the lease that the holder was told of.
+    promised: Awake,
     watermark: Option<u64>,
     total: Option<u64>,
     quiet: Option<Quiet>,
@@ -56,6 +59,7 @@ impl AttemptClock {
             last_step: now,
             stepped: false,
             lease_until: now + lease,
+            promised: now + lease,
             watermark: None,
             total: None,
             quiet: None,
@@ -74,11 +78,13 @@ impl AttemptClock {
     /// Resumes the quiet section that the log knows of; what is left of it was charged when it began.
     pub fn resume_quiet(&mut self, now: Awake, left: Duration) {
         self.quiet = Some(Quiet { began: now, until: now + left });
+        self.promised = self.lease_end();
     }
 
     /// The handler is active. Returns whether that was a forward step.
     pub fn beat(&mut self, now: Awake, extension: Duration, require_progress: bool) -> bool {
         self.lease_until = lease::extend(self.lease_until, now, extension);
+        self.promised = self.lease_end();
         let step = self.watermark.is_none() && !require_progress;
         if step {
             self.step(now);
@@ -110,6 +116,7 @@ impl AttemptClock {
             return Err(QuietSpent);
         }
         self.quiet = Some(Quiet { began: now, until: now + allowed });
+        self.promised = self.lease_end();
         Ok(allowed)
     }
 
@@ -130,10 +137,11 @@ impl AttemptClock {
 
     /// When the lease runs out if nothing more is heard.
     pub fn lease_end(&self) -> Awake {
-        match self.quiet {
+        let end = match self.quiet {
             Some(quiet) => quiet.until + self.lease_until.since(quiet.began),
             None => self.lease_until,
-        }
+        };
+        end.max(self.promised)
     }
 
     /// When the attempt is stuck if no forward step is made.
@@ -255,11 +263,14 @@ mod tests {
         // Silent to its end: 20 s of stuck clock and 200 s of lease are left then.
         assert_eq!(clock.stuck_at(STUCK), at(320));
         assert_eq!(clock.lease_end(), at(500));
-        // Ended early by a beat: only what was used is added.
+        // Ended early by a beat: the stuck clock goes on, and the lease stays what it was said to be.
         assert_eq!(clock.end_quiet(at(150)), Some(secs(50)));
         assert_eq!(clock.stuck_at(STUCK), at(170));
-        assert_eq!(clock.lease_end(), at(350));
+        assert_eq!(clock.lease_end(), at(500));
         assert_eq!(clock.end_quiet(at(160)), None);
+        // The next one counts from the lease itself: promises do not add up.
+        clock.begin_quiet(at(200), secs(200), BUDGET).unwrap();
+        assert_eq!(clock.lease_end(), at(550));
     }
 
     #[test]

@@ -1,0 +1,155 @@
+//! A manager machine with a shell that costs nothing: events are dropped once counted, and are durable at once.
+
+use std::time::Duration;
+
+use onward_core::effect::{Effect, Effects};
+use onward_core::fence::Term;
+use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use onward_core::input::{Call, Input, Submission};
+use onward_core::job::Draft;
+use onward_core::manager::Manager;
+use onward_core::message::{Beat, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::settings::{Rules, Settings};
+use onward_core::time::{Mono, Now, Wall};
+
+#[derive(Debug)]
+pub struct Machine {
+    pub manager: Manager,
+    pub now: Now,
+    pub events: u64,
+    effects: Effects,
+    /// Claims that were assigned and not yet settled, by session.
+    pub held: Vec<Vec<Claim>>,
+    pub probes: Vec<(SessionId, u32)>,
+    to_archive: Vec<JobId>,
+    pub completed: u64,
+    jobs: u64,
+    result: Bytes,
+}
+
+fn rules() -> Rules {
+    let mut settings = Settings::default();
+    settings.limits.shelves = 10_000_000;
+    settings.check().expect("valid settings")
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        let now = Now { mono: Mono::from_ms(1_000), wall: Wall::from_ms(1_800_000_000_000) };
+        let mut machine = Self {
+            manager: Manager::new(rules(), 1, now),
+            now,
+            events: 0,
+            effects: Effects::default(),
+            held: Vec::new(),
+            probes: Vec::new(),
+            to_archive: Vec::new(),
+            completed: 0,
+            jobs: 0,
+            result: Bytes::from(*b"{\"ok\":true}"),
+        };
+        machine.feed(Input::SeatTaken { term: Term::new(1) });
+        machine
+    }
+
+    pub fn feed(&mut self, input: Input) {
+        self.manager.step(self.now, input, &mut self.effects);
+        let mut confirm = false;
+        for waiting in self.effects.list.drain(..) {
+            match waiting.effect {
+                Effect::Send { session, message: ToWorker::Assign(assignment) } => {
+                    self.held[session.0 as usize].push(assignment.claim);
+                }
+                Effect::Send { session, message: ToWorker::Probe { probe } } => self.probes.push((session, probe)),
+                Effect::Archive { job } => self.to_archive.push(job),
+                Effect::ConfirmSeat => confirm = true,
+                _ => {}
+            }
+        }
+        if !self.effects.events.is_empty() {
+            self.events += self.effects.events.len() as u64;
+            self.effects.events.clear();
+            self.feed(Input::Durable { seq: Seq(self.events) });
+        }
+        if confirm {
+            self.feed(Input::SeatConfirmed { term: Term::new(1) });
+            self.feed(Input::Drained);
+        }
+    }
+
+    /// Moves the clock and wakes the machine as often as it asks.
+    pub fn advance(&mut self, span: Duration) {
+        let end = self.now.mono + span;
+        while let Some((at, _)) = self.manager.next_wakeup() {
+            if at > end {
+                break;
+            }
+            let step = at.since(self.now.mono);
+            self.now = Now { mono: at, wall: self.now.wall + step };
+            self.feed(Input::Wake);
+        }
+        let step = end.since(self.now.mono);
+        self.now = Now { mono: end, wall: self.now.wall + step };
+    }
+
+    pub fn worker(&mut self, id: String, slots: u32, kinds: &[Name]) {
+        let session = SessionId(self.held.len() as u64);
+        self.held.push(Vec::new());
+        let hello = Hello {
+            worker: WorkerId::new(id).expect("valid"),
+            incarnation: Incarnation::new(format!("{:016x}", session.0)).expect("valid"),
+            subscription: Subscription { queues: vec![Name::new("default").expect("valid")], kinds: kinds.to_vec() },
+            slots,
+            holding: Vec::new(),
+        };
+        self.feed(Input::Session { session, message: FromWorker::Hello(hello) });
+    }
+
+    pub fn submit(&mut self, drafts: impl Iterator<Item = Draft>) {
+        let submissions: Vec<Submission> = drafts
+            .map(|draft| {
+                self.jobs += 1;
+                // Job numbers as ids with the spread of real ones.
+                let random = u128::from(self.jobs.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                Submission { id: JobId::v7(self.now.wall, random), draft }
+            })
+            .collect();
+        self.feed(Input::Call { request: RequestId(self.jobs), call: Call::Submit(submissions) });
+    }
+
+    /// Every worker beats once for what it holds, then reports it as done. Returns how many were.
+    pub fn work(&mut self) -> u64 {
+        let mut done = 0;
+        for at in 0..self.held.len() {
+            let session = SessionId(at as u64);
+            let claims = std::mem::take(&mut self.held[at]);
+            if claims.is_empty() {
+                continue;
+            }
+            done += claims.len() as u64;
+            let beats = claims.iter().map(|claim| Beat::plain(*claim)).collect();
+            self.feed(Input::Session { session, message: FromWorker::Beats(beats) });
+            let result = self.result.clone();
+            let settled = claims
+                .iter()
+                .map(|claim| Settlement { claim: *claim, report: Report::Succeed { result: result.clone() } })
+                .collect();
+            self.feed(Input::Session { session, message: FromWorker::Settle(settled) });
+        }
+        self.completed += done;
+        done
+    }
+
+    pub fn archive(&mut self) {
+        if !self.to_archive.is_empty() {
+            let jobs = std::mem::take(&mut self.to_archive);
+            self.feed(Input::Archived { jobs });
+        }
+    }
+
+    pub fn answer_probes(&mut self) {
+        for (session, probe) in std::mem::take(&mut self.probes) {
+            self.feed(Input::Session { session, message: FromWorker::ProbeAnswer { probe } });
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The runs.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use onward_core::ids::{Bytes, Name, SessionId};
+use onward_core::input::Input;
+use onward_core::job::{Draft, WorkflowDraft};
+use onward_core::message::FromWorker;
+
+use crate::Figure;
+use crate::allocation::live_bytes;
+use crate::machine::Machine;
+
+const IN_FLIGHT: usize = 64;
+
+pub fn all(quick: bool, mut stage: impl FnMut(&str)) -> Vec<Figure> {
+    let (rounds, jobs) = if quick { (3, 200_000) } else { (5, 1_000_000) };
+    let mut figures = Vec::new();
+    stage("cycles");
+    figures.push(cycles(rounds, jobs));
+    stage("cost per job against the backlog");
+    figures.extend(backlog(rounds, if quick { 100_000 } else { 400_000 }));
+    stage("tracked workers");
+    figures.extend(workers(rounds));
+    figures
+}
+
+fn median(mut values: Vec<f64>) -> (f64, Option<(f64, f64)>) {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 2], Some((values[0], values[values.len() - 1])))
+}
+
+fn payload() -> Bytes {
+    Bytes::from([b'x'; 100])
+}
+
+/// Submit, assign, beat, succeed, archive, with 64 in flight.
+fn cycles(rounds: usize, jobs: u64) -> Figure {
+    let kind = Name::new("resize").expect("valid");
+    let rates = (0..rounds).map(|_| {
+        let mut machine = Machine::new();
+        for worker in 0..8 {
+            machine.worker(format!("worker-{worker}"), (IN_FLIGHT / 8) as u32, std::slice::from_ref(&kind));
+        }
+        let payload = payload();
+        let begun = Instant::now();
+        while machine.completed < jobs {
+            machine.submit((0..IN_FLIGHT).map(|_| Draft::of_kind("resize", payload.clone())));
+            machine.work();
+            machine.archive();
+        }
+        machine.completed as f64 / begun.elapsed().as_secs_f64()
+    });
+    let (value, spread) = median(rates.collect());
+    Figure {
+        what: "submit→assign→beat→succeed cycles",
+        value: value / 1e3,
+        unit: "k jobs/s",
+        wanted: 400.0,
+        more: true,
+        spread: spread.map(|(low, high)| (low / 1e3, high / 1e3)),
+    }
+}
+
+/// 100 kinds, 3 priorities, 1,000 limit keys; 10 % delayed, 20 % of the workflows waiting for another.
+struct Mix {
+    kinds: Vec<String>,
+    keys: Vec<std::sync::Arc<str>>,
+    payload: Bytes,
+    n: u64,
+}
+
+impl Mix {
+    fn new() -> Self {
+        Self {
+            kinds: (0..100).map(|kind| format!("kind-{kind}")).collect(),
+            keys: (0..1_000).map(|key| format!("key-{key}").into()).collect(),
+            payload: payload(),
+            n: 0,
+        }
+    }
+
+    fn names(&self) -> Vec<Name> {
+        self.kinds.iter().map(|kind| Name::new(kind.as_str()).expect("valid")).collect()
+    }
+
+    fn next(&mut self, may_delay: bool) -> Draft {
+        self.n += 1;
+        // A fixed shuffle, so that kinds, priorities and keys do not march in step.
+        let roll = self.n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        let kind = &self.kinds[(roll % 100) as usize];
+        let mut draft = Draft::of_kind(kind, self.payload.clone());
+        draft.priority = (roll / 100 % 3) as i32 * 10;
+        draft.limits.push((self.keys[(roll / 300 % 1_000) as usize].clone(), 100));
+        if may_delay && roll / 300_000 % 10 == 0 {
+            draft.delay = Some(Duration::from_secs(20 * 3600));
+        } else if roll / 3_000_000 % 4 == 0 {
+            // One job in four has a second workflow that waits for the first: a fifth of all workflows.
+            draft.workflows[0].name = Some("first".into());
+            draft.workflows.push(WorkflowDraft {
+                name: Some("second".into()),
+                kind: kind.as_str().into(),
+                payload: self.payload.clone(),
+                after: vec!["first".into()],
+                ..WorkflowDraft::default()
+            });
+        }
+        draft
+    }
+}
+
+/// The same work with 10k and with 1M jobs queued behind it.
+fn backlog(rounds: usize, jobs: u64) -> Vec<Figure> {
+    let mut costs = [Vec::new(), Vec::new()];
+    let mut ratios = Vec::new();
+    let mut bytes_per_job = 0.0;
+    for _ in 0..rounds {
+        let mut pair = [0.0; 2];
+        for (at, queued) in [(0, 10_000u64), (1, 1_000_000)] {
+            let mut mix = Mix::new();
+            let before = live_bytes();
+            let mut machine = Machine::new();
+            for _ in 0..queued / 1_000 {
+                machine.submit((0..1_000).map(|_| mix.next(true)));
+            }
+            bytes_per_job = (live_bytes() - before) as f64 / queued as f64;
+            for worker in 0..8 {
+                machine.worker(format!("worker-{worker}"), (IN_FLIGHT / 8) as u32, &mix.names());
+            }
+            // A round to warm up, then the measured ones.
+            for measured in [false, true] {
+                let (begun, goal) = (Instant::now(), machine.completed + if measured { jobs } else { jobs / 10 });
+                let from = machine.completed;
+                while machine.completed < goal {
+                    machine.submit((0..51).map(|_| mix.next(false)));
+                    machine.work();
+                    machine.archive();
+                }
+                pair[at] = begun.elapsed().as_secs_f64() * 1e9 / (machine.completed - from) as f64;
+            }
+            costs[at].push(pair[at]);
+        }
+        ratios.push(pair[1] / pair[0]);
+    }
+    let [small, large] = costs;
+    let (small, small_spread) = median(small);
+    let (large, large_spread) = median(large);
+    let (ratio, ratio_spread) = median(ratios);
+    vec![
+        Figure {
+            what: "cost per workflow at 10k queued, mixed",
+            value: small,
+            unit: "ns",
+            wanted: 2_500.0,
+            more: false,
+            spread: small_spread,
+        },
+        Figure {
+            what: "cost per workflow at 1M queued, mixed",
+            value: large,
+            unit: "ns",
+            wanted: 2_500.0,
+            more: false,
+            spread: large_spread,
+        },
+        Figure {
+            what: "cost at 1M queued over cost at 10k",
+            value: ratio,
+            unit: "×",
+            wanted: 1.1,
+            more: false,
+            spread: ratio_spread,
+        },
+        Figure {
+            what: "memory per queued job, 100-byte payload, mixed",
+            value: bytes_per_job,
+            unit: "bytes",
+            wanted: 1_024.0,
+            more: false,
+            spread: None,
+        },
+    ]
+}
+
+/// A million sessions, probed as usual, with 10,000 changes of capacity a second on top.
+fn workers(rounds: usize) -> Vec<Figure> {
+    const WORKERS: usize = 1_000_000;
+    let kind = Name::new("resize").expect("valid");
+    let before = live_bytes();
+    let mut machine = Machine::new();
+    for worker in 0..WORKERS {
+        machine.worker(format!("worker-{worker:07}"), 4, std::slice::from_ref(&kind));
+        if worker % 100_000 == 99_999 {
+            // Hellos of a real fleet do not all come in one millisecond.
+            machine.advance(Duration::from_millis(900));
+        }
+    }
+    // The bench's own books of a session are not the machine's.
+    let books = machine.held.capacity() * std::mem::size_of::<Vec<onward_core::ids::Claim>>();
+    let bytes = (live_bytes() - before - books) as f64 / WORKERS as f64;
+    let mut shares = Vec::new();
+    let mut probe_shares = Vec::new();
+    let mut all = Vec::new();
+    for round in 0..rounds {
+        let mut changes = Duration::ZERO;
+        let mut probes = Duration::ZERO;
+        for tick in 0..100u64 {
+            let begun = Instant::now();
+            for change in 0..1_000u64 {
+                let worker = (tick * 1_000 + change).wrapping_mul(7_919) % WORKERS as u64;
+                let message = FromWorker::Capacity { slots: (change % 5) as u32, accepting: true };
+                machine.feed(Input::Session { session: SessionId(worker), message });
+            }
+            changes += begun.elapsed();
+            let begun = Instant::now();
+            machine.advance(Duration::from_millis(100));
+            machine.answer_probes();
+            probes += begun.elapsed();
+        }
+        // Ten simulated seconds.
+        shares.push(changes.as_secs_f64() * 10.0);
+        probe_shares.push(probes.as_secs_f64() * 10.0);
+        let begun = Instant::now();
+        black_box(machine.manager.judge_all().map(|verdict| verdict as usize + round).sum::<usize>());
+        all.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    let (share, share_spread) = median(shares);
+    let (probe_share, probe_spread) = median(probe_shares);
+    let (judged, judged_spread) = median(all);
+    vec![
+        Figure {
+            what: "1M workers: 10k changes/s judged, share of a core",
+            value: share,
+            unit: "%",
+            wanted: 10.0,
+            more: false,
+            spread: share_spread,
+        },
+        Figure {
+            what: "1M workers: 100k probes/s and answers, share of a core",
+            value: probe_share,
+            unit: "%",
+            wanted: 50.0,
+            more: false,
+            spread: probe_spread,
+        },
+        Figure {
+            what: "1M workers: all judged",
+            value: judged,
+            unit: "ms",
+            wanted: 100.0,
+            more: false,
+            spread: judged_spread,
+        },
+        Figure {
+            what: "memory per tracked idle worker",
+            value: bytes,
+            unit: "bytes",
+            wanted: 300.0,
+            more: false,
+            spread: None,
+        },
+    ]
+}

@@ -1,0 +1,163 @@
+//! What must never happen, checked after every step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onward_core::effect::{Answer, Effect, Waiting};
+use onward_core::event::{Event, Stamped, Then};
+use onward_core::fence::AttemptFence;
+use onward_core::ids::{Claim, JobId};
+use onward_core::job::Ending;
+use onward_core::manager::Manager;
+use onward_core::message::{BeatAnswer, SettleAnswer, ToWorker};
+use onward_core::time::Mono;
+
+type Workflow = (JobId, u16);
+
+/// What the log says so far, read independently of the machine.
+#[derive(Default)]
+pub struct Witness {
+    fences: BTreeMap<Workflow, AttemptFence>,
+    /// Attempts whose end was reported by their holder and accepted.
+    reported: BTreeSet<Claim>,
+    terminal: BTreeMap<Workflow, AttemptFence>,
+    archived: BTreeSet<JobId>,
+    stamps: Vec<u64>,
+}
+
+impl Witness {
+    pub fn read<'a>(log: impl IntoIterator<Item = &'a Stamped>) -> Self {
+        let mut witness = Self::default();
+        for stamped in log {
+            witness.note(stamped);
+        }
+        witness
+    }
+
+    pub fn note(&mut self, stamped: &Stamped) {
+        let at = stamped.at.as_ms();
+        assert!(self.stamps.last().is_none_or(|last| *last <= at), "log time went back");
+        self.stamps.push(at);
+        match &stamped.event {
+            Event::HandedOut(handed) => {
+                let key = (handed.workflow.job, handed.workflow.workflow);
+                assert!(!self.terminal.contains_key(&key), "an ended workflow was handed out");
+                let before = self.fences.insert(key, handed.fence);
+                assert!(before.is_none_or(|before| before < handed.fence), "a fence did not rise");
+            }
+            Event::AttemptEnded { claim, ending, then } => {
+                let key = (claim.job, claim.workflow);
+                assert_eq!(self.fences.get(&key), Some(&claim.fence), "a stale attempt was ended");
+                if ending.is_reported() {
+                    self.reported.insert(*claim);
+                }
+                if matches!(then, Then::Succeeded | Then::Failed | Then::TimedOut | Then::Cancelled) {
+                    let before = self.terminal.insert(key, claim.fence);
+                    assert_eq!(before, None, "two outcomes for one workflow");
+                }
+                if matches!(ending, Ending::Succeeded { .. }) {
+                    assert_eq!(*then, Then::Succeeded, "a success was not kept");
+                }
+            }
+            Event::JobsArchived { jobs } => self.archived.extend(jobs),
+            _ => {}
+        }
+    }
+
+    /// Looks at what a step wants to say, with what the log knew before and after it.
+    pub fn check_effects(&self, effects: &[Waiting]) {
+        for waiting in effects {
+            match &waiting.effect {
+                Effect::Send { message: ToWorker::BeatAnswers(answers), .. } => self.check_beats(answers),
+                Effect::Reply { answer: Ok(Answer::Beats(answers)), .. } => self.check_beats(answers),
+                Effect::Send { message: ToWorker::SettleAnswers(answers), .. } => self.check_settled(answers),
+                Effect::Reply { answer: Ok(Answer::Settled(answers)), .. } => self.check_settled(answers),
+                _ => {}
+            }
+        }
+    }
+
+    fn check_beats(&self, answers: &[BeatAnswer]) {
+        for BeatAnswer { claim, answer } in answers {
+            if answer.is_ok() {
+                let newest = self.fences.get(&(claim.job, claim.workflow));
+                assert_eq!(newest, Some(&claim.fence), "a beat under a stale fence was accepted");
+            }
+        }
+    }
+
+    fn check_settled(&self, answers: &[SettleAnswer]) {
+        for SettleAnswer { claim, answer } in answers {
+            if answer.is_ok() {
+                assert!(self.reported.contains(claim), "an outcome was accepted that the log does not have");
+            }
+        }
+    }
+
+    pub fn check_acknowledged(&self, acknowledged: &BTreeSet<JobId>, manager: &Manager) {
+        for job in acknowledged {
+            let known = manager.state().find(*job).is_some() || self.archived.contains(job);
+            assert!(known, "acknowledged job {job} was lost");
+        }
+    }
+}
+
+/// Leases as they were after the step before, to see that none shrinks.
+#[derive(Default)]
+pub struct Leases(BTreeMap<Claim, Mono>);
+
+impl Leases {
+    pub fn check(&mut self, manager: &Manager, now: Mono) {
+        let mut current = BTreeMap::new();
+        for (_, job) in manager.state().jobs() {
+            let view = manager.job(job.id).expect("it is there");
+            for attempt in view.workflows.iter().filter_map(|workflow| workflow.running.as_ref()) {
+                let end = now + attempt.lease_remaining;
+                if let Some(before) = self.0.get(&attempt.claim)
+                    && *before > now
+                {
+                    assert!(end >= *before, "the lease of {:?} shrank from {before:?} to {end:?}", attempt.claim);
+                }
+                current.insert(attempt.claim, end);
+            }
+        }
+        self.0 = current;
+    }
+
+    pub fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Bounds that hold in every state.
+pub fn check_bounds(manager: &Manager) {
+    let state = manager.state();
+    let mut running: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
+    for (key, job) in state.jobs() {
+        let view = manager.job(job.id).expect("it is there");
+        if let (Some(started), Some(deadline)) = (view.started_at, view.deadline) {
+            let most = job.spec.timeout + job.spec.max_extension;
+            assert!(deadline <= started + most, "a job was extended past its bound");
+        }
+        let open = view.workflows.iter().filter(|workflow| !workflow.state.is_terminal()).count();
+        assert_eq!(open, usize::from(job.open), "open workflows are counted wrongly");
+        assert_eq!(state.job_state(key).is_terminal(), view.ended_at.is_some());
+        for workflow in view.workflows.iter().filter(|workflow| workflow.state.is_held()) {
+            assert!(workflow.counted <= job.spec.retry.max_attempts, "more attempts than allowed");
+            for limit in &job.spec.limits {
+                let entry = running.entry(limit.key.as_str()).or_insert((0, limit.max));
+                entry.0 += 1;
+            }
+        }
+    }
+    for (key, (count, max)) in running {
+        assert!(count <= max, "{count} workflows run under key {key}, which allows {max}");
+    }
+    for (_, attempt) in state.attempts() {
+        assert!(attempt.grants <= 5, "an attempt got more than five grants");
+        assert!(attempt.quiet_used <= manager.rules().quiet_budget, "the quiet budget was overdrawn");
+    }
+    for worker in manager.workers() {
+        assert!(!worker.connected || worker.evicted || worker.free + worker.held <= worker.slots.max(worker.held));
+        assert!(!(worker.probation && worker.held > 1 && worker.free > 0), "probation allows one at a time");
+    }
+}
