@@ -74,6 +74,10 @@ impl Dispatch {
 
     /// Moves the head of a shelf under the key that has no room for it.
     pub(super) fn park(&mut self, workflow: WorkflowKey, key: u32) {
+        #[cfg(test)]
+        {
+            self.parks += 1;
+        }
         let Entry { shelf, key: let_go_by, order, .. } = self.entries[workflow as usize];
         let turn = self.unplace(workflow);
         let parked = self.keys[key].parked.entry(shelf).or_insert(Parked { line: Line::EMPTY, let_go: NO_KEY });

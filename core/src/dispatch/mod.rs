@@ -80,6 +80,9 @@ pub struct Dispatch {
     group_ids: HashTable<u32>,
     seats: Vec<Seat>,
     dirty: Vec<GroupKey>,
+    /// How many heads turned out to be blocked.
+    #[cfg(test)]
+    parks: u64,
 }
 
 /// Where one workflow is, as far as dispatch cares.
@@ -132,6 +135,8 @@ impl Dispatch {
             group_ids: HashTable::new(),
             seats: Vec::new(),
             dirty: Vec::new(),
+            #[cfg(test)]
+            parks: 0,
         }
     }
 
