@@ -4,8 +4,11 @@
 //! room may be gone before the second gets its turn. Whoever was let go and then leaves its shelf (handed out,
 //! cancelled, parked under another key) hands the turn on to the next of its shelf.
 //!
+//! What is parked costs nothing until its key has room. A backlog in which every workflow names the same two keys is
+//! the exception: where one key has room and the other is full, all of it moves from the first to the second.
+//!
 //! Workflows that name one key with different bounds are each judged by their own; behind a parked one with a lower
-//! bound they keep their turn.
+//! bound they keep their turn, until that one is gone.
 
 use core::hash::BuildHasher;
 use std::collections::BTreeMap;
@@ -13,7 +16,7 @@ use std::collections::BTreeMap;
 use crate::ids::Name;
 use crate::state::{NO_KEY, WorkflowKey};
 
-use super::{Dispatch, Entry, List, Place};
+use super::{Dispatch, Entry, Line, Place};
 
 #[derive(Debug)]
 pub(super) struct LimitKey {
@@ -22,14 +25,15 @@ pub(super) struct LimitKey {
     members: u32,
     /// How many of them are held by workers.
     pub(super) running: u32,
-    parked: BTreeMap<u32, Parked>,
+    /// By shelf.
+    pub(super) parked: BTreeMap<u32, Parked>,
 }
 
 #[derive(Debug)]
-struct Parked {
-    list: List,
-    /// The workflow that was let go and is still on its shelf, or `NO_KEY`.
-    let_go: WorkflowKey,
+pub(super) struct Parked {
+    pub(super) line: Line,
+    /// The workflow that was let go and is still on its shelf, or `NO_KEY`. No turn in the line is lower.
+    pub(super) let_go: WorkflowKey,
 }
 
 impl Dispatch {
@@ -70,26 +74,37 @@ impl Dispatch {
 
     /// Moves the head of a shelf under the key that has no room for it.
     pub(super) fn park(&mut self, workflow: WorkflowKey, key: u32) {
-        let Entry { shelf, key: let_go_by, .. } = self.entries[workflow as usize];
-        let turn = self.unplace(workflow);
-        let parked = self.keys[key].parked.entry(shelf).or_insert(Parked { list: List::EMPTY, let_go: NO_KEY });
-        if let_go_by == key {
-            parked.list.push_front(&mut self.entries, workflow);
-            parked.let_go = NO_KEY;
-        } else {
-            parked.list.push_back(&mut self.entries, workflow);
+        #[cfg(test)]
+        {
+            self.parks += 1;
         }
+        let Entry { shelf, key: let_go_by, order, .. } = self.entries[workflow as usize];
+        let turn = self.unplace(workflow);
+        let parked = self.keys[key].parked.entry(shelf).or_insert(Parked { line: Line::EMPTY, let_go: NO_KEY });
+        parked.line.insert(&mut self.entries, workflow);
         let entry = &mut self.entries[workflow as usize];
         entry.place = Place::Parked;
         entry.key = key;
-        if let_go_by != key {
-            self.offer_next(turn);
+        if let_go_by == key {
+            parked.let_go = NO_KEY;
+            return;
         }
+        // Whoever was let go meanwhile goes back behind this one: else it would be woken first.
+        let later = parked.let_go;
+        if later != NO_KEY && self.entries[later as usize].order > order {
+            parked.let_go = NO_KEY;
+            parked.line.insert_from(&mut self.shelves[shelf].line, &mut self.entries, later);
+            self.entries[later as usize].place = Place::Parked;
+            self.reindex(shelf);
+        }
+        self.offer_next(turn);
     }
 
     pub(super) fn unpark(&mut self, workflow: WorkflowKey, entry: Entry) {
-        let parked = self.keys[entry.key].parked.get_mut(&entry.shelf).expect("a parked workflow is in its key's list");
-        parked.list.remove(&mut self.entries, workflow);
+        let parked = self.keys[entry.key].parked.get_mut(&entry.shelf).expect("a parked workflow is in its key's line");
+        parked.line.remove(&mut self.entries, workflow);
+        // The next one may have a higher bound.
+        self.let_go(entry.key, entry.shelf);
         self.forget_if_idle(entry.key, entry.shelf);
     }
 
@@ -123,30 +138,29 @@ impl Dispatch {
         }
     }
 
-    /// Puts the first workflow parked for `shelf` back at its front, unless one was let go already.
+    /// Puts the first workflow parked for `shelf` back on it, unless one was let go already.
     fn let_go(&mut self, key: u32, shelf: u32) {
         let limit = &mut self.keys[key];
         let Some(parked) = limit.parked.get_mut(&shelf) else { return };
-        if parked.let_go != NO_KEY || parked.list.is_empty() {
+        if parked.let_go != NO_KEY || parked.line.is_empty() {
             return;
         }
-        let first = parked.list.head();
+        let first = parked.line.head(&self.entries);
         let set = self.entries[first as usize].limits;
         let bound = self.limit_sets[set].iter().find(|(known, _)| *known == key).map(|(_, max)| *max);
         if limit.running >= bound.expect("a workflow is parked under a key of its own") {
             return;
         }
-        parked.list.remove(&mut self.entries, first);
         parked.let_go = first;
+        self.shelves[shelf].line.insert_from(&mut parked.line, &mut self.entries, first);
         self.entries[first as usize].place = Place::Shelf;
         self.entries[first as usize].key = key;
-        self.shelves[shelf].list.push_front(&mut self.entries, first);
         self.reindex(shelf);
     }
 
     fn forget_if_idle(&mut self, key: u32, shelf: u32) {
         let parked = &mut self.keys[key].parked;
-        if parked.get(&shelf).is_some_and(|parked| parked.list.is_empty() && parked.let_go == NO_KEY) {
+        if parked.get(&shelf).is_some_and(|parked| parked.line.is_empty() && parked.let_go == NO_KEY) {
             parked.remove(&shelf);
         }
     }

@@ -56,6 +56,12 @@ impl List {
         self.head
     }
 
+    /// `NO_KEY` if empty.
+    #[inline]
+    pub(super) fn tail(&self) -> u32 {
+        self.tail
+    }
+
     pub(super) fn len(&self) -> u32 {
         self.len
     }

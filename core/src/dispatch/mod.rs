@@ -1,7 +1,7 @@
 //! Which workflow goes to which worker, without ever scanning the backlog.
 //!
 //! ```text
-//! workflow ──▶ shelf (queue, kind, priority): a list in order of readiness
+//! workflow ──▶ shelf (queue, kind, priority): a line in order of readiness
 //!                │ head
 //!                ▼
 //! worker  ──▶ group (all workers with the same subscription): the shelves that it may take from, by their heads
@@ -18,6 +18,7 @@
 
 mod groups;
 mod keys;
+mod line;
 mod list;
 mod shelves;
 
@@ -35,6 +36,7 @@ use crate::time::{Wall, span_ms};
 
 use groups::{Group, Seat};
 use keys::LimitKey;
+use line::Line;
 use list::{Links, List};
 use shelves::{Pair, Shelf};
 
@@ -78,6 +80,9 @@ pub struct Dispatch {
     group_ids: HashTable<u32>,
     seats: Vec<Seat>,
     dirty: Vec<GroupKey>,
+    /// How many heads turned out to be blocked.
+    #[cfg(test)]
+    parks: u64,
 }
 
 /// Where one workflow is, as far as dispatch cares.
@@ -130,6 +135,8 @@ impl Dispatch {
             group_ids: HashTable::new(),
             seats: Vec::new(),
             dirty: Vec::new(),
+            #[cfg(test)]
+            parks: 0,
         }
     }
 
@@ -171,12 +178,7 @@ impl Dispatch {
         entry.place = Place::Shelf;
         entry.key = NO_KEY;
         let shelf = entry.shelf;
-        let list = &mut self.shelves[shelf].list;
-        if again {
-            list.push_front(&mut self.entries, workflow);
-        } else {
-            list.push_back(&mut self.entries, workflow);
-        }
+        self.shelves[shelf].line.insert(&mut self.entries, workflow);
         self.reindex(shelf);
     }
 
@@ -216,13 +218,13 @@ impl Dispatch {
         self.release_shelf(entry.shelf);
     }
 
-    /// Takes the workflow off its list. Returns the key and shelf on whose behalf it had been let go.
+    /// Takes the workflow out of its line. Returns the key and shelf on whose behalf it had been let go.
     fn unplace(&mut self, workflow: WorkflowKey) -> Option<(u32, u32)> {
         let entry = self.entries[workflow as usize];
         match entry.place {
             Place::Away => return None,
             Place::Shelf => {
-                self.shelves[entry.shelf].list.remove(&mut self.entries, workflow);
+                self.shelves[entry.shelf].line.remove(&mut self.entries, workflow);
                 self.reindex(entry.shelf);
             }
             Place::Parked => self.unpark(workflow, entry),
@@ -238,7 +240,7 @@ impl Dispatch {
     pub fn pick(&mut self, group: GroupKey, state: &State, now: Wall, budget: &mut u32) -> Option<WorkflowKey> {
         while *budget > 0 {
             let shelf = self.best_shelf(group, state, now)?;
-            let head = self.shelves[shelf].list.head();
+            let head = self.shelves[shelf].line.head(&self.entries);
             match self.full_key(head) {
                 None => return Some(head),
                 Some(key) => {
@@ -256,7 +258,7 @@ impl Dispatch {
         let (priority, (mut best_order, mut best)) = firsts.next()?;
         let Some((next_priority, next)) = firsts.next() else { return Some(best) };
         let effective = |priority: i8, shelf: u32| {
-            let head = self.shelves[shelf].list.head();
+            let head = self.shelves[shelf].line.head(&self.entries);
             self.aging.effective(priority, now.since(state.workflow(head).ready_at))
         };
         let mut best_priority = effective(priority, best);

@@ -4,7 +4,7 @@ use core::hash::BuildHasher;
 
 use crate::ids::Name;
 
-use super::{Dispatch, GroupKey, List};
+use super::{Dispatch, GroupKey, Line};
 
 /// One queue and kind: what subscriptions speak of.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Pair {
 pub(super) struct Shelf {
     pub(super) pair: u32,
     pub(super) priority: i8,
-    pub(super) list: List,
+    pub(super) line: Line,
     /// Workflows that have not ended.
     members: u32,
     /// The head's turn as the groups' indexes have it; `None` if they do not have this shelf.
@@ -84,7 +84,7 @@ impl Dispatch {
             self.shelves[*key].members += 1;
             return *key;
         }
-        let key = self.shelves.insert(Shelf { pair, priority, list: List::EMPTY, members: 1, indexed: None });
+        let key = self.shelves.insert(Shelf { pair, priority, line: Line::EMPTY, members: 1, indexed: None });
         self.pairs[pair].shelves.push((priority, key));
         key
     }
@@ -104,7 +104,7 @@ impl Dispatch {
     pub(super) fn reindex(&mut self, key: u32) {
         let shelf = &mut self.shelves[key];
         let pair = &self.pairs[shelf.pair];
-        let wanted = match shelf.list.head() {
+        let wanted = match shelf.line.head(&self.entries) {
             crate::state::NO_KEY => None,
             _ if pair.paused => None,
             head => Some(self.entries[head as usize].order),
@@ -147,7 +147,7 @@ impl Dispatch {
             queue: &pair.queue,
             kind: &pair.kind,
             paused: pair.paused,
-            ready: pair.shelves.iter().map(|(_, shelf)| u64::from(self.shelves[*shelf].list.len())).sum(),
+            ready: pair.shelves.iter().map(|(_, shelf)| self.shelves[*shelf].line.len() as u64).sum(),
             capable: !pair.groups.is_empty(),
         })
     }
