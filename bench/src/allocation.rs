@@ -36,4 +36,3 @@ unsafe impl GlobalAlloc for Counting {
 pub fn live_bytes() -> usize {
     LIVE_BYTES.load(Ordering::Relaxed)
 }
-

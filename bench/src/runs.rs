@@ -93,9 +93,9 @@ impl Mix {
         let mut draft = Draft::of_kind(kind, self.payload.clone());
         draft.priority = (roll / 100 % 3) as i32 * 10;
         draft.limits.push((self.keys[(roll / 300 % 1_000) as usize].clone(), 100));
-        if may_delay && roll / 300_000 % 10 == 0 {
+        if may_delay && (roll / 300_000).is_multiple_of(10) {
             draft.delay = Some(Duration::from_secs(20 * 3600));
-        } else if roll / 3_000_000 % 4 == 0 {
+        } else if (roll / 3_000_000).is_multiple_of(4) {
             // One job in four has a second workflow that waits for the first: a fifth of all workflows.
             draft.workflows[0].name = Some("first".into());
             draft.workflows.push(WorkflowDraft {
