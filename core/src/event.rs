@@ -35,10 +35,10 @@ pub enum Event {
     TermBegan {
         term: Term,
     },
-    JobSubmitted(Box<JobSubmitted>),
+    JobSubmitted(JobSubmitted),
     /// The delay of a workflow is over.
     WorkflowDue(WorkflowRef),
-    HandedOut(Box<HandedOut>),
+    HandedOut(HandedOut),
     /// An attempt ended, and what becomes of its workflow.
     AttemptEnded {
         claim: Claim,

@@ -1,4 +1,23 @@
 //! Everything that Onward decides, and nothing that it does.
+//!
+//! This crate holds the rules of one datacenter and the machine that composes them. It knows no clock, no socket, no
+//! file and no global randomness: time and seeds come in as arguments, so the same code runs in production, in unit
+//! tests with injected time and in a simulator, and the same inputs always give the same outputs.
+//!
+//! Read it in the order in which data flows:
+//!
+//! 1. [`time`], [`ids`], [`fence`], [`limits`], [`settings`]: the vocabulary. Clocks that cannot be mixed, tokens that
+//!    cannot be compared with each other, a bound on everything that grows.
+//! 2. [`job`]: what a client may ask for, how it is checked, and the one function that moves a workflow's state.
+//! 3. The small rules, each with one home: [`beat`] (beat, watermark, quiet section), [`lease`], [`grant`],
+//!    [`timeout`], [`backoff`], [`health`] (three signals, verdict, hold, datacenter, overload, loops).
+//! 4. [`input`], [`message`], [`event`], [`effect`], [`refusal`]: closed lists of what comes in, what is said to
+//!    workers, what is written down, what is to be done, and how a caller is told no.
+//! 5. [`state`]: the persisted truth, a fold over events. [`dispatch`]: who gets what, by heads instead of by search.
+//! 6. [`manager`]: the machine. `step(now, input, &mut effects)`, `next_wakeup()`, `apply(event)`.
+//!
+//! [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1).
+
 pub mod backoff;
 pub mod beat;
 pub mod dispatch;
@@ -21,3 +40,8 @@ pub mod state;
 pub mod time;
 pub mod timeout;
 pub mod wheel;
+
+/// The README's example runs as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -54,7 +54,7 @@ pub enum ToWorker {
     },
     /// The session is of no use; the worker must not come back as this incarnation.
     Rejected(Refusal),
-    Assign(Box<Assignment>),
+    Assign(Assignment),
     BeatAnswers(Vec<BeatAnswer>),
     SettleAnswers(Vec<SettleAnswer>),
     ExtensionAnswer(ExtensionAnswer),

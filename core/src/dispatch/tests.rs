@@ -122,7 +122,7 @@ impl World {
         self.ids += 1;
         let id = JobId::from_u128(self.ids);
         let submitted = JobSubmitted { id, spec: spec.clone(), fingerprint: None, retry_of: None };
-        self.happen(Event::JobSubmitted(Box::new(submitted)));
+        self.happen(Event::JobSubmitted(submitted));
         self.changes.workflows[0].0
     }
 
@@ -133,14 +133,14 @@ impl World {
 
     fn hand_out(&mut self, key: WorkflowKey) -> AttemptKey {
         let handout = self.state.workflow(key).handouts + 1;
-        self.happen(Event::HandedOut(Box::new(HandedOut {
+        self.happen(Event::HandedOut(HandedOut {
             workflow: self.reference(key),
             fence: AttemptFence::new(Term::new(1), handout).expect("tests hand out seldom"),
             worker: WorkerId::new("worker").expect("a good name"),
             incarnation: Incarnation::new("1").expect("a good name"),
             lease: STEP,
             via: Via::Session,
-        })));
+        }));
         self.state.workflow(key).attempt
     }
 
@@ -196,7 +196,7 @@ impl World {
     }
 
     fn pick(&mut self, group: GroupKey) -> Option<WorkflowKey> {
-        self.dispatch.pick(group, &self.state, self.now)
+        self.dispatch.pick(group, &self.state, self.now, &mut u32::MAX.clone())
     }
 
     /// Hands out everything that a group may take, and says what it was.

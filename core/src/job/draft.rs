@@ -112,6 +112,7 @@ impl fmt::Display for Invalid {
 /// Defaults that a draft is completed with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobDefaults {
+    pub queue: Name,
     pub timeout: Duration,
     pub stuck_after: Duration,
     pub retry: Retry,
@@ -119,7 +120,7 @@ pub struct JobDefaults {
 
 impl Default for JobDefaults {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(24 * 3600), stuck_after: Duration::from_secs(120), retry: Retry::default() }
+        Self { queue: Name::new(DEFAULT_QUEUE).expect("a valid name"), timeout: Duration::from_secs(24 * 3600), stuck_after: Duration::from_secs(120), retry: Retry::default() }
     }
 }
 
@@ -157,7 +158,7 @@ pub fn check(draft: Draft, limits: &Limits, defaults: &JobDefaults) -> Result<Jo
     Ok(JobSpec {
         queue: match draft.queue {
             Some(queue) => name("queue", queue)?,
-            None => Name::new(DEFAULT_QUEUE).expect("the default queue has a valid name"),
+            None => defaults.queue.clone(),
         },
         workflows: check_workflows(draft.workflows, limits)?,
         limits: check_limits(draft.limits, limits)?,
@@ -256,7 +257,9 @@ fn check_workflows(drafts: Vec<WorkflowDraft>, limits: &Limits) -> Result<Box<[W
     }
     let checked: Box<[WorkflowSpec]> =
         drafts.into_iter().map(|draft| check_workflow(draft, &index_of, limits)).collect::<Result<_, _>>()?;
-    refuse_cycles(&checked)?;
+    if checked.iter().any(|workflow| !workflow.after.is_empty()) {
+        refuse_cycles(&checked)?;
+    }
     Ok(checked)
 }
 
@@ -291,7 +294,7 @@ fn check_workflow(
 /// Takes away workflows without open predecessors until none is left; what cannot be taken away is on a cycle or behind one.
 fn refuse_cycles(workflows: &[WorkflowSpec]) -> Result<(), Invalid> {
     let mut open: Vec<usize> = workflows.iter().map(|workflow| workflow.after.len()).collect();
-    let mut dependents: Vec<Vec<u16>> = vec![Vec::new(); if workflows.len() > 1 { workflows.len() } else { 1 }];
+    let mut dependents: Vec<Vec<u16>> = vec![Vec::new(); workflows.len()];
     for (index, workflow) in workflows.iter().enumerate() {
         for before in &workflow.after {
             dependents[usize::from(*before)].push(index as u16);

@@ -77,12 +77,12 @@ impl Manager {
             via,
         };
         self.handing_to = worker;
-        self.emit(Event::HandedOut(Box::new(handed)), fx);
+        self.emit(Event::HandedOut(handed), fx);
         self.handing_to = NO_KEY;
         self.undurable_handouts.push_back(self.state.seq());
         let assignment = self.assignment(self.state.workflow(key).attempt, lease);
         match &self.workers.at(worker).link {
-            Link::Session { session, .. } => self.send(*session, ToWorker::Assign(Box::new(assignment)), fx),
+            Link::Session { session, .. } => self.send(*session, ToWorker::Assign(assignment), fx),
             Link::Http { poll, .. } => self.hand_to_poll(*poll, assignment),
             Link::Expected => unreachable!("a worker that was not heard of has no room"),
         }

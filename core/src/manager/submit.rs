@@ -98,7 +98,7 @@ impl Manager {
         retry_of: Option<RetryOf>,
         fx: &mut Effects,
     ) {
-        self.emit(Event::JobSubmitted(Box::new(JobSubmitted { id, spec, fingerprint, retry_of })), fx);
+        self.emit(Event::JobSubmitted(JobSubmitted { id, spec, fingerprint, retry_of }), fx);
     }
 
     /// A new job like one that has ended. Safe to repeat: the same request gives the same job.

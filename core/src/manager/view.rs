@@ -42,6 +42,7 @@ pub struct WorkflowView {
     /// Why it is not running although it could.
     pub blocked: Option<&'static str>,
     pub running: Option<AttemptView>,
+    /// The newest first.
     pub ended: Vec<EndedAttempt>,
 }
 
@@ -129,7 +130,7 @@ impl Manager {
             due_at: (workflow.state == WorkflowState::Delayed).then_some(workflow.due_at),
             blocked,
             running: workflow.state.is_held().then(|| self.attempt_view(workflow.attempt)).flatten(),
-            ended: workflow.past.as_ref().map_or(Vec::new(), |past| past.attempts.clone()),
+            ended: workflow.past.as_ref().map_or(Vec::new(), |past| past.attempts().cloned().collect()),
         }
     }
 

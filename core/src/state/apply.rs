@@ -258,7 +258,7 @@ impl State {
             self.record(at, job, fact);
         }
         if matches!(ending, Ending::Succeeded { .. }) && !self.workers.is_empty() {
-            let ended = self.workflows[key].past.as_ref().and_then(|past| past.attempts.last());
+            let ended = self.workflows[key].past.as_ref().and_then(|past| past.last());
             let worker = ended.expect("the attempt just ended").worker.clone();
             self.with_worker(&worker, |record| record.grants = 0);
         }
@@ -295,12 +295,7 @@ impl State {
         }
         let number = workflow.handouts;
         let job = workflow.job;
-        let past = self.past(key);
-        if past.attempts.len() == ATTEMPTS_KEPT {
-            past.attempts.remove(0);
-            past.dropped += 1;
-        }
-        past.attempts.push(EndedAttempt {
+        self.past(key).push(EndedAttempt {
             number,
             fence: ended.fence,
             worker: ended.worker,
@@ -444,7 +439,7 @@ impl State {
     fn mark_refused(&mut self, claim: &Claim, refusal: RefusalKind) {
         let key = self.workflow_of(claim).expect("refusals are logged for known workflows");
         let past = self.workflows[key].past.as_mut().expect("refusals are logged for ended attempts");
-        if let Some(ended) = past.attempts.iter_mut().find(|ended| ended.fence == claim.fence) {
+        if let Some(ended) = past.find_mut(claim.fence) {
             ended.refused |= 1 << refusal as u32;
         }
     }

@@ -8,6 +8,7 @@ mod apply;
 mod dump;
 mod records;
 
+use core::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
@@ -38,6 +39,8 @@ pub struct State {
     seq: Seq,
     jobs: Pages<Job>,
     job_ids: HashTable<JobKey>,
+    /// Found last. Most look-ups in a row are about one job.
+    found: Cell<JobKey>,
     workflows: Pages<Workflow>,
     attempts: Pages<Attempt>,
     unique: HashMap<Name, JobKey, FixedState>,
@@ -82,6 +85,7 @@ impl State {
             seq: Seq::default(),
             jobs: Pages::new(),
             job_ids: HashTable::new(),
+            found: Cell::new(NO_KEY),
             workflows: Pages::new(),
             attempts: Pages::new(),
             unique: HashMap::with_hasher(hasher.clone()),
@@ -116,7 +120,13 @@ impl State {
     }
 
     pub fn find(&self, id: JobId) -> Option<JobKey> {
-        self.job_ids.find(hash_id(id), |key| self.jobs[*key].id == id).copied()
+        let last = self.found.get();
+        if self.jobs.get(last).is_some_and(|job| job.id == id) {
+            return Some(last);
+        }
+        let key = self.job_ids.find(hash_id(id), |key| self.jobs[*key].id == id).copied()?;
+        self.found.set(key);
+        Some(key)
     }
 
     #[inline]
@@ -183,12 +193,12 @@ impl State {
     /// The ended attempt with this fence, if it is still kept.
     pub fn ended_attempt(&self, claim: &Claim) -> Option<&EndedAttempt> {
         let workflow = &self.workflows[self.workflow_of(claim)?];
-        workflow.past.as_ref()?.attempts.iter().rev().find(|ended| ended.fence == claim.fence)
+        workflow.past.as_ref()?.attempts().find(|ended| ended.fence == claim.fence)
     }
 
     /// The result of a workflow that succeeded.
     pub fn result(&self, key: WorkflowKey) -> Option<&crate::ids::Bytes> {
-        match &self.workflows[key].past.as_ref()?.attempts.last()?.ending {
+        match &self.workflows[key].past.as_ref()?.last()?.ending {
             Ending::Succeeded { result } => Some(result),
             _ => None,
         }

@@ -107,13 +107,40 @@ pub struct Workflow {
     pub past: Option<Box<Past>>,
 }
 
-/// What a workflow has once it was handed out.
+/// What a workflow has once it was handed out. Most have one attempt, which needs no list.
 #[derive(Debug, Default)]
 pub struct Past {
-    /// The newest of the attempts that ended, oldest first.
-    pub attempts: Vec<EndedAttempt>,
-    pub dropped: u32,
+    last: Option<EndedAttempt>,
+    /// Before the last, oldest first.
+    earlier: Vec<EndedAttempt>,
+    /// Older ones that are not kept.
+    dropped: u32,
     pub checkpoint: Option<Bytes>,
+}
+
+impl Past {
+    pub fn push(&mut self, ended: EndedAttempt) {
+        if let Some(before) = self.last.replace(ended) {
+            if self.earlier.len() + 1 == ATTEMPTS_KEPT {
+                self.earlier.remove(0);
+                self.dropped += 1;
+            }
+            self.earlier.push(before);
+        }
+    }
+
+    pub fn last(&self) -> Option<&EndedAttempt> {
+        self.last.as_ref()
+    }
+
+    /// The newest first.
+    pub fn attempts(&self) -> impl Iterator<Item = &EndedAttempt> {
+        self.last.iter().chain(self.earlier.iter().rev())
+    }
+
+    pub fn find_mut(&mut self, fence: AttemptFence) -> Option<&mut EndedAttempt> {
+        self.last.iter_mut().chain(&mut self.earlier).find(|ended| ended.fence == fence)
+    }
 }
 
 /// How many ended attempts of a workflow are kept.

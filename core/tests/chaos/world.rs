@@ -119,7 +119,7 @@ impl World {
         settings.limits.checkpoint_bytes = 64;
         settings.limits.dead_letters = 3;
         settings.limits.open_polls = 3;
-        settings.quiet_budget = Duration::from_secs(20);
+        settings.quiet_budget = Duration::from_secs(1);
         let rules = settings.check().expect("valid settings");
         let now = Now { mono: Mono::from_ms(1_000), wall: Wall::from_ms(1_800_000_000_000) };
         let worker = |_: &&str| SimWorker { incarnation: 1, session: None, holding: Vec::new(), slots: 2 };

@@ -281,7 +281,7 @@ impl Rig {
         let mut assignments = Vec::new();
         self.sent.retain(|(to, message)| match message {
             ToWorker::Assign(assignment) if *to == session => {
-                assignments.push((**assignment).clone());
+                assignments.push(assignment.clone());
                 false
             }
             _ => true,
