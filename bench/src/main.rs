@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks on its streams")]
 
 mod allocation;
+mod cpu;
 mod machine;
 mod runs;
 
@@ -18,7 +19,8 @@ pub struct Figure {
     pub what: &'static str,
     pub value: f64,
     pub unit: &'static str,
-    pub wanted: f64,
+    /// What it should reach; none where the line only explains another.
+    pub wanted: Option<f64>,
     /// Whether more is better.
     pub more: bool,
     /// Lowest and highest of the runs that the value is the median of.
@@ -26,8 +28,8 @@ pub struct Figure {
 }
 
 impl Figure {
-    fn reached(&self) -> bool {
-        if self.more { self.value >= self.wanted } else { self.value <= self.wanted }
+    fn reached(&self) -> Option<bool> {
+        self.wanted.map(|wanted| if self.more { self.value >= wanted } else { self.value <= wanted })
     }
 }
 
@@ -60,13 +62,18 @@ fn print_figure(figure: &Figure, json: bool) {
     let Figure { what, value, unit, wanted, more, spread } = figure;
     let (low, high) = spread.unwrap_or((*value, *value));
     if json {
+        let wanted = wanted.map_or("null".into(), |wanted| wanted.to_string());
+        let reached = figure.reached().map_or("null".into(), |reached| reached.to_string());
         println!(
-            "{{\"what\":\"{what}\",\"value\":{value:.3},\"unit\":\"{unit}\",\"wanted\":{wanted:.3},\"low\":{low:.3},\"high\":{high:.3},\"reached\":{}}}",
-            figure.reached()
+            r#"{{"what":"{what}","value":{value:.3},"unit":"{unit}","wanted":{wanted},"low":{low:.3},"high":{high:.3},"reached":{reached}}}"#
         );
         return;
     }
     let bound = if *more { "≥" } else { "≤" };
-    let verdict = if figure.reached() { "reached" } else { "MISSED" };
-    println!("{what:<58} {value:>12.3} {unit:<8} {bound} {wanted:<10} {verdict}   ({low:.3} to {high:.3})");
+    let goal = match (wanted, figure.reached()) {
+        (Some(wanted), Some(true)) => format!("{bound} {wanted:<6} reached"),
+        (Some(wanted), _) => format!("{bound} {wanted:<6} MISSED "),
+        (None, _) => String::new(),
+    };
+    println!("{what:<56} {value:>10.2} {unit:<9} {goal:<18} ({low:.2} to {high:.2})");
 }

@@ -120,7 +120,12 @@ pub struct JobDefaults {
 
 impl Default for JobDefaults {
     fn default() -> Self {
-        Self { queue: Name::new(DEFAULT_QUEUE).expect("a valid name"), timeout: Duration::from_secs(24 * 3600), stuck_after: Duration::from_secs(120), retry: Retry::default() }
+        Self {
+            queue: Name::new(DEFAULT_QUEUE).expect("a valid name"),
+            timeout: Duration::from_secs(24 * 3600),
+            stuck_after: Duration::from_secs(120),
+            retry: Retry::default(),
+        }
     }
 }
 

@@ -76,6 +76,7 @@ impl Manager {
             lease,
             via,
         };
+        self.state.hint(self.state.workflow(key).job);
         self.handing_to = worker;
         self.emit(Event::HandedOut(handed), fx);
         self.handing_to = NO_KEY;

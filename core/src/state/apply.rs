@@ -11,7 +11,7 @@ use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
 use super::records::*;
-use super::{AttemptKey, JobKey, KeyRecord, NO_KEY, State, WorkflowKey, hash_id};
+use super::{AttemptKey, JobKey, KeyRecord, NO_KEY, State, WorkflowKey, hash_id, hash_workflow};
 
 /// How long an idempotency key is remembered past the end of its job.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -227,9 +227,10 @@ impl State {
     fn hand_out(&mut self, at: Wall, handed: &HandedOut, changes: &mut Changes) {
         let job = self.expect_job(handed.workflow.job);
         let key = self.jobs[job].workflows.as_slice()[usize::from(handed.workflow.workflow)];
+        let claim = Claim { job: handed.workflow.job, workflow: handed.workflow.workflow, fence: handed.fence };
         let attempt = self.attempts.insert(Attempt {
+            claim,
             workflow: key,
-            fence: handed.fence,
             worker: handed.worker.clone(),
             incarnation: handed.incarnation.clone(),
             via: handed.via.clone(),
@@ -240,6 +241,11 @@ impl State {
             quiet: None,
             quiet_used: Duration::ZERO,
             mark: None,
+        });
+        let attempts = &self.attempts;
+        self.running.insert_unique(hash_workflow(claim.job, claim.workflow), attempt, |key| {
+            let claim = &attempts[*key].claim;
+            hash_workflow(claim.job, claim.workflow)
         });
         let workflow = &mut self.workflows[key];
         assert!(handed.fence > workflow.last_fence, "a fence only rises");
@@ -287,6 +293,9 @@ impl State {
     /// Takes the attempt out of the running ones and into the past of its workflow.
     fn close_attempt(&mut self, at: Wall, attempt: AttemptKey, ending: Ending) -> (WorkflowKey, JobKey) {
         let ended = self.attempts.remove(attempt);
+        let hash = hash_workflow(ended.claim.job, ended.claim.workflow);
+        let entry = self.running.find_entry(hash, |known| *known == attempt);
+        entry.expect("every running attempt is in the index").remove();
         let key = ended.workflow;
         let workflow = &mut self.workflows[key];
         workflow.attempt = NO_KEY;
@@ -297,7 +306,7 @@ impl State {
         let job = workflow.job;
         self.past(key).push(EndedAttempt {
             number,
-            fence: ended.fence,
+            fence: ended.claim.fence,
             worker: ended.worker,
             started_at: ended.handed_at,
             ended_at: at,
@@ -475,9 +484,8 @@ impl State {
     }
 
     fn expect_attempt(&self, claim: &Claim) -> AttemptKey {
-        let key = self.workflow_of(claim).expect("an event names a workflow that is there");
-        let attempt = self.workflows[key].attempt;
-        assert!(attempt != NO_KEY && self.attempts[attempt].fence == claim.fence, "an event names a running attempt");
+        let attempt = self.running_attempt(claim.job, claim.workflow).expect("an event names a running attempt");
+        assert_eq!(self.attempts[attempt].claim.fence, claim.fence, "an event names the newest attempt");
         attempt
     }
 }

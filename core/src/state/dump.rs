@@ -53,7 +53,7 @@ impl State {
                     writeln!(
                         out,
                         "    attempt {} worker {:?} {:?} {:?} handed {:?} lease {:?} grants {} {:?} quiet {:?} {:?} mark {:?}",
-                        attempt.fence,
+                        attempt.claim.fence,
                         attempt.worker,
                         attempt.incarnation,
                         attempt.via,

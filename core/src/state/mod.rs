@@ -9,6 +9,7 @@ mod dump;
 mod records;
 
 use core::cell::Cell;
+use core::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
@@ -43,6 +44,8 @@ pub struct State {
     found: Cell<JobKey>,
     workflows: Pages<Workflow>,
     attempts: Pages<Attempt>,
+    /// Running attempts by workflow: small, and asked with every beat.
+    running: HashTable<AttemptKey>,
     unique: HashMap<Name, JobKey, FixedState>,
     idempotency: HashMap<Name, KeyRecord, FixedState>,
     /// Idempotency keys of ended jobs, in the order in which they expire.
@@ -88,6 +91,7 @@ impl State {
             found: Cell::new(NO_KEY),
             workflows: Pages::new(),
             attempts: Pages::new(),
+            running: HashTable::new(),
             unique: HashMap::with_hasher(hasher.clone()),
             idempotency: HashMap::with_hasher(hasher),
             expiring: VecDeque::new(),
@@ -168,26 +172,41 @@ impl State {
 
     /// The one place where an attempt's fence is compared.
     pub fn standing(&self, claim: &Claim) -> ClaimStanding {
+        if let Some(key) = self.running_attempt(claim.job, claim.workflow) {
+            let attempt = &self.attempts[key];
+            return match claim.fence.cmp(&attempt.claim.fence) {
+                Ordering::Equal => ClaimStanding::Current(key),
+                Ordering::Less => ClaimStanding::Superseded(attempt.workflow),
+                Ordering::Greater => ClaimStanding::NeverHandedOut,
+            };
+        }
         let Some(job) = self.find(claim.job) else { return ClaimStanding::NoSuchJob };
         let Some(key) = self.jobs[job].workflows.as_slice().get(usize::from(claim.workflow)).copied() else {
             return ClaimStanding::NoSuchWorkflow;
         };
-        let workflow = &self.workflows[key];
-        if claim.fence > workflow.last_fence {
-            ClaimStanding::NeverHandedOut
-        } else if claim.fence < workflow.last_fence {
-            ClaimStanding::Superseded(key)
-        } else if workflow.attempt != NO_KEY {
-            ClaimStanding::Current(workflow.attempt)
-        } else {
-            ClaimStanding::Ended(key)
+        match claim.fence.cmp(&self.workflows[key].last_fence) {
+            Ordering::Equal => ClaimStanding::Ended(key),
+            Ordering::Less => ClaimStanding::Superseded(key),
+            Ordering::Greater => ClaimStanding::NeverHandedOut,
         }
     }
 
+    fn running_attempt(&self, job: JobId, workflow: u16) -> Option<AttemptKey> {
+        let is_it = |key: &AttemptKey| {
+            let claim = &self.attempts[*key].claim;
+            claim.job == job && claim.workflow == workflow
+        };
+        self.running.find(hash_workflow(job, workflow), is_it).copied()
+    }
+
+    #[inline]
     pub fn claim_of(&self, key: AttemptKey) -> Claim {
-        let attempt = &self.attempts[key];
-        let workflow = &self.workflows[attempt.workflow];
-        Claim { job: self.jobs[workflow.job].id, workflow: workflow.index, fence: attempt.fence }
+        self.attempts[key].claim
+    }
+
+    /// Says which job is spoken of next, so that it need not be looked up.
+    pub fn hint(&self, key: JobKey) {
+        self.found.set(key);
     }
 
     /// The ended attempt with this fence, if it is still kept.
@@ -251,6 +270,10 @@ impl State {
 fn hash_id(id: JobId) -> u64 {
     let raw = id.as_u128();
     ((raw as u64) ^ ((raw >> 64) as u64).rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn hash_workflow(job: JobId, workflow: u16) -> u64 {
+    hash_id(job).wrapping_add(u64::from(workflow).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
 impl Workflow {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::event::{Verb, Via};
 use crate::fence::{AttemptFence, GateEpoch};
 use crate::grant::{Denial, ExtensionReason, Fraction};
-use crate::ids::{Bytes, Incarnation, JobId, Name, WorkerId};
+use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
 use crate::job::{Ending, JobSpec, WorkflowState};
 use crate::refusal::RefusalKind;
 use crate::time::Wall;
@@ -161,8 +161,8 @@ pub struct EndedAttempt {
 /// A running attempt, as the log knows it.
 #[derive(Debug)]
 pub struct Attempt {
+    pub claim: Claim,
     pub workflow: WorkflowKey,
-    pub fence: AttemptFence,
     pub worker: WorkerId,
     pub incarnation: Incarnation,
     pub via: Via,

@@ -463,7 +463,8 @@ impl World {
             }
             (1..=4, Some(claim)) => {
                 self.seen.insert("Beats");
-                FromWorker::Beats(vec![self.beat(claim)])
+                let count = if self.chance(25) { 2 } else { 1 };
+                FromWorker::Beats((0..count).map(|_| self.beat(claim)).collect())
             }
             (5..=7, Some(claim)) => {
                 self.seen.insert("SessionSettle");
