@@ -82,6 +82,7 @@ impl Manager {
             let lease_remaining = self.live.at(key).clock.lease_end().since(now);
             return Ok(BeatAccepted { lease_remaining, cancel: true, quiet: None });
         }
+        let (worker, before) = (self.live.at(key).worker, self.live.at(key).clock.lease_end());
         let quiet = self.begin_quiet(key, &beat, fx)?;
         if let Some(data) = beat.checkpoint {
             self.live.at(key).checkpoint_at = Some(now);
@@ -94,6 +95,7 @@ impl Manager {
             live.note = beat.note;
         }
         let lease_end = live.clock.lease_end();
+        self.lease_moved(worker, before, Some(lease_end));
         if stepped {
             self.stepped(key);
         }
@@ -331,15 +333,12 @@ impl Manager {
                 next: NO_KEY,
             },
         );
-        let lease_end = clock.lease_end();
         let known = self.workers.at_mut(worker);
         known.held += 1;
-        if let Link::Http { liveness, .. } = &mut known.link {
-            liveness.leases_end(lease_end);
-        }
         let work = known.work(&self.rules.progress);
         work.empty_since = None;
         work.head = self.live.link(key, work.head);
+        self.lease_moved(worker, Awake::ZERO, Some(clock.lease_end()));
         self.arm_attempt(key);
     }
 
@@ -392,6 +391,7 @@ impl Manager {
         if live.motion == Motion::Unmoving || !known.judged.signals.live {
             self.touch(live.worker);
         }
+        self.lease_moved(live.worker, live.clock.lease_end(), None);
         self.update_offer(live.worker);
     }
 

@@ -21,7 +21,10 @@ impl Manager {
     pub(super) fn call_extension(&mut self, asked: &ExtensionRequest, fx: &mut Effects) -> Result<Answer, Refusal> {
         let first = asked.claims.first().ok_or(Refusal::UnknownAttempt)?;
         let worker = match self.state.standing(first) {
-            ClaimStanding::Current(key) => Some(self.live.at(key).worker),
+            ClaimStanding::Current(key) => {
+                self.heard_by_http(key);
+                Some(self.live.at(key).worker)
+            }
             ClaimStanding::NoSuchJob => return Err(Refusal::UnknownJob),
             _ => self.state.ended_attempt(first).and_then(|ended| self.workers.find(&ended.worker)),
         };
