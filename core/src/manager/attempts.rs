@@ -171,7 +171,7 @@ impl Manager {
             }
             Report::Release { delay } => (Verb::Release, Ending::Released { delay: self.checked_delay(delay)? }),
         };
-        self.confirm_ended(&claim, by);
+        self.confirm_ended(&claim, by, fx);
         match self.state.standing(&claim) {
             ClaimStanding::Ended(_) | ClaimStanding::Superseded(_)
                 if self.state.ended_attempt(&claim).is_some_and(|ended| ended.ending == ending) =>
