@@ -1,6 +1,7 @@
 //! More time, if earned. Every request and its answer goes into the ledger of the jobs that it is about.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use crate::effect::{Answer, Effects};
 use crate::event::{Event, ExtensionDecided, Verb};
@@ -39,7 +40,10 @@ impl Manager {
     ) -> Result<ExtensionAnswer, Refusal> {
         self.within(Limit::FrameItems, asked.claims.len())?;
         let claims = match (asked.claims.is_empty(), worker) {
-            (false, _) => asked.claims.clone(),
+            (false, _) => {
+                let mut named = BTreeSet::new();
+                asked.claims.iter().filter(|claim| named.insert(**claim)).copied().collect()
+            }
             (true, None) => Vec::new(),
             (true, Some(worker)) => {
                 let head = self.workers.at(worker).head();
