@@ -237,12 +237,18 @@ impl Manager {
         let claim = self.state.claim_of(key);
         let then = self.then(workflow, &ending);
         let (succeeded, failed) = (matches!(ending, Ending::Succeeded { .. }), ending.is_workers_failure());
+        let mut others = match then {
+            Then::TimedOut => self.attempts_of(self.state.workflow(workflow).job),
+            _ => Vec::new(),
+        };
+        others.retain(|(other, _)| *other != claim);
         self.emit(Event::AttemptEnded { claim, ending, then }, fx);
         if succeeded {
             self.count_success(worker, fx);
         } else if failed {
             self.count_failure(worker, claim);
         }
+        self.stop_timed_out(others, fx);
     }
 
     fn then(&mut self, key: WorkflowKey, ending: &Ending) -> Then {
