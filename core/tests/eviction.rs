@@ -137,8 +137,7 @@ fn a_worker_on_which_one_job_fails_over_and_over_is_not_to_blame() {
 fn more_than_half_are_held_and_half_are_not() {
     for (tracked, failing, held) in [(1, 1, true), (2, 2, true), (2, 1, false), (5, 3, true), (5, 2, false)] {
         let mut rig = Rig::new();
-        let sessions: Vec<SessionId> =
-            (0..tracked).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
+        let sessions: Vec<SessionId> = (0..tracked).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
         rig.submit_all(vec![patient("k"); sessions.len()]).unwrap();
         for session in &sessions[..failing] {
             rig.close(*session);
@@ -147,7 +146,11 @@ fn more_than_half_are_held_and_half_are_not() {
         let (evicted, notices) = (rig.evictions().len(), hold_notices(&rig));
         let row = format!("{failing} of {tracked}");
         if held {
-            assert_eq!((evicted, &notices[..]), (0, &[Notice::HoldBegan { failing, tracked: tracked as usize }][..]), "{row}");
+            assert_eq!(
+                (evicted, &notices[..]),
+                (0, &[Notice::HoldBegan { failing, tracked: tracked as usize }][..]),
+                "{row}"
+            );
             assert!(rig.worker_view("w0").held_by_hold && rig.manager.holding_eviction(), "{row}");
         } else {
             assert_eq!((evicted, &notices[..]), (failing, &[][..]), "{row}");
