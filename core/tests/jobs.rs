@@ -406,7 +406,7 @@ fn a_unique_key_is_held_by_one_open_job() {
 #[test]
 fn an_idempotency_key_answers_the_same_job_again() {
     let mut rig = Rig::new();
-    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.worker("w", 1, 1, &["k"]);
     let keyed =
         |payload: &str| Draft { idempotency_key: Some("order-7".into()), ..Draft::of_kind("k", bytes(payload)) };
     let first = rig.submit_all(vec![keyed("1")]).unwrap()[0];
@@ -419,10 +419,7 @@ fn an_idempotency_key_answers_the_same_job_again() {
     assert_eq!(rig.manager.state().dump(), before);
     rig.restart(secs(1));
     assert_eq!(rig.submit_all(vec![keyed("1")]).unwrap(), same, "across a takeover");
-    let session = {
-        let _closed = session;
-        rig.hello("w", "2", 2, 1, &["k"], vec![])
-    };
+    let session = rig.hello("w", "2", 2, 1, &["k"], vec![]);
     let claim = rig.claim(session);
     rig.succeed(session, claim).unwrap();
     rig.step(Input::Archived { jobs: vec![first.id] });

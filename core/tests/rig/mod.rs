@@ -462,10 +462,10 @@ impl Rig {
 
     /// The workers that were evicted so far.
     pub fn evictions(&self) -> Vec<&str> {
-        let evicted = |notice| match notice {
-            &Notice::WorkerEvicted { ref worker } => Some(worker.as_str()),
+        let evicted = self.notices.iter().filter_map(|notice| match notice {
+            Notice::WorkerEvicted { worker } => Some(worker.as_str()),
             _ => None,
-        };
-        self.notices.iter().filter_map(evicted).collect()
+        });
+        evicted.collect()
     }
 }
