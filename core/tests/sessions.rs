@@ -163,14 +163,20 @@ fn a_slow_worker_is_asked_last_and_only_for_what_nobody_else_has_room_for() {
 
 #[test]
 fn a_slow_worker_of_another_subscription_is_asked_last_too() {
-    let mut rig = Rig::new();
-    let slow = rig.worker("slow", 1, 5, &["k", "own"]);
-    make_slow(&mut rig, slow, "own");
-    let good = rig.worker("good", 2, 3, &["k"]);
-    jobs(&mut rig, "k", 3);
-    assert_eq!((rig.assigned(slow).len(), rig.assigned(good).len()), (0, 3));
-    jobs(&mut rig, "k", 1);
-    assert_eq!(rig.assigned(slow).len(), 1);
+    for slow_came_first in [true, false] {
+        let mut rig = Rig::new();
+        let (slow, good) = if slow_came_first {
+            (rig.worker("slow", 1, 5, &["k", "own"]), rig.worker("good", 2, 3, &["k"]))
+        } else {
+            let good = rig.worker("good", 2, 3, &["k"]);
+            (rig.worker("slow", 1, 5, &["k", "own"]), good)
+        };
+        make_slow(&mut rig, slow, "own");
+        jobs(&mut rig, "k", 3);
+        assert_eq!((rig.assigned(slow).len(), rig.assigned(good).len()), (0, 3), "{slow_came_first}");
+        jobs(&mut rig, "k", 1);
+        assert_eq!(rig.assigned(slow).len(), 1);
+    }
 }
 
 #[test]
