@@ -50,6 +50,10 @@ impl Dispatch {
         key
     }
 
+    pub(super) fn has_key(&self, name: &Name) -> bool {
+        self.key_ids.find(self.hasher.hash_one(name), |key| self.keys[*key].name == *name).is_some()
+    }
+
     pub(super) fn release_key(&mut self, key: u32) {
         let limit = &mut self.keys[key];
         limit.members -= 1;

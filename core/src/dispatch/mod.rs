@@ -23,6 +23,7 @@ mod list;
 mod shelves;
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -140,10 +141,29 @@ impl Dispatch {
         }
     }
 
-    /// Whether there is room for a job's shelves and keys. Checked before anything is changed.
-    pub fn room_for(&self, limits: &Limits, jobs: usize, limit_keys: usize) -> Result<(), LimitMet> {
-        limits.check(Limit::Shelves, self.shelves.len() + jobs)?;
-        limits.check(Limit::LimitKeys, self.keys.len() + limit_keys)
+    /// Whether there is room for the shelves and keys of new jobs. Checked before anything is changed.
+    pub fn room_for<'a>(
+        &self,
+        limits: &Limits,
+        jobs: impl Iterator<Item = &'a JobSpec> + Clone,
+    ) -> Result<(), LimitMet> {
+        // Most jobs share theirs with others. Which do is counted only where the sum would be too much.
+        let workflows: usize = jobs.clone().map(|spec| spec.workflows.len()).sum();
+        if limits.check(Limit::Shelves, self.shelves.len() + workflows).is_err() {
+            let wanted = jobs.clone().flat_map(|spec| spec.workflows.iter().map(move |workflow| (spec, workflow)));
+            let new: BTreeSet<(&Name, &Name, i8)> = wanted
+                .map(|(spec, workflow)| (&spec.queue, &workflow.kind, spec.priority))
+                .filter(|(queue, kind, priority)| !self.has_shelf(queue, kind, *priority))
+                .collect();
+            limits.check(Limit::Shelves, self.shelves.len() + new.len())?;
+        }
+        let keys: usize = jobs.clone().map(|spec| spec.limits.len()).sum();
+        if limits.check(Limit::LimitKeys, self.keys.len() + keys).is_err() {
+            let wanted = jobs.flat_map(|spec| spec.limits.iter().map(|limit| &limit.key));
+            let new: BTreeSet<&Name> = wanted.filter(|key| !self.has_key(key)).collect();
+            limits.check(Limit::LimitKeys, self.keys.len() + new.len())?;
+        }
+        Ok(())
     }
 
     /// A new workflow. It waits for nothing until [`Self::ready`] says so.

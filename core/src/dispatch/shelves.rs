@@ -89,6 +89,14 @@ impl Dispatch {
         key
     }
 
+    pub(super) fn has_shelf(&self, queue: &Name, kind: &Name, priority: i8) -> bool {
+        let found = self.pair_ids.find(self.hash_pair(queue, kind), |key| {
+            let pair = &self.pairs[*key];
+            pair.kind == *kind && pair.queue == *queue
+        });
+        found.is_some_and(|key| self.pairs[*key].shelves.iter().any(|(known, _)| *known == priority))
+    }
+
     pub(super) fn release_shelf(&mut self, key: u32) {
         let shelf = &mut self.shelves[key];
         shelf.members -= 1;

@@ -82,6 +82,7 @@ impl Manager {
             let lease_remaining = self.live.at(key).clock.lease_end().since(now);
             return Ok(BeatAccepted { lease_remaining, cancel: true, quiet: None });
         }
+        let (worker, before) = (self.live.at(key).worker, self.live.at(key).clock.lease_end());
         let quiet = self.begin_quiet(key, &beat, fx)?;
         if let Some(data) = beat.checkpoint {
             self.live.at(key).checkpoint_at = Some(now);
@@ -94,6 +95,7 @@ impl Manager {
             live.note = beat.note;
         }
         let lease_end = live.clock.lease_end();
+        self.lease_moved(worker, before, Some(lease_end));
         if stepped {
             self.stepped(key);
         }
@@ -169,7 +171,7 @@ impl Manager {
             }
             Report::Release { delay } => (Verb::Release, Ending::Released { delay: self.checked_delay(delay)? }),
         };
-        self.confirm_ended(&claim, by);
+        self.confirm_ended(&claim, by, fx);
         match self.state.standing(&claim) {
             ClaimStanding::Ended(_) | ClaimStanding::Superseded(_)
                 if self.state.ended_attempt(&claim).is_some_and(|ended| ended.ending == ending) =>
@@ -235,12 +237,18 @@ impl Manager {
         let claim = self.state.claim_of(key);
         let then = self.then(workflow, &ending);
         let (succeeded, failed) = (matches!(ending, Ending::Succeeded { .. }), ending.is_workers_failure());
+        let mut others = match then {
+            Then::TimedOut => self.attempts_of(self.state.workflow(workflow).job),
+            _ => Vec::new(),
+        };
+        others.retain(|(other, _)| *other != claim);
         self.emit(Event::AttemptEnded { claim, ending, then }, fx);
         if succeeded {
             self.count_success(worker, fx);
         } else if failed {
             self.count_failure(worker, claim);
         }
+        self.stop_timed_out(others, fx);
     }
 
     fn then(&mut self, key: WorkflowKey, ending: &Ending) -> Then {
@@ -331,15 +339,12 @@ impl Manager {
                 next: NO_KEY,
             },
         );
-        let lease_end = clock.lease_end();
         let known = self.workers.at_mut(worker);
         known.held += 1;
-        if let Link::Http { liveness, .. } = &mut known.link {
-            liveness.leases_end(lease_end);
-        }
         let work = known.work(&self.rules.progress);
         work.empty_since = None;
         work.head = self.live.link(key, work.head);
+        self.lease_moved(worker, Awake::ZERO, Some(clock.lease_end()));
         self.arm_attempt(key);
     }
 
@@ -392,6 +397,7 @@ impl Manager {
         if live.motion == Motion::Unmoving || !known.judged.signals.live {
             self.touch(live.worker);
         }
+        self.lease_moved(live.worker, live.clock.lease_end(), None);
         self.update_offer(live.worker);
     }
 

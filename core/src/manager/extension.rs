@@ -1,6 +1,7 @@
 //! More time, if earned. Every request and its answer goes into the ledger of the jobs that it is about.
 
 use core::time::Duration;
+use std::collections::BTreeSet;
 
 use crate::effect::{Answer, Effects};
 use crate::event::{Event, ExtensionDecided, Verb};
@@ -21,7 +22,10 @@ impl Manager {
     pub(super) fn call_extension(&mut self, asked: &ExtensionRequest, fx: &mut Effects) -> Result<Answer, Refusal> {
         let first = asked.claims.first().ok_or(Refusal::UnknownAttempt)?;
         let worker = match self.state.standing(first) {
-            ClaimStanding::Current(key) => Some(self.live.at(key).worker),
+            ClaimStanding::Current(key) => {
+                self.heard_by_http(key);
+                Some(self.live.at(key).worker)
+            }
             ClaimStanding::NoSuchJob => return Err(Refusal::UnknownJob),
             _ => self.state.ended_attempt(first).and_then(|ended| self.workers.find(&ended.worker)),
         };
@@ -36,7 +40,10 @@ impl Manager {
     ) -> Result<ExtensionAnswer, Refusal> {
         self.within(Limit::FrameItems, asked.claims.len())?;
         let claims = match (asked.claims.is_empty(), worker) {
-            (false, _) => asked.claims.clone(),
+            (false, _) => {
+                let mut named = BTreeSet::new();
+                asked.claims.iter().filter(|claim| named.insert(**claim)).copied().collect()
+            }
             (true, None) => Vec::new(),
             (true, Some(worker)) => {
                 let head = self.workers.at(worker).head();

@@ -62,6 +62,10 @@ impl Manager {
                 self.arm_worker(key);
             }
         }
+        if self.hold.active && hold(self.hold.tracked, self.hold.failing) == Hold::Clear {
+            self.hold.active = false;
+            self.report(Notice::HoldEnded, fx);
+        }
     }
 
     pub(super) fn probe_answered(&mut self, key: WorkerKey, probe: u32) {
@@ -181,9 +185,6 @@ impl Manager {
         if held && !self.hold.active {
             self.hold.active = true;
             self.report(Notice::HoldBegan { failing: self.hold.failing, tracked: self.hold.tracked }, fx);
-        } else if self.hold.active && hold(self.hold.tracked, self.hold.failing) == Hold::Clear {
-            self.hold.active = false;
-            self.report(Notice::HoldEnded, fx);
         }
         held
     }
@@ -201,7 +202,9 @@ impl Manager {
         }
         self.readmit_if_due(key, fx);
         let worker = self.workers.at_mut(key);
-        if worker.held == 0 && worker.work.as_ref().is_some_and(|work| work.tally.is_empty(self.awake)) {
+        // One that is away is forgotten by how long it has held nothing: that is still needed.
+        let here = worker.judged.signals.live && !matches!(worker.link, Link::Expected);
+        if here && worker.held == 0 && worker.work.as_ref().is_some_and(|work| work.tally.is_empty(self.awake)) {
             worker.work = None;
         }
         self.arm_worker(key);

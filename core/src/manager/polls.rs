@@ -13,6 +13,7 @@ use crate::limits::Limit;
 use crate::message::Assignment;
 use crate::refusal::Refusal;
 use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
+use crate::time::Awake;
 use crate::wheel::TimerKey;
 
 use super::Manager;
@@ -113,7 +114,12 @@ impl Manager {
                 key
             }
         };
-        self.workers.at_mut(key).accepting = true;
+        let now = self.awake;
+        let worker = self.workers.at_mut(key);
+        worker.accepting = true;
+        if let Link::Http { liveness, .. } = &mut worker.link {
+            liveness.called(now);
+        }
         key
     }
 
@@ -246,18 +252,36 @@ impl Manager {
 
     /// A call about an attempt is a sign of life of the worker that holds it.
     pub(super) fn heard_by_http(&mut self, attempt: AttemptKey) {
-        let (now, worker, lease_end) = {
-            let live = self.live.at(attempt);
-            (self.awake, live.worker, live.clock.lease_end())
-        };
+        let (now, worker) = (self.awake, self.live.at(attempt).worker);
         if let Some(known) = self.workers.get_mut(worker)
             && let Link::Http { liveness, .. } = &mut known.link
         {
             liveness.called(now);
-            liveness.leases_end(lease_end);
             if !known.judged.signals.live {
                 self.touch(worker);
             }
+        }
+    }
+
+    /// The end of a lease moved, or the lease is over (`after` is none): a polling worker lives until the latest end of
+    /// those that it holds.
+    pub(super) fn lease_moved(&mut self, worker: WorkerKey, before: Awake, after: Option<Awake>) {
+        let known = self.workers.at(worker);
+        let Link::Http { liveness, .. } = &known.link else { return };
+        let latest = liveness.holds_until();
+        let end = match after {
+            Some(after) if after >= latest => after,
+            _ if before < latest => return,
+            _ => {
+                let ends = self.live.from(known.head()).filter_map(|key| Some(self.live.get(key)?.clock.lease_end()));
+                ends.max().unwrap_or(self.awake)
+            }
+        };
+        if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
+            liveness.leases_end(end);
+        }
+        if end < latest {
+            self.touch(worker);
         }
     }
 }

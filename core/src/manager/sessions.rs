@@ -171,8 +171,9 @@ impl Manager {
         }
         let stale: Vec<Claim> = holding.iter().filter(|claim| !self.holds(key, claim)).copied().collect();
         let worker = self.workers.at_mut(key);
-        if let Some(rare) = &mut worker.rare {
-            rare.unconfirmed.retain(|claim| holding.contains(claim));
+        if worker.evicted {
+            // Whatever we remember of what was taken from it: what it says it still runs has not ended.
+            worker.rare().unconfirmed.clone_from(&stale);
         }
         for claim in stale {
             self.send_cancel(key, claim, CancelWhy::Stale, fx);
@@ -205,7 +206,7 @@ impl Manager {
     fn ended(&mut self, key: WorkerKey, claims: Vec<Claim>, fx: &mut Effects) -> Result<(), Refusal> {
         self.within(Limit::FrameItems, claims.len())?;
         for claim in claims {
-            self.confirm_ended(&claim, Some(key));
+            self.confirm_ended(&claim, Some(key), fx);
             if let ClaimStanding::Current(attempt) = self.state.standing(&claim)
                 && self.holds(key, &claim)
             {
@@ -220,13 +221,13 @@ impl Manager {
     }
 
     /// Any word about its end confirms that an evicted worker's attempt has stopped.
-    pub(super) fn confirm_ended(&mut self, claim: &Claim, by: Option<WorkerKey>) {
+    pub(super) fn confirm_ended(&mut self, claim: &Claim, by: Option<WorkerKey>, fx: &mut Effects) {
         if let Some(key) = by
             && let Some(rare) = &mut self.workers.at_mut(key).rare
             && !rare.unconfirmed.is_empty()
         {
             rare.unconfirmed.retain(|open| open != claim);
-            self.touch(key);
+            self.readmit_if_due(key, fx);
         }
     }
 

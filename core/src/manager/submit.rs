@@ -29,13 +29,17 @@ impl Manager {
         }
         let count = submissions.len();
         self.within(Limit::BatchJobs, count)?;
-        self.within(Limit::Jobs, self.state.job_count() + count)?;
         let mut verdicts = Vec::with_capacity(count);
         let mut batch = Batch::default();
         for submission in submissions {
             verdicts.push(self.weigh(submission, count > 1, &mut batch)?);
         }
-        self.dispatch.room_for(&self.rules.limits, batch.workflows, batch.limit_keys).map_err(Refusal::Limited)?;
+        let new = verdicts.iter().filter_map(|verdict| match verdict {
+            Verdict::New { spec, .. } => Some(spec),
+            Verdict::Known(_) => None,
+        });
+        self.within(Limit::Jobs, self.state.job_count() + new.clone().count())?;
+        self.dispatch.room_for(&self.rules.limits, new).map_err(Refusal::Limited)?;
         self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + batch.keys.len())?;
         let mut accepted = Vec::with_capacity(count);
         for verdict in verdicts {
@@ -72,8 +76,6 @@ impl Manager {
             print = Some(own);
         }
         self.check_unique(&spec, Some(batch))?;
-        batch.workflows += spec.workflows.len();
-        batch.limit_keys += spec.limits.len();
         Ok(Verdict::New { id, spec, fingerprint: print })
     }
 
@@ -123,8 +125,7 @@ impl Manager {
         self.within(Limit::Jobs, self.state.job_count() + 1)?;
         self.check_unique(&original.spec, None)?;
         let mut spec = original.spec.clone();
-        let limit_keys = spec.limits.len();
-        self.dispatch.room_for(&self.rules.limits, spec.workflows.len(), limit_keys).map_err(Refusal::Limited)?;
+        self.dispatch.room_for(&self.rules.limits, core::iter::once(&*spec)).map_err(Refusal::Limited)?;
         if spec.idempotency_key().is_some() || !matches!(spec.start, crate::job::Start::AtOnce) {
             // The key stays with the first job, and what was delayed once need not wait again.
             let own = Arc::make_mut(&mut spec);
@@ -148,6 +149,4 @@ struct Batch {
     ids: BTreeSet<JobId>,
     unique: BTreeSet<Name>,
     keys: Vec<(Name, JobId, Fingerprint)>,
-    workflows: usize,
-    limit_keys: usize,
 }

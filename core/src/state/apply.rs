@@ -102,6 +102,7 @@ impl State {
                 let record = self.workers.entry(worker.clone()).or_default();
                 record.evictions += 1;
                 record.evicted = Some((incarnation.clone(), *readmit_at));
+                record.probation = false;
             }
             Event::ProbationBegan { worker } => {
                 let record = self.workers.entry(worker.clone()).or_default();

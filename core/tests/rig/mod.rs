@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onward_core::effect::{Answer, Effect, Effects, Notice};
+use onward_core::effect::{Accepted, Answer, Effect, Effects, Notice};
 use onward_core::event::Stamped;
 use onward_core::fence::{AttemptFence, Term};
+use onward_core::health::Verdict;
 use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Input, Poll, Submission};
 use onward_core::job::{Draft, JobState};
@@ -382,4 +383,89 @@ impl Rig {
 /// The fence of the n-th hand-out under a term.
 pub fn fence(term: u64, handout: u32) -> AttemptFence {
     AttemptFence::new(Term::new(term), handout).expect("in range")
+}
+
+/// A job whose handler may go without a forward step for an hour.
+pub fn patient(kind: &str) -> Draft {
+    Draft { stuck_after: Some(secs(3600)), ..job(kind) }
+}
+
+// ---- shorthands
+
+impl Rig {
+    /// Live workers that take nothing of what a test submits: they only count.
+    pub fn bystanders(&mut self, count: u64) {
+        for n in 0..count {
+            self.worker(&format!("bystander-{n}"), 900 + n, 1, &["nothing"]);
+        }
+    }
+
+    /// The session stays open, and the worker answers no probe from now on.
+    pub fn silence(&mut self, session: SessionId) {
+        self.answering.remove(&session);
+    }
+
+    pub fn knows(&self, id: &str) -> bool {
+        self.manager.worker(&worker_id(id)).is_some()
+    }
+
+    pub fn verdict(&self, id: &str) -> Verdict {
+        self.worker_view(id).judgement.verdict
+    }
+
+    pub fn submit_all(&mut self, drafts: Vec<Draft>) -> Result<Vec<Accepted>, Refusal> {
+        let batch = drafts.into_iter().map(|draft| Submission { id: self.new_id(), draft }).collect();
+        match self.call(Call::Submit(batch))? {
+            Answer::Submitted(accepted) => Ok(accepted),
+            other => panic!("a submission is answered by {other:?}"),
+        }
+    }
+
+    /// How the attempts of a job's first workflow ended, oldest first.
+    pub fn endings(&self, job: JobId) -> Vec<&'static str> {
+        self.view(job).workflows[0].ended.iter().map(|ended| ended.ending.code()).collect()
+    }
+
+    /// Messages of a session that were not looked at, without probes.
+    pub fn messages(&mut self, session: SessionId) -> Vec<ToWorker> {
+        let (of_session, others) = std::mem::take(&mut self.sent).into_iter().partition(|(to, _)| *to == session);
+        self.sent = others;
+        let of_session: Vec<(SessionId, ToWorker)> = of_session;
+        let messages = of_session.into_iter().map(|(_, message)| message);
+        messages.filter(|message| !matches!(message, ToWorker::Probe { .. })).collect()
+    }
+
+    pub fn http_beat(&mut self, beat: Beat) -> Result<BeatAccepted, Refusal> {
+        match self.call(Call::Beat(vec![beat])) {
+            Ok(Answer::Beats(mut answers)) => answers.remove(0).answer,
+            other => panic!("a beat is answered by {other:?}"),
+        }
+    }
+
+    pub fn http_settle(&mut self, claim: Claim, report: Report) -> Result<(), Refusal> {
+        match self.call(Call::Settle(vec![Settlement { claim, report }])) {
+            Ok(Answer::Settled(mut answers)) => answers.remove(0).answer,
+            other => panic!("a settlement is answered by {other:?}"),
+        }
+    }
+
+    pub fn http_extension(&mut self, asked: ExtensionRequest) -> ExtensionAnswer {
+        match self.call(Call::RequestExtension(asked)) {
+            Ok(Answer::Extension(answer)) => answer,
+            other => panic!("an extension request is answered by {other:?}"),
+        }
+    }
+
+    pub fn fail_for_good(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
+        self.settle(session, claim, Report::Fail { error: "no".into(), retryable: false, delay: None })
+    }
+
+    /// The workers that were evicted so far.
+    pub fn evictions(&self) -> Vec<&str> {
+        let evicted = self.notices.iter().filter_map(|notice| match notice {
+            Notice::WorkerEvicted { worker } => Some(worker.as_str()),
+            _ => None,
+        });
+        evicted.collect()
+    }
 }

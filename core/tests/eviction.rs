@@ -1,0 +1,460 @@
+//! Eviction, hold, readmission and probation.
+
+mod rig;
+
+use onward_core::effect::Notice;
+use onward_core::health::Verdict;
+use onward_core::ids::{Claim, JobId, SessionId};
+use onward_core::job::JobState;
+use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
+use onward_core::refusal::Refusal;
+use rig::*;
+
+fn hold_notices(rig: &Rig) -> Vec<Notice> {
+    let of_hold = |notice: &&Notice| matches!(notice, Notice::HoldBegan { .. } | Notice::HoldEnded);
+    rig.notices.iter().filter(of_hold).cloned().collect()
+}
+
+/// A worker that holds an attempt which does not move, beside workers that do well: it is stuck 120 s from now and
+/// evicted 150 s from now, with its session open all the time.
+fn stuck_worker(rig: &mut Rig, slots: u32) -> (SessionId, JobId, Claim) {
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, slots, &["k"]);
+    let id = rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    (session, id, claim)
+}
+
+#[test]
+fn a_worker_whose_session_closed_is_evicted_ten_seconds_later() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 2, &["k"]);
+    let id = rig.submit(job("k"));
+    rig.claim(session);
+    rig.advance(secs(5));
+    rig.close(session);
+    rig.advance(ms(9_999));
+    assert!(rig.evictions().is_empty());
+    assert_eq!(rig.state_of(id), JobState::Running);
+    rig.advance(ms(1));
+    assert_eq!(rig.evictions(), ["w"]);
+    assert_eq!(rig.state_of(id), JobState::Ready);
+    assert_eq!(rig.endings(id), ["evicted"]);
+    assert_eq!(rig.view(id).workflows[0].counted, 1);
+}
+
+#[test]
+fn a_silent_worker_is_suspect_after_thirty_seconds_and_evicted_after_ten_more() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    rig.silence(session);
+    rig.advance(ms(29_999));
+    assert_eq!(rig.verdict("w"), Verdict::Busy);
+    rig.advance(ms(1));
+    assert_eq!((rig.verdict("w"), rig.worker_view("w").judgement.reason.code()), (Verdict::Suspect, "silent"));
+    rig.advance(ms(9_999));
+    assert!(rig.evictions().is_empty());
+    rig.advance(ms(1));
+    assert_eq!(rig.evictions(), ["w"]);
+}
+
+#[test]
+fn beats_do_not_stand_in_for_answers_to_probes() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(job("k"));
+    let claim = rig.claim(session);
+    rig.silence(session);
+    for watermark in 1..=3 {
+        rig.advance(secs(10));
+        rig.progress(session, claim, watermark);
+    }
+    assert_eq!(rig.verdict("w"), Verdict::Suspect);
+}
+
+#[test]
+fn a_stuck_worker_is_evicted_when_its_grace_is_over() {
+    let mut rig = Rig::new();
+    let (session, id, claim) = stuck_worker(&mut rig, 2);
+    rig.advance(secs(120) - ms(1));
+    assert_eq!(rig.verdict("w"), Verdict::Slow, "degraded, with a free slot");
+    rig.advance(ms(1));
+    assert_eq!((rig.verdict("w"), rig.worker_view("w").judgement.reason.code()), (Verdict::Stuck, "no_forward_step"));
+    rig.advance(secs(30) - ms(1));
+    assert!(rig.evictions().is_empty());
+    assert_eq!(rig.state_of(id), JobState::Running);
+    rig.advance(ms(1));
+    assert_eq!(rig.evictions(), ["w"]);
+    let cancelled = rig.messages(session);
+    assert!(cancelled.contains(&ToWorker::Cancel { claim, why: CancelWhy::Evicted }), "{cancelled:?}");
+    assert_eq!(rig.closed, [], "a live session stays open: its end is what we wait for");
+}
+
+#[test]
+fn a_worker_that_fails_all_it_gets_is_stuck_and_evicted() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    for second in 0..120 {
+        rig.submit(job("k"));
+        let claim = rig.claim(session);
+        rig.fail_for_good(session, claim).unwrap();
+        let expected = if second < 4 { Verdict::Healthy } else { Verdict::Slow };
+        assert_eq!(rig.verdict("w"), expected, "after {} failures", second + 1);
+        rig.advance(secs(1));
+    }
+    assert_eq!((rig.verdict("w"), rig.worker_view("w").judgement.reason.code()), (Verdict::Stuck, "only_failures"));
+    let left = rig.submit(job("k"));
+    rig.advance(secs(30) - ms(1));
+    assert!(rig.evictions().is_empty());
+    rig.advance(ms(1));
+    assert_eq!(rig.evictions(), ["w"]);
+    assert_eq!(rig.state_of(left), JobState::Ready);
+}
+
+#[test]
+fn a_worker_on_which_one_job_fails_over_and_over_is_not_to_blame() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let retry = onward_core::job::Retry { max_attempts: 1000, base: secs(1), max: secs(1) };
+    rig.submit(onward_core::job::Draft { retry: Some(retry), ..job("k") });
+    for _ in 0..200 {
+        let claim = rig.claim(session);
+        rig.fail(session, claim).unwrap();
+        rig.advance(secs(1));
+        assert_ne!(rig.verdict("w"), Verdict::Stuck);
+    }
+    assert!(rig.evictions().is_empty());
+}
+
+#[test]
+fn more_than_half_are_held_and_half_are_not() {
+    for (tracked, failing, held) in [(1, 1, true), (2, 2, true), (2, 1, false), (5, 3, true), (5, 2, false)] {
+        let mut rig = Rig::new();
+        let sessions: Vec<SessionId> = (0..tracked).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
+        rig.submit_all(vec![patient("k"); sessions.len()]).unwrap();
+        for session in &sessions[..failing] {
+            rig.close(*session);
+        }
+        rig.advance(secs(12));
+        let (evicted, notices) = (rig.evictions().len(), hold_notices(&rig));
+        let row = format!("{failing} of {tracked}");
+        if held {
+            assert_eq!(
+                (evicted, &notices[..]),
+                (0, &[Notice::HoldBegan { failing, tracked: tracked as usize }][..]),
+                "{row}"
+            );
+            assert!(rig.worker_view("w0").held_by_hold && rig.manager.holding_eviction(), "{row}");
+        } else {
+            assert_eq!((evicted, &notices[..]), (failing, &[][..]), "{row}");
+            assert!(!rig.manager.holding_eviction(), "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_hold_ends_when_enough_of_them_are_back_and_the_rest_are_evicted() {
+    let mut rig = Rig::new();
+    let sessions: Vec<SessionId> = (0..5).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
+    rig.submit_all(vec![patient("k"); 5]).unwrap();
+    let kept = rig.claim(sessions[0]);
+    for session in &sessions[..3] {
+        rig.close(*session);
+    }
+    rig.advance(secs(40));
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 3, tracked: 5 }], "said once");
+    rig.hello("w0", "1", 11, 1, &["k"], vec![kept]);
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 3, tracked: 5 }, Notice::HoldEnded]);
+    rig.advance(secs(1));
+    assert_eq!(rig.evictions(), ["w1", "w2"], "looked at again every second");
+    assert_eq!(rig.worker_view("w0").held, 1);
+}
+
+#[test]
+fn the_end_of_a_hold_is_said_also_when_nobody_is_left_to_evict() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.close(session);
+    rig.advance(secs(30));
+    rig.worker("w", 2, 1, &["k"]);
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 1, tracked: 1 }, Notice::HoldEnded]);
+    assert!(!rig.manager.holding_eviction());
+}
+
+#[test]
+fn under_a_hold_leases_still_run_out() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(patient("k"));
+    rig.claim(session);
+    rig.close(session);
+    rig.advance(secs(300) - ms(1));
+    assert_eq!(rig.state_of(id), JobState::Running);
+    rig.advance(ms(1));
+    assert_eq!((rig.state_of(id), rig.endings(id)), (JobState::Ready, vec!["lease_expired"]));
+    assert!(rig.evictions().is_empty());
+}
+
+#[test]
+fn a_held_worker_that_is_gone_and_holds_nothing_is_forgotten_after_fifteen_minutes() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.close(session);
+    rig.advance(secs(900) - ms(1));
+    assert!(rig.knows("w"));
+    rig.advance(ms(1));
+    assert!(!rig.knows("w"));
+    // While it holds something the time does not run.
+    let session = rig.worker("w", 2, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    rig.close(session);
+    rig.advance(secs(1200) - ms(1));
+    assert!(rig.knows("w"));
+    rig.advance(ms(1));
+    assert!(!rig.knows("w"), "15 min after its lease ran out");
+}
+
+#[test]
+fn polling_workers_do_not_count_for_the_hold() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    for n in 0..5 {
+        rig.call_open(onward_core::input::Call::Poll(Rig::poll_of(&format!("h{n}"), &["x"], 1, secs(60))));
+    }
+    rig.close(session);
+    rig.advance(secs(20));
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 1, tracked: 1 }]);
+    assert!(rig.evictions().is_empty());
+}
+
+#[test]
+fn silent_polling_workers_do_not_begin_a_hold() {
+    let mut rig = Rig::new();
+    rig.bystanders(1);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    for n in 0..5 {
+        rig.leases(Rig::poll_of(&format!("h{n}"), &["x"], 1, secs(0)));
+    }
+    rig.advance(secs(60));
+    assert_eq!(rig.verdict("h0"), Verdict::Suspect);
+    rig.close(session);
+    rig.advance(secs(10));
+    assert_eq!(rig.evictions(), ["w"]);
+}
+
+#[test]
+fn what_an_evicted_worker_held_is_fenced_and_goes_to_another() {
+    let mut rig = Rig::new();
+    let (session, id, claim) = stuck_worker(&mut rig, 1);
+    rig.advance(secs(150));
+    assert_eq!(rig.evictions(), ["w"]);
+    let other = rig.worker("other", 2, 1, &["k"]);
+    let next = rig.assigned(other).remove(0);
+    assert_eq!((next.claim.job, next.attempt), (id, 2));
+    assert!(next.claim.fence > claim.fence);
+    assert_eq!(rig.beat(session, Beat::plain(claim)), Err(Refusal::StaleAttempt));
+    assert_eq!(rig.succeed(session, claim), Err(Refusal::StaleAttempt));
+    rig.succeed(other, next.claim).unwrap();
+    assert_eq!(rig.state_of(id), JobState::Succeeded);
+}
+
+#[test]
+fn an_evicted_worker_waits_its_time_and_confirms_the_end_of_what_it_held() {
+    // How the old attempt's end is confirmed.
+    type Confirm = fn(&mut Rig, SessionId, Claim) -> SessionId;
+    let ways: [(&str, Confirm); 3] = [
+        ("ended", |rig, session, claim| {
+            rig.tell(session, FromWorker::Ended(vec![claim]));
+            session
+        }),
+        ("late outcome", |rig, session, claim| {
+            assert_eq!(rig.succeed(session, claim), Err(Refusal::StaleAttempt));
+            session
+        }),
+        ("reconnect without it", |rig, _, _| rig.hello("w", "1", 77, 2, &["k"], vec![])),
+    ];
+    for (way, confirm) in ways {
+        // Time is over first, the confirmation comes later.
+        let mut rig = Rig::new();
+        let (session, _, claim) = stuck_worker(&mut rig, 2);
+        rig.advance(secs(150));
+        assert_eq!(rig.evictions(), ["w"], "{way}");
+        rig.submit(patient("k"));
+        rig.advance(secs(100));
+        assert!(rig.worker_view("w").evicted && rig.assigned(session).is_empty(), "{way}: not confirmed");
+        let session = confirm(&mut rig, session, claim);
+        assert!(!rig.worker_view("w").evicted, "{way}: confirmed");
+        assert_eq!(rig.assigned(session).len(), 1, "{way}: on probation, one at a time");
+
+        // Confirmed first: the time still has to be over.
+        let mut rig = Rig::new();
+        let (session, _, claim) = stuck_worker(&mut rig, 2);
+        rig.advance(secs(150));
+        let session = confirm(&mut rig, session, claim);
+        rig.advance(secs(60) - ms(1));
+        assert!(rig.worker_view("w").evicted && rig.assigned(session).is_empty(), "{way}: not yet");
+        rig.advance(ms(1));
+        assert!(!rig.worker_view("w").evicted, "{way}: its time is over");
+        assert_eq!(rig.assigned(session).len(), 1, "{way}");
+    }
+}
+
+#[test]
+fn a_worker_that_comes_back_with_what_was_taken_from_it_has_not_confirmed_its_end() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    rig.close(session);
+    rig.advance(secs(100));
+    assert_eq!(rig.evictions(), ["w"], "evicted while it was away");
+    let session = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    assert_eq!(rig.cancelled(session), [claim]);
+    assert!(rig.worker_view("w").evicted && rig.assigned(session).is_empty(), "it still runs the old attempt");
+    rig.tell(session, FromWorker::Ended(vec![claim]));
+    assert_eq!(rig.assigned(session).len(), 1);
+}
+
+#[test]
+fn a_new_incarnation_of_an_evicted_worker_need_not_wait() {
+    let mut rig = Rig::new();
+    let (_, _, claim) = stuck_worker(&mut rig, 2);
+    rig.submit(patient("k"));
+    rig.advance(secs(151));
+    assert_eq!(rig.evictions(), ["w"]);
+    let session = rig.hello("w", "2", 2, 2, &["k"], vec![claim]);
+    let view = rig.worker_view("w");
+    assert_eq!((view.evicted, view.probation), (false, true));
+    assert_eq!(rig.assigned(session).len(), 1, "on probation");
+}
+
+#[test]
+fn each_eviction_doubles_the_time() {
+    let mut rig = Rig::new();
+    let (session, _, mut claim) = stuck_worker(&mut rig, 1);
+    for (round, wait_s) in [60, 120, 240].into_iter().enumerate() {
+        rig.advance(secs(150));
+        assert_eq!(rig.evictions().len(), round + 1);
+        rig.tell(session, FromWorker::Ended(vec![claim]));
+        rig.advance(secs(wait_s) - ms(1));
+        assert!(rig.worker_view("w").evicted, "round {round}");
+        rig.advance(ms(1));
+        assert!(!rig.worker_view("w").evicted, "round {round}");
+        claim = rig.claim(session);
+    }
+}
+
+#[test]
+fn on_probation_a_worker_gets_one_attempt_at_a_time_until_one_succeeds() {
+    let mut rig = Rig::new();
+    let (_, _, _) = stuck_worker(&mut rig, 5);
+    rig.submit_all(vec![patient("k"); 6]).unwrap();
+    rig.advance(secs(151));
+    assert_eq!(rig.evictions(), ["w"]);
+    let session = rig.hello("w", "2", 2, 5, &["k"], vec![]);
+    let claim = rig.claim(session);
+    rig.fail_for_good(session, claim).unwrap();
+    let claim = rig.claim(session);
+    rig.settle(session, claim, Report::Release { delay: Some(secs(100)) }).unwrap();
+    let claim = rig.claim(session);
+    assert!(rig.worker_view("w").probation, "neither a failure nor a release ends it");
+    rig.succeed(session, claim).unwrap();
+    assert!(!rig.worker_view("w").probation);
+    assert!(rig.assigned(session).len() >= 3);
+}
+
+#[test]
+fn a_worker_that_was_stuck_and_moves_again_is_on_probation() {
+    let mut rig = Rig::new();
+    let (session, _, claim) = stuck_worker(&mut rig, 3);
+    rig.advance(secs(130));
+    assert_eq!(rig.verdict("w"), Verdict::Stuck);
+    rig.submit_all(vec![patient("k"); 3]).unwrap();
+    rig.progress(session, claim, 1);
+    let view = rig.worker_view("w");
+    assert_eq!((view.probation, view.free), (true, 0));
+    assert!(rig.assigned(session).is_empty(), "it holds one already");
+    rig.advance(secs(30));
+    assert!(rig.evictions().is_empty());
+    rig.succeed(session, claim).unwrap();
+    assert!(!rig.worker_view("w").probation);
+    assert_eq!(rig.assigned(session).len(), 3);
+}
+
+#[test]
+fn eviction_and_its_time_survive_a_restart() {
+    let mut rig = Rig::new();
+    let (_, _, claim) = stuck_worker(&mut rig, 1);
+    rig.advance(secs(150));
+    assert_eq!(rig.evictions(), ["w"]);
+    rig.restart(secs(10));
+    let session = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    assert!(rig.worker_view("w").evicted);
+    rig.advance(secs(60));
+    assert!(rig.worker_view("w").evicted, "it has not confirmed the end of what it held");
+    rig.tell(session, FromWorker::Ended(vec![claim]));
+    assert_eq!(rig.assigned(session).len(), 1);
+    assert!(rig.worker_view("w").probation);
+}
+
+#[test]
+fn probation_survives_a_restart() {
+    let mut rig = Rig::new();
+    let (session, _, claim) = stuck_worker(&mut rig, 3);
+    rig.advance(secs(130));
+    rig.progress(session, claim, 1);
+    rig.submit_all(vec![patient("k"); 3]).unwrap();
+    rig.restart(secs(1));
+    let session = rig.hello("w", "1", 2, 3, &["k"], vec![claim]);
+    assert!(rig.worker_view("w").probation && rig.assigned(session).is_empty());
+    rig.succeed(session, claim).unwrap();
+    assert_eq!(rig.assigned(session).len(), 3);
+}
+
+#[test]
+fn a_worker_evicted_on_probation_is_readmitted_for_good_also_after_a_restart() {
+    let mut rig = Rig::new();
+    let (_, _, _) = stuck_worker(&mut rig, 1);
+    rig.advance(secs(151));
+    let session = rig.hello("w", "2", 2, 1, &["k"], vec![]);
+    rig.claim(session);
+    rig.advance(secs(150));
+    assert_eq!(rig.evictions(), ["w", "w"]);
+    rig.restart(secs(200));
+    let session = rig.hello("w", "2", 3, 1, &["k"], vec![]);
+    assert_eq!(rig.assigned(session).len(), 1, "its time is over");
+    let record = rig.manager.state().worker(&worker_id("w")).expect("remembered");
+    assert_eq!((&record.evicted, record.probation, record.evictions), (&None, true, 2));
+}
+
+#[test]
+fn an_evicted_worker_that_stays_away_is_forgotten() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    rig.close(session);
+    rig.advance(secs(11));
+    assert_eq!(rig.evictions(), ["w"]);
+    rig.advance(secs(1000));
+    assert!(!rig.knows("w"));
+    // One that held nothing is not evicted but forgotten: nothing was taken from it.
+    let idle = rig.worker("idle", 3, 1, &["k2"]);
+    rig.close(idle);
+    rig.advance(secs(10));
+    assert!(!rig.knows("idle"));
+}

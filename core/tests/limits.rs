@@ -1,0 +1,200 @@
+//! Every limit, met: it is named, and nothing changes.
+
+mod rig;
+
+use onward_core::effect::Answer;
+use onward_core::ids::{Claim, SessionId};
+use onward_core::input::Call;
+use onward_core::job::draft::Problem;
+use onward_core::job::{Draft, WorkflowDraft};
+use onward_core::limits::{Limit, LimitMet, Limits};
+use onward_core::message::{Beat, FromWorker, Hello, Report, ToWorker};
+use onward_core::refusal::Refusal;
+use rig::*;
+
+/// The field of a limit, to be set to 1. A new limit does not compile before it is here.
+fn field(limits: &mut Limits, limit: Limit) -> &mut usize {
+    match limit {
+        Limit::Jobs => &mut limits.jobs,
+        Limit::BatchJobs => &mut limits.batch_jobs,
+        Limit::WorkflowsPerJob => &mut limits.workflows_per_job,
+        Limit::DependenciesPerJob => &mut limits.dependencies_per_job,
+        Limit::PayloadBytes => &mut limits.payload_bytes,
+        Limit::ResultBytes => &mut limits.result_bytes,
+        Limit::CheckpointBytes => &mut limits.checkpoint_bytes,
+        Limit::ErrorBytes => &mut limits.error_bytes,
+        Limit::NoteBytes => &mut limits.note_bytes,
+        Limit::TagsPerJob => &mut limits.tags_per_job,
+        Limit::HeadersPerJob => &mut limits.headers_per_job,
+        Limit::HeaderBytes => &mut limits.header_bytes,
+        Limit::LimitsPerJob => &mut limits.limits_per_job,
+        Limit::Shelves => &mut limits.shelves,
+        Limit::LimitKeys => &mut limits.limit_keys,
+        Limit::PausedQueues => &mut limits.paused_queues,
+        Limit::Workers => &mut limits.workers,
+        Limit::WorkerSlots => &mut limits.worker_slots,
+        Limit::SubscriptionPairs => &mut limits.subscription_pairs,
+        Limit::Subscriptions => &mut limits.subscriptions,
+        Limit::FrameItems => &mut limits.frame_items,
+        Limit::OpenPolls => &mut limits.open_polls,
+        Limit::PollLeases => &mut limits.poll_leases,
+        Limit::DeadLetters => &mut limits.dead_letters,
+        Limit::IdempotencyKeys => &mut limits.idempotency_keys,
+        Limit::DatacentersPerJob => &mut limits.datacenters_per_job,
+    }
+}
+
+fn small(kind: &str) -> Draft {
+    Draft::of_kind(kind, bytes(""))
+}
+
+fn named(name: &str, after: &[&str]) -> WorkflowDraft {
+    WorkflowDraft {
+        name: Some(name.into()),
+        after: after.iter().map(|name| (*name).into()).collect(),
+        ..small("k").workflows.remove(0)
+    }
+}
+
+fn hello(rig: &mut Rig, worker: &str, slots: u32, kinds: &[&str]) -> Result<(), Refusal> {
+    let session = SessionId(50);
+    let hello = Hello {
+        worker: worker_id(worker),
+        incarnation: onward_core::ids::Incarnation::new("1").expect("valid"),
+        subscription: subscription(&["default"], kinds),
+        slots,
+        holding: vec![],
+    };
+    rig.tell(session, FromWorker::Hello(hello));
+    match rig.last_sent(session) {
+        ToWorker::Rejected(refusal) => Err(refusal),
+        _ => Ok(()),
+    }
+}
+
+/// What meets the limit, with room for exactly one where something was there before. None: it is never refused.
+#[rustfmt::skip]
+fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Option<Refusal> {
+    let submit = |rig: &mut Rig, draft: Draft| rig.try_submit(draft).map(|_| ());
+    let poll = |worker: &str, max: u32| Call::Poll(Rig::poll_of(worker, &["k"], max, secs(60)));
+    let with = |change: fn(&mut Draft)| {
+        let mut draft = small("k");
+        change(&mut draft);
+        draft
+    };
+    let answer = match limit {
+        Limit::Jobs => submit(rig, small("k")),
+        Limit::BatchJobs => rig.submit_all(vec![small("k"); 2]).map(|_| ()),
+        Limit::WorkflowsPerJob => submit(rig, Draft { workflows: vec![named("a", &[]), named("b", &[])], ..small("k") }),
+        Limit::DependenciesPerJob => {
+            let workflows = vec![named("a", &[]), named("b", &["a"]), named("c", &["a"])];
+            submit(rig, Draft { workflows, ..small("k") })
+        }
+        Limit::PayloadBytes => submit(rig, Draft::of_kind("k", bytes("12"))),
+        Limit::TagsPerJob => submit(rig, with(|draft| draft.tags = vec!["a".into(), "b".into()])),
+        Limit::HeadersPerJob => submit(rig, with(|draft| draft.headers = vec![("a".into(), "".into()), ("b".into(), "".into())])),
+        Limit::HeaderBytes => submit(rig, with(|draft| draft.headers = vec![("a".into(), "b".into())])),
+        Limit::LimitsPerJob => submit(rig, with(|draft| draft.limits = vec![("a".into(), 1), ("b".into(), 1)])),
+        Limit::DatacentersPerJob => submit(rig, with(|draft| draft.datacenters = vec!["a".into(), "b".into()])),
+        Limit::Shelves => submit(rig, small("another")),
+        Limit::LimitKeys => submit(rig, with(|draft| draft.limits = vec![("b".into(), 1)])),
+        Limit::IdempotencyKeys => submit(rig, with(|draft| draft.idempotency_key = Some("b".into()))),
+        Limit::PausedQueues => rig.call(Call::PauseQueue(name("b"))).map(|_| ()),
+        Limit::Workers => hello(rig, "another", 1, &["k"]),
+        Limit::WorkerSlots => hello(rig, "w", 2, &["k"]),
+        Limit::SubscriptionPairs => hello(rig, "w", 1, &["k", "l"]),
+        Limit::Subscriptions => hello(rig, "another", 1, &["l"]),
+        Limit::FrameItems => {
+            let (_, claim) = claim.expect("something runs");
+            rig.call(Call::Beat(vec![Beat::plain(claim); 2])).map(|_| ())
+        }
+        Limit::OpenPolls => rig.call(poll("another", 1)).map(|_| ()),
+        Limit::PollLeases => rig.call(poll("h", 2)).map(|_| ()),
+        Limit::ResultBytes => {
+            let (session, claim) = claim.expect("something runs");
+            rig.settle(session, claim, Report::Succeed { result: bytes("12") })
+        }
+        Limit::ErrorBytes => {
+            let (session, claim) = claim.expect("something runs");
+            rig.settle(session, claim, Report::Fail { error: "12".into(), retryable: true, delay: None })
+        }
+        Limit::CheckpointBytes => {
+            let (session, claim) = claim.expect("something runs");
+            rig.beat(session, Beat { checkpoint: Some(bytes("12")), ..Beat::plain(claim) }).map(|_| ())
+        }
+        Limit::NoteBytes => {
+            let (session, claim) = claim.expect("something runs");
+            let noted = rig.beat(session, Beat { note: Some("12".into()), ..Beat::plain(claim) }).map(|_| ());
+            let extend = Call::Extend { job: claim.job, by: secs(1), reason: "12".into(), request: name("r") };
+            assert_eq!(rig.call(extend).map(|_| ()), noted, "a reason is a note, too");
+            noted
+        }
+        // The oldest makes room.
+        Limit::DeadLetters => return None,
+    };
+    Some(answer.expect_err("the limit is met"))
+}
+
+fn limit_of(refusal: &Refusal) -> Option<LimitMet> {
+    match refusal {
+        Refusal::Limited(met) => Some(*met),
+        // A draft that is too large by itself is named with its field.
+        Refusal::Invalid(invalid) => match invalid.problem {
+            Problem::TooMany(met) => Some(met),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+#[test]
+fn every_limit_that_is_met_is_named_and_changes_nothing() {
+    for limit in Limit::ALL {
+        let mut rig = Rig::with(|settings| *field(&mut settings.limits, *limit) = 1);
+        let session = rig.worker("w", 1, 1, &["k"]);
+        let mut claim = None;
+        match limit {
+            Limit::Workers | Limit::Subscriptions | Limit::WorkerSlots | Limit::SubscriptionPairs => {}
+            Limit::OpenPolls => {
+                rig.call_open(Call::Poll(Rig::poll_of("h", &["x"], 1, secs(60))));
+            }
+            Limit::PausedQueues => {
+                rig.call(Call::PauseQueue(name("a"))).unwrap();
+            }
+            _ => {
+                let first = Draft { limits: vec![("a".into(), 1)], idempotency_key: Some("a".into()), ..small("k") };
+                rig.submit(first);
+                claim = Some((session, rig.claim(session)));
+            }
+        }
+        let (dump, log) = (rig.manager.state().dump(), rig.log.len());
+        let Some(refusal) = meet(&mut rig, *limit, claim) else { continue };
+        assert_eq!(limit_of(&refusal), Some(LimitMet { limit: *limit, max: 1 }), "{refusal:?}");
+        assert!(refusal.to_string().contains(limit.describe()), "{refusal}");
+        assert_eq!((rig.manager.state().dump(), rig.log.len()), (dump, log), "{limit:?} changed something");
+        rig.advance(secs(20));
+        rig.restart(secs(1));
+    }
+}
+
+#[test]
+fn what_shares_a_shelf_or_a_key_needs_no_room_for_another() {
+    let mut rig = Rig::with(|settings| {
+        settings.limits.shelves = 2;
+        settings.limits.limit_keys = 1;
+    });
+    let limited = |kind: &str, key: &str| Draft { limits: vec![(key.into(), 1)], ..job(kind) };
+    rig.submit_all(vec![limited("a", "key"); 10]).unwrap();
+    rig.submit_all(vec![limited("b", "key"), limited("a", "key")]).unwrap();
+    for (draft, limit) in [
+        (job("c"), Limit::Shelves),
+        (Draft { priority: 1, ..job("a") }, Limit::Shelves),
+        (Draft { queue: Some("q".into()), ..job("a") }, Limit::Shelves),
+        (limited("a", "other"), Limit::LimitKeys),
+    ] {
+        let refusal = rig.try_submit(draft).unwrap_err();
+        assert_eq!(limit_of(&refusal).map(|met| met.limit), Some(limit));
+    }
+    assert_eq!(rig.call(Call::CancelWhere(Default::default())), Ok(Answer::Cancelled { jobs: 12 }));
+    rig.submit_all(vec![limited("c", "other"), limited("d", "other")]).expect("what has ended takes no room");
+}
