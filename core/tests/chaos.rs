@@ -4,6 +4,8 @@
 //!
 //! `ONWARD_SOAK_CASES` sets the number of cases. A case is its seed: `ONWARD_CHAOS_SEED=n` runs one alone.
 
+#![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
+
 #[path = "chaos/checks.rs"]
 mod checks;
 #[path = "chaos/world.rs"]

@@ -923,9 +923,24 @@ fn a_subscription_over_the_limit_is_refused_and_leaves_nothing() {
     let met = world.dispatch.join(&wide, &limits, |_| false).expect_err("no group may be");
     assert_eq!(met.limit, Limit::Subscriptions);
     assert_eq!((world.dispatch.pairs.len(), world.dispatch.groups.len()), (0, 0));
-    assert!(world.dispatch.room_for(&Limits { shelves: 1, ..Limits::default() }, 2, 0).is_err());
-    assert!(world.dispatch.room_for(&Limits { limit_keys: 1, ..Limits::default() }, 0, 2).is_err());
-    assert!(world.dispatch.room_for(&Limits { shelves: 2, limit_keys: 2, ..Limits::default() }, 2, 2).is_ok());
+}
+
+#[test]
+fn room_is_asked_for_what_is_new() {
+    let world = World::new();
+    let spec = |draft| check(draft, &Limits::default(), &JobDefaults::default()).expect("a good job");
+    let two = [spec(job("mail", KINDS[0], 0, &[("a", 1)])), spec(job("mail", KINDS[1], 0, &[("b", 1)]))];
+    let room = |shelves, limit_keys| {
+        world
+            .dispatch
+            .room_for(&Limits { shelves, limit_keys, ..Limits::default() }, two.iter())
+            .map_err(|met| met.limit)
+    };
+    assert_eq!(room(2, 2), Ok(()));
+    assert_eq!(room(1, 2), Err(Limit::Shelves));
+    assert_eq!(room(2, 1), Err(Limit::LimitKeys));
+    let same = [two[0].clone(), two[0].clone()];
+    assert!(world.dispatch.room_for(&Limits { shelves: 1, limit_keys: 1, ..Limits::default() }, same.iter()).is_ok());
 }
 
 /// Cost is counted in heads that turned out to be blocked, which is all that a pick may look at in vain.

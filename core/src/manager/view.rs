@@ -42,7 +42,7 @@ pub struct WorkflowView {
     /// Why it is not running although it could.
     pub blocked: Option<&'static str>,
     pub running: Option<AttemptView>,
-    /// The newest first.
+    /// The oldest first.
     pub ended: Vec<EndedAttempt>,
 }
 

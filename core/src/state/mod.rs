@@ -212,7 +212,7 @@ impl State {
     /// The ended attempt with this fence, if it is still kept.
     pub fn ended_attempt(&self, claim: &Claim) -> Option<&EndedAttempt> {
         let workflow = &self.workflows[self.workflow_of(claim)?];
-        workflow.past.as_ref()?.attempts().find(|ended| ended.fence == claim.fence)
+        workflow.past.as_ref()?.attempts().rev().find(|ended| ended.fence == claim.fence)
     }
 
     /// The result of a workflow that succeeded.

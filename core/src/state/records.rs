@@ -133,9 +133,9 @@ impl Past {
         self.last.as_ref()
     }
 
-    /// The newest first.
-    pub fn attempts(&self) -> impl Iterator<Item = &EndedAttempt> {
-        self.last.iter().chain(self.earlier.iter().rev())
+    /// The oldest first.
+    pub fn attempts(&self) -> impl DoubleEndedIterator<Item = &EndedAttempt> {
+        self.earlier.iter().chain(&self.last)
     }
 
     pub fn find_mut(&mut self, fence: AttemptFence) -> Option<&mut EndedAttempt> {

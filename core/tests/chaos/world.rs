@@ -233,7 +233,7 @@ impl World {
 
     fn arrive(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { session, message } => self.to_worker(session, message),
+            Effect::Send { session, message } => self.message(session, message),
             Effect::CloseSession { session } => {
                 for worker in &mut self.workers {
                     if worker.session == Some(session) {
@@ -279,7 +279,8 @@ impl World {
         }
     }
 
-    fn to_worker(&mut self, session: SessionId, message: ToWorker) {
+    /// A message arrives at a worker, or is lost.
+    fn message(&mut self, session: SessionId, message: ToWorker) {
         let lost = self.chance(5);
         let Some(at) = self.workers.iter().position(|worker| worker.session == Some(session)) else { return };
         match message {
@@ -376,7 +377,8 @@ impl World {
             }
             6..=8 => {
                 let from = self.jobs.len().saturating_sub(4);
-                let job = self.one_of(&self.jobs[from..].to_vec()).unwrap_or(job);
+                let recent = self.jobs[from..].to_vec();
+                let job = self.one_of(&recent).unwrap_or(job);
                 let n = self.below(4);
                 let epoch = self.chance(60).then_some(GateEpoch { n, gate: 1 });
                 self.call("Cancel", Call::Cancel { job, epoch });
@@ -774,8 +776,8 @@ impl World {
         for queue in QUEUES {
             self.call("ResumeQueue", Call::ResumeQueue(name(queue)));
         }
-        for at in 0..WORKERS.len() {
-            let worker = WorkerId::new(WORKERS[at]).expect("valid");
+        for (at, id) in WORKERS.iter().enumerate() {
+            let worker = WorkerId::new(*id).expect("valid");
             self.call("UndrainWorker", Call::UndrainWorker(worker));
             self.workers[at].incarnation += 100;
             self.workers[at].slots = 3;
