@@ -235,11 +235,28 @@ impl Manager {
         let claim = self.state.claim_of(key);
         let then = self.then(workflow, &ending);
         let (succeeded, failed) = (matches!(ending, Ending::Succeeded { .. }), ending.is_workers_failure());
+        let mut others = Vec::new();
+        if then == Then::TimedOut {
+            others = self.attempts_of(self.state.workflow(workflow).job);
+            others.retain(|(other, _)| *other != claim);
+        }
         self.emit(Event::AttemptEnded { claim, ending, then }, fx);
+        self.stop_timed_out(others, fx);
         if succeeded {
             self.count_success(worker, fx);
         } else if failed {
             self.count_failure(worker, claim);
+        }
+    }
+
+    /// The job of these attempts was timed out, and they ended with it: whoever runs them is told to stop.
+    pub(super) fn stop_timed_out(&mut self, attempts: Vec<(Claim, WorkerKey)>, fx: &mut Effects) {
+        for (claim, worker) in attempts {
+            self.send_cancel(worker, claim, CancelWhy::TimedOut, fx);
+            // One that was cancelling ended as cancelled, which is nobody's failure.
+            if self.state.ended_attempt(&claim).is_some_and(|ended| ended.ending.is_workers_failure()) {
+                self.count_failure(worker, claim);
+            }
         }
     }
 

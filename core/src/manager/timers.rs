@@ -137,12 +137,9 @@ impl Manager {
             return self.arm_overall(key);
         }
         let job = self.state.job(key);
-        let (id, cancelled) = (job.id, self.attempts_of(key));
+        let (id, running) = (job.id, self.attempts_of(key));
         self.emit(Event::JobTimedOut { job: id, reason: TimeoutReason::Overall }, fx);
-        for (claim, worker) in cancelled {
-            self.send_cancel(worker, claim, crate::message::CancelWhy::TimedOut, fx);
-            self.count_failure(worker, claim);
-        }
+        self.stop_timed_out(running, fx);
     }
 
     /// The instant in log time at which the job is over, extensions included.
