@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use onward_core::effect::{Answer, Effect, Effects, Notice};
-use onward_core::event::Stamped;
+use onward_core::event::{Event, Stamped};
 use onward_core::fence::{AttemptFence, Term};
+use onward_core::health::Verdict;
 use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Input, Poll, Submission};
 use onward_core::job::{Draft, JobState};
@@ -164,6 +165,27 @@ impl Rig {
         self.jump(end.since(self.now.mono));
     }
 
+    /// As [`Self::advance`], looking at the machine before, after every wake-up, and at the end.
+    pub fn watch(&mut self, span: Duration, mut look: impl FnMut(&Self)) {
+        let end = self.now.mono + span;
+        look(self);
+        while let Some((at, _)) = self.manager.next_wakeup() {
+            if at > end {
+                break;
+            }
+            self.jump(at.since(self.now.mono));
+            self.step(Input::Wake);
+            look(self);
+        }
+        self.jump(end.since(self.now.mono));
+        look(self);
+    }
+
+    /// Somebody sets the wall clock: it jumps, and no time passes.
+    pub fn set_wall(&mut self, wall: Wall) {
+        self.now.wall = wall;
+    }
+
     /// Moves the clocks without waking the machine: the process was frozen.
     pub fn jump(&mut self, span: Duration) {
         self.now = Now { mono: self.now.mono + span, wall: self.now.wall + span };
@@ -232,6 +254,30 @@ impl Rig {
 
     pub fn state_of(&self, job: JobId) -> JobState {
         self.view(job).state
+    }
+
+    /// How the attempts of a job's first workflow ended so far, oldest first.
+    pub fn endings(&self, job: JobId) -> Vec<&'static str> {
+        self.view(job).workflows[0].ended.iter().map(|ended| ended.ending.code()).collect()
+    }
+
+    /// Attempts of a job's first workflow that count.
+    pub fn counted(&self, job: JobId) -> u32 {
+        self.view(job).workflows[0].counted
+    }
+
+    /// How many events of a kind are in the log.
+    pub fn logged(&self, is: impl Fn(&Event) -> bool) -> usize {
+        self.log.iter().filter(|stamped| is(&stamped.event)).count()
+    }
+
+    pub fn evictions(&self) -> usize {
+        self.logged(|event| matches!(event, Event::WorkerEvicted { .. }))
+    }
+
+    /// Notices since this was last asked.
+    pub fn noticed(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
     }
 
     pub fn refused(&self, kind: RefusalKind) -> u64 {
@@ -332,11 +378,15 @@ impl Rig {
     }
 
     pub fn succeed(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
-        self.settle(session, claim, Report::Succeed { result: bytes("\"ok\"") })
+        self.settle(session, claim, success())
     }
 
     pub fn fail(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
-        self.settle(session, claim, Report::Fail { error: "no".into(), retryable: true, delay: None })
+        self.settle(session, claim, failure())
+    }
+
+    pub fn release(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
+        self.settle(session, claim, Report::Release { delay: None })
     }
 
     pub fn ask_extension(&mut self, session: SessionId, claims: Vec<Claim>, progress: f64) -> ExtensionAnswer {
@@ -351,6 +401,10 @@ impl Rig {
     pub fn last_sent(&mut self, session: SessionId) -> ToWorker {
         let at = self.sent.iter().rposition(|(to, _)| *to == session).expect("something was sent");
         self.sent.remove(at).1
+    }
+
+    pub fn verdict(&self, id: &str) -> Verdict {
+        self.worker_view(id).judgement.verdict
     }
 
     pub fn worker_view(&self, id: &str) -> WorkerView {
@@ -377,6 +431,41 @@ impl Rig {
             other => panic!("a poll is answered by {other:?}"),
         }
     }
+
+    pub fn http_beat(&mut self, beat: Beat) -> Result<BeatAccepted, Refusal> {
+        match self.call(Call::Beat(vec![beat]))? {
+            Answer::Beats(mut answers) => answers.remove(0).answer,
+            other => panic!("a beat is answered by {other:?}"),
+        }
+    }
+
+    pub fn http_settle(&mut self, claim: Claim, report: Report) -> Result<(), Refusal> {
+        match self.call(Call::Settle(vec![Settlement { claim, report }]))? {
+            Answer::Settled(mut answers) => answers.remove(0).answer,
+            other => panic!("a settlement is answered by {other:?}"),
+        }
+    }
+
+    pub fn http_extension(&mut self, claim: Claim, progress: f64) -> Result<ExtensionAnswer, Refusal> {
+        let asked = ExtensionRequest {
+            claims: vec![claim],
+            reason: "long_workflow".into(),
+            progress,
+            estimated_remaining: None,
+        };
+        match self.call(Call::RequestExtension(asked))? {
+            Answer::Extension(answer) => Ok(answer),
+            other => panic!("an extension request is answered by {other:?}"),
+        }
+    }
+}
+
+pub fn success() -> Report {
+    Report::Succeed { result: bytes("\"ok\"") }
+}
+
+pub fn failure() -> Report {
+    Report::Fail { error: "no".into(), retryable: true, delay: None }
 }
 
 /// The fence of the n-th hand-out under a term.
