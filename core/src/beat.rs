@@ -18,6 +18,7 @@ use crate::time::Awake;
 /// What is known of one running attempt. Beats change it; nothing here is logged by itself.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AttemptClock {
+    /// Like `last_step` moved by every quiet section, so that the attempt does not age in one.
     handed_at: Awake,
     /// The later of hand-out and last forward step.
     last_step: Awake,
@@ -119,6 +120,7 @@ impl AttemptClock {
         let used = now.min(quiet.until).since(quiet.began);
         self.lease_until = self.lease_until + used;
         self.last_step = self.last_step + used;
+        self.handed_at = self.handed_at + used;
         self.quiet_used += used;
         Some(used)
     }

@@ -186,6 +186,10 @@ impl HttpLiveness {
         self.leases_end = at;
     }
 
+    pub fn last_lease(&self) -> Awake {
+        self.leases_end
+    }
+
     pub fn live_until(&self, rule: &LivenessRule) -> Awake {
         (self.last_call.max(self.poll_end) + rule.answer_within).max(self.leases_end)
     }

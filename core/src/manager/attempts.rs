@@ -99,6 +99,7 @@ impl Manager {
         }
         self.mark_progress(key, beat.claim, fx);
         self.arm_attempt(key);
+        self.lease_moved(key);
         Ok(BeatAccepted { lease_remaining: lease_end.since(now), cancel: false, quiet })
     }
 
@@ -130,12 +131,22 @@ impl Manager {
         };
         live.clock = clock;
         if let Some(used) = ended {
+            self.quiet_ended(key);
             self.emit(Event::QuietEnded { claim: beat.claim, used }, fx);
         }
         if let Some(allowed) = allowed {
             self.emit(Event::QuietBegan { claim: beat.claim, allowed }, fx);
         }
         Ok(allowed)
+    }
+
+    /// The clocks of its worker stood still as well: it was allowed to wait.
+    fn quiet_ended(&mut self, key: AttemptKey) {
+        let live = self.live.at(key);
+        let (worker, last_step) = (live.worker, live.clock.last_step());
+        if let Some(work) = &mut self.workers.at_mut(worker).work {
+            work.last_step = work.last_step.max(Some(last_step));
+        }
     }
 
     /// Logs the watermark now and then, so that a takeover knows how far the handler was.
@@ -348,15 +359,12 @@ impl Manager {
                 next: NO_KEY,
             },
         );
-        let lease_end = clock.lease_end();
         let known = self.workers.at_mut(worker);
         known.held += 1;
-        if let Link::Http { liveness, .. } = &mut known.link {
-            liveness.leases_end(lease_end);
-        }
         let work = known.work(&self.rules.progress);
         work.empty_since = None;
         work.head = self.live.link(key, work.head);
+        self.lease_moved(key);
         self.arm_attempt(key);
     }
 
@@ -409,6 +417,7 @@ impl Manager {
         if live.motion == Motion::Unmoving || !known.judged.signals.live {
             self.touch(live.worker);
         }
+        self.lease_gone(&live);
         self.update_offer(live.worker);
     }
 
@@ -473,6 +482,7 @@ impl Manager {
         let (lease_end, stuck_at) = (live.clock.lease_end(), live.clock.stuck_at(stuck_after));
         let claim = self.state.claim_of(key);
         if let Some(used) = quiet_used {
+            self.quiet_ended(key);
             self.emit(Event::QuietEnded { claim, used }, fx);
         }
         if self.state.workflow(workflow).state == WorkflowState::Cancelling {

@@ -13,9 +13,11 @@ use crate::limits::Limit;
 use crate::message::Assignment;
 use crate::refusal::Refusal;
 use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
+use crate::time::Awake;
 use crate::wheel::TimerKey;
 
 use super::Manager;
+use super::live::Live;
 use super::timers::Soon;
 use super::workers::{Link, Worker, WorkerKey};
 
@@ -246,18 +248,38 @@ impl Manager {
 
     /// A call about an attempt is a sign of life of the worker that holds it.
     pub(super) fn heard_by_http(&mut self, attempt: AttemptKey) {
-        let (now, worker, lease_end) = {
-            let live = self.live.at(attempt);
-            (self.awake, live.worker, live.clock.lease_end())
-        };
+        let (now, worker) = (self.awake, self.live.at(attempt).worker);
         if let Some(known) = self.workers.get_mut(worker)
             && let Link::Http { liveness, .. } = &mut known.link
         {
             liveness.called(now);
-            liveness.leases_end(lease_end);
             if !known.judged.signals.live {
                 self.touch(worker);
             }
         }
+    }
+
+    /// A lease was given or renewed: a worker without a session is trusted to be there until the last of them ends.
+    pub(super) fn lease_moved(&mut self, attempt: AttemptKey) {
+        let live = self.live.at(attempt);
+        let (worker, lease_end) = (live.worker, live.clock.lease_end());
+        if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
+            liveness.leases_end(liveness.last_lease().max(lease_end));
+        }
+    }
+
+    /// An attempt is gone, and its lease with it. Where that was the last to end, another is now.
+    pub(super) fn lease_gone(&mut self, gone: &Live) {
+        let worker = self.workers.at(gone.worker);
+        let Link::Http { liveness, .. } = &worker.link else { return };
+        if worker.held > 0 && gone.clock.lease_end() < liveness.last_lease() {
+            return;
+        }
+        let head = worker.head();
+        let left = self.live.from(head).filter_map(|key| Some(self.live.get(key)?.clock.lease_end())).max();
+        if let Link::Http { liveness, .. } = &mut self.workers.at_mut(gone.worker).link {
+            liveness.leases_end(left.unwrap_or(Awake::ZERO));
+        }
+        self.touch(gone.worker);
     }
 }
