@@ -35,6 +35,8 @@ pub struct AttemptClock {
 struct Quiet {
     began: Awake,
     until: Awake,
+    /// Used of it before a takeover: charged with the rest, while the clocks started anew.
+    used_before: Duration,
 }
 
 /// How an attempt counts for its worker's progress signal.
@@ -72,9 +74,9 @@ impl AttemptClock {
         Self { watermark, total, quiet_used, ..Self::start(now, lease) }
     }
 
-    /// Resumes the quiet section that the log knows of; what is left of it was charged when it began.
-    pub fn resume_quiet(&mut self, now: Awake, left: Duration) {
-        self.quiet = Some(Quiet { began: now, until: now + left });
+    /// Resumes the quiet section that the log knows of, of which so much was used before the takeover.
+    pub fn resume_quiet(&mut self, now: Awake, used_before: Duration, left: Duration) {
+        self.quiet = Some(Quiet { began: now, until: now + left, used_before });
     }
 
     /// The handler is active. Returns whether that was a forward step.
@@ -110,19 +112,19 @@ impl AttemptClock {
         if allowed.is_zero() {
             return Err(QuietSpent);
         }
-        self.quiet = Some(Quiet { began: now, until: now + allowed });
+        self.quiet = Some(Quiet { began: now, until: now + allowed, used_before: Duration::ZERO });
         Ok(allowed)
     }
 
-    /// Ends the quiet section, if there is one, and lets the clocks go on. Returns what it used.
+    /// Ends the quiet section, if there is one, and lets the clocks go on. Returns what it used in all.
     pub fn end_quiet(&mut self, now: Awake) -> Option<Duration> {
         let quiet = self.quiet.take()?;
         let used = now.min(quiet.until).since(quiet.began);
         self.lease_until = self.lease_until + used;
         self.last_step = self.last_step + used;
         self.handed_at = self.handed_at + used;
-        self.quiet_used += used;
-        Some(used)
+        self.quiet_used += quiet.used_before + used;
+        Some(quiet.used_before + used)
     }
 
     /// A grant to the worker covers this attempt until the health deadline that it set.

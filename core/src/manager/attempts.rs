@@ -388,8 +388,8 @@ impl Manager {
         let mut clock =
             AttemptClock::resume(self.awake, attempt.lease + self.rules.seat_ttl, attempt.mark, attempt.quiet_used);
         if let Some((began, allowed)) = attempt.quiet {
-            let left = (began + allowed).since(self.log_now());
-            clock.resume_quiet(self.awake, left);
+            let used = self.log_now().since(began).min(allowed);
+            clock.resume_quiet(self.awake, used, allowed - used);
         }
         self.begin_live(key, clock, worker);
     }
