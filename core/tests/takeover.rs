@@ -169,6 +169,24 @@ fn started_at_is_stamped_once_and_downtime_counts_against_the_timeout() {
 }
 
 #[test]
+fn neither_a_delay_nor_a_retry_stamps_started_at_again() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { delay: Some(secs(5)), timeout: Some(secs(60)), ..job("k") });
+    rig.advance(secs(5));
+    let started = rig.view(id).created_at + secs(5);
+    assert_eq!(rig.view(id).started_at, Some(started));
+    let claim = rig.claim(session);
+    let later = Report::Fail { error: "later".into(), retryable: true, delay: Some(secs(20)) };
+    rig.settle(session, claim, later).unwrap();
+    rig.advance(secs(20));
+    assert_eq!(rig.claim(session).fence, fence(1, 2));
+    assert_eq!(rig.view(id).started_at, Some(started));
+    rig.advance(secs(40));
+    assert_eq!(rig.view(id).ended_at, Some(started + secs(60)));
+}
+
+#[test]
 fn an_overall_timeout_that_passed_meanwhile_fires_15_s_after_the_takeover_and_no_earlier() {
     let mut rig = Rig::new();
     let over = rig.submit(Draft { timeout: Some(secs(60)), ..job("k") });
