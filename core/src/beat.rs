@@ -19,6 +19,7 @@ use crate::time::Awake;
 /// What is known of one running attempt. Beats change it; nothing here is logged by itself.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AttemptClock {
+    /// Like `last_step` moved by every quiet section, so that the attempt does not age in one.
     handed_at: Awake,
     /// The later of hand-out and last forward step.
     last_step: Awake,
@@ -37,6 +38,8 @@ pub struct AttemptClock {
 struct Quiet {
     began: Awake,
     until: Awake,
+    /// Used of it before a takeover: charged with the rest, while the clocks started anew.
+    used_before: Duration,
 }
 
 /// How an attempt counts for its worker's progress signal.
@@ -75,9 +78,9 @@ impl AttemptClock {
         Self { watermark, total, quiet_used, ..Self::start(now, lease) }
     }
 
-    /// Resumes the quiet section that the log knows of; what is left of it was charged when it began.
-    pub fn resume_quiet(&mut self, now: Awake, left: Duration) {
-        self.quiet = Some(Quiet { began: now, until: now + left });
+    /// Resumes the quiet section that the log knows of, of which so much was used before the takeover.
+    pub fn resume_quiet(&mut self, now: Awake, used_before: Duration, left: Duration) {
+        self.quiet = Some(Quiet { began: now, until: now + left, used_before });
         self.promised = self.lease_end();
     }
 
@@ -115,19 +118,20 @@ impl AttemptClock {
         if allowed.is_zero() {
             return Err(QuietSpent);
         }
-        self.quiet = Some(Quiet { began: now, until: now + allowed });
+        self.quiet = Some(Quiet { began: now, until: now + allowed, used_before: Duration::ZERO });
         self.promised = self.lease_end();
         Ok(allowed)
     }
 
-    /// Ends the quiet section, if there is one, and lets the clocks go on. Returns what it used.
+    /// Ends the quiet section, if there is one, and lets the clocks go on. Returns what it used in all.
     pub fn end_quiet(&mut self, now: Awake) -> Option<Duration> {
         let quiet = self.quiet.take()?;
         let used = now.min(quiet.until).since(quiet.began);
         self.lease_until = self.lease_until + used;
         self.last_step = self.last_step + used;
-        self.quiet_used += used;
-        Some(used)
+        self.handed_at = self.handed_at + used;
+        self.quiet_used += quiet.used_before + used;
+        Some(quiet.used_before + used)
     }
 
     /// A grant to the worker covers this attempt until the health deadline that it set.

@@ -132,12 +132,22 @@ impl Manager {
         };
         live.clock = clock;
         if let Some(used) = ended {
+            self.quiet_ended(key);
             self.emit(Event::QuietEnded { claim: beat.claim, used }, fx);
         }
         if let Some(allowed) = allowed {
             self.emit(Event::QuietBegan { claim: beat.claim, allowed }, fx);
         }
         Ok(allowed)
+    }
+
+    /// The clocks of its worker stood still as well: it was allowed to wait.
+    fn quiet_ended(&mut self, key: AttemptKey) {
+        let live = self.live.at(key);
+        let (worker, last_step) = (live.worker, live.clock.last_step());
+        if let Some(work) = &mut self.workers.at_mut(worker).work {
+            work.last_step = work.last_step.max(Some(last_step));
+        }
     }
 
     /// Logs the watermark now and then, so that a takeover knows how far the handler was.
@@ -243,12 +253,23 @@ impl Manager {
         };
         others.retain(|(other, _)| *other != claim);
         self.emit(Event::AttemptEnded { claim, ending, then }, fx);
+        self.stop_timed_out(others, fx);
         if succeeded {
             self.count_success(worker, fx);
         } else if failed {
             self.count_failure(worker, claim);
         }
-        self.stop_timed_out(others, fx);
+    }
+
+    /// The job of these attempts was timed out, and they ended with it: whoever runs them is told to stop.
+    pub(super) fn stop_timed_out(&mut self, attempts: Vec<(Claim, WorkerKey)>, fx: &mut Effects) {
+        for (claim, worker) in attempts {
+            self.send_cancel(worker, claim, CancelWhy::TimedOut, fx);
+            // One that was cancelling ended as cancelled, which is nobody's failure.
+            if self.state.ended_attempt(&claim).is_some_and(|ended| ended.ending.is_workers_failure()) {
+                self.count_failure(worker, claim);
+            }
+        }
     }
 
     fn then(&mut self, key: WorkflowKey, ending: &Ending) -> Then {
@@ -368,8 +389,8 @@ impl Manager {
         let mut clock =
             AttemptClock::resume(self.awake, attempt.lease + self.rules.seat_ttl, attempt.mark, attempt.quiet_used);
         if let Some((began, allowed)) = attempt.quiet {
-            let left = (began + allowed).since(self.log_now());
-            clock.resume_quiet(self.awake, left);
+            let used = self.log_now().since(began).min(allowed);
+            clock.resume_quiet(self.awake, used, allowed - used);
         }
         self.begin_live(key, clock, worker);
     }
@@ -462,6 +483,7 @@ impl Manager {
         let (lease_end, stuck_at) = (live.clock.lease_end(), live.clock.stuck_at(stuck_after));
         let claim = self.state.claim_of(key);
         if let Some(used) = quiet_used {
+            self.quiet_ended(key);
             self.emit(Event::QuietEnded { claim, used }, fx);
         }
         if self.state.workflow(workflow).state == WorkflowState::Cancelling {

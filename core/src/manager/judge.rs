@@ -88,8 +88,9 @@ impl Manager {
         }
     }
 
+    /// Nothing is to be said of a worker that has not been heard of since the takeover: its leases wait for it.
     fn progress_signal(&self, worker: &Worker) -> ProgressVerdict {
-        let Some(work) = &worker.work else {
+        let (Some(work), false) = (&worker.work, matches!(worker.link, Link::Expected)) else {
             return worker_progress(&self.rules.progress, self.awake, &WorkerSample::default());
         };
         let (succeeded, failed, failed_jobs) = work.tally.counts(self.awake);

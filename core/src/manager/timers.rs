@@ -5,7 +5,6 @@
 
 use crate::effect::Effects;
 use crate::event::{Event, WorkflowRef};
-use crate::ids::Claim;
 use crate::job::WorkflowState;
 use crate::state::{AttemptKey, Changes, JobKey, NO_KEY, WorkflowKey};
 use crate::time::{Awake, Mono, Wall};
@@ -138,20 +137,9 @@ impl Manager {
             return self.arm_overall(key);
         }
         let job = self.state.job(key);
-        let (id, cancelled) = (job.id, self.attempts_of(key));
+        let (id, running) = (job.id, self.attempts_of(key));
         self.emit(Event::JobTimedOut { job: id, reason: TimeoutReason::Overall }, fx);
-        self.stop_timed_out(cancelled, fx);
-    }
-
-    /// Tells the holders of attempts that the timeout of their job has ended.
-    pub(super) fn stop_timed_out(&mut self, attempts: Vec<(Claim, WorkerKey)>, fx: &mut Effects) {
-        for (claim, worker) in attempts {
-            self.send_cancel(worker, claim, crate::message::CancelWhy::TimedOut, fx);
-            // What was being cancelled already is nobody's failure.
-            if self.state.ended_attempt(&claim).is_some_and(|ended| ended.ending.is_workers_failure()) {
-                self.count_failure(worker, claim);
-            }
-        }
+        self.stop_timed_out(running, fx);
     }
 
     /// The instant in log time at which the job is over, extensions included.

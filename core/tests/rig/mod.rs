@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use onward_core::effect::{Accepted, Answer, Effect, Effects, Notice};
-use onward_core::event::Stamped;
+use onward_core::event::{Event, Stamped};
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::health::Verdict;
 use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
@@ -154,15 +154,31 @@ impl Rig {
 
     /// Lets time pass, waking the machine whenever it asks for it.
     pub fn advance(&mut self, span: Duration) {
+        self.watch(span, |_| {});
+    }
+
+    /// As [`Self::advance`], looking at the machine before, after every wake-up, and at the end.
+    pub fn watch(&mut self, span: Duration, mut look: impl FnMut(&Self)) {
         let end = self.now.mono + span;
-        while let Some((at, _)) = self.manager.next_wakeup() {
+        let mut at_once = 0;
+        look(self);
+        while let Some((at, why)) = self.manager.next_wakeup() {
             if at > end {
                 break;
             }
+            at_once = if at == self.now.mono { at_once + 1 } else { 0 };
+            assert!(at_once < 100, "it asks again and again to be woken at once, for {why:?}");
             self.jump(at.since(self.now.mono));
             self.step(Input::Wake);
+            look(self);
         }
         self.jump(end.since(self.now.mono));
+        look(self);
+    }
+
+    /// Somebody sets the wall clock: it jumps, and no time passes.
+    pub fn set_wall(&mut self, wall: Wall) {
+        self.now.wall = wall;
     }
 
     /// Moves the clocks without waking the machine: the process was frozen.
@@ -233,6 +249,30 @@ impl Rig {
 
     pub fn state_of(&self, job: JobId) -> JobState {
         self.view(job).state
+    }
+
+    /// How the attempts of a job's first workflow ended so far, oldest first.
+    pub fn endings(&self, job: JobId) -> Vec<&'static str> {
+        self.view(job).workflows[0].ended.iter().map(|ended| ended.ending.code()).collect()
+    }
+
+    /// Attempts of a job's first workflow that count.
+    pub fn counted(&self, job: JobId) -> u32 {
+        self.view(job).workflows[0].counted
+    }
+
+    /// How many events of a kind are in the log.
+    pub fn logged(&self, is: impl Fn(&Event) -> bool) -> usize {
+        self.log.iter().filter(|stamped| is(&stamped.event)).count()
+    }
+
+    pub fn eviction_count(&self) -> usize {
+        self.logged(|event| matches!(event, Event::WorkerEvicted { .. }))
+    }
+
+    /// Notices since this was last asked.
+    pub fn noticed(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
     }
 
     pub fn refused(&self, kind: RefusalKind) -> u64 {
@@ -333,11 +373,15 @@ impl Rig {
     }
 
     pub fn succeed(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
-        self.settle(session, claim, Report::Succeed { result: bytes("\"ok\"") })
+        self.settle(session, claim, success())
     }
 
     pub fn fail(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
-        self.settle(session, claim, Report::Fail { error: "no".into(), retryable: true, delay: None })
+        self.settle(session, claim, failure())
+    }
+
+    pub fn release(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
+        self.settle(session, claim, Report::Release { delay: None })
     }
 
     pub fn ask_extension(&mut self, session: SessionId, claims: Vec<Claim>, progress: f64) -> ExtensionAnswer {
@@ -352,6 +396,10 @@ impl Rig {
     pub fn last_sent(&mut self, session: SessionId) -> ToWorker {
         let at = self.sent.iter().rposition(|(to, _)| *to == session).expect("something was sent");
         self.sent.remove(at).1
+    }
+
+    pub fn verdict(&self, id: &str) -> Verdict {
+        self.worker_view(id).judgement.verdict
     }
 
     pub fn worker_view(&self, id: &str) -> WorkerView {
@@ -378,6 +426,41 @@ impl Rig {
             other => panic!("a poll is answered by {other:?}"),
         }
     }
+
+    pub fn http_beat(&mut self, beat: Beat) -> Result<BeatAccepted, Refusal> {
+        match self.call(Call::Beat(vec![beat]))? {
+            Answer::Beats(mut answers) => answers.remove(0).answer,
+            other => panic!("a beat is answered by {other:?}"),
+        }
+    }
+
+    pub fn http_settle(&mut self, claim: Claim, report: Report) -> Result<(), Refusal> {
+        match self.call(Call::Settle(vec![Settlement { claim, report }]))? {
+            Answer::Settled(mut answers) => answers.remove(0).answer,
+            other => panic!("a settlement is answered by {other:?}"),
+        }
+    }
+
+    pub fn http_ask_extension(&mut self, claim: Claim, progress: f64) -> Result<ExtensionAnswer, Refusal> {
+        let asked = ExtensionRequest {
+            claims: vec![claim],
+            reason: "long_workflow".into(),
+            progress,
+            estimated_remaining: None,
+        };
+        match self.call(Call::RequestExtension(asked))? {
+            Answer::Extension(answer) => Ok(answer),
+            other => panic!("an extension request is answered by {other:?}"),
+        }
+    }
+}
+
+pub fn success() -> Report {
+    Report::Succeed { result: bytes("\"ok\"") }
+}
+
+pub fn failure() -> Report {
+    Report::Fail { error: "no".into(), retryable: true, delay: None }
 }
 
 /// The fence of the n-th hand-out under a term.
@@ -409,21 +492,12 @@ impl Rig {
         self.manager.worker(&worker_id(id)).is_some()
     }
 
-    pub fn verdict(&self, id: &str) -> Verdict {
-        self.worker_view(id).judgement.verdict
-    }
-
     pub fn submit_all(&mut self, drafts: Vec<Draft>) -> Result<Vec<Accepted>, Refusal> {
         let batch = drafts.into_iter().map(|draft| Submission { id: self.new_id(), draft }).collect();
         match self.call(Call::Submit(batch))? {
             Answer::Submitted(accepted) => Ok(accepted),
             other => panic!("a submission is answered by {other:?}"),
         }
-    }
-
-    /// How the attempts of a job's first workflow ended, oldest first.
-    pub fn endings(&self, job: JobId) -> Vec<&'static str> {
-        self.view(job).workflows[0].ended.iter().map(|ended| ended.ending.code()).collect()
     }
 
     /// Messages of a session that were not looked at, without probes.
@@ -433,20 +507,6 @@ impl Rig {
         let of_session: Vec<(SessionId, ToWorker)> = of_session;
         let messages = of_session.into_iter().map(|(_, message)| message);
         messages.filter(|message| !matches!(message, ToWorker::Probe { .. })).collect()
-    }
-
-    pub fn http_beat(&mut self, beat: Beat) -> Result<BeatAccepted, Refusal> {
-        match self.call(Call::Beat(vec![beat])) {
-            Ok(Answer::Beats(mut answers)) => answers.remove(0).answer,
-            other => panic!("a beat is answered by {other:?}"),
-        }
-    }
-
-    pub fn http_settle(&mut self, claim: Claim, report: Report) -> Result<(), Refusal> {
-        match self.call(Call::Settle(vec![Settlement { claim, report }])) {
-            Ok(Answer::Settled(mut answers)) => answers.remove(0).answer,
-            other => panic!("a settlement is answered by {other:?}"),
-        }
     }
 
     pub fn http_extension(&mut self, asked: ExtensionRequest) -> ExtensionAnswer {
