@@ -54,7 +54,7 @@ impl Machine {
 
     pub fn feed(&mut self, input: Input) {
         self.manager.step(self.now, input, &mut self.effects);
-        let mut confirm = false;
+        let mut asked = None;
         for waiting in self.effects.list.drain(..) {
             match waiting.effect {
                 Effect::Send { session, message: ToWorker::Assign(assignment) } => {
@@ -62,7 +62,7 @@ impl Machine {
                 }
                 Effect::Send { session, message: ToWorker::Probe { probe } } => self.probes.push((session, probe)),
                 Effect::Archive { job } => self.to_archive.push(job),
-                Effect::ConfirmSeat => confirm = true,
+                Effect::ConfirmSeat { question } => asked = Some(question),
                 _ => {}
             }
         }
@@ -71,8 +71,8 @@ impl Machine {
             self.effects.events.clear();
             self.feed(Input::Durable { seq: Seq(self.events) });
         }
-        if confirm {
-            self.feed(Input::SeatConfirmed { term: Term::new(1) });
+        if let Some(question) = asked {
+            self.feed(Input::SeatConfirmed { term: Term::new(1), question });
             self.feed(Input::Drained);
         }
     }

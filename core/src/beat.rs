@@ -84,6 +84,14 @@ impl AttemptClock {
         self.promised = self.lease_end();
     }
 
+    /// Its worker is back after a takeover: the attempt counts as handed out now, unless it has moved already.
+    pub fn heard_again(&mut self, now: Awake) {
+        if !self.stepped {
+            self.handed_at = self.handed_at.max(now);
+            self.last_step = self.last_step.max(now);
+        }
+    }
+
     /// The handler is active. Returns whether that was a forward step.
     pub fn beat(&mut self, now: Awake, extension: Duration, require_progress: bool) -> bool {
         self.lease_until = lease::extend(self.lease_until, now, extension);

@@ -40,8 +40,11 @@ pub enum Effect {
     Archive {
         job: JobId,
     },
-    /// Confirm the seat, then feed what is queued, then say `Input::Drained`.
-    ConfirmSeat,
+    /// Read the term of the log and answer with the number of the question, then feed what is queued, then say
+    /// `Input::Drained`.
+    ConfirmSeat {
+        question: u64,
+    },
     Report(Notice),
 }
 

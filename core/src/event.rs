@@ -91,6 +91,11 @@ pub enum Event {
         incarnation: Incarnation,
         readmit_at: Wall,
     },
+    /// The worker came back as another incarnation; this one may not come back.
+    IncarnationReplaced {
+        worker: WorkerId,
+        old: Incarnation,
+    },
     /// One attempt at a time until one succeeds.
     ProbationBegan {
         worker: WorkerId,

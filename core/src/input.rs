@@ -16,9 +16,10 @@ pub enum Input {
     SeatTaken {
         term: Term,
     },
-    /// The seat was confirmed: an append returned, or the term was read and is still ours.
+    /// The term of the log was read after this question was asked.
     SeatConfirmed {
         term: Term,
+        question: u64,
     },
     /// Another term was seen. This machine is to be dropped.
     SeatLost,

@@ -35,9 +35,10 @@ pub fn overall_deadline(started_at: Wall, timeout: Duration, extensions: Duratio
     started_at + timeout + extensions.min(cap)
 }
 
-/// After a takeover downtime counts, but nothing fires before the new leader has had time to hear from anyone.
-pub fn fires_at(deadline: Wall, seat_taken: Wall, takeover_grace: Duration, first_term: bool) -> Wall {
-    if first_term { deadline } else { deadline.max(seat_taken + takeover_grace) }
+/// After a takeover downtime counts, but what began before it does not fire until the new leader has had time to hear
+/// from anyone.
+pub fn fires_at(deadline: Wall, started_at: Wall, seat_taken: Wall, takeover_grace: Duration) -> Wall {
+    if started_at < seat_taken { deadline.max(seat_taken + takeover_grace) } else { deadline }
 }
 
 #[cfg(test)]
@@ -62,9 +63,11 @@ mod tests {
     #[test]
     fn downtime_counts_but_does_not_fire_before_the_grace() {
         let grace = Duration::from_secs(15);
-        assert_eq!(fires_at(at(50), at(100), grace, false), at(115));
-        assert_eq!(fires_at(at(114), at(100), grace, false), at(115));
-        assert_eq!(fires_at(at(200), at(100), grace, false), at(200));
-        assert_eq!(fires_at(at(50), at(100), grace, true), at(50));
+        // (deadline, started, seat taken) -> fires, in seconds
+        for (deadline, started, taken, fires) in
+            [(50, 10, 100, 115), (114, 99, 100, 115), (200, 10, 100, 200), (102, 100, 100, 102), (103, 101, 100, 103)]
+        {
+            assert_eq!(fires_at(at(deadline), at(started), at(taken), grace), at(fires), "{deadline} from {started}");
+        }
     }
 }

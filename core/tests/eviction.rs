@@ -458,3 +458,20 @@ fn an_evicted_worker_that_stays_away_is_forgotten() {
     rig.advance(secs(10));
     assert!(!rig.knows("idle"));
 }
+
+#[test]
+fn a_stuck_worker_that_was_suspect_in_between_is_on_probation_all_the_same() {
+    let mut rig = Rig::new();
+    rig.bystanders(4);
+    let session = rig.worker("w", 1, 2, &["k"]);
+    let id = rig.submit(onward_core::job::Draft { stuck_after: Some(secs(3_600)), ..job("k") });
+    let claim = rig.claim(session);
+    rig.advance(secs(121));
+    assert_eq!(rig.verdict("w"), Verdict::Stuck);
+    rig.close(session);
+    assert_eq!(rig.verdict("w"), Verdict::Suspect);
+    let session = rig.hello("w", "1", 2, 2, &["k"], vec![claim]);
+    rig.beat(session, Beat::plain(claim)).unwrap();
+    assert_eq!((rig.verdict("w"), rig.worker_view("w").probation), (Verdict::Busy, true));
+    assert_eq!(rig.state_of(id), JobState::Running);
+}

@@ -883,3 +883,15 @@ fn under_stress_submissions_are_shed_and_outcomes_are_not() {
     rig.step(Input::Load(OverloadLevel::Busy));
     rig.submit(job("k"));
 }
+
+#[test]
+fn a_job_that_is_being_cancelled_when_its_time_is_over_was_cancelled() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { timeout: Some(secs(60)), ..job("k") });
+    rig.claim(session);
+    rig.cancel(id);
+    assert_eq!(rig.state_of(id), JobState::Cancelling);
+    rig.advance(secs(60));
+    assert_eq!((rig.state_of(id), rig.view(id).timed_out), (JobState::Cancelled, None));
+}

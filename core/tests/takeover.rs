@@ -50,9 +50,10 @@ fn kind_of(event: &Event) -> u32 {
         Event::DeadLetterDropped { .. } => 23,
         Event::JobsArchived { .. } => 24,
         Event::KeysExpired { .. } => 25,
+        Event::IncarnationReplaced { .. } => 26,
     }
 }
-const KINDS: u32 = 26;
+const KINDS: u32 = 27;
 
 fn done(rig: &mut Rig, call: Call) {
     assert_eq!(rig.call(call), Ok(Answer::Done));
@@ -442,7 +443,7 @@ fn after_a_gap_the_seat_is_confirmed_then_what_queued_up_is_heard_and_only_then_
     rig.step(Input::Drained);
     assert_eq!(rig.manager.seat_state(), SeatState::Unconfirmed, "what was heard without a seat was not heard");
 
-    rig.step(Input::SeatConfirmed { term: Term::new(1) });
+    rig.step(rig.seat_answer());
     assert_eq!(rig.manager.seat_state(), SeatState::Settling);
     // Even what would be due by now on any clock waits for what queued up.
     rig.jump(ms(1_900));
@@ -558,15 +559,18 @@ fn without_a_confirmed_seat_everything_is_refused_and_no_timer_fires() {
     assert_eq!(states, [JobState::Running, JobState::Delayed, JobState::Ready, JobState::Delayed]);
 
     rig.log_answers = true;
-    rig.step(Input::SeatConfirmed { term: Term::new(1) });
+    rig.step(rig.seat_answer());
     let states = [running, delayed, timed, due_at_wall].map(|job| rig.state_of(job));
     assert_eq!(states[1..], [JobState::Ready, JobState::TimedOut, JobState::Ready]);
 }
 
 #[test]
 fn a_seat_that_was_lost_stays_lost() {
-    let losses =
-        [Input::SeatLost, Input::SeatConfirmed { term: Term::new(2) }, Input::SeatTaken { term: Term::new(3) }];
+    let losses = [
+        Input::SeatLost,
+        Input::SeatConfirmed { term: Term::new(2), question: 1 },
+        Input::SeatTaken { term: Term::new(3) },
+    ];
     for loss in losses {
         let mut rig = Rig::new();
         let session = rig.worker("w", 1, 1, &["k"]);
@@ -576,7 +580,7 @@ fn a_seat_that_was_lost_stays_lost() {
         rig.step(loss);
         assert_eq!(rig.manager.seat_state(), SeatState::Lost);
         assert_eq!(rig.manager.next_wakeup(), None);
-        rig.step(Input::SeatConfirmed { term: Term::new(1) });
+        rig.step(rig.seat_answer());
         rig.step(Input::Durable { seq: onward_core::ids::Seq(rig.log.len() as u64) });
         rig.jump(secs(1_000));
         rig.step(Input::Wake);
@@ -607,7 +611,7 @@ fn a_new_leader_serves_nobody_before_its_term_is_durable() {
     rig.log_answers = false;
     rig.restart(secs(1));
     assert_eq!(rig.manager.seat_state(), SeatState::Unconfirmed);
-    rig.step(Input::SeatConfirmed { term: Term::new(2) });
+    rig.step(rig.seat_answer());
     assert_eq!(rig.manager.seat_state(), SeatState::Unconfirmed, "its first event is not there yet");
     assert_eq!(rig.call(Call::PauseQueue(name("q"))), Err(Refusal::NoLeader));
     rig.step(Input::Durable { seq: onward_core::ids::Seq(rig.log.len() as u64) });
@@ -623,7 +627,7 @@ fn the_seat_is_confirmed_three_times_in_its_lifetime() {
         let at = rig.manager.next_wakeup().unwrap().0;
         rig.jump(at.since(rig.now.mono));
         rig.manager.step(rig.now, Input::Wake, &mut effects);
-        asked += effects.list.iter().filter(|waiting| waiting.effect == Effect::ConfirmSeat).count();
+        asked += effects.list.iter().filter(|waiting| matches!(waiting.effect, Effect::ConfirmSeat { .. })).count();
         effects.clear();
     }
     assert_eq!((asked, rig.now.mono.as_ms()), (6, 5_000 + 2 * 3_000));
@@ -728,4 +732,87 @@ fn every_timer_fires_at_its_instant_to_the_millisecond() {
         _ => None,
     });
     assert_eq!(second.unwrap().since(began), ms(9_876));
+}
+
+// ---- what must not be believed
+
+#[test]
+fn an_answer_from_before_a_gap_does_not_confirm_the_seat() {
+    let mut rig = Rig::new();
+    rig.log_answers = false;
+    rig.advance(secs(1));
+    let (question, term) = (rig.question, Term::new(1));
+    assert!(question > 0, "the seat was asked for");
+    // An event and a question are under way when the process freezes for longer than the seat lives.
+    rig.call_open(Call::PauseQueue(name("q")));
+    rig.jump(secs(60));
+    rig.step(Input::Wake);
+    rig.step(Input::Durable { seq: onward_core::ids::Seq(rig.log.len() as u64) });
+    rig.step(Input::SeatConfirmed { term, question });
+    assert_eq!(rig.manager.seat_state(), SeatState::Unconfirmed, "both are from before");
+    assert!(rig.question > question, "it was asked for again");
+    rig.step(rig.seat_answer());
+    assert_eq!(rig.manager.seat_state(), SeatState::Settling);
+}
+
+#[test]
+fn a_confirmation_counts_from_its_question() {
+    let mut rig = Rig::new();
+    rig.log_answers = false;
+    rig.advance(secs(1));
+    let answer = rig.seat_answer();
+    rig.advance(ms(1_500));
+    rig.step(answer);
+    rig.advance(ms(1_400));
+    assert_eq!(rig.manager.seat_state(), SeatState::Serving);
+    rig.advance(ms(200));
+    rig.step(Input::Wake);
+    assert_eq!(rig.manager.seat_state(), SeatState::Unconfirmed, "three seconds after it was asked, not answered");
+}
+
+#[test]
+fn what_began_after_a_takeover_has_no_grace() {
+    let mut rig = Rig::new();
+    let old = rig.submit(Draft { timeout: Some(secs(5)), ..job("k") });
+    rig.restart(secs(60));
+    let new = rig.submit(Draft { timeout: Some(secs(2)), ..job("k") });
+    rig.advance(ms(1_999));
+    assert_eq!(rig.state_of(new), JobState::Ready);
+    rig.advance(ms(1));
+    assert_eq!(rig.state_of(new), JobState::TimedOut);
+    assert_eq!(rig.state_of(old), JobState::Ready, "it may still be heard of");
+    rig.advance(secs(13));
+    assert_eq!(rig.state_of(old), JobState::TimedOut);
+}
+
+#[test]
+fn a_replaced_incarnation_stays_replaced_over_a_takeover() {
+    let mut rig = Rig::new();
+    rig.hello("w", "old", 1, 1, &["k"], vec![]);
+    let session = rig.hello("w", "new", 2, 1, &["k"], vec![]);
+    let id = rig.submit(job("k"));
+    let claim = rig.claim(session);
+    rig.restart(secs(1));
+    let zombie = rig.hello("w", "old", 3, 1, &["k"], vec![]);
+    assert_eq!(rig.last_sent(zombie), ToWorker::Rejected(Refusal::StaleIncarnation));
+    assert_eq!(rig.state_of(id), JobState::Running, "its successor's work is untouched");
+    let session = rig.hello("w", "new", 4, 1, &["k"], vec![claim]);
+    rig.succeed(session, claim).unwrap();
+}
+
+#[test]
+fn a_worker_that_comes_back_late_after_a_takeover_is_not_stuck_at_once() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { stuck_after: Some(secs(3_600)), ..job("k") });
+    let claim = rig.claim(session);
+    rig.restart(secs(10));
+    rig.advance(secs(200));
+    let session = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    for _ in 0..50 {
+        assert_ne!(rig.verdict("w"), onward_core::health::Verdict::Stuck);
+        rig.advance(secs(1));
+    }
+    rig.progress(session, claim, 1);
+    assert_eq!(rig.state_of(id), JobState::Running);
 }

@@ -80,7 +80,7 @@ impl Manager {
         self.handing_to = worker;
         self.emit(Event::HandedOut(handed), fx);
         self.handing_to = NO_KEY;
-        self.undurable_handouts.push_back(self.state.seq());
+        self.handouts += 1;
         let assignment = self.assignment(self.state.workflow(key).attempt, lease);
         match &self.workers.at(worker).link {
             Link::Session { session, .. } => self.send(*session, ToWorker::Assign(assignment), fx),

@@ -36,9 +36,11 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn dispatched(&mut self, now: Awake) {
+    pub(super) fn dispatched(&mut self, now: Awake, count: u32) {
         let tally = self.handed_out.get_or_insert_with(|| Box::new(Tally::new(&Default::default())));
-        tally.succeeded(now);
+        for _ in 0..count {
+            tally.succeeded(now);
+        }
         self.last = Some(now);
     }
 }
@@ -151,7 +153,9 @@ impl Manager {
         if !evicted && recovered && self.state.worker(&id).is_some_and(|record| record.grants > 0) {
             self.emit(Event::GrantsReset { worker: id }, fx);
         }
-        if !evicted && before.verdict == Verdict::Stuck && judged.signals.live && judged.verdict != Verdict::Stuck {
+        let worker = self.workers.at_mut(key);
+        worker.was_stuck |= judged.verdict == Verdict::Stuck;
+        if !evicted && worker.was_stuck && judged.signals.live && judged.verdict != Verdict::Stuck {
             self.begin_probation(key, fx);
         }
         self.update_offer(key);
@@ -160,6 +164,7 @@ impl Manager {
     fn begin_probation(&mut self, key: WorkerKey, fx: &mut Effects) {
         let worker = self.workers.at_mut(key);
         worker.evicted = false;
+        worker.was_stuck = false;
         if worker.probation {
             return;
         }
@@ -380,12 +385,13 @@ impl Manager {
                 .sum();
             open += demand.ready.min(free);
         }
-        open + self.undurable_handouts.len() as u64
+        open + self.unsynced.iter().map(|step| u64::from(step.handouts)).sum::<u64>() + u64::from(self.handouts)
     }
 
     /// Since when there is something to hand out that is not.
     pub(super) fn note_demand(&mut self) {
-        let open = !self.undurable_handouts.is_empty() || (self.dispatch.has_dirty() && self.demand() > 0);
+        let handed_out = self.handouts > 0 || self.unsynced.iter().any(|step| step.handouts > 0);
+        let open = handed_out || (self.dispatch.has_dirty() && self.demand() > 0);
         if !open {
             self.flow.demand_since = None;
         } else if self.flow.demand_since.is_none() {

@@ -103,8 +103,10 @@ pub struct Manager {
     refusals: RefusalCounts,
     load: OverloadLevel,
     durable: Seq,
-    /// Hand-outs that are not durable yet, oldest first.
-    undurable_handouts: VecDeque<Seq>,
+    /// Steps whose events are not durable yet, oldest first.
+    unsynced: VecDeque<seat::Unsynced>,
+    /// Hand-outs of this step.
+    handouts: u32,
     flow: judge::Flow,
     hold: judge::HoldState,
     /// Workers whose signals may have changed in this step.
@@ -147,7 +149,8 @@ impl Manager {
             refusals: RefusalCounts::default(),
             load: OverloadLevel::Normal,
             durable: Seq::default(),
-            undurable_handouts: VecDeque::new(),
+            unsynced: VecDeque::new(),
+            handouts: 0,
             flow: judge::Flow::default(),
             hold: judge::HoldState::default(),
             to_judge: Vec::new(),
@@ -178,6 +181,7 @@ impl Manager {
         self.answer_polls(effects);
         self.trim_dead_letters(effects);
         self.flush_archive(effects);
+        self.mark_unsynced();
         self.seat.promised = self.next_wakeup().map(|(at, _)| at);
     }
 
@@ -185,7 +189,7 @@ impl Manager {
         match input {
             Input::Wake => {}
             Input::SeatTaken { term } => self.take_seat(term, fx),
-            Input::SeatConfirmed { term } => self.confirm_seat(term),
+            Input::SeatConfirmed { term, question } => self.seat_answered(term, question),
             Input::SeatLost => self.seat.lose(),
             Input::Drained => self.drained(),
             Input::Durable { seq } => self.made_durable(seq),

@@ -52,11 +52,11 @@ impl Manager {
         if known.is_none() {
             self.within(Limit::Workers, self.workers.len() + 1)?;
         }
+        if self.was_replaced(&poll.worker, &poll.incarnation) {
+            return Err(Refusal::StaleIncarnation);
+        }
         if let Some(key) = known {
             let worker = self.workers.at(key);
-            if worker.has_replaced(&poll.incarnation) {
-                return Err(Refusal::StaleIncarnation);
-            }
             if worker.session().is_some() && worker.incarnation == poll.incarnation {
                 // One incarnation speaks one way: its session knows what it holds.
                 return Err(Refusal::Conflict);

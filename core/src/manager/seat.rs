@@ -1,13 +1,15 @@
 //! Whether we may act at all.
 //!
 //! A leader serves only while its seat was confirmed within `seat_ttl`; the machine asks for confirmation every third
-//! of that. A wake-up that comes late by more than `gap_after` is a *gap*: this process could not run. Then the seat
+//! of that. What confirms it counts from when it was asked, or from when the event was decided that is now durable: the
+//! answer may have been on its way for long. A wake-up that comes late by more than `gap_after` is a *gap*: this process could not run. Then the seat
 //! must be confirmed first, what queued up meanwhile is heard next, and only then may timers fire; and the gap does not
 //! count on awake time.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
-use crate::effect::{Effect, Effects, Notice};
+use crate::effect::{Effect, Effects, Notice, Waiting};
 use crate::event::Event;
 use crate::fence::Term;
 use crate::ids::Seq;
@@ -22,6 +24,11 @@ pub(super) struct Seat {
     taken_at: Wall,
     confirmed_at: Option<Mono>,
     asked_at: Mono,
+    /// Questions that were not answered yet, with when they were asked; the newest last.
+    questions: VecDeque<(u64, Mono)>,
+    asked: u64,
+    /// Nothing from before this confirms the seat: we have been away since.
+    not_before: Mono,
     lost: bool,
     /// A gap was noticed and what queued up has not been heard yet.
     settling: bool,
@@ -32,6 +39,17 @@ pub(super) struct Seat {
     /// The event by which this term began: nothing is acted on before it is durable.
     began: Seq,
 }
+
+/// A step whose events were handed out to be made durable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unsynced {
+    seq: Seq,
+    decided_at: Mono,
+    pub(super) handouts: u32,
+}
+
+/// How many unanswered questions about the seat are remembered.
+const QUESTIONS_KEPT: usize = 16;
 
 /// What can be seen of the seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +71,9 @@ impl Seat {
             taken_at: Wall::ZERO,
             confirmed_at: None,
             asked_at: now.mono,
+            questions: VecDeque::new(),
+            asked: 0,
+            not_before: now.mono,
             lost: false,
             settling: false,
             gaps: Duration::ZERO,
@@ -129,6 +150,8 @@ impl Manager {
             self.seat.gaps += late;
             self.seat.settling = true;
             self.seat.confirmed_at = None;
+            self.seat.not_before = self.now.mono;
+            self.seat.questions.clear();
             self.report(Notice::GapNoticed { gap: late }, fx);
             self.ask_for_seat(fx);
         }
@@ -142,12 +165,18 @@ impl Manager {
     }
 
     fn ask_for_seat(&mut self, fx: &mut Effects) {
-        if !self.seat.lost {
-            self.seat.asked_at = self.now.mono;
-            self.push(Effect::ConfirmSeat, fx);
-            // A confirmation reads the log; it depends on no event of ours.
-            fx.list.last_mut().expect("just pushed").after = Seq::default();
+        let seat = &mut self.seat;
+        if seat.lost {
+            return;
         }
+        seat.asked_at = self.now.mono;
+        seat.asked += 1;
+        seat.questions.push_back((seat.asked, self.now.mono));
+        if seat.questions.len() > QUESTIONS_KEPT {
+            seat.questions.pop_front();
+        }
+        // It reads the log, and so depends on no event of ours.
+        fx.list.push(Waiting { after: Seq::default(), effect: Effect::ConfirmSeat { question: seat.asked } });
     }
 
     /// When the seat wants to be confirmed next.
@@ -176,23 +205,47 @@ impl Manager {
         }
     }
 
-    pub(super) fn confirm_seat(&mut self, term: Term) {
+    /// An answer confirms the seat as of its question.
+    pub(super) fn seat_answered(&mut self, term: Term, question: u64) {
         if term != self.seat.term {
             self.seat.lost = true;
-        } else if self.durable >= self.seat.began {
-            self.seat.confirmed_at = Some(self.now.mono);
+            return;
+        }
+        while let Some((number, asked_at)) = self.seat.questions.front().copied() {
+            if number > question {
+                return;
+            }
+            self.seat.questions.pop_front();
+            if number == question {
+                self.confirm_as_of(asked_at);
+            }
         }
     }
 
-    /// An append that returned confirms the seat, too.
+    fn confirm_as_of(&mut self, at: Mono) {
+        if self.durable >= self.seat.began && at >= self.seat.not_before {
+            self.seat.confirmed_at = self.seat.confirmed_at.max(Some(at));
+        }
+    }
+
+    /// An append that returned confirms the seat as of its decision.
     pub(super) fn made_durable(&mut self, seq: Seq) {
         self.durable = self.durable.max(seq);
-        while self.undurable_handouts.front().is_some_and(|handout| *handout <= self.durable) {
-            self.undurable_handouts.pop_front();
-            self.flow.dispatched(self.awake);
+        while let Some(step) = self.unsynced.front().copied().filter(|step| step.seq <= self.durable) {
+            self.unsynced.pop_front();
+            if step.handouts > 0 {
+                self.flow.dispatched(self.awake, step.handouts);
+            }
+            self.confirm_as_of(step.decided_at);
         }
-        if !self.replaying {
-            self.confirm_seat(self.seat.term);
+    }
+
+    /// Notes that this step's events have to become durable.
+    pub(super) fn mark_unsynced(&mut self) {
+        let handouts = core::mem::take(&mut self.handouts);
+        let newest = self.unsynced.back().map_or(self.durable, |step| step.seq);
+        if !self.replaying && self.state.seq() > newest {
+            self.unsynced.push_back(Unsynced { seq: self.state.seq(), decided_at: self.now.mono, handouts });
         }
     }
 

@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
 
 use super::Manager;
-use super::workers::{Link, REPLACED_KEPT, Worker, WorkerKey};
+use super::workers::{Link, Worker, WorkerKey};
 
 impl Manager {
     pub(super) fn session(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
@@ -71,7 +71,7 @@ impl Manager {
         if known.is_none() {
             self.within(Limit::Workers, self.workers.len() + 1)?;
         }
-        if known.is_some_and(|key| self.workers.at(key).has_replaced(&hello.incarnation)) {
+        if self.was_replaced(&hello.worker, &hello.incarnation) {
             return Err(Refusal::StaleIncarnation);
         }
         let group = self.join(&hello.subscription)?;
@@ -80,6 +80,9 @@ impl Manager {
             None => self.add_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake)),
             Some(key) => {
                 self.close_old_session(key, session, fx);
+                if matches!(self.workers.at(key).link, Link::Expected) {
+                    self.heard_again(key);
+                }
                 if self.workers.at(key).incarnation != hello.incarnation {
                     self.replace_incarnation(key, hello.incarnation, fx);
                 }
@@ -96,6 +99,15 @@ impl Manager {
         self.readmit_if_due(key, fx);
         self.touch(key);
         Ok(())
+    }
+
+    /// Heard of for the first time since we took the seat: its attempts are judged from now on.
+    fn heard_again(&mut self, key: WorkerKey) {
+        let now = self.awake;
+        for attempt in self.held_by_worker(key) {
+            self.live.at(attempt).clock.heard_again(now);
+            self.update_motion(attempt);
+        }
     }
 
     /// The group of a subscription. A worker belongs to exactly one; [`Self::regroup`] leaves the one before.
@@ -150,12 +162,16 @@ impl Manager {
         let old = core::mem::replace(&mut worker.incarnation, incarnation);
         worker.since = now;
         worker.work = None;
-        let rare = worker.rare();
-        rare.unconfirmed.clear();
-        rare.replaced.push_back(old);
-        if rare.replaced.len() > REPLACED_KEPT {
-            rare.replaced.pop_front();
+        if let Some(rare) = &mut worker.rare {
+            rare.unconfirmed.clear();
         }
+        let worker = worker.id.clone();
+        self.emit(Event::IncarnationReplaced { worker, old }, fx);
+    }
+
+    /// Whether a newer incarnation of this worker has been here. The log remembers it over takeovers.
+    pub(super) fn was_replaced(&self, worker: &WorkerId, incarnation: &Incarnation) -> bool {
+        self.state.worker(worker).is_some_and(|record| record.replaced.contains(incarnation))
     }
 
     pub(super) fn held_by_worker(&self, key: WorkerKey) -> Vec<AttemptKey> {

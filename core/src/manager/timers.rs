@@ -132,8 +132,8 @@ impl Manager {
 
     fn overall_due(&mut self, key: JobKey, fx: &mut Effects) {
         self.job_timers[key as usize] = TimerKey::NONE;
-        let Some(deadline) = self.overall_deadline(key) else { return };
-        if self.log_now() < self.fires_at(deadline) {
+        let Some(at) = self.overall_fires_at(key) else { return };
+        if self.log_now() < at {
             return self.arm_overall(key);
         }
         let job = self.state.job(key);
@@ -149,10 +149,10 @@ impl Manager {
         Some(overall_deadline(started, job.spec.timeout, job.extensions(), job.spec.max_extension))
     }
 
-    /// A deadline that the log brought along is given the grace of a takeover; one of this term is not.
-    pub(super) fn fires_at(&self, deadline: Wall) -> Wall {
-        let first_term = self.seat.term().get() <= 1;
-        fires_at(deadline, self.seat.taken_at(), self.rules.takeover_grace, first_term)
+    /// When the overall timer of a job is to fire.
+    fn overall_fires_at(&self, key: JobKey) -> Option<Wall> {
+        let (deadline, started) = (self.overall_deadline(key)?, self.state.job(key).started_at?);
+        Some(fires_at(deadline, started, self.seat.taken_at(), self.rules.takeover_grace))
     }
 
     fn expire_keys(&mut self, fx: &mut Effects) {
@@ -261,8 +261,8 @@ impl Manager {
         if self.replaying || !timer_of(&mut self.job_timers, key).is_none() {
             return;
         }
-        let Some(deadline) = self.overall_deadline(key) else { return };
-        let at = self.seat.clock().mono_at(self.fires_at(deadline));
+        let Some(at) = self.overall_fires_at(key) else { return };
+        let at = self.seat.clock().mono_at(at);
         self.job_timers[key as usize] = self.later.insert(at.as_ms(), Later::Overall(key));
     }
 

@@ -1,7 +1,6 @@
 //! The workers that we know, as they are heard of. A million idle ones must fit: what only busy ones need is boxed.
 
 use core::hash::BuildHasher;
-use std::collections::VecDeque;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -35,6 +34,8 @@ pub(super) struct Worker {
     pub drained: bool,
     pub evicted: bool,
     pub probation: bool,
+    /// It was stuck, and has not been on probation for it yet.
+    pub was_stuck: bool,
     /// How it stands in the count of the hold.
     pub counted: Counted,
     /// It is on the list of workers to judge.
@@ -82,15 +83,11 @@ pub(super) struct Work {
 /// What few workers have.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
-    /// Incarnations that this one has replaced; the oldest are forgotten.
-    pub replaced: VecDeque<Incarnation>,
     /// Attempts taken from it by eviction that it has not confirmed as ended.
     pub unconfirmed: Vec<Claim>,
     /// While evicted: not before this.
     pub readmit_at: Wall,
 }
-
-pub(super) const REPLACED_KEPT: usize = 8;
 
 impl Worker {
     pub fn new(id: WorkerId, incarnation: Incarnation, link: Link, now: Awake) -> Self {
@@ -113,6 +110,7 @@ impl Worker {
             drained: false,
             evicted: false,
             probation: false,
+            was_stuck: false,
             counted: Counted::No,
             touched: false,
             work: None,
@@ -150,10 +148,6 @@ impl Worker {
 
     pub fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_with(Box::default)
-    }
-
-    pub fn has_replaced(&self, incarnation: &Incarnation) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.replaced.contains(incarnation))
     }
 }
 

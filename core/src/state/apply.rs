@@ -104,6 +104,13 @@ impl State {
                 record.evicted = Some((incarnation.clone(), *readmit_at));
                 record.probation = false;
             }
+            Event::IncarnationReplaced { worker, old } => {
+                let replaced = &mut self.workers.entry(worker.clone()).or_default().replaced;
+                if replaced.len() == REPLACED_KEPT {
+                    replaced.remove(0);
+                }
+                replaced.push(old.clone());
+            }
             Event::ProbationBegan { worker } => {
                 let record = self.workers.entry(worker.clone()).or_default();
                 record.probation = true;
@@ -374,7 +381,9 @@ impl State {
     }
 
     fn time_out(&mut self, at: Wall, key: JobKey, reason: TimeoutReason, changes: &mut Changes) {
-        self.jobs[key].timed_out = Some(reason);
+        if !self.jobs[key].cancel_asked {
+            self.jobs[key].timed_out = Some(reason);
+        }
         self.record(at, key, LedgerFact::TimedOut { reason });
         self.end_open(at, key, Cause::TimedOut, changes);
     }

@@ -186,7 +186,12 @@ pub struct WorkerRecord {
     pub evicted: Option<(Incarnation, Wall)>,
     pub probation: bool,
     pub drained: bool,
+    /// Incarnations that were replaced; the oldest are forgotten.
+    pub replaced: Vec<Incarnation>,
 }
+
+/// How many replaced incarnations of a worker are kept.
+pub const REPLACED_KEPT: usize = 8;
 
 /// The job's record of every decision about its time. Bounded: the oldest entries go first, and are counted.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -243,10 +243,10 @@ impl World {
             }
             Effect::Reply { request, answer } => self.replied(request, answer),
             Effect::Archive { job } => self.to_archive.push(job),
-            Effect::ConfirmSeat => {
+            Effect::ConfirmSeat { question } => {
                 if self.log_answers {
                     let term = Term::new(self.term);
-                    self.pool.push(Input::SeatConfirmed { term });
+                    self.pool.push(Input::SeatConfirmed { term, question });
                     self.pool.push(Input::Drained);
                 }
             }

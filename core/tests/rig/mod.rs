@@ -38,6 +38,8 @@ pub struct Rig {
     /// Off: events stay undurable and the seat unconfirmed until the test says otherwise.
     pub log_answers: bool,
     pub now: Now,
+    /// The newest question about the seat.
+    pub question: u64,
     rules: Rules,
     term: u64,
     requests: u64,
@@ -95,6 +97,7 @@ impl Rig {
             answering: BTreeSet::new(),
             log_answers: true,
             now,
+            question: 0,
             rules,
             term: 1,
             requests: 0,
@@ -142,14 +145,20 @@ impl Rig {
                 assert!(self.replies.insert(request, answer).is_none(), "one answer per call");
             }
             Effect::Archive { job } => self.to_archive.push(job),
-            Effect::ConfirmSeat => {
+            Effect::ConfirmSeat { question } => {
+                self.question = question;
                 if self.log_answers {
                     inputs.push(Input::Drained);
-                    inputs.push(Input::SeatConfirmed { term: Term::new(self.term) });
+                    inputs.push(self.seat_answer());
                 }
             }
             Effect::Report(notice) => self.notices.push(notice),
         }
+    }
+
+    /// What the log answers to the newest question about the seat.
+    pub fn seat_answer(&self) -> Input {
+        Input::SeatConfirmed { term: Term::new(self.term), question: self.question }
     }
 
     /// Lets time pass, waking the machine whenever it asks for it.
