@@ -16,6 +16,8 @@ use super::lanes::Parked;
 #[derive(Debug)]
 pub(super) struct LimitKey {
     pub(super) name: Name,
+    /// Of the name.
+    hash: u64,
     /// Sets that name it.
     sets: u32,
     /// How many workflows that name it are held by workers.
@@ -26,6 +28,7 @@ pub(super) struct LimitKey {
 
 #[derive(Debug)]
 pub(super) struct LimitSet {
+    /// Of names and bounds.
     hash: u64,
     /// Workflows that name it and have not ended.
     members: u32,
@@ -96,9 +99,10 @@ impl Dispatch {
             self.keys[key].sets += 1;
             return key;
         }
-        let key = self.keys.insert(LimitKey { name: name.clone(), sets: 1, running: 0, parked: BTreeMap::new() });
-        let (keys, hasher) = (&self.keys, &self.hasher);
-        self.key_ids.insert_unique(hash, key, |key| hasher.hash_one(&keys[*key].name));
+        let limit = LimitKey { name: name.clone(), hash, sets: 1, running: 0, parked: BTreeMap::new() };
+        let key = self.keys.insert(limit);
+        let keys = &self.keys;
+        self.key_ids.insert_unique(hash, key, |key| keys[*key].hash);
         key
     }
 
@@ -108,8 +112,7 @@ impl Dispatch {
         if limit.sets > 0 {
             return;
         }
-        let hash = self.hasher.hash_one(&limit.name);
-        let entry = self.key_ids.find_entry(hash, |known| *known == key);
+        let entry = self.key_ids.find_entry(limit.hash, |known| *known == key);
         entry.expect("every key is in the index").remove();
         self.keys.remove(key);
     }
