@@ -885,6 +885,67 @@ fn behind_a_lower_bound_a_higher_one_keeps_its_turn_until_the_lower_is_gone() {
 }
 
 #[test]
+fn a_lane_that_moves_to_another_key_no_longer_keeps_others_waiting() {
+    let mut world = World::new();
+    let group = world.group(&["mail"], &["send"]);
+    let running = [("a", 3), ("a", 3), ("a", 3), ("b", 1)].map(|limit| world.submit(job("mail", "send", 9, &[limit])));
+    let low = world.submit(job("mail", "send", 0, &[("a", 1), ("b", 1)]));
+    let high = world.submit(job("mail", "send", 0, &[("a", 3)]));
+    assert_eq!(world.take_all(group), running);
+    world.end(running[0], How::Succeed);
+    assert_eq!(world.pick(group), None, "the higher bound has room, and it is not its turn");
+    world.end(running[1], How::Succeed);
+    world.end(running[2], How::Succeed);
+    assert_eq!(world.take_all(group), [high], "what is in front waits for another key");
+    world.end(running[3], How::Succeed);
+    world.end(high, How::Succeed);
+    assert_eq!(world.take_all(group), [low]);
+}
+
+#[test]
+fn another_of_the_same_limits_takes_its_lane_along() {
+    let mut world = World::new();
+    let group = world.group(&["mail"], &["send"]);
+    let running = [("a", 3), ("a", 3), ("a", 3)].map(|limit| world.submit(job("mail", "send", 9, &[limit])));
+    let low = world.submit(job("mail", "send", 0, &[("b", 1), ("a", 1)]));
+    let high = world.submit(job("mail", "send", 0, &[("a", 3)]));
+    assert_eq!(world.take_all(group), running, "which parks both under the one key");
+    let other = world.submit(job("mail", "send", 9, &[("b", 1)]));
+    assert_eq!(world.take_all(group), [other]);
+    world.end(running[0], How::Succeed);
+    assert_eq!(world.pick(group), None, "the higher bound has room, and it is not its turn");
+    let second = world.submit(job("mail", "send", 0, &[("b", 1), ("a", 1)]));
+    assert_eq!(world.take_all(group), [high], "the lower one is found to wait for the other key");
+    let b = name("b");
+    for key in [low, second] {
+        assert_eq!(world.dispatch.blocked(key), Some(Blocked::Limit { key: &b, running: 1 }));
+    }
+    for key in [running[1], running[2], high, other] {
+        world.end(key, How::Succeed);
+    }
+    assert_eq!(world.take_all(group), [low]);
+    world.end(low, How::Succeed);
+    assert_eq!(world.take_all(group), [second]);
+}
+
+#[test]
+fn a_pick_stops_where_its_budget_ends_and_the_next_goes_on_from_there() {
+    let mut world = World::new();
+    let group = world.group(&["mail"], &["send"]);
+    let first = world.submit(job("mail", "send", 9, &[("a", 1)]));
+    assert_eq!(world.take_all(group), [first]);
+    for _ in 0..5 {
+        world.submit(job("mail", "send", 0, &[("a", 1)]));
+    }
+    let free = world.submit(job("mail", "send", 0, &[]));
+    for (mut budget, left, picked) in [(3, 0, None), (2, 0, None), (2, 2, Some(free)), (0, 0, None)] {
+        let given = budget;
+        assert_eq!(world.dispatch.pick(group, &world.state, world.now, &mut budget), picked, "with {given}");
+        assert_eq!(budget, left, "of {given}");
+    }
+}
+
+#[test]
 fn workers_are_asked_in_turn_and_slow_ones_apart() {
     let mut world = World::new();
     let group = world.group(&["mail"], &KINDS);
