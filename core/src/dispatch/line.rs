@@ -33,10 +33,6 @@ impl Line {
         self.list.len() as usize + self.between.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.list.is_empty() && self.between.is_empty()
-    }
-
     pub(super) fn insert(&mut self, all: &mut [Entry], key: WorkflowKey) {
         let order = all[key as usize].order;
         if self.list.is_empty() || order > all[self.list.tail() as usize].order {
@@ -46,12 +42,6 @@ impl Line {
         } else {
             self.between.insert((order, key));
         }
-    }
-
-    /// Takes it over from another line.
-    pub(super) fn insert_from(&mut self, other: &mut Self, all: &mut [Entry], key: WorkflowKey) {
-        other.remove(all, key);
-        self.insert(all, key);
     }
 
     pub(super) fn remove(&mut self, all: &mut [Entry], key: WorkflowKey) {

@@ -7,9 +7,10 @@
 //! worker  ──▶ group (all workers with the same subscription): the shelves that it may take from, by their heads
 //! ```
 //!
-//! A group looks at one head per shelf. A head whose concurrency key is full is *parked* under that key, so that it
-//! is not looked at again until the key has room; a paused queue's shelves are in no group's index. So a pick costs
-//! the logarithm of the number of shelves, whatever lies behind their heads.
+//! A group looks at one head per shelf. A head whose concurrency key is full is *parked* under that key, in one lane
+//! with all that name the same limits, so that it is not looked at again until the key has room; a paused queue's
+//! shelves are in no group's index. So a pick costs the logarithm of the number of shelves, whatever lies behind their
+//! heads; and a lane moves from key to key as a whole, whatever lies in it.
 //!
 //! Priority ages: a head counts one level more per `age_step` that it has waited, up to `max_age`. Within one shelf
 //! the head has waited longest, so comparing heads compares everything.
@@ -18,6 +19,7 @@
 
 mod groups;
 mod keys;
+mod lanes;
 mod line;
 mod list;
 mod shelves;
@@ -36,12 +38,14 @@ use crate::state::{NO_KEY, State, WorkflowKey};
 use crate::time::{Wall, span_ms};
 
 use groups::{Group, Seat};
-use keys::LimitKey;
+use keys::{LimitKey, LimitSet};
+use lanes::Lane;
 use line::Line;
 use list::{Links, List};
 use shelves::{Pair, Shelf};
 
 pub use groups::{GroupKey, Tier};
+pub use shelves::Demand;
 
 /// How waiting raises priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,12 +80,14 @@ pub struct Dispatch {
     shelves: Pages<Shelf>,
     keys: Pages<LimitKey>,
     key_ids: HashTable<u32>,
-    limit_sets: Pages<Box<[(u32, u32)]>>,
+    limit_sets: Pages<LimitSet>,
+    limit_set_ids: HashTable<u32>,
+    lanes: Pages<Lane>,
     groups: Pages<Group>,
     group_ids: HashTable<u32>,
     seats: Vec<Seat>,
     dirty: Vec<GroupKey>,
-    /// How many heads turned out to be blocked.
+    /// How often a workflow was put into a lane.
     #[cfg(test)]
     parks: u64,
 }
@@ -96,7 +102,7 @@ struct Entry {
     /// Its turn: lower was ready earlier. Kept while it is handed out, so that what comes back keeps its turn.
     order: u64,
     place: Place,
-    /// While parked: under which key. While on its shelf after having been parked: the key that let it go.
+    /// While on its shelf after having been parked: the key that let it go.
     key: u32,
     holds_keys: bool,
 }
@@ -132,6 +138,8 @@ impl Dispatch {
             keys: Pages::new(),
             key_ids: HashTable::new(),
             limit_sets: Pages::new(),
+            limit_set_ids: HashTable::new(),
+            lanes: Pages::new(),
             groups: Pages::new(),
             group_ids: HashTable::new(),
             seats: Vec::new(),
@@ -170,13 +178,7 @@ impl Dispatch {
     pub fn admit(&mut self, workflow: WorkflowKey, spec: &JobSpec, kind: &Name, paused: impl FnOnce() -> bool) {
         let pair = self.acquire_pair(&spec.queue, kind, paused);
         let shelf = self.acquire_shelf(pair, spec.priority);
-        let limits = match spec.limits.is_empty() {
-            true => NO_KEY,
-            false => {
-                let set = spec.limits.iter().map(|limit| (self.acquire_key(&limit.key), limit.max)).collect();
-                self.limit_sets.insert(set)
-            }
-        };
+        let limits = self.acquire_set(&spec.limits);
         let index = workflow as usize;
         if self.entries.len() <= index {
             self.entries.resize(index + 1, NOWHERE);
@@ -207,38 +209,28 @@ impl Dispatch {
         if self.entries[workflow as usize].holds_keys {
             return;
         }
-        let let_go = self.unplace(workflow);
-        self.entries[workflow as usize].holds_keys = true;
-        let set = self.entries[workflow as usize].limits;
-        if set != NO_KEY {
-            for at in 0..self.limit_sets[set].len() {
-                let (key, _) = self.limit_sets[set][at];
-                self.keys[key].running += 1;
-            }
-        }
-        self.offer_next(let_go);
+        let turn = self.unplace(workflow);
+        self.take_keys(workflow);
+        self.offer_next(turn);
     }
 
     /// The workflow waits for something else than a worker.
     pub fn away(&mut self, workflow: WorkflowKey) {
-        let let_go = self.unplace(workflow);
+        let turn = self.unplace(workflow);
         self.give_back_keys(workflow);
-        self.offer_next(let_go);
+        self.offer_next(turn);
     }
 
     /// The workflow has ended. Its key may be reused.
     pub fn retire(&mut self, workflow: WorkflowKey) {
         self.away(workflow);
         let entry = core::mem::replace(&mut self.entries[workflow as usize], NOWHERE);
-        if entry.limits != NO_KEY {
-            for (key, _) in self.limit_sets.remove(entry.limits) {
-                self.release_key(key);
-            }
-        }
+        self.release_set(entry.limits);
         self.release_shelf(entry.shelf);
     }
 
-    /// Takes the workflow out of its line. Returns the key and shelf on whose behalf it had been let go.
+    /// Takes the workflow out of its line. Returns the key that had let it go and the shelf, where the next one is to be
+    /// offered its turn.
     fn unplace(&mut self, workflow: WorkflowKey) -> Option<(u32, u32)> {
         let entry = self.entries[workflow as usize];
         match entry.place {
@@ -247,12 +239,16 @@ impl Dispatch {
                 self.shelves[entry.shelf].line.remove(&mut self.entries, workflow);
                 self.reindex(entry.shelf);
             }
-            Place::Parked => self.unpark(workflow, entry),
+            Place::Parked => self.unpark(workflow, &entry),
         }
         let entry_now = &mut self.entries[workflow as usize];
         entry_now.place = Place::Away;
         entry_now.key = NO_KEY;
-        (entry.place == Place::Shelf && entry.key != NO_KEY).then_some((entry.key, entry.shelf))
+        if entry.key == NO_KEY {
+            return None;
+        }
+        self.end_turn(entry.key, entry.shelf);
+        Some((entry.key, entry.shelf))
     }
 
     /// The best workflow that a group may take now, or none. Heads whose keys are full are parked on the way; each
@@ -299,7 +295,7 @@ impl Dispatch {
             Place::Away => None,
             _ if pair.paused => Some(Blocked::QueuePaused),
             Place::Parked => {
-                let key = &self.keys[entry.key];
+                let key = &self.keys[self.waits_under(entry)];
                 Some(Blocked::Limit { key: &key.name, running: key.running })
             }
             Place::Shelf if pair.groups.is_empty() => Some(Blocked::NoCapableWorker),

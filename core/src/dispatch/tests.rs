@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::shelves::Demand;
 use super::*;
 use crate::event::{Event, HandedOut, JobSubmitted, Stamped, Then, Via, WorkflowRef};
 use crate::fence::{AttemptFence, Term};
@@ -196,7 +195,8 @@ impl World {
     }
 
     fn pick(&mut self, group: GroupKey) -> Option<WorkflowKey> {
-        self.dispatch.pick(group, &self.state, self.now, &mut u32::MAX.clone())
+        let mut budget = u32::MAX;
+        self.dispatch.pick(group, &self.state, self.now, &mut budget)
     }
 
     /// Hands out everything that a group may take, and says what it was.
@@ -262,8 +262,43 @@ impl World {
                 assert_eq!(running.get(key).copied().unwrap_or_default(), shown, "running under {key}");
             }
         }
-        let mut parked = self.dispatch.keys.iter().flat_map(|(_, key)| key.parked.values());
-        assert!(parked.all(|parked| !parked.line.is_empty() || parked.let_go != NO_KEY), "an idle line is kept");
+        self.check_lanes(bounds);
+    }
+
+    /// Whatever is parked is in one lane, every lane waits under one key, and nobody can be forgotten there.
+    fn check_lanes(&self, bounds: Bounds) {
+        let Dispatch { entries, keys, lanes, limit_sets, .. } = &self.dispatch;
+        let parked = entries.iter().filter(|entry| entry.place == Place::Parked).count();
+        assert_eq!(lanes.iter().map(|(_, lane)| lane.line.len()).sum::<usize>(), parked, "parked and in a lane");
+        assert_eq!(limit_sets.iter().map(|(_, set)| set.lanes.len()).sum::<usize>(), lanes.len(), "lanes of sets");
+        let waiting = keys.iter().flat_map(|(_, key)| key.parked.values().map(|parked| parked.lanes.len()));
+        assert_eq!(waiting.sum::<usize>(), lanes.len(), "lanes under keys");
+        for (at, lane) in lanes.iter() {
+            let head = lane.line.head(entries);
+            assert!(head != NO_KEY, "an empty lane is kept");
+            assert_eq!(lane.order, entries[head as usize].order, "the lane's place");
+            assert!(keys[lane.key].parked[&lane.shelf].lanes.contains(&(lane.order, at)), "the lane is not at its key");
+            assert_eq!(limit_sets[lane.set].lanes.get(&lane.shelf), Some(&at), "the lane is not in its set");
+        }
+        for (key, limit) in keys.iter() {
+            for (shelf, parked) in &limit.parked {
+                let first = parked.lanes.first();
+                if let Some(let_go) = entries.get(parked.let_go as usize) {
+                    assert_eq!((let_go.place, let_go.key, let_go.shelf), (Place::Shelf, key, *shelf), "it was let go");
+                    assert!(first.is_none_or(|(order, _)| *order > let_go.order), "a later one was let go");
+                    continue;
+                }
+                let (_, lane) = first.expect("an idle line is kept");
+                let bound = limit_sets[lanes[*lane].set].bound(key);
+                assert!(limit.running >= bound, "{} has room and nobody was let go", limit.name);
+            }
+        }
+        if bounds == Bounds::OnePerKey {
+            let mut named = BTreeMap::new();
+            for (key, max) in limit_sets.iter().flat_map(|(_, set)| &set.keys) {
+                assert_eq!(named.insert(key, max).unwrap_or(max), max, "the test is to name one bound per key");
+            }
+        }
     }
 
     fn pick_as_the_model_does(
@@ -338,10 +373,11 @@ impl World {
         for worker in self.workers.keys().copied().collect::<Vec<_>>() {
             self.leave(worker);
         }
-        let Dispatch { pairs, pair_ids, shelves, keys, key_ids, limit_sets, groups, group_ids, dirty, .. } =
-            &self.dispatch;
+        let Dispatch { pairs, pair_ids, shelves, keys, key_ids, groups, group_ids, dirty, .. } = &self.dispatch;
+        let Dispatch { limit_sets, limit_set_ids, lanes, .. } = &self.dispatch;
         assert_eq!((pairs.len(), pair_ids.len(), shelves.len()), (0, 0, 0), "pairs, shelves");
-        assert_eq!((keys.len(), key_ids.len(), limit_sets.len()), (0, 0, 0), "keys, sets of limits");
+        assert_eq!((keys.len(), key_ids.len(), lanes.len()), (0, 0, 0), "keys, lanes");
+        assert_eq!((limit_sets.len(), limit_set_ids.len()), (0, 0), "sets of limits");
         assert_eq!((groups.len(), group_ids.len(), dirty.len()), (0, 0, 0), "groups");
         assert!(self.dispatch.entries.iter().all(|entry| entry.place == Place::Away && !entry.holds_keys));
     }
@@ -418,6 +454,20 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (0..100_u64).prop_map(|seconds| Op::Wait { seconds }),
     ];
     prop::collection::vec(op, 0..200)
+}
+
+/// The same on few shelves and with few keys, so that many wait together and for several keys at once.
+fn crowded_ops() -> impl Strategy<Value = Vec<Op>> {
+    ops().prop_map(|mut ops| {
+        for op in &mut ops {
+            if let Op::Submit { queue, kind, priority, keys, .. } = op {
+                (*queue, *priority) = (0, 0);
+                *kind = usize::from(*kind % 8 == 0);
+                keys.iter_mut().for_each(|(key, _)| *key %= 3);
+            }
+        }
+        ops
+    })
 }
 
 fn nth<T: Copy>(from: &[T], index: usize) -> Option<T> {
@@ -509,7 +559,7 @@ proptest! {
 
     /// `eager` asks every group after every step, which parks all that can be; otherwise heads pile up unlooked at.
     #[test]
-    fn picks_what_a_scan_of_everything_would(ops in ops(), eager in any::<bool>()) {
+    fn picks_what_a_scan_of_everything_would(ops in prop_oneof![ops(), crowded_ops()], eager in any::<bool>()) {
         let mut world = World::new();
         world.join(subscription(&QUEUES, &KINDS), 1);
         for op in ops {
@@ -523,7 +573,10 @@ proptest! {
     }
 
     #[test]
-    fn mixed_bounds_are_kept_and_nobody_is_forgotten(ops in ops(), eager in any::<bool>()) {
+    fn mixed_bounds_are_kept_and_nobody_is_forgotten(
+        ops in prop_oneof![ops(), crowded_ops()],
+        eager in any::<bool>(),
+    ) {
         let mut world = World::new();
         world.join(subscription(&QUEUES, &KINDS), 1);
         for op in ops {
@@ -538,7 +591,7 @@ proptest! {
 
     /// No wake-up is lost: once all dirty groups were served, no worker with room has anything that it could take.
     #[test]
-    fn a_worker_with_room_never_sits_beside_work_for_it(ops in ops()) {
+    fn a_worker_with_room_never_sits_beside_work_for_it(ops in prop_oneof![ops(), crowded_ops()]) {
         let mut world = World::new();
         world.join(subscription(&QUEUES, &KINDS), 2);
         world.freed(Some(0));
@@ -832,6 +885,67 @@ fn behind_a_lower_bound_a_higher_one_keeps_its_turn_until_the_lower_is_gone() {
 }
 
 #[test]
+fn a_lane_that_moves_to_another_key_no_longer_keeps_others_waiting() {
+    let mut world = World::new();
+    let group = world.group(&["mail"], &["send"]);
+    let running = [("a", 3), ("a", 3), ("a", 3), ("b", 1)].map(|limit| world.submit(job("mail", "send", 9, &[limit])));
+    let low = world.submit(job("mail", "send", 0, &[("a", 1), ("b", 1)]));
+    let high = world.submit(job("mail", "send", 0, &[("a", 3)]));
+    assert_eq!(world.take_all(group), running);
+    world.end(running[0], How::Succeed);
+    assert_eq!(world.pick(group), None, "the higher bound has room, and it is not its turn");
+    world.end(running[1], How::Succeed);
+    world.end(running[2], How::Succeed);
+    assert_eq!(world.take_all(group), [high], "what is in front waits for another key");
+    world.end(running[3], How::Succeed);
+    world.end(high, How::Succeed);
+    assert_eq!(world.take_all(group), [low]);
+}
+
+#[test]
+fn another_of_the_same_limits_takes_its_lane_along() {
+    let mut world = World::new();
+    let group = world.group(&["mail"], &["send"]);
+    let running = [("a", 3), ("a", 3), ("a", 3)].map(|limit| world.submit(job("mail", "send", 9, &[limit])));
+    let low = world.submit(job("mail", "send", 0, &[("b", 1), ("a", 1)]));
+    let high = world.submit(job("mail", "send", 0, &[("a", 3)]));
+    assert_eq!(world.take_all(group), running, "which parks both under the one key");
+    let other = world.submit(job("mail", "send", 9, &[("b", 1)]));
+    assert_eq!(world.take_all(group), [other]);
+    world.end(running[0], How::Succeed);
+    assert_eq!(world.pick(group), None, "the higher bound has room, and it is not its turn");
+    let second = world.submit(job("mail", "send", 0, &[("b", 1), ("a", 1)]));
+    assert_eq!(world.take_all(group), [high], "the lower one is found to wait for the other key");
+    let b = name("b");
+    for key in [low, second] {
+        assert_eq!(world.dispatch.blocked(key), Some(Blocked::Limit { key: &b, running: 1 }));
+    }
+    for key in [running[1], running[2], high, other] {
+        world.end(key, How::Succeed);
+    }
+    assert_eq!(world.take_all(group), [low]);
+    world.end(low, How::Succeed);
+    assert_eq!(world.take_all(group), [second]);
+}
+
+#[test]
+fn a_pick_stops_where_its_budget_ends_and_the_next_goes_on_from_there() {
+    let mut world = World::new();
+    let group = world.group(&["mail"], &["send"]);
+    let first = world.submit(job("mail", "send", 9, &[("a", 1)]));
+    assert_eq!(world.take_all(group), [first]);
+    for _ in 0..5 {
+        world.submit(job("mail", "send", 0, &[("a", 1)]));
+    }
+    let free = world.submit(job("mail", "send", 0, &[]));
+    for (mut budget, left, picked) in [(3, 0, None), (2, 0, None), (2, 2, Some(free)), (0, 0, None)] {
+        let given = budget;
+        assert_eq!(world.dispatch.pick(group, &world.state, world.now, &mut budget), picked, "with {given}");
+        assert_eq!(budget, left, "of {given}");
+    }
+}
+
+#[test]
 fn workers_are_asked_in_turn_and_slow_ones_apart() {
     let mut world = World::new();
     let group = world.group(&["mail"], &KINDS);
@@ -982,4 +1096,46 @@ fn a_blocked_backlog_is_looked_at_once() {
     }
     assert_eq!(world.pick(group), None);
     assert_eq!(world.dispatch.parks, BACKLOG + 1, "one was woken in vain, however often there was room");
+}
+
+/// As above, where two keys are full by turns: all that waits for both moves as one.
+#[test]
+fn a_backlog_behind_two_keys_that_are_full_by_turns_is_moved_as_one() {
+    const BACKLOG: usize = 10_000;
+    let mut world = World::new();
+    let group = world.group(&["mail"], &KINDS);
+    let mut holders = ["a", "b"].map(|key| world.submit(job("mail", "send", 9, &[(key, 1)])));
+    assert_eq!(world.take_all(group), holders);
+    // Two kinds of two priorities are four shelves.
+    let shelves = [("send", 0), ("cut", 0), ("send", 1), ("cut", 1)];
+    let specs = shelves.map(|(kind, priority)| {
+        let draft = job("mail", kind, priority, &[("a", 1), ("b", 1)]);
+        Arc::new(check(draft, &Limits::default(), &JobDefaults::default()).expect("a good job"))
+    });
+    let waiting: Vec<WorkflowKey> = (0..BACKLOG).map(|at| world.submit_spec(&specs[at % 4])).collect();
+    assert_eq!(world.pick(group), None);
+    assert_eq!(world.dispatch.parks, BACKLOG as u64, "each was seen once");
+    assert_eq!(world.dispatch.lanes.len(), shelves.len());
+
+    for round in 0..200 {
+        let parks = world.dispatch.parks;
+        let (at, name) = [(0, "a"), (1, "b")][round % 2];
+        world.end(holders[at], How::Succeed);
+        assert_eq!(world.pick(group), None, "the other key is full");
+        holders[at] = world.submit(job("mail", "send", 9, &[(name, 1)]));
+        assert_eq!(world.take_all(group), [holders[at]]);
+        let looked_at = world.dispatch.parks - parks;
+        assert!(looked_at <= shelves.len() as u64, "{looked_at} were looked at in round {round}");
+    }
+
+    // A lane in which one is cancelled moves on with the rest.
+    world.cancel_workflow(waiting[2]);
+    for holder in holders {
+        world.end(holder, How::Succeed);
+    }
+    for expected in [3, 6, 7, 10] {
+        assert_eq!(world.take_all(group), [waiting[expected]], "in order");
+        world.end(waiting[expected], How::Succeed);
+    }
+    world.check_lanes(Bounds::OnePerKey);
 }

@@ -1,0 +1,185 @@
+//! Lanes: what is parked, by shelf and set of limits. Room in a key lets one workflow per shelf go back.
+//!
+//! ```text
+//! key ──▶ shelf ──▶ lanes (of the sets that name the key), by the turn of their head ──▶ workflows in order
+//! ```
+//!
+//! All of a lane is blocked by the same keys, so it waits under one of them as a whole: the one that was found full
+//! last. When that key has room, the head of the first lane goes back to its shelf. If it turns out there that another
+//! of its keys is full, it returns, and its whole lane moves to that key. So a move costs the same however long the
+//! lane is.
+//!
+//! One goes per shelf, because nobody knows which shelf a free worker will take from; and not more than one, because
+//! the room may be gone before the second gets its turn. Whoever was let go and then leaves its shelf (handed out,
+//! cancelled, parked under another key) hands the turn on to the next of its shelf.
+//!
+//! What is parked costs nothing until its key has room. Then it costs one look per lane that another key blocks, and
+//! that lane is out of the way until the other key has room. Only where many sets name the same two keys, which are
+//! full by turns, do as many lanes move each time.
+//!
+//! Workflows that name one key with different bounds are each judged by their own; behind a parked one with a lower
+//! bound they keep their turn, until that one is gone.
+
+use std::collections::BTreeSet;
+
+use crate::state::{NO_KEY, WorkflowKey};
+
+use super::{Dispatch, Entry, Line, Place};
+
+/// The parked workflows of one shelf and one set. There is none without any.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) shelf: u32,
+    pub(super) set: u32,
+    pub(super) line: Line,
+    /// Where it waits.
+    pub(super) key: u32,
+    /// The head's turn, as the key has it.
+    pub(super) order: u64,
+}
+
+/// What waits under one key for one shelf.
+#[derive(Debug)]
+pub(super) struct Parked {
+    /// By the turn of their head.
+    pub(super) lanes: BTreeSet<(u64, u32)>,
+    /// The workflow that was let go and is still on its shelf, or `NO_KEY`. No turn in the lanes is lower.
+    pub(super) let_go: WorkflowKey,
+}
+
+impl Parked {
+    const NOTHING: Self = Self { lanes: BTreeSet::new(), let_go: NO_KEY };
+}
+
+impl Dispatch {
+    /// Moves the head of a shelf, and all of its lane, under the key that has no room for it.
+    pub(super) fn park(&mut self, workflow: WorkflowKey, key: u32) {
+        let shelf = self.entries[workflow as usize].shelf;
+        let turn = self.unplace(workflow);
+        let order = self.line_up(workflow, key);
+        // Whoever was let go meanwhile goes back behind this one: else it would be woken first.
+        let parked = self.keys[key].parked.get_mut(&shelf).expect("its lane was just put there");
+        let later = parked.let_go;
+        if later != NO_KEY && self.entries[later as usize].order > order {
+            parked.let_go = NO_KEY;
+            self.shelves[shelf].line.remove(&mut self.entries, later);
+            self.reindex(shelf);
+            self.line_up(later, key);
+        }
+        self.offer_next(turn);
+    }
+
+    /// Puts the workflow at its place in its lane, and the lane under `key`. Returns the turn of the lane's head.
+    fn line_up(&mut self, workflow: WorkflowKey, key: u32) -> u64 {
+        #[cfg(test)]
+        {
+            self.parks += 1;
+        }
+        let entry = &mut self.entries[workflow as usize];
+        entry.place = Place::Parked;
+        entry.key = NO_KEY;
+        let Entry { shelf, limits: set, order, .. } = *entry;
+        let found = self.limit_sets[set].lanes.get(&shelf).copied();
+        let at = found.unwrap_or_else(|| {
+            let lane = self.lanes.insert(Lane { shelf, set, line: Line::EMPTY, key, order });
+            self.limit_sets[set].lanes.insert(shelf, lane);
+            lane
+        });
+        let lane = &mut self.lanes[at];
+        lane.line.insert(&mut self.entries, workflow);
+        let (before, under) = (lane.order, lane.key);
+        let head = before.min(order);
+        if found.is_some() {
+            if (head, key) == (before, under) {
+                return head;
+            }
+            self.withdraw_lane(under, shelf, (before, at));
+            if under != key {
+                self.offer_next(Some((under, shelf)));
+            }
+        }
+        let lane = &mut self.lanes[at];
+        (lane.order, lane.key) = (head, key);
+        self.keys[key].parked.entry(shelf).or_insert(Parked::NOTHING).lanes.insert((head, at));
+        head
+    }
+
+    /// Takes a parked workflow out of its lane. Returns the key under which that waits, or did.
+    fn leave_lane(&mut self, workflow: WorkflowKey, at: u32) -> u32 {
+        let lane = &mut self.lanes[at];
+        lane.line.remove(&mut self.entries, workflow);
+        let (key, shelf, before) = (lane.key, lane.shelf, lane.order);
+        let head = lane.line.head(&self.entries);
+        if head == NO_KEY {
+            self.withdraw_lane(key, shelf, (before, at));
+            let lane = self.lanes.remove(at);
+            self.limit_sets[lane.set].lanes.remove(&shelf);
+            return key;
+        }
+        let order = self.entries[head as usize].order;
+        if order != before {
+            self.lanes[at].order = order;
+            self.withdraw_lane(key, shelf, (before, at)).lanes.insert((order, at));
+        }
+        key
+    }
+
+    fn withdraw_lane(&mut self, key: u32, shelf: u32, lane: (u64, u32)) -> &mut Parked {
+        let parked = self.keys[key].parked.get_mut(&shelf).expect("a lane waits under its key");
+        parked.lanes.remove(&lane);
+        parked
+    }
+
+    fn lane_of(&self, entry: &Entry) -> u32 {
+        self.limit_sets[entry.limits].lanes[&entry.shelf]
+    }
+
+    /// The key under which a parked workflow waits.
+    pub(super) fn waits_under(&self, parked: &Entry) -> u32 {
+        self.lanes[self.lane_of(parked)].key
+    }
+
+    pub(super) fn unpark(&mut self, workflow: WorkflowKey, entry: &Entry) {
+        let key = self.leave_lane(workflow, self.lane_of(entry));
+        // The next one may have a higher bound.
+        self.offer_next(Some((key, entry.shelf)));
+    }
+
+    /// The workflow that `key` had let go has left `shelf`.
+    pub(super) fn end_turn(&mut self, key: u32, shelf: u32) {
+        let parked = self.keys[key].parked.get_mut(&shelf);
+        parked.expect("it is kept for the one that was let go").let_go = NO_KEY;
+    }
+
+    /// What was in front under this key, for this shelf, is not any more: the next may go, if there is room.
+    pub(super) fn offer_next(&mut self, turn: Option<(u32, u32)>) {
+        let Some((key, shelf)) = turn else { return };
+        self.let_go(key, shelf);
+        let parked = &mut self.keys[key].parked;
+        if parked.get(&shelf).is_some_and(|parked| parked.lanes.is_empty() && parked.let_go == NO_KEY) {
+            parked.remove(&shelf);
+        }
+    }
+
+    /// Puts the first workflow that waits under `key` for `shelf` back there, unless one was let go already.
+    pub(super) fn let_go(&mut self, key: u32, shelf: u32) {
+        let limit = &mut self.keys[key];
+        let Some(parked) = limit.parked.get_mut(&shelf) else { return };
+        if parked.let_go != NO_KEY {
+            return;
+        }
+        let Some((_, at)) = parked.lanes.first().copied() else { return };
+        let lane = &self.lanes[at];
+        if limit.running >= self.limit_sets[lane.set].bound(key) {
+            return;
+        }
+        let first = lane.line.head(&self.entries);
+        parked.let_go = first;
+        self.leave_lane(first, at);
+        let entry = &mut self.entries[first as usize];
+        entry.place = Place::Shelf;
+        entry.key = key;
+        self.shelves[shelf].line.insert(&mut self.entries, first);
+        self.reindex(shelf);
+    }
+}
