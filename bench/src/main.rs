@@ -36,13 +36,16 @@ impl Figure {
 fn main() {
     let mut quick = false;
     let mut json = false;
-    for argument in std::env::args().skip(1) {
+    let mut only = None;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
         match argument.as_str() {
+            "--only" => only = arguments.next(),
             "--quick" => quick = true,
             "--json" => json = true,
             "--help" | "-h" => {
                 println!(
-                    "Usage: onward-bench [--quick] [--json]\n\n  --quick  fewer and shorter runs\n  --json   figures as JSON, one object a line"
+                    "Usage: onward-bench [--quick] [--json] [--only STAGE]\n\n  --quick       fewer and shorter runs\n  --json        figures as JSON, one object a line\n  --only STAGE  cycles, backlog or workers"
                 );
                 return;
             }
@@ -52,7 +55,7 @@ fn main() {
             }
         }
     }
-    let figures = runs::all(quick, |stage| eprintln!("running: {stage}"));
+    let figures = runs::all(quick, only.as_deref(), |stage| eprintln!("running: {stage}"));
     for figure in &figures {
         print_figure(figure, json);
     }

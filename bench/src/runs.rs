@@ -15,15 +15,25 @@ use crate::machine::Machine;
 
 const IN_FLIGHT: usize = 64;
 
-pub fn all(quick: bool, mut stage: impl FnMut(&str)) -> Vec<Figure> {
+pub fn all(quick: bool, only: Option<&str>, mut stage: impl FnMut(&str)) -> Vec<Figure> {
     let (rounds, jobs) = if quick { (3, 200_000) } else { (5, 1_000_000) };
     let mut figures = Vec::new();
-    stage("cycles");
-    figures.push(cycles(rounds, jobs));
-    stage("cost per job against the backlog");
-    figures.extend(backlog(rounds, if quick { 100_000 } else { 400_000 }));
-    stage("tracked workers");
-    figures.extend(workers(rounds));
+    let mut wanted = |name: &str| {
+        let wanted = only.is_none_or(|only| only == name);
+        if wanted {
+            stage(name);
+        }
+        wanted
+    };
+    if wanted("cycles") {
+        figures.push(cycles(rounds, jobs));
+    }
+    if wanted("backlog") {
+        figures.extend(backlog(rounds, if quick { 100_000 } else { 400_000 }));
+    }
+    if wanted("workers") {
+        figures.extend(workers(rounds));
+    }
     figures
 }
 
