@@ -5,6 +5,7 @@
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::ids::Name;
 use crate::job::spec::ConcurrencyLimit;
@@ -32,6 +33,8 @@ pub(super) struct LimitSet {
     hash: u64,
     /// Workflows that name it and have not ended.
     members: u32,
+    /// As the jobs gave them; jobs share it.
+    limits: Arc<[ConcurrencyLimit]>,
     /// Each key with its bound, as the jobs gave them.
     pub(super) keys: Box<[(u32, u32)]>,
     /// The lanes of its parked members, by shelf.
@@ -48,32 +51,44 @@ impl LimitSet {
 
 impl Dispatch {
     /// The set with this content. `NO_KEY` if there are no limits.
-    pub(super) fn acquire_set(&mut self, limits: &[ConcurrencyLimit]) -> u32 {
+    pub(super) fn acquire_set(&mut self, limits: &Arc<[ConcurrencyLimit]>) -> u32 {
         if limits.is_empty() {
             return NO_KEY;
         }
+        let hash = self.hash_limits(limits);
+        if let Some(set) = self.find_set(hash, limits) {
+            self.limit_sets[set].members += 1;
+            return set;
+        }
+        let keys = limits.iter().map(|limit| (self.acquire_key(&limit.key), limit.max)).collect();
+        let limits = limits.clone();
+        let set = self.limit_sets.insert(LimitSet { hash, members: 1, limits, keys, lanes: BTreeMap::new() });
+        let sets = &self.limit_sets;
+        self.limit_set_ids.insert_unique(hash, set, |set| sets[*set].hash);
+        set
+    }
+
+    /// The same limits as another job has them already, if one does.
+    pub(super) fn shared_limits(&self, limits: &Arc<[ConcurrencyLimit]>) -> Option<Arc<[ConcurrencyLimit]>> {
+        let set = self.find_set(self.hash_limits(limits), limits)?;
+        Some(self.limit_sets[set].limits.clone())
+    }
+
+    fn hash_limits(&self, limits: &[ConcurrencyLimit]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         for limit in limits {
             limit.key.hash(&mut hasher);
             limit.max.hash(&mut hasher);
         }
-        let hash = hasher.finish();
-        let same =
-            |(key, max): &(u32, u32), limit: &ConcurrencyLimit| *max == limit.max && self.keys[*key].name == limit.key;
+        hasher.finish()
+    }
+
+    fn find_set(&self, hash: u64, limits: &Arc<[ConcurrencyLimit]>) -> Option<u32> {
         let found = self.limit_set_ids.find(hash, |set| {
-            let keys = &self.limit_sets[*set].keys;
-            keys.len() == limits.len() && keys.iter().zip(limits).all(|(known, limit)| same(known, limit))
+            let known = &self.limit_sets[*set].limits;
+            Arc::ptr_eq(known, limits) || known == limits
         });
-        if let Some(set) = found {
-            let set = *set;
-            self.limit_sets[set].members += 1;
-            return set;
-        }
-        let keys = limits.iter().map(|limit| (self.acquire_key(&limit.key), limit.max)).collect();
-        let set = self.limit_sets.insert(LimitSet { hash, members: 1, keys, lanes: BTreeMap::new() });
-        let sets = &self.limit_sets;
-        self.limit_set_ids.insert_unique(hash, set, |set| sets[*set].hash);
-        set
+        found.copied()
     }
 
     pub(super) fn release_set(&mut self, set: u32) {

@@ -174,6 +174,25 @@ impl Dispatch {
         Ok(())
     }
 
+    /// Lets a job share with others what they have in common: names and limits. Most jobs are alike.
+    pub fn share(&self, spec: &mut JobSpec) {
+        let (queue, workflows) = (&mut spec.queue, &mut spec.workflows);
+        for workflow in workflows.iter_mut() {
+            if let Some((known_queue, known_kind)) = self.shared_names(queue, &workflow.kind) {
+                if workflow.name == *known_kind {
+                    workflow.name = known_kind.clone();
+                }
+                workflow.kind = known_kind.clone();
+                *queue = known_queue.clone();
+            }
+        }
+        if !spec.limits.is_empty()
+            && let Some(limits) = self.shared_limits(&spec.limits)
+        {
+            spec.limits = limits;
+        }
+    }
+
     /// A new workflow. It waits for nothing until [`Self::ready`] says so.
     pub fn admit(&mut self, workflow: WorkflowKey, spec: &JobSpec, kind: &Name, paused: impl FnOnce() -> bool) {
         let pair = self.acquire_pair(&spec.queue, kind, paused);

@@ -44,12 +44,8 @@ pub struct Demand<'a> {
 impl Dispatch {
     pub(super) fn acquire_pair(&mut self, queue: &Name, kind: &Name, paused: impl FnOnce() -> bool) -> u32 {
         let hash = self.hash_pair(queue, kind);
-        let found = self.pair_ids.find(hash, |key| {
-            let pair = &self.pairs[*key];
-            pair.kind == *kind && pair.queue == *queue
-        });
-        if let Some(key) = found {
-            return *key;
+        if let Some(key) = self.find_pair(hash, queue, kind) {
+            return key;
         }
         let key = self.pairs.insert(Pair {
             queue: queue.clone(),
@@ -61,6 +57,20 @@ impl Dispatch {
         let (pairs, hasher) = (&self.pairs, &self.hasher);
         self.pair_ids.insert_unique(hash, key, |key| hasher.hash_one((&pairs[*key].queue, &pairs[*key].kind)));
         key
+    }
+
+    fn find_pair(&self, hash: u64, queue: &Name, kind: &Name) -> Option<u32> {
+        let found = self.pair_ids.find(hash, |key| {
+            let pair = &self.pairs[*key];
+            pair.kind == *kind && pair.queue == *queue
+        });
+        found.copied()
+    }
+
+    /// The names of a queue and kind as jobs or workers brought them before, so that they need not be kept twice.
+    pub(super) fn shared_names(&self, queue: &Name, kind: &Name) -> Option<(&Name, &Name)> {
+        let pair = &self.pairs[self.find_pair(self.hash_pair(queue, kind), queue, kind)?];
+        Some((&pair.queue, &pair.kind))
     }
 
     fn hash_pair(&self, queue: &Name, kind: &Name) -> u64 {

@@ -222,7 +222,7 @@ impl World {
     fn running(&self) -> BTreeMap<Name, u32> {
         let mut running = BTreeMap::new();
         for key in self.find(WorkflowState::is_held) {
-            for limit in &self.spec(key).limits {
+            for limit in self.spec(key).limits.iter() {
                 *running.entry(limit.key.clone()).or_default() += 1;
             }
         }
@@ -508,7 +508,7 @@ impl World {
                 if let Some(key) = self.pick_as_the_model_does(group, &subscription.clone(), bounds) {
                     self.hand_out(key);
                     let running = self.running();
-                    for limit in &self.spec(key).limits {
+                    for limit in self.spec(key).limits.iter() {
                         assert!(running[&limit.key] <= limit.max, "{} run under {limit:?}", running[&limit.key]);
                     }
                 }

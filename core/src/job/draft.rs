@@ -10,7 +10,7 @@ use crate::limits::{Limit, LimitMet, Limits};
 use crate::time::Wall;
 
 use super::spec::{
-    ConcurrencyLimit, Extras, Headers, JobSpec, Keys, OnStuck, Retry, Start, TimeoutPolicy, WorkflowSpec,
+    ConcurrencyLimit, Extras, Headers, JobSpec, Keys, OnStuck, Retry, Start, TimeoutPolicy, WorkflowSpec, Workflows,
 };
 
 pub const DEFAULT_QUEUE: &str = "default";
@@ -224,8 +224,11 @@ fn check_headers(headers: Vec<(Arc<str>, Box<str>)>, limits: &Limits) -> Result<
     headers.into_iter().map(|(key, value)| Ok((name("headers", key)?, value))).collect()
 }
 
-fn check_limits(drafts: Vec<(Arc<str>, u32)>, limits: &Limits) -> Result<Box<[ConcurrencyLimit]>, Invalid> {
+fn check_limits(drafts: Vec<(Arc<str>, u32)>, limits: &Limits) -> Result<Arc<[ConcurrencyLimit]>, Invalid> {
     within("limits", limits, Limit::LimitsPerJob, drafts.len())?;
+    if drafts.is_empty() {
+        return Ok(Arc::default());
+    }
     let mut checked: Vec<ConcurrencyLimit> = Vec::with_capacity(drafts.len());
     for (key, max) in drafts {
         let key = name("limits.key", key)?;
@@ -241,7 +244,7 @@ fn check_limits(drafts: Vec<(Arc<str>, u32)>, limits: &Limits) -> Result<Box<[Co
     Ok(checked.into())
 }
 
-fn check_workflows(drafts: Vec<WorkflowDraft>, limits: &Limits) -> Result<Box<[WorkflowSpec]>, Invalid> {
+fn check_workflows(drafts: Vec<WorkflowDraft>, limits: &Limits) -> Result<Workflows, Invalid> {
     if drafts.is_empty() {
         return Err(Invalid { field: "workflows", problem: Problem::NoWorkflows });
     }
@@ -260,12 +263,16 @@ fn check_workflows(drafts: Vec<WorkflowDraft>, limits: &Limits) -> Result<Box<[W
             }
         }
     }
-    let checked: Box<[WorkflowSpec]> =
+    if alone && drafts[0].after.is_empty() {
+        let only = drafts.into_iter().next().expect("there is one");
+        return Ok(Workflows::One([check_workflow(only, &index_of, limits)?]));
+    }
+    let checked: Vec<WorkflowSpec> =
         drafts.into_iter().map(|draft| check_workflow(draft, &index_of, limits)).collect::<Result<_, _>>()?;
     if checked.iter().any(|workflow| !workflow.after.is_empty()) {
         refuse_cycles(&checked)?;
     }
-    Ok(checked)
+    Ok(Workflows::new(checked))
 }
 
 fn check_workflow(

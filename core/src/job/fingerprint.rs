@@ -19,7 +19,7 @@ pub fn fingerprint(spec: &JobSpec) -> Fingerprint {
         hash.update(part);
     };
     text(spec.queue.as_str().as_bytes());
-    for workflow in &spec.workflows {
+    for workflow in spec.workflows.iter() {
         text(b"workflow");
         text(workflow.name.as_str().as_bytes());
         text(workflow.kind.as_str().as_bytes());
@@ -27,7 +27,7 @@ pub fn fingerprint(spec: &JobSpec) -> Fingerprint {
         text(workflow.content_type.as_ref().map_or("", |name| name.as_str()).as_bytes());
         workflow.after.iter().for_each(|index| text(&index.to_be_bytes()));
     }
-    for limit in &spec.limits {
+    for limit in spec.limits.iter() {
         text(b"limit");
         text(limit.key.as_str().as_bytes());
         text(&limit.max.to_be_bytes());

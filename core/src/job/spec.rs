@@ -1,6 +1,8 @@
 //! What a job is, checked: the form in which it is stored, from the first format on.
 
+use core::ops::{Deref, DerefMut};
 use core::time::Duration;
+use std::sync::Arc;
 
 use crate::ids::{Bytes, Name};
 use crate::time::Wall;
@@ -9,8 +11,9 @@ use crate::time::Wall;
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobSpec {
     pub queue: Name,
-    pub workflows: Box<[WorkflowSpec]>,
-    pub limits: Box<[ConcurrencyLimit]>,
+    pub workflows: Workflows,
+    /// Shared with the other jobs that have the same.
+    pub limits: Arc<[ConcurrencyLimit]>,
     pub timeout: Duration,
     pub stuck_after: Duration,
     /// Bound on what all extensions together may add to `timeout`.
@@ -23,6 +26,47 @@ pub struct JobSpec {
     pub require_progress: bool,
     pub keys: Option<Box<Keys>>,
     pub extras: Option<Box<Extras>>,
+}
+
+/// The workflows of a job. Nearly all have one, which then lies with the rest.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Workflows {
+    One([WorkflowSpec; 1]),
+    Many(Box<[WorkflowSpec]>),
+}
+
+impl Workflows {
+    pub fn new(mut list: Vec<WorkflowSpec>) -> Self {
+        match list.pop() {
+            Some(only) if list.is_empty() => Self::One([only]),
+            Some(last) => {
+                list.push(last);
+                Self::Many(list.into())
+            }
+            None => Self::Many(Box::default()),
+        }
+    }
+}
+
+impl Deref for Workflows {
+    type Target = [WorkflowSpec];
+
+    #[inline]
+    fn deref(&self) -> &[WorkflowSpec] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
+}
+
+impl DerefMut for Workflows {
+    fn deref_mut(&mut self) -> &mut [WorkflowSpec] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(many) => many,
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Debug)]

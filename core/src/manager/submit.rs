@@ -56,7 +56,8 @@ impl Manager {
 
     fn weigh(&self, submission: Submission, in_batch: bool, batch: &mut Batch) -> Result<Verdict, Refusal> {
         let Submission { id, draft } = submission;
-        let spec = check(draft, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
+        let mut spec = check(draft, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
+        self.dispatch.share(&mut spec);
         if self.state.find(id).is_some() || (in_batch && !batch.ids.insert(id)) {
             return Err(Refusal::Conflict);
         }

@@ -143,7 +143,7 @@ pub fn check_bounds(manager: &Manager) {
         assert_eq!(state.job_state(key).is_terminal(), view.ended_at.is_some());
         for workflow in view.workflows.iter().filter(|workflow| workflow.state.is_held()) {
             assert!(workflow.counted <= job.spec.retry.max_attempts, "more attempts than allowed");
-            for limit in &job.spec.limits {
+            for limit in job.spec.limits.iter() {
                 let entry = running.entry(limit.key.as_str()).or_insert((0, limit.max));
                 entry.0 += 1;
             }
