@@ -1,34 +1,37 @@
-//! Counts what is allocated, so that memory per thing can be printed instead of guessed.
+//! Counts what is allocated, so that memory per thing can be printed instead of guessed. The allocator behind it is the
+//! one that Onward's programs use: see `docs/decisions/0007-allocator.md`.
 
 #![allow(unsafe_code, reason = "an allocator cannot be written without it; it only counts and passes on")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mimalloc::MiMalloc;
 
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Debug)]
 pub struct Counting;
 
-// SAFETY: every call is passed on unchanged to the system's allocator.
+// SAFETY: every call is passed on unchanged to the allocator behind it.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
+        unsafe { MiMalloc.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
+        unsafe { MiMalloc.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         LIVE_BYTES.fetch_add(new_size, Ordering::Relaxed);
         LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's promises are passed on.
-        unsafe { System.realloc(pointer, layout, new_size) }
+        unsafe { MiMalloc.realloc(pointer, layout, new_size) }
     }
 }
 

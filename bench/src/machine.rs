@@ -109,8 +109,9 @@ impl Machine {
         let submissions: Vec<Submission> = drafts
             .map(|draft| {
                 self.jobs += 1;
-                // Job numbers as ids with the spread of real ones.
-                let random = u128::from(self.jobs.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                // As generators of version 7 do: a counter within the millisecond, then random bits.
+                let tail = self.jobs.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+                let random = u128::from(self.jobs) << 32 | u128::from(tail);
                 Submission { id: JobId::v7(self.now.wall, random), draft }
             })
             .collect();

@@ -27,7 +27,8 @@ use std::sync::Arc;
 use crate::fence::Term;
 use crate::grant::Denial;
 use crate::ids::{Bytes, Claim, Incarnation, Name, WorkerId};
-use crate::job::JobSpec;
+use crate::job::WorkflowSpec;
+use crate::job::spec::Headers;
 use crate::refusal::Refusal;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -86,13 +87,15 @@ pub struct Subscription {
     pub kinds: Vec<Name>,
 }
 
-/// Work for one slot. What does not change with the attempt is shared with the job.
+/// Work for one slot. Names, payload and headers are shared with the job, not copied.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Assignment {
     pub claim: Claim,
     /// 1 for the first attempt that counts.
     pub attempt: u32,
-    pub spec: Arc<JobSpec>,
+    pub queue: Name,
+    pub workflow: WorkflowSpec,
+    pub headers: Headers,
     /// Results of the workflows that this one waited for, by name.
     pub inputs: Vec<(Name, Bytes)>,
     pub checkpoint: Option<Bytes>,

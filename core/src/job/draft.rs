@@ -299,7 +299,7 @@ fn check_workflow(
         kind,
         payload: draft.payload,
         content_type: draft.content_type.map(|text| name("content_type", text)).transpose()?,
-        after: after.into(),
+        after: if after.is_empty() { Arc::default() } else { after.into() },
     })
 }
 
@@ -308,7 +308,7 @@ fn refuse_cycles(workflows: &[WorkflowSpec]) -> Result<(), Invalid> {
     let mut open: Vec<usize> = workflows.iter().map(|workflow| workflow.after.len()).collect();
     let mut dependents: Vec<Vec<u16>> = vec![Vec::new(); workflows.len()];
     for (index, workflow) in workflows.iter().enumerate() {
-        for before in &workflow.after {
+        for before in workflow.after.iter() {
             dependents[usize::from(*before)].push(index as u16);
         }
     }

@@ -61,7 +61,7 @@ fn write_extras(extras: &Extras, text: &mut impl FnMut(&[u8])) {
         text(b"tag");
         text(tag.as_str().as_bytes());
     }
-    for (key, value) in &extras.headers {
+    for (key, value) in extras.headers.iter() {
         // A retried request carries a new trace context; it is still the same submission.
         if !matches!(key.as_str(), "traceparent" | "tracestate") {
             text(b"header");

@@ -76,7 +76,7 @@ pub struct WorkflowSpec {
     pub payload: Bytes,
     pub content_type: Option<Name>,
     /// Indexes of the workflows whose success this one waits for; sorted, without repeats, never itself.
-    pub after: Box<[u16]>,
+    pub after: Arc<[u16]>,
 }
 
 /// At most `max` running workflows that carry `key`. A workflow is judged by its own `max`.
@@ -133,7 +133,7 @@ pub struct Keys {
 }
 
 /// Passed through to the handler; `traceparent` among them.
-pub type Headers = Box<[(Name, Box<str>)]>;
+pub type Headers = Arc<[(Name, Box<str>)]>;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Extras {
@@ -151,6 +151,10 @@ impl JobSpec {
 
     pub fn idempotency_key(&self) -> Option<&Name> {
         self.keys.as_ref()?.idempotency.as_ref()
+    }
+
+    pub fn headers(&self) -> Headers {
+        self.extras.as_ref().map_or_else(Headers::default, |extras| extras.headers.clone())
     }
 
     pub fn tags(&self) -> &[Name] {

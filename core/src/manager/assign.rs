@@ -96,6 +96,7 @@ impl Manager {
         let workflow = self.state.workflow(attempt.workflow);
         let job = self.state.job(workflow.job);
         let deadline = self.overall_deadline(workflow.job).unwrap_or(self.log_now());
+        let spec = &job.spec.workflows[usize::from(workflow.index)];
         let inputs = |index: &u16| -> (Name, Bytes) {
             let before = job.workflows.as_slice()[usize::from(*index)];
             let result = self.state.result(before).expect("a predecessor has succeeded").clone();
@@ -104,8 +105,10 @@ impl Manager {
         Assignment {
             claim: self.state.claim_of(key),
             attempt: workflow.counted,
-            spec: job.spec.clone(),
-            inputs: job.spec.workflows[usize::from(workflow.index)].after.iter().map(inputs).collect(),
+            queue: job.spec.queue.clone(),
+            workflow: spec.clone(),
+            headers: job.spec.headers(),
+            inputs: spec.after.iter().map(inputs).collect(),
             checkpoint: workflow.past.as_ref().and_then(|past| past.checkpoint.clone()),
             lease,
             deadline_remaining: deadline.since(self.log_now()),

@@ -32,6 +32,7 @@
 mod assign;
 mod attempts;
 mod command;
+mod deadlines;
 mod extension;
 mod judge;
 mod live;
@@ -64,10 +65,11 @@ use crate::state::{Changes, State, WorkflowKey};
 use crate::time::{Awake, Now, Wall};
 use crate::wheel::{TimerKey, Wheel};
 
+use deadlines::Deadlines;
 use live::LiveAttempts;
 use polls::{Answered, OpenPoll};
 use seat::Seat;
-use timers::{Later, Soon};
+use timers::{Later, Overall, Soon};
 use workers::{WorkerKey, Workers};
 
 pub use seat::SeatState;
@@ -95,7 +97,9 @@ pub struct Manager {
     soon: Wheel<Soon>,
     /// On monotonic time: overall timeouts, delays.
     later: Wheel<Later>,
-    job_timers: Vec<TimerKey>,
+    /// Overall deadlines that are far away.
+    deadlines: Deadlines,
+    overall: Vec<Overall>,
     workflow_timers: Vec<TimerKey>,
     /// Workflows that wait for an instant of the wall clock.
     wall_due: BTreeSet<(Wall, WorkflowKey)>,
@@ -142,7 +146,8 @@ impl Manager {
             polls_to_answer: Vec::new(),
             soon: Wheel::new(now.mono.as_ms()),
             later: Wheel::new(now.mono.as_ms()),
-            job_timers: Vec::new(),
+            deadlines: Deadlines::default(),
+            overall: Vec::new(),
             workflow_timers: Vec::new(),
             wall_due: BTreeSet::new(),
             to_archive: Vec::new(),

@@ -126,16 +126,13 @@ impl Manager {
         self.within(Limit::Jobs, self.state.job_count() + 1)?;
         self.check_unique(&original.spec, None)?;
         let mut spec = original.spec.clone();
-        self.dispatch.room_for(&self.rules.limits, core::iter::once(&*spec)).map_err(Refusal::Limited)?;
-        if spec.idempotency_key().is_some() || !matches!(spec.start, crate::job::Start::AtOnce) {
-            // The key stays with the first job, and what was delayed once need not wait again.
-            let own = Arc::make_mut(&mut spec);
-            own.start = crate::job::Start::AtOnce;
-            if let Some(keys) = &mut own.keys {
-                keys.idempotency = None;
-            }
+        self.dispatch.room_for(&self.rules.limits, core::iter::once(&spec)).map_err(Refusal::Limited)?;
+        // The key stays with the first job, and what was delayed once need not wait again.
+        spec.start = crate::job::Start::AtOnce;
+        if let Some(keys) = &mut spec.keys {
+            keys.idempotency = None;
         }
-        self.accept(new_id, spec, None, Some(RetryOf { job, request }), fx);
+        self.accept(new_id, Arc::new(spec), None, Some(RetryOf { job, request }), fx);
         Ok(Answer::Retried { job: new_id })
     }
 

@@ -5,13 +5,15 @@
 
 use crate::effect::Effects;
 use crate::event::{Event, WorkflowRef};
+use crate::ids::JobId;
 use crate::job::WorkflowState;
-use crate::state::{AttemptKey, Changes, JobKey, NO_KEY, WorkflowKey};
+use crate::state::{AttemptKey, Changes, JobKey, NO_KEY, State, WorkflowKey};
 use crate::time::{Awake, Mono, Wall};
 use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
 use crate::wheel::TimerKey;
 
 use super::Manager;
+use super::deadlines::{Entry, Slice};
 use super::workers::WorkerKey;
 
 /// On awake time.
@@ -27,6 +29,17 @@ pub(super) enum Soon {
 pub(super) enum Later {
     Overall(JobKey),
     Due(WorkflowKey),
+}
+
+/// How the overall deadline of a job is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Overall {
+    #[default]
+    Not,
+    /// It is near: by a timer.
+    Timer(TimerKey),
+    /// It is far: in a slice of time.
+    Slice(Slice),
 }
 
 /// What the next wake-up is for.
@@ -81,6 +94,9 @@ impl Manager {
                 };
                 consider(Mono::from_ms(at), why);
             }
+            if let Some(at) = self.deadlines.next_ms() {
+                consider(Mono::from_ms(at), Why::Overall);
+            }
             if let Some((at, _)) = self.wall_due.first() {
                 consider(self.now.mono + at.since(self.now.wall), Why::Due);
             }
@@ -109,6 +125,7 @@ impl Manager {
                 }
             }
         }
+        self.bring_deadlines_near();
         while let Some((_, later)) = self.later.pop_due(self.now.mono.as_ms()) {
             match later {
                 Later::Overall(key) => self.overall_due(key, fx),
@@ -131,7 +148,7 @@ impl Manager {
     }
 
     fn overall_due(&mut self, key: JobKey, fx: &mut Effects) {
-        self.job_timers[key as usize] = TimerKey::NONE;
+        self.overall[key as usize] = Overall::Not;
         let Some(at) = self.overall_fires_at(key) else { return };
         if self.log_now() < at {
             return self.arm_overall(key);
@@ -256,23 +273,47 @@ impl Manager {
         }
     }
 
-    /// Arms the overall timer of a job that has started, once.
+    /// Watches the overall deadline of a job that has started, once.
     pub(super) fn arm_overall(&mut self, key: JobKey) {
-        if self.replaying || !timer_of(&mut self.job_timers, key).is_none() {
+        let index = key as usize;
+        if self.replaying || self.overall.get(index).is_some_and(|overall| *overall != Overall::Not) {
             return;
         }
         let Some(at) = self.overall_fires_at(key) else { return };
-        let at = self.seat.clock().mono_at(at);
-        self.job_timers[key as usize] = self.later.insert(at.as_ms(), Later::Overall(key));
+        let at = self.seat.clock().mono_at(at).as_ms();
+        if self.overall.len() <= index {
+            self.overall.resize(index + 1, Overall::Not);
+        }
+        let entry = (key, mark_of(self.state.job(key).id));
+        self.overall[index] = match self.deadlines.insert(at, self.now.mono.as_ms(), entry) {
+            Some(slice) => Overall::Slice(slice),
+            None => Overall::Timer(self.later.insert(at, Later::Overall(key))),
+        };
     }
 
     fn disarm_overall(&mut self, key: JobKey) {
-        if self.replaying {
-            return;
+        let Some(overall) = self.overall.get_mut(key as usize) else { return };
+        match core::mem::take(overall) {
+            Overall::Not => {}
+            Overall::Timer(timer) => {
+                self.later.remove(timer);
+            }
+            Overall::Slice(slice) => {
+                let (state, overall) = (&self.state, &self.overall);
+                self.deadlines.remove(slice, |entry| is_waited_for(state, overall, slice, entry));
+            }
         }
-        let timer = core::mem::take(timer_of(&mut self.job_timers, key));
-        if !timer.is_none() {
-            self.later.remove(timer);
+    }
+
+    /// What is open in a slice of time that has come near gets a timer.
+    fn bring_deadlines_near(&mut self) {
+        while let Some((slice, entries)) = self.deadlines.pop_near(self.now.mono.as_ms()) {
+            for entry in entries {
+                if is_waited_for(&self.state, &self.overall, slice, &entry) {
+                    self.overall[entry.0 as usize] = Overall::Not;
+                    self.arm_overall(entry.0);
+                }
+            }
         }
     }
 
@@ -303,6 +344,15 @@ impl Manager {
             self.resume_attempt(key);
         }
     }
+}
+
+/// Tells a job from another that got its key after it.
+fn mark_of(id: JobId) -> u32 {
+    id.as_u128() as u32
+}
+
+fn is_waited_for(state: &State, overall: &[Overall], slice: Slice, (key, mark): &Entry) -> bool {
+    overall[*key as usize] == Overall::Slice(slice) && state.get_job(*key).is_some_and(|job| mark_of(job.id) == *mark)
 }
 
 fn timer_of(timers: &mut Vec<TimerKey>, key: u32) -> &mut TimerKey {

@@ -194,7 +194,8 @@ impl State {
         let started_at = matches!(spec.start, Start::AtOnce).then_some(at);
         let job = Job {
             id: submitted.id,
-            spec: spec.clone(),
+            // A copy of its own: it lies with the job, and shares what is large.
+            spec: (**spec).clone(),
             created_at: at,
             started_at,
             ended_at: None,

@@ -1,7 +1,6 @@
 //! The records of the state. Millions of [`Job`] and [`Workflow`] lie in memory: what most never need is boxed.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use crate::event::{Verb, Via};
 use crate::fence::{AttemptFence, GateEpoch};
@@ -17,7 +16,7 @@ use super::{AttemptKey, JobKey, WorkflowKey};
 #[derive(Debug)]
 pub struct Job {
     pub id: JobId,
-    pub spec: Arc<JobSpec>,
+    pub spec: JobSpec,
     pub created_at: Wall,
     /// When it could first run; stamped once.
     pub started_at: Option<Wall>,
