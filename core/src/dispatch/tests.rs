@@ -15,7 +15,7 @@ use crate::ids::{Bytes, Claim, Incarnation, JobId, WorkerId};
 use crate::job::draft::{Draft, JobDefaults, WorkflowDraft, check};
 use crate::job::{Ending, WorkflowState};
 use crate::message::Subscription;
-use crate::state::{AttemptKey, Changes};
+use crate::state::{AttemptKey, Changes, Moved};
 
 const STEP: Duration = Duration::from_secs(30);
 
@@ -85,7 +85,7 @@ impl World {
                 self.dispatch.admit(*workflow, &job.spec, kind, || self.state.is_paused(&job.spec.queue));
             }
         }
-        for (key, ended) in &changes.workflows {
+        for Moved { workflow: key, ended, .. } in &changes.workflows {
             self.place(*key, *ended);
         }
         // Ended jobs go at once, so that the keys of their workflows are used again.
@@ -122,7 +122,7 @@ impl World {
         let id = JobId::from_u128(self.ids);
         let submitted = JobSubmitted { id, spec: spec.clone(), fingerprint: None, retry_of: None };
         self.happen(Event::JobSubmitted(submitted));
-        self.changes.workflows[0].0
+        self.changes.workflows[0].workflow
     }
 
     fn reference(&self, key: WorkflowKey) -> WorkflowRef {

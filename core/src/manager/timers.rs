@@ -7,7 +7,7 @@ use crate::effect::Effects;
 use crate::event::{Event, WorkflowRef};
 use crate::ids::JobId;
 use crate::job::WorkflowState;
-use crate::state::{AttemptKey, Changes, JobKey, NO_KEY, State, WorkflowKey};
+use crate::state::{AttemptKey, Changes, JobKey, Moved, NO_KEY, State, WorkflowKey};
 use crate::time::{Awake, Mono, Wall};
 use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
 use crate::wheel::TimerKey;
@@ -187,8 +187,8 @@ impl Manager {
         for key in changes.submitted.drain(..) {
             self.admit(key);
         }
-        for (key, ended) in changes.workflows.drain(..) {
-            self.place(key, ended);
+        for moved in changes.workflows.drain(..) {
+            self.place(moved);
         }
         for key in changes.ended.drain(..) {
             self.disarm_overall(key);
@@ -215,7 +215,11 @@ impl Manager {
         }
     }
 
-    fn place(&mut self, key: WorkflowKey, ended: AttemptKey) {
+    fn place(&mut self, moved: Moved) {
+        let Moved { workflow: key, ended, was_delayed } = moved;
+        if was_delayed {
+            self.disarm_due(key);
+        }
         if ended != NO_KEY {
             self.attempt_gone(ended);
         }
@@ -226,7 +230,6 @@ impl Manager {
                 self.arm_due(key);
             }
             WorkflowState::Ready => {
-                self.disarm_due(key);
                 self.dispatch.ready(key, ended != NO_KEY);
                 self.arm_overall(self.state.workflow(key).job);
             }
@@ -240,7 +243,6 @@ impl Manager {
                 }
             }
             WorkflowState::Succeeded | WorkflowState::Failed | WorkflowState::Cancelled | WorkflowState::TimedOut => {
-                self.disarm_due(key);
                 self.dispatch.retire(key);
             }
         }

@@ -20,13 +20,22 @@ pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug, Default)]
 pub struct Changes {
     pub submitted: Vec<JobKey>,
-    /// Workflows whose state changed, with the attempt that ended by it (or `NO_KEY`).
-    pub workflows: Vec<(WorkflowKey, AttemptKey)>,
+    pub workflows: Vec<Moved>,
     pub ended: Vec<JobKey>,
     /// Jobs that are gone after this event: their keys are still valid until [`State::remove_archived`].
     pub archived: Vec<JobKey>,
     /// A job whose dead letter was dropped.
     pub released: Vec<JobKey>,
+}
+
+/// A workflow whose state changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    pub workflow: WorkflowKey,
+    /// The attempt that ended by it, or `NO_KEY`.
+    pub ended: AttemptKey,
+    /// It was delayed before.
+    pub was_delayed: bool,
 }
 
 impl Changes {
@@ -183,7 +192,7 @@ impl State {
                 wall_due,
                 past: None,
             });
-            changes.workflows.push((key, NO_KEY));
+            changes.workflows.push(Moved { workflow: key, ended: NO_KEY, was_delayed: false });
             key
         };
         let count = spec.workflows.len();
@@ -393,12 +402,13 @@ impl State {
     fn go(&mut self, key: WorkflowKey, cause: Cause, ended_attempt: AttemptKey, changes: &mut Changes) {
         let workflow = &mut self.workflows[key];
         let to = transition(workflow.state, cause).unwrap_or_else(|illegal| panic!("{illegal}"));
+        let was_delayed = workflow.state == WorkflowState::Delayed;
         workflow.state = to;
         let job = workflow.job;
         if to.is_terminal() {
             self.jobs[job].open -= 1;
         }
-        changes.workflows.push((key, ended_attempt));
+        changes.workflows.push(Moved { workflow: key, ended: ended_attempt, was_delayed });
     }
 
     fn end_job_if_done(&mut self, at: Wall, key: JobKey, changes: &mut Changes) {

@@ -23,7 +23,7 @@ use crate::job::{Ending, JobState};
 use crate::pages::Pages;
 use crate::time::Wall;
 
-pub use apply::Changes;
+pub use apply::{Changes, Moved};
 pub use records::*;
 
 /// Keys into the pages. They are local to one process: the same job may lie elsewhere after a replay from a snapshot.
