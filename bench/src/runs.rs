@@ -29,7 +29,7 @@ pub fn all(quick: bool, only: Option<&str>, mut stage: impl FnMut(&str)) -> Vec<
         figures.push(cycles(rounds, jobs));
     }
     if wanted("backlog") {
-        figures.extend(backlog(rounds, if quick { 100_000 } else { 400_000 }));
+        figures.extend(backlog(rounds, if quick { 200_000 } else { 400_000 }));
     }
     if wanted("workers") {
         figures.extend(workers(rounds));
@@ -121,60 +121,35 @@ impl Mix {
     }
 }
 
-/// The same work with 10k and with 1M jobs queued behind it.
+/// The same work with 10k and with 1M jobs queued behind it. Both are measured in turns, a slice each, so that what else
+/// the machine does weighs on both.
 fn backlog(rounds: usize, jobs: u64) -> Vec<Figure> {
+    const SLICES: u64 = 4;
     let mut costs = [Vec::new(), Vec::new()];
     let mut ratios = Vec::new();
     let mut bytes_per_job = 0.0;
     for _ in 0..rounds {
-        let mut pair = [0.0; 2];
-        for (at, queued) in [(0, 10_000u64), (1, 1_000_000)] {
-            let mut mix = Mix::new();
-            let before = live_bytes();
-            let mut machine = Machine::new();
-            for _ in 0..queued / 1_000 {
-                machine.submit((0..1_000).map(|_| mix.next(true)));
+        let mut small = Backlog::of(10_000);
+        let mut large = Backlog::of(1_000_000);
+        bytes_per_job = large.bytes_per_job;
+        for slice in 0..=SLICES {
+            let cost = [small.work(jobs / SLICES), large.work(jobs / SLICES)];
+            // The first slice only warms up.
+            if slice > 0 {
+                costs[0].push(cost[0]);
+                costs[1].push(cost[1]);
+                ratios.push(cost[1] / cost[0]);
             }
-            bytes_per_job = (live_bytes() - before) as f64 / queued as f64;
-            for worker in 0..8 {
-                machine.worker(format!("worker-{worker}"), (IN_FLIGHT / 8) as u32, &mix.names());
-            }
-            // A round to warm up, then the measured ones.
-            for measured in [false, true] {
-                let (begun, goal) = (Stopwatch::start(), machine.completed + if measured { jobs } else { jobs / 10 });
-                let from = machine.completed;
-                while machine.completed < goal {
-                    machine.submit((0..51).map(|_| mix.next(false)));
-                    machine.work();
-                    machine.archive();
-                }
-                pair[at] = begun.elapsed().as_secs_f64() * 1e9 / (machine.completed - from) as f64;
-            }
-            costs[at].push(pair[at]);
         }
-        ratios.push(pair[1] / pair[0]);
     }
     let [small, large] = costs;
     let (small, small_spread) = median(small);
     let (large, large_spread) = median(large);
     let (ratio, ratio_spread) = median(ratios);
+    let explains = |what, value, spread| Figure { what, value, unit: "ns", wanted: None, more: false, spread };
     vec![
-        Figure {
-            what: "cost per workflow at 10k queued, mixed",
-            value: small,
-            unit: "ns",
-            wanted: None,
-            more: false,
-            spread: small_spread,
-        },
-        Figure {
-            what: "cost per workflow at 1M queued, mixed",
-            value: large,
-            unit: "ns",
-            wanted: None,
-            more: false,
-            spread: large_spread,
-        },
+        explains("cost per workflow at 10k queued, mixed", small, small_spread),
+        explains("cost per workflow at 1M queued, mixed", large, large_spread),
         Figure {
             what: "cost at 1M queued over cost at 10k",
             value: ratio,
@@ -192,6 +167,40 @@ fn backlog(rounds: usize, jobs: u64) -> Vec<Figure> {
             spread: None,
         },
     ]
+}
+
+/// A machine with so many jobs queued, and workers that take whatever comes.
+struct Backlog {
+    machine: Machine,
+    mix: Mix,
+    bytes_per_job: f64,
+}
+
+impl Backlog {
+    fn of(queued: u64) -> Self {
+        let mut mix = Mix::new();
+        let before = live_bytes();
+        let mut machine = Machine::new();
+        for _ in 0..queued / 1_000 {
+            machine.submit((0..1_000).map(|_| mix.next(true)));
+        }
+        let bytes_per_job = (live_bytes() - before) as f64 / queued as f64;
+        for worker in 0..8 {
+            machine.worker(format!("worker-{worker}"), (IN_FLIGHT / 8) as u32, &mix.names());
+        }
+        Self { machine, mix, bytes_per_job }
+    }
+
+    /// Submits and completes about so many workflows; returns what one cost in nanoseconds.
+    fn work(&mut self, workflows: u64) -> f64 {
+        let (begun, from) = (Stopwatch::start(), self.machine.completed);
+        while self.machine.completed < from + workflows {
+            self.machine.submit((0..51).map(|_| self.mix.next(false)));
+            self.machine.work();
+            self.machine.archive();
+        }
+        begun.elapsed().as_secs_f64() * 1e9 / (self.machine.completed - from) as f64
+    }
 }
 
 /// A million sessions, probed as usual, with 10,000 changes of capacity a second on top.
