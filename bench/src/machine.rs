@@ -148,6 +148,12 @@ impl Machine {
         }
     }
 
+    /// A millisecond passes, and workers answer what they were asked.
+    pub fn tick(&mut self) {
+        self.advance(Duration::from_millis(1));
+        self.answer_probes();
+    }
+
     pub fn answer_probes(&mut self) {
         for (session, probe) in std::mem::take(&mut self.probes) {
             self.feed(Input::Session { session, message: FromWorker::ProbeAnswer { probe } });

@@ -68,12 +68,6 @@ impl Dispatch {
         set
     }
 
-    /// The same limits as another job has them already, if one does.
-    pub(super) fn shared_limits(&self, limits: &Arc<[ConcurrencyLimit]>) -> Option<Arc<[ConcurrencyLimit]>> {
-        let set = self.find_set(self.hash_limits(limits), limits)?;
-        Some(self.limit_sets[set].limits.clone())
-    }
-
     fn hash_limits(&self, limits: &[ConcurrencyLimit]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         for limit in limits {

@@ -26,12 +26,14 @@ mod shelves;
 
 use core::time::Duration;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use core::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use crate::ids::Name;
-use crate::job::JobSpec;
+use crate::job::{JobSpec, Policy};
 use crate::limits::{Limit, LimitMet, Limits};
 use crate::pages::Pages;
 use crate::state::{NO_KEY, State, WorkflowKey};
@@ -80,6 +82,9 @@ pub struct Dispatch {
     shelves: Pages<Shelf>,
     keys: Pages<LimitKey>,
     key_ids: HashTable<u32>,
+    /// Policies that jobs share, with their hash.
+    policies: HashTable<(u64, Arc<Policy>)>,
+    sweep_policies_at: usize,
     limit_sets: Pages<LimitSet>,
     limit_set_ids: HashTable<u32>,
     lanes: Pages<Lane>,
@@ -137,6 +142,8 @@ impl Dispatch {
             shelves: Pages::new(),
             keys: Pages::new(),
             key_ids: HashTable::new(),
+            policies: HashTable::new(),
+            sweep_policies_at: 64,
             limit_sets: Pages::new(),
             limit_set_ids: HashTable::new(),
             lanes: Pages::new(),
@@ -174,22 +181,27 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Lets a job share with others what they have in common: names and limits. Most jobs are alike.
-    pub fn share(&self, spec: &mut JobSpec) {
-        let (queue, workflows) = (&mut spec.queue, &mut spec.workflows);
-        for workflow in workflows.iter_mut() {
-            if let Some((known_queue, known_kind)) = self.shared_names(queue, &workflow.kind) {
-                if workflow.name == *known_kind {
-                    workflow.name = known_kind.clone();
+    /// Lets a job share with others what they have in common: its policy, and names. Most jobs are alike.
+    pub fn share(&mut self, spec: &mut JobSpec) {
+        let hash = self.hasher.hash_one(&*spec.policy);
+        match self.policies.find(hash, |(_, known)| *known == spec.policy) {
+            Some((_, known)) => spec.policy = known.clone(),
+            None => {
+                if self.policies.len() >= self.sweep_policies_at {
+                    // What no job has any more is let go; amortized, one look per policy.
+                    self.policies.retain(|(_, policy)| Arc::strong_count(policy) > 1);
+                    self.sweep_policies_at = 2 * self.policies.len() + 64;
                 }
-                workflow.kind = known_kind.clone();
-                *queue = known_queue.clone();
+                self.policies.insert_unique(hash, (hash, spec.policy.clone()), |(hash, _)| *hash);
             }
         }
-        if !spec.limits.is_empty()
-            && let Some(limits) = self.shared_limits(&spec.limits)
-        {
-            spec.limits = limits;
+        for workflow in spec.workflows.iter_mut() {
+            if let Some(kind) = self.shared_kind(&spec.policy.queue, &workflow.kind) {
+                if workflow.name == *kind {
+                    workflow.name = kind.clone();
+                }
+                workflow.kind = kind.clone();
+            }
         }
     }
 

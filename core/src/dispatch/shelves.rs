@@ -67,10 +67,9 @@ impl Dispatch {
         found.copied()
     }
 
-    /// The names of a queue and kind as jobs or workers brought them before, so that they need not be kept twice.
-    pub(super) fn shared_names(&self, queue: &Name, kind: &Name) -> Option<(&Name, &Name)> {
-        let pair = &self.pairs[self.find_pair(self.hash_pair(queue, kind), queue, kind)?];
-        Some((&pair.queue, &pair.kind))
+    /// The name of a kind as jobs or workers brought it before, so that it need not be kept twice.
+    pub(super) fn shared_kind(&self, queue: &Name, kind: &Name) -> Option<&Name> {
+        Some(&self.pairs[self.find_pair(self.hash_pair(queue, kind), queue, kind)?].kind)
     }
 
     fn hash_pair(&self, queue: &Name, kind: &Name) -> u64 {

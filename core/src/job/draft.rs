@@ -10,7 +10,8 @@ use crate::limits::{Limit, LimitMet, Limits};
 use crate::time::Wall;
 
 use super::spec::{
-    ConcurrencyLimit, Extras, Headers, JobSpec, Keys, OnStuck, Retry, Start, TimeoutPolicy, WorkflowSpec, Workflows,
+    ConcurrencyLimit, Extras, Headers, JobSpec, Keys, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec,
+    Workflows,
 };
 
 pub const DEFAULT_QUEUE: &str = "default";
@@ -160,12 +161,11 @@ pub fn check(draft: Draft, limits: &Limits, defaults: &JobDefaults) -> Result<Jo
         datacenters: check_names("datacenters", draft.datacenters, Limit::DatacentersPerJob, limits)?,
         timeout_policy: draft.timeout_policy,
     };
-    Ok(JobSpec {
+    let policy = Policy {
         queue: match draft.queue {
             Some(queue) => name("queue", queue)?,
             None => defaults.queue.clone(),
         },
-        workflows: check_workflows(draft.workflows, limits)?,
         limits: check_limits(draft.limits, limits)?,
         timeout,
         stuck_after,
@@ -175,6 +175,10 @@ pub fn check(draft: Draft, limits: &Limits, defaults: &JobDefaults) -> Result<Jo
         priority: draft.priority as i8,
         on_stuck: draft.on_stuck,
         require_progress: draft.require_progress,
+    };
+    Ok(JobSpec {
+        workflows: check_workflows(draft.workflows, limits)?,
+        policy: Arc::new(policy),
         keys: (keys != Keys::default()).then(|| Box::new(keys)),
         extras: (extras != Extras::default()).then(|| Box::new(extras)),
     })

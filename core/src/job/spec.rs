@@ -7,12 +7,20 @@ use std::sync::Arc;
 use crate::ids::{Bytes, Name};
 use crate::time::Wall;
 
-/// A checked submission. Rarely used parts are boxed, because millions of these lie in memory.
+/// A checked submission. Millions of these lie in memory: what is the same in many is shared, what few have is boxed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobSpec {
-    pub queue: Name,
+    /// How it is to be treated; reads like fields of the specification itself.
+    pub policy: Arc<Policy>,
     pub workflows: Workflows,
-    /// Shared with the other jobs that have the same.
+    pub keys: Option<Box<Keys>>,
+    pub extras: Option<Box<Extras>>,
+}
+
+/// What jobs of one sort have in common.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Policy {
+    pub queue: Name,
     pub limits: Arc<[ConcurrencyLimit]>,
     pub timeout: Duration,
     pub stuck_after: Duration,
@@ -24,8 +32,15 @@ pub struct JobSpec {
     pub priority: i8,
     pub on_stuck: OnStuck,
     pub require_progress: bool,
-    pub keys: Option<Box<Keys>>,
-    pub extras: Option<Box<Extras>>,
+}
+
+impl Deref for JobSpec {
+    type Target = Policy;
+
+    #[inline]
+    fn deref(&self) -> &Policy {
+        &self.policy
+    }
 }
 
 /// The workflows of a job. Nearly all have one, which then lies with the rest.
@@ -80,13 +95,13 @@ pub struct WorkflowSpec {
 }
 
 /// At most `max` running workflows that carry `key`. A workflow is judged by its own `max`.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ConcurrencyLimit {
     pub key: Name,
     pub max: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Start {
     AtOnce,
     After(Duration),
@@ -94,7 +109,7 @@ pub enum Start {
     At(Wall),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retry {
     pub max_attempts: u32,
     pub base: Duration,
@@ -108,7 +123,7 @@ impl Default for Retry {
 }
 
 /// What the end of a stuck attempt means for its job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OnStuck {
     #[default]
     Retry,

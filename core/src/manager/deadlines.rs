@@ -56,7 +56,7 @@ impl Deadlines {
         entries.open -= 1;
         if entries.open == 0 {
             self.slices.remove(&slice);
-        } else if entries.list.len() >= CLEAN_FROM && entries.open < entries.list.len() / 4 {
+        } else if entries.list.len() >= CLEAN_FROM && entries.open < entries.list.len() / 2 {
             entries.list.retain(is_open);
         }
     }

@@ -18,7 +18,7 @@ use super::Manager;
 
 /// What becomes of one submission.
 enum Verdict {
-    New { id: JobId, spec: JobSpec, fingerprint: Option<Fingerprint> },
+    New { id: JobId, spec: Arc<JobSpec>, fingerprint: Option<Fingerprint> },
     Known(JobId),
 }
 
@@ -35,7 +35,7 @@ impl Manager {
             verdicts.push(self.weigh(submission, count > 1, &mut batch)?);
         }
         let new = verdicts.iter().filter_map(|verdict| match verdict {
-            Verdict::New { spec, .. } => Some(spec),
+            Verdict::New { spec, .. } => Some(&**spec),
             Verdict::Known(_) => None,
         });
         self.within(Limit::Jobs, self.state.job_count() + new.clone().count())?;
@@ -46,7 +46,7 @@ impl Manager {
             accepted.push(match verdict {
                 Verdict::Known(id) => Accepted { id, duplicate: true },
                 Verdict::New { id, spec, fingerprint } => {
-                    self.accept(id, Arc::new(spec), fingerprint, None, fx);
+                    self.accept(id, spec, fingerprint, None, fx);
                     Accepted { id, duplicate: false }
                 }
             });
@@ -54,7 +54,7 @@ impl Manager {
         Ok(Answer::Submitted(accepted))
     }
 
-    fn weigh(&self, submission: Submission, in_batch: bool, batch: &mut Batch) -> Result<Verdict, Refusal> {
+    fn weigh(&mut self, submission: Submission, in_batch: bool, batch: &mut Batch) -> Result<Verdict, Refusal> {
         let Submission { id, draft } = submission;
         let mut spec = check(draft, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
         self.dispatch.share(&mut spec);
@@ -77,7 +77,7 @@ impl Manager {
             print = Some(own);
         }
         self.check_unique(&spec, Some(batch))?;
-        Ok(Verdict::New { id, spec, fingerprint: print })
+        Ok(Verdict::New { id, spec: Arc::new(spec), fingerprint: print })
     }
 
     fn check_unique(&self, spec: &JobSpec, batch: Option<&mut Batch>) -> Result<(), Refusal> {
@@ -128,7 +128,7 @@ impl Manager {
         let mut spec = original.spec.clone();
         self.dispatch.room_for(&self.rules.limits, core::iter::once(&spec)).map_err(Refusal::Limited)?;
         // The key stays with the first job, and what was delayed once need not wait again.
-        spec.start = crate::job::Start::AtOnce;
+        Arc::make_mut(&mut spec.policy).start = crate::job::Start::AtOnce;
         if let Some(keys) = &mut spec.keys {
             keys.idempotency = None;
         }
