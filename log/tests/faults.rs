@@ -71,6 +71,18 @@ fn a_folder_that_is_in_use_is_refused_and_says_which() {
     assert_eq!(RedbLog::open(folder.path()).unwrap().tail().unwrap().last.0, events.len() as u64);
 }
 
+/// Before there is a file that redb could lock.
+#[test]
+fn a_folder_is_locked_while_its_log_is_being_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = std::fs::File::create(folder.path().join("onward.lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(matches!(RedbLog::open(folder.path()), Err(Error::Locked { .. })));
+    assert!(!folder.path().join("onward.redb").exists());
+    drop(lock);
+    RedbLog::open(folder.path()).unwrap();
+}
+
 #[test]
 fn a_file_that_something_else_has_open_is_refused_too() {
     let folder = tempfile::tempdir().unwrap();

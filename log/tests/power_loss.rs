@@ -110,14 +110,22 @@ fn a_disk_that_fails_loses_nothing_and_recovers() {
                     break;
                 }
             }
+            world.ask_again()?;
             // The disk is well again. The same handle goes on, and what it says then survives a loss of power.
             world.disk.set_trouble(None);
+            if world.draw.chance(2) {
+                world.ask_again()?;
+            }
             world.check()?;
             world.lose_power()?;
         }
         world.goes_on()
     });
-    occurred(cases, &seen, &["acknowledged", "failed", "in doubt"]);
+    occurred(
+        cases,
+        &seen,
+        &["acknowledged", "failed", "in doubt", "asked again: stored", "asked again: still in doubt"],
+    );
 }
 
 #[test]
@@ -135,4 +143,5 @@ fn a_full_disk_is_named_loses_nothing_and_recovers_once_there_is_room() {
         world.goes_on()
     });
     occurred(cases, &seen, &["acknowledged", "full"]);
+    assert_eq!(seen.get("failed"), None, "a full disk is said to be full, and not just to fail");
 }

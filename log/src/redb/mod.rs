@@ -42,6 +42,8 @@ pub struct RedbLog(Arc<Mutex<Inner>>);
 struct Inner {
     /// `None` after a failure, until the file was opened anew.
     database: Option<Database>,
+    /// Whether a commit failed and nobody could look yet what became of it.
+    in_doubt: bool,
     open: Box<dyn FnMut() -> Result<Database, Error> + Send>,
     head: Head,
     /// Reused from append to append.
@@ -76,7 +78,8 @@ impl RedbLog {
     }
 
     fn start(open: Box<dyn FnMut() -> Result<Database, Error> + Send>, lock: Option<File>) -> Result<Self, Error> {
-        let mut inner = Inner { database: None, open, head: Head::default(), row: Vec::new(), _lock: lock };
+        let mut inner =
+            Inner { database: None, in_doubt: false, open, head: Head::default(), row: Vec::new(), _lock: lock };
         inner.reopen()?;
         Ok(Self(Arc::new(Mutex::new(inner))))
     }
@@ -84,8 +87,11 @@ impl RedbLog {
     /// Ready to be used: opened anew if something failed before.
     fn ready(&self) -> Result<MutexGuard<'_, Inner>, Error> {
         let mut inner = self.0.lock().expect("nothing panics while it holds the log");
-        if inner.database.is_none() {
-            inner.reopen()?;
+        if inner.database.is_none()
+            && let Err(error) = inner.reopen()
+        {
+            // Whoever asks again about a batch in doubt must not hear that it was not stored.
+            return Err(if inner.in_doubt { Error::Unknown { cause: error.to_string() } } else { error });
         }
         Ok(inner)
     }
@@ -96,6 +102,7 @@ impl Inner {
         let database = (self.open)()?;
         self.head = rows::prepare(&database).map_err(Fault::into_error)?;
         self.database = Some(database);
+        self.in_doubt = false;
         Ok(())
     }
 
@@ -128,6 +135,7 @@ impl Inner {
         if !was_committing {
             return Err(fault.into_error());
         }
+        self.in_doubt = true;
         match self.reopen() {
             Err(still) => Err(Error::Unknown { cause: format!("{fault}; and then: {still}") }),
             Ok(()) if took_effect(&self.head) => Ok(()),

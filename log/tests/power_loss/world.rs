@@ -166,6 +166,23 @@ impl World {
         (result, Doubt::Finished)
     }
 
+    /// Asks again for what is in doubt, as a leader does, on a disk that may still fail.
+    pub fn ask_again(&mut self) -> Result<(), Wrong> {
+        let Some(Doubt::Batch(batch)) = &self.in_doubt else { return Ok(()) };
+        let batch = batch.clone();
+        match self.log().append(key(&batch), &batch.events) {
+            Ok(()) => {
+                self.in_doubt = None;
+                self.batches.push(batch);
+                self.saw("asked again: stored");
+            }
+            Err(Error::Unknown { .. }) => self.saw("asked again: still in doubt"),
+            // While the disk cannot be read, nobody can know that it was not stored; and once it can, it is well.
+            Err(error) => return Err(format!("about a batch in doubt it was said: {error}")),
+        }
+        Ok(())
+    }
+
     /// The process ends, and power with it.
     pub fn lose_power(&mut self) -> Result<(), Wrong> {
         self.log = None;
