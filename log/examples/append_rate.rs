@@ -23,7 +23,7 @@ const RUN: Duration = Duration::from_secs(3);
 fn main() -> Result<(), Box<dyn Error>> {
     let parent = std::env::args().nth(1).map_or_else(std::env::temp_dir, Into::into);
     println!(
-        "events a batch | bytes a row | redb: batches/s, events/s | bare sync: batches/s, events/s | redb to bare"
+        "events a batch | bytes a row | redb: batches/s, events/s | bare sync: batches/s, events/s | redb to bare | reopen ms, read events/s"
     );
     for size in [1, 64, 256] {
         let events = submissions(size);
@@ -32,16 +32,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         let folder = tempfile::tempdir_in(&parent)?;
         // Alternating, because a shared disk is not the same from one minute to the next.
         let (mut redb, mut bare) = (0.0, 0.0);
+        let mut read = (0.0, 0.0);
         for round in 0..2 {
             redb += append_rate(&folder.path().join(round.to_string()), &events)? / 2.0;
+            read = read_rate(&folder.path().join(round.to_string()))?;
             bare += sync_rate(&folder.path().join(format!("bare-{round}")), &row)? / 2.0;
         }
         println!(
-            "{size:>14} | {:>11} | {redb:>9.0} {:>14.0} | {bare:>14.0} {:>15.0} | {:.2}",
+            "{size:>14} | {:>11} | {redb:>9.0} {:>14.0} | {bare:>14.0} {:>15.0} | {:>12.2} | {:>9.0} {:>13.0}",
             row.len(),
             redb * size as f64,
             bare * size as f64,
-            redb / bare
+            redb / bare,
+            read.0,
+            read.1
         );
     }
     Ok(())
@@ -74,6 +78,20 @@ fn append_rate(folder: &Path, events: &[Stamped]) -> Result<f64, Box<dyn Error>>
         next += events.len() as u64;
     }
     Ok((next - 1) as f64 / events.len() as f64 / began.elapsed().as_secs_f64())
+}
+
+/// How long opening takes, and how fast everything is read back.
+fn read_rate(folder: &Path) -> Result<(f64, f64), Box<dyn Error>> {
+    let began = Instant::now();
+    let mut log = RedbLog::open(folder)?;
+    let opened = began.elapsed();
+    let (began, mut next) = (Instant::now(), Seq(1));
+    loop {
+        let batches = log.read(next, 10_000)?;
+        let Some(last) = batches.last() else { break };
+        next = Seq(last.first.0 + last.events.len() as u64);
+    }
+    Ok((opened.as_secs_f64() * 1e3, (next.0 - 1) as f64 / began.elapsed().as_secs_f64()))
 }
 
 fn sync_rate(path: &Path, row: &[u8]) -> Result<f64, Box<dyn Error>> {

@@ -1,8 +1,6 @@
 //! What lies in the file: three tables, and how they are read and written inside a transaction.
 
-use ::redb::{
-    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError, WriteTransaction,
-};
+use ::redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
@@ -148,7 +146,7 @@ pub(super) fn truncate(transaction: &WriteTransaction, covers: Seq, max_batches:
     loop {
         // A batch is covered if the next one begins no later than the first event that is not.
         let covered = rows.range(..=covers.0.saturating_add(1))?.nth(1).transpose()?.is_some();
-        if !covered || rows.len()? < 2 {
+        if !covered {
             return Ok(false);
         }
         if removed == max_batches {
