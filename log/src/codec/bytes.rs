@@ -1,0 +1,284 @@
+//! The smallest parts of the format: bytes, numbers, text, and lists of whatever has a stored form.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use super::DecodeError;
+
+/// Something with a stored form. What `put` writes, `get` reads.
+pub(super) trait Stored: Sized {
+    fn put(&self, out: &mut Vec<u8>);
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError>;
+}
+
+/// What is left to read.
+#[derive(Debug)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+const CUT_OFF: DecodeError = DecodeError::Corrupt("the row ends too early");
+
+/// A count is only believed this far before the items themselves have been seen.
+const BELIEVED: usize = 1024;
+
+impl<'a> Reader<'a> {
+    pub(super) fn byte(&mut self) -> Result<u8, DecodeError> {
+        let (&byte, rest) = self.0.split_first().ok_or(CUT_OFF)?;
+        self.0 = rest;
+        Ok(byte)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(CUT_OFF)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    /// Seven bits a byte, lowest first; the top bit says that more follow.
+    pub(super) fn number(&mut self) -> Result<u64, DecodeError> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if bits << shift >> shift != bits {
+                break;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(DecodeError::Corrupt("a number above 64 bits"))
+    }
+
+    pub(super) fn slice(&mut self) -> Result<&'a [u8], DecodeError> {
+        let length = usize::try_from(self.number()?).map_err(|_| CUT_OFF)?;
+        let (slice, rest) = self.0.split_at_checked(length).ok_or(CUT_OFF)?;
+        self.0 = rest;
+        Ok(slice)
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'a str, DecodeError> {
+        core::str::from_utf8(self.slice()?).map_err(|_| DecodeError::Corrupt("text that is not UTF-8"))
+    }
+
+    pub(super) fn list<T: Stored>(&mut self) -> Result<Vec<T>, DecodeError> {
+        let count = self.number()?;
+        let mut list = Vec::with_capacity(usize::try_from(count).unwrap_or(usize::MAX).min(BELIEVED));
+        for _ in 0..count {
+            list.push(T::get(self)?);
+        }
+        Ok(list)
+    }
+}
+
+pub(super) fn put_number(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+pub(super) fn put_slice(slice: &[u8], out: &mut Vec<u8>) {
+    put_number(slice.len() as u64, out);
+    out.extend_from_slice(slice);
+}
+
+pub(super) fn put_list<T: Stored>(list: &[T], out: &mut Vec<u8>) {
+    put_number(list.len() as u64, out);
+    list.iter().for_each(|item| item.put(out));
+}
+
+macro_rules! number {
+    ($($type:ty),*) => {$(
+        impl Stored for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                put_number(u64::from(*self), out);
+            }
+            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                from.number()?.try_into().map_err(|_| DecodeError::Corrupt("a number that is too large for its field"))
+            }
+        }
+    )*};
+}
+
+number!(u16, u32, u64);
+
+impl Stored for i8 {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(*self as u8);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(from.byte()? as i8)
+    }
+}
+
+impl Stored for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match from.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(DecodeError::Corrupt("neither true nor false")),
+        }
+    }
+}
+
+/// Its bits: a number that is not a number stays the one that it was.
+impl Stored for f64 {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.to_bits().to_le_bytes());
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self::from_bits(u64::from_le_bytes(from.array()?)))
+    }
+}
+
+/// Exact: whole seconds, then nanoseconds.
+impl Stored for Duration {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_number(self.as_secs(), out);
+        put_number(u64::from(self.subsec_nanos()), out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (secs, nanos) = (from.number()?, u32::get(from)?);
+        // More would carry over into the seconds, and might overflow them.
+        if nanos >= 1_000_000_000 {
+            return Err(DecodeError::Corrupt("more nanoseconds than make a second"));
+        }
+        Ok(Self::new(secs, nanos))
+    }
+}
+
+macro_rules! text {
+    ($($type:ty),*) => {$(
+        impl Stored for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                put_slice(self.as_bytes(), out);
+            }
+            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                Ok(from.text()?.into())
+            }
+        }
+    )*};
+}
+
+text!(Arc<str>, Box<str>);
+
+impl Stored for Arc<[u8]> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_slice(self, out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(from.slice()?.into())
+    }
+}
+
+impl<T: Stored> Stored for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_list(self, out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        from.list()
+    }
+}
+
+impl<T: Stored> Stored for Box<[T]> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_list(self, out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(from.list()?.into_boxed_slice())
+    }
+}
+
+macro_rules! pointer {
+    ($($pointer:ident),*) => {$(
+        impl<T: Stored> Stored for $pointer<T> {
+            fn put(&self, out: &mut Vec<u8>) {
+                T::put(self, out);
+            }
+            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                Ok($pointer::new(T::get(from)?))
+            }
+        }
+    )*};
+}
+
+pointer!(Box, Arc);
+
+impl<T: Stored> Stored for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(value) = self {
+            value.put(out);
+        }
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        bool::get(from)?.then(|| T::get(from)).transpose()
+    }
+}
+
+impl<T: Stored, E: Stored> Stored for Result<T, E> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_ok().put(out);
+        match self {
+            Ok(value) => value.put(out),
+            Err(error) => error.put(out),
+        }
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(if bool::get(from)? { Ok(T::get(from)?) } else { Err(E::get(from)?) })
+    }
+}
+
+impl<A: Stored, B: Stored> Stored for (A, B) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok((A::get(from)?, B::get(from)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_take_the_bytes_that_they_need_and_no_more_than_64_bits() {
+        for (number, length) in [(0, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (u64::MAX, 10)] {
+            let mut out = Vec::new();
+            put_number(number, &mut out);
+            assert_eq!(out.len(), length, "{number}");
+            let mut reader = Reader(&out);
+            assert_eq!(reader.number(), Ok(number));
+            assert!(reader.0.is_empty());
+        }
+        let above = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
+        assert_eq!(Reader(&above).number(), Err(DecodeError::Corrupt("a number above 64 bits")));
+        assert_eq!(Reader(&[0x80; 11]).number(), Err(DecodeError::Corrupt("a number above 64 bits")));
+    }
+
+    #[test]
+    fn fields_refuse_what_does_not_fit_them() {
+        assert!(u16::get(&mut Reader(&[0xff, 0xff, 0x03])).is_ok());
+        assert!(u16::get(&mut Reader(&[0x80, 0x80, 0x04])).is_err(), "65536");
+        assert!(bool::get(&mut Reader(&[2])).is_err());
+        assert!(Box::<str>::get(&mut Reader(&[1, 0xff])).is_err(), "not UTF-8");
+        let mut nanos = vec![1];
+        put_number(1_000_000_000, &mut nanos);
+        assert!(Duration::get(&mut Reader(&nanos)).is_err());
+    }
+
+    #[test]
+    fn a_count_without_items_takes_no_memory() {
+        let mut out = Vec::new();
+        put_number(u64::MAX, &mut out);
+        assert_eq!(Reader(&out).list::<u64>(), Err(CUT_OFF));
+        assert_eq!(Reader(&out).slice(), Err(CUT_OFF));
+    }
+}

@@ -1,0 +1,79 @@
+//! How a batch is stored: one row, in bytes that outlive the program that wrote them.
+//!
+//! ```text
+//! ┌─────────┬──────────────┬────────────────────────────────────────────────────┐
+//! │ version │ CRC-32 (LE)  │ term · batch id · first · count · events           │
+//! │ 1 byte  │ of the rest  │ as that version says: [`v1`]                       │
+//! └─────────┴──────────────┴────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The version comes first and stays there in every format to come, so that an older program refuses a newer row by
+//! name instead of misreading it. Every version that was ever released stays readable; each has a golden file in
+//! `tests/golden`, and a change to what a version writes turns that test red: make a new version instead.
+//!
+//! Decoding trusts nothing. Whatever the bytes are, the answer is a batch or an error, and memory is never taken on
+//! the word of a count.
+
+mod bytes;
+mod v1;
+
+use onward_core::event::Stamped;
+
+use crate::Batch;
+use crate::head::BatchKey;
+
+/// The newest format that this program reads, and the one that it writes.
+pub const KNOWN: u8 = 1;
+
+const PREFIX: usize = 5;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DecodeError {
+    #[error("written in format {found}, and this program knows {known}; use a newer program")]
+    NewerFormat { found: u8, known: u8 },
+    #[error("damaged: {0}")]
+    Corrupt(&'static str),
+}
+
+/// Appends the row to `out`, straight from the events.
+pub fn encode(key: BatchKey, events: &[Stamped], out: &mut Vec<u8>) {
+    framed(out, |out| v1::put_batch(key, events, out));
+}
+
+pub fn decode(row: &[u8]) -> Result<Batch, DecodeError> {
+    v1::get_batch(unframe(row)?)
+}
+
+/// Bytes that are stored as they are, under the same prefix: a chunk of a snapshot.
+pub fn encode_opaque(bytes: &[u8], out: &mut Vec<u8>) {
+    framed(out, |out| out.extend_from_slice(bytes));
+}
+
+pub fn decode_opaque(row: &[u8]) -> Result<&[u8], DecodeError> {
+    unframe(row)
+}
+
+fn framed(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[KNOWN, 0, 0, 0, 0]);
+    body(out);
+    let crc = crc32fast::hash(&out[start + PREFIX..]);
+    out[start + 1..start + PREFIX].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn unframe(row: &[u8]) -> Result<&[u8], DecodeError> {
+    let Some((&version, rest)) = row.split_first() else { return Err(DecodeError::Corrupt("an empty row")) };
+    if version > KNOWN {
+        return Err(DecodeError::NewerFormat { found: version, known: KNOWN });
+    }
+    if version == 0 {
+        return Err(DecodeError::Corrupt("format 0 never was"));
+    }
+    let Some((crc, body)) = rest.split_first_chunk::<4>() else {
+        return Err(DecodeError::Corrupt("a row that is cut off"));
+    };
+    if u32::from_le_bytes(*crc) != crc32fast::hash(body) {
+        return Err(DecodeError::Corrupt("the checksum does not match"));
+    }
+    Ok(body)
+}

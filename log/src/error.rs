@@ -1,0 +1,90 @@
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
+
+use crate::codec::DecodeError;
+
+/// Why a log did not do what was asked. [`Self::changed`] says whether it may have, all the same.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Error {
+    #[error("stale term {given}: term {current} holds the seat; stop acting for this datacenter. Nothing was stored")]
+    StaleTerm { given: Term, current: Term },
+    #[error("the next event is {expected:?}, not {given:?}; rebuild the state from the log. Nothing was stored")]
+    WrongSequence { given: Seq, expected: Seq },
+    #[error("a snapshot out of order: {what}. Nothing was stored")]
+    WrongSnapshot { what: &'static str },
+    /// Ask for the same again: the same sequence number and batch id, or the same snapshot step.
+    #[error("it is not known whether this was stored ({cause}); try the same again")]
+    Unknown { cause: String },
+    #[error("the disk is full ({cause}); make room and try again. Nothing was stored")]
+    Full { cause: String },
+    #[error("the storage failed: {cause}. Nothing was stored")]
+    Io { cause: String },
+    #[error("another process has the data folder ({folder}); stop it, or use another folder. Nothing was changed")]
+    Locked { folder: String },
+    #[error("written in format {found}, and this program knows {known}; use a newer program. Nothing was changed")]
+    NewerFormat { found: u8, known: u8 },
+    #[error("the log is damaged: {what}; restore it from a copy. Nothing was changed")]
+    Corrupt { what: String },
+    /// Load the snapshot and read from the event after it.
+    #[error("events before {first:?} were truncated; begin with the snapshot that covers them. Nothing was changed")]
+    Truncated { first: Seq },
+}
+
+/// Whether the log may have changed by the call that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    No,
+    Maybe,
+}
+
+impl Error {
+    pub const fn changed(&self) -> Changed {
+        match self {
+            Self::Unknown { .. } => Changed::Maybe,
+            Self::StaleTerm { .. }
+            | Self::WrongSequence { .. }
+            | Self::WrongSnapshot { .. }
+            | Self::Full { .. }
+            | Self::Io { .. }
+            | Self::Locked { .. }
+            | Self::NewerFormat { .. }
+            | Self::Corrupt { .. }
+            | Self::Truncated { .. } => Changed::No,
+        }
+    }
+}
+
+impl From<DecodeError> for Error {
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::NewerFormat { found, known } => Self::NewerFormat { found, known },
+            DecodeError::Corrupt(what) => Self::Corrupt { what: what.to_owned() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_may_have_changed_the_log_says_so_in_words_too() {
+        let text = || "x".to_owned();
+        let (term, seq) = (Term::new(1), Seq(1));
+        for error in [
+            Error::StaleTerm { given: term, current: term },
+            Error::WrongSequence { given: seq, expected: seq },
+            Error::WrongSnapshot { what: "x" },
+            Error::Unknown { cause: text() },
+            Error::Full { cause: text() },
+            Error::Io { cause: text() },
+            Error::Locked { folder: text() },
+            Error::NewerFormat { found: 2, known: 1 },
+            Error::Corrupt { what: text() },
+            Error::Truncated { first: seq },
+        ] {
+            let says_no = error.to_string().contains("Nothing was ");
+            assert_eq!(says_no, error.changed() == Changed::No, "{error}");
+        }
+    }
+}

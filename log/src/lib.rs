@@ -1,0 +1,114 @@
+//! The fenced log: the truth of one datacenter, and the engine's word on who may write it.
+//!
+//! A manager's state lives in memory as a fold over events. This crate keeps those events. It asks little of an
+//! engine, and that little exactly:
+//!
+//! - **The seat.** [`Log::take_seat`] begins a new *term*, one higher than any before, durably. From then on an append
+//!   of an earlier term is refused, from whichever handle or process it comes. Who leads is decided here and nowhere
+//!   else; everything that gossip says is only a hint on when to try.
+//! - **Appending.** [`Log::append`] stores a batch as *one row*, if the term still holds and the batch begins at the
+//!   next sequence number. All of a batch is stored or nothing of it. When `append` returned `Ok`, the batch survives
+//!   a power loss.
+//! - **Asking again.** An append whose answer was lost ([`Error::Unknown`]) is repeated with the same sequence number
+//!   and the same [`BatchId`] until there is an answer. It is stored once, however often it is asked for.
+//! - **Reading.** [`Log::read`] gives events from a sequence number on, in order and without a gap.
+//! - **Snapshots.** Opaque chunks, tagged with the sequence number that they cover. A snapshot counts only once it is
+//!   finished; until then, and in a crash at any point, the one before it stays the newest. [`Log::truncate`] removes
+//!   what the newest finished one covers.
+//!
+//! Sequence numbers count events, from 1, as [`Seq`] does. A batch is found by the number of its first event.
+//!
+//! **Whom to believe after an error.** Every [`Error`] says whether the log may have changed ([`Error::changed`]). If
+//! nothing changed, what was decided in memory beyond the log is not true: drop the machine and rebuild it by reading.
+//!
+//! Data flows through the modules in this order: [`group`] gathers what waits while a commit is under way; [`codec`]
+//! turns a batch into a row; `head` decides whether it may be appended, the same for every engine; [`memory`] and
+//! [`redb`] keep the row. The trait is synchronous: a node gives its log a thread of its own.
+
+pub mod codec;
+mod error;
+pub mod group;
+mod head;
+pub mod memory;
+pub mod redb;
+
+use onward_core::event::Stamped;
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
+use onward_core::time::Wall;
+
+pub use error::{Changed, Error};
+pub use group::GroupCommit;
+pub use head::BatchKey;
+pub use memory::MemoryLog;
+pub use redb::RedbLog;
+
+/// Tells a batch that is tried again from another that came in between. Any number that its writer does not use twice
+/// within a term will do.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BatchId(pub u64);
+
+/// Where a log ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tail {
+    /// The term that holds the seat; 0 if nobody ever sat.
+    pub term: Term,
+    /// The newest event; 0 if there is none.
+    pub last: Seq,
+    /// The newest stamp: log time never goes back behind it. Since it never did, the newest batch has it.
+    pub newest: Wall,
+}
+
+/// What was read: one stored row, or the rest of it from the sequence number that was asked for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Batch {
+    pub term: Term,
+    pub id: BatchId,
+    /// The sequence number of the first of `events`.
+    pub first: Seq,
+    pub events: Vec<Stamped>,
+}
+
+/// A finished snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Every event up to this one is in it. Read on from the next.
+    pub covers: Seq,
+    pub chunks: u32,
+}
+
+/// See the [crate] for what each of these promises.
+pub trait Log: Send {
+    /// Asks the engine, so it also confirms the seat: the term is the one that may append at this moment.
+    fn tail(&mut self) -> Result<Tail, Error>;
+
+    /// Begins a new term. After [`Error::Unknown`] call it again: a term may go unused, and no harm is done.
+    fn take_seat(&mut self) -> Result<Tail, Error>;
+
+    /// Appends `events` as one row, beginning at `key.first`.
+    ///
+    /// # Panics
+    /// An empty batch has no sequence number; asking to store one is a bug.
+    fn append(&mut self, key: BatchKey, events: &[Stamped]) -> Result<(), Error>;
+
+    /// Events from `from` on: whole rows (but for the first, which begins at `from`) until there are at least
+    /// `max_events`. Empty at the end of the log.
+    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error>;
+
+    /// Stores one chunk of a snapshot that will cover everything up to `covers`. Chunks come in order from 0; the
+    /// newest may be sent again; chunk 0 gives up whatever other snapshot was unfinished.
+    fn put_chunk(&mut self, term: Term, covers: Seq, index: u32, chunk: &[u8]) -> Result<(), Error>;
+
+    /// Makes the snapshot of `chunks` chunks the newest, and drops the one before it.
+    fn finish_snapshot(&mut self, term: Term, covers: Seq, chunks: u32) -> Result<(), Error>;
+
+    /// The newest finished snapshot.
+    fn snapshot(&mut self) -> Result<Option<Snapshot>, Error>;
+
+    /// A chunk of the newest finished snapshot.
+    fn chunk(&mut self, index: u32) -> Result<Vec<u8>, Error>;
+
+    /// Removes up to `max_batches` batches that the newest finished snapshot covers, the oldest first, and says
+    /// whether there are more. The newest batch of the log always stays: it says where the log ends.
+    fn truncate(&mut self, term: Term, max_batches: usize) -> Result<bool, Error>;
+}

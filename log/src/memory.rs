@@ -1,0 +1,175 @@
+//! A log in memory, for the simulator and for tests of what stands above a log. It forgets with its last handle.
+//!
+//! It keeps the same rows as any other engine, and it can be told to fail: the next append, in a way that is sure or
+//! in one that leaves the caller in doubt. It never waits; a slow answer is a delay that whoever owns the clock has to
+//! let pass.
+
+use core::ops::Bound;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use onward_core::event::Stamped;
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
+
+use crate::head::{Admitted, Head, trimmed};
+use crate::{Batch, BatchKey, Error, Log, Snapshot, Tail, codec};
+
+/// A handle. Its clones are further handles on the same log, each with the same rights.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryLog(Arc<Mutex<Store>>);
+
+/// What happens to an append instead of, or besides, what was asked. Each happens once, in the order given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing is stored, and the caller knows.
+    Fails,
+    /// Nothing is stored, and the caller knows why.
+    Full,
+    /// Nothing is stored, and the caller does not know.
+    RequestLost,
+    /// It is stored, and the caller does not know.
+    AnswerLost,
+    /// It is stored, and the answer takes this long: see [`MemoryLog::take_delay`].
+    Slow(Duration),
+}
+
+#[derive(Debug, Default)]
+struct Store {
+    head: Head,
+    rows: BTreeMap<Seq, Vec<u8>>,
+    chunks: BTreeMap<(Seq, u32), Vec<u8>>,
+    faults: VecDeque<Fault>,
+    delay: Duration,
+}
+
+impl MemoryLog {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next append meets this, after those that were asked for before.
+    pub fn inject(&self, fault: Fault) {
+        self.store().faults.push_back(fault);
+    }
+
+    /// How long the answers since the last call should have taken.
+    pub fn take_delay(&self) -> Duration {
+        core::mem::take(&mut self.store().delay)
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        self.0.lock().expect("nothing panics while it holds the log")
+    }
+}
+
+impl Log for MemoryLog {
+    fn tail(&mut self) -> Result<Tail, Error> {
+        Ok(self.store().head.tail)
+    }
+
+    fn take_seat(&mut self) -> Result<Tail, Error> {
+        let head = &mut self.store().head;
+        head.tail.term = head.next_term();
+        Ok(head.tail)
+    }
+
+    fn append(&mut self, key: BatchKey, events: &[Stamped]) -> Result<(), Error> {
+        assert!(!events.is_empty(), "a batch without events has no place in the log");
+        let mut store = self.store();
+        let fault = store.faults.pop_front();
+        match fault {
+            Some(Fault::Fails) => return Err(Error::Io { cause: "injected".to_owned() }),
+            Some(Fault::Full) => return Err(Error::Full { cause: "injected".to_owned() }),
+            Some(Fault::RequestLost) => return Err(Error::Unknown { cause: "injected".to_owned() }),
+            Some(Fault::Slow(delay)) => store.delay += delay,
+            Some(Fault::AnswerLost) | None => {}
+        }
+        if store.head.admit(key, events)? == Admitted::Write {
+            let mut row = Vec::new();
+            codec::encode(key, events, &mut row);
+            store.rows.insert(key.first, row);
+            store.head.appended(key, events);
+        }
+        if fault == Some(Fault::AnswerLost) { Err(Error::Unknown { cause: "injected".to_owned() }) } else { Ok(()) }
+    }
+
+    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
+        let store = self.store();
+        let from = from.max(Seq(1));
+        if let Some((&oldest, _)) = store.rows.first_key_value()
+            && from < oldest
+        {
+            return Err(Error::Truncated { first: oldest });
+        }
+        let Some((&start, _)) = store.rows.range(..=from).next_back().filter(|_| from <= store.head.tail.last) else {
+            return Ok(Vec::new());
+        };
+        let (mut batches, mut events) = (Vec::new(), 0);
+        for (&at, row) in store.rows.range(start..) {
+            let batch = trimmed(codec::decode(row)?, at, from)?;
+            events += batch.events.len();
+            batches.push(batch);
+            if events >= max_events {
+                break;
+            }
+        }
+        Ok(batches)
+    }
+
+    fn put_chunk(&mut self, term: Term, covers: Seq, index: u32, chunk: &[u8]) -> Result<(), Error> {
+        let store = &mut *self.store();
+        store.head.admit_chunk(term, covers, index)?;
+        if index == 0 {
+            let kept = store.head.snapshot.map(|snapshot| snapshot.covers);
+            store.chunks.retain(|(covers, _), _| Some(*covers) == kept);
+        }
+        let mut row = Vec::new();
+        codec::encode_opaque(chunk, &mut row);
+        store.chunks.insert((covers, index), row);
+        store.head.chunk_put(covers, index);
+        Ok(())
+    }
+
+    fn finish_snapshot(&mut self, term: Term, covers: Seq, chunks: u32) -> Result<(), Error> {
+        let store = &mut *self.store();
+        if store.head.admit_finish(term, covers, chunks)? == Admitted::Write {
+            store.head.finished();
+            store.chunks.retain(|(of, _), _| *of == covers);
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Result<Option<Snapshot>, Error> {
+        Ok(self.store().head.snapshot)
+    }
+
+    fn chunk(&mut self, index: u32) -> Result<Vec<u8>, Error> {
+        let store = self.store();
+        let none = Error::WrongSnapshot { what: "the newest one has no such chunk" };
+        let snapshot = store.head.snapshot.filter(|snapshot| index < snapshot.chunks).ok_or(none)?;
+        let row = store.chunks.get(&(snapshot.covers, index));
+        let row = row.ok_or_else(|| Error::Corrupt { what: format!("chunk {index} of the snapshot is missing") })?;
+        Ok(codec::decode_opaque(row)?.to_vec())
+    }
+
+    fn truncate(&mut self, term: Term, max_batches: usize) -> Result<bool, Error> {
+        let store = &mut *self.store();
+        store.head.holds_seat(term)?;
+        let Some(snapshot) = store.head.snapshot else { return Ok(false) };
+        let mut removed = 0;
+        loop {
+            // A batch is covered if the next one begins no later than the first event that is not.
+            let mut covered = store.rows.range((Bound::Unbounded, Bound::Included(Seq(snapshot.covers.0 + 1))));
+            if covered.nth(1).is_none() {
+                return Ok(false);
+            }
+            if removed == max_batches {
+                return Ok(true);
+            }
+            store.rows.pop_first();
+            removed += 1;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Stored bytes: what was written is read, whatever it is; what was damaged is refused; what was released stays.
+
+#![allow(dead_code, reason = "the samples serve several tests")]
+
+mod samples;
+
+use onward_core::event::Stamped;
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
+use onward_log::codec::{self, DecodeError, KNOWN};
+use onward_log::{Batch, BatchId, BatchKey};
+use proptest::prelude::*;
+
+use samples::{Draw, VARIANTS, variant};
+
+const GOLDEN: &[u8] = include_bytes!("golden/v1.bin");
+const GOLDEN_TEXT: &str = include_str!("golden/v1.txt");
+
+fn key() -> BatchKey {
+    BatchKey { term: Term::new(7), id: BatchId(u64::MAX), first: Seq(1_000_000) }
+}
+
+fn row(events: &[Stamped]) -> Vec<u8> {
+    let mut row = Vec::new();
+    codec::encode(key(), events, &mut row);
+    row
+}
+
+/// A row whose checksum is right, whatever its body says.
+fn sealed(version: u8, body: &[u8]) -> Vec<u8> {
+    let mut row = vec![version];
+    row.extend(crc32fast::hash(body).to_le_bytes());
+    row.extend(body);
+    row
+}
+
+fn golden_events() -> Vec<Stamped> {
+    let mut draw = Draw::new(1);
+    [draw.every_event(), draw.every_event()].concat()
+}
+
+/// To make the files of a new format, set `ONWARD_WRITE_GOLDEN` and build again. Those of a released one never change.
+#[test]
+fn format_1_is_what_it_was() {
+    if std::env::var_os("ONWARD_WRITE_GOLDEN").is_some() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+        let row = row(&golden_events());
+        std::fs::write(format!("{folder}/v1.txt"), format!("{:#?}\n", codec::decode(&row).unwrap())).unwrap();
+        return std::fs::write(format!("{folder}/v1.bin"), row).unwrap();
+    }
+    let read = codec::decode(GOLDEN).expect("every format that was released stays readable");
+    assert_eq!(format!("{read:#?}\n"), GOLDEN_TEXT, "the bytes of format 1 mean something else than they did");
+    assert!(row(&read.events) == GOLDEN, "format 1 writes other bytes than it did: make it a new format");
+    let mut found: Vec<usize> = read.events.iter().map(|stamped| variant(&stamped.event)).collect();
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found.len(), 27, "the golden file has every variant that there was");
+}
+
+#[test]
+fn every_variant_has_a_sample() {
+    let numbers: Vec<usize> = Draw::new(0).every_event().iter().map(|stamped| variant(&stamped.event)).collect();
+    assert_eq!(numbers, (0..VARIANTS).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    let mut newer = row(&golden_events());
+    newer[0] = KNOWN + 1;
+    let refused = codec::decode(&newer).unwrap_err();
+    assert_eq!(refused, DecodeError::NewerFormat { found: 2, known: 1 });
+    assert_eq!(refused.to_string(), "written in format 2, and this program knows 1; use a newer program");
+    assert_eq!(codec::decode_opaque(&newer).unwrap_err(), refused);
+}
+
+#[test]
+fn any_flipped_bit_is_noticed() {
+    let whole = row(&Draw::new(3).every_event());
+    let mut damaged = whole.clone();
+    for bit in 0..whole.len() * 8 {
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        assert!(codec::decode(&damaged).is_err(), "bit {bit}");
+        damaged[bit / 8] = whole[bit / 8];
+    }
+    assert!(codec::decode(&damaged).is_ok());
+}
+
+#[test]
+fn what_follows_a_batch_is_damage() {
+    let mut body = row(&golden_events()).split_off(5);
+    assert!(codec::decode(&sealed(KNOWN, &body)).is_ok());
+    body.push(0);
+    assert_eq!(codec::decode(&sealed(KNOWN, &body)), Err(DecodeError::Corrupt("more bytes than the batch has")));
+    assert!(codec::decode(&[]).is_err());
+    assert!(codec::decode(&sealed(0, &body)).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_written_is_read(seed: u64, term: u64, id: u64, first: u64) {
+        let events = Draw::new(seed).every_event();
+        let key = BatchKey { term: Term::new(term), id: BatchId(id), first: Seq(first) };
+        let mut row = b"before".to_vec();
+        codec::encode(key, &events, &mut row);
+        let read = codec::decode(&row[6..]).unwrap();
+        prop_assert_eq!(read, Batch { term: key.term, id: key.id, first: key.first, events });
+    }
+
+    #[test]
+    fn opaque_bytes_come_back_as_they_were(bytes: Vec<u8>) {
+        let mut row = Vec::new();
+        codec::encode_opaque(&bytes, &mut row);
+        prop_assert_eq!(codec::decode_opaque(&row), Ok(&bytes[..]));
+    }
+
+    /// Damage under a checksum that matches: an error or another batch, never a panic.
+    #[test]
+    fn damage_never_panics(seed: u64, at: prop::sample::Index, value: u8, cut: prop::sample::Index, noise: Vec<u8>) {
+        let mut body = row(&Draw::new(seed).every_event()).split_off(5);
+        let at = at.index(body.len());
+        body[at] = value;
+        let _ = codec::decode(&sealed(KNOWN, &body));
+        body.truncate(cut.index(body.len()));
+        prop_assert!(codec::decode(&sealed(KNOWN, &body)).is_err(), "a batch that is cut off");
+        let _ = codec::decode(&sealed(KNOWN, &noise));
+        prop_assert!(codec::decode(&noise).is_err());
+    }
+}

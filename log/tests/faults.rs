@@ -1,0 +1,163 @@
+//! What goes wrong on request, and who is kept out.
+
+#![allow(dead_code, reason = "the samples serve several tests")]
+
+mod samples;
+
+use core::time::Duration;
+
+use onward_core::event::Stamped;
+use onward_core::ids::Seq;
+use onward_log::memory::Fault;
+use onward_log::{BatchId, BatchKey, Changed, Error, Log, MemoryLog, RedbLog};
+
+use redb::ReadableTable;
+use samples::Draw;
+
+fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<Stamped>) {
+    let term = log.take_seat().unwrap().term;
+    (BatchKey { term, id: BatchId(5), first: Seq(1) }, Draw::new(0).batch(3))
+}
+
+#[test]
+fn each_fault_does_what_it_says_once() {
+    for (fault, stored, changed) in [
+        (Fault::Fails, false, Some(Changed::No)),
+        (Fault::Full, false, Some(Changed::No)),
+        (Fault::RequestLost, false, Some(Changed::Maybe)),
+        (Fault::AnswerLost, true, Some(Changed::Maybe)),
+        (Fault::Slow(Duration::from_secs(2)), true, None),
+    ] {
+        let mut log = MemoryLog::new();
+        let (key, events) = first_batch(&mut log);
+        log.inject(fault);
+        let answer = log.append(key, &events);
+        assert_eq!(answer.as_ref().err().map(Error::changed), changed, "{fault:?}");
+        assert_eq!(matches!(answer, Err(Error::Full { .. })), fault == Fault::Full);
+        assert_eq!(log.tail().unwrap().last.0 > 0, stored, "{fault:?}");
+        let delay = if let Fault::Slow(delay) = fault { delay } else { Duration::ZERO };
+        assert_eq!((log.take_delay(), log.take_delay()), (delay, Duration::ZERO));
+        // Asked again, there is one answer, and one row.
+        log.append(key, &events).unwrap();
+        let read = log.read(Seq(1), usize::MAX).unwrap();
+        assert_eq!((read.len(), &read[0].events), (1, &events), "{fault:?}");
+    }
+}
+
+#[test]
+fn faults_come_in_the_order_given() {
+    let mut log = MemoryLog::new();
+    let (key, events) = first_batch(&mut log);
+    log.inject(Fault::Full);
+    log.inject(Fault::AnswerLost);
+    log.inject(Fault::RequestLost);
+    assert!(matches!(log.append(key, &events), Err(Error::Full { .. })));
+    for _ in 0..2 {
+        assert!(matches!(log.append(key, &events), Err(Error::Unknown { .. })));
+    }
+    assert_eq!(log.append(key, &events), Ok(()));
+}
+
+#[test]
+fn a_folder_that_is_in_use_is_refused_and_says_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = RedbLog::open(folder.path()).unwrap();
+    let (key, events) = first_batch(&mut first);
+    let refused = RedbLog::open(folder.path()).unwrap_err();
+    assert_eq!(refused, Error::Locked { folder: folder.path().display().to_string() });
+    assert!(refused.to_string().contains("another process has the data folder"), "{refused}");
+    first.append(key, &events).unwrap();
+    drop(first);
+    assert_eq!(RedbLog::open(folder.path()).unwrap().tail().unwrap().last.0, events.len() as u64);
+}
+
+/// Before there is a file that redb could lock.
+#[test]
+fn a_folder_is_locked_while_its_log_is_being_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let lock = std::fs::File::create(folder.path().join("onward.lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(matches!(RedbLog::open(folder.path()), Err(Error::Locked { .. })));
+    assert!(!folder.path().join("onward.redb").exists());
+    drop(lock);
+    RedbLog::open(folder.path()).unwrap();
+}
+
+#[test]
+fn a_file_that_something_else_has_open_is_refused_too() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(RedbLog::open(folder.path()).unwrap());
+    let other = redb::Database::open(folder.path().join("onward.redb")).unwrap();
+    assert!(matches!(RedbLog::open(folder.path()), Err(Error::Locked { .. })));
+    drop(other);
+    RedbLog::open(folder.path()).unwrap();
+}
+
+#[test]
+fn a_file_that_was_never_finished_is_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("onward.redb.new"), b"half a file").unwrap();
+    RedbLog::open(folder.path().join("inner/one")).unwrap();
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    assert_eq!(log.tail().unwrap().last, Seq(0));
+    assert!(!folder.path().join("onward.redb.new").exists());
+}
+
+#[test]
+fn something_else_under_our_name_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("onward.redb");
+    std::fs::write(&file, b"a shopping list").unwrap();
+    RedbLog::open(folder.path()).unwrap_err();
+    assert_eq!(std::fs::read(file).unwrap(), b"a shopping list");
+}
+
+const FACTS: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("facts");
+const BATCHES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("batches");
+
+/// Changes a log's file behind its back.
+fn tampered(change: impl FnOnce(&redb::WriteTransaction)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    let (key, events) = first_batch(&mut log);
+    log.append(key, &events).unwrap();
+    let second = BatchKey { first: Seq(log.tail().unwrap().last.0 + 1), ..key };
+    log.append(second, &events).unwrap();
+    drop(log);
+    let database = redb::Database::open(folder.path().join("onward.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&transaction);
+    transaction.commit().unwrap();
+    folder
+}
+
+#[test]
+fn a_file_or_a_row_of_a_newer_format_is_refused_by_name() {
+    let newer = tampered(|transaction| {
+        transaction.open_table(FACTS).unwrap().insert("format", 2).unwrap();
+    });
+    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 2, known: 1 });
+    let newer = tampered(|transaction| {
+        transaction.open_table(BATCHES).unwrap().insert(100, &[9, 1, 2, 3][..]).unwrap();
+    });
+    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 9, known: 1 });
+}
+
+#[test]
+fn damage_is_named_and_not_read_past() {
+    let damaged = tampered(|transaction| {
+        let mut rows = transaction.open_table(BATCHES).unwrap();
+        let mut row = rows.get(1).unwrap().unwrap().value().to_vec();
+        *row.last_mut().unwrap() ^= 1;
+        rows.insert(1, &row[..]).unwrap();
+    });
+    let read = RedbLog::open(damaged.path()).unwrap().read(Seq(1), 9);
+    assert_eq!(read, Err(Error::Corrupt { what: "the checksum does not match".to_owned() }));
+
+    let moved = tampered(|transaction| {
+        let mut rows = transaction.open_table(BATCHES).unwrap();
+        let row = rows.get(1).unwrap().unwrap().value().to_vec();
+        rows.insert(500, &row[..]).unwrap();
+    });
+    assert!(matches!(RedbLog::open(moved.path()), Err(Error::Corrupt { .. })), "a row in the wrong place");
+}

@@ -1,0 +1,147 @@
+//! The real redb on a simulated disk that loses power, fails and fills up.
+//!
+//! `ONWARD_SOAK_CASES` sets the number of cases. A case is its seed: `ONWARD_POWER_SEED=n` runs one alone.
+
+#![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
+#![allow(dead_code, reason = "the samples serve several tests")]
+
+#[path = "power_loss/disk.rs"]
+mod disk;
+mod samples;
+#[path = "power_loss/world.rs"]
+mod world;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use disk::Trouble;
+use world::{World, Wrong};
+
+const DEFAULT_CASES: u64 = 600;
+/// A life is cut short within this many writes and syncs.
+const OPS: u64 = 120;
+const LIVES: u64 = 3;
+const ACTS: u64 = 40;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
+/// Runs the case of every seed, or of fewer where a case takes long, and shows how often each thing occurred.
+fn every_case(one_in: usize, case: impl Fn(&mut World) -> Result<(), Wrong>) -> (u64, BTreeMap<&'static str, u64>) {
+    let mut seen: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let seeds: Vec<u64> = match number("ONWARD_POWER_SEED") {
+        Some(seed) => vec![seed],
+        None => (0..number("ONWARD_SOAK_CASES").unwrap_or(DEFAULT_CASES)).step_by(one_in).collect(),
+    };
+    for &seed in &seeds {
+        // Shown only if the case fails.
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        if let Err(wrong) = case(&mut world) {
+            panic!("seed {seed}: {wrong}");
+        }
+        for what in world.seen.keys() {
+            *seen.entry(what).or_default() += 1;
+        }
+    }
+    (seeds.len() as u64, seen)
+}
+
+fn occurred(cases: u64, seen: &BTreeMap<&'static str, u64>, expected: &[&'static str]) {
+    let rare: Vec<_> = expected.iter().filter(|what| seen.get(*what).copied().unwrap_or(0) * 100 < cases).collect();
+    assert!(cases < 20 || rare.is_empty(), "in less than 1 % of {cases} cases: {rare:?}; {seen:?}");
+}
+
+/// Lives that end by a loss of power at a random write or sync.
+fn lives(world: &mut World) -> Result<(), Wrong> {
+    for _ in 0..LIVES {
+        let cut = world.disk.ops() + 1 + world.draw.below(OPS);
+        world.disk.set_trouble(Some(Trouble::CutAt(cut)));
+        // A cut may also come while the log is opened: then this life is over already.
+        for _ in 0..ACTS {
+            if !world.act()? || world.disk.ops() > cut {
+                break;
+            }
+        }
+        world.lose_power()?;
+    }
+    world.goes_on()
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_loss_of_power() {
+    let (cases, seen) = every_case(1, lives);
+    let expected = [
+        "acknowledged",
+        "in doubt",
+        "doubt: stored",
+        "doubt: not stored",
+        "snapshot",
+        "truncated",
+        "cut while opening",
+    ];
+    occurred(cases, &seen, &expected);
+}
+
+/// The same on a disk that answers a sync without doing it. If that goes unnoticed, the test above shows nothing.
+#[test]
+fn a_disk_that_lies_about_syncs_is_found_out() {
+    let cases = 50;
+    let found_out = (0..cases).filter(|&seed| {
+        let mut world = World::new(seed);
+        world.disk.lie();
+        // A file that lacks half of its pages may also make redb itself give up.
+        catch_unwind(AssertUnwindSafe(|| lives(&mut world))).map_or(true, |result| result.is_err())
+    });
+    let found_out = found_out.count();
+    assert!(found_out * 10 > cases as usize * 9, "loss was seen in {found_out} of {cases} cases only");
+}
+
+#[test]
+fn a_disk_that_fails_loses_nothing_and_recovers() {
+    let (cases, seen) = every_case(1, |world| {
+        for _ in 0..LIVES {
+            let at = world.disk.ops() + 1 + world.draw.below(OPS);
+            let once = world.draw.chance(2);
+            world.disk.set_trouble(Some(if once { Trouble::FailAt(at) } else { Trouble::FailFrom(at) }));
+            for _ in 0..ACTS {
+                if !world.act()? {
+                    break;
+                }
+            }
+            world.ask_again()?;
+            // The disk is well again. The same handle goes on, and what it says then survives a loss of power.
+            world.disk.set_trouble(None);
+            if world.draw.chance(2) {
+                world.ask_again()?;
+            }
+            world.check()?;
+            world.lose_power()?;
+        }
+        world.goes_on()
+    });
+    occurred(
+        cases,
+        &seen,
+        &["acknowledged", "failed", "in doubt", "asked again: stored", "asked again: still in doubt"],
+    );
+}
+
+#[test]
+fn a_full_disk_is_named_loses_nothing_and_recovers_once_there_is_room() {
+    let (cases, seen) = every_case(20, |world| {
+        world.disk.set_trouble(Some(Trouble::FullAbove(world.disk.size())));
+        for _ in 0..400 {
+            if !world.act()? {
+                break;
+            }
+        }
+        world.disk.set_trouble(None);
+        world.check()?;
+        world.lose_power()?;
+        world.goes_on()
+    });
+    occurred(cases, &seen, &["acknowledged", "full"]);
+    assert_eq!(seen.get("failed"), None, "a full disk is said to be full, and not just to fail");
+}

@@ -1,0 +1,318 @@
+//! Events of every kind, drawn from a seed.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use onward_core::event::{
+    Event, ExtensionDecided, HandedOut, JobSubmitted, RetryOf, Stamped, Then, Verb, Via, WorkflowRef,
+};
+use onward_core::fence::{AttemptFence, GateEpoch, Term};
+use onward_core::grant::{Denial, ExtensionReason, Malformed};
+use onward_core::ids::{Claim, Incarnation, JobId, Name, WorkerId};
+use onward_core::job::fingerprint::Fingerprint;
+use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
+use onward_core::job::{Ending, JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
+use onward_core::refusal::RefusalKind;
+use onward_core::time::Wall;
+use onward_core::timeout::TimeoutReason;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+pub struct Draw(ChaCha8Rng);
+
+impl Draw {
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0.next_u64() % bound
+    }
+
+    pub fn chance(&mut self, one_in: u64) -> bool {
+        self.below(one_in) == 0
+    }
+
+    pub fn bytes(&mut self, at_most: u64) -> Vec<u8> {
+        let length = self.below(at_most + 1) as usize;
+        let mut bytes = vec![0; length];
+        self.0.fill_bytes(&mut bytes);
+        bytes
+    }
+
+    /// Small ones often, the largest too.
+    pub fn number(&mut self) -> u64 {
+        let bits = self.below(65) as u32;
+        self.0.next_u64().checked_shr(64 - bits).unwrap_or(0)
+    }
+
+    fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize].clone()
+    }
+
+    fn maybe<T>(&mut self, some: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.chance(2) { Some(some(self)) } else { None }
+    }
+
+    fn list<T>(&mut self, at_most: u64, mut item: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        (0..self.below(at_most + 1)).map(|_| item(self)).collect()
+    }
+
+    fn text(&mut self) -> String {
+        let length = 1 + self.below(30);
+        (0..length).map(|_| self.one_of(&['a', 'Z', '0', ' ', '/', 'ß', '語', '🦀'])).collect()
+    }
+
+    fn name(&mut self) -> Name {
+        Name::new(self.text()).expect("short and printable")
+    }
+
+    fn worker(&mut self) -> WorkerId {
+        WorkerId::new(self.text()).expect("short and printable")
+    }
+
+    fn job_id(&mut self) -> JobId {
+        JobId::from_u128(u128::from(self.0.next_u64()) << 64 | u128::from(self.0.next_u64()))
+    }
+
+    fn wall(&mut self) -> Wall {
+        Wall::from_ms(self.number())
+    }
+
+    fn span(&mut self) -> Duration {
+        match self.below(3) {
+            0 => Duration::from_millis(self.below(1 << 40)),
+            1 => Duration::new(self.number(), self.below(1_000_000_000) as u32),
+            _ => Duration::ZERO,
+        }
+    }
+
+    fn index(&mut self) -> u16 {
+        self.below(1 << 16) as u16
+    }
+
+    fn claim(&mut self) -> Claim {
+        Claim { job: self.job_id(), workflow: self.index(), fence: AttemptFence::from_raw(self.number()) }
+    }
+
+    fn workflow(&mut self) -> WorkflowRef {
+        WorkflowRef { job: self.job_id(), workflow: self.index() }
+    }
+
+    fn spec(&mut self) -> JobSpec {
+        let workflow = |draw: &mut Self| WorkflowSpec {
+            name: draw.name(),
+            kind: draw.name(),
+            payload: draw.bytes(300).into(),
+            content_type: draw.maybe(Self::name),
+            after: draw.list(3, Self::index).into(),
+        };
+        let workflows = Workflows::new(self.list(3, workflow));
+        let policy = Policy {
+            queue: self.name(),
+            limits: self.list(2, |draw| ConcurrencyLimit { key: draw.name(), max: draw.number() as u32 }).into(),
+            timeout: self.span(),
+            stuck_after: self.span(),
+            max_extension: self.span(),
+            start: match self.below(3) {
+                0 => Start::AtOnce,
+                1 => Start::After(self.span()),
+                _ => Start::At(self.wall()),
+            },
+            retry: Retry { max_attempts: self.number() as u32, base: self.span(), max: self.span() },
+            priority: self.below(256) as u8 as i8,
+            on_stuck: self.one_of(&[OnStuck::Retry, OnStuck::TimeOut]),
+            require_progress: self.chance(2),
+        };
+        JobSpec {
+            policy: policy.into(),
+            workflows,
+            keys: self
+                .maybe(|draw| Box::new(Keys { unique: draw.maybe(Self::name), idempotency: draw.maybe(Self::name) })),
+            extras: self.maybe(|draw| {
+                Box::new(Extras {
+                    tags: draw.list(2, Self::name).into(),
+                    headers: draw.list(2, |draw| (draw.name(), draw.text().into())).into(),
+                    retain: draw.maybe(Self::span),
+                    datacenters: draw.list(2, Self::name).into(),
+                    timeout_policy: draw.one_of(&[TimeoutPolicy::Any, TimeoutPolicy::Majority, TimeoutPolicy::All]),
+                })
+            }),
+        }
+    }
+
+    fn ending(&mut self) -> Ending {
+        match self.below(10) {
+            0 => Ending::Succeeded { result: self.bytes(200).into() },
+            1 => {
+                let error: Arc<str> = self.text().into();
+                Ending::Failed { error, retryable: self.chance(2), delay: self.maybe(Self::span) }
+            }
+            2 => Ending::Released { delay: self.maybe(Self::span) },
+            3 => Ending::LeaseExpired,
+            4 => Ending::Stuck,
+            5 => Ending::Evicted,
+            6 => Ending::Crashed,
+            7 => Ending::NeverArrived,
+            8 => Ending::Cancelled,
+            _ => Ending::TimedOut,
+        }
+    }
+
+    fn then(&mut self) -> Then {
+        let until = self.wall();
+        self.one_of(&[
+            Then::Succeeded,
+            Then::Ready,
+            Then::Delayed { until },
+            Then::Failed,
+            Then::TimedOut,
+            Then::Cancelled,
+        ])
+    }
+
+    fn denial(&mut self) -> Denial {
+        self.one_of(&[
+            Denial::UnknownWorker,
+            Denial::Malformed(Malformed::ProgressOutOfRange),
+            Denial::Malformed(Malformed::UnknownReason),
+            Denial::StaleAttempt,
+            Denial::WorkerSuspect,
+            Denial::WorkerEvicted,
+            Denial::WorkerGrantsSpent,
+            Denial::AttemptGrantsSpent,
+            Denial::NoProgress,
+        ])
+    }
+
+    fn decided(&mut self) -> ExtensionDecided {
+        use ExtensionReason::{GcPause, LongWorkflow, ResourceContention};
+        ExtensionDecided {
+            worker: self.worker(),
+            claims: self.list(3, Self::claim),
+            reason: self.maybe(|draw| draw.one_of(&[LongWorkflow, GcPause, ResourceContention])),
+            progress: self.one_of(&[0.0, 0.25, 1.0, -0.0, f64::INFINITY, 1e-300]),
+            result: if self.chance(2) { Ok(self.span()) } else { Err(self.denial()) },
+        }
+    }
+
+    /// An event of the variant with this number in [`variant`].
+    pub fn event(&mut self, variant: usize) -> Event {
+        let verbs = [Verb::Beat, Verb::Succeed, Verb::Fail, Verb::Release, Verb::RequestExtension];
+        match variant {
+            0 => Event::TermBegan { term: Term::new(self.number()) },
+            1 => Event::JobSubmitted(JobSubmitted {
+                id: self.job_id(),
+                spec: Arc::new(self.spec()),
+                fingerprint: self.maybe(|draw| Fingerprint(draw.job_id().as_u128().to_ne_bytes())),
+                retry_of: self.maybe(|draw| RetryOf { job: draw.job_id(), request: draw.name() }),
+            }),
+            2 => Event::WorkflowDue(self.workflow()),
+            3 => Event::HandedOut(HandedOut {
+                workflow: self.workflow(),
+                fence: AttemptFence::from_raw(self.number()),
+                worker: self.worker(),
+                incarnation: Incarnation::new(self.text()).expect("short and printable"),
+                lease: self.span(),
+                via: if self.chance(2) { Via::Session } else { Via::Http { poll: self.maybe(Self::name) } },
+            }),
+            4 => Event::AttemptEnded { claim: self.claim(), ending: self.ending(), then: self.then() },
+            5 => Event::CancelAsked {
+                job: self.job_id(),
+                epoch: self.maybe(|draw| GateEpoch { n: draw.number(), gate: draw.number() }),
+            },
+            6 => Event::JobTimedOut {
+                job: self.job_id(),
+                reason: self.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck]),
+            },
+            7 => Event::QuietBegan { claim: self.claim(), allowed: self.span() },
+            8 => Event::QuietEnded { claim: self.claim(), used: self.span() },
+            9 => Event::Checkpointed { claim: self.claim(), data: self.bytes(500).into() },
+            10 => {
+                Event::ProgressMarked { claim: self.claim(), watermark: self.number(), total: self.maybe(Self::number) }
+            }
+            11 => Event::ExtensionDecided(Box::new(self.decided())),
+            12 => Event::JobExtended {
+                job: self.job_id(),
+                by: self.span(),
+                reason: self.text().into(),
+                request: self.name(),
+            },
+            13 => Event::ClaimRefused {
+                claim: self.claim(),
+                verb: self.one_of(&verbs),
+                refusal: self.one_of(&RefusalKind::ALL),
+            },
+            14 => Event::WorkerEvicted {
+                worker: self.worker(),
+                incarnation: Incarnation::new(self.text()).expect("short and printable"),
+                readmit_at: self.wall(),
+            },
+            15 => Event::ProbationBegan { worker: self.worker() },
+            16 => Event::ProbationEnded { worker: self.worker() },
+            17 => Event::GrantsReset { worker: self.worker() },
+            18 => Event::WorkerDrained { worker: self.worker() },
+            19 => Event::WorkerUndrained { worker: self.worker() },
+            20 => Event::WorkerForgotten { worker: self.worker() },
+            21 => Event::QueuePaused { queue: self.name() },
+            22 => Event::QueueResumed { queue: self.name() },
+            23 => Event::DeadLetterDropped { job: self.job_id() },
+            24 => Event::JobsArchived { jobs: self.list(4, Self::job_id) },
+            25 => Event::KeysExpired { keys: self.list(4, Self::name) },
+            26 => Event::IncarnationReplaced {
+                worker: self.worker(),
+                old: Incarnation::new(self.text()).expect("short and printable"),
+            },
+            _ => panic!("there are {VARIANTS} variants"),
+        }
+    }
+
+    pub fn stamped(&mut self) -> Stamped {
+        let variant = self.below(VARIANTS as u64) as usize;
+        Stamped { at: self.wall(), event: self.event(variant) }
+    }
+
+    /// One of each variant.
+    pub fn every_event(&mut self) -> Vec<Stamped> {
+        (0..VARIANTS).map(|variant| Stamped { at: self.wall(), event: self.event(variant) }).collect()
+    }
+
+    pub fn batch(&mut self, at_most: u64) -> Vec<Stamped> {
+        (0..=self.below(at_most)).map(|_| self.stamped()).collect()
+    }
+}
+
+pub const VARIANTS: usize = 27;
+
+/// A variant that core gains does not compile until it has a number here, and fails until it has a sample above.
+pub const fn variant(event: &Event) -> usize {
+    match event {
+        Event::TermBegan { .. } => 0,
+        Event::JobSubmitted(_) => 1,
+        Event::WorkflowDue(_) => 2,
+        Event::HandedOut(_) => 3,
+        Event::AttemptEnded { .. } => 4,
+        Event::CancelAsked { .. } => 5,
+        Event::JobTimedOut { .. } => 6,
+        Event::QuietBegan { .. } => 7,
+        Event::QuietEnded { .. } => 8,
+        Event::Checkpointed { .. } => 9,
+        Event::ProgressMarked { .. } => 10,
+        Event::ExtensionDecided(_) => 11,
+        Event::JobExtended { .. } => 12,
+        Event::ClaimRefused { .. } => 13,
+        Event::WorkerEvicted { .. } => 14,
+        Event::ProbationBegan { .. } => 15,
+        Event::ProbationEnded { .. } => 16,
+        Event::GrantsReset { .. } => 17,
+        Event::WorkerDrained { .. } => 18,
+        Event::WorkerUndrained { .. } => 19,
+        Event::WorkerForgotten { .. } => 20,
+        Event::QueuePaused { .. } => 21,
+        Event::QueueResumed { .. } => 22,
+        Event::DeadLetterDropped { .. } => 23,
+        Event::JobsArchived { .. } => 24,
+        Event::KeysExpired { .. } => 25,
+        Event::IncarnationReplaced { .. } => 26,
+    }
+}
