@@ -1,7 +1,7 @@
 //! A job: one or more workflows, what a client asked for, and the only function that changes a workflow's state.
 //!
 //! Data flows through the modules in this order: a client's [`draft::Draft`] is checked into a [`spec::JobSpec`]
-//! (nothing unchecked is ever stored), [`transition`] moves its workflows, [`retry`] decides what follows the end
+//! (nothing unchecked is ever stored), [`mod@transition`] moves its workflows, [`retry`] decides what follows the end
 //! of an attempt.
 
 pub mod draft;
