@@ -23,7 +23,7 @@ pub struct Figure {
     pub wanted: Option<f64>,
     /// Whether more is better.
     pub more: bool,
-    /// Lowest and highest of the runs that the value is the median of.
+    /// Between what nine tenths of the runs lie, of which the value is the median.
     pub spread: Option<(f64, f64)>,
 }
 

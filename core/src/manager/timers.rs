@@ -7,7 +7,7 @@ use crate::effect::Effects;
 use crate::event::{Event, WorkflowRef};
 use crate::ids::JobId;
 use crate::job::WorkflowState;
-use crate::state::{AttemptKey, Changes, JobKey, Moved, NO_KEY, State, WorkflowKey};
+use crate::state::{AttemptKey, Changes, JobKey, Moved, NO_KEY, WorkflowKey};
 use crate::time::{Awake, Mono, Wall};
 use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
 use crate::wheel::TimerKey;
@@ -38,8 +38,8 @@ pub(super) enum Overall {
     Not,
     /// It is near: by a timer.
     Timer(TimerKey),
-    /// It is far: in a slice of time.
-    Slice(Slice),
+    /// It is far: in a slice of time, with what tells this job from another under its key.
+    Slice(Slice, u32),
 }
 
 /// What the next wake-up is for.
@@ -288,7 +288,7 @@ impl Manager {
         }
         let entry = (key, mark_of(self.state.job(key).id));
         self.overall[index] = match self.deadlines.insert(at, self.now.mono.as_ms(), entry) {
-            Some(slice) => Overall::Slice(slice),
+            Some(slice) => Overall::Slice(slice, entry.1),
             None => Overall::Timer(self.later.insert(at, Later::Overall(key))),
         };
     }
@@ -300,9 +300,9 @@ impl Manager {
             Overall::Timer(timer) => {
                 self.later.remove(timer);
             }
-            Overall::Slice(slice) => {
-                let (state, overall) = (&self.state, &self.overall);
-                self.deadlines.remove(slice, |entry| is_waited_for(state, overall, slice, entry));
+            Overall::Slice(slice, _) => {
+                let overall = &self.overall;
+                self.deadlines.remove(slice, |entry| is_waited_for(overall, slice, entry));
             }
         }
     }
@@ -311,7 +311,7 @@ impl Manager {
     fn bring_deadlines_near(&mut self) {
         while let Some((slice, entries)) = self.deadlines.pop_near(self.now.mono.as_ms()) {
             for entry in entries {
-                if is_waited_for(&self.state, &self.overall, slice, &entry) {
+                if is_waited_for(&self.overall, slice, &entry) {
                     self.overall[entry.0 as usize] = Overall::Not;
                     self.arm_overall(entry.0);
                 }
@@ -353,8 +353,8 @@ fn mark_of(id: JobId) -> u32 {
     id.as_u128() as u32
 }
 
-fn is_waited_for(state: &State, overall: &[Overall], slice: Slice, (key, mark): &Entry) -> bool {
-    overall[*key as usize] == Overall::Slice(slice) && state.get_job(*key).is_some_and(|job| mark_of(job.id) == *mark)
+fn is_waited_for(overall: &[Overall], slice: Slice, (key, mark): &Entry) -> bool {
+    overall[*key as usize] == Overall::Slice(slice, *mark)
 }
 
 fn timer_of(timers: &mut Vec<TimerKey>, key: u32) -> &mut TimerKey {

@@ -138,10 +138,6 @@ impl State {
         &self.jobs[key]
     }
 
-    pub fn get_job(&self, key: JobKey) -> Option<&Job> {
-        self.jobs.get(key)
-    }
-
     #[inline]
     pub fn workflow(&self, key: WorkflowKey) -> &Workflow {
         &self.workflows[key]
