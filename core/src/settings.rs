@@ -5,9 +5,10 @@ use core::time::Duration;
 
 use crate::dispatch::AgingRule;
 use crate::grant::GrantRule;
+use crate::health::progress::MAX_FAILED_JOBS;
 use crate::health::{EvictionRule, HoldRule, LivenessRule, OverloadRule, ProgressRule, QuorumRule};
 use crate::job::draft::{JobDefaults, MAX_ATTEMPTS, MAX_SPAN};
-use crate::lease::LeaseRule;
+use crate::lease::{Allowed, LeaseRule, LeaseRuleError};
 use crate::limits::Limits;
 
 /// The settings as an operator wrote them, completed by defaults. Not yet checked.
@@ -169,13 +170,11 @@ impl Settings {
                 bad.push(BadSetting { field, value, allowed });
             }
         };
-        let third = self.lease.initial.min(self.lease.extension) / 3;
-        need(
-            self.lease.interval <= third,
-            "lease.interval",
-            format!("{:?}", self.lease.interval),
-            format!("at most a third of lease.initial and lease.extension ({third:?})"),
-        );
+        if let Err(LeaseRuleError { value, allowed: allowed @ Allowed::AThirdOfTheLease(_), .. }) =
+            self.lease.validate()
+        {
+            need(false, "lease.interval", format!("{value:?}"), allowed.to_string());
+        }
         need(
             self.lease.initial >= self.min_lease && self.lease.initial <= self.max_lease,
             "lease.initial",
@@ -207,6 +206,12 @@ impl Settings {
             "progress.expected",
             format!("{}", progress.expected),
             "above 0 and at most 1".into(),
+        );
+        need(
+            (1..=MAX_FAILED_JOBS as u32).contains(&progress.min_failed_jobs),
+            "progress.min_failed_jobs",
+            format!("{}", progress.min_failed_jobs),
+            format!("from 1 to {MAX_FAILED_JOBS}"),
         );
         let attempts = self.job.retry.max_attempts;
         need(
@@ -284,13 +289,19 @@ mod tests {
     fn a_bad_setting_is_named_with_its_value_and_range() {
         assert_eq!(
             problems(|settings| settings.lease.interval = Duration::from_secs(101)),
-            ["`lease.interval` is 101s; it must be at most a third of lease.initial and lease.extension (100s)"]
+            [
+                "`lease.interval` is 101s; it must be at most 100s, a third of the shorter of lease.initial and lease.extension"
+            ]
         );
         assert_eq!(
             problems(|settings| settings.quiet_budget = Duration::ZERO),
             ["`quiet_budget` is 0ns; it must be from 1ms to 31622400s"]
         );
         assert_eq!(problems(|settings| settings.limits.workers = 0), ["`workers` is 0; it must be at least 1"]);
+        assert_eq!(
+            problems(|settings| settings.progress.min_failed_jobs = 5),
+            ["`progress.min_failed_jobs` is 5; it must be from 1 to 4"]
+        );
         assert_eq!(
             problems(|settings| settings.job.retry.max_attempts = 0),
             ["`job.retry.max_attempts` is 0; it must be from 1 to 1000"]

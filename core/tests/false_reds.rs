@@ -357,3 +357,16 @@ fn an_http_worker_that_gave_everything_back_is_trusted_for_its_last_call_only() 
     rig.advance(ms(1));
     assert!(!rig.worker_view("w").judgement.signals.live);
 }
+
+#[test]
+fn a_manager_judges_itself_over_the_window_that_was_set() {
+    use onward_core::health::Progress;
+    let mut rig = Rig::with(|settings| settings.progress.window = secs(12));
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(job("k"));
+    let claim = rig.claim(session);
+    rig.succeed(session, claim).unwrap();
+    assert_eq!(rig.manager.own_judgement().signals.progress, Progress::Normal);
+    rig.advance(secs(13));
+    assert_eq!(rig.manager.own_judgement().signals.progress, Progress::Idle, "nothing was handed out in the window");
+}

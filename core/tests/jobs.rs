@@ -895,3 +895,21 @@ fn a_job_that_is_being_cancelled_when_its_time_is_over_was_cancelled() {
     rig.advance(secs(60));
     assert_eq!((rig.state_of(id), rig.view(id).timed_out), (JobState::Cancelled, None));
 }
+
+#[test]
+fn keys_that_expire_together_are_forgotten_by_one_event() {
+    let mut rig = Rig::new();
+    for key in ["a", "b", "c"] {
+        let id = rig.submit(Draft { idempotency_key: Some(key.into()), ..job("k") });
+        rig.cancel(id);
+    }
+    let before = rig.log.len();
+    rig.advance(secs(24 * 3600));
+    let expired = |stamped: &onward_core::event::Stamped| match &stamped.event {
+        onward_core::event::Event::KeysExpired { keys } => keys.len(),
+        other => panic!("nothing else happens: {other:?}"),
+    };
+    assert_eq!(rig.log[before..].iter().map(expired).collect::<Vec<_>>(), [3]);
+    assert_eq!(rig.manager.state().idempotency_keys(), 0);
+    rig.restart(secs(1));
+}

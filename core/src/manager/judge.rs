@@ -8,7 +8,9 @@ use crate::event::Event;
 use crate::health::hold::{forget_at, hold};
 use crate::health::progress::{flow, worker as worker_progress};
 use crate::health::verdict::{evict_at, judge, manager_ready, readmit_after, worker_ready};
-use crate::health::{FlowSample, Hold, Judgement, NotLive, ProgressVerdict, Tally, Verdict, WorkerSample};
+use crate::health::{
+    FlowSample, Hold, Judgement, NotLive, ProgressRule, ProgressVerdict, Tally, Verdict, WorkerSample,
+};
 use crate::job::Ending;
 use crate::message::{CancelWhy, ToWorker};
 use crate::time::Awake;
@@ -36,8 +38,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    pub(super) fn dispatched(&mut self, now: Awake, count: u32) {
-        let tally = self.handed_out.get_or_insert_with(|| Box::new(Tally::new(&Default::default())));
+    pub(super) fn dispatched(&mut self, rule: &ProgressRule, now: Awake, count: u32) {
+        let tally = self.handed_out.get_or_insert_with(|| Box::new(Tally::new(rule)));
         for _ in 0..count {
             tally.succeeded(now);
         }

@@ -234,7 +234,7 @@ impl Manager {
         while let Some(step) = self.unsynced.front().copied().filter(|step| step.seq <= self.durable) {
             self.unsynced.pop_front();
             if step.handouts > 0 {
-                self.flow.dispatched(self.awake, step.handouts);
+                self.flow.dispatched(&self.rules.progress, self.awake, step.handouts);
             }
             self.confirm_as_of(step.decided_at);
         }

@@ -173,12 +173,9 @@ impl Manager {
     }
 
     fn expire_keys(&mut self, fx: &mut Effects) {
-        let now = self.log_now();
-        let mut keys = Vec::new();
-        while self.state.next_key_expiry().is_some_and(|(at, _)| at <= now) && keys.is_empty() {
-            let (_, key) = self.state.next_key_expiry().expect("just seen");
-            keys.push(key.clone());
-            self.emit(Event::KeysExpired { keys: core::mem::take(&mut keys) }, fx);
+        let keys = self.state.expired_keys(self.log_now());
+        if !keys.is_empty() {
+            self.emit(Event::KeysExpired { keys }, fx);
         }
     }
 
