@@ -1,0 +1,96 @@
+//! Errors as RFC 9457 problems: a stable `code`, what is wrong, and what to do.
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use onward_core::refusal::{Refusal, RefusalKind};
+use serde::Serialize;
+
+use crate::engine::Refused;
+
+/// The body of every answer that is not a success.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, utoipa::ToSchema)]
+pub struct Problem {
+    /// The stable word for programs.
+    pub code: &'static str,
+    /// The same for people, in general.
+    pub title: &'static str,
+    pub status: u16,
+    /// What is wrong in this case, and what to do.
+    pub detail: String,
+    /// The field of the request that is at fault, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        let title = status.canonical_reason().unwrap_or("error");
+        Self { code, title, status: status.as_u16(), detail: detail.into(), field: None }
+    }
+
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid", detail)
+    }
+
+    pub fn of_field(mut self, field: impl Into<String>) -> Self {
+        self.field = Some(field.into());
+        self
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let kind = refusal.kind();
+        let problem = Self::new(status_of(kind), kind.code(), refusal.to_string());
+        match refusal {
+            Refusal::Invalid(invalid) => problem.of_field(invalid.field),
+            _ => problem,
+        }
+    }
+}
+
+impl From<Refused> for Problem {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::ByMachine(refusal) => refusal.into(),
+            Refused::Unavailable(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()),
+            Refused::TooManyCalls(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", refused.to_string()),
+        }
+    }
+}
+
+/// The status that goes with each refusal.
+pub const fn status_of(kind: RefusalKind) -> StatusCode {
+    match kind {
+        RefusalKind::Invalid => StatusCode::BAD_REQUEST,
+        RefusalKind::Limited | RefusalKind::TooSoon | RefusalKind::QuietSpent => StatusCode::TOO_MANY_REQUESTS,
+        RefusalKind::UnknownJob
+        | RefusalKind::UnknownWorkflow
+        | RefusalKind::UnknownAttempt
+        | RefusalKind::UnknownWorker => StatusCode::NOT_FOUND,
+        RefusalKind::StaleAttempt
+        | RefusalKind::AlreadyEnded
+        | RefusalKind::StaleIncarnation
+        | RefusalKind::StaleEpoch
+        | RefusalKind::NotTerminal
+        | RefusalKind::Conflict
+        | RefusalKind::UniqueKeyTaken
+        | RefusalKind::NotADeadLetter => StatusCode::CONFLICT,
+        RefusalKind::NoLeader | RefusalKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).expect("a problem is plain data");
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

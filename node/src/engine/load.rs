@@ -1,0 +1,49 @@
+//! How much of the machine this process uses: its own share, since what others use is not ours to shed.
+
+use std::fs;
+use std::time::Duration;
+
+use onward_core::time::Mono;
+
+const EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    last: Option<(Mono, Duration)>,
+    cores: f64,
+    memory_bytes: f64,
+}
+
+impl Meter {
+    /// Processor and memory in percent, about once a second; none in between, or where the system does not tell.
+    pub(super) fn sample(&mut self, now: Mono) -> Option<(f64, f64)> {
+        if self.last.is_some_and(|(at, _)| now.since(at) < EVERY) {
+            return None;
+        }
+        if self.cores == 0.0 {
+            self.cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
+            self.memory_bytes = memory_limit().unwrap_or(f64::INFINITY);
+        }
+        let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let used = Duration::new(u64::try_from(usage.tv_sec).ok()?, u32::try_from(usage.tv_nsec).ok()?);
+        let before = self.last.replace((now, used));
+        let (at, earlier) = before?;
+        let cpu = 100.0 * used.saturating_sub(earlier).as_secs_f64() / now.since(at).as_secs_f64() / self.cores;
+        Some((cpu, 100.0 * resident_bytes()? / self.memory_bytes))
+    }
+}
+
+fn resident_bytes() -> Option<f64> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: f64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as f64)
+}
+
+/// What this process may have: the control group's limit, or what the computer has.
+fn memory_limit() -> Option<f64> {
+    let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<f64>().ok());
+    let info = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let total = total.trim().trim_end_matches("kB").trim().parse::<f64>().ok()? * 1024.0;
+    Some(group.map_or(total, |group| group.min(total)))
+}

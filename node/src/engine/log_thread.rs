@@ -1,0 +1,145 @@
+//! The thread that owns the log. It commits all that waits at once, then looks again; nothing waits for company.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use onward_core::event::Stamped;
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
+use onward_log::{Changed, Error, GroupCommit, Log};
+
+use super::{Ask, Shared};
+
+/// What the log's thread is told. Dropping the sender ends it, after all that was told is done.
+pub(super) enum ToLog {
+    Append(Vec<Stamped>),
+    ConfirmSeat { question: u64 },
+}
+
+/// What it answers, into the inbox of the machine. The term tells answers to an earlier machine apart.
+pub(super) struct LogAnswer {
+    pub(super) term: Term,
+    pub(super) what: Told,
+}
+
+pub(super) enum Told {
+    Durable {
+        seq: Seq,
+        took: Duration,
+    },
+    Seat {
+        question: u64,
+        term: Term,
+    },
+    /// Nothing of what was told since the last answer is stored, nor will be.
+    Failed(Error),
+}
+
+/// More events than this do not go into one commit, so that no answer waits for a very long one.
+const MAX_BATCH: usize = 16_384;
+/// How long to wait before asking again, in doubt.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+pub(super) fn spawn(
+    log: Box<dyn Log>,
+    term: Term,
+    last: Seq,
+    inbox: Receiver<ToLog>,
+    shared: Arc<Shared>,
+) -> std::io::Result<JoinHandle<()>> {
+    let answers = shared.asks.clone();
+    let group = GroupCommit::new(term, last, MAX_BATCH);
+    let work = move || LogThread { log, term, group, inbox, answers, shared }.run();
+    thread::Builder::new().name("onward-log".into()).spawn(work)
+}
+
+struct LogThread {
+    log: Box<dyn Log>,
+    term: Term,
+    group: GroupCommit,
+    inbox: Receiver<ToLog>,
+    answers: Sender<Ask>,
+    shared: Arc<Shared>,
+}
+
+impl LogThread {
+    fn run(mut self) {
+        if let Err(error) = self.serve() {
+            self.say(Told::Failed(error));
+        }
+    }
+
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut questions = Vec::new();
+        while let Ok(first) = self.inbox.recv() {
+            self.take(first, &mut questions);
+            loop {
+                while let Ok(more) = self.inbox.try_recv() {
+                    self.take(more, &mut questions);
+                }
+                if !self.commit()? {
+                    break;
+                }
+            }
+            // One look at the log answers all who asked before it.
+            if !questions.is_empty() {
+                let term = self.ask_until_known(|log| log.tail())?.term;
+                for question in questions.drain(..) {
+                    self.say(Told::Seat { question, term });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, told: ToLog, questions: &mut Vec<u64>) {
+        match told {
+            ToLog::Append(mut events) => {
+                self.group.push(&mut events);
+            }
+            ToLog::ConfirmSeat { question } => questions.push(question),
+        }
+    }
+
+    /// Commits what waits; false if nothing did.
+    fn commit(&mut self) -> Result<bool, Error> {
+        let Some((key, events)) = self.group.begin() else { return Ok(false) };
+        let begun = Instant::now();
+        self.shared.stats.commits_begun.add(1);
+        let count = events.len();
+        let mut answer = self.log.append(key, events);
+        while let Err(error) = answer {
+            if error.changed() == Changed::No {
+                return Err(error);
+            }
+            tracing::warn!(%error, "asking the log again");
+            thread::sleep(ASK_AGAIN);
+            let (key, events) = self.group.again().expect("a batch is under way until it is done");
+            answer = self.log.append(key, events);
+        }
+        let took = begun.elapsed();
+        self.shared.stats.committed(count, took);
+        let seq = self.group.done();
+        self.say(Told::Durable { seq, took });
+        Ok(true)
+    }
+
+    fn ask_until_known<T>(&mut self, ask: impl Fn(&mut dyn Log) -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            match ask(&mut *self.log) {
+                Err(error) if error.changed() == Changed::Maybe => {
+                    tracing::warn!(%error, "asking the log again");
+                    thread::sleep(ASK_AGAIN);
+                }
+                known => return known,
+            }
+        }
+    }
+
+    fn say(&self, what: Told) {
+        // A machine that is gone needs no answer.
+        let _ = self.answers.send(Ask::FromLog(LogAnswer { term: self.term, what }));
+    }
+}

@@ -1,0 +1,459 @@
+//! The thread that owns the machine.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onward_core::effect::{Answer, Effect, Effects, Notice};
+use onward_core::event::Event;
+use onward_core::fence::Term;
+use onward_core::health::overload::{OverloadDetector, OverloadLevel};
+use onward_core::ids::{JobId, RequestId, Seq, SessionId};
+use onward_core::input::Input;
+use onward_core::manager::{Manager, SeatState};
+use onward_core::settings::Rules;
+use onward_core::time::{Awake, Now, span_ms};
+use onward_log::{Changed, Error, Log};
+use tokio::sync::oneshot;
+
+use super::load::Meter;
+use super::log_thread::{self, LogAnswer, ToLog, Told};
+use super::session::Outbox;
+use super::watch::Watchers;
+use super::{Ask, Deliver, Refused, Shared, View};
+use crate::catalog::Catalog;
+use crate::clock;
+
+/// What an engine is started with.
+pub struct Start {
+    pub rules: Rules,
+    /// Gives a handle on the log; asked again for every term.
+    pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
+}
+
+impl core::fmt::Debug for Start {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Start").finish_non_exhaustive()
+    }
+}
+
+/// How many asks are taken before what they decided is handed to the log.
+const ROUND: usize = 1_024;
+/// The clock is read again after so many inputs.
+const CLOCK_EVERY: usize = 64;
+const READ_EVENTS: usize = 50_000;
+/// Between two attempts to begin a term.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+pub(super) fn spawn(mut start: Start, inbox: Receiver<Ask>, shared: &Arc<Shared>) -> Result<(), Error> {
+    // The first term is begun here, so that whoever starts a node learns at once what is wrong.
+    let first = begin_term(&mut start, shared)?;
+    let theirs = shared.clone();
+    let work = move || run(first, start, &inbox, &theirs);
+    let thread = thread::Builder::new().name("onward-machine".into()).spawn(work);
+    let thread = thread.map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
+    *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
+    Ok(())
+}
+
+/// Term after term, until told to stop.
+fn run(first: Begun, mut start: Start, inbox: &Receiver<Ask>, shared: &Arc<Shared>) {
+    let mut begun = Some(first);
+    let mut watchers = Watchers::default();
+    loop {
+        let Some(term) = begun.take() else {
+            match begin_term(&mut start, shared) {
+                Ok(term) => begun = Some(term),
+                Err(error) => {
+                    say_trouble(shared, &error);
+                    if refuse_for(TRY_AGAIN, inbox, &mut watchers) == Flow::Stop {
+                        return;
+                    }
+                }
+            }
+            continue;
+        };
+        shared.trouble.lock().expect("no thread panics while it holds this").clear();
+        let (to_log, log_inbox) = channel();
+        let log_thread = log_thread::spawn(term.log, term.term, term.last, log_inbox, shared.clone());
+        let log_thread = match log_thread {
+            Ok(thread) => thread,
+            Err(error) => {
+                say_trouble(shared, &Error::Io { cause: format!("cannot start a thread: {error}") });
+                continue;
+            }
+        };
+        let mut machine = Machine {
+            catalog: Catalog::of(term.manager.state()),
+            manager: term.manager,
+            term: term.term,
+            now: clock::now(),
+            effects: Effects::default(),
+            unsent: Vec::new(),
+            held: VecDeque::new(),
+            durable: term.last,
+            replies: HashMap::new(),
+            sessions: HashMap::new(),
+            watchers: &mut watchers,
+            load: OverloadDetector::new(start.rules.overload),
+            level: OverloadLevel::Normal,
+            meter: Meter::default(),
+            to_log,
+            shared,
+        };
+        let ended = machine.serve(inbox);
+        drop(machine);
+        // Its sender is gone, so it finishes what it was told and ends.
+        if log_thread.join().is_err() {
+            tracing::error!("the log's thread panicked");
+        }
+        watchers.ring_all();
+        match ended {
+            Ended::Stopped => return,
+            Ended::Failed(error) => say_trouble(shared, &error),
+            Ended::SeatLost => tracing::warn!("another process took the seat"),
+        }
+    }
+}
+
+fn say_trouble(shared: &Shared, error: &Error) {
+    tracing::error!(%error, "the node cannot serve; it will try again");
+    *shared.trouble.lock().expect("no thread panics while it holds this") = error.to_string();
+}
+
+#[derive(PartialEq, Eq)]
+enum Flow {
+    Go,
+    Stop,
+}
+
+/// Whoever asks while no machine serves is refused, by dropping what they wait on.
+fn refuse_for(span: Duration, inbox: &Receiver<Ask>, watchers: &mut Watchers) -> Flow {
+    let until = Instant::now() + span;
+    loop {
+        match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Ask::Stop) | Err(RecvTimeoutError::Disconnected) => return Flow::Stop,
+            Ok(Ask::Watch { job, bell }) => watchers.add(job, bell),
+            Ok(Ask::Unwatch { job, bell }) => watchers.remove(job, bell),
+            Ok(_) => {}
+            Err(RecvTimeoutError::Timeout) => return Flow::Go,
+        }
+    }
+}
+
+/// The seat was taken and the log replayed.
+struct Begun {
+    log: Box<dyn Log>,
+    manager: Manager,
+    term: Term,
+    last: Seq,
+}
+
+fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+    let mut log = (start.log)()?;
+    let tail = loop {
+        match log.take_seat() {
+            Err(error) if error.changed() == Changed::Maybe => thread::sleep(Duration::from_millis(200)),
+            known => break known?,
+        }
+    };
+    let mut seed = [0u8; 8];
+    getrandom::fill(&mut seed).expect("the system has randomness");
+    let mut manager = Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
+    let mut next = Seq(manager.newest().0 + 1);
+    loop {
+        let batches = log.read(next, READ_EVENTS)?;
+        if batches.is_empty() {
+            break;
+        }
+        for stamped in batches.iter().flat_map(|batch| &batch.events) {
+            manager.apply(stamped);
+        }
+        next = Seq(manager.newest().0 + 1);
+    }
+    shared.stats.terms.add(1);
+    Ok(Begun { log, manager, term: tail.term, last: tail.last })
+}
+
+enum Ended {
+    Stopped,
+    SeatLost,
+    Failed(Error),
+}
+
+/// What is held back until it may be seen.
+enum Out {
+    Effect(Effect),
+    Deliver(Deliver),
+    Ring(Arc<tokio::sync::Notify>),
+}
+
+struct Machine<'a> {
+    manager: Manager,
+    catalog: Catalog,
+    term: Term,
+    now: Now,
+    effects: Effects,
+    /// Events of this round, not yet handed to the log.
+    unsent: Vec<onward_core::event::Stamped>,
+    held: VecDeque<(Seq, Out)>,
+    durable: Seq,
+    replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
+    sessions: HashMap<SessionId, Outbox>,
+    watchers: &'a mut Watchers,
+    load: OverloadDetector,
+    level: OverloadLevel,
+    meter: Meter,
+    to_log: Sender<ToLog>,
+    shared: &'a Arc<Shared>,
+}
+
+impl Machine<'_> {
+    fn serve(&mut self, inbox: &Receiver<Ask>) -> Ended {
+        self.step(Input::SeatTaken { term: self.term });
+        self.hand_to_log();
+        let mut stopping = false;
+        loop {
+            let wait = match self.manager.next_wakeup() {
+                Some((at, _)) => at.since(clock::mono()),
+                None => Duration::from_secs(3600),
+            };
+            match inbox.recv_timeout(wait) {
+                Ok(first) => {
+                    self.now = clock::now();
+                    let mut next = Some(first);
+                    let mut taken = 0;
+                    while let Some(ask) = next {
+                        match self.take(ask) {
+                            Ok(Flow::Go) => {}
+                            Ok(Flow::Stop) => stopping = true,
+                            Err(ended) => return ended,
+                        }
+                        taken += 1;
+                        if taken % CLOCK_EVERY == 0 {
+                            self.now = clock::now();
+                        }
+                        next = if taken < ROUND { inbox.try_recv().ok() } else { None };
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.now = clock::now();
+                    self.step(Input::Wake);
+                }
+                Err(RecvTimeoutError::Disconnected) => stopping = true,
+            }
+            self.judge_load();
+            self.hand_to_log();
+            if self.manager.seat_state() == SeatState::Lost {
+                return Ended::SeatLost;
+            }
+            // A stop waits for what was decided to be durable and answered.
+            if stopping && self.durable >= self.manager.newest() {
+                return Ended::Stopped;
+            }
+        }
+    }
+
+    fn take(&mut self, ask: Ask) -> Result<Flow, Ended> {
+        match ask {
+            Ask::Input(input) => self.step(input),
+            Ask::Call { request, call, reply } => {
+                self.replies.insert(request, reply);
+                self.step(Input::Call { request, call });
+            }
+            Ask::Read(work) => {
+                self.shared.stats.reads.add(1);
+                if matches!(self.manager.seat_state(), SeatState::Serving | SeatState::Settling) {
+                    let deliver = work(&View { manager: &self.manager, catalog: &self.catalog });
+                    self.hold(self.manager.newest(), Out::Deliver(deliver));
+                }
+            }
+            Ask::Open { session, outbox } => {
+                self.sessions.insert(session, outbox);
+            }
+            Ask::Watch { job, bell } => self.watchers.add(job, bell),
+            Ask::Unwatch { job, bell } => self.watchers.remove(job, bell),
+            Ask::FromLog(LogAnswer { term, what }) if term == self.term => match what {
+                Told::Durable { seq, took } => {
+                    self.durable = seq;
+                    self.load.latency(awake(self.now), took);
+                    self.step(Input::Durable { seq });
+                    self.let_go();
+                }
+                Told::Seat { question, term } => {
+                    self.step(Input::SeatConfirmed { term, question });
+                    // What is queued now is fed in before this comes back.
+                    self.shared.ask(Ask::Drained);
+                }
+                Told::Failed(error) => return Err(Ended::Failed(error)),
+            },
+            Ask::FromLog(_) => {}
+            Ask::Drained => self.step(Input::Drained),
+            Ask::Stop => return Ok(Flow::Stop),
+        }
+        Ok(Flow::Go)
+    }
+
+    fn step(&mut self, input: Input) {
+        self.shared.stats.inputs.add(1);
+        if let Input::SessionClosed { session } = &input {
+            self.sessions.remove(session);
+        }
+        let mut effects = core::mem::take(&mut self.effects);
+        self.manager.step(self.now, input, &mut effects);
+        for stamped in &effects.events {
+            self.catalog.follow(&stamped.event);
+        }
+        for waiting in effects.list.drain(..) {
+            match waiting.effect {
+                Effect::ConfirmSeat { question } => self.tell_log(ToLog::ConfirmSeat { question }),
+                effect => self.hold(waiting.after, Out::Effect(effect)),
+            }
+        }
+        if !self.watchers.is_empty() {
+            let newest = self.manager.newest();
+            for job in effects.events.iter().flat_map(|stamped| jobs_of(&stamped.event)) {
+                for bell in self.watchers.bells(job) {
+                    self.held.push_back((newest, Out::Ring(bell)));
+                }
+            }
+        }
+        self.unsent.append(&mut effects.events);
+        self.effects = effects;
+    }
+
+    /// Once a second: how busy are we ourselves?
+    fn judge_load(&mut self) {
+        if let Some((cpu, memory)) = self.meter.sample(self.now.mono) {
+            self.load.resources(awake(self.now), cpu, memory);
+        }
+        let level = self.load.level(awake(self.now));
+        if level != self.level {
+            let (_, reason) = self.load.judge(awake(self.now));
+            tracing::info!(?level, ?reason, "load");
+            self.level = level;
+            self.step(Input::Load(level));
+        }
+    }
+
+    /// What waits for nothing goes at once; all else goes in order.
+    fn hold(&mut self, after: Seq, out: Out) {
+        if after <= self.durable && self.held.is_empty() {
+            self.release(out);
+        } else {
+            self.held.push_back((after, out));
+        }
+    }
+
+    fn let_go(&mut self) {
+        while let Some((after, _)) = self.held.front()
+            && *after <= self.durable
+        {
+            let (_, out) = self.held.pop_front().expect("there is a first");
+            self.release(out);
+        }
+    }
+
+    fn release(&mut self, out: Out) {
+        match out {
+            Out::Deliver(deliver) => deliver(),
+            Out::Ring(bell) => bell.notify_one(),
+            Out::Effect(effect) => self.act(effect),
+        }
+    }
+
+    fn act(&mut self, effect: Effect) {
+        match effect {
+            Effect::Send { session, message } => {
+                if let Some(outbox) = self.sessions.get(&session)
+                    && !outbox.put(message)
+                {
+                    self.shared.stats.sessions_cut_off.add(1);
+                    self.sessions.remove(&session);
+                    self.shared.ask(Ask::Input(Input::SessionClosed { session }));
+                }
+            }
+            Effect::CloseSession { session } => {
+                self.sessions.remove(&session);
+            }
+            Effect::Reply { request, answer } => {
+                if let Some(reply) = self.replies.remove(&request) {
+                    // Who does not wait any more has said so by CallGone.
+                    let _ = reply.send(answer.map_err(Refused::ByMachine));
+                }
+            }
+            Effect::Archive { job: _ } => {}
+            Effect::ConfirmSeat { .. } => unreachable!("asked at once, without waiting for an event"),
+            Effect::Report(notice) => report(&notice),
+        }
+    }
+
+    fn hand_to_log(&mut self) {
+        if !self.unsent.is_empty() {
+            let events = core::mem::take(&mut self.unsent);
+            self.tell_log(ToLog::Append(events));
+        }
+    }
+
+    fn tell_log(&self, told: ToLog) {
+        // If its thread has ended, its last word is in our inbox already.
+        let _ = self.to_log.send(told);
+    }
+}
+
+fn report(notice: &Notice) {
+    match notice {
+        Notice::WallClockStepped(step) => {
+            tracing::warn!(by_ms = step.by_ms, "the wall clock was stepped; log time does not follow");
+        }
+        Notice::GapNoticed { gap } => {
+            tracing::warn!(gap_ms = span_ms(*gap), "this process could not run; clocks are moved by the gap");
+        }
+        Notice::HoldBegan { failing, tracked } => {
+            tracing::warn!(failing, tracked, "systemic failure, holding eviction");
+        }
+        Notice::HoldEnded => tracing::info!("eviction is no longer held"),
+        Notice::WorkerEvicted { worker } => tracing::warn!(%worker, "evicted"),
+        Notice::DeadLetterOverflow { job } => tracing::warn!(%job, "dropped the oldest dead letter to make room"),
+    }
+}
+
+/// The jobs that an event is about.
+fn jobs_of(event: &Event) -> Vec<JobId> {
+    match event {
+        Event::JobSubmitted(submitted) => vec![submitted.id],
+        Event::WorkflowDue(workflow) => vec![workflow.job],
+        Event::HandedOut(handed) => vec![handed.workflow.job],
+        Event::AttemptEnded { claim, .. }
+        | Event::QuietBegan { claim, .. }
+        | Event::QuietEnded { claim, .. }
+        | Event::Checkpointed { claim, .. }
+        | Event::ProgressMarked { claim, .. }
+        | Event::ClaimRefused { claim, .. } => vec![claim.job],
+        Event::CancelAsked { job, .. }
+        | Event::JobTimedOut { job, .. }
+        | Event::JobExtended { job, .. }
+        | Event::DeadLetterDropped { job } => vec![*job],
+        Event::ExtensionDecided(decided) => decided.claims.iter().map(|claim| claim.job).collect(),
+        Event::JobsArchived { jobs } => jobs.clone(),
+        Event::TermBegan { .. }
+        | Event::WorkerEvicted { .. }
+        | Event::IncarnationReplaced { .. }
+        | Event::ProbationBegan { .. }
+        | Event::ProbationEnded { .. }
+        | Event::GrantsReset { .. }
+        | Event::WorkerDrained { .. }
+        | Event::WorkerUndrained { .. }
+        | Event::WorkerForgotten { .. }
+        | Event::QueuePaused { .. }
+        | Event::QueueResumed { .. }
+        | Event::KeysExpired { .. } => Vec::new(),
+    }
+}
+
+/// The detector measures spans only, so that gaps of ours do not matter to it.
+fn awake(now: Now) -> Awake {
+    Awake::from_ms(now.mono.as_ms())
+}

@@ -1,0 +1,319 @@
+//! The run loop: inputs → step → commit → effects.
+//!
+//! ```text
+//!   API, sessions ──asks──▶ machine thread ──events──▶ log thread
+//!        ▲                   │  ▲                          │ one commit for all that waits
+//!        │                   │  └──────── durable ─────────┘
+//!        └─ answers, once durable
+//!                            └── ended jobs ──▶ archive thread ── archived ──▶ (back to the machine)
+//! ```
+//!
+//! One thread owns the machine, another the log; neither waits for the other. While a commit is under way the machine
+//! goes on deciding, and what it decided goes together in the next commit.
+//!
+//! **Durable before visible.** Whatever leaves (an answer, a refusal, a read, an assignment, a notification) waits until
+//! the newest event that it could have seen is durable. Reads are closures that run on the machine's thread and whose
+//! result is held back in the same line as answers.
+//!
+//! **Failures.** If an append definitely failed, the machine is dropped, everyone who waits is told `Unavailable`, and
+//! a new machine is built from the log under a new term. In doubt, the log thread asks again until there is an answer.
+
+mod load;
+mod log_thread;
+mod machine;
+mod session;
+mod stats;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use onward_core::effect::Answer;
+use onward_core::ids::{JobId, RequestId, SessionId};
+use onward_core::input::{Call, Input, Poll};
+use onward_core::manager::Manager;
+use onward_core::message::Assignment;
+use onward_core::refusal::Refusal;
+use onward_core::settings::Rules;
+use onward_core::time::Wall;
+use tokio::sync::oneshot;
+
+use crate::catalog::Catalog;
+use crate::clock;
+
+pub use machine::Start;
+pub use session::{Session, SessionGone};
+pub use stats::Stats;
+pub use watch::Watch;
+
+/// Why an ask got no answer from the machine, or got no for one.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("{0}")]
+    ByMachine(Refusal),
+    /// No machine serves at the moment. Whether something was done is not known; repeating it is safe.
+    #[error("this node does not serve at the moment: {0}")]
+    Unavailable(String),
+    #[error("this node has {0} calls in hand and takes no more; try again later")]
+    TooManyCalls(usize),
+}
+
+/// Everything that a read can see.
+#[derive(Debug)]
+pub struct View<'a> {
+    pub manager: &'a Manager,
+    pub catalog: &'a Catalog,
+}
+
+type Deliver = Box<dyn FnOnce() + Send>;
+type ReadWork = Box<dyn FnOnce(&View<'_>) -> Deliver + Send>;
+
+/// What the machine's thread is asked.
+enum Ask {
+    Input(Input),
+    Call {
+        request: RequestId,
+        call: Call,
+        reply: oneshot::Sender<Result<Answer, Refused>>,
+    },
+    Read(ReadWork),
+    Open {
+        session: SessionId,
+        outbox: session::Outbox,
+    },
+    Watch {
+        job: JobId,
+        bell: watch::Bell,
+    },
+    Unwatch {
+        job: JobId,
+        bell: u64,
+    },
+    FromLog(log_thread::LogAnswer),
+    /// Everything that was queued before this has been fed in.
+    Drained,
+    Stop,
+}
+
+/// A handle on a running engine. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine(Arc<Shared>);
+
+struct Shared {
+    asks: Sender<Ask>,
+    in_hand: AtomicUsize,
+    max_in_hand: usize,
+    next: AtomicU64,
+    ids: Mutex<(Wall, u64)>,
+    rules: Rules,
+    stats: Stats,
+    /// Why no machine serves; empty while one does.
+    trouble: Mutex<String>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl core::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+/// How many calls may wait for their answers at a time. Each holds memory.
+const MAX_IN_HAND: usize = 65_536;
+
+impl Engine {
+    /// Starts the threads and returns once the log was replayed and the seat taken, or with what stood in the way.
+    pub fn start(start: Start) -> Result<Self, onward_log::Error> {
+        let (asks, inbox): (Sender<Ask>, Receiver<Ask>) = channel();
+        let shared = Arc::new(Shared {
+            asks,
+            in_hand: AtomicUsize::new(0),
+            max_in_hand: MAX_IN_HAND,
+            next: AtomicU64::new(1),
+            ids: Mutex::new((Wall::ZERO, 0)),
+            rules: start.rules.clone(),
+            stats: Stats::default(),
+            trouble: Mutex::new(String::new()),
+            thread: Mutex::new(None),
+        });
+        machine::spawn(start, inbox, &shared)?;
+        Ok(Self(shared))
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.0.rules
+    }
+
+    pub fn stats(&self) -> &Stats {
+        &self.0.stats
+    }
+
+    /// Why no machine serves, if none does.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.0.trouble();
+        (!trouble.is_empty()).then_some(trouble)
+    }
+
+    /// A new id; ids of one millisecond count up, so that jobs sort in the order in which they came.
+    pub fn new_job_id(&self) -> JobId {
+        let wall = clock::now().wall;
+        let turn = {
+            let mut last = self.0.ids.lock().expect("no thread panics while it holds this");
+            *last = if wall > last.0 { (wall, 0) } else { (last.0, last.1 + 1) };
+            *last
+        };
+        let mut random = [0u8; 4];
+        getrandom::fill(&mut random).expect("the system has randomness");
+        JobId::v7(turn.0, u128::from(turn.1) << 32 | u128::from(u32::from_ne_bytes(random)))
+    }
+
+    /// Asks the machine and waits for its answer. Dropping the future says that the caller is gone.
+    pub async fn call(&self, call: Call) -> Result<Answer, Refused> {
+        self.0.begin(call)?.answer().await.map(|(answer, _)| answer)
+    }
+
+    /// Asks for work. The leases count as delivered when [`Delivery::done`] is called; without it they go back.
+    pub async fn poll(&self, poll: Poll) -> Result<(Vec<Assignment>, Delivery), Refused> {
+        let (answer, request) = self.0.begin(Call::Poll(poll))?.answer().await?;
+        let Answer::Leases(leases) = answer else { unreachable!("a poll is answered with leases") };
+        Ok((leases, Delivery { request, shared: self.0.clone(), done: false }))
+    }
+
+    /// Runs `work` on the machine's thread. It must be short: everything else waits. The result comes back once all that
+    /// it could have seen is durable.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&View<'_>) -> T + Send + 'static,
+    ) -> Result<T, Refused> {
+        let _held = self.0.hold()?;
+        let (reply, answer) = oneshot::channel();
+        let work = Box::new(move |view: &View<'_>| {
+            let value = work(view);
+            // Nobody may be waiting any more, which is fine.
+            Box::new(move || drop(reply.send(value))) as Deliver
+        });
+        self.0.ask(Ask::Read(work));
+        answer.await.map_err(|_| self.0.unavailable())
+    }
+
+    /// Rings when something about this job has changed, durably.
+    pub fn watch(&self, job: JobId) -> Watch {
+        Watch::new(self.0.clone(), job)
+    }
+
+    /// A worker has connected.
+    pub fn open_session(&self) -> Session {
+        Session::open(self.0.clone())
+    }
+
+    /// Takes no more asks, makes everything durable that was decided, and ends the threads.
+    pub fn stop(&self) {
+        self.0.ask(Ask::Stop);
+        let thread = self.0.thread.lock().expect("no thread panics while it holds this").take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the machine's thread panicked");
+        }
+    }
+}
+
+impl Shared {
+    /// Asks of a machine that is gone are dropped: whoever waits for an answer finds that out by itself.
+    fn ask(&self, ask: Ask) {
+        let _ = self.asks.send(ask);
+    }
+
+    fn unavailable(&self) -> Refused {
+        let trouble = self.trouble();
+        Refused::Unavailable(if trouble.is_empty() {
+            "it is stopping, or it has just begun a new term".into()
+        } else {
+            trouble
+        })
+    }
+
+    fn trouble(&self) -> String {
+        self.trouble.lock().expect("no thread panics while it holds this").clone()
+    }
+
+    fn hold(self: &Arc<Self>) -> Result<Held, Refused> {
+        if self.in_hand.fetch_add(1, Ordering::Relaxed) >= self.max_in_hand {
+            self.in_hand.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refused::TooManyCalls(self.max_in_hand));
+        }
+        Ok(Held(self.clone()))
+    }
+
+    fn begin(self: &Arc<Self>, call: Call) -> Result<Pending, Refused> {
+        let held = self.hold()?;
+        let request = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
+        let (reply, answer) = oneshot::channel();
+        self.ask(Ask::Call { request, call, reply });
+        Ok(Pending { request, answer, held, answered: false })
+    }
+}
+
+/// One of the calls in hand.
+struct Held(Arc<Shared>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.in_hand.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call that waits for its answer.
+struct Pending {
+    request: RequestId,
+    answer: oneshot::Receiver<Result<Answer, Refused>>,
+    held: Held,
+    answered: bool,
+}
+
+impl Pending {
+    async fn answer(mut self) -> Result<(Answer, RequestId), Refused> {
+        let answer = (&mut self.answer).await;
+        self.answered = true;
+        match answer {
+            Ok(answer) => answer.map(|answer| (answer, self.request)),
+            Err(_) => Err(self.held.0.unavailable()),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.held.0.ask(Ask::Input(Input::CallGone { request: self.request, delivered: false }));
+        }
+    }
+}
+
+/// Says what became of leases that were answered: sent in full, or lost with the connection.
+pub struct Delivery {
+    request: RequestId,
+    shared: Arc<Shared>,
+    done: bool,
+}
+
+impl Delivery {
+    pub fn done(&mut self) {
+        self.done = true;
+    }
+}
+
+impl core::fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Delivery").field("request", &self.request).field("done", &self.done).finish()
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.shared.ask(Ask::Input(Input::CallGone { request: self.request, delivered: self.done }));
+    }
+}

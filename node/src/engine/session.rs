@@ -1,0 +1,72 @@
+//! A worker's connection, as the engine sees it: what it says goes in, what it is told comes out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use onward_core::ids::SessionId;
+use onward_core::input::Input;
+use onward_core::message::{FromWorker, ToWorker};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::{Ask, Shared};
+
+/// A worker that reads nothing while it goes on talking is cut off here: its answers would grow without end.
+const MAX_UNREAD: usize = 20_000;
+
+/// Where the machine puts what a session is told.
+pub(super) struct Outbox {
+    sender: UnboundedSender<ToWorker>,
+    unread: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+pub struct SessionGone;
+
+impl Outbox {
+    /// False if the session must be closed.
+    pub(super) fn put(&self, message: ToWorker) -> bool {
+        self.unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(message).is_ok()
+    }
+}
+
+/// Dropping it closes the session.
+pub struct Session {
+    id: SessionId,
+    shared: Arc<Shared>,
+    inbox: UnboundedReceiver<ToWorker>,
+    unread: Arc<AtomicUsize>,
+}
+
+impl core::fmt::Debug for Session {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(super) fn open(shared: Arc<Shared>) -> Self {
+        let id = SessionId(shared.next.fetch_add(1, Ordering::Relaxed));
+        let (sender, inbox) = unbounded_channel();
+        let unread = Arc::new(AtomicUsize::new(0));
+        shared.ask(Ask::Open { session: id, outbox: Outbox { sender, unread: unread.clone() } });
+        Self { id, shared, inbox, unread }
+    }
+
+    pub fn say(&self, message: FromWorker) {
+        self.shared.ask(Ask::Input(Input::Session { session: self.id, message }));
+    }
+
+    /// The next messages for the worker, up to `max` of those that are there; an error once the machine closed the
+    /// session.
+    pub async fn hear(&mut self, into: &mut Vec<ToWorker>, max: usize) -> Result<(), SessionGone> {
+        let count = self.inbox.recv_many(into, max).await;
+        self.unread.fetch_sub(count, Ordering::Relaxed);
+        if count == 0 { Err(SessionGone) } else { Ok(()) }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.shared.ask(Ask::Input(Input::SessionClosed { session: self.id }));
+    }
+}

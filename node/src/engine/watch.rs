@@ -1,0 +1,80 @@
+//! Who wants to know when a job changes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use onward_core::ids::JobId;
+use tokio::sync::Notify;
+
+use super::{Ask, Shared};
+
+pub(super) struct Bell {
+    pub(super) id: u64,
+    pub(super) rings: Arc<Notify>,
+}
+
+/// Rings after a change; several changes may ring once. Dropping it ends the watch.
+pub struct Watch {
+    shared: Arc<Shared>,
+    job: JobId,
+    id: u64,
+    rings: Arc<Notify>,
+}
+
+impl core::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Watch").field("job", &self.job).finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    pub(super) fn new(shared: Arc<Shared>, job: JobId) -> Self {
+        let id = shared.next.fetch_add(1, Ordering::Relaxed);
+        let rings = Arc::new(Notify::new());
+        shared.ask(Ask::Watch { job, bell: Bell { id, rings: rings.clone() } });
+        Self { shared, job, id, rings }
+    }
+
+    pub async fn changed(&self) {
+        self.rings.notified().await;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.ask(Ask::Unwatch { job: self.job, bell: self.id });
+    }
+}
+
+/// All bells, by job.
+#[derive(Default)]
+pub(super) struct Watchers(HashMap<JobId, Vec<Bell>>);
+
+impl Watchers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn add(&mut self, job: JobId, bell: Bell) {
+        self.0.entry(job).or_default().push(bell);
+    }
+
+    pub(super) fn remove(&mut self, job: JobId, bell: u64) {
+        if let Some(bells) = self.0.get_mut(&job) {
+            bells.retain(|known| known.id != bell);
+            if bells.is_empty() {
+                self.0.remove(&job);
+            }
+        }
+    }
+
+    pub(super) fn bells(&self, job: JobId) -> impl Iterator<Item = Arc<Notify>> + '_ {
+        self.0.get(&job).into_iter().flatten().map(|bell| bell.rings.clone())
+    }
+
+    /// A new term began: whatever they saw may be different now.
+    pub(super) fn ring_all(&self) {
+        self.0.values().flatten().for_each(|bell| bell.rings.notify_one());
+    }
+}
