@@ -1,5 +1,7 @@
 //! The thread that owns the log. It commits all that waits at once, then looks again; nothing waits for company.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::thread::{self, JoinHandle};
@@ -48,10 +50,11 @@ pub(super) fn spawn(
     last: Seq,
     inbox: Receiver<ToLog>,
     shared: Arc<Shared>,
+    mark: Option<Arc<File>>,
 ) -> std::io::Result<JoinHandle<()>> {
     let answers = shared.asks.clone();
     let group = GroupCommit::new(term, last, MAX_BATCH);
-    let work = move || LogThread { log, term, group, inbox, answers, shared }.run();
+    let work = move || LogThread { log, term, group, inbox, answers, shared, mark }.run();
     thread::Builder::new().name("onward-log".into()).spawn(work)
 }
 
@@ -62,6 +65,7 @@ struct LogThread {
     inbox: Receiver<ToLog>,
     answers: Sender<Ask>,
     shared: Arc<Shared>,
+    mark: Option<Arc<File>>,
 }
 
 impl LogThread {
@@ -109,6 +113,7 @@ impl LogThread {
         let begun = Instant::now();
         self.shared.stats.commits_begun.add(1);
         let count = events.len();
+        mark_commit(self.mark.as_deref(), b"1");
         let mut answer = self.log.append(key, events);
         while let Err(error) = answer {
             if error.changed() == Changed::No {
@@ -119,6 +124,7 @@ impl LogThread {
             let (key, events) = self.group.again().expect("a batch is under way until it is done");
             answer = self.log.append(key, events);
         }
+        mark_commit(self.mark.as_deref(), b"0");
         let took = begun.elapsed();
         self.shared.stats.committed(count, took);
         let seq = self.group.done();
@@ -141,5 +147,13 @@ impl LogThread {
     fn say(&self, what: Told) {
         // A machine that is gone needs no answer.
         let _ = self.answers.send(Ask::FromLog(LogAnswer { term: self.term, what }));
+    }
+}
+
+fn mark_commit(mark: Option<&File>, state: &[u8; 1]) {
+    if let Some(mark) = mark
+        && let Err(error) = mark.write_all_at(state, 0)
+    {
+        tracing::warn!(%error, "cannot write the commit mark");
     }
 }

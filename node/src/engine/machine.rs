@@ -1,6 +1,7 @@
 //! The thread that owns the machine.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -31,6 +32,8 @@ pub struct Start {
     pub rules: Rules,
     /// Gives a handle on the log; asked again for every term.
     pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
+    /// Shows from outside whether a commit is under way, even of a process that was killed: `1` while one is, else `0`.
+    pub commit_mark: Option<Arc<File>>,
 }
 
 impl core::fmt::Debug for Start {
@@ -77,7 +80,8 @@ fn run(first: Begun, mut start: Start, inbox: &Receiver<Ask>, shared: &Arc<Share
         };
         shared.trouble.lock().expect("no thread panics while it holds this").clear();
         let (to_log, log_inbox) = channel();
-        let log_thread = log_thread::spawn(term.log, term.term, term.last, log_inbox, shared.clone());
+        let log_thread =
+            log_thread::spawn(term.log, term.term, term.last, log_inbox, shared.clone(), start.commit_mark.clone());
         let log_thread = match log_thread {
             Ok(thread) => thread,
             Err(error) => {
@@ -212,10 +216,20 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     fn serve(&mut self, inbox: &Receiver<Ask>) -> Ended {
-        self.step(Input::SeatTaken { term: self.term });
-        self.hand_to_log();
+        let mut early = match self.begin(inbox) {
+            Ok(early) => early,
+            Err(ended) => return ended,
+        };
         let mut stopping = false;
         loop {
+            if let Some(ask) = early.pop_front() {
+                match self.take(ask) {
+                    Ok(Flow::Go) => {}
+                    Ok(Flow::Stop) => stopping = true,
+                    Err(ended) => return ended,
+                }
+                continue;
+            }
             let wait = match self.manager.next_wakeup() {
                 Some((at, _)) => at.since(clock::mono()),
                 None => Duration::from_secs(3600),
@@ -254,6 +268,24 @@ impl Machine<'_> {
                 return Ended::Stopped;
             }
         }
+    }
+
+    /// Nobody is heard before the beginning of the term is durable: all would be refused. Gives what was asked meanwhile.
+    fn begin(&mut self, inbox: &Receiver<Ask>) -> Result<VecDeque<Ask>, Ended> {
+        self.step(Input::SeatTaken { term: self.term });
+        self.hand_to_log();
+        let mut early = VecDeque::new();
+        while self.durable < self.manager.newest() {
+            match inbox.recv() {
+                Ok(ask @ (Ask::FromLog(_) | Ask::Drained)) => {
+                    self.now = clock::now();
+                    self.take(ask)?;
+                }
+                Ok(ask) => early.push_back(ask),
+                Err(_) => return Err(Ended::Stopped),
+            }
+        }
+        Ok(early)
     }
 
     fn take(&mut self, ask: Ask) -> Result<Flow, Ended> {

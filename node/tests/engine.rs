@@ -1,0 +1,280 @@
+//! The run loop on a log in memory: what may be seen when, and what becomes of those who wait when the log fails.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use onward_core::effect::Answer;
+use onward_core::event::Stamped;
+use onward_core::fence::Term;
+use onward_core::ids::{Incarnation, JobId, Name, Seq, WorkerId};
+use onward_core::input::{Call, Poll, Submission};
+use onward_core::job::{Draft, JobState};
+use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::refusal::Refusal;
+use onward_core::settings::Rules;
+use onward_log::memory::Fault;
+use onward_log::{Batch, BatchKey, Error, Log, MemoryLog, Snapshot, Tail};
+use onward_node::engine::{Engine, Refused, Start};
+
+fn start(log: &MemoryLog) -> Engine {
+    let log = log.clone();
+    let log = Box::new(move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+    Engine::start(Start { rules: Rules::default(), log, commit_mark: None }).expect("a log in memory can be opened")
+}
+
+fn draft() -> Draft {
+    Draft::of_kind("resize", (*b"{}").into())
+}
+
+fn submit(engine: &Engine, draft: Draft) -> (JobId, Call) {
+    let id = engine.new_job_id();
+    (id, Call::Submit(vec![Submission { id, draft }]))
+}
+
+fn poll(worker: &str) -> Poll {
+    Poll {
+        worker: WorkerId::new(worker).unwrap(),
+        incarnation: Incarnation::new("1").unwrap(),
+        subscription: subscription(),
+        max: 1,
+        wait: Duration::from_secs(30),
+        lease: Duration::from_secs(30),
+        id: None,
+    }
+}
+
+fn subscription() -> Subscription {
+    Subscription { queues: vec![Name::new("default").unwrap()], kinds: vec![Name::new("resize").unwrap()] }
+}
+
+async fn state_of(engine: &Engine, job: JobId) -> Option<JobState> {
+    engine.read(move |view| view.manager.job(job).map(|job| job.state)).await.unwrap()
+}
+
+/// Spins until something that other threads do has happened; fails after a long while.
+async fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if happened() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("this never happened: {what}");
+}
+
+#[tokio::test]
+async fn submit_lease_and_succeed_and_all_of_it_survives() {
+    let log = MemoryLog::new();
+    let engine = start(&log);
+    let (id, call) = submit(&engine, draft());
+    assert!(matches!(engine.call(call).await, Ok(Answer::Submitted(accepted)) if accepted[0].id == id));
+    let (leases, mut delivery) = engine.poll(poll("w")).await.unwrap();
+    delivery.done();
+    let claim = leases[0].claim;
+    engine.stop();
+
+    let engine = start(&log);
+    assert_eq!(state_of(&engine, id).await, Some(JobState::Running), "the lease survived the restart");
+    let succeed = || Call::Settle(vec![Settlement { claim, report: Report::Succeed { result: (*b"1").into() } }]);
+    for _ in 0..2 {
+        match engine.call(succeed()).await {
+            Ok(Answer::Settled(answers)) => assert_eq!(answers[0].answer, Ok(())),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(state_of(&engine, id).await, Some(JobState::Succeeded));
+    engine.stop();
+    assert_eq!(state_of(&start(&log), id).await, Some(JobState::Succeeded));
+}
+
+/// A log whose appends wait until the test lets them go on.
+struct Gated {
+    log: MemoryLog,
+    entered: Sender<()>,
+    gate: Arc<Mutex<Receiver<()>>>,
+}
+
+impl Log for Gated {
+    fn tail(&mut self) -> Result<Tail, Error> {
+        self.log.tail()
+    }
+    fn take_seat(&mut self) -> Result<Tail, Error> {
+        self.log.take_seat()
+    }
+    fn append(&mut self, key: BatchKey, events: &[Stamped]) -> Result<(), Error> {
+        let _ = self.entered.send(());
+        let _ = self.gate.lock().unwrap().recv();
+        self.log.append(key, events)
+    }
+    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
+        self.log.read(from, max_events)
+    }
+    fn put_chunk(&mut self, term: Term, covers: Seq, index: u32, chunk: &[u8]) -> Result<(), Error> {
+        self.log.put_chunk(term, covers, index, chunk)
+    }
+    fn finish_snapshot(&mut self, term: Term, covers: Seq, chunks: u32) -> Result<(), Error> {
+        self.log.finish_snapshot(term, covers, chunks)
+    }
+    fn snapshot(&mut self) -> Result<Option<Snapshot>, Error> {
+        self.log.snapshot()
+    }
+    fn chunk(&mut self, index: u32) -> Result<Vec<u8>, Error> {
+        self.log.chunk(index)
+    }
+    fn truncate(&mut self, term: Term, max_batches: usize) -> Result<bool, Error> {
+        self.log.truncate(term, max_batches)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_seen_before_it_is_durable() {
+    let (entered, has_entered) = channel();
+    let (open, gate) = channel();
+    let gate = Arc::new(Mutex::new(gate));
+    let log = MemoryLog::new();
+    let make = {
+        let log = log.clone();
+        Box::new(move || {
+            Ok(Box::new(Gated { log: log.clone(), entered: entered.clone(), gate: gate.clone() }) as Box<dyn Log>)
+        })
+    };
+    let engine = Engine::start(Start { rules: Rules::default(), log: make, commit_mark: None }).unwrap();
+    has_entered.recv().unwrap();
+    open.send(()).unwrap(); // the beginning of the term
+    until("it serves", || engine.stats().commits.get() == 1).await;
+
+    let (id, call) = submit(&engine, draft());
+    let watch = engine.watch(id);
+    let submitted = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.call(call).await }
+    });
+    has_entered.recv().unwrap();
+    // The commit is under way and waits. A refusal, a read and a hand-out that come now have seen the job.
+    let begun = engine.stats().inputs.get();
+    let refused = tokio::spawn({
+        let engine = engine.clone();
+        let again = Call::Submit(vec![Submission { id, draft: draft() }]);
+        async move { engine.call(again).await }
+    });
+    let read = tokio::spawn({
+        let engine = engine.clone();
+        async move { state_of(&engine, id).await }
+    });
+    let leased = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.poll(poll("w")).await.map(|(leases, _)| leases.len()) }
+    });
+    until("all were taken", || engine.stats().inputs.get() >= begun + 2 && engine.stats().reads.get() >= 1).await;
+    let rung = tokio::time::timeout(Duration::from_millis(20), watch.changed()).await;
+    assert!(rung.is_err(), "a change is not announced before it is durable");
+    assert!(!submitted.is_finished() && !refused.is_finished() && !read.is_finished() && !leased.is_finished());
+
+    drop(open); // all gates are open from now on
+    assert!(submitted.await.unwrap().is_ok());
+    assert_eq!(refused.await.unwrap(), Err(Refused::ByMachine(Refusal::Conflict)));
+    assert!(matches!(read.await.unwrap(), Some(JobState::Ready | JobState::Running)));
+    assert_eq!(leased.await.unwrap(), Ok(1));
+    watch.changed().await;
+}
+
+#[tokio::test]
+async fn after_an_append_that_failed_nothing_of_it_is_true_and_the_node_serves_again() {
+    for fault in [Fault::Fails, Fault::Full] {
+        let log = MemoryLog::new();
+        let engine = start(&log);
+        let (first, call) = submit(&engine, draft());
+        engine.call(call).await.unwrap();
+        log.inject(fault);
+        let (lost, call) = submit(&engine, draft());
+        assert!(matches!(engine.call(call).await, Err(Refused::Unavailable(_))), "{fault:?}");
+        until("a second term", || engine.stats().terms.get() == 2).await;
+        // The first call of the new term may come before its beginning is durable.
+        let mut again = Err(Refused::Unavailable(String::new()));
+        while again.is_err() {
+            again = engine.call(submit(&engine, draft()).1).await;
+        }
+        assert_eq!(state_of(&engine, lost).await, None, "{fault:?}");
+        assert_eq!(state_of(&engine, first).await, Some(JobState::Ready), "{fault:?}");
+        assert_eq!(engine.trouble(), None);
+    }
+}
+
+#[tokio::test]
+async fn in_doubt_the_log_is_asked_again_and_the_answer_is_given_once() {
+    for fault in [Fault::RequestLost, Fault::AnswerLost] {
+        let log = MemoryLog::new();
+        let engine = start(&log);
+        log.inject(fault);
+        let (id, call) = submit(&engine, draft());
+        engine.call(call).await.unwrap();
+        engine.stop();
+        let engine = start(&log);
+        assert_eq!(state_of(&engine, id).await, Some(JobState::Ready), "{fault:?}");
+        assert_eq!(engine.read(|view| view.manager.view().jobs).await, Ok(1), "{fault:?}");
+    }
+}
+
+#[tokio::test]
+async fn leases_that_were_not_delivered_go_back_without_counting() {
+    let engine = start(&MemoryLog::new());
+    let (id, call) = submit(&engine, draft());
+    engine.call(call).await.unwrap();
+    let (leases, delivery) = engine.poll(poll("a")).await.unwrap();
+    assert_eq!((leases.len(), leases[0].attempt), (1, 1));
+    drop(delivery);
+    let (leases, mut delivery) = engine.poll(poll("b")).await.unwrap();
+    delivery.done();
+    assert_eq!((leases[0].claim.job, leases[0].attempt), (id, 1), "the first hand-out does not count");
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_is_handed_nothing() {
+    let engine = start(&MemoryLog::new());
+    let waiting = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.poll(poll("gone")).await.map(|_| ()) }
+    });
+    until("it polls", || engine.stats().inputs.get() >= 4).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    let (_, call) = submit(&engine, draft());
+    engine.call(call).await.unwrap();
+    let (leases, mut delivery) = engine.poll(poll("here")).await.unwrap();
+    delivery.done();
+    assert_eq!(leases.len(), 1);
+}
+
+#[tokio::test]
+async fn a_session_is_welcomed_given_work_and_closed_with_its_handle() {
+    let engine = start(&MemoryLog::new());
+    let (id, call) = submit(&engine, draft());
+    engine.call(call).await.unwrap();
+    let mut session = engine.open_session();
+    let worker = WorkerId::new("w").unwrap();
+    session.say(FromWorker::Hello(Hello {
+        worker: worker.clone(),
+        incarnation: Incarnation::new("1").unwrap(),
+        subscription: subscription(),
+        slots: 1,
+        holding: Vec::new(),
+    }));
+    let mut heard = Vec::new();
+    while heard.len() < 2 {
+        session.hear(&mut heard, 10).await.unwrap();
+    }
+    assert!(matches!(heard[0], ToWorker::Welcome { .. }), "{heard:?}");
+    assert!(matches!(&heard[1], ToWorker::Assign(assignment) if assignment.claim.job == id), "{heard:?}");
+    drop(session);
+    let connected = engine.read(move |view| view.manager.worker(&worker).map(|worker| worker.connected)).await;
+    assert_eq!(connected, Ok(Some(false)));
+}
+
+#[tokio::test]
+async fn ids_made_here_rise() {
+    let engine = start(&MemoryLog::new());
+    let ids: Vec<JobId> = (0..10_000).map(|_| engine.new_job_id()).collect();
+    assert!(ids.is_sorted());
+    assert!(ids.windows(2).all(|pair| pair[0] != pair[1]));
+}
