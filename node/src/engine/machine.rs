@@ -188,6 +188,7 @@ enum Ended {
 }
 
 /// What is held back until it may be seen.
+#[expect(clippy::large_enum_variant, reason = "nearly all are effects")]
 enum Out {
     Effect(Effect),
     Deliver(Deliver),
