@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use onward_core::effect::{Effect, Effects};
 use onward_core::fence::Term;
-use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use onward_core::ids::{Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Input, Submission};
 use onward_core::job::Draft;
 use onward_core::manager::Manager;
 use onward_core::message::{Beat, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::payload::Payload;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::{Mono, Now, Wall};
 
@@ -24,7 +25,7 @@ pub struct Machine {
     to_archive: Vec<JobId>,
     pub completed: u64,
     jobs: u64,
-    result: Bytes,
+    result: Payload,
 }
 
 fn rules() -> Rules {
@@ -46,7 +47,7 @@ impl Machine {
             to_archive: Vec::new(),
             completed: 0,
             jobs: 0,
-            result: Bytes::from(*b"{\"ok\":true}"),
+            result: Payload::from(*b"{\"ok\":true}"),
         };
         machine.feed(Input::SeatTaken { term: Term::new(1) });
         machine

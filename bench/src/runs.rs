@@ -3,10 +3,11 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use onward_core::ids::{Bytes, Name, SessionId};
+use onward_core::ids::{Name, SessionId};
 use onward_core::input::Input;
 use onward_core::job::{Draft, WorkflowDraft};
 use onward_core::message::FromWorker;
+use onward_core::payload::Payload;
 
 use crate::Figure;
 use crate::allocation::live_bytes;
@@ -44,8 +45,8 @@ fn median(mut values: Vec<f64>) -> (f64, Option<(f64, f64)>) {
     (values[values.len() / 2], Some((values[last / 20], values[last - last / 20])))
 }
 
-fn payload() -> Bytes {
-    Bytes::from([b'x'; 100])
+fn payload() -> Payload {
+    Payload::from([b'x'; 100])
 }
 
 /// Submit, assign, beat, succeed, archive, with 64 in flight.
@@ -81,7 +82,7 @@ fn cycles(rounds: usize, jobs: u64) -> Figure {
 struct Mix {
     kinds: Vec<String>,
     keys: Vec<std::sync::Arc<str>>,
-    payload: Bytes,
+    payload: Payload,
     n: u64,
 }
 

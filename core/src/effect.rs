@@ -5,6 +5,7 @@ use core::time::Duration;
 use crate::event::Stamped;
 use crate::ids::{JobId, RequestId, Seq, SessionId, WorkerId};
 use crate::message::{Assignment, BeatAnswer, ExtensionAnswer, SettleAnswer, ToWorker};
+use crate::payload::Digest;
 use crate::refusal::Refusal;
 use crate::time::WallStep;
 
@@ -39,6 +40,11 @@ pub enum Effect {
     /// Copy this ended job to the archive, then say so by `Input::Archived`.
     Archive {
         job: JobId,
+    },
+    /// No job held here refers to this stored content any more. Whoever deletes it looks again first, at
+    /// `State::stored_refs` and at what is being submitted: it may have come back meanwhile.
+    Unreferenced {
+        digest: Digest,
     },
     /// Read the term of the log and answer with the number of the question, then feed what is queued, then say
     /// `Input::Drained`.

@@ -120,7 +120,7 @@ pub struct Claim {
     pub fence: AttemptFence,
 }
 
-/// Opaque bytes of a user: payload, result, checkpoint.
+/// Opaque bytes of a user that lie in memory.
 pub type Bytes = Arc<[u8]>;
 
 #[cfg(test)]

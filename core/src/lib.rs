@@ -6,7 +6,7 @@
 //!
 //! Read it in the order in which data flows:
 //!
-//! 1. [`time`], [`ids`], [`fence`], [`limits`], [`settings`]: the vocabulary. Clocks that cannot be mixed, tokens that
+//! 1. [`time`], [`ids`], [`payload`], [`fence`], [`limits`], [`settings`]: the vocabulary. Clocks that cannot be mixed, tokens that
 //!    cannot be compared with each other, a bound on everything that grows.
 //! 2. [`job`]: what a client may ask for, how it is checked, and the one function that moves a workflow's state.
 //! 3. The small rules, each with one home: [`beat`] (beat, watermark, quiet section), [`lease`], [`grant`],
@@ -34,6 +34,7 @@ pub mod limits;
 pub mod manager;
 pub mod message;
 pub mod pages;
+pub mod payload;
 pub mod refusal;
 pub mod settings;
 pub mod state;

@@ -29,6 +29,7 @@ use crate::grant::Denial;
 use crate::ids::{Bytes, Claim, Incarnation, Name, WorkerId};
 use crate::job::WorkflowSpec;
 use crate::job::spec::Headers;
+use crate::payload::Payload;
 use crate::refusal::Refusal;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -97,7 +98,7 @@ pub struct Assignment {
     pub workflow: WorkflowSpec,
     pub headers: Headers,
     /// Results of the workflows that this one waited for, by name.
-    pub inputs: Vec<(Name, Bytes)>,
+    pub inputs: Vec<(Name, Payload)>,
     pub checkpoint: Option<Bytes>,
     pub lease: Duration,
     pub deadline_remaining: Duration,
@@ -149,7 +150,7 @@ pub struct Settlement {
 /// What the holder of an attempt says about its end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    Succeed { result: Bytes },
+    Succeed { result: Payload },
     Fail { error: Arc<str>, retryable: bool, delay: Option<Duration> },
     Release { delay: Option<Duration> },
 }

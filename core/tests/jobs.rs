@@ -19,7 +19,7 @@ fn dag(workflows: &[(&str, &[&str])]) -> Draft {
     let workflow = |(name, after): &(&str, &[&str])| WorkflowDraft {
         name: Some((*name).into()),
         kind: "k".into(),
-        payload: bytes("{}"),
+        payload: bytes("{}").into(),
         content_type: None,
         after: after.iter().map(|name| (*name).into()).collect(),
     };
@@ -49,11 +49,11 @@ fn a_workflow_waits_for_those_before_it_and_gets_their_results() {
     let parts = given(&mut rig, session);
     for (claim, result) in parts.iter().zip(["1", "2"]) {
         assert_eq!(states(&rig, id)[0], "waiting");
-        rig.settle(session, *claim, Report::Succeed { result: bytes(result) }).unwrap();
+        rig.settle(session, *claim, Report::Succeed { result: bytes(result).into() }).unwrap();
     }
     let merge = rig.assigned(session).remove(0);
     assert_eq!(merge.claim.workflow, 0);
-    assert_eq!(merge.inputs, [(name("left"), bytes("1")), (name("right"), bytes("2"))]);
+    assert_eq!(merge.inputs, [(name("left"), bytes("1").into()), (name("right"), bytes("2").into())]);
     assert_eq!(rig.state_of(id), JobState::Running);
     rig.succeed(session, merge.claim).unwrap();
     assert_eq!(rig.state_of(id), JobState::Succeeded);

@@ -112,7 +112,7 @@ fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Optio
         Limit::PollLeases => rig.call(poll("h", 2)).map(|_| ()),
         Limit::ResultBytes => {
             let (session, claim) = claim.expect("something runs");
-            rig.settle(session, claim, Report::Succeed { result: bytes("12") })
+            rig.settle(session, claim, Report::Succeed { result: bytes("12").into() })
         }
         Limit::ErrorBytes => {
             let (session, claim) = claim.expect("something runs");

@@ -88,7 +88,7 @@ fn the_same_poll_id_gives_the_same_leases() {
     let after = rig.leases(with_id(poll(2, 20), "p1"));
     assert_eq!(claims(&after), claims(&first), "a takeover knows the poll");
     // What was settled is not given again, and another id gets what is left.
-    rig.http_settle(first[0].claim, Report::Succeed { result: bytes("1") }).unwrap();
+    rig.http_settle(first[0].claim, Report::Succeed { result: bytes("1").into() }).unwrap();
     assert_eq!(claims(&rig.leases(with_id(poll(2, 20), "p1"))), [first[1].claim]);
     assert_eq!(rig.leases(with_id(poll(9, 0), "p2")).len(), 2);
 }
@@ -210,7 +210,7 @@ fn a_lease_runs_out_at_its_own_length_and_the_attempt_counts() {
     assert_eq!(rig.state_of(id), JobState::Running);
     rig.advance(ms(1));
     assert_eq!(rig.endings(id), ["lease_expired"]);
-    assert_eq!(rig.http_settle(lease.claim, Report::Succeed { result: bytes("1") }), Err(Refusal::StaleAttempt));
+    assert_eq!(rig.http_settle(lease.claim, Report::Succeed { result: bytes("1").into() }), Err(Refusal::StaleAttempt));
     assert_eq!(rig.leases(poll(1, 0))[0].attempt, 2);
 }
 
@@ -226,8 +226,8 @@ fn a_beat_renews_by_the_length_that_the_poll_asked_for() {
     rig.restart(secs(1));
     rig.advance(secs(40));
     assert_eq!(rig.http_beat(Beat::plain(claim)).unwrap().lease_remaining, secs(45), "also after a takeover");
-    rig.http_settle(claim, Report::Succeed { result: bytes("1") }).unwrap();
-    assert_eq!(rig.http_settle(claim, Report::Succeed { result: bytes("1") }), Ok(()), "again the same");
+    rig.http_settle(claim, Report::Succeed { result: bytes("1").into() }).unwrap();
+    assert_eq!(rig.http_settle(claim, Report::Succeed { result: bytes("1").into() }), Ok(()), "again the same");
     assert_eq!(rig.http_settle(claim, Report::Release { delay: None }), Err(Refusal::AlreadyEnded));
 }
 
@@ -291,10 +291,10 @@ fn a_lease_that_was_given_back_proves_nothing() {
     rig.submit_all(vec![patient("k"); 2]).unwrap();
     let claims: Vec<_> = rig.leases(with_lease(poll(2, 0), 3600)).iter().map(|lease| lease.claim).collect();
     rig.advance(secs(5));
-    rig.http_settle(claims[0], Report::Succeed { result: bytes("1") }).unwrap();
+    rig.http_settle(claims[0], Report::Succeed { result: bytes("1").into() }).unwrap();
     rig.advance(secs(60));
     assert_ne!(rig.verdict("h"), Verdict::Suspect, "it holds the other one");
-    rig.http_settle(claims[1], Report::Succeed { result: bytes("1") }).unwrap();
+    rig.http_settle(claims[1], Report::Succeed { result: bytes("1").into() }).unwrap();
     lives_until(&mut rig, secs(30), "30 s after its last call");
     rig.advance(secs(270) - ms(1));
     assert!(rig.knows("h"));
@@ -333,7 +333,7 @@ fn a_polling_worker_is_forgotten_after_five_idle_minutes() {
         rig.http_beat(Beat::plain(claim)).unwrap();
     }
     assert!(rig.knows("h"));
-    rig.http_settle(claim, Report::Succeed { result: bytes("1") }).unwrap();
+    rig.http_settle(claim, Report::Succeed { result: bytes("1").into() }).unwrap();
     rig.advance(secs(299));
     assert!(rig.knows("h"));
     rig.advance(secs(1));
@@ -358,7 +358,7 @@ fn an_evicted_polling_worker_gets_nothing_until_its_time_is_over_and_then_one_at
     let leases = rig.leases(poll(2, 0));
     assert_eq!(leases.len(), 1, "on probation");
     assert_eq!(rig.leases(poll(2, 0)), []);
-    rig.http_settle(leases[0].claim, Report::Succeed { result: bytes("1") }).unwrap();
+    rig.http_settle(leases[0].claim, Report::Succeed { result: bytes("1").into() }).unwrap();
     assert_eq!(rig.leases(poll(2, 0)).len(), 2);
 }
 
@@ -385,7 +385,7 @@ fn a_settlement_of_many_answers_each() {
     let never = onward_core::ids::Claim { fence: fence(1, 9), ..leases[1].claim };
     let no_workflow = onward_core::ids::Claim { workflow: 3, ..leases[1].claim };
     let list = [leases[0].claim, stranger, never, no_workflow, leases[1].claim]
-        .map(|claim| onward_core::message::Settlement { claim, report: Report::Succeed { result: bytes("1") } });
+        .map(|claim| onward_core::message::Settlement { claim, report: Report::Succeed { result: bytes("1").into() } });
     let Ok(Answer::Settled(answers)) = rig.call(Call::Settle(list.to_vec())) else { panic!("answered") };
     let answers: Vec<_> = answers.into_iter().map(|answer| answer.answer).collect();
     assert_eq!(

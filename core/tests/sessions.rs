@@ -339,7 +339,7 @@ fn before_its_hello_a_session_is_refused_whatever_it_says() {
         FromWorker::Beats(vec![Beat::plain(claim)]),
         FromWorker::Settle(vec![onward_core::message::Settlement {
             claim,
-            report: Report::Succeed { result: bytes("1") },
+            report: Report::Succeed { result: bytes("1").into() },
         }]),
         FromWorker::ProbeAnswer { probe: 1 },
         FromWorker::RequestExtension(onward_core::message::ExtensionRequest {

@@ -44,7 +44,7 @@ fn refusals_noted(rig: &Rig, job: JobId) -> Vec<(AttemptFence, Verb, RefusalKind
 }
 
 fn other_success() -> Report {
-    Report::Succeed { result: bytes("\"other\"") }
+    Report::Succeed { result: bytes("\"other\"").into() }
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn key(term: u64, first: u64) -> BatchKey {
 
 /// Jobs with a payload of 100 bytes.
 fn submissions(count: usize) -> Vec<Stamped> {
-    let draft = Draft::of_kind("resize", vec![7; 100].into());
+    let draft = Draft::of_kind("resize", vec![7; 100]);
     let spec = draft::check(draft, &Limits::default(), &JobDefaults::default()).expect("a plain job");
     let spec = Arc::new(spec);
     let submitted = |n| {

@@ -90,7 +90,7 @@ impl World {
         }
         // Ended jobs go at once, so that the keys of their workflows are used again.
         for key in &changes.ended {
-            self.state.remove_archived(*key);
+            self.state.remove_archived(*key, &mut Vec::new());
         }
         self.changes = changes;
     }
@@ -148,7 +148,7 @@ impl World {
         let claim: Claim = self.state.claim_of(attempt);
         let cancelling = self.state.workflow(key).state == WorkflowState::Cancelling;
         let (ending, then) = match how {
-            How::Succeed => (Ending::Succeeded { result: Bytes::from([]) }, Then::Succeeded),
+            How::Succeed => (Ending::Succeeded { result: Bytes::from([]).into() }, Then::Succeeded),
             _ if cancelling => (Ending::Cancelled, Then::Cancelled),
             How::Requeue => (Ending::NeverArrived, Then::Ready),
             How::Backoff => (Ending::Released { delay: Some(STEP) }, Then::Delayed { until: self.now + STEP }),

@@ -5,8 +5,9 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ids::{Bytes, MAX_NAME_BYTES, Name};
+use crate::ids::{MAX_NAME_BYTES, Name};
 use crate::limits::{Limit, LimitMet, Limits};
+use crate::payload::Payload;
 use crate::time::Wall;
 
 use super::spec::{
@@ -48,15 +49,15 @@ pub struct WorkflowDraft {
     /// May be left out where the job has one workflow.
     pub name: Option<Arc<str>>,
     pub kind: Arc<str>,
-    pub payload: Bytes,
+    pub payload: Payload,
     pub content_type: Option<Arc<str>>,
     pub after: Vec<Arc<str>>,
 }
 
 impl Draft {
     /// The shortest useful job: one workflow of `kind`.
-    pub fn of_kind(kind: &str, payload: Bytes) -> Self {
-        let workflow = WorkflowDraft { kind: kind.into(), payload, ..WorkflowDraft::default() };
+    pub fn of_kind(kind: &str, payload: impl Into<Payload>) -> Self {
+        let workflow = WorkflowDraft { kind: kind.into(), payload: payload.into(), ..WorkflowDraft::default() };
         Self { workflows: vec![workflow], ..Self::default() }
     }
 }

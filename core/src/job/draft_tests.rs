@@ -9,7 +9,7 @@ fn refuse(draft: Draft) -> String {
 }
 
 fn one() -> Draft {
-    Draft::of_kind("resize", Bytes::from(*b"{}"))
+    Draft::of_kind("resize", *b"{}")
 }
 
 fn dag(edges: &[(&str, &[&str])]) -> Draft {
@@ -57,10 +57,7 @@ fn what_is_wrong_is_named_with_its_range() {
         (Draft { limits: vec![("db".into(), 0)], ..one() }, "`limits.max` is 0; it must be from 1 to 4294967295"),
         (Draft { limits: vec![("db".into(), 1), ("db".into(), 2)], ..one() }, "`limits` names the key `db` twice"),
         (Draft { tags: vec!["t".into(); 17], ..one() }, "`tags` is too much: at most 16 tags of one job"),
-        (
-            Draft::of_kind("k", Bytes::from(vec![0; (1 << 20) + 1])),
-            "`payload` is too much: at most 1048576 bytes of one payload",
-        ),
+        (Draft::of_kind("k", vec![0; (1 << 20) + 1]), "`payload` is too much: at most 1048576 bytes of one payload"),
         (
             dag(&[("a", &[]), ("a", &[])]),
             "`workflows.name` `a` is given to two workflows; names are unique within a job",

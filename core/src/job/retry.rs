@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::backoff::Backoff;
-use crate::ids::Bytes;
+use crate::payload::Payload;
 
 use super::spec::{OnStuck, Retry};
 
@@ -12,7 +12,7 @@ use super::spec::{OnStuck, Retry};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// Reported by the handler.
-    Succeeded { result: Bytes },
+    Succeeded { result: Payload },
     /// Reported by the handler.
     Failed { error: Arc<str>, retryable: bool, delay: Option<Duration> },
     /// Given back by the worker, as when it drains.
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn what_counts_as_an_attempt() {
         let table = [
-            (Ending::Succeeded { result: Bytes::from([]) }, false),
+            (Ending::Succeeded { result: Payload::default() }, false),
             (failed(true, None), true),
             (failed(false, None), true),
             (Ending::Stuck, true),
@@ -138,7 +138,7 @@ mod tests {
     fn what_follows_an_attempt() {
         let retry = Retry { max_attempts: 3, base: MINUTE, max: MINUTE };
         let full = |ending: &Ending, counted, on_stuck| next(ending, counted, &retry, on_stuck, u64::MAX);
-        let result = Ending::Succeeded { result: Bytes::from([]) };
+        let result = Ending::Succeeded { result: Payload::default() };
         let table = [
             (result, 1, OnStuck::Retry, Next::Succeed),
             (failed(true, None), 1, OnStuck::Retry, Next::Wait(MINUTE)),

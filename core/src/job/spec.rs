@@ -4,7 +4,8 @@ use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::ids::{Bytes, Name};
+use crate::ids::Name;
+use crate::payload::Payload;
 use crate::time::Wall;
 
 /// A checked submission. Millions of these lie in memory: what is the same in many is shared, what few have is boxed.
@@ -88,7 +89,7 @@ impl DerefMut for Workflows {
 pub struct WorkflowSpec {
     pub name: Name,
     pub kind: Name,
-    pub payload: Bytes,
+    pub payload: Payload,
     pub content_type: Option<Name>,
     /// Indexes of the workflows whose success this one waits for; sorted, without repeats, never itself.
     pub after: Arc<[u16]>,

@@ -7,8 +7,9 @@ use crate::effect::Effects;
 use crate::event::{Event, HandedOut, Via, WorkflowRef};
 use crate::fence::AttemptFence;
 use crate::health::Progress;
-use crate::ids::{Bytes, Claim, Name};
+use crate::ids::{Claim, Name};
 use crate::message::{Assignment, ToWorker};
+use crate::payload::Payload;
 use crate::state::{AttemptKey, NO_KEY, WorkflowKey};
 
 use super::Manager;
@@ -97,7 +98,7 @@ impl Manager {
         let job = self.state.job(workflow.job);
         let deadline = self.overall_deadline(workflow.job).unwrap_or(self.log_now());
         let spec = &job.spec.workflows[usize::from(workflow.index)];
-        let inputs = |index: &u16| -> (Name, Bytes) {
+        let inputs = |index: &u16| -> (Name, Payload) {
             let before = job.workflows.as_slice()[usize::from(*index)];
             let result = self.state.result(before).expect("a predecessor has succeeded").clone();
             (job.spec.workflows[usize::from(*index)].name.clone(), result)

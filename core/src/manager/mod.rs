@@ -59,6 +59,7 @@ use crate::ids::{JobId, RequestId, Seq, SessionId};
 use crate::input::{Call, Input};
 use crate::message::ToWorker;
 use crate::pages::Pages;
+use crate::payload::Digest;
 use crate::refusal::{Refusal, RefusalCounts};
 use crate::settings::Rules;
 use crate::state::{Changes, State, WorkflowKey};
@@ -104,6 +105,8 @@ pub struct Manager {
     /// Workflows that wait for an instant of the wall clock.
     wall_due: BTreeSet<(Wall, WorkflowKey)>,
     to_archive: Vec<JobId>,
+    /// Stored content that no job refers to any more, to be told at the end of this step.
+    unreferenced: Vec<Digest>,
     refusals: RefusalCounts,
     load: OverloadLevel,
     durable: Seq,
@@ -151,6 +154,7 @@ impl Manager {
             workflow_timers: Vec::new(),
             wall_due: BTreeSet::new(),
             to_archive: Vec::new(),
+            unreferenced: Vec::new(),
             refusals: RefusalCounts::default(),
             load: OverloadLevel::Normal,
             durable: Seq::default(),
@@ -186,6 +190,7 @@ impl Manager {
         self.answer_polls(effects);
         self.trim_dead_letters(effects);
         self.flush_archive(effects);
+        self.flush_unreferenced(effects);
         self.mark_unsynced();
         self.seat.promised = self.next_wakeup().map(|(at, _)| at);
     }
@@ -294,6 +299,14 @@ impl Manager {
     fn flush_archive(&mut self, fx: &mut Effects) {
         while let Some(job) = self.to_archive.pop() {
             self.push(Effect::Archive { job }, fx);
+        }
+    }
+
+    fn flush_unreferenced(&mut self, fx: &mut Effects) {
+        while let Some(digest) = self.unreferenced.pop() {
+            if self.state.stored_refs(&digest) == 0 {
+                self.push(Effect::Unreferenced { digest }, fx);
+            }
         }
     }
 

@@ -199,7 +199,10 @@ impl Manager {
             }
         }
         for key in changes.archived.drain(..) {
-            self.state.remove_archived(key);
+            self.state.remove_archived(key, &mut changes.unreferenced);
+        }
+        if !self.replaying {
+            self.unreferenced.append(&mut changes.unreferenced);
         }
     }
 

@@ -6,6 +6,7 @@ use crate::event::{Event, ExtensionDecided, HandedOut, JobSubmitted, Stamped, Th
 use crate::grant::Fraction;
 use crate::ids::{Claim, JobId, Seq, WorkerId};
 use crate::job::{Cause, Ending, Start, WorkflowState, transition};
+use crate::payload::{Digest, Payload};
 use crate::refusal::RefusalKind;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
@@ -26,6 +27,8 @@ pub struct Changes {
     pub archived: Vec<JobKey>,
     /// A job whose dead letter was dropped.
     pub released: Vec<JobKey>,
+    /// Stored content that no job refers to any more. It may have come back since.
+    pub unreferenced: Vec<Digest>,
 }
 
 /// A workflow whose state changed.
@@ -45,6 +48,7 @@ impl Changes {
         self.ended.clear();
         self.archived.clear();
         self.released.clear();
+        self.unreferenced.clear();
     }
 }
 
@@ -158,10 +162,25 @@ impl State {
     }
 
     /// The second half of archiving: indexes over the state have let go of the job.
-    pub fn remove_archived(&mut self, key: JobKey) {
+    pub fn remove_archived(&mut self, key: JobKey, unreferenced: &mut Vec<Digest>) {
         let job = self.jobs.remove(key);
+        let mut release = |payload: &Payload| {
+            if let Some(stored) = payload.as_stored()
+                && self.stored.release(&stored.digest)
+            {
+                unreferenced.push(stored.digest);
+            }
+        };
+        job.spec.workflows.iter().for_each(|workflow| release(&workflow.payload));
         for workflow in job.workflows.as_slice() {
-            self.workflows.remove(*workflow);
+            let workflow = self.workflows.remove(*workflow);
+            // A success is the last attempt of its workflow, so it is among those kept.
+            workflow
+                .past
+                .iter()
+                .flat_map(|past| past.attempts())
+                .filter_map(|ended| ended.result())
+                .for_each(&mut release);
         }
         let entry = self.job_ids.find_entry(hash_id(job.id), |known| *known == key);
         entry.expect("every job is in the index").remove();
@@ -201,10 +220,12 @@ impl State {
             _ => Members::Many((0..count).map(new_workflow).collect()),
         };
         let started_at = matches!(spec.start, Start::AtOnce).then_some(at);
+        // A copy of its own: it lies with the job, and shares what is large.
+        let mut own = (**spec).clone();
+        own.workflows.iter_mut().for_each(|workflow| self.stored.hold(&mut workflow.payload));
         let job = Job {
             id: submitted.id,
-            // A copy of its own: it lies with the job, and shares what is large.
-            spec: (**spec).clone(),
+            spec: own,
             created_at: at,
             started_at,
             ended_at: None,
@@ -309,7 +330,10 @@ impl State {
     }
 
     /// Takes the attempt out of the running ones and into the past of its workflow.
-    fn close_attempt(&mut self, at: Wall, attempt: AttemptKey, ending: Ending) -> (WorkflowKey, JobKey) {
+    fn close_attempt(&mut self, at: Wall, attempt: AttemptKey, mut ending: Ending) -> (WorkflowKey, JobKey) {
+        if let Ending::Succeeded { result } = &mut ending {
+            self.stored.hold(result);
+        }
         let ended = self.attempts.remove(attempt);
         let hash = hash_workflow(ended.claim.job, ended.claim.workflow);
         let entry = self.running.find_entry(hash, |known| *known == attempt);

@@ -74,6 +74,9 @@ impl State {
         idempotency.sort_by_key(|(key, _)| *key);
         let dead: Vec<_> = self.dead.iter().map(|(seq, job)| (seq, self.jobs[*job].id)).collect();
         writeln!(out, "unique {unique:?}\nidempotency {idempotency:?}\nexpiring {:?}", self.expiring)?;
+        let mut stored: Vec<_> = self.stored.iter().collect();
+        stored.sort_by_key(|(stored, _)| stored.digest);
+        writeln!(out, "stored {stored:?}")?;
         writeln!(out, "paused {:?}\nworkers {:?}\ndead {dead:?}", self.paused, self.workers)
     }
 }

@@ -7,6 +7,7 @@
 mod apply;
 mod dump;
 mod records;
+mod stored;
 
 use core::cell::Cell;
 use core::cmp::Ordering;
@@ -17,14 +18,17 @@ use hashbrown::{HashMap, HashTable};
 
 use crate::fence::Term;
 use crate::ids::{Claim, JobId, Name, Seq, WorkerId};
+use crate::job::JobState;
 use crate::job::fingerprint::Fingerprint;
 use crate::job::transition::job_state;
-use crate::job::{Ending, JobState};
 use crate::pages::Pages;
+use crate::payload::{Digest, Payload, Stored};
 use crate::time::Wall;
 
 pub use apply::{Changes, Moved};
 pub use records::*;
+
+use stored::StoredCounts;
 
 /// Keys into the pages. They are local to one process: the same job may lie elsewhere after a replay from a snapshot.
 pub type JobKey = u32;
@@ -55,6 +59,7 @@ pub struct State {
     /// Jobs with dead letters, in the order in which they died.
     dead: BTreeMap<Seq, JobKey>,
     open_jobs: usize,
+    stored: StoredCounts,
 }
 
 /// What an idempotency key stands for.
@@ -99,6 +104,7 @@ impl State {
             workers: BTreeMap::new(),
             dead: BTreeMap::new(),
             open_jobs: 0,
+            stored: StoredCounts::default(),
         }
     }
 
@@ -216,11 +222,8 @@ impl State {
     }
 
     /// The result of a workflow that succeeded.
-    pub fn result(&self, key: WorkflowKey) -> Option<&crate::ids::Bytes> {
-        match &self.workflows[key].past.as_ref()?.last()?.ending {
-            Ending::Succeeded { result } => Some(result),
-            _ => None,
-        }
+    pub fn result(&self, key: WorkflowKey) -> Option<&Payload> {
+        self.workflows[key].past.as_ref()?.last()?.result()
     }
 
     pub fn unique_holder(&self, key: &Name) -> Option<JobId> {
@@ -264,6 +267,16 @@ impl State {
     /// Jobs with dead letters, oldest first.
     pub fn dead_letters(&self) -> impl Iterator<Item = JobKey> + '_ {
         self.dead.values().copied()
+    }
+
+    /// How many payloads and results of the jobs held here lie in the store under this digest.
+    pub fn stored_refs(&self, digest: &Digest) -> u32 {
+        self.stored.refs(digest)
+    }
+
+    /// All content in the store that the jobs held here refer to, each once, in no order.
+    pub fn stored(&self) -> impl Iterator<Item = &Stored> {
+        self.stored.iter().map(|(stored, _)| stored)
     }
 
     pub fn dead_letter_count(&self) -> usize {

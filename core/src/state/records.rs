@@ -7,6 +7,7 @@ use crate::fence::{AttemptFence, GateEpoch};
 use crate::grant::{Denial, ExtensionReason, Fraction};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
 use crate::job::{Ending, JobSpec, WorkflowState};
+use crate::payload::Payload;
 use crate::refusal::RefusalKind;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
@@ -155,6 +156,16 @@ pub struct EndedAttempt {
     pub ending: Ending,
     /// Somebody spoke for it after its end; one entry per kind is in the ledger.
     pub refused: u32,
+}
+
+impl EndedAttempt {
+    /// Of a success.
+    pub fn result(&self) -> Option<&Payload> {
+        match &self.ending {
+            Ending::Succeeded { result } => Some(result),
+            _ => None,
+        }
+    }
 }
 
 /// A running attempt, as the log knows it.

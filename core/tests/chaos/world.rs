@@ -250,7 +250,7 @@ impl World {
                     self.pool.push(Input::Drained);
                 }
             }
-            Effect::Report(_) => {}
+            Effect::Unreferenced { .. } | Effect::Report(_) => {}
         }
     }
 
@@ -519,7 +519,7 @@ impl World {
 
     fn settlement(&mut self, claim: Claim) -> Settlement {
         let report = match self.below(10) {
-            0..=5 => Report::Succeed { result: Bytes::from([self.below(2) as u8]) },
+            0..=5 => Report::Succeed { result: [self.below(2) as u8].into() },
             6..=7 => Report::Fail { error: "no".into(), retryable: self.chance(60), delay: None },
             8 => Report::Fail { error: "later".into(), retryable: true, delay: Some(Duration::from_secs(5)) },
             _ => Report::Release { delay: self.chance(50).then_some(Duration::from_secs(2)) },
@@ -818,7 +818,7 @@ impl World {
                 continue;
             };
             for claim in std::mem::take(&mut self.workers[at].holding) {
-                let report = Report::Succeed { result: Bytes::from(*b"1") };
+                let report = Report::Succeed { result: (*b"1").into() };
                 let message = FromWorker::Settle(vec![Settlement { claim, report }]);
                 self.feed(Input::Session { session, message });
                 self.sync();

@@ -18,6 +18,7 @@ use onward_core::message::{
     Assignment, Beat, BeatAccepted, ExtensionAnswer, ExtensionRequest, FromWorker, Hello, Report, Settlement,
     Subscription, ToWorker,
 };
+use onward_core::payload::Digest;
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::{Mono, Now, Wall};
@@ -33,6 +34,7 @@ pub struct Rig {
     pub notices: Vec<Notice>,
     pub closed: Vec<SessionId>,
     pub to_archive: Vec<JobId>,
+    pub unreferenced: Vec<Digest>,
     /// Sessions that answer probes at once, as a live worker does.
     pub answering: BTreeSet<SessionId>,
     /// Off: events stay undurable and the seat unconfirmed until the test says otherwise.
@@ -94,6 +96,7 @@ impl Rig {
             notices: Vec::new(),
             closed: Vec::new(),
             to_archive: Vec::new(),
+            unreferenced: Vec::new(),
             answering: BTreeSet::new(),
             log_answers: true,
             now,
@@ -145,6 +148,7 @@ impl Rig {
                 assert!(self.replies.insert(request, answer).is_none(), "one answer per call");
             }
             Effect::Archive { job } => self.to_archive.push(job),
+            Effect::Unreferenced { digest } => self.unreferenced.push(digest),
             Effect::ConfirmSeat { question } => {
                 self.question = question;
                 if self.log_answers {
@@ -465,7 +469,7 @@ impl Rig {
 }
 
 pub fn success() -> Report {
-    Report::Succeed { result: bytes("\"ok\"") }
+    Report::Succeed { result: bytes("\"ok\"").into() }
 }
 
 pub fn failure() -> Report {

@@ -172,7 +172,9 @@ impl Stored for Arc<[u8]> {
         put_slice(self, out);
     }
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(from.slice()?.into())
+        let slice = from.slice()?;
+        // All that are empty share one.
+        Ok(if slice.is_empty() { Self::default() } else { slice.into() })
     }
 }
 

@@ -15,6 +15,7 @@ use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
 use onward_core::job::{Ending, JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
+use onward_core::payload::{self, Digest, Payload};
 use onward_core::refusal::RefusalKind;
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
@@ -114,6 +115,10 @@ choice! {
         25 JobsArchived { jobs };
         26 KeysExpired { keys };
         27 IncarnationReplaced { worker, old };
+    }
+    Payload {
+        1 Inline(bytes);
+        2 Stored(stored);
     }
     Via {
         1 Session;
@@ -258,6 +263,26 @@ impl Stored for JobId {
     }
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self::from_u128(u128::from_be_bytes(from.array()?)))
+    }
+}
+
+impl Stored for Digest {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self(from.array()?))
+    }
+}
+
+impl Stored for payload::Stored {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Self { digest, len } = self;
+        digest.put(out);
+        len.put(out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { digest: Stored::get(from)?, len: Stored::get(from)? })
     }
 }
 

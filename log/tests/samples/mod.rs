@@ -12,6 +12,7 @@ use onward_core::ids::{Claim, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
 use onward_core::job::{Ending, JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
+use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::RefusalKind;
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
@@ -99,11 +100,16 @@ impl Draw {
         WorkflowRef { job: self.job_id(), workflow: self.index() }
     }
 
+    fn payload(&mut self, at_most: u64) -> Payload {
+        let bytes = self.bytes(at_most);
+        if self.chance(3) { Payload::stored(Digest::of(&bytes), self.number() as u32) } else { bytes.into() }
+    }
+
     fn spec(&mut self) -> JobSpec {
         let workflow = |draw: &mut Self| WorkflowSpec {
             name: draw.name(),
             kind: draw.name(),
-            payload: draw.bytes(300).into(),
+            payload: draw.payload(300),
             content_type: draw.maybe(Self::name),
             after: draw.list(3, Self::index).into(),
         };
@@ -143,7 +149,7 @@ impl Draw {
 
     fn ending(&mut self) -> Ending {
         match self.below(10) {
-            0 => Ending::Succeeded { result: self.bytes(200).into() },
+            0 => Ending::Succeeded { result: self.payload(200) },
             1 => {
                 let error: Arc<str> = self.text().into();
                 Ending::Failed { error, retryable: self.chance(2), delay: self.maybe(Self::span) }

@@ -1,0 +1,57 @@
+//! How often the jobs held here refer to content in the store.
+
+use core::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashTable;
+
+use crate::payload::{Digest, Payload, Stored};
+
+#[derive(Debug, Default)]
+pub(super) struct StoredCounts {
+    table: HashTable<(Arc<Stored>, u32)>,
+}
+
+impl StoredCounts {
+    /// One reference more. Payloads with the same content share one record of it.
+    pub(super) fn hold(&mut self, payload: &mut Payload) {
+        let Payload::Stored(stored) = payload else { return };
+        let found = self.table.find_mut(hash(&stored.digest), |(known, _)| known.digest == stored.digest);
+        match found {
+            Some((known, refs)) => {
+                *refs += 1;
+                stored.clone_from(known);
+            }
+            None => {
+                self.table.insert_unique(hash(&stored.digest), (stored.clone(), 1), |(known, _)| hash(&known.digest));
+            }
+        }
+    }
+
+    /// One reference less. Whether it was the last.
+    pub(super) fn release(&mut self, digest: &Digest) -> bool {
+        let found = self.table.find_entry(hash(digest), |(known, _)| known.digest == *digest);
+        let mut entry = found.expect("what is released was held");
+        let (_, refs) = entry.get_mut();
+        *refs -= 1;
+        let last = *refs == 0;
+        if last {
+            entry.remove();
+        }
+        last
+    }
+
+    pub(super) fn refs(&self, digest: &Digest) -> u32 {
+        self.table.find(hash(digest), |(known, _)| known.digest == *digest).map_or(0, |(_, refs)| *refs)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Stored, u32)> {
+        self.table.iter().map(|(stored, refs)| (&**stored, *refs))
+    }
+}
+
+/// A digest is as good as random, but a client may have chosen the content.
+fn hash(digest: &Digest) -> u64 {
+    FixedState::default().hash_one(digest)
+}
