@@ -29,6 +29,7 @@
 //! turns a batch into a row; `head` decides whether it may be appended, the same for every engine; [`memory`] and
 //! [`redb`] keep the row. The trait is synchronous: a node gives its log a thread of its own.
 
+pub mod archive;
 mod blob;
 pub mod codec;
 mod error;
@@ -42,6 +43,7 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
+pub use archive::{Archive, ArchivedJob};
 pub use blob::{Blob, BlobReader, Digest, OwnedBlob};
 pub use error::{Changed, Error};
 pub use group::{Group, GroupCommit};
