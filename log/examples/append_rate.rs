@@ -74,7 +74,7 @@ fn append_rate(folder: &Path, events: &[Stamped]) -> Result<f64, Box<dyn Error>>
     let mut next = 1;
     let began = Instant::now();
     while began.elapsed() < RUN {
-        log.append(key(term, next), events)?;
+        log.append(key(term, next), events, &[])?;
         next += events.len() as u64;
     }
     Ok((next - 1) as f64 / events.len() as f64 / began.elapsed().as_secs_f64())

@@ -23,11 +23,20 @@ pub enum Error {
     Locked { folder: String },
     #[error("written in format {found}, and this program knows {known}; use a newer program. Nothing was changed")]
     NewerFormat { found: u8, known: u8 },
-    #[error("the log is damaged: {what}; restore it from a copy. Nothing was changed")]
+    #[error("the store is damaged: {what}; restore it from a backup. Nothing was changed")]
     Corrupt { what: String },
     /// Load the snapshot and read from the event after it.
     #[error("events before {first:?} were truncated; begin with the snapshot that covers them. Nothing was changed")]
     Truncated { first: Seq },
+    #[error("{path} is there already; give a name that is free. Nothing was changed")]
+    Exists { path: String },
+    #[error("{path} is not a backup: {found}. Nothing was changed")]
+    NotABackup { path: String, found: String },
+    #[error("{folder} holds data already ({found}); restore into an empty folder. Nothing was changed")]
+    Occupied { folder: String, found: &'static str },
+    /// What lies there is not to be believed: parts of a backup at most.
+    #[error("a restore into {folder} did not finish; restore again, or use another folder. Nothing was changed")]
+    HalfRestored { folder: String },
 }
 
 /// Whether the log may have changed by the call that failed.
@@ -49,7 +58,11 @@ impl Error {
             | Self::Locked { .. }
             | Self::NewerFormat { .. }
             | Self::Corrupt { .. }
-            | Self::Truncated { .. } => Changed::No,
+            | Self::Truncated { .. }
+            | Self::Exists { .. }
+            | Self::NotABackup { .. }
+            | Self::Occupied { .. }
+            | Self::HalfRestored { .. } => Changed::No,
         }
     }
 }
@@ -82,6 +95,10 @@ mod tests {
             Error::NewerFormat { found: 2, known: 1 },
             Error::Corrupt { what: text() },
             Error::Truncated { first: seq },
+            Error::Exists { path: text() },
+            Error::NotABackup { path: text(), found: text() },
+            Error::Occupied { folder: text(), found: "x" },
+            Error::HalfRestored { folder: text() },
         ] {
             let says_no = error.to_string().contains("Nothing was ");
             assert_eq!(says_no, error.changed() == Changed::No, "{error}");

@@ -18,83 +18,137 @@ use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::{BatchId, BatchKey};
+use crate::{BatchId, BatchKey, Blob, OwnedBlob};
 
 #[derive(Debug)]
 pub struct GroupCommit {
     term: Term,
     max_events: usize,
-    waiting: Vec<Stamped>,
-    /// How many events each push brought, oldest first.
-    pushes: VecDeque<usize>,
-    under_way: Vec<Stamped>,
+    max_blob_bytes: usize,
+    waiting: Load,
+    /// What each push brought, oldest first.
+    pushes: VecDeque<Push>,
+    under_way: Load,
     /// Where the batch under way begins, or the next one if there is none.
     first: Seq,
 }
 
+/// What to append: see [`Log::append`](crate::Log::append).
+#[derive(Clone, PartialEq, Debug)]
+pub struct Group<'a> {
+    pub key: BatchKey,
+    pub events: &'a [Stamped],
+    pub blobs: Vec<Blob<'a>>,
+}
+
+#[derive(Debug, Default)]
+struct Load {
+    events: Vec<Stamped>,
+    blobs: Vec<OwnedBlob>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Push {
+    events: usize,
+    blobs: usize,
+    blob_bytes: usize,
+}
+
 impl GroupCommit {
-    /// For one term, beginning after `last`. A batch takes pushes until it has `max_events`; one push alone may be larger.
-    pub fn new(term: Term, last: Seq, max_events: usize) -> Self {
+    /// For one term, beginning after `last`. A batch takes pushes until it has `max_events`, or `max_blob_bytes` of
+    /// blobs; one push alone may be larger.
+    pub fn new(term: Term, last: Seq, max_events: usize, max_blob_bytes: usize) -> Self {
         Self {
             term,
             max_events,
-            waiting: Vec::new(),
+            max_blob_bytes,
+            waiting: Load::default(),
             pushes: VecDeque::new(),
-            under_way: Vec::new(),
+            under_way: Load::default(),
             first: Seq(last.0 + 1),
         }
     }
 
-    /// Takes what one step decided, and leaves the buffer empty. Gives the sequence number of its last event.
-    pub fn push(&mut self, events: &mut Vec<Stamped>) -> Seq {
+    /// Takes what one step decided, with the blobs that it names, and leaves the buffers empty. Gives the sequence
+    /// number of its last event.
+    ///
+    /// # Panics
+    /// Blobs without an event that names them have no place in the log; bringing some is a bug.
+    pub fn push(&mut self, events: &mut Vec<Stamped>, blobs: &mut Vec<OwnedBlob>) -> Seq {
+        assert!(blobs.is_empty() || !events.is_empty(), "a blob comes with the event that names it");
         if !events.is_empty() {
-            self.pushes.push_back(events.len());
-            self.waiting.append(events);
+            let blob_bytes = blobs.iter().map(|blob| blob.bytes.len()).sum();
+            self.pushes.push_back(Push { events: events.len(), blobs: blobs.len(), blob_bytes });
+            self.waiting.events.append(events);
+            self.waiting.blobs.append(blobs);
         }
-        Seq(self.first.0 + (self.under_way.len() + self.waiting.len()) as u64 - 1)
+        Seq(self.first.0 + (self.under_way.events.len() + self.waiting.events.len()) as u64 - 1)
     }
 
     /// The batch to append now; `None` while one is under way, or if nothing waits.
-    pub fn begin(&mut self) -> Option<(BatchKey, &[Stamped])> {
-        if self.is_under_way() || self.waiting.is_empty() {
+    pub fn begin(&mut self) -> Option<Group<'_>> {
+        if self.is_under_way() || self.waiting.events.is_empty() {
             return None;
         }
-        let mut count = 0;
-        while let Some(&push) = self.pushes.front()
-            && (count == 0 || count + push <= self.max_events)
-        {
-            count += push;
+        let mut taken = Push { events: 0, blobs: 0, blob_bytes: 0 };
+        while let Some(&push) = self.pushes.front() {
+            let sum = taken.and(push);
+            if taken.events > 0 && (sum.events > self.max_events || sum.blob_bytes > self.max_blob_bytes) {
+                break;
+            }
+            taken = sum;
             self.pushes.pop_front();
         }
-        if count == self.waiting.len() {
+        if self.pushes.is_empty() {
             core::mem::swap(&mut self.waiting, &mut self.under_way);
         } else {
-            self.under_way.extend(self.waiting.drain(..count));
+            self.under_way.events.extend(self.waiting.events.drain(..taken.events));
+            self.under_way.blobs.extend(self.waiting.blobs.drain(..taken.blobs));
         }
         self.again()
     }
 
     /// The batch under way once more, for an append whose answer was lost.
-    pub fn again(&self) -> Option<(BatchKey, &[Stamped])> {
+    pub fn again(&self) -> Option<Group<'_>> {
+        if !self.is_under_way() {
+            return None;
+        }
         // Within a term a sequence number is used for one batch only, so it names the batch too.
         let key = BatchKey { term: self.term, id: BatchId(self.first.0), first: self.first };
-        self.is_under_way().then_some((key, &self.under_way[..]))
+        let blobs = self.under_way.blobs.iter().map(OwnedBlob::as_blob).collect();
+        Some(Group { key, events: &self.under_way.events, blobs })
     }
 
     /// The batch under way is durable. Gives the sequence number up to which everything is.
     pub fn done(&mut self) -> Seq {
-        self.first = Seq(self.first.0 + self.under_way.len() as u64);
-        self.under_way.clear();
+        self.first = Seq(self.first.0 + self.under_way.events.len() as u64);
+        self.under_way.events.clear();
+        self.under_way.blobs.clear();
         Seq(self.first.0 - 1)
     }
 
     pub fn is_under_way(&self) -> bool {
-        !self.under_way.is_empty()
+        !self.under_way.events.is_empty()
     }
 
     /// Events that wait for the batch under way to end.
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.events.len()
+    }
+
+    /// Bytes of blobs that wait with them: memory that whoever takes in payloads must bound.
+    pub fn waiting_blob_bytes(&self) -> usize {
+        self.pushes.iter().map(|push| push.blob_bytes).sum()
+    }
+}
+
+impl Push {
+    const fn and(self, other: Self) -> Self {
+        Self {
+            events: self.events + other.events,
+            blobs: self.blobs + other.blobs,
+            blob_bytes: self.blob_bytes + other.blob_bytes,
+        }
     }
 }
 
@@ -111,14 +165,14 @@ mod tests {
     }
 
     fn begun(group: &mut GroupCommit) -> Option<(Seq, Vec<Stamped>)> {
-        group.begin().map(|(key, events)| (key.first, events.to_vec()))
+        group.begin().map(|group| (group.key.first, group.events.to_vec()))
     }
 
     #[test]
     fn a_lone_push_goes_at_once() {
-        let mut group = GroupCommit::new(Term::new(3), Seq(10), 100);
+        let mut group = GroupCommit::new(Term::new(3), Seq(10), 100, 1000);
         assert_eq!(begun(&mut group), None, "nothing waits");
-        assert_eq!(group.push(&mut events(0..2)), Seq(12));
+        assert_eq!(group.push(&mut events(0..2), &mut Vec::new()), Seq(12));
         assert_eq!(begun(&mut group), Some((Seq(11), events(0..2))));
         assert_eq!(group.done(), Seq(12));
         assert_eq!(begun(&mut group), None);
@@ -126,14 +180,14 @@ mod tests {
 
     #[test]
     fn what_comes_during_a_commit_goes_together_in_the_next() {
-        let mut group = GroupCommit::new(Term::new(1), Seq(0), 100);
+        let mut group = GroupCommit::new(Term::new(1), Seq(0), 100, 1000);
         let mut buffer = events(0..1);
-        group.push(&mut buffer);
+        group.push(&mut buffer, &mut Vec::new());
         assert!(buffer.is_empty(), "the buffer is free again");
         begun(&mut group).unwrap();
-        assert_eq!(group.push(&mut events(1..3)), Seq(3));
-        assert_eq!(group.push(&mut events(3..4)), Seq(4));
-        assert_eq!(group.push(&mut Vec::new()), Seq(4), "nothing new waits for what came before");
+        assert_eq!(group.push(&mut events(1..3), &mut Vec::new()), Seq(3));
+        assert_eq!(group.push(&mut events(3..4), &mut Vec::new()), Seq(4));
+        assert_eq!(group.push(&mut Vec::new(), &mut Vec::new()), Seq(4), "nothing new waits for what came before");
         assert_eq!(begun(&mut group), None, "one at a time");
         assert_eq!(group.waiting(), 3);
         assert_eq!(group.done(), Seq(1));
@@ -143,9 +197,9 @@ mod tests {
 
     #[test]
     fn a_batch_has_a_bound_and_never_parts_what_was_decided_together() {
-        let mut group = GroupCommit::new(Term::new(1), Seq(0), 4);
+        let mut group = GroupCommit::new(Term::new(1), Seq(0), 4, 1000);
         for range in [0..3, 3..4, 4..6, 6..16, 16..17] {
-            group.push(&mut events(range));
+            group.push(&mut events(range), &mut Vec::new());
         }
         for (first, range) in [(1, 0..4), (5, 4..6), (7, 6..16), (17, 16..17)] {
             let count = range.end;
@@ -157,15 +211,43 @@ mod tests {
 
     #[test]
     fn in_doubt_the_same_batch_comes_again_under_the_same_key() {
-        let mut group = GroupCommit::new(Term::new(7), Seq(5), 100);
+        let mut group = GroupCommit::new(Term::new(7), Seq(5), 100, 1000);
         assert_eq!(group.again(), None);
-        group.push(&mut events(0..2));
-        let (key, batch) = group.begin().map(|(key, events)| (key, events.to_vec())).unwrap();
+        group.push(&mut events(0..2), &mut Vec::new());
+        let (key, batch) = group.begin().map(|group| (group.key, group.events.to_vec())).unwrap();
         assert_eq!((key.term, key.first), (Term::new(7), Seq(6)));
-        group.push(&mut events(2..3));
-        assert_eq!(group.again(), Some((key, &batch[..])));
+        group.push(&mut events(2..3), &mut Vec::new());
+        assert_eq!(group.again(), Some(Group { key, events: &batch[..], blobs: Vec::new() }));
         group.done();
         assert_eq!(group.again(), None);
-        assert_ne!(group.begin().unwrap().0.id, key.id);
+        assert_ne!(group.begin().unwrap().key.id, key.id);
+    }
+
+    fn blob(name: u8, bytes: usize) -> OwnedBlob {
+        OwnedBlob { digest: [name; 32], bytes: vec![name; bytes].into() }
+    }
+
+    fn digests(group: Option<Group<'_>>) -> (usize, Vec<u8>) {
+        let group = group.unwrap();
+        (group.events.len(), group.blobs.iter().map(|blob| blob.digest[0]).collect())
+    }
+
+    #[test]
+    fn blobs_go_with_the_events_that_name_them_and_bound_a_batch_too() {
+        let mut group = GroupCommit::new(Term::new(1), Seq(0), 100, 1000);
+        for (name, bytes) in [(1, 600), (2, 400), (3, 1), (4, 5000), (5, 0)] {
+            let mut blobs = vec![blob(name, bytes)];
+            group.push(&mut events(0..2), &mut blobs);
+            assert!(blobs.is_empty(), "the buffer is free again");
+        }
+        group.push(&mut events(0..1), &mut Vec::new());
+        assert_eq!(group.waiting_blob_bytes(), 6001);
+        for (count, expected) in [(4, vec![1, 2]), (2, vec![3]), (2, vec![4]), (3, vec![5])] {
+            assert_eq!(digests(group.begin()), (count, expected.clone()));
+            assert_eq!(digests(group.again()), (count, expected), "in doubt, the same blobs come again");
+            group.done();
+        }
+        assert_eq!(group.waiting_blob_bytes(), 0);
+        assert_eq!(group.begin(), None);
     }
 }

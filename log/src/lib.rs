@@ -11,6 +11,10 @@
 //!   a power loss.
 //! - **Asking again.** An append whose answer was lost ([`Error::Unknown`]) is repeated with the same sequence number
 //!   and the same [`BatchId`] until there is an answer. It is stored once, however often it is asked for.
+//! - **Blobs.** Payloads and results that are too large for the fold are stored beside the batch that names them, by the
+//!   SHA-256 of their content, and durable with it: a batch that is there has its blobs. They are read one by one
+//!   ([`Log::blob`]), from other threads too and while a commit is under way ([`BlobReader`]), and stay until they are
+//!   dropped ([`Log::drop_blobs`]); truncation does not touch them.
 //! - **Reading.** [`Log::read`] gives events from a sequence number on, in order and without a gap.
 //! - **Snapshots.** Opaque chunks, tagged with the sequence number that they cover. A snapshot counts only once it is
 //!   finished; until then, and in a crash at any point, the one before it stays the newest. [`Log::truncate`] removes
@@ -25,6 +29,8 @@
 //! turns a batch into a row; `head` decides whether it may be appended, the same for every engine; [`memory`] and
 //! [`redb`] keep the row. The trait is synchronous: a node gives its log a thread of its own.
 
+pub mod archive;
+mod blob;
 pub mod codec;
 mod error;
 pub mod group;
@@ -37,8 +43,10 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
+pub use archive::{Archive, ArchivedJob};
+pub use blob::{Blob, BlobReader, Digest, OwnedBlob};
 pub use error::{Changed, Error};
-pub use group::GroupCommit;
+pub use group::{Group, GroupCommit};
 pub use head::BatchKey;
 pub use memory::MemoryLog;
 pub use redb::RedbLog;
@@ -85,15 +93,29 @@ pub trait Log: Send {
     /// Begins a new term. After [`Error::Unknown`] call it again: a term may go unused, and no harm is done.
     fn take_seat(&mut self) -> Result<Tail, Error>;
 
-    /// Appends `events` as one row, beginning at `key.first`.
+    /// Appends `events` as one row, beginning at `key.first`, and stores `blobs` with them: all or nothing. A blob that
+    /// is there already is left as it is. Asked again, the same blobs are given again.
     ///
     /// # Panics
     /// An empty batch has no sequence number; asking to store one is a bug.
-    fn append(&mut self, key: BatchKey, events: &[Stamped]) -> Result<(), Error>;
+    fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error>;
 
     /// Events from `from` on: whole rows (but for the first, which begins at `from`) until there are at least
     /// `max_events`. Empty at the end of the log.
     fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error>;
+
+    /// The content of a blob; `None` if it was never stored, or was dropped.
+    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;
+
+    /// For other threads, and for as long as they like.
+    fn blob_reader(&self) -> BlobReader;
+
+    /// Up to `max` digests of blobs that are stored, in order, beginning after `after`. A manager that has read its
+    /// log drops those that nothing names.
+    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error>;
+
+    /// Drops blobs that nothing names any more. What is not there needs no dropping.
+    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error>;
 
     /// Stores one chunk of a snapshot that will cover everything up to `covers`. Chunks come in order from 0; the
     /// newest may be sent again; chunk 0 gives up whatever other snapshot was unfinished.

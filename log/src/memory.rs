@@ -14,7 +14,7 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
 use crate::head::{Admitted, Head, trimmed};
-use crate::{Batch, BatchKey, Error, Log, Snapshot, Tail, codec};
+use crate::{Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, Snapshot, Tail, codec};
 
 /// A handle. Its clones are further handles on the same log, each with the same rights.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +40,7 @@ struct Store {
     head: Head,
     rows: BTreeMap<Seq, Vec<u8>>,
     chunks: BTreeMap<(Seq, u32), Vec<u8>>,
+    blobs: BTreeMap<Digest, Vec<u8>>,
     faults: VecDeque<Fault>,
     delay: Duration,
 }
@@ -75,7 +76,7 @@ impl Log for MemoryLog {
         Ok(head.tail)
     }
 
-    fn append(&mut self, key: BatchKey, events: &[Stamped]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error> {
         assert!(!events.is_empty(), "a batch without events has no place in the log");
         let mut store = self.store();
         let fault = store.faults.pop_front();
@@ -90,6 +91,9 @@ impl Log for MemoryLog {
             let mut row = Vec::new();
             codec::encode(key, events, &mut row);
             store.rows.insert(key.first, row);
+            for blob in blobs {
+                store.blobs.entry(blob.digest).or_insert_with(|| blob.bytes.to_vec());
+            }
             store.head.appended(key, events);
         }
         if fault == Some(Fault::AnswerLost) { Err(Error::Unknown { cause: "injected".to_owned() }) } else { Ok(()) }
@@ -116,6 +120,35 @@ impl Log for MemoryLog {
             }
         }
         Ok(batches)
+    }
+
+    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.store().blobs.get(digest).cloned())
+    }
+
+    fn blob_reader(&self) -> BlobReader {
+        let log = self.clone();
+        BlobReader::new(move |digest| Ok(log.store().blobs.get(digest).cloned()))
+    }
+
+    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        Ok(self
+            .store()
+            .blobs
+            .range::<Digest, _>((from, Bound::Unbounded))
+            .take(max)
+            .map(|(digest, _)| *digest)
+            .collect())
+    }
+
+    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+        let store = &mut *self.store();
+        store.head.holds_seat(term)?;
+        for digest in digests {
+            store.blobs.remove(digest);
+        }
+        Ok(())
     }
 
     fn put_chunk(&mut self, term: Term, covers: Seq, index: u32, chunk: &[u8]) -> Result<(), Error> {

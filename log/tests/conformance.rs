@@ -8,7 +8,7 @@ use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Batch, BatchId, BatchKey, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
+use onward_log::{Batch, BatchId, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
 
 use samples::Draw;
 
@@ -88,6 +88,13 @@ conformance! {
     truncation_removes_what_the_snapshot_covers
     truncation_in_the_middle_of_a_batch_keeps_it
     a_truncated_log_goes_on_after_a_restart
+    blobs_of_every_size_come_with_their_batch
+    a_refused_batch_leaves_no_blob
+    a_blob_that_is_there_is_put_again_without_harm
+    blobs_are_listed_in_order_from_anywhere
+    only_the_seat_drops_blobs
+    truncation_keeps_blobs
+    a_reader_of_blobs_can_be_sent_to_other_threads
 }
 
 fn key(term: Term, first: u64) -> BatchKey {
@@ -109,7 +116,7 @@ fn filled(log: &mut impl Log, sizes: &[usize]) -> Term {
     let term = log.take_seat().unwrap().term;
     let mut next = log.tail().unwrap().last.0 + 1;
     for &size in sizes {
-        log.append(key(term, next), &events(next, size)).unwrap();
+        log.append(key(term, next), &events(next, size), &[]).unwrap();
         next += size as u64;
     }
     term
@@ -146,12 +153,12 @@ fn an_old_term_appends_no_more_from_any_handle<B: Bed>() {
     let second = new.take_seat().unwrap().term;
     let stale = Err(Error::StaleTerm { given: first, current: second });
     for log in [&mut old, &mut new] {
-        assert_eq!(log.append(key(first, 3), &events(3, 1)), stale);
-        assert_eq!(log.append(key(first, 9), &events(3, 1)), stale, "the term is looked at first");
+        assert_eq!(log.append(key(first, 3), &events(3, 1), &[]), stale);
+        assert_eq!(log.append(key(first, 9), &events(3, 1), &[]), stale, "the term is looked at first");
     }
     assert_eq!(old.tail().unwrap().last, Seq(2), "nothing was stored");
     // The fence is the term's, not the handle's.
-    old.append(key(second, 3), &events(3, 1)).unwrap();
+    old.append(key(second, 3), &events(3, 1), &[]).unwrap();
     assert_eq!(all(&mut new), [batch(first, 1, &events(1, 2)), batch(second, 3, &events(3, 1))]);
 }
 
@@ -159,11 +166,11 @@ fn a_term_that_was_never_given_out_is_refused<B: Bed>() {
     let mut log = B::new().handle();
     for never in [0, 1] {
         let (given, current) = (Term::new(never), Term::default());
-        assert_eq!(log.append(key(given, 1), &events(1, 1)), Err(Error::StaleTerm { given, current }));
+        assert_eq!(log.append(key(given, 1), &events(1, 1), &[]), Err(Error::StaleTerm { given, current }));
     }
     let current = log.take_seat().unwrap().term;
     let given = Term::new(2);
-    assert_eq!(log.append(key(given, 1), &events(1, 1)), Err(Error::StaleTerm { given, current }));
+    assert_eq!(log.append(key(given, 1), &events(1, 1), &[]), Err(Error::StaleTerm { given, current }));
     assert_eq!(all(&mut log), []);
 }
 
@@ -173,25 +180,25 @@ fn gaps_and_overlaps_are_refused<B: Bed>() {
     for wrong in [0, 1, 2, 3, 5, u64::MAX] {
         let key = BatchKey { term, id: BatchId(77), first: Seq(wrong) };
         let refused = Err(Error::WrongSequence { given: Seq(wrong), expected: Seq(4) });
-        assert_eq!(log.append(key, &events(9, 2)), refused);
+        assert_eq!(log.append(key, &events(9, 2), &[]), refused);
     }
     assert_eq!(all(&mut log), [batch(term, 1, &events(1, 3))]);
-    log.append(key(term, 4), &events(4, 1)).unwrap();
+    log.append(key(term, 4), &events(4, 1), &[]).unwrap();
 }
 
 fn a_batch_that_is_tried_again_is_stored_once<B: Bed>() {
     let bed = B::new();
     let mut log = bed.handle();
     let term = filled(&mut log, &[1, 3]);
-    log.append(key(term, 2), &events(2, 3)).unwrap();
+    log.append(key(term, 2), &events(2, 3), &[]).unwrap();
     assert_eq!(log.tail().unwrap().last, Seq(4));
     drop(log);
     let mut log = bed.restart().handle();
-    log.append(key(term, 2), &events(2, 3)).unwrap();
+    log.append(key(term, 2), &events(2, 3), &[]).unwrap();
     assert_eq!(all(&mut log), [batch(term, 1, &events(1, 1)), batch(term, 2, &events(2, 3))]);
     // Another batch at the same place is not a retry.
     let other = BatchKey { id: BatchId(99), ..key(term, 2) };
-    assert!(matches!(log.append(other, &events(5, 3)), Err(Error::WrongSequence { .. })));
+    assert!(matches!(log.append(other, &events(5, 3), &[]), Err(Error::WrongSequence { .. })));
 }
 
 fn a_retry_under_a_stale_term_is_refused_though_it_was_stored<B: Bed>() {
@@ -199,7 +206,7 @@ fn a_retry_under_a_stale_term_is_refused_though_it_was_stored<B: Bed>() {
     let mut log = bed.handle();
     let old = filled(&mut log, &[1]);
     bed.handle().take_seat().unwrap();
-    assert!(matches!(log.append(key(old, 1), &events(1, 1)), Err(Error::StaleTerm { .. })));
+    assert!(matches!(log.append(key(old, 1), &events(1, 1), &[]), Err(Error::StaleTerm { .. })));
 }
 
 fn reading_begins_where_it_is_asked_to<B: Bed>() {
@@ -248,7 +255,7 @@ fn log_time_is_the_newest_stamp<B: Bed>() {
     let term = log.take_seat().unwrap().term;
     let mut stamped = events(1, 2);
     (stamped[0].at, stamped[1].at) = (Wall::from_ms(500), Wall::from_ms(400));
-    log.append(key(term, 1), &stamped).unwrap();
+    log.append(key(term, 1), &stamped, &[]).unwrap();
     assert_eq!(log.tail().unwrap().newest, Wall::from_ms(500));
     drop(log);
     assert_eq!(bed.restart().handle().tail().unwrap().newest, Wall::from_ms(500));
@@ -382,4 +389,125 @@ fn a_truncated_log_goes_on_after_a_restart<B: Bed>() {
     assert_eq!(log.read(Seq(8), 9).unwrap(), [], "all that is needed is in the snapshot");
     filled(&mut log, &[1]);
     assert_eq!(log.read(Seq(8), 9).unwrap().len(), 1);
+}
+
+fn digest(name: u8) -> Digest {
+    [name; 32]
+}
+
+fn content(name: u8, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at as u8).wrapping_mul(31) ^ name).collect()
+}
+
+/// Appends one event that brings these blobs.
+fn with_blobs(log: &mut impl Log, term: Term, blobs: &[(u8, usize)]) -> Result<(), Error> {
+    let next = log.tail().unwrap().last.0 + 1;
+    let contents: Vec<_> = blobs.iter().map(|&(name, length)| (digest(name), content(name, length))).collect();
+    let blobs: Vec<_> = contents.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect();
+    log.append(key(term, next), &events(next, 1), &blobs)
+}
+
+fn blobs_of_every_size_come_with_their_batch<B: Bed>() {
+    let bed = B::new();
+    let mut log = bed.handle();
+    let term = filled(&mut log, &[2]);
+    let sizes = [0, 1, 4000, 4096, 5000, 65_440, 65_536, 100_000, 1 << 20, (1 << 20) + 1];
+    let blobs: Vec<_> = (1..).zip(sizes).collect();
+    with_blobs(&mut log, term, &blobs[..4]).unwrap();
+    with_blobs(&mut log, term, &blobs[4..]).unwrap();
+    drop(log);
+    let bed = bed.restart();
+    let mut log = bed.handle();
+    let reader = log.blob_reader();
+    for (name, length) in blobs {
+        assert_eq!(log.blob(&digest(name)).unwrap(), Some(content(name, length)), "{length} bytes");
+        assert_eq!(reader.blob(&digest(name)).unwrap(), Some(content(name, length)), "{length} bytes");
+    }
+    assert_eq!((log.blob(&digest(99)).unwrap(), reader.blob(&digest(99)).unwrap()), (None, None));
+}
+
+fn a_refused_batch_leaves_no_blob<B: Bed>() {
+    let mut log = B::new().handle();
+    let term = filled(&mut log, &[2]);
+    let bytes = content(1, 9000);
+    let blob = Blob { digest: digest(1), bytes: &bytes };
+    assert!(log.append(key(term, 9), &events(9, 1), &[blob]).is_err());
+    assert!(log.append(key(Term::new(9), 3), &events(3, 1), &[blob]).is_err());
+    assert_eq!((log.blob(&digest(1)).unwrap(), log.blobs(None, 9).unwrap()), (None, Vec::new()));
+}
+
+fn a_blob_that_is_there_is_put_again_without_harm<B: Bed>() {
+    let mut log = B::new().handle();
+    let term = filled(&mut log, &[1]);
+    for _ in 0..2 {
+        with_blobs(&mut log, term, &[(1, 9000), (2, 10), (1, 9000)]).unwrap();
+    }
+    // The newest batch once more, as by a leader in doubt.
+    let bytes = content(3, 5000);
+    for _ in 0..2 {
+        log.append(key(term, 4), &events(4, 1), &[Blob { digest: digest(3), bytes: &bytes }]).unwrap();
+    }
+    assert_eq!(log.tail().unwrap().last, Seq(4));
+    assert_eq!(log.blobs(None, 9).unwrap(), [digest(1), digest(2), digest(3)]);
+    for (name, length) in [(1, 9000), (2, 10), (3, 5000)] {
+        assert_eq!(log.blob(&digest(name)).unwrap(), Some(content(name, length)));
+    }
+}
+
+fn blobs_are_listed_in_order_from_anywhere<B: Bed>() {
+    let mut log = B::new().handle();
+    let term = filled(&mut log, &[1]);
+    assert_eq!(log.blobs(None, 9).unwrap(), Vec::<Digest>::new());
+    with_blobs(&mut log, term, &[(7, 70_000), (3, 1), (5, 200_000), (1, 4096)]).unwrap();
+    let listed = |names: &[u8]| names.iter().copied().map(digest).collect::<Vec<_>>();
+    assert_eq!(log.blobs(None, 9).unwrap(), listed(&[1, 3, 5, 7]));
+    assert_eq!(log.blobs(None, 2).unwrap(), listed(&[1, 3]));
+    assert_eq!(log.blobs(Some(&digest(3)), 9).unwrap(), listed(&[5, 7]));
+    assert_eq!(log.blobs(Some(&digest(4)), 1).unwrap(), listed(&[5]), "after one that is not there");
+    assert_eq!(log.blobs(Some(&digest(7)), 9).unwrap(), listed(&[]));
+}
+
+fn only_the_seat_drops_blobs<B: Bed>() {
+    let bed = B::new();
+    let mut log = bed.handle();
+    let old = filled(&mut log, &[1]);
+    with_blobs(&mut log, old, &[(1, 9000), (2, 200_000), (3, 10)]).unwrap();
+    let new = bed.handle().take_seat().unwrap().term;
+    for names in [vec![digest(1)], vec![digest(99)], vec![]] {
+        assert_eq!(log.drop_blobs(old, &names), Err(Error::StaleTerm { given: old, current: new }));
+    }
+    assert_eq!(log.blob(&digest(1)).unwrap(), Some(content(1, 9000)), "nothing was dropped");
+    log.drop_blobs(new, &[digest(2), digest(99), digest(1)]).unwrap();
+    log.drop_blobs(new, &[digest(2)]).unwrap();
+    drop(log);
+    let mut log = bed.restart().handle();
+    assert_eq!((log.blob(&digest(1)).unwrap(), log.blob(&digest(2)).unwrap()), (None, None));
+    assert_eq!(log.blobs(None, 9).unwrap(), [digest(3)]);
+    // And it may come back.
+    with_blobs(&mut log, new, &[(2, 200_000)]).unwrap();
+    assert_eq!(log.blob(&digest(2)).unwrap(), Some(content(2, 200_000)));
+}
+
+fn truncation_keeps_blobs<B: Bed>() {
+    let mut log = B::new().handle();
+    let term = filled(&mut log, &[2]);
+    with_blobs(&mut log, term, &[(1, 9000)]).unwrap();
+    filled(&mut log, &[2]);
+    let term = log.tail().unwrap().term;
+    snapshot_of(&mut log, term, 5);
+    assert!(!log.truncate(term, 9).unwrap());
+    assert!(log.read(Seq(3), 1).is_err());
+    assert_eq!(log.blob(&digest(1)).unwrap(), Some(content(1, 9000)), "a job in the snapshot may name it");
+}
+
+fn a_reader_of_blobs_can_be_sent_to_other_threads<B: Bed>() {
+    fn is_shared<T: Clone + Send + Sync + 'static>(value: T) -> T {
+        value
+    }
+    let mut log = B::new().handle();
+    let reader: BlobReader = is_shared(log.blob_reader());
+    let term = filled(&mut log, &[1]);
+    with_blobs(&mut log, term, &[(1, 9000)]).unwrap();
+    let read = std::thread::spawn(move || reader.blob(&digest(1))).join().unwrap();
+    assert_eq!(read.unwrap(), Some(content(1, 9000)));
 }

@@ -9,9 +9,9 @@ use core::time::Duration;
 use onward_core::event::Stamped;
 use onward_core::ids::Seq;
 use onward_log::memory::Fault;
-use onward_log::{BatchId, BatchKey, Changed, Error, Log, MemoryLog, RedbLog};
+use onward_log::{BatchId, BatchKey, Blob, Changed, Error, Log, MemoryLog, RedbLog};
 
-use redb::ReadableTable;
+use redb::{ReadableTable, TableHandle};
 use samples::Draw;
 
 fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<Stamped>) {
@@ -31,14 +31,14 @@ fn each_fault_does_what_it_says_once() {
         let mut log = MemoryLog::new();
         let (key, events) = first_batch(&mut log);
         log.inject(fault);
-        let answer = log.append(key, &events);
+        let answer = log.append(key, &events, &[]);
         assert_eq!(answer.as_ref().err().map(Error::changed), changed, "{fault:?}");
         assert_eq!(matches!(answer, Err(Error::Full { .. })), fault == Fault::Full);
         assert_eq!(log.tail().unwrap().last.0 > 0, stored, "{fault:?}");
         let delay = if let Fault::Slow(delay) = fault { delay } else { Duration::ZERO };
         assert_eq!((log.take_delay(), log.take_delay()), (delay, Duration::ZERO));
         // Asked again, there is one answer, and one row.
-        log.append(key, &events).unwrap();
+        log.append(key, &events, &[]).unwrap();
         let read = log.read(Seq(1), usize::MAX).unwrap();
         assert_eq!((read.len(), &read[0].events), (1, &events), "{fault:?}");
     }
@@ -51,11 +51,11 @@ fn faults_come_in_the_order_given() {
     log.inject(Fault::Full);
     log.inject(Fault::AnswerLost);
     log.inject(Fault::RequestLost);
-    assert!(matches!(log.append(key, &events), Err(Error::Full { .. })));
+    assert!(matches!(log.append(key, &events, &[]), Err(Error::Full { .. })));
     for _ in 0..2 {
-        assert!(matches!(log.append(key, &events), Err(Error::Unknown { .. })));
+        assert!(matches!(log.append(key, &events, &[]), Err(Error::Unknown { .. })));
     }
-    assert_eq!(log.append(key, &events), Ok(()));
+    assert_eq!(log.append(key, &events, &[]), Ok(()));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_folder_that_is_in_use_is_refused_and_says_which() {
     let refused = RedbLog::open(folder.path()).unwrap_err();
     assert_eq!(refused, Error::Locked { folder: folder.path().display().to_string() });
     assert!(refused.to_string().contains("another process has the data folder"), "{refused}");
-    first.append(key, &events).unwrap();
+    first.append(key, &events, &[]).unwrap();
     drop(first);
     assert_eq!(RedbLog::open(folder.path()).unwrap().tail().unwrap().last.0, events.len() as u64);
 }
@@ -120,9 +120,9 @@ fn tampered(change: impl FnOnce(&redb::WriteTransaction)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut log = RedbLog::open(folder.path()).unwrap();
     let (key, events) = first_batch(&mut log);
-    log.append(key, &events).unwrap();
+    log.append(key, &events, &[]).unwrap();
     let second = BatchKey { first: Seq(log.tail().unwrap().last.0 + 1), ..key };
-    log.append(second, &events).unwrap();
+    log.append(second, &events, &[]).unwrap();
     drop(log);
     let database = redb::Database::open(folder.path().join("onward.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -134,13 +134,50 @@ fn tampered(change: impl FnOnce(&redb::WriteTransaction)) -> tempfile::TempDir {
 #[test]
 fn a_file_or_a_row_of_a_newer_format_is_refused_by_name() {
     let newer = tampered(|transaction| {
-        transaction.open_table(FACTS).unwrap().insert("format", 2).unwrap();
+        transaction.open_table(FACTS).unwrap().insert("format", 3).unwrap();
     });
-    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 2, known: 1 });
+    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 3, known: 2 });
     let newer = tampered(|transaction| {
         transaction.open_table(BATCHES).unwrap().insert(100, &[9, 1, 2, 3][..]).unwrap();
     });
     assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 9, known: 1 });
+}
+
+/// Format 1 had no blobs.
+#[test]
+fn a_file_of_an_older_format_is_read_and_goes_on_in_the_new_one() {
+    let older = tampered(|transaction| {
+        transaction.open_table(FACTS).unwrap().insert("format", 1).unwrap();
+        for name in ["blobs", "blob_pieces"] {
+            let table = transaction.list_tables().unwrap().find(|table| table.name() == name).unwrap();
+            assert!(transaction.delete_table(table).unwrap());
+        }
+    });
+    for digest in [[1; 32], [2; 32]] {
+        let mut log = RedbLog::open(older.path()).unwrap();
+        let tail = log.take_seat().unwrap();
+        let key = BatchKey { term: tail.term, id: BatchId(0), first: Seq(tail.last.0 + 1) };
+        let blob = Blob { digest, bytes: b"large" };
+        log.append(key, &Draw::new(1).batch(2), &[blob]).unwrap();
+        assert_eq!(log.blob(&[1; 32]).unwrap().unwrap(), b"large");
+    }
+}
+
+const LABELS: redb::TableDefinition<'_, &[u8; 32], (u64, u32)> = redb::TableDefinition::new("blobs");
+const PIECES: redb::TableDefinition<'_, (&[u8; 32], u32), &[u8]> = redb::TableDefinition::new("blob_pieces");
+
+#[test]
+fn a_damaged_blob_is_never_given_out() {
+    let content = vec![7; 9000];
+    let (length, crc) = (content.len() as u64, crc32fast::hash(&content));
+    for (label, piece) in [((length, crc ^ 1), 1), ((length + 1, crc), 1), ((u64::MAX, crc), 1), ((length, crc), 2)] {
+        let folder = tampered(|transaction| {
+            transaction.open_table(LABELS).unwrap().insert(&[1; 32], label).unwrap();
+            transaction.open_table(PIECES).unwrap().insert((&[1; 32], piece), &content[..]).unwrap();
+        });
+        let read = RedbLog::open(folder.path()).unwrap().blob(&[1; 32]);
+        assert!(matches!(read, Err(Error::Corrupt { .. })), "{label:?}, piece {piece}: {read:?}");
+    }
 }
 
 #[test]

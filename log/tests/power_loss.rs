@@ -79,6 +79,8 @@ fn what_was_acknowledged_survives_a_loss_of_power() {
         "doubt: not stored",
         "snapshot",
         "truncated",
+        "blobs",
+        "blobs dropped",
         "cut while opening",
     ];
     occurred(cases, &seen, &expected);

@@ -10,17 +10,17 @@ use crate::codec::DecodeError;
 
 /// Inside a transaction: redb's own trouble, which may pass if the file is opened anew, or ours.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Storage(StorageError),
     Ours(Error),
 }
 
 impl Fault {
-    pub(super) const fn is_storage(&self) -> bool {
+    pub(crate) const fn is_storage(&self) -> bool {
         matches!(self, Self::Storage(_))
     }
 
-    pub(super) fn into_error(self) -> Error {
+    pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Ours(error) => error,
             Self::Storage(StorageError::Io(error)) if is_full(error.kind()) => Error::Full { cause: error.to_string() },
@@ -30,11 +30,11 @@ impl Fault {
     }
 }
 
-fn is_full(kind: ErrorKind) -> bool {
+pub(crate) fn is_full(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
 }
 
-pub(super) fn found_while_open(error: DatabaseError, folder: &str) -> Error {
+pub(crate) fn found_while_open(error: DatabaseError, folder: &str) -> Error {
     match error {
         DatabaseError::DatabaseAlreadyOpen => Error::Locked { folder: folder.to_owned() },
         DatabaseError::Storage(error) => Fault::Storage(error).into_error(),

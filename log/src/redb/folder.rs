@@ -1,4 +1,4 @@
-//! The data folder: one process at a time, and a file that is either whole or not there.
+//! The data folder: one process at a time, and files that are either whole or not there.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -9,42 +9,85 @@ use ::redb::Database;
 use crate::Error;
 
 use super::fault::found_while_open;
+use super::store::Open;
 
-const FILE: &str = "onward.redb";
-const UNFINISHED: &str = "onward.redb.new";
-const LOCK: &str = "onward.lock";
+/// What one of our files is called, and the lock that guards its making.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names {
+    pub(crate) file: &'static str,
+    pub(crate) unfinished: &'static str,
+    lock: &'static str,
+}
 
-/// Locks the folder, and makes the file if there is none. It is made under another name and renamed, so that a crash
-/// in between leaves nothing that looks like a log.
-pub(super) fn prepare(folder: &Path) -> Result<(File, PathBuf), Error> {
-    let about = |error: io::Error| Error::Io { cause: format!("{}: {error}", folder.display()) };
-    if !folder.is_dir() {
-        fs::create_dir_all(folder).map_err(about)?;
-        sync_folder(folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))
-            .map_err(about)?;
-    }
-    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(folder.join(LOCK)).map_err(about)?;
-    match lock.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(Error::Locked { folder: folder.display().to_string() }),
-        Err(TryLockError::Error(error)) => return Err(about(error)),
-    }
-    let file = folder.join(FILE);
-    if !file.exists() {
-        let unfinished = folder.join(UNFINISHED);
-        match fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(error)),
-            _ => {}
+pub(crate) const LOG: Names = Names { file: "onward.redb", unfinished: "onward.redb.new", lock: "onward.lock" };
+pub(crate) const ARCHIVE: Names = Names { file: "archive.redb", unfinished: "archive.redb.new", lock: "archive.lock" };
+
+/// In a folder that is being restored. While it is there, what else is there is not to be believed.
+pub(crate) const RESTORING: &str = "restoring";
+
+impl Names {
+    /// Locks the folder, and makes the file if there is none. It is made under another name and renamed, so that a
+    /// crash in between leaves nothing that looks finished.
+    pub(crate) fn prepare(&self, folder: &Path, cache_bytes: usize) -> Result<(File, Open), Error> {
+        let lock = self.lock(folder)?;
+        let about = |error| about(folder, &error);
+        if folder.join(RESTORING).try_exists().map_err(about)? {
+            return Err(Error::HalfRestored { folder: folder.display().to_string() });
         }
-        let made = Database::create(&unfinished);
-        drop(made.map_err(|error| found_while_open(error, &folder.display().to_string()))?);
-        fs::rename(&unfinished, &file).map_err(about)?;
-        sync_folder(folder).map_err(about)?;
+        let file = folder.join(self.file);
+        if !file.try_exists().map_err(about)? {
+            let unfinished = folder.join(self.unfinished);
+            remove_if_there(&unfinished).map_err(about)?;
+            let made = Database::create(&unfinished);
+            drop(made.map_err(|error| found_while_open(error, &folder.display().to_string()))?);
+            fs::rename(&unfinished, &file).map_err(about)?;
+            sync_folder(folder).map_err(about)?;
+        }
+        Ok((lock, opening(file, folder.display().to_string(), cache_bytes)))
     }
-    Ok((lock, file))
+
+    /// One process at a time. Makes the folder if there is none.
+    pub(crate) fn lock(&self, folder: &Path) -> Result<File, Error> {
+        let about = |error| about(folder, &error);
+        if !folder.is_dir() {
+            fs::create_dir_all(folder).map_err(about)?;
+            sync_folder(parent(folder)).map_err(about)?;
+        }
+        let path = folder.join(self.lock);
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(about)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(lock),
+            Err(TryLockError::WouldBlock) => Err(Error::Locked { folder: folder.display().to_string() }),
+            Err(TryLockError::Error(error)) => Err(about(error)),
+        }
+    }
+}
+
+fn opening(file: PathBuf, place: String, cache_bytes: usize) -> Open {
+    Box::new(move || {
+        let opened = Database::builder().set_cache_size(cache_bytes).open(&file);
+        opened.map_err(|error| found_while_open(error, &place))
+    })
+}
+
+/// A failure outside of redb, and where.
+pub(crate) fn about(place: &Path, error: &io::Error) -> Error {
+    let cause = format!("{}: {error}", place.display());
+    if super::fault::is_full(error.kind()) { Error::Full { cause } } else { Error::Io { cause } }
+}
+
+pub(crate) fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// The name of a new file is not durable before its folder is.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

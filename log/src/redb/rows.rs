@@ -1,24 +1,32 @@
-//! What lies in the file: three tables, and how they are read and written inside a transaction.
+//! What lies in the file: five tables, and how they are read and written inside a transaction.
 
-use ::redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
+use core::ops::Bound;
+
+use ::redb::{
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction,
+};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
 use crate::head::{Head, trimmed};
-use crate::{Batch, Error, Snapshot, codec};
+use crate::{Batch, Blob, Digest, Error, Snapshot, codec};
 
 use super::fault::Fault;
+use super::pieces::{self, Label};
 
 /// A batch by the sequence number of its first event.
-const BATCHES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("batches");
+pub(crate) const BATCHES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("batches");
 /// A chunk by what its snapshot covers, and its index.
-const CHUNKS: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("chunks");
-const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
+pub(crate) const CHUNKS: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("chunks");
+/// What a blob is, by its digest; and its content.
+pub(crate) const BLOBS: TableDefinition<'_, &[u8; 32], Label> = TableDefinition::new("blobs");
+pub(crate) const PIECES: TableDefinition<'_, (&[u8; 32], u32), &[u8]> = TableDefinition::new("blob_pieces");
+pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 
-/// The format of the tables; that of a row is in the row.
-const FORMAT: &str = "format";
-const KNOWN: u8 = 1;
-const TERM: &str = "term";
+/// The format of the tables; that of a row is in the row. Format 1 knew no blobs.
+pub(crate) const FORMAT: &str = "format";
+pub(crate) const KNOWN: u8 = 2;
+pub(crate) const TERM: &str = "term";
 /// Of the newest finished snapshot. Absent if there is none.
 const SNAPSHOT_COVERS: &str = "snapshot_covers";
 const SNAPSHOT_CHUNKS: &str = "snapshot_chunks";
@@ -29,22 +37,14 @@ pub(super) fn prepare(database: &Database) -> Result<Head, Fault> {
     let facts = match read.open_table(FACTS) {
         Ok(facts) => facts,
         Err(TableError::TableDoesNotExist(_)) => {
-            let write = database.begin_write()?;
-            write.open_table(FACTS)?.insert(FORMAT, u64::from(KNOWN))?;
-            write.open_table(BATCHES)?;
-            write.open_table(CHUNKS)?;
-            write.commit()?;
+            make_tables(database)?;
             return Ok(Head::default());
         }
         Err(error) => return Err(error.into()),
     };
     let fact = |name: &str| -> Result<Option<u64>, Fault> { Ok(facts.get(name)?.map(|value| value.value())) };
-    match fact(FORMAT)? {
-        Some(found) if found == u64::from(KNOWN) => {}
-        Some(found) if found > u64::from(KNOWN) => {
-            return Err(Error::NewerFormat { found: u8::try_from(found).unwrap_or(u8::MAX), known: KNOWN }.into());
-        }
-        _ => return Err(corrupt("the file does not say its format")),
+    if known_format(fact(FORMAT)?, KNOWN)? < KNOWN {
+        make_tables(database)?;
     }
     let mut head = Head::default();
     head.tail.term = Term::new(fact(TERM)?.unwrap_or(0));
@@ -67,18 +67,80 @@ pub(super) fn prepare(database: &Database) -> Result<Head, Fault> {
     Ok(head)
 }
 
+/// Of a new file, and those that one of an older format lacks.
+fn make_tables(database: &Database) -> Result<(), Fault> {
+    let write = database.begin_write()?;
+    write.open_table(FACTS)?.insert(FORMAT, u64::from(KNOWN))?;
+    write.open_table(BATCHES)?;
+    write.open_table(CHUNKS)?;
+    write.open_table(BLOBS)?;
+    write.open_table(PIECES)?;
+    write.commit()?;
+    Ok(())
+}
+
+/// A file says its format, and one that is too new is refused by it.
+pub(crate) fn known_format(found: Option<u64>, known: u8) -> Result<u8, Fault> {
+    match found.map(|found| u8::try_from(found).unwrap_or(u8::MAX)) {
+        Some(found) if found > known => Err(Error::NewerFormat { found, known }.into()),
+        None | Some(0) => Err(corrupt("the file does not say its format")),
+        Some(found) => Ok(found),
+    }
+}
+
 pub(super) fn put_term(transaction: &WriteTransaction, term: Term) -> Result<(), Fault> {
     transaction.open_table(FACTS)?.insert(TERM, term.get())?;
     Ok(())
 }
 
-pub(super) fn put_batch(transaction: &WriteTransaction, first: Seq, row: &[u8]) -> Result<(), Fault> {
+pub(super) fn put_batch(
+    transaction: &WriteTransaction,
+    first: Seq,
+    row: &[u8],
+    blobs: &[Blob<'_>],
+) -> Result<(), Fault> {
     transaction.open_table(BATCHES)?.insert(first.0, row)?;
+    if blobs.is_empty() {
+        return Ok(());
+    }
+    let (mut labels, mut contents) = (transaction.open_table(BLOBS)?, transaction.open_table(PIECES)?);
+    for blob in blobs {
+        pieces::put(&mut labels, &mut contents, blob.digest, blob)?;
+    }
     Ok(())
 }
 
-pub(super) fn read(database: &Database, from: Seq, max_events: usize, last: Seq) -> Result<Vec<Batch>, Fault> {
-    let rows = database.begin_read()?.open_table(BATCHES)?;
+pub(super) fn blob(view: &ReadTransaction, digest: &Digest) -> Result<Option<Vec<u8>>, Fault> {
+    pieces::get(&view.open_table(BLOBS)?, &view.open_table(PIECES)?, *digest)
+}
+
+pub(super) fn has_any(view: &ReadTransaction, digests: &[Digest]) -> Result<bool, Fault> {
+    let labels = view.open_table(BLOBS)?;
+    for digest in digests {
+        if labels.get(digest)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn drop_blobs(transaction: &WriteTransaction, digests: &[Digest]) -> Result<(), Fault> {
+    let (mut labels, mut contents) = (transaction.open_table(BLOBS)?, transaction.open_table(PIECES)?);
+    for digest in digests {
+        pieces::remove(&mut labels, &mut contents, *digest)?;
+    }
+    Ok(())
+}
+
+pub(super) fn blobs(view: &ReadTransaction, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Fault> {
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let labels = view.open_table(BLOBS)?;
+    let rows = labels.range::<&[u8; 32]>((from, Bound::Unbounded))?.take(max);
+    rows.map(|row| Ok(*row?.0.value())).collect()
+}
+
+pub(super) fn read(view: &ReadTransaction, from: Seq, max_events: usize, last: Seq) -> Result<Vec<Batch>, Fault> {
+    let rows = view.open_table(BATCHES)?;
     if let Some((oldest, _)) = rows.first()?
         && from.0 < oldest.value()
     {
@@ -132,10 +194,10 @@ pub(super) fn finish_snapshot(transaction: &WriteTransaction, snapshot: Snapshot
     Ok(())
 }
 
-pub(super) fn chunk(database: &Database, snapshot: Option<Snapshot>, index: u32) -> Result<Vec<u8>, Fault> {
+pub(super) fn chunk(view: &ReadTransaction, snapshot: Option<Snapshot>, index: u32) -> Result<Vec<u8>, Fault> {
     let none = Error::WrongSnapshot { what: "the newest one has no such chunk" };
     let snapshot = snapshot.filter(|snapshot| index < snapshot.chunks).ok_or(none)?;
-    let chunks = database.begin_read()?.open_table(CHUNKS)?;
+    let chunks = view.open_table(CHUNKS)?;
     let row = chunks.get((snapshot.covers.0, index))?.ok_or_else(|| corrupt("a chunk of the snapshot is missing"))?;
     Ok(codec::decode_opaque(row.value())?.to_vec())
 }
@@ -157,6 +219,6 @@ pub(super) fn truncate(transaction: &WriteTransaction, covers: Seq, max_batches:
     }
 }
 
-fn corrupt(what: &str) -> Fault {
+pub(crate) fn corrupt(what: &str) -> Fault {
     Error::Corrupt { what: what.to_owned() }.into()
 }

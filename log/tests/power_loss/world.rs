@@ -1,12 +1,12 @@
 //! A leader that appends, changes and takes snapshots, what it was told of them, and a comparison of the two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Batch, BatchId, BatchKey, Changed, Error, Log, RedbLog, Snapshot};
+use onward_log::{Batch, BatchId, BatchKey, Blob, Changed, Digest, Error, Log, RedbLog, Snapshot};
 
 use crate::disk::Disk;
 use crate::samples::Draw;
@@ -21,6 +21,8 @@ pub struct World {
     /// Chunks of the newest snapshot that was acknowledged, and what it covers.
     snapshot: Option<(Seq, Vec<Vec<u8>>)>,
     unfinished: Option<(Seq, Vec<Vec<u8>>)>,
+    /// The blobs that are there, by what their content is made from.
+    blobs: BTreeSet<u64>,
     in_doubt: Option<Doubt>,
     pub seen: BTreeMap<&'static str, u64>,
 }
@@ -29,7 +31,8 @@ pub struct World {
 #[derive(Debug)]
 enum Doubt {
     Seat(Term),
-    Batch(Batch),
+    Batch(Batch, Vec<u64>),
+    Dropped(Vec<u64>),
     Finished,
     /// A chunk, or a truncation: nothing that counts is changed by either.
     Harmless,
@@ -52,6 +55,7 @@ impl World {
             batches: Vec::new(),
             snapshot: None,
             unfinished: None,
+            blobs: BTreeSet::new(),
             in_doubt: None,
             seen: BTreeMap::new(),
         }
@@ -71,7 +75,7 @@ impl World {
 
     /// One thing that a leader does. `Ok(false)`: it failed, and the disk must be looked at.
     pub fn act(&mut self) -> Result<bool, Wrong> {
-        let (result, doubt) = match self.draw.below(16) {
+        let (result, doubt) = match self.draw.below(18) {
             0..8 => self.append(),
             8 => {
                 let next = Term::new(self.term.get() + 1);
@@ -84,6 +88,7 @@ impl World {
                 (self.log().truncate(term, max).map(|_| ()), Doubt::Harmless)
             }
             14 => return self.append_stale(),
+            15..17 => self.drop_blobs(),
             _ => {
                 self.reopen()?;
                 return Ok(true);
@@ -115,19 +120,40 @@ impl World {
         let mut events = self.draw.batch(size);
         events.iter_mut().zip(first..).for_each(|(stamped, at)| stamped.at = Wall::from_ms(at));
         let batch = Batch { term: self.term, id: BatchId(self.draw.number()), first: Seq(first), events };
-        let result = self.log().append(key(&batch), &batch.events);
+        // Few enough names that one is sometimes there already, or was dropped before.
+        let names: Vec<u64> = (0..self.draw.below(4).saturating_sub(1)).map(|_| self.draw.below(40)).collect();
+        let result = self.append_with(&batch, &names);
         if result.is_ok() {
             self.batches.push(batch.clone());
+            self.blobs.extend(&names);
             self.saw("acknowledged");
         }
-        (result, Doubt::Batch(batch))
+        (result, Doubt::Batch(batch, names))
+    }
+
+    fn append_with(&mut self, batch: &Batch, names: &[u64]) -> Result<(), Error> {
+        let contents: Vec<_> = names.iter().map(|&name| (digest(name), content(name))).collect();
+        let blobs: Vec<_> = contents.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect();
+        self.log().append(key(batch), &batch.events, &blobs)
+    }
+
+    fn drop_blobs(&mut self) -> (Result<(), Error>, Doubt) {
+        let (limit, term) = (self.draw.below(6) as usize, self.term);
+        let names: Vec<u64> = self.blobs.iter().copied().take(limit).collect();
+        let digests: Vec<Digest> = names.iter().copied().map(digest).collect();
+        let result = self.log().drop_blobs(term, &digests);
+        if result.is_ok() {
+            self.blobs.retain(|name| !names.contains(name));
+            self.saw("blobs dropped");
+        }
+        (result, Doubt::Dropped(names))
     }
 
     /// An old leader, and one that is asked twice.
     fn append_stale(&mut self) -> Result<bool, Wrong> {
         let key = BatchKey { term: Term::new(self.term.get() - 1), id: BatchId(0), first: Seq(self.last() + 1) };
         let events: Vec<Stamped> = self.draw.batch(2);
-        match self.log().append(key, &events) {
+        match self.log().append(key, &events, &[]) {
             Err(Error::StaleTerm { .. }) => {}
             other => return Err(format!("an old leader was told {other:?}")),
         }
@@ -135,7 +161,7 @@ impl World {
             return Ok(true);
         };
         self.log()
-            .append(self::key(&again), &again.events)
+            .append(self::key(&again), &again.events, &[])
             .map(|()| true)
             .map_err(|error| format!("what is stored was asked for again, and refused: {error}"))
     }
@@ -168,12 +194,13 @@ impl World {
 
     /// Asks again for what is in doubt, as a leader does, on a disk that may still fail.
     pub fn ask_again(&mut self) -> Result<(), Wrong> {
-        let Some(Doubt::Batch(batch)) = &self.in_doubt else { return Ok(()) };
-        let batch = batch.clone();
-        match self.log().append(key(&batch), &batch.events) {
+        let Some(Doubt::Batch(batch, names)) = &self.in_doubt else { return Ok(()) };
+        let (batch, names) = (batch.clone(), names.clone());
+        match self.append_with(&batch, &names) {
             Ok(()) => {
                 self.in_doubt = None;
                 self.batches.push(batch);
+                self.blobs.extend(&names);
                 self.saw("asked again: stored");
             }
             Err(Error::Unknown { .. }) => self.saw("asked again: still in doubt"),
@@ -216,11 +243,21 @@ impl World {
     pub fn check(&mut self) -> Result<(), Wrong> {
         match self.in_doubt.take() {
             Some(Doubt::Seat(term)) if self.tail()?.term == term => self.term = term,
-            Some(Doubt::Batch(batch)) => {
+            Some(Doubt::Batch(batch, names)) => {
                 let stored = self.tail()?.last.0 > self.last();
                 self.saw(if stored { "doubt: stored" } else { "doubt: not stored" });
                 if stored {
                     self.batches.push(batch);
+                    self.blobs.extend(&names);
+                }
+            }
+            Some(Doubt::Dropped(names)) => {
+                let gone = match names.first() {
+                    Some(&name) => self.log().blob(&digest(name)).map_err(wrong)?.is_none(),
+                    None => false,
+                };
+                if gone {
+                    self.blobs.retain(|name| !names.contains(name));
                 }
             }
             Some(Doubt::Finished) => {
@@ -233,7 +270,26 @@ impl World {
         }
         self.unfinished = None;
         self.check_snapshot()?;
+        self.check_blobs()?;
         self.check_batches()
+    }
+
+    /// Each is there whole, and no other.
+    fn check_blobs(&mut self) -> Result<(), Wrong> {
+        let mut expected: Vec<Digest> = self.blobs.iter().copied().map(digest).collect();
+        expected.sort();
+        if self.log().blobs(None, usize::MAX).map_err(wrong)? != expected {
+            return Err("the blobs are not those of the batches".to_owned());
+        }
+        for name in self.blobs.clone() {
+            if self.log().blob(&digest(name)).map_err(wrong)? != Some(content(name)) {
+                return Err(format!("blob {name} is another"));
+            }
+        }
+        if !self.blobs.is_empty() {
+            self.saw("blobs");
+        }
+        Ok(())
     }
 
     fn tail(&mut self) -> Result<onward_log::Tail, Wrong> {
@@ -289,6 +345,17 @@ impl World {
         }
         self.reopen()
     }
+}
+
+fn digest(name: u64) -> Digest {
+    let mut draw = Draw::new(name);
+    core::array::from_fn(|_| draw.below(256) as u8)
+}
+
+fn content(name: u64) -> Vec<u8> {
+    let mut draw = Draw::new(name);
+    let most = if name % 8 == 0 { 90_000 } else { 9_000 };
+    draw.bytes(most)
 }
 
 fn key(batch: &Batch) -> BatchKey {

@@ -1,0 +1,298 @@
+//! Finished jobs, apart from the log: in a file of their own, so that neither a commit of the log nor its reopening
+//! grows with history.
+//!
+//! A job is copied here first, and only then does the log say that it was archived; so after a crash in between it is
+//! in both, and copying it again is harmless ([`Archive::put`] is asked again without a thought). There is no term
+//! here: what is finished does not change, and whoever copies it copies the same.
+//!
+//! Rows are opaque. Beside a row lie the blobs of its job, and go with it. Two small tables keep the order in which
+//! jobs expire and in which they ended; the number of jobs is kept, and not counted.
+//!
+//! **Opening.** Each commit stores redb's map of free pages with it, at the price of a second sync, so that the file
+//! opens at once after a crash, however long the history is. Archiving is done in batches by a thread that nobody
+//! waits for; the log, which everybody waits for, does without.
+//!
+//! **In doubt, look**, as the [log](crate::redb) does: a counter of commits tells whether the last one arrived.
+
+use core::ops::Bound;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::redb::{
+    Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
+    TableError, WriteTransaction,
+};
+
+use crate::redb::fault::Fault;
+use crate::redb::pieces::{self, Label};
+use crate::redb::rows::{corrupt, known_format};
+use crate::redb::store::{Repair, Store};
+use crate::redb::{folder, on_storage};
+use crate::{Blob, Digest, Error, codec};
+
+/// A page of a dashboard, and the inner nodes of the tree.
+const CACHE_BYTES: usize = 32 << 20;
+
+/// When a job ended and when it expires ([`NEVER`] if it does not), and its row, framed.
+pub(crate) const JOBS: TableDefinition<'_, u128, (u64, u64, &[u8])> = TableDefinition::new("jobs");
+pub(crate) const ENDED: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("ended");
+pub(crate) const EXPIRES: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("expires");
+pub(crate) const BLOBS: TableDefinition<'_, (u128, &[u8; 32]), Label> = TableDefinition::new("job_blobs");
+pub(crate) const PIECES: TableDefinition<'_, (u128, &[u8; 32], u32), &[u8]> = TableDefinition::new("job_blob_pieces");
+pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
+
+pub(crate) const FORMAT: &str = "archive_format";
+pub(crate) const KNOWN: u8 = 1;
+const COUNT: &str = "count";
+/// How many commits there were.
+const COMMITS: &str = "commits";
+const NEVER: u64 = u64::MAX;
+
+/// A handle. Its clones are further handles on the same file, for whichever threads. Reads wait for no write.
+#[derive(Clone, Debug)]
+pub struct Archive(Arc<Store<Commits>>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Commits(u64);
+
+#[derive(Clone, Copy, Debug)]
+pub struct ArchivedJob<'a> {
+    pub id: u128,
+    pub ended_at_ms: u64,
+    /// `None`: only the number of jobs may push it out.
+    pub expires_at_ms: Option<u64>,
+    pub row: &'a [u8],
+    pub blobs: &'a [Blob<'a>],
+}
+
+impl Archive {
+    /// Opens the archive in `folder`, or makes one there: the file is `archive.redb`.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
+        let (lock, open) = folder::ARCHIVE.prepare(folder.as_ref(), CACHE_BYTES)?;
+        Ok(Self(Arc::new(Store::start(open, prepare, Repair::Quick, Some(lock))?)))
+    }
+
+    /// As [`RedbLog::on_storage`](crate::RedbLog::on_storage).
+    pub fn on_storage<B: StorageBackend>(
+        storage: impl FnMut() -> io::Result<B> + Send + 'static,
+    ) -> Result<Self, Error> {
+        let open = on_storage(storage, CACHE_BYTES);
+        Ok(Self(Arc::new(Store::start(open, prepare, Repair::Quick, None)?)))
+    }
+
+    /// Stores all of these or none, durably. A job that is there already is replaced by the one given.
+    pub fn put(&self, jobs: &[ArchivedJob<'_>]) -> Result<(), Error> {
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        self.commit(|tables| jobs.iter().try_for_each(|job| tables.put(job)))
+    }
+
+    pub fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error> {
+        self.0.read(|view| row(&view.open_table(JOBS)?, id))
+    }
+
+    /// The row of each, in the order asked, as they were at one moment.
+    pub fn get_many(&self, ids: &[u128]) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        self.0.read(|view| {
+            let jobs = view.open_table(JOBS)?;
+            ids.iter().map(|&id| row(&jobs, id)).collect()
+        })
+    }
+
+    pub fn blob(&self, id: u128, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        self.0.read(|view| pieces::get(&view.open_table(BLOBS)?, &view.open_table(PIECES)?, (id, *digest)))
+    }
+
+    /// Rows from the newest id before `before` downwards: at most `max_rows`, and no more once they have `max_bytes`,
+    /// but one at least if there is one. Empty at the end.
+    pub fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Vec<(u128, Vec<u8>)>, Error> {
+        self.0.read(|view| {
+            let below = before.map_or(Bound::Unbounded, Bound::Excluded);
+            let (mut rows, mut bytes) = (Vec::new(), 0);
+            for job in view.open_table(JOBS)?.range::<u128>((Bound::Unbounded, below))?.rev().take(max_rows) {
+                let (id, job) = job?;
+                let row = unframed(job.value())?;
+                bytes += row.len();
+                if bytes > max_bytes && !rows.is_empty() {
+                    break;
+                }
+                rows.push((id.value(), row));
+            }
+            Ok(rows)
+        })
+    }
+
+    pub fn count(&self) -> Result<u64, Error> {
+        self.0.read(|view| fact(view, COUNT))
+    }
+
+    /// Removes at most `max_rows` jobs: those that expired by `now_ms`, and then, as long as there are more than
+    /// `keep_at_most`, those that ended first. Says how many; fewer than `max_rows` means that nothing is left to do.
+    pub fn expire(&self, now_ms: u64, keep_at_most: u64, max_rows: usize) -> Result<usize, Error> {
+        let due = self.0.read(|view| {
+            let oldest = view.open_table(EXPIRES)?.first()?.map(|(key, _)| key.value().0);
+            Ok(fact(view, COUNT)? > keep_at_most || oldest.is_some_and(|at| at <= now_ms))
+        })?;
+        if !due || max_rows == 0 {
+            return Ok(0);
+        }
+        let mut removed = 0;
+        self.commit(|tables| {
+            while removed < max_rows
+                && let Some(id) = tables.next_to_go(now_ms, keep_at_most)?
+            {
+                if !tables.remove(id)? {
+                    return Err(corrupt("a job is listed and not there"));
+                }
+                removed += 1;
+            }
+            Ok(())
+        })?;
+        Ok(removed)
+    }
+
+    /// Whether it was there.
+    pub fn remove(&self, id: u128) -> Result<bool, Error> {
+        if self.get(id)?.is_none() {
+            return Ok(false);
+        }
+        let mut was_there = false;
+        self.commit(|tables| {
+            was_there = tables.remove(id)?;
+            Ok(())
+        })?;
+        Ok(was_there)
+    }
+
+    /// What the last commit left.
+    pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
+        self.0.view()
+    }
+
+    fn commit(&self, change: impl FnOnce(&mut Tables<'_>) -> Result<(), Fault>) -> Result<(), Error> {
+        let mut writer = self.0.ready()?;
+        let next = Commits(writer.state.0 + 1);
+        self.0.commit(
+            &mut writer,
+            |transaction| {
+                let mut tables = Tables::open(transaction)?;
+                change(&mut tables)?;
+                tables.facts.insert(COUNT, tables.count)?;
+                tables.facts.insert(COMMITS, next.0)?;
+                Ok(())
+            },
+            |found, _| Ok(*found == next),
+        )?;
+        writer.state = next;
+        Ok(())
+    }
+}
+
+fn prepare(database: &Database) -> Result<Commits, Fault> {
+    let view = database.begin_read()?;
+    match view.open_table(FACTS) {
+        Ok(facts) => known_format(facts.get(FORMAT)?.map(|format| format.value()), KNOWN)?,
+        Err(TableError::TableDoesNotExist(_)) => {
+            let mut transaction = database.begin_write()?;
+            transaction.set_durability(Durability::Immediate).expect("no savepoints are used");
+            transaction.set_quick_repair(true);
+            let mut tables = Tables::open(&transaction)?;
+            for (name, value) in [(FORMAT, u64::from(KNOWN)), (COUNT, 0), (COMMITS, 0)] {
+                tables.facts.insert(name, value)?;
+            }
+            drop(tables);
+            transaction.commit()?;
+            return Ok(Commits(0));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Commits(fact(&view, COMMITS)?))
+}
+
+fn fact(view: &ReadTransaction, name: &str) -> Result<u64, Fault> {
+    let value = view.open_table(FACTS)?.get(name)?.map(|value| value.value());
+    value.ok_or_else(|| corrupt("the archive lacks a number of its own"))
+}
+
+fn row(jobs: &impl ReadableTable<u128, (u64, u64, &'static [u8])>, id: u128) -> Result<Option<Vec<u8>>, Fault> {
+    jobs.get(id)?.map(|job| unframed(job.value())).transpose()
+}
+
+fn unframed((_, _, row): (u64, u64, &[u8])) -> Result<Vec<u8>, Fault> {
+    Ok(codec::decode_opaque(row)?.to_vec())
+}
+
+/// All tables, in a transaction.
+struct Tables<'a> {
+    jobs: Table<'a, u128, (u64, u64, &'static [u8])>,
+    ended: Table<'a, (u64, u128), ()>,
+    expires: Table<'a, (u64, u128), ()>,
+    blobs: Table<'a, (u128, &'static [u8; 32]), Label>,
+    pieces: Table<'a, (u128, &'static [u8; 32], u32), &'static [u8]>,
+    facts: Table<'a, &'static str, u64>,
+    count: u64,
+}
+
+impl<'a> Tables<'a> {
+    fn open(transaction: &'a WriteTransaction) -> Result<Self, Fault> {
+        let facts = transaction.open_table(FACTS)?;
+        let count = facts.get(COUNT)?.map_or(0, |count| count.value());
+        Ok(Self {
+            jobs: transaction.open_table(JOBS)?,
+            ended: transaction.open_table(ENDED)?,
+            expires: transaction.open_table(EXPIRES)?,
+            blobs: transaction.open_table(BLOBS)?,
+            pieces: transaction.open_table(PIECES)?,
+            facts,
+            count,
+        })
+    }
+
+    fn put(&mut self, job: &ArchivedJob<'_>) -> Result<(), Fault> {
+        self.remove(job.id)?;
+        // The last millisecond there is stands for never.
+        let expires_at = job.expires_at_ms.unwrap_or(NEVER);
+        let mut row = Vec::with_capacity(job.row.len() + 8);
+        codec::encode_opaque(job.row, &mut row);
+        self.jobs.insert(job.id, (job.ended_at_ms, expires_at, &row[..]))?;
+        self.ended.insert((job.ended_at_ms, job.id), ())?;
+        if expires_at != NEVER {
+            self.expires.insert((expires_at, job.id), ())?;
+        }
+        for blob in job.blobs {
+            pieces::put(&mut self.blobs, &mut self.pieces, (job.id, blob.digest), blob)?;
+        }
+        self.count += 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u128) -> Result<bool, Fault> {
+        let Some((ended_at, expires_at)) = self.jobs.remove(id)?.map(|job| (job.value().0, job.value().1)) else {
+            return Ok(false);
+        };
+        self.ended.remove((ended_at, id))?;
+        if expires_at != NEVER {
+            self.expires.remove((expires_at, id))?;
+        }
+        let mut digests: Vec<Digest> = Vec::new();
+        for blob in self.blobs.range((id, &[0; 32])..=(id, &[u8::MAX; 32]))? {
+            digests.push(*blob?.0.value().1);
+        }
+        for digest in digests {
+            pieces::remove(&mut self.blobs, &mut self.pieces, (id, digest))?;
+        }
+        self.count = self.count.checked_sub(1).ok_or_else(|| corrupt("more jobs than were counted"))?;
+        Ok(true)
+    }
+
+    fn next_to_go(&self, now_ms: u64, keep_at_most: u64) -> Result<Option<u128>, Fault> {
+        if let Some((key, _)) = self.expires.first()?
+            && key.value().0 <= now_ms
+        {
+            return Ok(Some(key.value().1));
+        }
+        if self.count > keep_at_most { Ok(self.ended.first()?.map(|(key, _)| key.value().1)) } else { Ok(None) }
+    }
+}

@@ -1,0 +1,71 @@
+//! Large payloads and results, beside the batches that name them.
+
+use core::fmt;
+use std::sync::Arc;
+
+use crate::Error;
+
+/// The SHA-256 of a blob's content, by which it is found. The log takes its writer's word for it.
+pub type Digest = [u8; 32];
+
+/// What is stored with a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Blob<'a> {
+    pub digest: Digest,
+    pub bytes: &'a [u8],
+}
+
+/// A blob on its way: see [`GroupCommit`](crate::GroupCommit).
+#[derive(Clone, PartialEq, Eq)]
+pub struct OwnedBlob {
+    pub digest: Digest,
+    pub bytes: Arc<[u8]>,
+}
+
+impl OwnedBlob {
+    pub fn as_blob(&self) -> Blob<'_> {
+        Blob { digest: self.digest, bytes: &self.bytes }
+    }
+}
+
+/// Reads blobs from any thread, also while a commit is under way, and without waiting for it. It keeps the log open,
+/// as a handle does.
+#[derive(Clone)]
+pub struct BlobReader(Arc<Read>);
+
+type Read = dyn Fn(&Digest) -> Result<Option<Vec<u8>>, Error> + Send + Sync;
+
+impl BlobReader {
+    pub(crate) fn new(read: impl Fn(&Digest) -> Result<Option<Vec<u8>>, Error> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    /// As [`Log::blob`](crate::Log::blob).
+    pub fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        (self.0)(digest)
+    }
+}
+
+impl fmt::Debug for BlobReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BlobReader")
+    }
+}
+
+/// Their content may be large, and somebody's secret.
+impl fmt::Debug for Blob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        shown(f, &self.digest, self.bytes.len())
+    }
+}
+
+impl fmt::Debug for OwnedBlob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        shown(f, &self.digest, self.bytes.len())
+    }
+}
+
+fn shown(f: &mut fmt::Formatter<'_>, digest: &Digest, bytes: usize) -> fmt::Result {
+    let [a, b, c, d, ..] = digest;
+    write!(f, "Blob({a:02x}{b:02x}{c:02x}{d:02x}…, {bytes} bytes)")
+}

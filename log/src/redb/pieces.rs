@@ -1,0 +1,143 @@
+//! How a blob lies in the file: a row in a small table that says its length and checksum, and its content in pieces.
+//!
+//! redb gives a value that is larger than a page a run of pages of its own, rounded up to a power of two: 1 MiB and a
+//! few bytes would take 2 MiB. So a piece fills such a run to the brim, and the next, smaller one takes the rest.
+//! Listing what is there reads the small table only.
+
+use core::ops::RangeInclusive;
+
+use ::redb::{Key, ReadableTable, Table, Value};
+
+use crate::{Blob, Error};
+
+use super::fault::Fault;
+
+/// Length and CRC-32 of a blob.
+pub(crate) type Label = (u64, u32);
+
+const PAGE: usize = 4096;
+/// At most 64 KiB a piece.
+const MAX_ORDER: usize = 4;
+/// For the key, and redb's own words about a run of pages.
+const OVERHEAD: usize = 96;
+
+/// By what a blob's label and pieces are found. `'static` stands for a key type of redb.
+pub(crate) trait Place: Copy {
+    type Label: Key + 'static;
+    type Piece: Key + 'static;
+    fn label(&self) -> <Self::Label as Value>::SelfType<'_>;
+    fn piece(&self, index: u32) -> <Self::Piece as Value>::SelfType<'_>;
+}
+
+/// Of the log: by its digest alone.
+impl Place for [u8; 32] {
+    type Label = &'static [u8; 32];
+    type Piece = (&'static [u8; 32], u32);
+    fn label(&self) -> &[u8; 32] {
+        self
+    }
+    fn piece(&self, index: u32) -> (&[u8; 32], u32) {
+        (self, index)
+    }
+}
+
+/// Of the archive: by its job too, with which it goes.
+impl Place for (u128, [u8; 32]) {
+    type Label = (u128, &'static [u8; 32]);
+    type Piece = (u128, &'static [u8; 32], u32);
+    fn label(&self) -> (u128, &[u8; 32]) {
+        (self.0, &self.1)
+    }
+    fn piece(&self, index: u32) -> (u128, &[u8; 32], u32) {
+        (self.0, &self.1, index)
+    }
+}
+
+fn lengths(mut rest: usize) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let fits = |order: &usize| (PAGE << order) - OVERHEAD <= rest;
+        let piece = (0..=MAX_ORDER).rev().find(fits).map_or(rest, |order| (PAGE << order) - OVERHEAD);
+        rest -= piece;
+        (piece > 0).then_some(piece)
+    })
+}
+
+/// Far more than anybody sends. A label that says more is damaged, and must not keep us counting.
+const MAX_BYTES: u64 = 1 << 32;
+
+fn checked(length: u64) -> Result<usize, Fault> {
+    usize::try_from(length).ok().filter(|_| length <= MAX_BYTES).ok_or_else(damaged)
+}
+
+fn indices(length: usize) -> RangeInclusive<u32> {
+    // An empty blob has no piece: 1..=0 is an empty range.
+    1..=lengths(length).count() as u32
+}
+
+/// What is there already is left as it is: under one digest there is one content.
+pub(crate) fn put<P: Place>(
+    labels: &mut Table<'_, P::Label, Label>,
+    pieces: &mut Table<'_, P::Piece, &'static [u8]>,
+    place: P,
+    blob: &Blob<'_>,
+) -> Result<(), Fault> {
+    if labels.get(place.label())?.is_some() {
+        return Ok(());
+    }
+    labels.insert(place.label(), (blob.bytes.len() as u64, crc32fast::hash(blob.bytes)))?;
+    let mut rest = blob.bytes;
+    for (index, length) in indices(rest.len()).zip(lengths(rest.len())) {
+        let (piece, after) = rest.split_at(length);
+        pieces.insert(place.piece(index), piece)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+pub(crate) fn get<P: Place>(
+    labels: &impl ReadableTable<P::Label, Label>,
+    pieces: &impl ReadableTable<P::Piece, &'static [u8]>,
+    place: P,
+) -> Result<Option<Vec<u8>>, Fault> {
+    let Some(label) = labels.get(place.label())? else { return Ok(None) };
+    let (length, crc) = label.value();
+    let length = checked(length)?;
+    let mut bytes = Vec::new();
+    for index in indices(length) {
+        bytes.extend_from_slice(pieces.get(place.piece(index))?.ok_or_else(damaged)?.value());
+    }
+    if bytes.len() == length && crc32fast::hash(&bytes) == crc { Ok(Some(bytes)) } else { Err(damaged()) }
+}
+
+/// Whether it was there.
+pub(crate) fn remove<P: Place>(
+    labels: &mut Table<'_, P::Label, Label>,
+    pieces: &mut Table<'_, P::Piece, &'static [u8]>,
+    place: P,
+) -> Result<bool, Fault> {
+    let Some(length) = labels.remove(place.label())?.map(|label| label.value().0) else { return Ok(false) };
+    for index in indices(checked(length)?) {
+        pieces.remove(place.piece(index))?;
+    }
+    Ok(true)
+}
+
+fn damaged() -> Fault {
+    Error::Corrupt { what: "a blob is not whole".to_owned() }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_make_up_the_whole_and_fill_their_pages() {
+        for length in [0, 1, 4000, 4001, 5000, 65_440, 65_441, 1 << 20, (1 << 20) + 1, 3_333_333] {
+            let all: Vec<usize> = lengths(length).collect();
+            assert_eq!(all.iter().sum::<usize>(), length);
+            let taken: usize = all.iter().map(|piece| (piece + OVERHEAD).next_power_of_two().max(PAGE)).sum();
+            assert!(taken <= length + PAGE + all.len() * OVERHEAD, "{length} bytes take {taken}");
+            assert!(all.len() <= length.div_ceil((PAGE << MAX_ORDER) - OVERHEAD) + MAX_ORDER + 1);
+        }
+    }
+}

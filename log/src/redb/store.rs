@@ -1,0 +1,216 @@
+//! A redb file that one thread writes and many read, and that is opened anew after a failure.
+//!
+//! A transaction of redb does not borrow the database, so the slot that holds it is locked for an instant only: to
+//! begin a transaction, or to take the database out after a failure. Readers therefore never wait for a commit, which
+//! holds the writer's lock until the disk has synced. A read that is under way when the file is closed fails, and is
+//! asked again of the file as it was opened anew.
+
+use core::fmt;
+use std::fs::File;
+use std::sync::{Mutex, MutexGuard, RwLock};
+
+use ::redb::{Database, Durability, ReadTransaction, ReadableDatabase, WriteTransaction};
+
+use crate::Error;
+
+use super::fault::Fault;
+
+pub(crate) type Open = Box<dyn FnMut() -> Result<Database, Error> + Send>;
+
+/// `S` is what is remembered of the file between calls.
+pub(crate) struct Store<S> {
+    // Dropped before the writer, which has the folder's lock.
+    slot: RwLock<Slot>,
+    writer: Mutex<Writer<S>>,
+    repair: Repair,
+}
+
+/// What a commit does for the next time that the file is opened after a crash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Repair {
+    /// Nothing, for one sync a commit: after a crash, redb reads the whole file.
+    Full,
+    /// Two syncs a commit, and the map of free pages with it: after a crash, the file opens at once.
+    Quick,
+}
+
+#[derive(Default)]
+struct Slot {
+    /// `None` after a failure, until the file was opened anew.
+    database: Option<Database>,
+    /// How often it was opened.
+    opened: u64,
+}
+
+pub(crate) struct Writer<S> {
+    pub(crate) state: S,
+    /// Reused from commit to commit.
+    pub(crate) row: Vec<u8>,
+    /// Whether a commit failed and nobody could look yet what became of it.
+    in_doubt: bool,
+    open: Open,
+    /// Makes the tables in a new file, refuses one that is too new, and finds out what must be remembered.
+    prepare: fn(&Database) -> Result<S, Fault>,
+    /// Held for as long as the file is open.
+    _lock: Option<File>,
+}
+
+impl<S> Store<S> {
+    pub(crate) fn start(
+        mut open: Open,
+        prepare: fn(&Database) -> Result<S, Fault>,
+        repair: Repair,
+        lock: Option<File>,
+    ) -> Result<Self, Error> {
+        let database = open()?;
+        let state = prepare(&database).map_err(Fault::into_error)?;
+        let slot = RwLock::new(Slot { database: Some(database), opened: 1 });
+        Ok(Self {
+            slot,
+            writer: Mutex::new(Writer { state, row: Vec::new(), in_doubt: false, open, prepare, _lock: lock }),
+            repair,
+        })
+    }
+
+    /// Ready to be used: opened anew if something failed before.
+    pub(crate) fn ready(&self) -> Result<MutexGuard<'_, Writer<S>>, Error> {
+        let mut writer = self.writer.lock().expect("nothing panics while it holds the store");
+        let is_open = self.slot.read().expect(SLOT).database.is_some();
+        if !is_open && let Err(error) = self.reopen(&mut writer) {
+            // Whoever asks again about a batch in doubt must not hear that it was not stored.
+            return Err(if writer.in_doubt { Error::Unknown { cause: error.to_string() } } else { error });
+        }
+        Ok(writer)
+    }
+
+    /// Reads what the last commit left, without waiting for one that is under way.
+    pub(crate) fn read<T>(&self, read: impl Fn(&ReadTransaction) -> Result<T, Fault>) -> Result<T, Error> {
+        let mut fault = match self.attempt(&read)? {
+            Ok(value) => return Ok(value),
+            Err(fault) => fault,
+        };
+        if fault.is_storage() {
+            // Once more, if it was a failure of the writer's that closed the file, or of a file that opens again.
+            fault = match self.attempt(&read)? {
+                Ok(value) => return Ok(value),
+                Err(again) => again,
+            };
+        }
+        Err(fault.into_error())
+    }
+
+    fn attempt<T>(&self, read: &impl Fn(&ReadTransaction) -> Result<T, Fault>) -> Result<Result<T, Fault>, Error> {
+        let (opened, transaction) = self.begin_read()?;
+        let result = transaction.and_then(|transaction| read(&transaction));
+        if result.as_ref().is_err_and(Fault::is_storage) {
+            let _writer = self.writer.lock().expect("nothing panics while it holds the store");
+            self.close(Some(opened));
+        }
+        Ok(result)
+    }
+
+    fn begin_read(&self) -> Result<(u64, Result<ReadTransaction, Fault>), Error> {
+        let begun = || {
+            let slot = self.slot.read().expect(SLOT);
+            let database = slot.database.as_ref()?;
+            Some((slot.opened, database.begin_read().map_err(Fault::from)))
+        };
+        if let Some(begun) = begun() {
+            return Ok(begun);
+        }
+        let _writer = self.ready().map_err(|error| match error {
+            Error::Unknown { cause } => Error::Io { cause },
+            error => error,
+        })?;
+        Ok(begun().expect("the writer's lock keeps it open"))
+    }
+
+    /// What the last commit left, for as long as the caller likes. If the file is closed after a failure, it ends.
+    pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
+        self.begin_read()?.1.map_err(Fault::into_error)
+    }
+
+    /// Reads together with what is remembered: no commit comes in between.
+    pub(crate) fn read_still<T>(
+        &self,
+        writer: &MutexGuard<'_, Writer<S>>,
+        read: impl FnOnce(&ReadTransaction, &S) -> Result<T, Fault>,
+    ) -> Result<T, Error> {
+        let begun = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_read();
+        begun.map_err(Fault::from).and_then(|transaction| read(&transaction, &writer.state)).map_err(|fault| {
+            if fault.is_storage() {
+                self.close(None);
+            }
+            fault.into_error()
+        })
+    }
+
+    /// One durable transaction. `took_effect` tells, by what is found after a failure, whether it was stored after all.
+    pub(crate) fn commit(
+        &self,
+        writer: &mut Writer<S>,
+        write: impl FnOnce(&WriteTransaction) -> Result<(), Fault>,
+        took_effect: impl FnOnce(&S, &ReadTransaction) -> Result<bool, Fault>,
+    ) -> Result<(), Error> {
+        let (fault, was_committing) = match self.written(write) {
+            Err(fault) => (fault, false),
+            Ok(transaction) => match transaction.commit() {
+                Ok(()) => return Ok(()),
+                Err(error) => (Fault::from(error), true),
+            },
+        };
+        // First of all, because the file can be opened once at a time.
+        self.close(None);
+        if !was_committing {
+            return Err(fault.into_error());
+        }
+        writer.in_doubt = true;
+        let found = self.reopen(writer).and_then(|()| {
+            let view = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_read();
+            view.map_err(Fault::from).and_then(|view| took_effect(&writer.state, &view)).map_err(Fault::into_error)
+        });
+        match found {
+            Err(still) => Err(Error::Unknown { cause: format!("{fault}; and then: {still}") }),
+            Ok(true) => Ok(()),
+            Ok(false) => Err(fault.into_error()),
+        }
+    }
+
+    fn written(&self, write: impl FnOnce(&WriteTransaction) -> Result<(), Fault>) -> Result<WriteTransaction, Fault> {
+        let mut transaction = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_write()?;
+        transaction.set_durability(Durability::Immediate).expect("no savepoints are used");
+        transaction.set_quick_repair(self.repair == Repair::Quick);
+        write(&transaction)?;
+        Ok(transaction)
+    }
+
+    fn reopen(&self, writer: &mut Writer<S>) -> Result<(), Error> {
+        let database = (writer.open)()?;
+        writer.state = (writer.prepare)(&database).map_err(Fault::into_error)?;
+        writer.in_doubt = false;
+        let mut slot = self.slot.write().expect(SLOT);
+        slot.database = Some(database);
+        slot.opened += 1;
+        Ok(())
+    }
+
+    /// Only the holder of the writer's lock closes; of a particular opening, if one is named.
+    fn close(&self, opened: Option<u64>) {
+        let mut slot = self.slot.write().expect(SLOT);
+        if opened.is_none_or(|opened| opened == slot.opened) {
+            let database = slot.database.take();
+            drop(slot);
+            drop(database);
+        }
+    }
+}
+
+const SLOT: &str = "nothing panics while it holds the slot";
+const READY: &str = "it is ready";
+
+impl<S: fmt::Debug> fmt::Debug for Store<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.writer.try_lock().ok();
+        f.debug_struct("Store").field("state", &state.as_ref().map(|writer| &writer.state)).finish_non_exhaustive()
+    }
+}

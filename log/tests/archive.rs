@@ -1,0 +1,172 @@
+//! What the archive promises, and a comparison with a list in memory.
+
+#![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
+#![allow(dead_code, reason = "the samples serve several tests")]
+
+#[path = "archive/model.rs"]
+mod model;
+mod samples;
+
+use onward_log::{Archive, ArchivedJob, Blob, Error, RedbLog};
+use redb::TableHandle;
+
+use model::Model;
+use samples::Draw;
+
+fn job(id: u128, ended_at_ms: u64, expires_at_ms: Option<u64>, row: &[u8]) -> ArchivedJob<'_> {
+    ArchivedJob { id, ended_at_ms, expires_at_ms, row, blobs: &[] }
+}
+
+fn ids(archive: &Archive) -> Vec<u128> {
+    archive.scan(None, usize::MAX, usize::MAX).unwrap().into_iter().map(|(id, _)| id).collect()
+}
+
+#[test]
+fn what_was_put_is_there_after_a_restart_beside_a_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = RedbLog::open(folder.path()).unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    assert_eq!((archive.count().unwrap(), archive.get(1).unwrap(), ids(&archive)), (0, None, vec![]));
+    let large = vec![7; 200_000];
+    let blobs = [Blob { digest: [1; 32], bytes: &large }, Blob { digest: [2; 32], bytes: b"small" }];
+    archive.put(&[job(1, 10, None, b"one"), ArchivedJob { blobs: &blobs, ..job(2, 9, Some(50), b"") }]).unwrap();
+    archive.put(&[]).unwrap();
+    let refused = Archive::open(folder.path()).unwrap_err();
+    assert!(matches!(refused, Error::Locked { .. }), "{refused}");
+    drop((log, archive));
+    let archive = Archive::open(folder.path()).unwrap();
+    assert_eq!(archive.get_many(&[2, 3, 1, 2]).unwrap(), [Some(vec![]), None, Some(b"one".to_vec()), Some(vec![])]);
+    assert_eq!((archive.get(1).unwrap(), archive.count().unwrap()), (Some(b"one".to_vec()), 2));
+    assert_eq!(archive.blob(2, &[1; 32]).unwrap(), Some(large));
+    assert_eq!((archive.blob(1, &[1; 32]).unwrap(), archive.blob(2, &[3; 32]).unwrap()), (None, None));
+}
+
+#[test]
+fn a_job_that_is_put_again_is_there_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    let blob = [Blob { digest: [1; 32], bytes: b"blob" }];
+    for _ in 0..2 {
+        archive.put(&[ArchivedJob { blobs: &blob, ..job(1, 10, Some(20), b"same") }, job(2, 11, None, b"x")]).unwrap();
+    }
+    assert_eq!((archive.count().unwrap(), ids(&archive)), (2, vec![2, 1]));
+    assert_eq!(archive.blob(1, &[1; 32]).unwrap().unwrap(), b"blob");
+    // Its old place in the order of expiry is gone too.
+    archive.put(&[job(1, 10, Some(90), b"later")]).unwrap();
+    assert_eq!(archive.expire(50, 9, 9).unwrap(), 0);
+    assert_eq!((archive.get(1).unwrap().unwrap(), archive.blob(1, &[1; 32]).unwrap()), (b"later".to_vec(), None));
+}
+
+#[test]
+fn a_scan_goes_from_the_newest_id_down_and_is_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    let rows: Vec<_> = (1..=9).map(|id| (id, vec![id as u8; 100])).collect();
+    archive.put(&rows.iter().map(|(id, row)| job(*id, 5, None, row)).collect::<Vec<_>>()).unwrap();
+    let scanned = |before, max_rows, max_bytes| {
+        let rows = archive.scan(before, max_rows, max_bytes).unwrap();
+        rows.into_iter().map(|(id, row)| (row == vec![id as u8; 100]).then_some(id).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(scanned(None, 3, usize::MAX), [9, 8, 7]);
+    assert_eq!(scanned(Some(7), 3, usize::MAX), [6, 5, 4]);
+    assert_eq!(scanned(Some(3), 9, usize::MAX), [2, 1]);
+    assert_eq!(scanned(Some(1), 9, usize::MAX), []);
+    assert_eq!(scanned(None, 9, 250), [9, 8]);
+    assert_eq!(scanned(None, 9, 0), [9], "one at least, or it would never end");
+    assert_eq!(scanned(None, 0, 250), []);
+}
+
+#[test]
+fn jobs_go_by_age_first_and_then_by_number_the_oldest_ended_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    let blob = [Blob { digest: [1; 32], bytes: b"blob" }];
+    archive
+        .put(&[
+            job(1, 40, None, b""),
+            ArchivedJob { blobs: &blob, ..job(2, 10, None, b"") },
+            job(3, 20, Some(100), b""),
+            job(4, 50, Some(101), b""),
+            job(5, 30, Some(99), b""),
+            job(6, 60, None, b""),
+        ])
+        .unwrap();
+    assert_eq!(archive.expire(98, 6, 9).unwrap(), 0, "neither old nor too many");
+    assert_eq!(archive.expire(100, 6, 0).unwrap(), 0);
+    assert_eq!(archive.expire(100, 6, 1).unwrap(), 1, "in bites");
+    assert_eq!(ids(&archive), [6, 4, 3, 2, 1], "the one that expired first");
+    assert_eq!(archive.expire(100, 3, 9).unwrap(), 2, "one by age, one by number");
+    assert_eq!(ids(&archive), [6, 4, 1], "of the rest the one that ended first");
+    assert_eq!((archive.blob(2, &[1; 32]).unwrap(), archive.count().unwrap()), (None, 3), "its blobs go with it");
+    assert_eq!(archive.expire(0, 0, 9).unwrap(), 3);
+    assert_eq!((ids(&archive), archive.count().unwrap()), (vec![], 0));
+}
+
+#[test]
+fn removing_takes_everything_of_a_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    let blob = [Blob { digest: [1; 32], bytes: b"blob" }];
+    archive.put(&[ArchivedJob { blobs: &blob, ..job(1, 10, Some(20), b"") }, job(2, 5, Some(30), b"")]).unwrap();
+    assert_eq!((archive.remove(1).unwrap(), archive.remove(1).unwrap()), (true, false));
+    assert_eq!(
+        (archive.count().unwrap(), archive.get(1).unwrap(), archive.blob(1, &[1; 32]).unwrap()),
+        (1, None, None)
+    );
+    assert_eq!(archive.expire(20, 1, 9).unwrap(), 0);
+    assert_eq!(archive.expire(30, 1, 9).unwrap(), 1);
+}
+
+/// Changes an archive's file behind its back.
+fn tampered(change: impl FnOnce(&redb::WriteTransaction)) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    Archive::open(folder.path()).unwrap().put(&[job(1, 10, None, b"row")]).unwrap();
+    let database = redb::Database::open(folder.path().join("archive.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&transaction);
+    transaction.commit().unwrap();
+    folder
+}
+
+const FACTS: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("facts");
+const JOBS: redb::TableDefinition<'_, u128, (u64, u64, &[u8])> = redb::TableDefinition::new("jobs");
+
+#[test]
+fn newer_formats_and_damage_are_named() {
+    let newer = tampered(|transaction| {
+        transaction.open_table(FACTS).unwrap().insert("archive_format", 2).unwrap();
+    });
+    assert_eq!(Archive::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 2, known: 1 });
+    let damaged = tampered(|transaction| {
+        transaction.open_table(JOBS).unwrap().insert(1, (10, u64::MAX, &[1, 0, 0, 0, 0, 7][..])).unwrap();
+    });
+    let archive = Archive::open(damaged.path()).unwrap();
+    assert!(matches!(archive.get(1), Err(Error::Corrupt { .. })));
+    assert!(matches!(archive.scan(None, 9, 9), Err(Error::Corrupt { .. })));
+    let other = tampered(|transaction| {
+        assert_eq!(FACTS.name(), "facts");
+        transaction.open_table(FACTS).unwrap().remove("archive_format").unwrap();
+    });
+    assert!(matches!(Archive::open(other.path()), Err(Error::Corrupt { .. })), "some other file of redb's");
+}
+
+#[test]
+fn it_does_as_a_list_would() {
+    let cases = std::env::var("ONWARD_SOAK_CASES").ok().map_or(10, |text| text.parse().expect("a number"));
+    for seed in 0..cases {
+        println!("seed {seed}");
+        let folder = tempfile::tempdir().unwrap();
+        let mut archive = Archive::open(folder.path()).unwrap();
+        let (mut draw, mut model) = (Draw::new(seed), Model::default());
+        for _ in 0..60 {
+            let change = model.draw(&mut draw);
+            let expected = model.apply(&change);
+            assert_eq!(change.carry_out(&archive).unwrap(), expected, "seed {seed}: {change:?}");
+            if draw.chance(20) {
+                drop(archive);
+                archive = Archive::open(folder.path()).unwrap();
+            }
+        }
+        model.compare(&archive).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
