@@ -14,8 +14,8 @@ use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, 
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_log::memory::Fault;
-use onward_log::{Batch, BatchKey, Error, Log, MemoryLog, Snapshot, Tail};
-use onward_node::engine::{Engine, Refused, Start};
+use onward_log::{Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, Snapshot, Tail};
+use onward_node::engine::{Contents, Engine, Refused, Start};
 
 fn start(log: &MemoryLog) -> Engine {
     let log = log.clone();
@@ -24,7 +24,7 @@ fn start(log: &MemoryLog) -> Engine {
 }
 
 fn draft() -> Draft {
-    Draft::of_kind("resize", (*b"{}").into())
+    Draft::of_kind("resize", *b"{}")
 }
 
 fn submit(engine: &Engine, draft: Draft) -> (JobId, Call) {
@@ -102,10 +102,22 @@ impl Log for Gated {
     fn take_seat(&mut self) -> Result<Tail, Error> {
         self.log.take_seat()
     }
-    fn append(&mut self, key: BatchKey, events: &[Stamped]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error> {
         let _ = self.entered.send(());
         let _ = self.gate.lock().unwrap().recv();
-        self.log.append(key, events)
+        self.log.append(key, events, blobs)
+    }
+    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        self.log.blob(digest)
+    }
+    fn blob_reader(&self) -> BlobReader {
+        self.log.blob_reader()
+    }
+    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+        self.log.blobs(after, max)
+    }
+    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+        self.log.drop_blobs(term, digests)
     }
     fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
         self.log.read(from, max_events)
@@ -253,13 +265,16 @@ async fn a_session_is_welcomed_given_work_and_closed_with_its_handle() {
     engine.call(call).await.unwrap();
     let mut session = engine.open_session();
     let worker = WorkerId::new("w").unwrap();
-    session.say(FromWorker::Hello(Hello {
-        worker: worker.clone(),
-        incarnation: Incarnation::new("1").unwrap(),
-        subscription: subscription(),
-        slots: 1,
-        holding: Vec::new(),
-    }));
+    session.say(
+        FromWorker::Hello(Hello {
+            worker: worker.clone(),
+            incarnation: Incarnation::new("1").unwrap(),
+            subscription: subscription(),
+            slots: 1,
+            holding: Vec::new(),
+        }),
+        Contents::default(),
+    );
     let mut heard = Vec::new();
     while heard.len() < 2 {
         session.hear(&mut heard, 10).await.unwrap();
@@ -277,4 +292,28 @@ async fn ids_made_here_rise() {
     let ids: Vec<JobId> = (0..10_000).map(|_| engine.new_job_id()).collect();
     assert!(ids.is_sorted());
     assert!(ids.windows(2).all(|pair| pair[0] != pair[1]));
+}
+
+#[tokio::test]
+async fn large_payloads_are_in_the_store_and_what_was_refused_is_not() {
+    let log = MemoryLog::new();
+    let engine = start(&log);
+    let large: Arc<[u8]> = vec![7; 100_000].into();
+    let mut contents = Contents::default();
+    let payload = contents.take_in(large.clone());
+    assert!(payload.as_stored().is_some());
+    let (id, call) = submit(&engine, Draft::of_kind("resize", payload.clone()));
+    engine.call_with(call, contents.clone()).await.unwrap();
+    let other: Arc<[u8]> = vec![8; 100_000].into();
+    let mut refused = Contents::default();
+    let again = Draft::of_kind("resize", refused.take_in(other));
+    let again = Call::Submit(vec![Submission { id, draft: again }]);
+    assert_eq!(engine.call_with(again, refused).await, Err(Refused::ByMachine(Refusal::Conflict)));
+    assert_eq!(log.clone().blobs(None, 10).unwrap(), [payload.digest().0]);
+    engine.stop();
+    let engine = start(&log);
+    assert_eq!(engine.content(&payload).await, Ok(large));
+    let (leases, mut delivery) = engine.poll(poll("w")).await.unwrap();
+    delivery.done();
+    assert_eq!(leases[0].workflow.payload, payload);
 }

@@ -10,14 +10,21 @@ use std::time::{Duration, Instant};
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_log::{Changed, Error, GroupCommit, Log};
+use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob};
 
 use super::{Ask, Shared};
 
 /// What the log's thread is told. Dropping the sender ends it, after all that was told is done.
 pub(super) enum ToLog {
-    Append(Vec<Stamped>),
-    ConfirmSeat { question: u64 },
+    Append {
+        events: Vec<Stamped>,
+        blobs: Vec<OwnedBlob>,
+    },
+    /// Nothing that was told before names it any more.
+    DropBlob(Digest),
+    ConfirmSeat {
+        question: u64,
+    },
 }
 
 /// What it answers, into the inbox of the machine. The term tells answers to an earlier machine apart.
@@ -41,6 +48,7 @@ pub(super) enum Told {
 
 /// More events than this do not go into one commit, so that no answer waits for a very long one.
 const MAX_BATCH: usize = 16_384;
+const MAX_BATCH_BLOB_BYTES: usize = 8 << 20;
 /// How long to wait before asking again, in doubt.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -53,8 +61,9 @@ pub(super) fn spawn(
     mark: Option<Arc<File>>,
 ) -> std::io::Result<JoinHandle<()>> {
     let answers = shared.asks.clone();
-    let group = GroupCommit::new(term, last, MAX_BATCH);
-    let work = move || LogThread { log, term, group, inbox, answers, shared, mark }.run();
+    let group = GroupCommit::new(term, last, MAX_BATCH, MAX_BATCH_BLOB_BYTES);
+    let (questions, to_drop) = (Vec::new(), Vec::new());
+    let work = move || LogThread { log, term, group, inbox, answers, shared, mark, questions, to_drop }.run();
     thread::Builder::new().name("onward-log".into()).spawn(work)
 }
 
@@ -66,6 +75,8 @@ struct LogThread {
     answers: Sender<Ask>,
     shared: Arc<Shared>,
     mark: Option<Arc<File>>,
+    questions: Vec<u64>,
+    to_drop: Vec<Digest>,
 }
 
 impl LogThread {
@@ -76,53 +87,61 @@ impl LogThread {
     }
 
     fn serve(&mut self) -> Result<(), Error> {
-        let mut questions = Vec::new();
         while let Ok(first) = self.inbox.recv() {
-            self.take(first, &mut questions);
+            self.take(first);
             loop {
                 while let Ok(more) = self.inbox.try_recv() {
-                    self.take(more, &mut questions);
+                    self.take(more);
                 }
                 if !self.commit()? {
                     break;
                 }
             }
             // One look at the log answers all who asked before it.
-            if !questions.is_empty() {
+            if !self.questions.is_empty() {
                 let term = self.ask_until_known(|log| log.tail())?.term;
-                for question in questions.drain(..) {
+                for question in core::mem::take(&mut self.questions) {
                     self.say(Told::Seat { question, term });
                 }
+            }
+            if !self.to_drop.is_empty() {
+                let (term, digests) = (self.term, core::mem::take(&mut self.to_drop));
+                self.ask_until_known(|log| log.drop_blobs(term, &digests))?;
             }
         }
         Ok(())
     }
 
-    fn take(&mut self, told: ToLog, questions: &mut Vec<u64>) {
+    fn take(&mut self, told: ToLog) {
         match told {
-            ToLog::Append(mut events) => {
-                self.group.push(&mut events);
+            ToLog::Append { mut events, mut blobs } => {
+                // What comes back before it was dropped stays.
+                if !self.to_drop.is_empty() {
+                    self.to_drop.retain(|digest| blobs.iter().all(|blob| blob.digest != *digest));
+                }
+                self.group.push(&mut events, &mut blobs);
             }
-            ToLog::ConfirmSeat { question } => questions.push(question),
+            ToLog::DropBlob(digest) => self.to_drop.push(digest),
+            ToLog::ConfirmSeat { question } => self.questions.push(question),
         }
     }
 
     /// Commits what waits; false if nothing did.
     fn commit(&mut self) -> Result<bool, Error> {
-        let Some((key, events)) = self.group.begin() else { return Ok(false) };
+        let Some(batch) = self.group.begin() else { return Ok(false) };
         let begun = Instant::now();
         self.shared.stats.commits_begun.add(1);
-        let count = events.len();
+        let count = batch.events.len();
         mark_commit(self.mark.as_deref(), b"1");
-        let mut answer = self.log.append(key, events);
+        let mut answer = self.log.append(batch.key, batch.events, &batch.blobs);
         while let Err(error) = answer {
             if error.changed() == Changed::No {
                 return Err(error);
             }
             tracing::warn!(%error, "asking the log again");
             thread::sleep(ASK_AGAIN);
-            let (key, events) = self.group.again().expect("a batch is under way until it is done");
-            answer = self.log.append(key, events);
+            let batch = self.group.again().expect("a batch is under way until it is done");
+            answer = self.log.append(batch.key, batch.events, &batch.blobs);
         }
         mark_commit(self.mark.as_deref(), b"0");
         let took = begun.elapsed();

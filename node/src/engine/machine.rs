@@ -14,11 +14,13 @@ use onward_core::health::overload::{OverloadDetector, OverloadLevel};
 use onward_core::ids::{JobId, RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
+use onward_core::payload::Digest;
 use onward_core::settings::Rules;
 use onward_core::time::{Awake, Now, span_ms};
-use onward_log::{Changed, Error, Log};
+use onward_log::{Changed, Error, Log, OwnedBlob};
 use tokio::sync::oneshot;
 
+use super::content::{self, Contents};
 use super::load::Meter;
 use super::log_thread::{self, LogAnswer, ToLog, Told};
 use super::session::Outbox;
@@ -96,6 +98,7 @@ fn run(first: Begun, mut start: Start, inbox: &Receiver<Ask>, shared: &Arc<Share
             now: clock::now(),
             effects: Effects::default(),
             unsent: Vec::new(),
+            unsent_blobs: Vec::new(),
             held: VecDeque::new(),
             durable: term.last,
             replies: HashMap::new(),
@@ -177,8 +180,26 @@ fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
         }
         next = Seq(manager.newest().0 + 1);
     }
+    sweep(&mut *log, &manager, tail.term)?;
+    *shared.blobs.lock().expect("no thread panics while it holds this") = Some(log.blob_reader());
     shared.stats.terms.add(1);
     Ok(Begun { log, manager, term: tail.term, last: tail.last })
+}
+
+/// Content that no job refers to: a crash came between the event that gave it up and its deletion.
+fn sweep(log: &mut dyn Log, manager: &Manager, term: Term) -> Result<(), Error> {
+    const PAGE: usize = 1_000;
+    let mut after = None;
+    loop {
+        let digests = log.blobs(after.as_ref(), PAGE)?;
+        let Some(last) = digests.last().copied() else { return Ok(()) };
+        let lost: Vec<_> =
+            digests.into_iter().filter(|digest| manager.state().stored_refs(&Digest(*digest)) == 0).collect();
+        if !lost.is_empty() {
+            log.drop_blobs(term, &lost)?;
+        }
+        after = Some(last);
+    }
 }
 
 enum Ended {
@@ -203,6 +224,7 @@ struct Machine<'a> {
     effects: Effects,
     /// Events of this round, not yet handed to the log.
     unsent: Vec<onward_core::event::Stamped>,
+    unsent_blobs: Vec<OwnedBlob>,
     held: VecDeque<(Seq, Out)>,
     durable: Seq,
     replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
@@ -292,9 +314,10 @@ impl Machine<'_> {
     fn take(&mut self, ask: Ask) -> Result<Flow, Ended> {
         match ask {
             Ask::Input(input) => self.step(input),
-            Ask::Call { request, call, reply } => {
+            Ask::Said { session, message, contents } => self.step_with(Input::Session { session, message }, contents),
+            Ask::Call { request, call, contents, reply } => {
                 self.replies.insert(request, reply);
-                self.step(Input::Call { request, call });
+                self.step_with(Input::Call { request, call }, contents);
             }
             Ask::Read(work) => {
                 self.shared.stats.reads.add(1);
@@ -330,6 +353,10 @@ impl Machine<'_> {
     }
 
     fn step(&mut self, input: Input) {
+        self.step_with(input, Contents::default());
+    }
+
+    fn step_with(&mut self, input: Input, contents: Contents) {
         self.shared.stats.inputs.add(1);
         if let Input::SessionClosed { session } = &input {
             self.sessions.remove(session);
@@ -353,6 +380,7 @@ impl Machine<'_> {
                 }
             }
         }
+        self.unsent_blobs.append(&mut content::named_by(&effects.events, contents));
         self.unsent.append(&mut effects.events);
         self.effects = effects;
     }
@@ -418,6 +446,12 @@ impl Machine<'_> {
                 }
             }
             Effect::Archive { job: _ } => {}
+            Effect::Unreferenced { digest } => {
+                // It may have come back since; then it is in the store, or on its way there behind what we say now.
+                if self.manager.state().stored_refs(&digest) == 0 {
+                    self.tell_log(ToLog::DropBlob(digest.0));
+                }
+            }
             Effect::ConfirmSeat { .. } => unreachable!("asked at once, without waiting for an event"),
             Effect::Report(notice) => report(&notice),
         }
@@ -426,7 +460,8 @@ impl Machine<'_> {
     fn hand_to_log(&mut self) {
         if !self.unsent.is_empty() {
             let events = core::mem::take(&mut self.unsent);
-            self.tell_log(ToLog::Append(events));
+            let blobs = core::mem::take(&mut self.unsent_blobs);
+            self.tell_log(ToLog::Append { events, blobs });
         }
     }
 

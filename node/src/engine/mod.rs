@@ -18,6 +18,7 @@
 //! **Failures.** If an append definitely failed, the machine is dropped, everyone who waits is told `Unavailable`, and
 //! a new machine is built from the log under a new term. In doubt, the log thread asks again until there is an answer.
 
+mod content;
 mod load;
 mod log_thread;
 mod machine;
@@ -35,15 +36,18 @@ use onward_core::effect::Answer;
 use onward_core::ids::{JobId, RequestId, SessionId};
 use onward_core::input::{Call, Input, Poll};
 use onward_core::manager::Manager;
-use onward_core::message::Assignment;
+use onward_core::message::{Assignment, FromWorker};
+use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_core::time::Wall;
+use onward_log::BlobReader;
 use tokio::sync::oneshot;
 
 use crate::catalog::Catalog;
 use crate::clock;
 
+pub use content::Contents;
 pub use machine::Start;
 pub use session::{Session, SessionGone};
 pub use stats::Stats;
@@ -74,9 +78,16 @@ type ReadWork = Box<dyn FnOnce(&View<'_>) -> Deliver + Send>;
 /// What the machine's thread is asked.
 enum Ask {
     Input(Input),
+    /// A worker's session says something.
+    Said {
+        session: SessionId,
+        message: FromWorker,
+        contents: Contents,
+    },
     Call {
         request: RequestId,
         call: Call,
+        contents: Contents,
         reply: oneshot::Sender<Result<Answer, Refused>>,
     },
     Read(ReadWork),
@@ -113,6 +124,8 @@ struct Shared {
     /// Why no machine serves; empty while one does.
     trouble: Mutex<String>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Of the log of this term.
+    blobs: Mutex<Option<BlobReader>>,
 }
 
 impl core::fmt::Debug for Engine {
@@ -138,6 +151,7 @@ impl Engine {
             stats: Stats::default(),
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
+            blobs: Mutex::new(None),
         });
         machine::spawn(start, inbox, &shared)?;
         Ok(Self(shared))
@@ -172,12 +186,36 @@ impl Engine {
 
     /// Asks the machine and waits for its answer. Dropping the future says that the caller is gone.
     pub async fn call(&self, call: Call) -> Result<Answer, Refused> {
-        self.0.begin(call)?.answer().await.map(|(answer, _)| answer)
+        self.call_with(call, Contents::default()).await
+    }
+
+    /// The same with large payloads or results, made by [`Contents::take_in`].
+    pub async fn call_with(&self, call: Call, contents: Contents) -> Result<Answer, Refused> {
+        self.0.begin(call, contents)?.answer().await.map(|(answer, _)| answer)
+    }
+
+    /// The bytes of a payload or result of this job, wherever they lie.
+    pub async fn content(&self, payload: &Payload) -> Result<Arc<[u8]>, Refused> {
+        let stored = match payload {
+            Payload::Inline(bytes) => return Ok(bytes.clone()),
+            Payload::Stored(stored) => stored.clone(),
+        };
+        let reader = self.0.blobs.lock().expect("no thread panics while it holds this").clone();
+        let Some(reader) = reader else { return Err(self.0.unavailable()) };
+        let read = tokio::task::spawn_blocking(move || reader.blob(&stored.digest.0)).await;
+        match read {
+            Ok(Ok(Some(bytes))) => Ok(bytes.into()),
+            Ok(Ok(None)) => {
+                Err(Refused::Unavailable("a payload is not in the store; its job may just have been archived".into()))
+            }
+            Ok(Err(error)) => Err(Refused::Unavailable(error.to_string())),
+            Err(error) => Err(Refused::Unavailable(format!("reading the store failed: {error}"))),
+        }
     }
 
     /// Asks for work. The leases count as delivered when [`Delivery::done`] is called; without it they go back.
     pub async fn poll(&self, poll: Poll) -> Result<(Vec<Assignment>, Delivery), Refused> {
-        let (answer, request) = self.0.begin(Call::Poll(poll))?.answer().await?;
+        let (answer, request) = self.0.begin(Call::Poll(poll), Contents::default())?.answer().await?;
         let Answer::Leases(leases) = answer else { unreachable!("a poll is answered with leases") };
         Ok((leases, Delivery { request, shared: self.0.clone(), done: false }))
     }
@@ -248,11 +286,11 @@ impl Shared {
         Ok(Held(self.clone()))
     }
 
-    fn begin(self: &Arc<Self>, call: Call) -> Result<Pending, Refused> {
+    fn begin(self: &Arc<Self>, call: Call, contents: Contents) -> Result<Pending, Refused> {
         let held = self.hold()?;
         let request = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        self.ask(Ask::Call { request, call, reply });
+        self.ask(Ask::Call { request, call, contents, reply });
         Ok(Pending { request, answer, held, answered: false })
     }
 }

@@ -8,7 +8,7 @@ use onward_core::input::Input;
 use onward_core::message::{FromWorker, ToWorker};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{Ask, Shared};
+use super::{Ask, Contents, Shared};
 
 /// A worker that reads nothing while it goes on talking is cut off here: its answers would grow without end.
 const MAX_UNREAD: usize = 20_000;
@@ -52,8 +52,9 @@ impl Session {
         Self { id, shared, inbox, unread }
     }
 
-    pub fn say(&self, message: FromWorker) {
-        self.shared.ask(Ask::Input(Input::Session { session: self.id, message }));
+    /// With the contents of large results, made by [`Contents::take_in`].
+    pub fn say(&self, message: FromWorker, contents: Contents) {
+        self.shared.ask(Ask::Said { session: self.id, message, contents });
     }
 
     /// The next messages for the worker, up to `max` of those that are there; an error once the machine closed the

@@ -1,0 +1,54 @@
+//! Payloads and results on their way in and out. What is large goes to the store and leaves its digest behind.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use onward_core::event::{Event, Stamped};
+use onward_core::job::Ending;
+use onward_core::payload::{Digest, Payload};
+use onward_log::{Digest as RawDigest, OwnedBlob};
+
+/// Content that a call brings along, to be stored with the events that name it.
+#[derive(Clone, Debug, Default)]
+pub struct Contents(Vec<OwnedBlob>);
+
+impl Contents {
+    /// The payload that stands for these bytes. Hashing a megabyte takes a while: not for the machine's thread.
+    pub fn take_in(&mut self, bytes: Arc<[u8]>) -> Payload {
+        if bytes.len() <= Payload::INLINE_MAX {
+            return Payload::Inline(bytes);
+        }
+        let digest = Digest::of(&bytes);
+        let payload = Payload::stored(digest, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        self.0.push(OwnedBlob { digest: digest.0, bytes });
+        payload
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Of what was brought along, only what an event names is stored: the rest was refused.
+pub(super) fn named_by(events: &[Stamped], contents: Contents) -> Vec<OwnedBlob> {
+    if contents.is_empty() {
+        return Vec::new();
+    }
+    let mut brought: HashMap<RawDigest, OwnedBlob> = contents.0.into_iter().map(|blob| (blob.digest, blob)).collect();
+    let mut named = Vec::new();
+    let mut name = |payload: &Payload| {
+        if let Payload::Stored(stored) = payload {
+            named.extend(brought.remove(&stored.digest.0));
+        }
+    };
+    for stamped in events {
+        match &stamped.event {
+            Event::JobSubmitted(submitted) => {
+                submitted.spec.workflows.iter().for_each(|workflow| name(&workflow.payload));
+            }
+            Event::AttemptEnded { ending: Ending::Succeeded { result }, .. } => name(result),
+            _ => {}
+        }
+    }
+    named
+}
