@@ -1,4 +1,4 @@
-//! The fenced log: the truth of one datacenter, and the engine's word on who may write it.
+//! The fenced log: the truth of one datacenter, and the engine's word on who may write it; and the archive beside it.
 //!
 //! A manager's state lives in memory as a fold over events. This crate keeps those events. It asks little of an
 //! engine, and that little exactly:
@@ -25,11 +25,15 @@
 //! **Whom to believe after an error.** Every [`Error`] says whether the log may have changed ([`Error::changed`]). If
 //! nothing changed, what was decided in memory beyond the log is not true: drop the machine and rebuild it by reading.
 //!
+//! Beside the log, in the same folder, finished jobs are kept in an [`archive`], which has no seat and no terms; and
+//! [`backup`](mod@backup) makes one file of both, while they are written, and a folder of such a file.
+//!
 //! Data flows through the modules in this order: [`group`] gathers what waits while a commit is under way; [`codec`]
 //! turns a batch into a row; `head` decides whether it may be appended, the same for every engine; [`memory`] and
-//! [`redb`] keep the row. The trait is synchronous: a node gives its log a thread of its own.
+//! [`redb`] keep the row, and the blobs with it. The trait is synchronous: a node gives its log a thread of its own.
 
 pub mod archive;
+pub mod backup;
 mod blob;
 pub mod codec;
 mod error;
@@ -44,6 +48,7 @@ use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
 pub use archive::{Archive, ArchivedJob};
+pub use backup::{backup, restore};
 pub use blob::{Blob, BlobReader, Digest, OwnedBlob};
 pub use error::{Changed, Error};
 pub use group::{Group, GroupCommit};

@@ -14,6 +14,9 @@
 
 //! **Blobs** lie beside the batches and are written by the same transaction. They are read by transactions of their own,
 //! which see what the last commit left and wait for none.
+//!
+//! **Opening.** After a crash redb reads the whole file once, blobs too. The alternative is a second sync in every
+//! commit, as the [archive](crate::archive) has it; a log holds what is in flight, and not history.
 
 pub(crate) mod fault;
 pub(crate) mod folder;

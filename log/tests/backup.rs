@@ -1,0 +1,295 @@
+//! Backups of a log that is being written, and folders made from them.
+
+#![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
+#![allow(dead_code, reason = "the samples serve several tests")]
+
+mod samples;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
+use onward_core::time::Wall;
+use onward_log::{
+    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, Error, Log, RedbLog, Snapshot, backup, restore,
+};
+
+use samples::Draw;
+
+/// A leader, and all that it ever wrote.
+struct Leader {
+    log: RedbLog,
+    archive: Archive,
+    draw: Draw,
+    term: Term,
+    batches: Vec<Batch>,
+    /// By the batch that brought them.
+    blobs: BTreeMap<u64, Vec<(Digest, Vec<u8>)>>,
+}
+
+impl Leader {
+    fn new(folder: &Path, seed: u64) -> Self {
+        let (mut log, archive) = (RedbLog::open(folder).unwrap(), Archive::open(folder).unwrap());
+        let term = log.take_seat().unwrap().term;
+        Self { log, archive, draw: Draw::new(seed), term, batches: Vec::new(), blobs: BTreeMap::new() }
+    }
+
+    fn last(&self) -> u64 {
+        self.batches.last().map_or(0, |batch| batch.first.0 + batch.events.len() as u64 - 1)
+    }
+
+    /// One batch, with a blob now and then, and a job in the archive.
+    fn act(&mut self) {
+        let first = self.last() + 1;
+        let mut events = self.draw.batch(10);
+        events.iter_mut().zip(first..).for_each(|(stamped, at)| stamped.at = Wall::from_ms(at));
+        let batch = Batch { term: self.term, id: BatchId(first), first: Seq(first), events };
+        let blobs: Vec<(Digest, Vec<u8>)> = (0..self.draw.below(3))
+            .map(|n| {
+                let mut digest = [n as u8; 32];
+                digest[..8].copy_from_slice(&first.to_le_bytes());
+                (digest, self.draw.bytes(30_000))
+            })
+            .collect();
+        let given: Vec<_> = blobs.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect();
+        let key = BatchKey { term: batch.term, id: batch.id, first: batch.first };
+        // Archived before the log names it, so a backup that has the batch has the job.
+        self.archive.put(&[job(first.into(), &given)]).unwrap();
+        self.log.append(key, &batch.events, &given).unwrap();
+        self.batches.push(batch);
+        self.blobs.insert(first, blobs);
+    }
+
+    fn snapshot(&mut self) {
+        let (covers, term) = (Seq(self.last()), self.term);
+        for (index, chunk) in [&b"one"[..], b"two"].into_iter().enumerate() {
+            self.log.put_chunk(term, covers, index as u32, chunk).unwrap();
+        }
+        self.log.finish_snapshot(term, covers, 2).unwrap();
+    }
+
+    fn backup(&self, to: &Path) -> Result<(), Error> {
+        backup(&self.log, &self.archive, &[("settings", b"x = 1".to_vec()), ("", Vec::new())], to, |_, _| ())
+    }
+}
+
+fn job<'a>(id: u128, blobs: &'a [Blob<'a>]) -> ArchivedJob<'a> {
+    ArchivedJob { id, ended_at_ms: 5, expires_at_ms: Some(9), row: b"row", blobs }
+}
+
+#[test]
+fn a_copy_made_while_the_log_is_written_is_a_prefix_of_it_and_whole() {
+    let cases = std::env::var("ONWARD_SOAK_CASES").ok().map_or(4, |text| text.parse::<u64>().expect("a number"));
+    let mut grew = 0;
+    for seed in 0..cases {
+        println!("seed {seed}");
+        let folder = tempfile::tempdir().unwrap();
+        let mut leader = Leader::new(&folder.path().join("old"), seed);
+        (0..20).for_each(|_| leader.act());
+        leader.snapshot();
+        let (before, covers) = (leader.batches.len(), Seq(leader.last()));
+        let (log, archive) = (leader.log.clone(), leader.archive.clone());
+        let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
+        let is_over = AtomicBool::new(false);
+        let mut told = Vec::new();
+        let leader = thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    leader.act();
+                }
+                leader
+            });
+            backup(&log, &archive, &[("settings", b"x = 1".to_vec())], &file, |done, total| told.push((done, total)))
+                .unwrap();
+            is_over.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        let (last, total) = *told.last().unwrap();
+        assert!(last == total && told.is_sorted() && told[0] == (0, total), "seed {seed}: {told:?}");
+
+        assert_eq!(restore(&file, &new).unwrap(), [("settings".to_owned(), b"x = 1".to_vec())]);
+        let (mut copy, archive) = (RedbLog::open(&new).unwrap(), Archive::open(&new).unwrap());
+        let read = copy.read(Seq(1), usize::MAX).unwrap();
+        assert!(read.len() >= before, "seed {seed}: what was there when it began");
+        assert_eq!(read, leader.batches[..read.len()], "seed {seed}: a prefix");
+        grew += u64::from(leader.batches.len() > read.len());
+        let mut expected: Vec<_> = read.iter().flat_map(|batch| &leader.blobs[&batch.first.0]).cloned().collect();
+        expected.sort();
+        let listed = copy.blobs(None, usize::MAX).unwrap();
+        assert_eq!(listed, expected.iter().map(|(digest, _)| *digest).collect::<Vec<_>>(), "seed {seed}");
+        for (digest, bytes) in &expected {
+            assert_eq!(copy.blob(digest).unwrap().as_ref(), Some(bytes), "seed {seed}");
+        }
+        assert_eq!(copy.snapshot().unwrap(), Some(Snapshot { covers, chunks: 2 }));
+        assert_eq!((copy.chunk(0).unwrap(), copy.chunk(1).unwrap()), (b"one".to_vec(), b"two".to_vec()));
+        for batch in &read {
+            let id = u128::from(batch.first.0);
+            assert_eq!(archive.get(id).unwrap().as_deref(), Some(&b"row"[..]), "seed {seed}");
+            for (digest, bytes) in &leader.blobs[&batch.first.0] {
+                assert_eq!(archive.blob(id, digest).unwrap().as_ref(), Some(bytes));
+            }
+        }
+        let rows = archive.scan(None, usize::MAX, usize::MAX).unwrap().len() as u64;
+        assert_eq!(archive.count().unwrap(), rows);
+        assert_eq!(archive.expire(9, 0, usize::MAX).unwrap() as u64, rows, "its order is there too");
+    }
+    assert!(cases < 4 || grew > 0, "the log did not grow while it was copied");
+}
+
+#[test]
+fn the_seat_of_a_copy_is_nobodys() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
+    let mut leader = Leader::new(&folder.path().join("old"), 1);
+    leader.act();
+    leader.backup(&file).unwrap();
+    restore(&file, &new).unwrap();
+    let mut copy = RedbLog::open(&new).unwrap();
+    let key = BatchKey { term: leader.term, id: BatchId(9), first: Seq(leader.last() + 1) };
+    assert!(matches!(copy.append(key, &leader.draw.batch(3), &[]), Err(Error::StaleTerm { .. })));
+    assert!(copy.take_seat().unwrap().term > leader.term);
+    // And the old log goes on as if nothing had been.
+    leader.act();
+}
+
+#[test]
+fn a_copy_of_a_truncated_log_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
+    let mut leader = Leader::new(&folder.path().join("old"), 1);
+    (0..5).for_each(|_| leader.act());
+    leader.snapshot();
+    leader.log.truncate(leader.term, 9).unwrap();
+    leader.backup(&file).unwrap();
+    restore(&file, &new).unwrap();
+    let mut copy = RedbLog::open(&new).unwrap();
+    assert_eq!(copy.tail().unwrap().last, Seq(leader.last()));
+    assert_eq!(copy.snapshot().unwrap().unwrap().covers, Seq(leader.last()));
+    assert!(copy.read(Seq(1), 9).is_err());
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, old, new) = (folder.path().join("copy"), folder.path().join("old"), folder.path().join("new"));
+    let mut leader = Leader::new(&old, 1);
+    leader.act();
+    std::fs::write(&file, "mine").unwrap();
+    assert_eq!(leader.backup(&file), Err(Error::Exists { path: file.display().to_string() }));
+    assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(folder.path().join("copy.unfinished"), "of a crash").unwrap();
+    leader.backup(&file).unwrap();
+    assert!(!folder.path().join("copy.unfinished").exists());
+
+    assert!(matches!(restore(&file, &old), Err(Error::Locked { .. })), "a node runs there");
+    let last = leader.last();
+    drop(leader);
+    assert!(matches!(restore(&file, &old), Err(Error::Occupied { found: "onward.redb", .. })));
+    assert_eq!(RedbLog::open(&old).unwrap().tail().unwrap().last.0, last);
+    drop(Archive::open(&new).unwrap());
+    assert!(matches!(restore(&file, &new), Err(Error::Occupied { found: "archive.redb", .. })));
+}
+
+#[test]
+fn what_is_no_backup_is_said_to_be_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+    let mut leader = Leader::new(&old, 1);
+    leader.act();
+    drop(leader);
+    let (text, empty, other) = (folder.path().join("text"), folder.path().join("empty"), folder.path().join("other"));
+    std::fs::write(&text, "a shopping list, and a long one at that. ".repeat(500)).unwrap();
+    std::fs::write(&empty, "").unwrap();
+    let database = redb::Database::create(&other).unwrap();
+    let transaction = database.begin_write().unwrap();
+    transaction.open_table(redb::TableDefinition::<u8, u8>::new("shopping")).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    for (path, says) in [
+        (&old.join("onward.redb"), "the log of a data folder"),
+        (&old.join("archive.redb"), "the archive of a data folder"),
+        (&text, "some other kind"),
+        (&empty, "empty"),
+        (&other, "shopping"),
+        (&old, "a folder"),
+    ] {
+        match restore(path, &new) {
+            Err(Error::NotABackup { found, .. }) => assert!(found.contains(says), "{found:?} is not {says:?}"),
+            other => panic!("{}: {other:?}", path.display()),
+        }
+        assert!(!new.exists(), "nothing was changed");
+    }
+    assert!(matches!(restore(&folder.path().join("none"), &new), Err(Error::Io { .. })));
+}
+
+/// A backup of one batch, changed behind our back.
+fn tampered(folder: &Path, change: impl FnOnce(&redb::WriteTransaction)) -> std::path::PathBuf {
+    let file = folder.join("copy");
+    let mut leader = Leader::new(&folder.join("old"), 1);
+    leader.act();
+    leader.act();
+    leader.backup(&file).unwrap();
+    let database = redb::Database::open(&file).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&transaction);
+    transaction.commit().unwrap();
+    file
+}
+
+#[test]
+fn newer_formats_are_refused_by_name_in_every_part() {
+    for (table, name, known) in
+        [("backup", "backup_format", 1), ("log_facts", "format", 2), ("archive_facts", "archive_format", 1)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let file = tampered(folder.path(), |transaction| {
+            let facts = redb::TableDefinition::<&str, u64>::new(table);
+            transaction.open_table(facts).unwrap().insert(name, known + 1).unwrap();
+        });
+        let known = known as u8;
+        let new = folder.path().join("new");
+        assert_eq!(restore(&file, &new), Err(Error::NewerFormat { found: known + 1, known }), "{table}");
+        assert!(!new.exists(), "nothing was changed");
+    }
+}
+
+#[test]
+fn a_damaged_backup_is_refused_and_leaves_nothing_behind() {
+    const BATCHES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("log_batches");
+    const JOBS: redb::TableDefinition<'_, u128, (u64, u64, &[u8])> = redb::TableDefinition::new("archive_jobs");
+    let changes: [fn(&redb::WriteTransaction); 3] = [
+        |transaction| drop(transaction.open_table(BATCHES).unwrap().pop_first().unwrap()),
+        |transaction| drop(transaction.open_table(BATCHES).unwrap().insert(1, &[1, 2, 3, 4, 5, 6][..]).unwrap()),
+        |transaction| drop(transaction.open_table(JOBS).unwrap().pop_last().unwrap()),
+    ];
+    for change in changes {
+        let folder = tempfile::tempdir().unwrap();
+        let file = tampered(folder.path(), change);
+        let new = folder.path().join("new");
+        assert!(matches!(restore(&file, &new), Err(Error::Corrupt { .. })));
+        assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last, Seq(0), "an empty folder as before");
+    }
+}
+
+#[test]
+fn a_restore_that_did_not_finish_opens_as_nothing_and_can_be_done_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
+    let mut leader = Leader::new(&folder.path().join("old"), 1);
+    leader.act();
+    leader.backup(&file).unwrap();
+    // As a crash leaves it: the archive is there, the log is not.
+    restore(&file, &new).unwrap();
+    std::fs::write(new.join("restoring"), "").unwrap();
+    std::fs::rename(new.join("onward.redb"), new.join("onward.redb.new")).unwrap();
+    let half = Error::HalfRestored { folder: new.display().to_string() };
+    assert_eq!(RedbLog::open(&new).unwrap_err(), half);
+    assert_eq!(Archive::open(&new).unwrap_err(), half);
+    restore(&file, &new).unwrap();
+    assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last, Seq(leader.last()));
+    assert_eq!(Archive::open(&new).unwrap().count().unwrap(), 1);
+}
