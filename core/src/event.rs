@@ -134,6 +134,41 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// Every job that applying this may change or remove.
+    pub fn for_each_job(&self, visit: &mut impl FnMut(JobId)) {
+        match self {
+            Self::JobSubmitted(submitted) => submitted.retry_of.iter().for_each(|retry| visit(retry.job)),
+            Self::WorkflowDue(workflow) => visit(workflow.job),
+            Self::HandedOut(handed) => visit(handed.workflow.job),
+            Self::AttemptEnded { claim, .. }
+            | Self::QuietBegan { claim, .. }
+            | Self::QuietEnded { claim, .. }
+            | Self::Checkpointed { claim, .. }
+            | Self::ProgressMarked { claim, .. }
+            | Self::ClaimRefused { claim, .. } => visit(claim.job),
+            Self::CancelAsked { job, .. }
+            | Self::JobTimedOut { job, .. }
+            | Self::JobExtended { job, .. }
+            | Self::DeadLetterDropped { job } => visit(*job),
+            Self::ExtensionDecided(decided) => decided.claims.iter().for_each(|claim| visit(claim.job)),
+            Self::JobsArchived { jobs } => jobs.iter().for_each(|job| visit(*job)),
+            Self::TermBegan { .. }
+            | Self::WorkerEvicted { .. }
+            | Self::IncarnationReplaced { .. }
+            | Self::ProbationBegan { .. }
+            | Self::ProbationEnded { .. }
+            | Self::GrantsReset { .. }
+            | Self::WorkerDrained { .. }
+            | Self::WorkerUndrained { .. }
+            | Self::WorkerForgotten { .. }
+            | Self::QueuePaused { .. }
+            | Self::QueueResumed { .. }
+            | Self::KeysExpired { .. } => {}
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobSubmitted {
     pub id: JobId,

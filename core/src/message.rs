@@ -27,8 +27,8 @@ use std::sync::Arc;
 use crate::fence::Term;
 use crate::grant::Denial;
 use crate::ids::{Bytes, Claim, Incarnation, Name, WorkerId};
-use crate::job::WorkflowSpec;
 use crate::job::spec::Headers;
+use crate::job::{Ending, WorkflowSpec};
 use crate::payload::Payload;
 use crate::refusal::Refusal;
 
@@ -153,6 +153,17 @@ pub enum Report {
     Succeed { result: Payload },
     Fail { error: Arc<str>, retryable: bool, delay: Option<Duration> },
     Release { delay: Option<Duration> },
+}
+
+impl Report {
+    /// The attempt's end, if this is accepted.
+    pub fn into_ending(self) -> Ending {
+        match self {
+            Self::Succeed { result } => Ending::Succeeded { result },
+            Self::Fail { error, retryable, delay } => Ending::Failed { error, retryable, delay },
+            Self::Release { delay } => Ending::Released { delay },
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Debug)]

@@ -55,6 +55,12 @@ impl<T> Pages<T> {
         if self.free == NONE { self.fresh } else { self.free }
     }
 
+    /// Above every key that was ever used.
+    #[inline]
+    pub const fn keys_end(&self) -> u32 {
+        self.fresh
+    }
+
     pub fn insert(&mut self, value: T) -> u32 {
         let key = self.next_key();
         if self.free == NONE {

@@ -8,6 +8,7 @@
 
 #[path = "chaos/checks.rs"]
 mod checks;
+mod twins;
 #[path = "chaos/world.rs"]
 mod world;
 

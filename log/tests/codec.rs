@@ -7,6 +7,7 @@ mod samples;
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
+use onward_core::manager::SnapshotRecord;
 use onward_log::codec::{self, DecodeError, KNOWN};
 use onward_log::{Batch, BatchId, BatchKey};
 use proptest::prelude::*;
@@ -15,6 +16,8 @@ use samples::{Draw, VARIANTS, variant};
 
 const GOLDEN: &[u8] = include_bytes!("golden/v1.bin");
 const GOLDEN_TEXT: &str = include_str!("golden/v1.txt");
+const RECORDS: &[u8] = include_bytes!("golden/v1-records.bin");
+const RECORDS_TEXT: &str = include_str!("golden/v1-records.txt");
 
 fn key() -> BatchKey {
     BatchKey { term: Term::new(7), id: BatchId(u64::MAX), first: Seq(1_000_000) }
@@ -55,6 +58,26 @@ fn format_1_is_what_it_was() {
     found.sort_unstable();
     found.dedup();
     assert_eq!(found.len(), 27, "the golden file has every variant that there was");
+}
+
+fn chunk(records: &[SnapshotRecord]) -> Vec<u8> {
+    let mut chunk = Vec::new();
+    codec::encode_records(records, &mut chunk);
+    chunk
+}
+
+#[test]
+fn format_1_of_records_is_what_it_was() {
+    if std::env::var_os("ONWARD_WRITE_GOLDEN").is_some() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+        let chunk = chunk(&[Draw::new(2).records(), Draw::new(3).records()].concat());
+        let text = format!("{:#?}\n", codec::decode_records(&chunk).unwrap());
+        std::fs::write(format!("{folder}/v1-records.txt"), text).unwrap();
+        return std::fs::write(format!("{folder}/v1-records.bin"), chunk).unwrap();
+    }
+    let read = codec::decode_records(RECORDS).expect("every format that was released stays readable");
+    assert_eq!(format!("{read:#?}\n"), RECORDS_TEXT, "the bytes of format 1 mean something else than they did");
+    assert!(chunk(&read) == RECORDS, "format 1 writes other bytes than it did: make it a new format");
 }
 
 #[test]
@@ -106,6 +129,26 @@ proptest! {
         codec::encode(key, &events, &mut row);
         let read = codec::decode(&row[6..]).unwrap();
         prop_assert_eq!(read, Batch { term: key.term, id: key.id, first: key.first, events });
+    }
+
+    #[test]
+    fn whole_jobs_and_records_are_read_as_written(seed: u64) {
+        let mut draw = Draw::new(seed);
+        let (image, records) = (draw.image(), draw.records());
+        let mut row = b"before".to_vec();
+        codec::encode_image(&image, &mut row);
+        prop_assert_eq!(codec::decode_image(&row[6..]).unwrap(), image);
+        prop_assert_eq!(codec::decode_records(&chunk(&records)).unwrap(), records);
+    }
+
+    #[test]
+    fn damaged_records_never_panic(seed: u64, at: prop::sample::Index, value: u8, cut: prop::sample::Index) {
+        let mut body = chunk(&Draw::new(seed).records()).split_off(5);
+        let at = at.index(body.len());
+        body[at] = value;
+        let _ = codec::decode_records(&sealed(KNOWN, &body));
+        body.truncate(cut.index(body.len()));
+        prop_assert!(codec::decode_records(&sealed(KNOWN, &body)).is_err(), "records that are cut off");
     }
 
     #[test]

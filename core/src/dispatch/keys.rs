@@ -162,11 +162,11 @@ impl Dispatch {
         for at in 0..self.limit_sets[set].keys.len() {
             let (key, _) = self.limit_sets[set].keys[at];
             self.keys[key].running -= 1;
-            let mut from = 0;
-            while let Some((&shelf, _)) = self.keys[key].parked.range(from..).next() {
-                self.let_go(key, shelf);
-                from = shelf + 1;
-            }
+            // By turn: where shelves lie must not show in who is asked first.
+            let first = |(shelf, parked): (&u32, &Parked)| (parked.lanes.first().map(|(order, _)| *order), *shelf);
+            let mut waiting: Vec<_> = self.keys[key].parked.iter().map(first).collect();
+            waiting.sort_unstable();
+            waiting.into_iter().for_each(|(_, shelf)| self.let_go(key, shelf));
         }
     }
 }

@@ -235,6 +235,24 @@ impl Dispatch {
         self.reindex(shelf);
     }
 
+    /// Whose turn it is: lower was ready earlier. 0 for what never was, or has ended.
+    pub fn turn(&self, workflow: WorkflowKey) -> u64 {
+        self.entries.get(workflow as usize).map_or(0, |entry| entry.order)
+    }
+
+    /// Gives an admitted workflow the turn that it had elsewhere.
+    pub fn set_turn(&mut self, workflow: WorkflowKey, turn: u64) {
+        self.entries[workflow as usize].order = turn;
+    }
+
+    pub fn newest_turn(&self) -> u64 {
+        self.order
+    }
+
+    pub fn set_newest_turn(&mut self, turn: u64) {
+        self.order = turn;
+    }
+
     /// The workflow was handed out: it holds its keys until it is ready, away or retired.
     pub fn held(&mut self, workflow: WorkflowKey) {
         if self.entries[workflow as usize].holds_keys {

@@ -149,13 +149,14 @@ impl Dispatch {
     pub fn set_paused(&mut self, queue: &Name, paused: bool) {
         let of_queue: Vec<u32> =
             self.pairs.iter().filter(|(_, pair)| pair.queue == *queue).map(|(key, _)| key).collect();
+        let mut shelves = Vec::new();
         for key in of_queue {
             self.pairs[key].paused = paused;
-            for at in 0..self.pairs[key].shelves.len() {
-                let (_, shelf) = self.pairs[key].shelves[at];
-                self.reindex(shelf);
-            }
+            shelves.extend(self.pairs[key].shelves.iter().map(|(_, shelf)| *shelf));
         }
+        // By turn: where shelves lie must not show in who is asked first.
+        shelves.sort_by_cached_key(|shelf| self.turn(self.shelves[*shelf].line.head(&self.entries)));
+        shelves.into_iter().for_each(|shelf| self.reindex(shelf));
     }
 
     /// Every queue and kind in use. For health and for people, not for dispatch.

@@ -11,6 +11,6 @@ pub mod spec;
 pub mod transition;
 
 pub use draft::{Draft, Invalid, WorkflowDraft};
-pub use retry::{Ending, Next};
+pub use retry::{Ending, EndingKind, Next};
 pub use spec::{JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
 pub use transition::{Cause, JobState, WorkflowState, transition};

@@ -53,11 +53,47 @@ impl Ending {
         matches!(self, Self::Succeeded { .. } | Self::Failed { .. } | Self::Released { .. })
     }
 
-    pub const fn code(&self) -> &'static str {
+    pub const fn kind(&self) -> EndingKind {
         match self {
-            Self::Succeeded { .. } => "succeeded",
-            Self::Failed { .. } => "failed",
-            Self::Released { .. } => "released",
+            Self::Succeeded { .. } => EndingKind::Succeeded,
+            Self::Failed { .. } => EndingKind::Failed,
+            Self::Released { .. } => EndingKind::Released,
+            Self::LeaseExpired => EndingKind::LeaseExpired,
+            Self::Stuck => EndingKind::Stuck,
+            Self::Evicted => EndingKind::Evicted,
+            Self::Crashed => EndingKind::Crashed,
+            Self::NeverArrived => EndingKind::NeverArrived,
+            Self::Cancelled => EndingKind::Cancelled,
+            Self::TimedOut => EndingKind::TimedOut,
+        }
+    }
+
+    pub const fn code(&self) -> &'static str {
+        self.kind().code()
+    }
+}
+
+/// An ending without what it carries.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum EndingKind {
+    Succeeded,
+    Failed,
+    Released,
+    LeaseExpired,
+    Stuck,
+    Evicted,
+    Crashed,
+    NeverArrived,
+    Cancelled,
+    TimedOut,
+}
+
+impl EndingKind {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Released => "released",
             Self::LeaseExpired => "lease_expired",
             Self::Stuck => "stuck",
             Self::Evicted => "evicted",

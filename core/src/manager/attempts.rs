@@ -170,41 +170,36 @@ impl Manager {
         by: Option<WorkerKey>,
         fx: &mut Effects,
     ) -> Result<(), Refusal> {
-        let (verb, ending) = match report {
-            Report::Succeed { result } => {
-                self.within(Limit::ResultBytes, result.len())?;
-                (Verb::Succeed, Ending::Succeeded { result })
-            }
-            Report::Fail { error, retryable, delay } => {
-                self.within(Limit::ErrorBytes, error.len())?;
-                (Verb::Fail, Ending::Failed { error, retryable, delay: self.checked_delay(delay)? })
-            }
-            Report::Release { delay } => (Verb::Release, Ending::Released { delay: self.checked_delay(delay)? }),
-        };
+        let verb = self.check_report(&report)?;
+        let ending = report.into_ending();
         self.confirm_ended(&claim, by, fx);
-        match self.state.standing(&claim) {
-            ClaimStanding::Ended(_) | ClaimStanding::Superseded(_)
-                if self.state.ended_attempt(&claim).is_some_and(|ended| ended.ending == ending) =>
-            {
-                // Said before and accepted: the answer is the same again.
-                Ok(())
-            }
-            _ => {
-                let key = self.current(&claim, verb, by, fx)?;
-                self.heard_by_http(key);
-                self.end(key, ending, fx);
-                Ok(())
-            }
+        if self.state.answer_if_over(&claim, Some(&ending)) == Some(Ok(())) {
+            return Ok(());
         }
+        let key = self.current(&claim, verb, by, fx)?;
+        self.heard_by_http(key);
+        self.end(key, ending, fx);
+        Ok(())
     }
 
-    fn checked_delay(&self, delay: Option<Duration>) -> Result<Option<Duration>, Refusal> {
+    fn check_report(&self, report: &Report) -> Result<Verb, Refusal> {
+        let (verb, delay) = match report {
+            Report::Succeed { result } => {
+                self.within(Limit::ResultBytes, result.len())?;
+                (Verb::Succeed, None)
+            }
+            Report::Fail { error, delay, .. } => {
+                self.within(Limit::ErrorBytes, error.len())?;
+                (Verb::Fail, *delay)
+            }
+            Report::Release { delay } => (Verb::Release, *delay),
+        };
         match delay {
             Some(value) if value > MAX_SPAN => {
                 let problem = Problem::SpanOutOfRange { value, min: Duration::ZERO, max: MAX_SPAN };
                 Err(Refusal::Invalid(Invalid { field: "delay_s", problem }))
             }
-            delay => Ok(delay),
+            _ => Ok(verb),
         }
     }
 
@@ -223,14 +218,9 @@ impl Manager {
             ClaimStanding::NoSuchJob => return Err(Refusal::UnknownJob),
             ClaimStanding::NoSuchWorkflow => return Err(Refusal::UnknownWorkflow),
             ClaimStanding::NeverHandedOut => return Err(Refusal::UnknownAttempt),
-            ClaimStanding::Superseded(_) => match self.state.ended_attempt(claim) {
-                Some(ended) if ended.ending.is_reported() => Refusal::AlreadyEnded,
-                _ => Refusal::StaleAttempt,
-            },
-            ClaimStanding::Ended(workflow) => match self.state.ended_attempt(claim) {
-                Some(ended) if ended.ending.is_reported() => Refusal::AlreadyEnded,
-                _ if self.state.workflow(workflow).state.is_terminal() => Refusal::AlreadyEnded,
-                _ => Refusal::StaleAttempt,
+            ClaimStanding::Superseded(_) | ClaimStanding::Ended(_) => match self.state.answer_if_over(claim, None) {
+                Some(Err(refusal)) => refusal,
+                _ => unreachable!("whoever says nothing of an outcome cannot repeat one"),
             },
         };
         let known = self.state.ended_attempt(claim);

@@ -35,12 +35,13 @@ impl Manager {
     }
 
     pub(super) fn cancel_where(&mut self, filter: &Filter, fx: &mut Effects) -> Result<Answer, Refusal> {
-        let jobs: Vec<JobId> = self
+        let mut jobs: Vec<JobId> = self
             .state
             .jobs()
             .filter(|(key, job)| !job.has_ended() && !job.cancel_asked && self.matches(*key, filter))
             .map(|(_, job)| job.id)
             .collect();
+        jobs.sort_unstable();
         for job in &jobs {
             self.cancel(*job, None, fx)?;
         }

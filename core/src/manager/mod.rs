@@ -28,6 +28,7 @@
 //! | `judge` | verdicts on workers, eviction, hold, probation |
 //! | `timers` | what is due |
 //! | `view` | what can be seen |
+//! | `snapshot`, `sharing` | the whole state at one event, taken bit by bit; and put back, no larger than it was |
 
 mod assign;
 mod attempts;
@@ -39,6 +40,8 @@ mod live;
 mod polls;
 mod seat;
 mod sessions;
+mod sharing;
+mod snapshot;
 mod submit;
 mod timers;
 mod view;
@@ -74,6 +77,7 @@ use timers::{Later, Overall, Soon};
 use workers::{WorkerKey, Workers};
 
 pub use seat::SeatState;
+pub use snapshot::{JobRecord, KeyExpiry, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
 pub use timers::Why;
 pub use view::{AttemptView, JobView, ManagerView, WorkerView, WorkflowView};
 
@@ -103,7 +107,7 @@ pub struct Manager {
     overall: Vec<Overall>,
     workflow_timers: Vec<TimerKey>,
     /// Workflows that wait for an instant of the wall clock.
-    wall_due: BTreeSet<(Wall, WorkflowKey)>,
+    wall_due: BTreeSet<(Wall, JobId, u16, WorkflowKey)>,
     to_archive: Vec<JobId>,
     /// Stored content that no job refers to any more, to be told at the end of this step.
     unreferenced: Vec<Digest>,
@@ -124,6 +128,11 @@ pub struct Manager {
     assign_again: bool,
     /// Whom the hand-out that is being applied goes to.
     handing_to: WorkerKey,
+    /// A snapshot under way.
+    snapshot: Option<Box<snapshot::Snapshot>>,
+    restoring: Option<Box<snapshot::Restoring>>,
+    /// While events come from the log.
+    sharing: Option<Box<sharing::Sharing>>,
     /// Whether events come from the log: nothing is armed, sent or judged then.
     replaying: bool,
 }
@@ -166,6 +175,9 @@ impl Manager {
             slow_groups: Vec::new(),
             assign_again: false,
             handing_to: crate::state::NO_KEY,
+            snapshot: None,
+            restoring: None,
+            sharing: None,
             replaying: true,
             rules,
         }
@@ -174,7 +186,11 @@ impl Manager {
     /// Feeds one event that was read from the log.
     pub fn apply(&mut self, stamped: &Stamped) {
         debug_assert!(self.replaying, "events are applied by deciding them once the seat is taken");
-        self.fold(stamped);
+        assert!(self.restoring.is_none(), "a snapshot is restored as a whole");
+        match self.shared(stamped) {
+            Some(shared) => self.fold(&shared),
+            None => self.fold(stamped),
+        }
         self.durable = self.state.seq();
     }
 
@@ -247,6 +263,9 @@ impl Manager {
     }
 
     fn fold(&mut self, stamped: &Stamped) {
+        if self.snapshot.is_some() {
+            self.copy_before(&stamped.event);
+        }
         let mut changes = core::mem::take(&mut self.changes);
         self.state.apply(stamped, &mut changes);
         self.follow_changes(&mut changes);

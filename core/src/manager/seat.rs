@@ -192,7 +192,9 @@ impl Manager {
             self.seat.lost = true;
             return;
         }
+        assert!(self.restoring.is_none(), "a snapshot is restored as a whole");
         self.replaying = false;
+        self.sharing = None;
         self.seat.term = term;
         self.seat.clock = LogClock::start(self.state.newest(), self.now);
         self.seat.taken_at = self.log_now();

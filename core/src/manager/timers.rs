@@ -97,7 +97,7 @@ impl Manager {
             if let Some(at) = self.deadlines.next_ms() {
                 consider(Mono::from_ms(at), Why::Overall);
             }
-            if let Some((at, _)) = self.wall_due.first() {
+            if let Some((at, ..)) = self.wall_due.first() {
                 consider(self.now.mono + at.since(self.now.wall), Why::Due);
             }
             if let Some((at, _)) = self.state.next_key_expiry() {
@@ -135,7 +135,7 @@ impl Manager {
                 }
             }
         }
-        while let Some((_, key)) = self.wall_due.first().filter(|(at, _)| *at <= self.now.wall).copied() {
+        while let Some((.., key)) = self.wall_due.first().filter(|(at, ..)| *at <= self.now.wall).copied() {
             self.workflow_due(key, fx);
         }
         self.expire_keys(fx);
@@ -207,6 +207,9 @@ impl Manager {
     }
 
     fn admit(&mut self, key: JobKey) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.pass(key);
+        }
         let job = self.state.job(key);
         for (index, workflow) in job.workflows.as_slice().iter().enumerate() {
             let state = &self.state;
@@ -254,7 +257,8 @@ impl Manager {
             return;
         }
         if workflow.wall_due {
-            self.wall_due.insert((workflow.due_at, key));
+            let job = self.state.job(workflow.job).id;
+            self.wall_due.insert((workflow.due_at, job, workflow.index, key));
             return;
         }
         let at = self.seat.clock().mono_at(workflow.due_at);
@@ -267,7 +271,9 @@ impl Manager {
             return;
         }
         if !self.wall_due.is_empty() {
-            self.wall_due.remove(&(self.state.workflow(key).due_at, key));
+            let workflow = self.state.workflow(key);
+            let job = self.state.job(workflow.job).id;
+            self.wall_due.remove(&(workflow.due_at, job, workflow.index, key));
         }
         let timer = core::mem::take(timer_of(&mut self.workflow_timers, key));
         if !timer.is_none() {
@@ -309,19 +315,23 @@ impl Manager {
 
     /// What is open in a slice of time that has come near gets a timer.
     fn bring_deadlines_near(&mut self) {
-        while let Some((slice, entries)) = self.deadlines.pop_near(self.now.mono.as_ms()) {
-            for entry in entries {
-                if is_waited_for(&self.overall, slice, &entry) {
-                    self.overall[entry.0 as usize] = Overall::Not;
-                    self.arm_overall(entry.0);
-                }
+        while let Some((slice, mut entries)) = self.deadlines.pop_near(self.now.mono.as_ms()) {
+            entries.retain(|entry| is_waited_for(&self.overall, slice, entry));
+            // By id: which of two fires first at one instant must not depend on where they lie.
+            entries.sort_by_key(|(key, _)| self.state.job(*key).id);
+            for (key, _) in entries {
+                self.overall[key as usize] = Overall::Not;
+                self.arm_overall(key);
             }
         }
     }
 
-    /// After a takeover: everything that the log says is running, delayed or ended gets its timer or its effect.
+    /// After a takeover: everything that the log says is running, delayed or ended gets its timer or its effect. In the
+    /// order of ids, which are nearly sorted as they lie: keys into the pages may be others than those of the machine
+    /// before, and must not show.
     pub(super) fn resume(&mut self) {
-        let jobs: Vec<JobKey> = self.state.jobs().map(|(key, _)| key).collect();
+        let mut jobs: Vec<JobKey> = self.state.jobs().map(|(key, _)| key).collect();
+        jobs.sort_by_key(|key| self.state.job(*key).id);
         for key in jobs {
             let job = self.state.job(key);
             if job.has_ended() {
@@ -341,7 +351,8 @@ impl Manager {
                 self.arm_due(workflow);
             }
         }
-        let attempts: Vec<AttemptKey> = self.state.attempts().map(|(key, _)| key).collect();
+        let mut attempts: Vec<AttemptKey> = self.state.attempts().map(|(key, _)| key).collect();
+        attempts.sort_by_key(|key| self.state.claim_of(*key));
         for key in attempts {
             self.resume_attempt(key);
         }

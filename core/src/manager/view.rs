@@ -5,11 +5,11 @@ use core::time::Duration;
 use crate::dispatch::Blocked;
 use crate::health::{Judgement, Verdict};
 use crate::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
-use crate::job::{JobState, WorkflowState};
+use crate::job::{JobState, WorkflowSpec, WorkflowState};
 use crate::refusal::RefusalCounts;
-use crate::state::{EndedAttempt, LedgerEntry};
+use crate::state::{EndedAttempt, JobImage, LedgerEntry, WorkflowImage};
 use crate::time::Wall;
-use crate::timeout::TimeoutReason;
+use crate::timeout::{TimeoutReason, overall_deadline};
 
 use super::{Manager, SeatState};
 
@@ -85,53 +85,66 @@ pub struct ManagerView {
     pub refusals: RefusalCounts,
 }
 
+impl JobView {
+    /// All that can be said without the machine: no clock of a running attempt, and not why something waits.
+    pub fn of_image(image: &JobImage) -> Self {
+        let extensions = image.more.as_ref().map_or(Duration::ZERO, |more| more.extensions);
+        let deadline = |started| overall_deadline(started, image.spec.timeout, extensions, image.spec.max_extension);
+        let workflow = |(spec, workflow): (&WorkflowSpec, &WorkflowImage)| WorkflowView {
+            name: spec.name.clone(),
+            kind: spec.kind.clone(),
+            state: workflow.state,
+            counted: workflow.counted,
+            due_at: (workflow.state == WorkflowState::Delayed).then_some(workflow.due_at),
+            blocked: None,
+            running: None,
+            ended: workflow.past.as_ref().map_or(Vec::new(), |past| past.attempts.clone()),
+        };
+        Self {
+            id: image.id,
+            queue: image.spec.queue.clone(),
+            state: image.state(),
+            created_at: image.created_at,
+            started_at: image.started_at,
+            ended_at: image.ended_at,
+            timed_out: image.timed_out,
+            deadline: image.started_at.map(deadline),
+            extensions,
+            retry_of: image.more.as_ref().and_then(|more| more.retry_of),
+            dead_letter: image.died().is_some(),
+            workflows: image.spec.workflows.iter().zip(&image.workflows).map(workflow).collect(),
+            ledger: image.more.as_ref().map_or(Vec::new(), |more| more.ledger.entries.clone()),
+        }
+    }
+}
+
 impl Manager {
     /// The newest event that anything read now could have seen.
     pub fn newest(&self) -> Seq {
         self.state.seq()
     }
 
-    pub fn job(&self, id: JobId) -> Option<JobView> {
-        let key = self.state.find(id)?;
-        let job = self.state.job(key);
-        Some(JobView {
-            id,
-            queue: job.spec.queue.clone(),
-            state: self.state.job_state(key),
-            created_at: job.created_at,
-            started_at: job.started_at,
-            ended_at: job.ended_at,
-            timed_out: job.timed_out,
-            deadline: self.overall_deadline(key),
-            extensions: job.extensions(),
-            retry_of: job.retry_of(),
-            dead_letter: job.dead,
-            workflows: job.workflows.as_slice().iter().map(|workflow| self.workflow_view(*workflow)).collect(),
-            ledger: job.ledger().to_vec(),
-        })
+    /// The whole job as a record of its own: what goes to the archive.
+    pub fn image(&self, id: JobId) -> Option<JobImage> {
+        self.state.find(id).map(|key| self.state.image(key))
     }
 
-    fn workflow_view(&self, key: u32) -> WorkflowView {
-        let workflow = self.state.workflow(key);
-        let spec = &self.state.job(workflow.job).spec.workflows[usize::from(workflow.index)];
-        let blocked = match workflow.state {
-            WorkflowState::Ready => self.dispatch.blocked(key).map(|blocked| match blocked {
-                Blocked::QueuePaused => "queue_paused",
-                Blocked::Limit { .. } => "limit",
-                Blocked::NoCapableWorker => "no_capable_worker",
-            }),
-            _ => None,
-        };
-        WorkflowView {
-            name: spec.name.clone(),
-            kind: spec.kind.clone(),
-            state: workflow.state,
-            counted: workflow.counted,
-            due_at: (workflow.state == WorkflowState::Delayed).then_some(workflow.due_at),
-            blocked,
-            running: workflow.state.is_held().then(|| self.attempt_view(workflow.attempt)).flatten(),
-            ended: workflow.past.as_ref().map_or(Vec::new(), |past| past.attempts().cloned().collect()),
+    pub fn job(&self, id: JobId) -> Option<JobView> {
+        let key = self.state.find(id)?;
+        let mut view = JobView::of_image(&self.state.image(key));
+        for (shown, workflow) in view.workflows.iter_mut().zip(self.state.job(key).workflows.as_slice()) {
+            if shown.state == WorkflowState::Ready {
+                shown.blocked = self.dispatch.blocked(*workflow).map(|blocked| match blocked {
+                    Blocked::QueuePaused => "queue_paused",
+                    Blocked::Limit { .. } => "limit",
+                    Blocked::NoCapableWorker => "no_capable_worker",
+                });
+            }
+            if shown.state.is_held() {
+                shown.running = self.attempt_view(self.state.workflow(*workflow).attempt);
+            }
         }
+        Some(view)
     }
 
     fn attempt_view(&self, key: u32) -> Option<AttemptView> {

@@ -156,6 +156,7 @@ impl State {
                 for key in keys {
                     self.idempotency.remove(key);
                     self.expiring.pop_front();
+                    self.expired += 1;
                 }
             }
         }
@@ -267,7 +268,7 @@ impl State {
         let job = self.expect_job(handed.workflow.job);
         let key = self.jobs[job].workflows.as_slice()[usize::from(handed.workflow.workflow)];
         let claim = Claim { job: handed.workflow.job, workflow: handed.workflow.workflow, fence: handed.fence };
-        let attempt = self.attempts.insert(Attempt {
+        let attempt = self.start_attempt(Attempt {
             claim,
             workflow: key,
             worker: handed.worker.clone(),
@@ -280,11 +281,6 @@ impl State {
             quiet: None,
             quiet_used: Duration::ZERO,
             mark: None,
-        });
-        let attempts = &self.attempts;
-        self.running.insert_unique(hash_workflow(claim.job, claim.workflow), attempt, |key| {
-            let claim = &attempts[*key].claim;
-            hash_workflow(claim.job, claim.workflow)
         });
         let workflow = &mut self.workflows[key];
         assert!(handed.fence > workflow.last_fence, "a fence only rises");
@@ -299,7 +295,7 @@ impl State {
         let attempt = self.expect_attempt(claim);
         let (key, job) = self.close_attempt(at, attempt, ending.clone());
         if !ending.is_reported() && !matches!(ending, Ending::Cancelled) {
-            let fact = LedgerFact::AttemptEnded { workflow: claim.workflow, fence: claim.fence, ending: ending.code() };
+            let fact = LedgerFact::AttemptEnded { workflow: claim.workflow, fence: claim.fence, ending: ending.kind() };
             self.record(at, job, fact);
         }
         if matches!(ending, Ending::Succeeded { .. }) && !self.workers.is_empty() {

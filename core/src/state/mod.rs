@@ -6,11 +6,13 @@
 
 mod apply;
 mod dump;
+mod image;
 mod records;
+mod standing;
 mod stored;
 
 use core::cell::Cell;
-use core::cmp::Ordering;
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
@@ -18,16 +20,19 @@ use hashbrown::{HashMap, HashTable};
 
 use crate::fence::Term;
 use crate::ids::{Claim, JobId, Name, Seq, WorkerId};
-use crate::job::JobState;
 use crate::job::fingerprint::Fingerprint;
 use crate::job::transition::job_state;
+use crate::job::{Ending, JobState};
 use crate::pages::Pages;
 use crate::payload::{Digest, Payload, Stored};
+use crate::refusal::Refusal;
 use crate::time::Wall;
 
 pub use apply::{Changes, Moved};
+pub use image::{AttemptImage, JobImage, PastImage, WorkflowImage};
 pub use records::*;
 
+use standing::{FenceStanding, answer_over, compare};
 use stored::StoredCounts;
 
 /// Keys into the pages. They are local to one process: the same job may lie elsewhere after a replay from a snapshot.
@@ -54,6 +59,8 @@ pub struct State {
     idempotency: HashMap<Name, KeyRecord, FixedState>,
     /// Idempotency keys of ended jobs, in the order in which they expire.
     expiring: VecDeque<(Wall, Name)>,
+    /// How many have expired, so that each has a number of its own.
+    expired: u64,
     paused: BTreeSet<Name>,
     workers: BTreeMap<WorkerId, WorkerRecord>,
     /// Jobs with dead letters, in the order in which they died.
@@ -100,6 +107,7 @@ impl State {
             unique: HashMap::with_hasher(hasher.clone()),
             idempotency: HashMap::with_hasher(hasher),
             expiring: VecDeque::new(),
+            expired: 0,
             paused: BTreeSet::new(),
             workers: BTreeMap::new(),
             dead: BTreeMap::new(),
@@ -176,25 +184,35 @@ impl State {
         job.workflows.as_slice().get(usize::from(claim.workflow)).copied()
     }
 
-    /// The one place where an attempt's fence is compared.
     pub fn standing(&self, claim: &Claim) -> ClaimStanding {
         if let Some(key) = self.running_attempt(claim.job, claim.workflow) {
             let attempt = &self.attempts[key];
-            return match claim.fence.cmp(&attempt.claim.fence) {
-                Ordering::Equal => ClaimStanding::Current(key),
-                Ordering::Less => ClaimStanding::Superseded(attempt.workflow),
-                Ordering::Greater => ClaimStanding::NeverHandedOut,
+            return match compare(claim.fence, attempt.claim.fence) {
+                FenceStanding::Newest => ClaimStanding::Current(key),
+                FenceStanding::Superseded => ClaimStanding::Superseded(attempt.workflow),
+                FenceStanding::NeverHandedOut => ClaimStanding::NeverHandedOut,
             };
         }
         let Some(job) = self.find(claim.job) else { return ClaimStanding::NoSuchJob };
         let Some(key) = self.jobs[job].workflows.as_slice().get(usize::from(claim.workflow)).copied() else {
             return ClaimStanding::NoSuchWorkflow;
         };
-        match claim.fence.cmp(&self.workflows[key].last_fence) {
-            Ordering::Equal => ClaimStanding::Ended(key),
-            Ordering::Less => ClaimStanding::Superseded(key),
-            Ordering::Greater => ClaimStanding::NeverHandedOut,
+        match compare(claim.fence, self.workflows[key].last_fence) {
+            FenceStanding::Newest => ClaimStanding::Ended(key),
+            FenceStanding::Superseded => ClaimStanding::Superseded(key),
+            FenceStanding::NeverHandedOut => ClaimStanding::NeverHandedOut,
         }
+    }
+
+    /// What is answered to whoever speaks for an attempt that is over, with the outcome that they report, if they do.
+    /// `None` where the claim stands otherwise.
+    pub fn answer_if_over(&self, claim: &Claim, said: Option<&Ending>) -> Option<Result<(), Refusal>> {
+        let (key, standing) = match self.standing(claim) {
+            ClaimStanding::Ended(key) => (key, FenceStanding::Newest),
+            ClaimStanding::Superseded(key) => (key, FenceStanding::Superseded),
+            _ => return None,
+        };
+        Some(answer_over(standing, self.workflows[key].state, self.ended_attempt(claim), said))
     }
 
     fn running_attempt(&self, job: JobId, workflow: u16) -> Option<AttemptKey> {
@@ -236,6 +254,25 @@ impl State {
 
     pub fn idempotency_keys(&self) -> usize {
         self.idempotency.len()
+    }
+
+    /// The idempotency keys that will expire, by their numbers.
+    pub(crate) fn expiring_span(&self) -> Range<u64> {
+        self.expired..self.expired + self.expiring.len() as u64
+    }
+
+    pub(crate) fn expiring_at(&self, number: u64) -> (Wall, &Name, KeyRecord) {
+        let (at, name) = &self.expiring[(number - self.expired) as usize];
+        (*at, name, self.idempotency[name])
+    }
+
+    /// Every job has a key below this.
+    pub(crate) fn job_keys_end(&self) -> JobKey {
+        self.jobs.keys_end()
+    }
+
+    pub(crate) fn has_job(&self, key: JobKey) -> bool {
+        self.jobs.get(key).is_some()
     }
 
     /// The idempotency key that expires next.

@@ -6,13 +6,13 @@ use crate::event::{Verb, Via};
 use crate::fence::{AttemptFence, GateEpoch};
 use crate::grant::{Denial, ExtensionReason, Fraction};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
-use crate::job::{Ending, JobSpec, WorkflowState};
+use crate::job::{Ending, EndingKind, JobSpec, WorkflowState};
 use crate::payload::Payload;
 use crate::refusal::RefusalKind;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
-use super::{AttemptKey, JobKey, WorkflowKey};
+use super::{AttemptKey, JobKey, PastImage, WorkflowKey};
 
 #[derive(Debug)]
 pub struct Job {
@@ -33,7 +33,7 @@ pub struct Job {
 }
 
 /// What few jobs have.
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct JobMore {
     /// Sum of all grants and of what operators gave; the cap is applied where the deadline is computed.
     pub extensions: Duration,
@@ -129,6 +129,20 @@ impl Past {
         }
     }
 
+    pub(super) fn image(&self) -> PastImage {
+        PastImage {
+            attempts: self.attempts().cloned().collect(),
+            dropped: self.dropped,
+            checkpoint: self.checkpoint.clone(),
+        }
+    }
+
+    pub(super) fn of_image(image: PastImage) -> Self {
+        let PastImage { mut attempts, dropped, checkpoint } = image;
+        let last = attempts.pop();
+        Self { last, earlier: attempts, dropped, checkpoint }
+    }
+
     pub fn last(&self) -> Option<&EndedAttempt> {
         self.last.as_ref()
     }
@@ -162,6 +176,13 @@ impl EndedAttempt {
     /// Of a success.
     pub fn result(&self) -> Option<&Payload> {
         match &self.ending {
+            Ending::Succeeded { result } => Some(result),
+            _ => None,
+        }
+    }
+
+    pub(super) fn result_mut(&mut self) -> Option<&mut Payload> {
+        match &mut self.ending {
             Ending::Succeeded { result } => Some(result),
             _ => None,
         }
@@ -269,7 +290,7 @@ pub enum LedgerFact {
     AttemptEnded {
         workflow: u16,
         fence: AttemptFence,
-        ending: &'static str,
+        ending: EndingKind,
     },
     TimedOut {
         reason: TimeoutReason,

@@ -10,8 +10,9 @@ use onward_core::health::overload::OverloadLevel;
 use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Filter, Input, Poll, Submission};
 use onward_core::job::{Draft, OnStuck, Retry, WorkflowDraft};
-use onward_core::manager::Manager;
+use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::{Mono, Now, Wall};
@@ -19,6 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::checks::{Leases, Witness, check_bounds};
+use super::twins::{Twins, restored};
 
 /// Every input, call and message must occur.
 pub const EXPECTED: &[&str] = &[
@@ -63,6 +65,9 @@ pub const EXPECTED: &[&str] = &[
     "lease_expired",
     "stuck",
     "timed_out",
+    "snapshot",
+    "snapshot_beside_steps",
+    "restored",
 ];
 
 pub fn refusals() -> Vec<&'static str> {
@@ -101,10 +106,21 @@ pub struct World {
     to_archive: Vec<JobId>,
     open_requests: BTreeMap<RequestId, &'static str>,
     log_answers: bool,
+    /// Records of the snapshot under way, and the newest whole one.
+    snapshot: Option<Vec<SnapshotRecord>>,
+    whole: Option<Vec<SnapshotRecord>>,
     next: u64,
     witness: Witness,
     leases: Leases,
     pub seen: BTreeSet<&'static str>,
+}
+
+/// The event that a snapshot was taken at.
+fn snapshot_seq(records: &[SnapshotRecord]) -> usize {
+    match records.first() {
+        Some(SnapshotRecord::Head(head)) => head.seq.0 as usize,
+        other => panic!("a snapshot begins with its head, not with {other:?}"),
+    }
 }
 
 fn name(text: &str) -> Name {
@@ -142,6 +158,8 @@ impl World {
             to_archive: Vec::new(),
             open_requests: BTreeMap::new(),
             log_answers: true,
+            snapshot: None,
+            whole: None,
             next: 1,
             witness: Witness::default(),
             leases: Leases::default(),
@@ -217,7 +235,41 @@ impl World {
                 self.seen.insert(kind.code());
             }
         }
+        self.take_snapshot();
         self.release();
+    }
+
+    /// Now and then a snapshot is begun, and goes on by a few records between steps. Once it is whole, a machine made
+    /// of it must be like this one.
+    fn take_snapshot(&mut self) {
+        if self.manager.state().seq().0 as usize != self.log.len() {
+            // It is dying, and the log has lost what it decided last.
+            return;
+        }
+        if self.snapshot.is_none() && self.below(120) == 0 {
+            self.manager.begin_snapshot();
+            self.snapshot = Some(Vec::new());
+        }
+        let Some(mut records) = self.snapshot.take() else { return };
+        let most = self.below(4) as usize;
+        let part = self.manager.snapshot_next(most);
+        records.extend(part.records);
+        if !part.done {
+            self.snapshot = Some(records);
+            return;
+        }
+        self.seen.insert("snapshot");
+        if snapshot_seq(&records) < self.log.len() {
+            self.seen.insert("snapshot_beside_steps");
+        }
+        let seed = self.below(1 << 32);
+        let copy = restored(&self.rules, &records, &self.log, seed, self.now);
+        assert_eq!(copy.state().dump(), self.manager.state().dump(), "a restored machine differs from the live one");
+        if self.below(5) == 0 {
+            let mut twins = Twins::new(&self.rules, &records, &self.log, seed, self.now);
+            twins.live_alike(&WORKERS, &QUEUES, &KINDS, 60);
+        }
+        self.whole = Some(records);
     }
 
     /// Lets go every effect whose event is durable.
@@ -411,7 +463,7 @@ impl World {
     fn draft(&mut self) -> Draft {
         let kind = KINDS[self.below(3) as usize];
         let size = if self.chance(3) { 65 } else { 8 };
-        let mut draft = Draft::of_kind(kind, Bytes::from(vec![0; size]));
+        let mut draft = Draft::of_kind(kind, self.content(size));
         draft.queue = self.chance(30).then(|| QUEUES[1].into());
         draft.priority = if self.chance(4) { 101 } else { self.below(3) as i32 };
         draft.retry = Some(Retry {
@@ -440,7 +492,7 @@ impl World {
             }
         }
         draft.unique_key = self.chance(10).then(|| "only".into());
-        draft.idempotency_key = self.chance(15).then(|| "idem".into());
+        draft.idempotency_key = self.chance(15).then(|| format!("idem{}", self.below(3)).into());
         if self.chance(20) {
             let step = |name: &str, after: &[&str]| WorkflowDraft {
                 name: Some(name.into()),
@@ -451,6 +503,14 @@ impl World {
             draft.workflows = vec![step("x", &[]), step("y", &["x"]), step("z", &["x", "y"])];
         }
         draft
+    }
+
+    /// Some of it lies in the store, and some of that is the same.
+    fn content(&mut self, size: usize) -> Payload {
+        match self.below(4) {
+            0 => Payload::stored(Digest::of(&[self.below(5) as u8]), size as u32),
+            _ => vec![0; size].into(),
+        }
     }
 
     fn session_worker(&mut self) {
@@ -519,7 +579,7 @@ impl World {
 
     fn settlement(&mut self, claim: Claim) -> Settlement {
         let report = match self.below(10) {
-            0..=5 => Report::Succeed { result: [self.below(2) as u8].into() },
+            0..=5 => Report::Succeed { result: self.content(1) },
             6..=7 => Report::Fail { error: "no".into(), retryable: self.chance(60), delay: None },
             8 => Report::Fail { error: "later".into(), retryable: true, delay: Some(Duration::from_secs(5)) },
             _ => Report::Release { delay: self.chance(50).then_some(Duration::from_secs(2)) },
@@ -747,8 +807,15 @@ impl World {
         let random = self.below(1_000_000);
         self.now.mono = Mono::from_ms(random);
         self.manager = Manager::new(self.rules.clone(), random, self.now);
-        for stamped in &self.log {
-            self.manager.apply(stamped);
+        // What was begun is lost; what was taken of events that are lost is of no use.
+        self.snapshot = None;
+        self.whole = self.whole.take().filter(|records| snapshot_seq(records) <= kept);
+        match &self.whole {
+            Some(records) => {
+                self.seen.insert("restored");
+                self.manager = restored(&self.rules, records, &self.log, random, self.now);
+            }
+            None => self.log.iter().for_each(|stamped| self.manager.apply(stamped)),
         }
         self.feed(Input::SeatTaken { term: Term::new(self.term) });
         self.sync();

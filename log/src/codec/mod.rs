@@ -18,6 +18,10 @@ mod bytes;
 mod v1;
 
 use onward_core::event::Stamped;
+use onward_core::manager::SnapshotRecord;
+use onward_core::state::JobImage;
+
+use bytes::Stored as _;
 
 use crate::Batch;
 use crate::head::BatchKey;
@@ -42,6 +46,24 @@ pub fn encode(key: BatchKey, events: &[Stamped], out: &mut Vec<u8>) {
 
 pub fn decode(row: &[u8]) -> Result<Batch, DecodeError> {
     v1::get_batch(unframe(row)?)
+}
+
+/// A whole job, under the same prefix: a row of an archive.
+pub fn encode_image(image: &JobImage, out: &mut Vec<u8>) {
+    framed(out, |out| image.put(out));
+}
+
+pub fn decode_image(row: &[u8]) -> Result<JobImage, DecodeError> {
+    v1::get_whole(unframe(row)?)
+}
+
+/// Some records of a snapshot, under the same prefix: what one chunk holds.
+pub fn encode_records(records: &[SnapshotRecord], out: &mut Vec<u8>) {
+    framed(out, |out| bytes::put_list(records, out));
+}
+
+pub fn decode_records(chunk: &[u8]) -> Result<Vec<SnapshotRecord>, DecodeError> {
+    v1::get_whole(unframe(chunk)?)
 }
 
 /// Bytes that are stored as they are, under the same prefix: a chunk of a snapshot.

@@ -33,6 +33,16 @@ pub(super) fn put_batch(key: BatchKey, events: &[Stamped], out: &mut Vec<u8>) {
     events.iter().for_each(|event| event.put(out));
 }
 
+/// Something by itself: a whole job, or a list of records.
+pub(super) fn get_whole<T: Stored>(body: &[u8]) -> Result<T, DecodeError> {
+    let mut from = Reader(body);
+    let whole = T::get(&mut from)?;
+    if !from.0.is_empty() {
+        return Err(DecodeError::Corrupt("more bytes than there should be"));
+    }
+    Ok(whole)
+}
+
 pub(super) fn get_batch(body: &[u8]) -> Result<Batch, DecodeError> {
     let mut from = Reader(body);
     let term = Stored::get(&mut from)?;
@@ -85,6 +95,8 @@ macro_rules! choice {
         }
     )*};
 }
+
+mod image;
 
 choice! {
     Event {

@@ -7,13 +7,18 @@ use onward_core::event::{
     Event, ExtensionDecided, HandedOut, JobSubmitted, RetryOf, Stamped, Then, Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
-use onward_core::grant::{Denial, ExtensionReason, Malformed};
-use onward_core::ids::{Claim, Incarnation, JobId, Name, WorkerId};
+use onward_core::grant::{Denial, ExtensionReason, Fraction, Malformed};
+use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
-use onward_core::job::{Ending, JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
+use onward_core::job::{Ending, JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec, WorkflowState};
+use onward_core::manager::{JobRecord, KeyExpiry, SnapshotHead, SnapshotRecord};
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::RefusalKind;
+use onward_core::state::{
+    AttemptImage, EndedAttempt, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact, PastImage, WorkerRecord,
+    WorkflowImage,
+};
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
 use rand_chacha::ChaCha8Rng;
@@ -200,6 +205,163 @@ impl Draw {
             progress: self.one_of(&[0.0, 0.25, 1.0, -0.0, f64::INFINITY, 1e-300]),
             result: if self.chance(2) { Ok(self.span()) } else { Err(self.denial()) },
         }
+    }
+
+    fn fence(&mut self) -> AttemptFence {
+        AttemptFence::from_raw(self.number())
+    }
+
+    fn incarnation(&mut self) -> Incarnation {
+        Incarnation::new(self.text()).expect("short and printable")
+    }
+
+    fn via(&mut self) -> Via {
+        if self.chance(2) { Via::Session } else { Via::Http { poll: self.maybe(Self::name) } }
+    }
+
+    fn fingerprint(&mut self) -> Fingerprint {
+        Fingerprint(self.job_id().as_u128().to_ne_bytes())
+    }
+
+    fn epoch(&mut self) -> GateEpoch {
+        GateEpoch { n: self.number(), gate: self.number() }
+    }
+
+    fn reason(&mut self) -> ExtensionReason {
+        self.one_of(&[ExtensionReason::LongWorkflow, ExtensionReason::GcPause, ExtensionReason::ResourceContention])
+    }
+
+    /// A fact of the variant with this number in the ledger's list.
+    fn fact(&mut self, variant: u64) -> LedgerFact {
+        let (workflow, progress) = (self.index(), self.one_of(&[0.0, 0.5, f64::INFINITY]));
+        match variant {
+            0 => LedgerFact::Granted {
+                worker: self.worker(),
+                by: self.span(),
+                reason: self.maybe(Self::reason),
+                progress,
+            },
+            1 => LedgerFact::Denied {
+                worker: self.worker(),
+                denial: self.denial(),
+                reason: self.maybe(Self::reason),
+                progress,
+            },
+            2 => LedgerFact::ExtendedByHand { by: self.span(), reason: self.text().into(), request: self.name() },
+            3 => LedgerFact::QuietBegan { workflow, allowed: self.span() },
+            4 => LedgerFact::QuietEnded { workflow, used: self.span() },
+            5 => LedgerFact::AttemptEnded { workflow, fence: self.fence(), ending: self.ending().kind() },
+            6 => LedgerFact::TimedOut { reason: self.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck]) },
+            7 => LedgerFact::CancelAsked { epoch: self.maybe(Self::epoch) },
+            _ => LedgerFact::Refused {
+                workflow,
+                fence: self.fence(),
+                verb: self.one_of(&[Verb::Beat, Verb::Succeed, Verb::Fail, Verb::Release, Verb::RequestExtension]),
+                refusal: self.one_of(&RefusalKind::ALL),
+            },
+        }
+    }
+
+    fn workflow_image(&mut self) -> WorkflowImage {
+        use WorkflowState::{Cancelled, Cancelling, Delayed, Failed, Ready, Running, Succeeded, TimedOut, Waiting};
+        let states = [Waiting, Delayed, Ready, Running, Cancelling, Succeeded, Failed, Cancelled, TimedOut];
+        WorkflowImage {
+            state: self.one_of(&states),
+            counted: self.number() as u32,
+            handouts: self.number() as u32,
+            last_fence: self.fence(),
+            ready_at: self.wall(),
+            due_at: self.wall(),
+            wall_due: self.chance(2),
+            predecessors_left: self.index(),
+            past: self.maybe(|draw| PastImage {
+                attempts: draw.list(3, |draw| EndedAttempt {
+                    number: draw.number() as u32,
+                    fence: draw.fence(),
+                    worker: draw.worker(),
+                    started_at: draw.wall(),
+                    ended_at: draw.wall(),
+                    ending: draw.ending(),
+                    refused: draw.number() as u32,
+                }),
+                dropped: draw.number() as u32,
+                checkpoint: draw.maybe(|draw| draw.bytes(100).into()),
+            }),
+            attempt: self.maybe(|draw| AttemptImage {
+                worker: draw.worker(),
+                incarnation: draw.incarnation(),
+                via: draw.via(),
+                handed_at: draw.wall(),
+                lease: draw.span(),
+                grants: draw.number() as u32,
+                last_grant_progress: draw
+                    .maybe(|draw| Fraction::new(draw.one_of(&[0.0, 0.25, 1.0])).expect("a fraction")),
+                quiet: draw.maybe(|draw| (draw.wall(), draw.span())),
+                quiet_used: draw.span(),
+                mark: draw.maybe(|draw| (draw.number(), draw.maybe(Self::number))),
+            }),
+        }
+    }
+
+    pub fn image(&mut self) -> JobImage {
+        JobImage {
+            id: self.job_id(),
+            spec: self.spec(),
+            created_at: self.wall(),
+            started_at: self.maybe(Self::wall),
+            ended_at: self.maybe(Self::wall),
+            cancel_asked: self.chance(2),
+            timed_out: self.maybe(|draw| draw.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck])),
+            more: self.maybe(|draw| {
+                Box::new(JobMore {
+                    extensions: draw.span(),
+                    epoch: draw.maybe(Self::epoch),
+                    retry_of: draw.maybe(Self::job_id),
+                    retried_as: draw.list(2, |draw| (draw.name(), draw.job_id())),
+                    ledger: Ledger {
+                        entries: (0..9)
+                            .map(|n| LedgerEntry { at: draw.wall(), what: draw.fact(n), times: draw.number() as u32 })
+                            .collect(),
+                        dropped: draw.number(),
+                    },
+                    died: draw.maybe(|draw| Seq(draw.number())),
+                })
+            }),
+            fingerprint: self.maybe(Self::fingerprint),
+            workflows: self.list(3, Self::workflow_image),
+        }
+    }
+
+    /// Records of every kind.
+    pub fn records(&mut self) -> Vec<SnapshotRecord> {
+        let head = SnapshotHead {
+            term: Term::new(self.number()),
+            newest: self.wall(),
+            seq: Seq(self.number()),
+            turn: self.number(),
+            jobs: self.number(),
+            keys: self.number(),
+            workers: self.list(3, |draw| {
+                let record = WorkerRecord {
+                    grants: draw.number() as u32,
+                    evictions: draw.number() as u32,
+                    evicted: draw.maybe(|draw| (draw.incarnation(), draw.wall())),
+                    probation: draw.chance(2),
+                    drained: draw.chance(2),
+                    replaced: draw.list(2, Self::incarnation),
+                };
+                (draw.worker(), record)
+            }),
+            paused: self.list(2, Self::name),
+        };
+        let mut records = vec![SnapshotRecord::Head(Box::new(head))];
+        for _ in 0..4 {
+            let (image, turns) = (self.image(), self.list(3, Self::number));
+            records.push(SnapshotRecord::Job(Box::new(JobRecord { image, turns })));
+            let record = KeyRecord { job: self.job_id(), fingerprint: self.fingerprint() };
+            records.push(SnapshotRecord::Key(KeyExpiry { expires_at: self.wall(), key: self.name(), record }));
+        }
+        records
     }
 
     /// An event of the variant with this number in [`variant`].

@@ -1,0 +1,311 @@
+//! Snapshots: the whole state at one event, taken a few records at a time while the machine goes on.
+//!
+//! [`Manager::begin_snapshot`] notes the newest event, S. From then on [`Manager::snapshot_next`] walks over the jobs,
+//! and whatever is about to change or remove a job that the walk has not reached takes its image first, as it was at S
+//! (copy before write). Jobs that came after S are left out. So all records together say what the state was at S, and
+//! nothing ever stops or is held twice; an image taken early is handed out by the next call.
+//!
+//! [`Manager::restore`] puts the records into a new machine, [`Manager::finish_restore`] says that these were all, and
+//! then come the events after S. Keys into the pages differ from those of the machine that was copied. What must not
+//! depend on them is written down instead: whose turn it is among equals, and the order in which keys expire.
+
+use std::collections::VecDeque;
+
+use core::ops::Range;
+
+use crate::event::{Event, Stamped};
+use crate::fence::Term;
+use crate::ids::{JobId, Name, Seq, WorkerId};
+use crate::job::WorkflowState;
+use crate::state::{JobImage, JobKey, KeyRecord, WorkerRecord, WorkflowKey};
+use crate::time::Wall;
+
+use super::Manager;
+use super::sharing::Sharing;
+
+/// How many keys without a job are passed over per record that is asked for.
+const PASSED_PER_RECORD: usize = 64;
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum SnapshotRecord {
+    /// The first of all.
+    Head(Box<SnapshotHead>),
+    Job(Box<JobRecord>),
+    Key(KeyExpiry),
+}
+
+/// What is small, and how much follows.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SnapshotHead {
+    pub term: Term,
+    pub newest: Wall,
+    pub seq: Seq,
+    /// The newest turn that was given to a workflow.
+    pub turn: u64,
+    pub jobs: u64,
+    pub keys: u64,
+    pub workers: Vec<(WorkerId, WorkerRecord)>,
+    pub paused: Vec<Name>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct JobRecord {
+    pub image: JobImage,
+    /// The turn of each workflow; lower was ready earlier.
+    pub turns: Vec<u64>,
+}
+
+/// An idempotency key of a job that has ended. They come in the order in which they expire.
+#[derive(Clone, PartialEq, Debug)]
+pub struct KeyExpiry {
+    pub expires_at: Wall,
+    pub key: Name,
+    pub record: KeyRecord,
+}
+
+/// Some records of a snapshot.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SnapshotPart {
+    pub records: Vec<SnapshotRecord>,
+    /// There are no more.
+    pub done: bool,
+}
+
+/// What was restored is not a whole snapshot. The machine is of no use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the snapshot is not whole: {found} of {expected} records")]
+pub struct SnapshotCut {
+    pub found: u64,
+    pub expected: u64,
+}
+
+/// A snapshot under way.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    head: Option<Box<SnapshotHead>>,
+    /// Taken before they changed, in that order.
+    early: VecDeque<SnapshotRecord>,
+    /// Where the walk is, and where it ends. Keys from there on are of jobs that came later.
+    jobs: Range<JobKey>,
+    /// A bit per key below the end: what lies there is not to be taken, because it was, or because it came later.
+    passed: Vec<u64>,
+    /// Keys that expire, by number.
+    keys: Range<u64>,
+}
+
+impl Snapshot {
+    fn wants(&self, key: JobKey) -> bool {
+        self.jobs.contains(&key) && self.passed[key as usize / 64] & (1 << (key % 64)) == 0
+    }
+
+    pub(super) fn pass(&mut self, key: JobKey) {
+        if key < self.jobs.end {
+            self.passed[key as usize / 64] |= 1 << (key % 64);
+        }
+    }
+}
+
+/// What a machine has been given to restore so far.
+#[derive(Debug, Default)]
+pub(super) struct Restoring {
+    expected: u64,
+    found: u64,
+    /// Workflows that wait for a worker. They are put on their shelves in order, which is cheapest.
+    ready: Vec<(u64, WorkflowKey)>,
+}
+
+impl Manager {
+    /// Begins a snapshot of the state as it is now; one that is under way is given up. It may be used once the event
+    /// that is returned is durable.
+    pub fn begin_snapshot(&mut self) -> Seq {
+        let state = &self.state;
+        let keys = state.expiring_span();
+        let head = SnapshotHead {
+            term: state.term(),
+            newest: state.newest(),
+            seq: state.seq(),
+            turn: self.dispatch.newest_turn(),
+            jobs: state.job_count() as u64,
+            keys: keys.end - keys.start,
+            workers: state.workers().map(|(id, record)| (id.clone(), record.clone())).collect(),
+            paused: state.paused().iter().cloned().collect(),
+        };
+        let end = state.job_keys_end();
+        self.snapshot = Some(Box::new(Snapshot {
+            head: Some(Box::new(head)),
+            early: VecDeque::new(),
+            jobs: 0..end,
+            passed: vec![0; (end as usize).div_ceil(64)],
+            keys,
+        }));
+        self.state.seq()
+    }
+
+    /// Gives up the snapshot that is under way, if there is one.
+    pub fn abandon_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// The next records, at most so many; there may be none and yet more to come. To be stored in this order.
+    pub fn snapshot_next(&mut self, max_records: usize) -> SnapshotPart {
+        let mut records = Vec::new();
+        let Some(mut snapshot) = self.snapshot.take() else { return SnapshotPart { records, done: true } };
+        if max_records > 0 {
+            records.extend(snapshot.head.take().map(SnapshotRecord::Head));
+        }
+        let early = snapshot.early.len().min(max_records.saturating_sub(records.len()));
+        records.extend(snapshot.early.drain(..early));
+        let mut looks = max_records.saturating_mul(PASSED_PER_RECORD);
+        while records.len() < max_records && looks > 0 && !snapshot.jobs.is_empty() {
+            looks -= 1;
+            let key = snapshot.jobs.start;
+            if snapshot.wants(key) && self.state.has_job(key) {
+                records.push(self.job_record(key));
+            }
+            snapshot.jobs.start += 1;
+        }
+        while records.len() < max_records && snapshot.jobs.is_empty() && !snapshot.keys.is_empty() {
+            records.push(self.key_record(snapshot.keys.start));
+            snapshot.keys.start += 1;
+        }
+        let left = snapshot.head.is_some() || !snapshot.early.is_empty();
+        let done = !left && snapshot.jobs.is_empty() && snapshot.keys.is_empty();
+        if !done {
+            self.snapshot = Some(snapshot);
+        }
+        SnapshotPart { records, done }
+    }
+
+    /// Before an event is applied: takes what it is about to change, if the snapshot under way does not have it yet.
+    #[cold]
+    pub(super) fn copy_before(&mut self, event: &Event) {
+        let Some(mut snapshot) = self.snapshot.take() else { return };
+        let mut take = |id: JobId| {
+            if let Some(key) = self.state.find(id)
+                && snapshot.wants(key)
+            {
+                snapshot.early.push_back(self.job_record(key));
+                snapshot.pass(key);
+            }
+        };
+        event.for_each_job(&mut take);
+        if let Event::KeysExpired { keys } = event {
+            // The image of a job says whether its key is remembered.
+            keys.iter().filter_map(|key| self.state.idempotency(key)).for_each(|known| take(known.job));
+            let gone = self.state.expiring_span().start + keys.len() as u64;
+            while snapshot.keys.start < gone && !snapshot.keys.is_empty() {
+                snapshot.early.push_back(self.key_record(snapshot.keys.start));
+                snapshot.keys.start += 1;
+            }
+        }
+        self.snapshot = Some(snapshot);
+    }
+
+    fn job_record(&self, key: JobKey) -> SnapshotRecord {
+        let image = self.state.image(key);
+        let workflows = self.state.job(key).workflows.as_slice();
+        let turns = workflows.iter().map(|workflow| self.dispatch.turn(*workflow)).collect();
+        SnapshotRecord::Job(Box::new(JobRecord { image, turns }))
+    }
+
+    fn key_record(&self, number: u64) -> SnapshotRecord {
+        let (expires_at, key, record) = self.state.expiring_at(number);
+        SnapshotRecord::Key(KeyExpiry { expires_at, key: key.clone(), record })
+    }
+
+    /// Puts one record of a snapshot into this machine, which is new. All of them, in the order in which they were
+    /// taken, then [`Self::finish_restore`], then the events that came after.
+    pub fn restore(&mut self, record: SnapshotRecord) {
+        debug_assert!(self.replaying, "a machine that has taken its seat is not restored");
+        match record {
+            SnapshotRecord::Head(head) => self.restore_head(*head),
+            SnapshotRecord::Job(record) => self.restore_job(*record),
+            SnapshotRecord::Key(KeyExpiry { expires_at, key, record }) => {
+                self.state.restore_key(expires_at, key, record);
+            }
+        }
+        let restoring = self.restoring.as_mut().expect("a snapshot begins with its head");
+        restoring.found += 1;
+    }
+
+    /// All records were restored. Says up to which event: the next one to apply comes after it.
+    pub fn finish_restore(&mut self) -> Result<Seq, SnapshotCut> {
+        let Restoring { expected, found, mut ready } = *self.restoring.take().unwrap_or_default();
+        if found != expected || found == 0 {
+            return Err(SnapshotCut { found, expected });
+        }
+        ready.sort_unstable();
+        for (_, workflow) in ready {
+            self.dispatch.ready(workflow, true);
+        }
+        Ok(self.state.seq())
+    }
+
+    fn restore_head(&mut self, head: SnapshotHead) {
+        let expected = 1 + head.jobs + head.keys;
+        self.restoring = Some(Box::new(Restoring { expected, ..Restoring::default() }));
+        self.state.restore_head(head.term, head.newest, head.seq);
+        self.durable = head.seq;
+        self.dispatch.set_newest_turn(head.turn);
+        head.workers.into_iter().for_each(|(id, record)| self.state.restore_worker(id, record));
+        head.paused.into_iter().for_each(|queue| self.state.restore_paused(queue));
+    }
+
+    fn restore_job(&mut self, record: JobRecord) {
+        let JobRecord { mut image, turns } = record;
+        self.dispatch.share(&mut image.spec);
+        self.share_with_original(&mut image.spec, image.more.as_ref().and_then(|more| more.retry_of));
+        self.sharing.get_or_insert_with(Sharing::boxed).image(&mut image);
+        let key = self.state.restore_job(image);
+        let job = self.state.job(key);
+        let restoring = self.restoring.as_mut().expect("a snapshot begins with its head");
+        for (index, workflow) in self.state.workflows_of(job) {
+            if workflow.state.is_terminal() {
+                continue;
+            }
+            let (at, state) = (usize::from(workflow.index), &self.state);
+            let kind = &job.spec.workflows[at].kind;
+            self.dispatch.admit(index, &job.spec, kind, || state.is_paused(&job.spec.queue));
+            self.dispatch.set_turn(index, turns[at]);
+            match workflow.state {
+                WorkflowState::Ready => restoring.ready.push((turns[at], index)),
+                state if state.is_held() => self.dispatch.held(index),
+                _ => {}
+            }
+        }
+    }
+
+    /// The same event, sharing with the jobs that are here what the log wrote out each time. Live jobs share by
+    /// themselves.
+    pub(super) fn shared(&mut self, stamped: &Stamped) -> Option<Stamped> {
+        let sharing = self.sharing.get_or_insert_with(Sharing::boxed);
+        let event = match &stamped.event {
+            Event::JobSubmitted(submitted) => {
+                let mut submitted = submitted.clone();
+                let spec = std::sync::Arc::make_mut(&mut submitted.spec);
+                sharing.spec(spec);
+                self.dispatch.share(spec);
+                self.share_with_original(spec, submitted.retry_of.as_ref().map(|retry| retry.job));
+                Event::JobSubmitted(submitted)
+            }
+            Event::HandedOut(handed) => {
+                let mut handed = handed.clone();
+                sharing.worker(&mut handed.worker);
+                sharing.incarnation(&mut handed.incarnation);
+                Event::HandedOut(handed)
+            }
+            _ => return None,
+        };
+        Some(Stamped { at: stamped.at, event })
+    }
+
+    /// A job that repeats another carries what that one carries.
+    fn share_with_original(&self, spec: &mut crate::job::JobSpec, original: Option<JobId>) {
+        let Some(key) = original.and_then(|id| self.state.find(id)) else { return };
+        for (own, of_original) in spec.workflows.iter_mut().zip(self.state.job(key).spec.workflows.iter()) {
+            if own.payload == of_original.payload {
+                own.payload = of_original.payload.clone();
+            }
+        }
+    }
+}

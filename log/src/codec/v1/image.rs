@@ -1,0 +1,95 @@
+//! Format 1 of whole jobs, and of the records that a snapshot is made of.
+
+use onward_core::grant::Fraction;
+use onward_core::ids::Seq;
+use onward_core::job::{EndingKind, WorkflowState};
+use onward_core::manager::{JobRecord, KeyExpiry, SnapshotHead, SnapshotRecord};
+use onward_core::state::{
+    AttemptImage, EndedAttempt, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact, PastImage, WorkerRecord,
+    WorkflowImage,
+};
+
+use crate::codec::DecodeError;
+use crate::codec::bytes::{Reader, Stored, put_number};
+
+record! {
+    JobImage {
+        id, spec, created_at, started_at, ended_at, cancel_asked, timed_out, more, fingerprint, workflows
+    }
+    JobMore { extensions, epoch, retry_of, retried_as, ledger, died }
+    Ledger { entries, dropped }
+    LedgerEntry { at, what, times }
+    WorkflowImage {
+        state, counted, handouts, last_fence, ready_at, due_at, wall_due, predecessors_left, past, attempt
+    }
+    PastImage { attempts, dropped, checkpoint }
+    EndedAttempt { number, fence, worker, started_at, ended_at, ending, refused }
+    AttemptImage {
+        worker, incarnation, via, handed_at, lease, grants, last_grant_progress, quiet, quiet_used, mark
+    }
+    SnapshotHead { term, newest, seq, turn, jobs, keys, workers, paused }
+    WorkerRecord { grants, evictions, evicted, probation, drained, replaced }
+    JobRecord { image, turns }
+    KeyExpiry { expires_at, key, record }
+    KeyRecord { job, fingerprint }
+}
+
+choice! {
+    SnapshotRecord {
+        1 Head(head);
+        2 Job(job);
+        3 Key(key);
+    }
+    WorkflowState {
+        1 Waiting;
+        2 Delayed;
+        3 Ready;
+        4 Running;
+        5 Cancelling;
+        6 Succeeded;
+        7 Failed;
+        8 Cancelled;
+        9 TimedOut;
+    }
+    EndingKind {
+        1 Succeeded;
+        2 Failed;
+        3 Released;
+        4 LeaseExpired;
+        5 Stuck;
+        6 Evicted;
+        7 Crashed;
+        8 NeverArrived;
+        9 Cancelled;
+        10 TimedOut;
+    }
+    LedgerFact {
+        1 Granted { worker, by, reason, progress };
+        2 Denied { worker, denial, reason, progress };
+        3 ExtendedByHand { by, reason, request };
+        4 QuietBegan { workflow, allowed };
+        5 QuietEnded { workflow, used };
+        6 AttemptEnded { workflow, fence, ending };
+        7 TimedOut { reason };
+        8 CancelAsked { epoch };
+        9 Refused { workflow, fence, verb, refusal };
+    }
+}
+
+impl Stored for Seq {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_number(self.0, out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self(from.number()?))
+    }
+}
+
+impl Stored for Fraction {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.get().put(out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Self::new(f64::get(from)?).ok_or(DecodeError::Corrupt("a fraction that is none"))
+    }
+}
