@@ -20,8 +20,10 @@ use samples::Draw;
 #[derive(Clone, Debug)]
 struct Held {
     bytes: Arc<InMemoryBackend>,
-    gate: Arc<Mutex<Option<(Sender<()>, Receiver<()>)>>>,
+    gate: Arc<Mutex<Option<Gate>>>,
 }
+
+type Gate = (Sender<()>, Receiver<()>);
 
 impl StorageBackend for Held {
     fn len(&self) -> io::Result<u64> {

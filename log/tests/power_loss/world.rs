@@ -354,7 +354,7 @@ fn digest(name: u64) -> Digest {
 
 fn content(name: u64) -> Vec<u8> {
     let mut draw = Draw::new(name);
-    let most = if name % 8 == 0 { 90_000 } else { 9_000 };
+    let most = if name.is_multiple_of(8) { 90_000 } else { 9_000 };
     draw.bytes(most)
 }
 
