@@ -14,13 +14,13 @@ use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, 
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_log::memory::Fault;
-use onward_log::{Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, Snapshot, Tail};
+use onward_log::{Archive, Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
 use onward_node::engine::{Contents, Engine, Refused, Start};
 
 fn start(log: &MemoryLog) -> Engine {
     let log = log.clone();
-    let log = Box::new(move || Ok(Box::new(log.clone()) as Box<dyn Log>));
-    Engine::start(Start { rules: Rules::default(), log, commit_mark: None }).expect("a log in memory can be opened")
+    let log = move || Ok(Box::new(log.clone()) as Box<dyn Log>);
+    Engine::start(Start::new(Rules::default(), log)).expect("a log in memory can be opened")
 }
 
 fn draft() -> Draft {
@@ -147,11 +147,9 @@ async fn nothing_is_seen_before_it_is_durable() {
     let log = MemoryLog::new();
     let make = {
         let log = log.clone();
-        Box::new(move || {
-            Ok(Box::new(Gated { log: log.clone(), entered: entered.clone(), gate: gate.clone() }) as Box<dyn Log>)
-        })
+        move || Ok(Box::new(Gated { log: log.clone(), entered: entered.clone(), gate: gate.clone() }) as Box<dyn Log>)
     };
-    let engine = Engine::start(Start { rules: Rules::default(), log: make, commit_mark: None }).unwrap();
+    let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
     has_entered.recv().unwrap();
     open.send(()).unwrap(); // the beginning of the term
     until("it serves", || engine.stats().commits.get() == 1).await;
@@ -312,8 +310,61 @@ async fn large_payloads_are_in_the_store_and_what_was_refused_is_not() {
     assert_eq!(log.clone().blobs(None, 10).unwrap(), [payload.digest().0]);
     engine.stop();
     let engine = start(&log);
-    assert_eq!(engine.content(&payload).await, Ok(large));
+    assert_eq!(engine.content(id, &payload).await, Ok(large));
     let (leases, mut delivery) = engine.poll(poll("w")).await.unwrap();
     delivery.done();
     assert_eq!(leases[0].workflow.payload, payload);
+}
+
+/// An engine on files, as a node has it.
+fn start_on(folder: &std::path::Path, snapshot_every: u64) -> Engine {
+    let log = RedbLog::open(folder).unwrap();
+    let mut start = Start::new(Rules::default(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+    start.archive = Some(Archive::open(folder).unwrap());
+    start.snapshot_every = Some(snapshot_every);
+    Engine::start(start).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let large: Arc<[u8]> = vec![9; 50_000].into();
+    let mut open = Vec::new();
+    let mut done = Vec::new();
+    for round in 0..3 {
+        let engine = start_on(folder.path(), 300);
+        for _ in 0..200 {
+            let mut contents = Contents::default();
+            let (id, call) = submit(&engine, Draft::of_kind("resize", contents.take_in(large.clone())));
+            engine.call_with(call, contents).await.unwrap();
+            open.push(id);
+        }
+        for _ in 0..150 {
+            let (leases, mut delivery) = engine.poll(poll("w")).await.unwrap();
+            delivery.done();
+            let claim = leases[0].claim;
+            let report = Report::Succeed { result: (*b"1").into() };
+            engine.call(Call::Settle(vec![Settlement { claim, report }])).await.unwrap();
+            open.retain(|id| *id != claim.job);
+            done.push(claim.job);
+        }
+        until("all are archived", || engine.stats().archived.get() >= 150).await;
+        let stats = engine.stats();
+        until("a snapshot", || stats.snapshots.get() >= 1 || round == 0 && stats.events.get() < 300).await;
+        engine.stop();
+    }
+    let engine = start_on(folder.path(), 300);
+    assert_eq!(engine.read(|view| view.manager.state().job_count()).await, Ok(open.len()));
+    for id in &open {
+        assert_eq!(state_of(&engine, *id).await, Some(JobState::Ready));
+    }
+    for id in &done {
+        assert_eq!(state_of(&engine, *id).await, None);
+        let image = engine.archived(*id).await.unwrap().expect("it is in the archive");
+        assert_eq!(image.state(), JobState::Succeeded);
+        assert_eq!(engine.content(*id, &image.spec.workflows[0].payload).await, Ok(large.clone()));
+    }
+    let listed = engine.archived_before(None, 1_000).await.unwrap();
+    assert_eq!(listed.len(), done.len());
+    assert!(listed.windows(2).all(|pair| pair[0].id > pair[1].id), "the newest first");
 }

@@ -3,15 +3,17 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob};
+use onward_core::manager::SnapshotRecord;
+use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob, codec};
 
+use super::snapshots::TRUNCATE_AT_ONCE;
 use super::{Ask, Shared};
 
 /// What the log's thread is told. Dropping the sender ends it, after all that was told is done.
@@ -24,6 +26,15 @@ pub(super) enum ToLog {
     DropBlob(Digest),
     ConfirmSeat {
         question: u64,
+    },
+    Chunk {
+        covers: Seq,
+        index: u32,
+        records: Vec<SnapshotRecord>,
+    },
+    FinishSnapshot {
+        covers: Seq,
+        chunks: u32,
     },
 }
 
@@ -42,6 +53,11 @@ pub(super) enum Told {
         question: u64,
         term: Term,
     },
+    ChunkStored,
+    SnapshotFinished,
+    Truncated,
+    /// The log goes on without it.
+    SnapshotFailed(Error),
     /// Nothing of what was told since the last answer is stored, nor will be.
     Failed(Error),
 }
@@ -62,8 +78,20 @@ pub(super) fn spawn(
 ) -> std::io::Result<JoinHandle<()>> {
     let answers = shared.asks.clone();
     let group = GroupCommit::new(term, last, MAX_BATCH, MAX_BATCH_BLOB_BYTES);
-    let (questions, to_drop) = (Vec::new(), Vec::new());
-    let work = move || LogThread { log, term, group, inbox, answers, shared, mark, questions, to_drop }.run();
+    let thread = LogThread {
+        log,
+        term,
+        group,
+        inbox,
+        answers,
+        shared,
+        mark,
+        questions: Vec::new(),
+        to_drop: Vec::new(),
+        snapshot_step: None,
+        truncating: false,
+    };
+    let work = move || thread.run();
     thread::Builder::new().name("onward-log".into()).spawn(work)
 }
 
@@ -77,6 +105,9 @@ struct LogThread {
     mark: Option<Arc<File>>,
     questions: Vec<u64>,
     to_drop: Vec<Digest>,
+    /// There is at most one at a time.
+    snapshot_step: Option<ToLog>,
+    truncating: bool,
 }
 
 impl LogThread {
@@ -87,8 +118,8 @@ impl LogThread {
     }
 
     fn serve(&mut self) -> Result<(), Error> {
-        while let Ok(first) = self.inbox.recv() {
-            self.take(first);
+        while let Some(first) = self.next() {
+            self.take_some(first);
             loop {
                 while let Ok(more) = self.inbox.try_recv() {
                     self.take(more);
@@ -108,7 +139,67 @@ impl LogThread {
                 let (term, digests) = (self.term, core::mem::take(&mut self.to_drop));
                 self.ask_until_known(|log| log.drop_blobs(term, &digests))?;
             }
+            self.snapshot()?;
+            if self.truncating {
+                self.truncate()?;
+            }
         }
+        Ok(())
+    }
+
+    /// What was told next. While the log is being truncated nobody is waited for.
+    fn next(&self) -> Option<Option<ToLog>> {
+        if self.truncating {
+            match self.inbox.try_recv() {
+                Ok(told) => Some(Some(told)),
+                Err(TryRecvError::Empty) => Some(None),
+                Err(TryRecvError::Disconnected) => None,
+            }
+        } else {
+            self.inbox.recv().ok().map(Some)
+        }
+    }
+
+    fn take_some(&mut self, told: Option<ToLog>) {
+        if let Some(told) = told {
+            self.take(told);
+        }
+    }
+
+    /// A snapshot is worth nothing if the disk is full, and the log may have room for a batch all the same.
+    fn snapshot(&mut self) -> Result<(), Error> {
+        let done = match self.snapshot_step.take() {
+            Some(ToLog::Chunk { covers, index, records }) => {
+                let (term, mut chunk) = (self.term, Vec::new());
+                codec::encode_records(&records, &mut chunk);
+                self.ask_until_known(|log| log.put_chunk(term, covers, index, &chunk)).map(|()| Told::ChunkStored)
+            }
+            Some(ToLog::FinishSnapshot { covers, chunks }) => {
+                let term = self.term;
+                let finished = self.ask_until_known(|log| log.finish_snapshot(term, covers, chunks));
+                self.truncating = finished.is_ok();
+                finished.map(|()| Told::SnapshotFinished)
+            }
+            _ => return Ok(()),
+        };
+        match done {
+            Ok(told) => self.say(told),
+            Err(error @ Error::StaleTerm { .. }) => return Err(error),
+            Err(error) => self.say(Told::SnapshotFailed(error)),
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self) -> Result<(), Error> {
+        let term = self.term;
+        match self.ask_until_known(|log| log.truncate(term, TRUNCATE_AT_ONCE)) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error @ Error::StaleTerm { .. }) => return Err(error),
+            Err(error) => tracing::warn!(%error, "the log was not truncated; the next snapshot tries again"),
+        }
+        self.truncating = false;
+        self.say(Told::Truncated);
         Ok(())
     }
 
@@ -123,6 +214,7 @@ impl LogThread {
             }
             ToLog::DropBlob(digest) => self.to_drop.push(digest),
             ToLog::ConfirmSeat { question } => self.questions.push(question),
+            step @ (ToLog::Chunk { .. } | ToLog::FinishSnapshot { .. }) => self.snapshot_step = Some(step),
         }
     }
 

@@ -17,13 +17,15 @@ use onward_core::manager::{Manager, SeatState};
 use onward_core::payload::Digest;
 use onward_core::settings::Rules;
 use onward_core::time::{Awake, Now, span_ms};
-use onward_log::{Changed, Error, Log, OwnedBlob};
+use onward_log::{Archive, Changed, Error, Log, OwnedBlob, codec};
 use tokio::sync::oneshot;
 
+use super::archivist::{self, ArchiveRules, ToArchive};
 use super::content::{self, Contents};
 use super::load::Meter;
 use super::log_thread::{self, LogAnswer, ToLog, Told};
 use super::session::Outbox;
+use super::snapshots::Snapshots;
 use super::watch::Watchers;
 use super::{Ask, Deliver, Refused, Shared, View};
 use crate::catalog::Catalog;
@@ -36,6 +38,25 @@ pub struct Start {
     pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
     /// Shows from outside whether a commit is under way, even of a process that was killed: `1` while one is, else `0`.
     pub commit_mark: Option<Arc<File>>,
+    /// Where ended jobs go. Without one they stay in memory.
+    pub archive: Option<Archive>,
+    pub archive_rules: ArchiveRules,
+    /// After how many events a snapshot is due; `None` for the default.
+    pub snapshot_every: Option<u64>,
+}
+
+impl Start {
+    /// With the defaults for all but what is named.
+    pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
+        Self {
+            rules,
+            log: Box::new(log),
+            commit_mark: None,
+            archive: None,
+            archive_rules: ArchiveRules::default(),
+            snapshot_every: None,
+        }
+    }
 }
 
 impl core::fmt::Debug for Start {
@@ -48,6 +69,8 @@ impl core::fmt::Debug for Start {
 const ROUND: usize = 1_024;
 /// The clock is read again after so many inputs.
 const CLOCK_EVERY: usize = 64;
+/// Making an image of a job takes about a microsecond, and everything else waits for it.
+const ARCHIVE_AT_ONCE: usize = 2_000;
 const READ_EVENTS: usize = 50_000;
 /// Between two attempts to begin a term.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -64,7 +87,25 @@ pub(super) fn spawn(mut start: Start, inbox: Receiver<Ask>, shared: &Arc<Shared>
 }
 
 /// Term after term, until told to stop.
-fn run(first: Begun, mut start: Start, inbox: &Receiver<Ask>, shared: &Arc<Shared>) {
+fn run(first: Begun, start: Start, inbox: &Receiver<Ask>, shared: &Arc<Shared>) {
+    let archivist = start.archive.clone().and_then(|archive| {
+        let spawned = archivist::spawn(archive, start.archive_rules.clone(), shared.clone());
+        spawned.inspect_err(|error| tracing::error!(%error, "cannot start the archive's thread")).ok()
+    });
+    let (to_archive, archive_thread) = archivist.unzip();
+    run_terms(first, start, inbox, shared, to_archive);
+    if archive_thread.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("the archive's thread panicked");
+    }
+}
+
+fn run_terms(
+    first: Begun,
+    mut start: Start,
+    inbox: &Receiver<Ask>,
+    shared: &Arc<Shared>,
+    to_archive: Option<Sender<ToArchive>>,
+) {
     let mut begun = Some(first);
     let mut watchers = Watchers::default();
     loop {
@@ -107,6 +148,10 @@ fn run(first: Begun, mut start: Start, inbox: &Receiver<Ask>, shared: &Arc<Share
             load: OverloadDetector::new(start.rules.overload),
             level: OverloadLevel::Normal,
             meter: Meter::default(),
+            snapshots: Snapshots::after(term.snapshot, start.snapshot_every),
+            to_archive: to_archive.clone(),
+            ended: VecDeque::new(),
+            archive_busy: false,
             to_log,
             shared,
         };
@@ -156,6 +201,8 @@ struct Begun {
     manager: Manager,
     term: Term,
     last: Seq,
+    /// Up to where the newest snapshot reaches.
+    snapshot: Seq,
 }
 
 fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
@@ -169,6 +216,7 @@ fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).expect("the system has randomness");
     let mut manager = Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
+    let snapshot = restore(&mut *log, &mut manager)?;
     let mut next = Seq(manager.newest().0 + 1);
     loop {
         let batches = log.read(next, READ_EVENTS)?;
@@ -183,7 +231,21 @@ fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     sweep(&mut *log, &manager, tail.term)?;
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(log.blob_reader());
     shared.stats.terms.add(1);
-    Ok(Begun { log, manager, term: tail.term, last: tail.last })
+    Ok(Begun { log, manager, term: tail.term, last: tail.last, snapshot })
+}
+
+/// Puts the newest snapshot into a new machine. Says up to where it reaches.
+fn restore(log: &mut dyn Log, manager: &mut Manager) -> Result<Seq, Error> {
+    let Some(snapshot) = log.snapshot()? else { return Ok(Seq::default()) };
+    for index in 0..snapshot.chunks {
+        codec::decode_records(&log.chunk(index)?)?.into_iter().for_each(|record| manager.restore(record));
+    }
+    let reached = manager.finish_restore().map_err(|cut| Error::Corrupt { what: cut.to_string() })?;
+    if reached != snapshot.covers {
+        let what = format!("a snapshot up to {reached:?} is stored as one up to {:?}", snapshot.covers);
+        return Err(Error::Corrupt { what });
+    }
+    Ok(reached)
 }
 
 /// Content that no job refers to: a crash came between the event that gave it up and its deletion.
@@ -233,6 +295,11 @@ struct Machine<'a> {
     load: OverloadDetector,
     level: OverloadLevel,
     meter: Meter,
+    snapshots: Snapshots,
+    to_archive: Option<Sender<ToArchive>>,
+    /// Ended jobs that are not in the archive yet.
+    ended: VecDeque<JobId>,
+    archive_busy: bool,
     to_log: Sender<ToLog>,
     shared: &'a Arc<Shared>,
 }
@@ -282,7 +349,11 @@ impl Machine<'_> {
                 Err(RecvTimeoutError::Disconnected) => stopping = true,
             }
             self.judge_load();
+            self.hand_to_archive();
             self.hand_to_log();
+            if let Some(told) = self.snapshots.advance(&mut self.manager) {
+                self.tell_log(told);
+            }
             if self.manager.seat_state() == SeatState::Lost {
                 return Ended::SeatLost;
             }
@@ -343,9 +414,21 @@ impl Machine<'_> {
                     // What is queued now is fed in before this comes back.
                     self.shared.ask(Ask::Drained);
                 }
+                Told::ChunkStored => self.snapshots.chunk_stored(),
+                Told::SnapshotFinished => {
+                    self.shared.stats.snapshots.add(1);
+                    self.snapshots.finished();
+                }
+                Told::Truncated => self.snapshots.truncated(),
+                Told::SnapshotFailed(error) => {
+                    tracing::warn!(%error, "a snapshot failed; the next one is tried later");
+                    self.snapshots.failed(&mut self.manager);
+                }
                 Told::Failed(error) => return Err(Ended::Failed(error)),
             },
             Ask::FromLog(_) => {}
+            Ask::Archived { jobs } => self.step(Input::Archived { jobs }),
+            Ask::ArchiveReady => self.archive_busy = false,
             Ask::Drained => self.step(Input::Drained),
             Ask::Stop => return Ok(Flow::Stop),
         }
@@ -445,7 +528,7 @@ impl Machine<'_> {
                     let _ = reply.send(answer.map_err(Refused::ByMachine));
                 }
             }
-            Effect::Archive { job: _ } => {}
+            Effect::Archive { job } => self.ended.push_back(job),
             Effect::Unreferenced { digest } => {
                 // It may have come back since; then it is in the store, or on its way there behind what we say now.
                 if self.manager.state().stored_refs(&digest) == 0 {
@@ -454,6 +537,22 @@ impl Machine<'_> {
             }
             Effect::ConfirmSeat { .. } => unreachable!("asked at once, without waiting for an event"),
             Effect::Report(notice) => report(&notice),
+        }
+    }
+
+    /// The next jobs, once those before them are there.
+    fn hand_to_archive(&mut self) {
+        let Some(to_archive) = &self.to_archive else {
+            self.ended.clear();
+            return;
+        };
+        if self.archive_busy || self.ended.is_empty() {
+            return;
+        }
+        let count = self.ended.len().min(ARCHIVE_AT_ONCE);
+        let images: Vec<_> = self.ended.drain(..count).filter_map(|job| self.manager.image(job)).collect();
+        if !images.is_empty() {
+            self.archive_busy = to_archive.send(ToArchive(images)).is_ok();
         }
     }
 

@@ -18,17 +18,19 @@
 //! **Failures.** If an append definitely failed, the machine is dropped, everyone who waits is told `Unavailable`, and
 //! a new machine is built from the log under a new term. In doubt, the log thread asks again until there is an answer.
 
+mod archivist;
 mod content;
 mod load;
 mod log_thread;
 mod machine;
 mod session;
+mod snapshots;
 mod stats;
 mod watch;
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -40,13 +42,15 @@ use onward_core::message::{Assignment, FromWorker};
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
+use onward_core::state::JobImage;
 use onward_core::time::Wall;
-use onward_log::BlobReader;
+use onward_log::{Archive, BlobReader, codec};
 use tokio::sync::oneshot;
 
 use crate::catalog::Catalog;
 use crate::clock;
 
+pub use archivist::ArchiveRules;
 pub use content::Contents;
 pub use machine::Start;
 pub use session::{Session, SessionGone};
@@ -104,6 +108,12 @@ enum Ask {
         bell: u64,
     },
     FromLog(log_thread::LogAnswer),
+    /// These jobs are safely in the archive.
+    Archived {
+        jobs: Vec<JobId>,
+    },
+    /// The archive takes the next jobs.
+    ArchiveReady,
     /// Everything that was queued before this has been fed in.
     Drained,
     Stop,
@@ -126,6 +136,8 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Of the log of this term.
     blobs: Mutex<Option<BlobReader>>,
+    archive: Option<Archive>,
+    stopping: AtomicBool,
 }
 
 impl core::fmt::Debug for Engine {
@@ -152,6 +164,8 @@ impl Engine {
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
             blobs: Mutex::new(None),
+            archive: start.archive.clone(),
+            stopping: AtomicBool::new(false),
         });
         machine::spawn(start, inbox, &shared)?;
         Ok(Self(shared))
@@ -195,22 +209,49 @@ impl Engine {
     }
 
     /// The bytes of a payload or result of this job, wherever they lie.
-    pub async fn content(&self, payload: &Payload) -> Result<Arc<[u8]>, Refused> {
-        let stored = match payload {
+    pub async fn content(&self, job: JobId, payload: &Payload) -> Result<Arc<[u8]>, Refused> {
+        let digest = match payload {
             Payload::Inline(bytes) => return Ok(bytes.clone()),
-            Payload::Stored(stored) => stored.clone(),
+            Payload::Stored(stored) => stored.digest.0,
         };
-        let reader = self.0.blobs.lock().expect("no thread panics while it holds this").clone();
-        let Some(reader) = reader else { return Err(self.0.unavailable()) };
-        let read = tokio::task::spawn_blocking(move || reader.blob(&stored.digest.0)).await;
-        match read {
-            Ok(Ok(Some(bytes))) => Ok(bytes.into()),
-            Ok(Ok(None)) => {
-                Err(Refused::Unavailable("a payload is not in the store; its job may just have been archived".into()))
+        let shared = self.0.clone();
+        let read = move || {
+            let here = shared.blob_reader().map(|reader| reader.blob(&digest)).transpose()?.flatten();
+            match (here, &shared.archive) {
+                // It moved with its job.
+                (None, Some(archive)) => archive.blob(job.as_u128(), &digest),
+                (here, _) => Ok(here),
             }
-            Ok(Err(error)) => Err(Refused::Unavailable(error.to_string())),
-            Err(error) => Err(Refused::Unavailable(format!("reading the store failed: {error}"))),
+        };
+        match self.0.blocking(read).await? {
+            Some(bytes) => Ok(bytes.into()),
+            None => Err(Refused::Unavailable(format!("the content of job {job} is no longer kept"))),
         }
+    }
+
+    /// A job that has left memory.
+    pub async fn archived(&self, job: JobId) -> Result<Option<JobImage>, Refused> {
+        let Some(archive) = self.0.archive.clone() else { return Ok(None) };
+        let read = move || {
+            let row = archive.get(job.as_u128())?;
+            Ok(row.map(|row| codec::decode_image(&row)).transpose()?)
+        };
+        self.0.blocking(read).await
+    }
+
+    /// Jobs that have left memory, the newest first, beginning before `before`.
+    pub async fn archived_before(&self, before: Option<JobId>, max: usize) -> Result<Vec<JobImage>, Refused> {
+        const MAX_BYTES: usize = 8 << 20;
+        let Some(archive) = self.0.archive.clone() else { return Ok(Vec::new()) };
+        let read = move || {
+            let rows = archive.scan(before.map(JobId::as_u128), max, MAX_BYTES)?;
+            rows.iter().map(|(_, row)| Ok(codec::decode_image(row)?)).collect()
+        };
+        self.0.blocking(read).await
+    }
+
+    pub fn archive(&self) -> Option<&Archive> {
+        self.0.archive.as_ref()
     }
 
     /// Asks for work. The leases count as delivered when [`Delivery::done`] is called; without it they go back.
@@ -249,6 +290,7 @@ impl Engine {
 
     /// Takes no more asks, makes everything durable that was decided, and ends the threads.
     pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Relaxed);
         self.0.ask(Ask::Stop);
         let thread = self.0.thread.lock().expect("no thread panics while it holds this").take();
         if let Some(thread) = thread
@@ -263,6 +305,24 @@ impl Shared {
     /// Asks of a machine that is gone are dropped: whoever waits for an answer finds that out by itself.
     fn ask(&self, ask: Ask) {
         let _ = self.asks.send(ask);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn blob_reader(&self) -> Option<BlobReader> {
+        self.blobs.lock().expect("no thread panics while it holds this").clone()
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> Result<T, onward_log::Error> + Send + 'static,
+    ) -> Result<T, Refused> {
+        match tokio::task::spawn_blocking(read).await {
+            Ok(read) => read.map_err(|error| Refused::Unavailable(error.to_string())),
+            Err(error) => Err(Refused::Unavailable(format!("reading the store failed: {error}"))),
+        }
     }
 
     fn unavailable(&self) -> Refused {
