@@ -7,6 +7,7 @@ use crate::health::overload::OverloadLevel;
 use crate::ids::{Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use crate::job::{Draft, JobState};
 use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
+use crate::state::JobImage;
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum Input {
@@ -66,6 +67,12 @@ pub enum Call {
     /// A new job like this ended one.
     Retry {
         job: JobId,
+        new_id: JobId,
+        request: Name,
+    },
+    /// The same for a job that has left memory: its image comes along.
+    RetryArchived {
+        image: Box<JobImage>,
         new_id: JobId,
         request: Name,
     },

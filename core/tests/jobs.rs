@@ -376,6 +376,37 @@ fn a_job_that_ended_is_retried_as_a_new_one_once_per_request() {
     assert_eq!(rig.call(Call::Retry { job, new_id, request: name("r") }), Err(Refusal::UnknownJob));
 }
 
+#[test]
+fn a_job_of_the_archive_is_retried_from_its_image_once_per_request() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { unique_key: Some("u".into()), delay: Some(secs(5)), ..job("k") });
+    rig.advance(secs(5));
+    let claim = rig.claim(session);
+    rig.succeed(session, claim).unwrap();
+    let new_id = rig.new_id();
+    let Ok(Answer::Retried { job: before }) = rig.call(Call::Retry { job: id, new_id, request: name("before") }) else {
+        panic!("retried")
+    };
+    let claim = rig.claim(session);
+    rig.succeed(session, claim).unwrap();
+    let image = Box::new(rig.manager.image(id).unwrap());
+    rig.step(Input::Archived { jobs: vec![id] });
+    assert!(rig.manager.image(id).is_none());
+    let retry = |rig: &mut Rig, request: &str| {
+        let new_id = rig.new_id();
+        rig.call(Call::RetryArchived { image: image.clone(), new_id, request: name(request) })
+    };
+    assert_eq!(retry(&mut rig, "before"), Ok(Answer::Retried { job: before }), "asked for while it was in memory");
+    let Ok(Answer::Retried { job: again }) = retry(&mut rig, "r") else { panic!("retried") };
+    assert_eq!(rig.view(again).retry_of, Some(id));
+    assert_eq!(rig.claim(session).job, again, "without waiting for its delay again");
+    assert_eq!(retry(&mut rig, "r"), Ok(Answer::Retried { job: again }));
+    assert_eq!(retry(&mut rig, "other"), Err(Refusal::UniqueKeyTaken(again)));
+    rig.restart(secs(1));
+    assert_eq!(retry(&mut rig, "r"), Ok(Answer::Retried { job: again }));
+}
+
 // ---- keys
 
 #[test]

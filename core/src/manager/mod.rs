@@ -237,6 +237,7 @@ impl Manager {
             Call::Cancel { job, epoch } => self.cancel(job, epoch, fx),
             Call::CancelWhere(filter) => self.cancel_where(&filter, fx),
             Call::Retry { job, new_id, request } => self.retry(job, new_id, request, fx),
+            Call::RetryArchived { image, new_id, request } => self.retry_archived(&image, new_id, request, fx),
             Call::Extend { job, by, reason, request } => self.extend(job, by, reason, request, fx),
             Call::Poll(poll) => match self.poll(request, poll, fx) {
                 Ok(()) => return,

@@ -11,8 +11,11 @@ use crate::input::Submission;
 use crate::job::JobSpec;
 use crate::job::draft::check;
 use crate::job::fingerprint::{Fingerprint, fingerprint};
+use crate::job::spec::Keys;
 use crate::limits::Limit;
+use crate::payload::Digest;
 use crate::refusal::Refusal;
+use crate::state::JobImage;
 
 use super::Manager;
 
@@ -120,19 +123,61 @@ impl Manager {
         if !original.has_ended() {
             return Err(Refusal::NotTerminal(self.state.job_state(key)));
         }
+        let spec = original.spec.clone();
+        self.repeat(spec, None, new_id, RetryOf { job, request }, fx)
+    }
+
+    /// The same for a job of the archive. Its own record cannot be written to any more, so that this request was heard
+    /// is remembered under an idempotency key of its own.
+    pub(super) fn retry_archived(
+        &mut self,
+        image: &JobImage,
+        new_id: JobId,
+        request: Name,
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
+        if self.state.find(image.id).is_some() {
+            return self.retry(image.id, new_id, request, fx);
+        }
+        let mut earlier = image.more.iter().flat_map(|more| &more.retried_as);
+        if let Some((_, known)) = earlier.find(|(known, _)| *known == request) {
+            return Ok(Answer::Retried { job: *known });
+        }
+        if !image.has_ended() {
+            return Err(Refusal::NotTerminal(image.state()));
+        }
+        let key =
+            Name::new(format!("retry of {}: {}", image.id, &Digest::of(request.as_str().as_bytes()).to_string()[..32]))
+                .expect("short, and without control characters");
+        if let Some(known) = self.state.idempotency(&key) {
+            return Ok(Answer::Retried { job: known.job });
+        }
+        self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + 1)?;
+        let mut spec = image.spec.clone();
+        self.dispatch.share(&mut spec);
+        self.repeat(spec, Some(key), new_id, RetryOf { job: image.id, request }, fx)
+    }
+
+    fn repeat(
+        &mut self,
+        mut spec: JobSpec,
+        key: Option<Name>,
+        new_id: JobId,
+        retry_of: RetryOf,
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
         if self.state.find(new_id).is_some() {
             return Err(Refusal::Conflict);
         }
         self.within(Limit::Jobs, self.state.job_count() + 1)?;
-        self.check_unique(&original.spec, None)?;
-        let mut spec = original.spec.clone();
+        self.check_unique(&spec, None)?;
         self.dispatch.room_for(&self.rules.limits, core::iter::once(&spec)).map_err(Refusal::Limited)?;
-        // The key stays with the first job, and what was delayed once need not wait again.
+        // What was delayed once need not wait again, and the key stays with the first job.
         Arc::make_mut(&mut spec.policy).start = crate::job::Start::AtOnce;
-        if let Some(keys) = &mut spec.keys {
-            keys.idempotency = None;
-        }
-        self.accept(new_id, Arc::new(spec), None, Some(RetryOf { job, request }), fx);
+        let unique = spec.unique_key().cloned();
+        spec.keys = (unique.is_some() || key.is_some()).then(|| Box::new(Keys { unique, idempotency: key }));
+        let print = spec.idempotency_key().is_some().then(|| fingerprint(&spec));
+        self.accept(new_id, Arc::new(spec), print, Some(retry_of), fx);
         Ok(Answer::Retried { job: new_id })
     }
 

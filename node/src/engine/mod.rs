@@ -35,7 +35,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use onward_core::effect::Answer;
-use onward_core::ids::{JobId, RequestId, SessionId};
+use onward_core::ids::{JobId, Name, RequestId, SessionId};
 use onward_core::input::{Call, Input, Poll};
 use onward_core::manager::Manager;
 use onward_core::message::{Assignment, FromWorker};
@@ -237,6 +237,26 @@ impl Engine {
             Ok(row.map(|row| codec::decode_image(&row)).transpose()?)
         };
         self.0.blocking(read).await
+    }
+
+    /// A new job like one that has ended, wherever that is kept. The same request gives the same job.
+    pub async fn retry(&self, job: JobId, request: Name) -> Result<JobId, Refused> {
+        let new_id = self.new_job_id();
+        let answer = match self.call(Call::Retry { job, new_id, request: request.clone() }).await {
+            Err(Refused::ByMachine(Refusal::UnknownJob)) => {
+                let Some(image) = self.archived(job).await? else {
+                    return Err(Refused::ByMachine(Refusal::UnknownJob));
+                };
+                let mut contents = Contents::default();
+                for workflow in image.spec.workflows.iter() {
+                    contents.take_in(self.content(job, &workflow.payload).await?);
+                }
+                self.call_with(Call::RetryArchived { image: Box::new(image), new_id, request }, contents).await?
+            }
+            answer => answer?,
+        };
+        let Answer::Retried { job } = answer else { unreachable!("a retry is answered with a job") };
+        Ok(job)
     }
 
     /// Jobs that have left memory, the newest first, beginning before `before`.
