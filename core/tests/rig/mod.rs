@@ -13,7 +13,7 @@ use onward_core::health::Verdict;
 use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Input, Poll, Submission};
 use onward_core::job::{Draft, JobState};
-use onward_core::manager::{JobView, Manager, WorkerView};
+use onward_core::manager::{JobView, Manager, SnapshotRecord, WorkerView};
 use onward_core::message::{
     Assignment, Beat, BeatAccepted, ExtensionAnswer, ExtensionRequest, FromWorker, Hello, Report, Settlement,
     Subscription, ToWorker,
@@ -209,7 +209,25 @@ impl Rig {
         for stamped in &self.log {
             next.apply(stamped);
         }
-        assert_eq!(next.state().dump(), self.manager.state().dump(), "a replay gives the same state");
+        self.begin_anew(next);
+    }
+
+    /// As [`Self::restart`], from a snapshot and the events after it.
+    pub fn restart_from(&mut self, records: &[SnapshotRecord], downtime: Duration) {
+        self.jump(downtime);
+        self.term += 1;
+        self.now.mono = Mono::from_ms(self.now.mono.as_ms() % 977_000);
+        let mut next = Manager::new(self.rules.clone(), 7 + self.term, self.now);
+        records.iter().for_each(|record| next.restore(record.clone()));
+        let Seq(seq) = next.finish_restore().expect("a whole snapshot");
+        for stamped in &self.log[seq as usize..] {
+            next.apply(stamped);
+        }
+        self.begin_anew(next);
+    }
+
+    fn begin_anew(&mut self, next: Manager) {
+        assert_eq!(next.state().dump(), self.manager.state().dump(), "another machine has the same state");
         self.manager = next;
         self.sent.clear();
         self.answering.clear();
