@@ -21,11 +21,10 @@ use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Report, Settlem
 use onward_core::refusal::Refusal;
 
 use super::App;
-use super::access::Access;
+use super::access::{May, Work};
 use super::json::Json;
 use super::problem::Problem;
 use super::span;
-use crate::auth::Scope;
 use sending::Sending;
 pub use wire::*;
 
@@ -52,8 +51,7 @@ pub struct LeasesApi;
 /// the answer was sent, its leases go back uncounted, unless the poll has an id.
 #[utoipa::path(post, path = "/v1/leases", request_body = PollBody,
     responses((status = 200, body = Leases<'static>), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
-async fn poll(State(app): State<App>, access: Access, Json(body): Json<PollBody>) -> Result<Response, Problem> {
-    access.need(Scope::Work)?;
+async fn poll(_: May<Work>, State(app): State<App>, Json(body): Json<PollBody>) -> Result<Response, Problem> {
     let poll = checked::poll(body, app.engine.rules())?;
     let (leases, delivery) = tokio::select! {
         answer = app.engine.poll(poll) => answer?,
@@ -69,12 +67,11 @@ async fn poll(State(app): State<App>, access: Access, Json(body): Json<PollBody>
     params(("receipt" = String, Path)),
     responses((status = 200, body = BeatAnswerBody), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn beat(
+    _: May<Work>,
     State(app): State<App>,
-    access: Access,
     Path(receipt): Path<String>,
     Json(body): Json<BeatBody>,
 ) -> Result<Json<BeatAnswerBody>, Problem> {
-    access.need(Scope::Work)?;
     let beat = checked::beat(app.receipts.read(&receipt)?, body, app.engine.rules())?;
     let accepted = send_beats(&app, vec![beat]).await?.pop().expect("one answer to one beat")?;
     Ok(Json(BeatAnswerBody {
@@ -88,11 +85,10 @@ async fn beat(
 #[utoipa::path(post, path = "/v1/leases/beat", request_body = BeatsBody,
     responses((status = 200, body = BeatsAnswer), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn beat_many(
+    _: May<Work>,
     State(app): State<App>,
-    access: Access,
     Json(body): Json<BeatsBody>,
 ) -> Result<Json<BeatsAnswer>, Problem> {
-    access.need(Scope::Work)?;
     checked::count("beats", body.beats.len(), app.engine.rules())?;
     let mut receipts = Vec::with_capacity(body.beats.len());
     let mut beats = Vec::with_capacity(body.beats.len());
@@ -120,12 +116,12 @@ async fn beat_many(
     params(("receipt" = String, Path)),
     responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn succeed(
+    _: May<Work>,
     State(app): State<App>,
-    access: Access,
     Path(receipt): Path<String>,
     Json(body): Json<SucceedBody>,
 ) -> Result<Json<Accepted>, Problem> {
-    settle(&app, access, &receipt, || checked::succeed(&body, app.engine.rules())).await
+    settle(&app, &receipt, || checked::succeed(&body, app.engine.rules())).await
 }
 
 /// It failed. It is tried again by the job's retry policy, or ends for good where it is not retryable.
@@ -133,12 +129,12 @@ async fn succeed(
     params(("receipt" = String, Path)),
     responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn fail(
+    _: May<Work>,
     State(app): State<App>,
-    access: Access,
     Path(receipt): Path<String>,
     Json(body): Json<FailBody>,
 ) -> Result<Json<Accepted>, Problem> {
-    settle(&app, access, &receipt, || checked::fail(body, app.engine.rules())).await
+    settle(&app, &receipt, || checked::fail(body, app.engine.rules())).await
 }
 
 /// Give it back for somebody else to do. It does not count as an attempt.
@@ -146,21 +142,19 @@ async fn fail(
     params(("receipt" = String, Path)),
     responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn release(
+    _: May<Work>,
     State(app): State<App>,
-    access: Access,
     Path(receipt): Path<String>,
     Json(body): Json<ReleaseBody>,
 ) -> Result<Json<Accepted>, Problem> {
-    settle(&app, access, &receipt, || checked::release(&body)).await
+    settle(&app, &receipt, || checked::release(&body)).await
 }
 
 async fn settle(
     app: &App,
-    access: Access,
     receipt: &str,
     report: impl FnOnce() -> Result<Report, Problem>,
 ) -> Result<Json<Accepted>, Problem> {
-    access.need(Scope::Work)?;
     let settlement = Settlement { claim: app.receipts.read(receipt)?, report: report()? };
     send_settlements(app, vec![settlement]).await?.pop().expect("one answer to one settlement")?;
     Ok(Json(Accepted {}))
@@ -170,11 +164,10 @@ async fn settle(
 #[utoipa::path(post, path = "/v1/leases/settle", request_body = SettleBody,
     responses((status = 200, body = SettleAnswerBody), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn settle_many(
+    _: May<Work>,
     State(app): State<App>,
-    access: Access,
     Json(body): Json<SettleBody>,
 ) -> Result<Json<SettleAnswerBody>, Problem> {
-    access.need(Scope::Work)?;
     checked::count("settlements", body.settlements.len(), app.engine.rules())?;
     let mut receipts = Vec::with_capacity(body.settlements.len());
     let mut settlements = Vec::with_capacity(body.settlements.len());
@@ -198,12 +191,11 @@ async fn settle_many(
     responses((status = 200, body = ExtensionAnswerBody), (status = "4XX", body = Problem),
         (status = 503, body = Problem)))]
 async fn request_extension(
+    _: May<Work>,
     State(app): State<App>,
-    access: Access,
     Path(receipt): Path<String>,
     Json(body): Json<ExtensionBody>,
 ) -> Result<Json<ExtensionAnswerBody>, Problem> {
-    access.need(Scope::Work)?;
     let claim = app.receipts.read(&receipt)?;
     let request = ExtensionRequest {
         claims: vec![claim],
