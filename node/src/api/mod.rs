@@ -1,14 +1,47 @@
 //! What users touch over HTTP.
 //!
-//! [`problem`] and [`json`] are the two shapes that everything has.
+//! [`problem`] and [`json`] are the two shapes that everything has, [`access`] says what a caller may do. [`leases`] is
+//! for workers without a session; [`receipt`] is what they prove a lease with. [`payload`] is the border between JSON
+//! and the bytes that the core keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants.
 
+pub mod access;
+pub mod instant;
 pub mod json;
+pub mod leases;
+pub mod payload;
 pub mod problem;
+pub mod receipt;
+pub mod span;
+
+use tokio::sync::watch;
 
 use crate::engine::Engine;
+use receipt::Receipts;
 
 /// What every handler can reach. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct App {
     pub engine: Engine,
+    pub receipts: Receipts,
+    /// True once the node drains: whoever waits for something is answered now.
+    pub draining: watch::Receiver<bool>,
+}
+
+impl App {
+    /// Resolves when the node begins to drain.
+    pub async fn drained(&self) {
+        // An error means that the node is gone, which is the end of all waiting too.
+        let _ = self.draining.clone().wait_for(|draining| *draining).await;
+    }
+}
+
+/// Everything under `/v1`.
+pub fn routes() -> axum::Router<App> {
+    leases::routes()
+}
+
+/// The description of [`routes`].
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    use utoipa::OpenApi as _;
+    leases::LeasesApi::openapi()
 }

@@ -1,0 +1,98 @@
+//! From the shapes of calls to what the machine is told, or to what is wrong with them.
+
+use onward_core::ids::{Claim, Incarnation, MAX_NAME_BYTES, Name, WorkerId};
+use onward_core::input::Poll;
+use onward_core::job::draft::DEFAULT_QUEUE;
+use onward_core::message::{Beat, Report, Subscription};
+use onward_core::settings::Rules;
+
+use super::wire::{BeatBody, FailBody, PollBody, ReleaseBody, SettleItem, SucceedBody};
+use crate::api::payload::{at_most, from_fields};
+use crate::api::problem::Problem;
+use crate::api::span;
+
+pub(super) fn poll(body: PollBody, rules: &Rules) -> Result<Poll, Problem> {
+    let queues = body.queues.unwrap_or_else(|| vec![DEFAULT_QUEUE.to_owned()]);
+    let max = body.max.unwrap_or(1);
+    let most = rules.limits.poll_leases;
+    if max == 0 || max as usize > most {
+        return Err(Problem::invalid(format!("`max` is {max}; it must be from 1 to {most}")).of_field("max"));
+    }
+    let zero = core::time::Duration::ZERO;
+    Ok(Poll {
+        worker: WorkerId::new(body.worker_id).ok_or_else(|| not_a_name("worker_id"))?,
+        incarnation: Incarnation::new(body.incarnation).ok_or_else(|| not_a_name("incarnation"))?,
+        subscription: Subscription { queues: names("queues", queues)?, kinds: names("kinds", body.kinds)? },
+        max,
+        wait: span::from_seconds("wait_s", body.wait_s.unwrap_or(0.0), zero..=rules.max_poll_wait)?,
+        lease: match body.lease_s {
+            Some(seconds) => span::from_seconds("lease_s", seconds, rules.min_lease..=rules.max_lease)?,
+            None => rules.lease.initial,
+        },
+        id: body.poll_id.map(|id| Name::new(id).ok_or_else(|| not_a_name("poll_id"))).transpose()?,
+    })
+}
+
+fn names(field: &'static str, texts: Vec<String>) -> Result<Vec<Name>, Problem> {
+    if texts.is_empty() {
+        return Err(Problem::invalid(format!("`{field}` is empty; name at least one")).of_field(field));
+    }
+    texts.into_iter().map(|text| Name::new(text).ok_or_else(|| not_a_name(field))).collect()
+}
+
+fn not_a_name(field: &'static str) -> Problem {
+    let detail = format!("`{field}` must be 1 to {MAX_NAME_BYTES} bytes without control characters");
+    Problem::invalid(detail).of_field(field)
+}
+
+pub(super) fn count(field: &'static str, count: usize, rules: &Rules) -> Result<(), Problem> {
+    let max = rules.limits.frame_items;
+    if count <= max {
+        return Ok(());
+    }
+    Err(Problem::invalid(format!("`{field}` has {count} items; it may have {max} at most")).of_field(field))
+}
+
+pub(super) fn beat(claim: Claim, body: BeatBody, rules: &Rules) -> Result<Beat, Problem> {
+    at_most("note", body.note.as_ref().map_or(0, String::len), rules.limits.note_bytes)?;
+    let checkpoint = match &body.checkpoint {
+        Some(json) => Some(from_fields("checkpoint", Some(json), None, rules.limits.checkpoint_bytes)?),
+        None => None,
+    };
+    Ok(Beat {
+        claim,
+        watermark: body.watermark,
+        total: body.total,
+        note: body.note.map(Into::into),
+        quiet: span::if_given("quiet_s", body.quiet_s)?,
+        checkpoint,
+    })
+}
+
+pub(super) fn succeed(body: &SucceedBody, rules: &Rules) -> Result<Report, Problem> {
+    let max = rules.limits.result_bytes;
+    let result = from_fields("result", body.result.as_deref(), body.result_base64.as_deref(), max)?;
+    Ok(Report::Succeed { result })
+}
+
+pub(super) fn fail(body: FailBody, rules: &Rules) -> Result<Report, Problem> {
+    at_most("error", body.error.len(), rules.limits.error_bytes)?;
+    Ok(Report::Fail {
+        error: body.error.into(),
+        retryable: body.retryable.unwrap_or(true),
+        delay: span::if_given("delay_s", body.delay_s)?,
+    })
+}
+
+pub(super) fn release(body: &ReleaseBody) -> Result<Report, Problem> {
+    Ok(Report::Release { delay: span::if_given("delay_s", body.delay_s)? })
+}
+
+pub(super) fn report(item: SettleItem, rules: &Rules) -> Result<Report, Problem> {
+    match (item.succeed, item.fail, item.release) {
+        (Some(body), None, None) => succeed(&body, rules),
+        (None, Some(body), None) => fail(body, rules),
+        (None, None, Some(body)) => release(&body),
+        _ => Err(Problem::invalid("give exactly one of `succeed`, `fail` and `release`")),
+    }
+}

@@ -1,0 +1,266 @@
+//! Leases for workers without a session: ask for work, beat, say how it ended.
+//!
+//! Everything about a lease carries its receipt. A receipt that we did not write is unknown; one that we did write
+//! speaks for the attempt that it names, and the machine says whether that attempt still holds.
+
+mod checked;
+mod sending;
+mod wire;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use onward_core::effect::Answer;
+use onward_core::grant::Denial;
+use onward_core::ids::Claim;
+use onward_core::input::Call;
+use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Report, Settlement};
+use onward_core::refusal::Refusal;
+
+use super::App;
+use super::access::{May, Work};
+use super::json::Json;
+use super::problem::Problem;
+use super::span;
+use sending::Sending;
+pub use wire::*;
+
+pub fn routes() -> Router<App> {
+    Router::new()
+        .route("/leases", post(poll))
+        .route("/leases/beat", post(beat_many))
+        .route("/leases/settle", post(settle_many))
+        .route("/leases/{receipt}/beat", post(beat))
+        .route("/leases/{receipt}/succeed", post(succeed))
+        .route("/leases/{receipt}/fail", post(fail))
+        .route("/leases/{receipt}/release", post(release))
+        .route("/leases/{receipt}/request-extension", post(request_extension))
+}
+
+#[derive(Debug, utoipa::OpenApi)]
+#[openapi(
+    paths(poll, beat_many, settle_many, beat, succeed, fail, release, request_extension),
+    components(schemas(Leases<'static>, Problem))
+)]
+pub struct LeasesApi;
+
+/// Ask for work. Answers as soon as there is some, or with none when the wait is over. If the connection closes before
+/// the answer was sent, its leases go back uncounted, unless the poll has an id.
+#[utoipa::path(post, path = "/v1/leases", request_body = PollBody,
+    responses((status = 200, body = Leases<'static>), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn poll(_: May<Work>, State(app): State<App>, Json(body): Json<PollBody>) -> Result<Response, Problem> {
+    let poll = checked::poll(body, app.engine.rules())?;
+    let (leases, delivery) = tokio::select! {
+        answer = app.engine.poll(poll) => answer?,
+        () = app.drained() => return Ok(Json(Leases { leases: Vec::new() }).into_response()),
+    };
+    let answer = Leases { leases: leases.iter().map(|lease| Lease::of(lease, &app.receipts)).collect() };
+    let body = serde_json::to_vec(&answer).expect("leases are plain data");
+    Ok(([(CONTENT_TYPE, "application/json")], Body::new(Sending::new(body, delivery))).into_response())
+}
+
+/// The handler is active: renews the lease at once, and keeps what is reported.
+#[utoipa::path(post, path = "/v1/leases/{receipt}/beat", request_body = BeatBody,
+    params(("receipt" = String, Path)),
+    responses((status = 200, body = BeatAnswerBody), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn beat(
+    _: May<Work>,
+    State(app): State<App>,
+    Path(receipt): Path<String>,
+    Json(body): Json<BeatBody>,
+) -> Result<Json<BeatAnswerBody>, Problem> {
+    let beat = checked::beat(app.receipts.read(&receipt)?, body, app.engine.rules())?;
+    let accepted = send_beats(&app, vec![beat]).await?.pop().expect("one answer to one beat")?;
+    Ok(Json(BeatAnswerBody {
+        lease_remaining_ms: span::ms(accepted.lease_remaining),
+        cancel: accepted.cancel,
+        quiet_allowed_ms: accepted.quiet.map(span::ms),
+    }))
+}
+
+/// Many beats in one call. Each is answered for itself.
+#[utoipa::path(post, path = "/v1/leases/beat", request_body = BeatsBody,
+    responses((status = 200, body = BeatsAnswer), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn beat_many(
+    _: May<Work>,
+    State(app): State<App>,
+    Json(body): Json<BeatsBody>,
+) -> Result<Json<BeatsAnswer>, Problem> {
+    checked::count("beats", body.beats.len(), app.engine.rules())?;
+    let mut receipts = Vec::with_capacity(body.beats.len());
+    let mut beats = Vec::with_capacity(body.beats.len());
+    for item in body.beats {
+        let (receipt, body) = item.split();
+        beats.push(app.receipts.read(&receipt).and_then(|claim| checked::beat(claim, body, app.engine.rules())));
+        receipts.push(receipt);
+    }
+    let answers = in_place(beats, async |beats| send_beats(&app, beats).await).await?;
+    let beats = receipts.into_iter().zip(answers).map(|(receipt, answer)| match answer {
+        Ok(accepted) => BeatItemAnswer {
+            receipt,
+            lease_remaining_ms: Some(span::ms(accepted.lease_remaining)),
+            cancel: Some(accepted.cancel),
+            quiet_allowed_ms: accepted.quiet.map(span::ms),
+            error: None,
+        },
+        Err(problem) => BeatItemAnswer { receipt, error: Some(problem), ..BeatItemAnswer::default() },
+    });
+    Ok(Json(BeatsAnswer { beats: beats.collect() }))
+}
+
+/// It is done, with this result.
+#[utoipa::path(post, path = "/v1/leases/{receipt}/succeed", request_body = SucceedBody,
+    params(("receipt" = String, Path)),
+    responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn succeed(
+    _: May<Work>,
+    State(app): State<App>,
+    Path(receipt): Path<String>,
+    Json(body): Json<SucceedBody>,
+) -> Result<Json<Accepted>, Problem> {
+    settle(&app, &receipt, || checked::succeed(&body, app.engine.rules())).await
+}
+
+/// It failed. It is tried again by the job's retry policy, or ends for good where it is not retryable.
+#[utoipa::path(post, path = "/v1/leases/{receipt}/fail", request_body = FailBody,
+    params(("receipt" = String, Path)),
+    responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn fail(
+    _: May<Work>,
+    State(app): State<App>,
+    Path(receipt): Path<String>,
+    Json(body): Json<FailBody>,
+) -> Result<Json<Accepted>, Problem> {
+    settle(&app, &receipt, || checked::fail(body, app.engine.rules())).await
+}
+
+/// Give it back for somebody else to do. It does not count as an attempt.
+#[utoipa::path(post, path = "/v1/leases/{receipt}/release", request_body = ReleaseBody,
+    params(("receipt" = String, Path)),
+    responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn release(
+    _: May<Work>,
+    State(app): State<App>,
+    Path(receipt): Path<String>,
+    Json(body): Json<ReleaseBody>,
+) -> Result<Json<Accepted>, Problem> {
+    settle(&app, &receipt, || checked::release(&body)).await
+}
+
+async fn settle(
+    app: &App,
+    receipt: &str,
+    report: impl FnOnce() -> Result<Report, Problem>,
+) -> Result<Json<Accepted>, Problem> {
+    let settlement = Settlement { claim: app.receipts.read(receipt)?, report: report()? };
+    send_settlements(app, vec![settlement]).await?.pop().expect("one answer to one settlement")?;
+    Ok(Json(Accepted {}))
+}
+
+/// Many outcomes in one call. Each is answered for itself.
+#[utoipa::path(post, path = "/v1/leases/settle", request_body = SettleBody,
+    responses((status = 200, body = SettleAnswerBody), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn settle_many(
+    _: May<Work>,
+    State(app): State<App>,
+    Json(body): Json<SettleBody>,
+) -> Result<Json<SettleAnswerBody>, Problem> {
+    checked::count("settlements", body.settlements.len(), app.engine.rules())?;
+    let mut receipts = Vec::with_capacity(body.settlements.len());
+    let mut settlements = Vec::with_capacity(body.settlements.len());
+    for item in body.settlements {
+        let claim = app.receipts.read(&item.receipt);
+        receipts.push(item.receipt.clone());
+        settlements.push(claim.and_then(|claim| {
+            let report = checked::report(item, app.engine.rules())?;
+            Ok(Settlement { claim, report })
+        }));
+    }
+    let answers = in_place(settlements, async |list| send_settlements(&app, list).await).await?;
+    let settlements = receipts.into_iter().zip(answers);
+    let settlements = settlements.map(|(receipt, answer)| SettleItemAnswer { receipt, error: answer.err() });
+    Ok(Json(SettleAnswerBody { settlements: settlements.collect() }))
+}
+
+/// Ask for more time before the worker's health deadline. A denial is an answer too, and says why.
+#[utoipa::path(post, path = "/v1/leases/{receipt}/request-extension", request_body = ExtensionBody,
+    params(("receipt" = String, Path)),
+    responses((status = 200, body = ExtensionAnswerBody), (status = "4XX", body = Problem),
+        (status = 503, body = Problem)))]
+async fn request_extension(
+    _: May<Work>,
+    State(app): State<App>,
+    Path(receipt): Path<String>,
+    Json(body): Json<ExtensionBody>,
+) -> Result<Json<ExtensionAnswerBody>, Problem> {
+    let claim = app.receipts.read(&receipt)?;
+    let request = ExtensionRequest {
+        claims: vec![claim],
+        reason: body.reason.into(),
+        progress: body.progress,
+        estimated_remaining: span::if_given("estimated_remaining_s", body.estimated_remaining_s)?,
+    };
+    let answer = match app.engine.call(Call::RequestExtension(request)).await {
+        Ok(Answer::Extension(answer)) => answer,
+        Ok(_) => unreachable!("an extension is answered with an extension"),
+        Err(crate::engine::Refused::ByMachine(refusal)) => return Err(refused(&app, &claim, refusal)),
+        Err(refused) => return Err(refused.into()),
+    };
+    if answer.result == Err(Denial::StaleAttempt) {
+        // As every other call with a fence that is no longer the newest.
+        return Err(Refusal::StaleAttempt.into());
+    }
+    Ok(Json(ExtensionAnswerBody {
+        granted: answer.result.is_ok(),
+        extension_ms: answer.result.map_or(0, span::ms),
+        remaining_ms: span::ms(answer.remaining),
+        remaining_extensions: answer.remaining_extensions,
+        denial: answer.result.err().map(|denial| DenialBody { code: denial.code(), detail: denial.to_string() }),
+    }))
+}
+
+async fn send_beats(app: &App, beats: Vec<Beat>) -> Result<Vec<Result<BeatAccepted, Problem>>, Problem> {
+    let Answer::Beats(answers) = app.engine.call(Call::Beat(beats)).await? else {
+        unreachable!("beats are answered with beats")
+    };
+    let answers = answers.into_iter();
+    Ok(answers.map(|answer| answer.answer.map_err(|refusal| refused(app, &answer.claim, refusal))).collect())
+}
+
+async fn send_settlements(app: &App, list: Vec<Settlement>) -> Result<Vec<Result<(), Problem>>, Problem> {
+    let Answer::Settled(answers) = app.engine.call(Call::Settle(list)).await? else {
+        unreachable!("settlements are answered with settlements")
+    };
+    let answers = answers.into_iter();
+    Ok(answers.map(|answer| answer.answer.map_err(|refusal| refused(app, &answer.claim, refusal))).collect())
+}
+
+fn refused(app: &App, claim: &Claim, refusal: Refusal) -> Problem {
+    match refusal {
+        Refusal::UnknownJob => answer_from_archive(app, claim),
+        refusal => refusal.into(),
+    }
+}
+
+/// The receipt is ours, so the job was there once: it ended, and is no longer in memory.
+fn answer_from_archive(_: &App, _: &Claim) -> Problem {
+    Refusal::UnknownJob.into()
+}
+
+/// Sends what is good in one call, and puts each answer in the place of its item, between the problems of the others.
+async fn in_place<T, A>(
+    items: Vec<Result<T, Problem>>,
+    send: impl AsyncFnOnce(Vec<T>) -> Result<Vec<Result<A, Problem>>, Problem>,
+) -> Result<Vec<Result<A, Problem>>, Problem> {
+    let mut good = Vec::with_capacity(items.len());
+    let mut places = Vec::with_capacity(items.len());
+    for item in items {
+        places.push(item.map(|item| good.push(item)));
+    }
+    let mut answers = if good.is_empty() { Vec::new() } else { send(good).await? }.into_iter();
+    let place = |place: Result<(), Problem>| place.and_then(|()| answers.next().expect("as many answers as items"));
+    Ok(places.into_iter().map(place).collect())
+}

@@ -1,0 +1,236 @@
+//! The tokens of a node, in `tokens.json` of its data folder. The command line adds and revokes while the node runs;
+//! the node notices by the file's date.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use super::files::{FileError, random_32, write_secret};
+use super::{Scope, Scopes};
+use crate::clock;
+
+const FILE: &str = "tokens.json";
+const LOCK: &str = "tokens.lock";
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const PREFIX: &str = "onw_";
+/// Every look-up compares with all of them.
+const MAX_TOKENS: usize = 10_000;
+
+/// What is known of a token: everything but the token.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Token {
+    pub name: String,
+    pub scopes: Scopes,
+    /// Milliseconds since the Unix epoch.
+    pub created_at_ms: u64,
+    /// The last characters of the token, for people who look for the right one.
+    pub hint: String,
+    sha256: String,
+}
+
+/// A token as it is shown once, and what is kept of it.
+#[derive(Debug)]
+pub struct NewToken {
+    pub text: String,
+    pub token: Token,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    tokens: Vec<Token>,
+}
+
+/// The file as a running node uses it.
+#[derive(Debug)]
+pub struct TokenFile {
+    path: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    looked_at: Option<Instant>,
+    version: Option<Version>,
+    tokens: Vec<([u8; 32], Token)>,
+}
+
+/// What changes when the file does. A rename brings another inode, even within the grain of the clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Version {
+    inode: u64,
+    changed: (i64, i64),
+    bytes: u64,
+}
+
+impl Version {
+    fn of(metadata: &Metadata) -> Self {
+        Self { inode: metadata.ino(), changed: (metadata.mtime(), metadata.mtime_nsec()), bytes: metadata.len() }
+    }
+}
+
+impl TokenFile {
+    /// The tokens in `folder`. A file that is there and cannot be read is an error; none is no tokens.
+    pub fn open(folder: &Path) -> Result<Self, FileError> {
+        let file = Self { path: folder.join(FILE), known: Mutex::default() };
+        file.look(&mut file.known.lock().expect("no thread panics while it holds this"))?;
+        Ok(file)
+    }
+
+    /// What the token allows, if it is one of ours. Compares with every token, whichever it is, in the same time.
+    pub fn scopes_of(&self, text: &str) -> Option<Scopes> {
+        let mut known = self.known.lock().expect("no thread panics while it holds this");
+        if known.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY)
+            && let Err(error) = self.look(&mut known)
+        {
+            tracing::error!(%error, "the tokens could not be read again; those known before stay");
+        }
+        let digest = digest_of(text);
+        let (mut found, mut index) = (Choice::from(0), 0u32);
+        for (at, (stored, _)) in known.tokens.iter().enumerate() {
+            let same = stored.ct_eq(&digest);
+            index.conditional_assign(&(at as u32), same);
+            found |= same;
+        }
+        bool::from(found).then(|| known.tokens[index as usize].1.scopes)
+    }
+
+    fn look(&self, known: &mut Known) -> Result<(), FileError> {
+        known.looked_at = Some(Instant::now());
+        let version = match fs::metadata(&self.path) {
+            Ok(metadata) => Some(Version::of(&metadata)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(FileError::new(&self.path, error)),
+        };
+        if version != known.version {
+            known.tokens = read(&self.path)?
+                .into_iter()
+                .map(|token| Ok((from_hex(&token.sha256).ok_or_else(|| damaged(&self.path, &token.name))?, token)))
+                .collect::<Result<_, FileError>>()?;
+            known.version = version;
+        }
+        Ok(())
+    }
+
+    /// Makes a token and keeps its digest. The text is not kept anywhere.
+    pub fn add(folder: &Path, name: &str, scopes: impl IntoIterator<Item = Scope>) -> Result<NewToken, FileError> {
+        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random_32()));
+        let token = Token {
+            name: name.to_owned(),
+            scopes: scopes.into_iter().collect(),
+            created_at_ms: clock::now().wall.as_ms(),
+            hint: text[text.len() - 4..].to_owned(),
+            sha256: to_hex(&digest_of(&text)),
+        };
+        change(folder, |tokens, path| {
+            if tokens.iter().any(|known| known.name == token.name) {
+                return Err(FileError::new(
+                    path,
+                    format!("has a token named `{name}`; revoke it, or take another name"),
+                ));
+            }
+            if tokens.len() >= MAX_TOKENS {
+                return Err(FileError::new(
+                    path,
+                    format!("has {MAX_TOKENS} tokens, and no more are kept; revoke some"),
+                ));
+            }
+            tokens.push(token.clone());
+            Ok(())
+        })?;
+        Ok(NewToken { text, token })
+    }
+
+    /// False if there is none of this name.
+    pub fn revoke(folder: &Path, name: &str) -> Result<bool, FileError> {
+        change(folder, |tokens, _| {
+            let before = tokens.len();
+            tokens.retain(|token| token.name != name);
+            Ok(tokens.len() != before)
+        })
+    }
+
+    pub fn list(folder: &Path) -> Result<Vec<Token>, FileError> {
+        read(&folder.join(FILE))
+    }
+}
+
+/// The token that a node's own command line uses, in `<folder>/token`; made with all scopes if there is none yet.
+pub fn read_or_make_token(folder: &Path) -> Result<String, FileError> {
+    let path = folder.join("token");
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // One of that name is left if the node was stopped just before it could write the text of it down.
+            TokenFile::revoke(folder, "local")?;
+            let made = TokenFile::add(folder, "local", Scope::ALL)?;
+            write_secret(&path, format!("{}\n", made.text).as_bytes())?;
+            Ok(made.text)
+        }
+        Err(error) => Err(FileError::new(&path, format!("cannot be read: {error}"))),
+    }
+}
+
+/// One writer at a time, so that none loses what another wrote.
+fn change<T>(folder: &Path, work: impl FnOnce(&mut Vec<Token>, &Path) -> Result<T, FileError>) -> Result<T, FileError> {
+    let (path, lock_path) = (folder.join(FILE), folder.join(LOCK));
+    let lock: File = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&lock_path)
+        .and_then(|file| file.lock().map(|()| file))
+        .map_err(|error| FileError::new(&lock_path, format!("cannot be locked: {error}")))?;
+    let mut tokens = read(&path)?;
+    let value = work(&mut tokens, &path)?;
+    let text = serde_json::to_vec_pretty(&Stored { tokens }).expect("tokens are plain data");
+    write_secret(&path, &text)?;
+    drop(lock);
+    Ok(value)
+}
+
+fn read(path: &Path) -> Result<Vec<Token>, FileError> {
+    match fs::read(path) {
+        Ok(bytes) => {
+            let stored: Stored = serde_json::from_slice(&bytes)
+                .map_err(|error| FileError::new(path, format!("is damaged ({error}); restore it from a copy")))?;
+            Ok(stored.tokens)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(FileError::new(path, format!("cannot be read: {error}"))),
+    }
+}
+
+fn damaged(path: &Path, name: &str) -> FileError {
+    FileError::new(path, format!("has no proper digest for the token `{name}`; restore it from a copy"))
+}
+
+fn digest_of(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}

@@ -1,0 +1,162 @@
+//! Connections: accepted, counted, limited, drained.
+
+use core::pin::pin;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Duration, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::config::HttpLimits;
+use super::preface::{Version, sniff};
+
+/// After an accept that failed, as for want of file descriptors.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+    content-type: application/problem+json\r\ncontent-length: 113\r\n\r\n\
+    {\"code\":\"overloaded\",\"title\":\"Service Unavailable\",\"status\":503,\
+    \"detail\":\"too many connections; try again later\"}";
+
+/// How far a node is on its way down.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Phase {
+    Serving,
+    /// No new connections; requests on the old ones may finish.
+    Draining,
+    /// Everything that is still open is cut.
+    Closing,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) accepted: AtomicU64,
+    pub(super) refused: AtomicU64,
+    /// Ended without a proper request: no handshake, no headers in time, or no HTTP.
+    pub(super) failed: AtomicU64,
+}
+
+pub(super) struct Acceptor {
+    pub(super) router: Router,
+    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) limits: HttpLimits,
+    pub(super) places: Arc<Semaphore>,
+    pub(super) phase: watch::Receiver<Phase>,
+    pub(super) counts: Arc<Counts>,
+}
+
+impl Acceptor {
+    pub(super) async fn run(self, listener: TcpListener) {
+        let shared = Arc::new(self);
+        let mut phase = shared.phase.clone();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                _ = phase.wait_for(|phase| *phase > Phase::Serving) => return,
+            };
+            match accepted {
+                Ok((stream, peer)) => shared.clone().take(stream, peer),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    sleep(TRY_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    fn take(self: Arc<Self>, stream: TcpStream, peer: SocketAddr) {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%peer, "too many connections");
+            if self.tls.is_none() {
+                // It fits into what the system keeps for the socket; whether the client reads it is not our concern.
+                let _ = stream.into_std().and_then(|mut stream| stream.write(FULL));
+            }
+            return;
+        };
+        self.counts.accepted.fetch_add(1, Ordering::Relaxed);
+        tokio::spawn(self.hold(stream, peer, place));
+    }
+
+    async fn hold(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, _place: OwnedSemaphorePermit) {
+        let mut phase = self.phase.clone();
+        tokio::select! {
+            served = self.serve(stream) => if let Err(error) = served {
+                self.counts.failed.fetch_add(1, Ordering::Relaxed);
+                tracing::debug!(%peer, error, "a connection ended early");
+            },
+            _ = phase.wait_for(|phase| *phase == Phase::Closing) => {}
+        }
+    }
+
+    async fn serve(&self, stream: TcpStream) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        // Answers are small and awaited: they go out at once.
+        stream.set_nodelay(true)?;
+        let mut phase = self.phase.clone();
+        let wait = self.limits.header_read;
+        let Some(tls) = &self.tls else {
+            let found = tokio::select! {
+                found = timeout(wait, sniff(stream)) => found.map_err(|_| "no request in time")??,
+                _ = phase.wait_for(|phase| *phase > Phase::Serving) => return Ok(()),
+            };
+            return match found {
+                Some((version, stream)) => self.converse(version, stream).await,
+                None => Ok(()),
+            };
+        };
+        let stream = timeout(wait, tls.accept(stream)).await.map_err(|_| "no handshake in time")??;
+        let version = match stream.get_ref().1.alpn_protocol() {
+            Some(b"h2") => Version::Http2,
+            _ => Version::Http1,
+        };
+        self.converse(version, stream).await
+    }
+
+    async fn converse<S>(&self, version: Version, stream: S) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.header_read);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.limits.streams)
+            .max_header_list_size(self.limits.header_bytes)
+            .keep_alive_interval(HTTP2_PING_EVERY)
+            .keep_alive_timeout(self.limits.header_read);
+        let builder = match version {
+            Version::Http1 => builder.http1_only(),
+            Version::Http2 => builder.http2_only(),
+        };
+        let service = TowerToHyperService::new(self.router.clone());
+        let mut conversation = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut phase = self.phase.clone();
+        tokio::select! {
+            ended = conversation.as_mut() => return ended,
+            _ = phase.wait_for(|phase| *phase > Phase::Serving) => {}
+        }
+        conversation.as_mut().graceful_shutdown();
+        conversation.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_answer_to_one_too_many_is_whole() {
+        let text = core::str::from_utf8(super::FULL).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.ends_with(&format!("\r\ncontent-length: {}", body.len())), "{} {head}", body.len());
+        serde_json::from_str::<serde_json::Value>(body).unwrap();
+    }
+}

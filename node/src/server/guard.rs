@@ -1,0 +1,113 @@
+//! What every request passes before a handler sees it: from outermost to innermost, panics are caught, hosts and
+//! origins are checked, the caller's access is found, and calls of the API have their bodies read within limits.
+
+use core::pin::pin;
+use core::task::Poll;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body::Body as _;
+use tokio::time::timeout;
+
+use super::config::HttpLimits;
+use super::hosts::Hosts;
+use crate::api::access::Access;
+use crate::api::json::need_json;
+use crate::api::problem::Problem;
+use crate::auth::TokenFile;
+
+#[derive(Debug)]
+pub(super) struct Guard {
+    pub(super) hosts: Hosts,
+    pub(super) tokens: TokenFile,
+    pub(super) require_tokens: bool,
+    pub(super) limits: HttpLimits,
+}
+
+/// Who asks these may not know our name, and has no token.
+pub(super) const PROBES: [&str; 3] = ["/livez", "/readyz", "/startupz"];
+
+pub(super) async fn catch_panics(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let began = Instant::now();
+    let mut running = pin!(next.run(request));
+    let answer = core::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(response)) => Poll::Ready(response),
+        Err(_) => {
+            tracing::error!(%method, path, "a handler panicked");
+            let detail = "something that must not happen happened; the node's log says more. Please report it";
+            Poll::Ready(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail).into_response())
+        }
+    })
+    .await;
+    let took_us = began.elapsed().as_micros();
+    tracing::debug!(%method, path, status = answer.status().as_u16(), took_us, "request");
+    answer
+}
+
+pub(super) async fn admit(
+    State(guard): State<Arc<Guard>>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    if PROBES.contains(&request.uri().path()) {
+        return Ok(next.run(request).await);
+    }
+    guard.hosts.check(request.uri(), request.headers())?;
+    if let Some(access) = Access::find(request.headers(), &guard.tokens, guard.require_tokens)? {
+        request.extensions_mut().insert(access);
+    }
+    Ok(next.run(request).await)
+}
+
+/// Mutations come as JSON, whole, in time, and not too large.
+pub(super) async fn read_body(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    if [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(&parts.method) {
+        need_json(&parts.headers)?;
+    }
+    if body.is_end_stream() {
+        return Ok(next.run(Request::from_parts(parts, body)).await);
+    }
+    let max = guard.limits.body_bytes;
+    let told = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
+    if told.is_some_and(|told| told > max) {
+        return Err(too_large(max));
+    }
+    match timeout(guard.limits.body_read, to_bytes(body, max)).await {
+        Ok(Ok(bytes)) => Ok(next.run(Request::from_parts(parts, Body::from(bytes))).await),
+        Ok(Err(error)) if is_length_limit(&error) => Err(too_large(max)),
+        Ok(Err(error)) => Err(Problem::invalid(format!("the body could not be read: {error}"))),
+        Err(_) => {
+            let detail = format!("the body did not arrive within {:?}; send it faster", guard.limits.body_read);
+            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", detail))
+        }
+    }
+}
+
+fn too_large(max: usize) -> Problem {
+    let detail = format!("the body is larger than {max} bytes; send less at a time");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+}
+
+fn is_length_limit(error: &axum::Error) -> bool {
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}

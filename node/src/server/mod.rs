@@ -1,0 +1,178 @@
+//! A node on its port.
+//!
+//! [`Node::start`] opens the log, starts the engine and listens; [`Node::shutdown`] drains. Between the two, `accept`
+//! takes connections (and finds out by `preface` what they speak), `guard` lets requests in, `pages` answers what is not
+//! the API's.
+
+mod accept;
+mod config;
+mod guard;
+mod hosts;
+mod pages;
+mod preface;
+mod tls;
+
+use core::time::Duration;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::StatusCode;
+use axum::{Router, middleware};
+use onward_log::RedbLog;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+
+use crate::api::problem::Problem;
+use crate::api::receipt::{KEY_FILE, Receipts};
+use crate::api::{self, App};
+use crate::auth::{TokenFile, read_or_make_key, read_or_make_token};
+use crate::clock;
+use crate::engine::{Engine, Start};
+use accept::{Acceptor, Counts, Phase};
+pub use config::{HttpLimits, NodeConfig, StartError};
+use guard::Guard;
+use hosts::Hosts;
+use pages::{About, Pages};
+
+/// A running node. Dropped without [`Node::shutdown`], it stops at once: what was decided is durable, what is under way
+/// is cut.
+#[derive(Debug)]
+pub struct Node {
+    app: App,
+    address: SocketAddr,
+    tls: bool,
+    phase: watch::Sender<Phase>,
+    draining: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+    places: Arc<Semaphore>,
+    connections: u32,
+}
+
+impl Node {
+    pub async fn start(config: NodeConfig) -> Result<Self, StartError> {
+        Self::start_with(config, |_| Router::new()).await
+    }
+
+    /// With further routes on the same port, such as those of another protocol. Hosts, origins and tokens are checked for
+    /// them too; what their bodies are is their own affair.
+    pub async fn start_with(config: NodeConfig, more: impl FnOnce(&App) -> Router) -> Result<Self, StartError> {
+        config.check()?;
+        let tls = config.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key)).transpose()?;
+        let about = |error| StartError::Listen { listen: config.listen, error };
+        let listener = TcpListener::bind(config.listen).await.map_err(about)?;
+        let address = listener.local_addr().map_err(about)?;
+        let opened = config.clone();
+        let open = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic");
+        let (engine, receipts, tokens) = open?;
+
+        let (draining, drained) = watch::channel(false);
+        let (phase, phase_seen) = watch::channel(Phase::Serving);
+        let app = App { engine, receipts, draining: drained };
+        let counts = Arc::new(Counts::default());
+        let connections =
+            u32::try_from(config.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
+        let places = Arc::new(Semaphore::new(connections as usize));
+        let about = About {
+            started_at: clock::now().wall,
+            listen: address.to_string(),
+            data: config.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            counts: counts.clone(),
+        };
+        let guard = Guard {
+            hosts: Hosts::new(address, tls.is_some(), &config.host_names),
+            tokens,
+            require_tokens: config.require_tokens,
+            limits: config.limits.clone(),
+        };
+        let more = more(&app);
+        let acceptor = Acceptor {
+            router: router(Pages { app: app.clone(), about: Arc::new(about) }, Arc::new(guard), more),
+            limits: config.limits,
+            places: places.clone(),
+            phase: phase_seen,
+            counts,
+            tls,
+        };
+        let tls = acceptor.tls.is_some();
+        let accepting = tokio::spawn(acceptor.run(listener));
+        tracing::info!(%address, tls, "listening");
+        Ok(Self { app, address, tls, phase, draining, accepting, places, connections })
+    }
+
+    /// Where it listens, the port being the real one.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.address)
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.app.engine
+    }
+
+    /// Takes no more connections, answers polls that are open, lets other requests finish for at most `grace`, and
+    /// stops the engine.
+    pub async fn shutdown(mut self, grace: Duration) {
+        self.draining.send_replace(true);
+        self.phase.send_replace(Phase::Draining);
+        if let Err(error) = (&mut self.accepting).await {
+            tracing::error!(%error, "the loop that accepts connections failed");
+        }
+        if timeout(grace, self.places.acquire_many(self.connections)).await.is_err() {
+            tracing::warn!(?grace, "requests that did not finish in time are cut");
+            self.phase.send_replace(Phase::Closing);
+            let _all = self.places.acquire_many(self.connections).await;
+        }
+        let engine = self.app.engine.clone();
+        spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.phase.send_replace(Phase::Closing);
+        self.app.engine.stop();
+    }
+}
+
+/// Everything that takes its time before a node can serve. The folder is ours from its first line on.
+fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError> {
+    let log = RedbLog::open(&config.data)?;
+    let receipts = Receipts::new(&read_or_make_key(&config.data.join(KEY_FILE))?);
+    read_or_make_token(&config.data)?;
+    let tokens = TokenFile::open(&config.data)?;
+    let log = Box::new(move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>));
+    let engine = Engine::start(Start { rules: config.rules.clone(), log })?;
+    Ok((engine, receipts, tokens))
+}
+
+fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
+    let api = api::routes()
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
+        .with_state(pages.app.clone());
+    Router::new()
+        .nest("/v1", api)
+        .merge(pages::routes())
+        .with_state(pages)
+        .merge(more)
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(guard, guard::admit))
+        .layer(middleware::from_fn(guard::catch_panics))
+}
+
+async fn unknown_path(request: Request) -> Problem {
+    let detail = format!("there is no `{}`; `GET /openapi.json` lists what there is", request.uri().path());
+    Problem::new(StatusCode::NOT_FOUND, "unknown_path", detail)
+}
+
+async fn wrong_method(request: Request) -> Problem {
+    let detail = format!("`{}` does not take {}; see `GET /openapi.json`", request.uri().path(), request.method());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", detail)
+}
