@@ -2,8 +2,16 @@
 //!
 //! [`problem`] and [`json`] are the two shapes that everything has.
 
+pub mod access;
+pub mod few;
+pub mod instant;
+pub mod jobs;
 pub mod json;
+pub mod may;
+pub mod params;
+pub mod payload;
 pub mod problem;
+pub mod span;
 
 use crate::engine::Engine;
 
