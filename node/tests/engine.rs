@@ -15,7 +15,7 @@ use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_log::memory::Fault;
 use onward_log::{Archive, Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
-use onward_node::engine::{Contents, Engine, Refused, Start};
+use onward_node::engine::{Engine, Refused, Start};
 
 fn start(log: &MemoryLog) -> Engine {
     let log = log.clone();
@@ -263,16 +263,13 @@ async fn a_session_is_welcomed_given_work_and_closed_with_its_handle() {
     engine.call(call).await.unwrap();
     let mut session = engine.open_session();
     let worker = WorkerId::new("w").unwrap();
-    session.say(
-        FromWorker::Hello(Hello {
-            worker: worker.clone(),
-            incarnation: Incarnation::new("1").unwrap(),
-            subscription: subscription(),
-            slots: 1,
-            holding: Vec::new(),
-        }),
-        Contents::default(),
-    );
+    session.say(FromWorker::Hello(Hello {
+        worker: worker.clone(),
+        incarnation: Incarnation::new("1").unwrap(),
+        subscription: subscription(),
+        slots: 1,
+        holding: Vec::new(),
+    }));
     let mut heard = Vec::new();
     while heard.len() < 2 {
         session.hear(&mut heard, 10).await.unwrap();
@@ -297,23 +294,21 @@ async fn large_payloads_are_in_the_store_and_what_was_refused_is_not() {
     let log = MemoryLog::new();
     let engine = start(&log);
     let large: Arc<[u8]> = vec![7; 100_000].into();
-    let mut contents = Contents::default();
-    let payload = contents.take_in(large.clone());
-    assert!(payload.as_stored().is_some());
-    let (id, call) = submit(&engine, Draft::of_kind("resize", payload.clone()));
-    engine.call_with(call, contents.clone()).await.unwrap();
+    let (id, call) = submit(&engine, Draft::of_kind("resize", large.clone()));
+    engine.call(call).await.unwrap();
+    let payload =
+        engine.read(move |view| view.manager.image(id).unwrap().spec.workflows[0].payload.clone()).await.unwrap();
+    assert!(payload.as_stored().is_some(), "the machine holds its digest only");
     let other: Arc<[u8]> = vec![8; 100_000].into();
-    let mut refused = Contents::default();
-    let again = Draft::of_kind("resize", refused.take_in(other));
-    let again = Call::Submit(vec![Submission { id, draft: again }]);
-    assert_eq!(engine.call_with(again, refused).await, Err(Refused::ByMachine(Refusal::Conflict)));
+    let again = Call::Submit(vec![Submission { id, draft: Draft::of_kind("resize", other) }]);
+    assert_eq!(engine.call(again).await, Err(Refused::ByMachine(Refusal::Conflict)));
     assert_eq!(log.clone().blobs(None, 10).unwrap(), [payload.digest().0]);
     engine.stop();
     let engine = start(&log);
-    assert_eq!(engine.content(id, &payload).await, Ok(large));
+    assert_eq!(engine.content(id, &payload).await, Ok(large.clone()));
     let (leases, mut delivery) = engine.poll(poll("w")).await.unwrap();
     delivery.done();
-    assert_eq!(leases[0].workflow.payload, payload);
+    assert_eq!(leases[0].workflow.payload.as_inline(), Some(&large), "a lease has the bytes");
 }
 
 /// An engine on files, as a node has it.
@@ -334,9 +329,8 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
     for round in 0..3 {
         let engine = start_on(folder.path(), 300);
         for _ in 0..200 {
-            let mut contents = Contents::default();
-            let (id, call) = submit(&engine, Draft::of_kind("resize", contents.take_in(large.clone())));
-            engine.call_with(call, contents).await.unwrap();
+            let (id, call) = submit(&engine, Draft::of_kind("resize", large.clone()));
+            engine.call(call).await.unwrap();
             open.push(id);
         }
         for _ in 0..150 {
@@ -364,8 +358,8 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
         assert_eq!(image.state(), JobState::Succeeded);
         assert_eq!(engine.content(*id, &image.spec.workflows[0].payload).await, Ok(large.clone()));
     }
-    let again = engine.retry(done[0], Name::new("r").unwrap()).await.unwrap();
-    assert_eq!(engine.retry(done[0], Name::new("r").unwrap()).await, Ok(again));
+    let (again, true) = engine.retry(done[0], Name::new("r").unwrap()).await.unwrap() else { panic!("it is new") };
+    assert_eq!(engine.retry(done[0], Name::new("r").unwrap()).await, Ok((again, false)));
     let spec = engine.read(move |view| view.manager.image(again).unwrap().spec).await.unwrap();
     assert_eq!(engine.content(again, &spec.workflows[0].payload).await, Ok(large.clone()));
     let listed = engine.archived_before(None, 1_000).await.unwrap();

@@ -2,10 +2,10 @@
 
 use core::time::Duration;
 
-use crate::dispatch::Blocked;
+use crate::dispatch::{Blocked, Demand};
 use crate::health::{Judgement, Verdict};
 use crate::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
-use crate::job::{JobState, WorkflowSpec, WorkflowState};
+use crate::job::{JobSpec, JobState, WorkflowSpec, WorkflowState};
 use crate::refusal::RefusalCounts;
 use crate::state::{EndedAttempt, JobImage, LedgerEntry, WorkflowImage};
 use crate::time::Wall;
@@ -17,6 +17,7 @@ use super::{Manager, SeatState};
 pub struct JobView {
     pub id: JobId,
     pub queue: Name,
+    pub spec: JobSpec,
     pub state: JobState,
     pub created_at: Wall,
     pub started_at: Option<Wall>,
@@ -29,6 +30,8 @@ pub struct JobView {
     pub dead_letter: bool,
     pub workflows: Vec<WorkflowView>,
     pub ledger: Vec<LedgerEntry>,
+    /// Older entries that are not kept.
+    pub ledger_dropped: u64,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -49,7 +52,10 @@ pub struct WorkflowView {
 #[derive(Clone, PartialEq, Debug)]
 pub struct AttemptView {
     pub claim: Claim,
+    /// Which hand-out of its workflow this is.
+    pub number: u32,
     pub worker: WorkerId,
+    pub started_at: Wall,
     pub watermark: Option<(u64, Option<u64>)>,
     pub note: Option<Box<str>>,
     pub lease_remaining: Duration,
@@ -103,6 +109,7 @@ impl JobView {
         Self {
             id: image.id,
             queue: image.spec.queue.clone(),
+            spec: image.spec.clone(),
             state: image.state(),
             created_at: image.created_at,
             started_at: image.started_at,
@@ -114,6 +121,7 @@ impl JobView {
             dead_letter: image.died().is_some(),
             workflows: image.spec.workflows.iter().zip(&image.workflows).map(workflow).collect(),
             ledger: image.more.as_ref().map_or(Vec::new(), |more| more.ledger.entries.clone()),
+            ledger_dropped: image.more.as_ref().map_or(0, |more| more.ledger.dropped),
         }
     }
 }
@@ -152,7 +160,9 @@ impl Manager {
         let attempt = self.state.attempt(key);
         Some(AttemptView {
             claim: self.state.claim_of(key),
+            number: self.state.workflow(attempt.workflow).handouts,
             worker: attempt.worker.clone(),
+            started_at: attempt.handed_at,
             watermark: live.clock.watermark(),
             note: live.note.clone(),
             lease_remaining: live.clock.lease_end().since(self.awake),
@@ -168,6 +178,20 @@ impl Manager {
 
     pub fn workers(&self) -> impl Iterator<Item = WorkerView> + '_ {
         self.workers.iter().map(|(key, _)| self.worker_view(key))
+    }
+
+    /// At most `max` workers, beginning at this place; and the place to go on from, if there are more.
+    pub fn workers_from(&self, place: usize, max: usize) -> (Vec<WorkerView>, Option<usize>) {
+        let mut keys = self.workers.iter().map(|(key, _)| key).skip(place);
+        let page: Vec<_> = keys.by_ref().take(max).map(|key| self.worker_view(key)).collect();
+        let more = keys.next().is_some();
+        let next = more.then_some(place + page.len());
+        (page, next)
+    }
+
+    /// Every queue and kind in use, and how much of it waits for a worker.
+    pub fn demand_by_kind(&self) -> impl Iterator<Item = Demand<'_>> {
+        self.dispatch.demand()
     }
 
     fn worker_view(&self, key: u32) -> WorkerView {

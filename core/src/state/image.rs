@@ -88,8 +88,9 @@ impl JobImage {
         self.more.as_ref()?.died
     }
 
-    /// What the machine would answer to this outcome if it still held this job, which has ended.
-    pub fn answer(&self, claim: &Claim, report: Report) -> Result<(), Refusal> {
+    /// What the machine would answer to this outcome, or to a beat if there is none, if it still held this job, which
+    /// has ended.
+    pub fn answer(&self, claim: &Claim, report: Option<Report>) -> Result<(), Refusal> {
         let workflow = self.workflows.get(usize::from(claim.workflow)).ok_or(Refusal::UnknownWorkflow)?;
         let standing = compare(claim.fence, workflow.last_fence);
         if standing == FenceStanding::NeverHandedOut {
@@ -97,7 +98,7 @@ impl JobImage {
         }
         let kept = workflow.past.iter().flat_map(|past| &past.attempts);
         let ended = kept.rev().find(|ended| ended.fence == claim.fence);
-        answer_over(standing, workflow.state, ended, Some(&report.into_ending()))
+        answer_over(standing, workflow.state, ended, report.map(Report::into_ending).as_ref())
     }
 }
 

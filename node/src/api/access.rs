@@ -83,7 +83,7 @@ pub trait Needs {
 
 /// The caller has this scope. As the first argument of a handler it is checked before anything else is read.
 #[derive(Debug)]
-pub struct May<N>(pub Access, PhantomData<N>);
+pub struct May<N>(pub Access, pub PhantomData<N>);
 
 macro_rules! needs {
     ($($name:ident)*) => {

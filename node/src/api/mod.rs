@@ -1,13 +1,17 @@
 //! What users touch over HTTP.
 //!
-//! [`problem`] and [`json`] are the two shapes that everything has, [`access`] says what a caller may do. [`leases`] is
+//! [`problem`] and [`json`] are the two shapes that everything has, [`access`] says what a caller may do. [`jobs`] is for those who
+//! submit and look, [`leases`] is
 //! for workers without a session; [`receipt`] is what they prove a lease with. [`payload`] is the border between JSON
 //! and the bytes that the core keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants.
 
 pub mod access;
+pub mod few;
 pub mod instant;
+pub mod jobs;
 pub mod json;
 pub mod leases;
+pub mod params;
 pub mod payload;
 pub mod problem;
 pub mod receipt;
@@ -37,11 +41,13 @@ impl App {
 
 /// Everything under `/v1`.
 pub fn routes() -> axum::Router<App> {
-    leases::routes()
+    leases::routes().merge(jobs::routes())
 }
 
 /// The description of [`routes`].
 pub fn openapi() -> utoipa::openapi::OpenApi {
     use utoipa::OpenApi as _;
-    leases::LeasesApi::openapi()
+    let mut all = leases::LeasesApi::openapi();
+    all.merge(jobs::JobsApi::openapi());
+    all
 }

@@ -5,19 +5,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use onward_core::ids::Bytes;
+use onward_core::payload::Payload;
 use serde_json::value::RawValue;
 
 use super::problem::Problem;
-
-/// From the API to the core.
-pub fn store(bytes: &[u8]) -> Bytes {
-    bytes.into()
-}
-
-/// From the core to the API.
-pub fn load(bytes: &Bytes) -> &[u8] {
-    bytes
-}
 
 /// One of two fields, `<name>` with JSON or `<name>_base64` with anything. None is nothing: no bytes at all.
 pub fn from_fields(name: &str, json: Option<&RawValue>, base64: Option<&str>, max: usize) -> Result<Bytes, Problem> {
@@ -36,7 +27,7 @@ pub fn from_fields(name: &str, json: Option<&RawValue>, base64: Option<&str>, ma
         (None, None) => Vec::new(),
     };
     at_most(name, bytes.len(), max)?;
-    Ok(store(&bytes))
+    Ok(bytes.into())
 }
 
 pub fn at_most(field: &str, bytes: usize, max: usize) -> Result<(), Problem> {
@@ -54,9 +45,13 @@ pub enum Shown<'a> {
     Base64(String),
 }
 
+/// As [`show`]. What lies in the store and was not fetched is shown as `null`: lists do without it.
+pub fn show_payload<'a>(payload: &'a Payload, content_type: Option<&str>) -> Shown<'a> {
+    show(payload.as_inline().map_or(&[], |bytes| bytes), content_type)
+}
+
 /// No bytes are shown as `null`. A content type that is not JSON is believed; without one, the bytes are looked at.
-pub fn show<'a>(bytes: &'a Bytes, content_type: Option<&str>) -> Shown<'a> {
-    let bytes = load(bytes);
+pub fn show<'a>(bytes: &'a [u8], content_type: Option<&str>) -> Shown<'a> {
     if bytes.is_empty() {
         return Shown::Json(RawValue::NULL);
     }
@@ -75,7 +70,7 @@ mod tests {
     use super::*;
 
     fn shown(bytes: &[u8], content_type: Option<&str>) -> String {
-        match show(&store(bytes), content_type) {
+        match show(bytes, content_type) {
             Shown::Json(json) => format!("json {json}"),
             Shown::Base64(text) => format!("base64 {text}"),
         }
@@ -98,9 +93,9 @@ mod tests {
     #[test]
     fn a_value_comes_in_one_way_and_within_its_limit() {
         let json: Box<RawValue> = serde_json::from_str("[1, 2]").unwrap();
-        assert_eq!(from_fields("result", Some(&json), None, 6).unwrap(), store(b"[1, 2]"));
-        assert_eq!(from_fields("result", None, Some("/w=="), 6).unwrap(), store(&[0xff]));
-        assert_eq!(from_fields("result", None, None, 6).unwrap(), store(b""));
+        assert_eq!(from_fields("result", Some(&json), None, 6).unwrap(), Bytes::from(*b"[1, 2]"));
+        assert_eq!(from_fields("result", None, Some("/w=="), 6).unwrap(), Bytes::from([0xff]));
+        assert_eq!(from_fields("result", None, None, 6).unwrap(), Bytes::default());
         assert_eq!(from_fields("result", Some(&json), Some(""), 6).unwrap_err().code, "invalid");
         assert_eq!(from_fields("result", None, Some("?"), 6).unwrap_err().field.unwrap(), "result_base64");
         assert_eq!(from_fields("result", Some(&json), None, 5).unwrap_err().status, 413);

@@ -4,17 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use onward_core::event::{Event, Stamped};
+use onward_core::input::Call;
 use onward_core::job::Ending;
+use onward_core::message::{FromWorker, Report, Settlement};
 use onward_core::payload::{Digest, Payload};
 use onward_log::{Digest as RawDigest, OwnedBlob};
 
 /// Content that a call brings along, to be stored with the events that name it.
 #[derive(Clone, Debug, Default)]
-pub struct Contents(Vec<OwnedBlob>);
+pub(super) struct Contents(Vec<OwnedBlob>);
 
 impl Contents {
     /// The payload that stands for these bytes. Hashing a megabyte takes a while: not for the machine's thread.
-    pub fn take_in(&mut self, bytes: Arc<[u8]>) -> Payload {
+    pub(super) fn take_in(&mut self, bytes: Arc<[u8]>) -> Payload {
         if bytes.len() <= Payload::INLINE_MAX {
             return Payload::Inline(bytes);
         }
@@ -24,7 +26,45 @@ impl Contents {
         payload
     }
 
-    pub fn is_empty(&self) -> bool {
+    /// Takes what is large out of a call, and leaves digests in its place.
+    pub(super) fn of_call(call: &mut Call) -> Self {
+        let mut contents = Self::default();
+        match call {
+            Call::Submit(submissions) => {
+                let workflows = submissions.iter_mut().flat_map(|submission| &mut submission.draft.workflows);
+                workflows.for_each(|workflow| contents.replace(&mut workflow.payload));
+            }
+            Call::Settle(settlements) => contents.of_settlements(settlements),
+            _ => {}
+        }
+        contents
+    }
+
+    pub(super) fn of_message(message: &mut FromWorker) -> Self {
+        let mut contents = Self::default();
+        if let FromWorker::Settle(settlements) = message {
+            contents.of_settlements(settlements);
+        }
+        contents
+    }
+
+    fn of_settlements(&mut self, settlements: &mut [Settlement]) {
+        for settlement in settlements {
+            if let Report::Succeed { result } = &mut settlement.report {
+                self.replace(result);
+            }
+        }
+    }
+
+    fn replace(&mut self, payload: &mut Payload) {
+        if let Payload::Inline(bytes) = payload
+            && bytes.len() > Payload::INLINE_MAX
+        {
+            *payload = self.take_in(bytes.clone());
+        }
+    }
+
+    fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }

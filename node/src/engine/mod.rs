@@ -18,6 +18,7 @@
 //! **Failures.** If an append definitely failed, the machine is dropped, everyone who waits is told `Unavailable`, and
 //! a new machine is built from the log under a new term. In doubt, the log thread asks again until there is an answer.
 
+mod archived;
 mod archivist;
 mod content;
 mod load;
@@ -37,7 +38,8 @@ use std::thread::JoinHandle;
 use onward_core::effect::Answer;
 use onward_core::ids::{JobId, Name, RequestId, SessionId};
 use onward_core::input::{Call, Input, Poll};
-use onward_core::manager::Manager;
+use onward_core::job::Ending;
+use onward_core::manager::{JobView, Manager};
 use onward_core::message::{Assignment, FromWorker};
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
@@ -49,9 +51,9 @@ use tokio::sync::oneshot;
 
 use crate::catalog::Catalog;
 use crate::clock;
+use content::Contents;
 
 pub use archivist::ArchiveRules;
-pub use content::Contents;
 pub use machine::Start;
 pub use session::{Session, SessionGone};
 pub use stats::Stats;
@@ -198,14 +200,51 @@ impl Engine {
         JobId::v7(turn.0, u128::from(turn.1) << 32 | u128::from(u32::from_ne_bytes(random)))
     }
 
-    /// Asks the machine and waits for its answer. Dropping the future says that the caller is gone.
-    pub async fn call(&self, call: Call) -> Result<Answer, Refused> {
-        self.call_with(call, Contents::default()).await
+    /// Asks the machine and waits for its answer. Dropping the future says that the caller is gone. Payloads and
+    /// results come with their bytes; the large ones go to the store from here.
+    pub async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
+        let contents = Contents::of_call(&mut call);
+        let asked = archived::Asked::of(&call).filter(|_| self.0.archive.is_some());
+        let answer = self.call_with(call, contents).await;
+        match asked {
+            Some(asked) => self.answer_from_archive(asked, answer).await,
+            None => answer,
+        }
     }
 
-    /// The same with large payloads or results, made by [`Contents::take_in`].
-    pub async fn call_with(&self, call: Call, contents: Contents) -> Result<Answer, Refused> {
+    async fn call_with(&self, call: Call, contents: Contents) -> Result<Answer, Refused> {
         self.0.begin(call, contents)?.answer().await.map(|(answer, _)| answer)
+    }
+
+    /// Puts the bytes of a job's payloads and results into its view.
+    pub async fn fetch_contents(&self, view: &mut JobView) -> Result<(), Refused> {
+        let job = view.id;
+        for workflow in view.spec.workflows.iter_mut() {
+            self.fetch(job, &mut workflow.payload).await?;
+        }
+        for ended in view.workflows.iter_mut().flat_map(|workflow| &mut workflow.ended) {
+            if let Ending::Succeeded { result } = &mut ended.ending {
+                self.fetch(job, result).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the bytes that a handler needs into its assignment.
+    async fn fetch_inputs(&self, assignment: &mut Assignment) -> Result<(), Refused> {
+        let job = assignment.claim.job;
+        self.fetch(job, &mut assignment.workflow.payload).await?;
+        for (_, input) in &mut assignment.inputs {
+            self.fetch(job, input).await?;
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self, job: JobId, payload: &mut Payload) -> Result<(), Refused> {
+        if let Payload::Stored(_) = payload {
+            *payload = Payload::Inline(self.content(job, payload).await?);
+        }
+        Ok(())
     }
 
     /// The bytes of a payload or result of this job, wherever they lie.
@@ -239,8 +278,9 @@ impl Engine {
         self.0.blocking(read).await
     }
 
-    /// A new job like one that has ended, wherever that is kept. The same request gives the same job.
-    pub async fn retry(&self, job: JobId, request: Name) -> Result<JobId, Refused> {
+    /// A new job like one that has ended, wherever that is kept. The same request gives the same job; says whether this
+    /// is the first time.
+    pub async fn retry(&self, job: JobId, request: Name) -> Result<(JobId, bool), Refused> {
         let new_id = self.new_job_id();
         let answer = match self.call(Call::Retry { job, new_id, request: request.clone() }).await {
             Err(Refused::ByMachine(Refusal::UnknownJob)) => {
@@ -256,7 +296,7 @@ impl Engine {
             answer => answer?,
         };
         let Answer::Retried { job } = answer else { unreachable!("a retry is answered with a job") };
-        Ok(job)
+        Ok((job, job == new_id))
     }
 
     /// Jobs that have left memory, the newest first, beginning before `before`.
@@ -277,8 +317,12 @@ impl Engine {
     /// Asks for work. The leases count as delivered when [`Delivery::done`] is called; without it they go back.
     pub async fn poll(&self, poll: Poll) -> Result<(Vec<Assignment>, Delivery), Refused> {
         let (answer, request) = self.0.begin(Call::Poll(poll), Contents::default())?.answer().await?;
-        let Answer::Leases(leases) = answer else { unreachable!("a poll is answered with leases") };
-        Ok((leases, Delivery { request, shared: self.0.clone(), done: false }))
+        let Answer::Leases(mut leases) = answer else { unreachable!("a poll is answered with leases") };
+        let delivery = Delivery { request, shared: self.0.clone(), done: false };
+        for lease in &mut leases {
+            self.fetch_inputs(lease).await?;
+        }
+        Ok((leases, delivery))
     }
 
     /// Runs `work` on the machine's thread. It must be short: everything else waits. The result comes back once all that
@@ -305,7 +349,7 @@ impl Engine {
 
     /// A worker has connected.
     pub fn open_session(&self) -> Session {
-        Session::open(self.0.clone())
+        Session::open(self.clone())
     }
 
     /// Takes no more asks, makes everything durable that was decided, and ends the threads.

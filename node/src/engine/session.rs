@@ -8,7 +8,8 @@ use onward_core::input::Input;
 use onward_core::message::{FromWorker, ToWorker};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::{Ask, Contents, Shared};
+use super::content::Contents;
+use super::{Ask, Engine};
 
 /// A worker that reads nothing while it goes on talking is cut off here: its answers would grow without end.
 const MAX_UNREAD: usize = 20_000;
@@ -32,7 +33,7 @@ impl Outbox {
 /// Dropping it closes the session.
 pub struct Session {
     id: SessionId,
-    shared: Arc<Shared>,
+    engine: Engine,
     inbox: UnboundedReceiver<ToWorker>,
     unread: Arc<AtomicUsize>,
 }
@@ -44,30 +45,45 @@ impl core::fmt::Debug for Session {
 }
 
 impl Session {
-    pub(super) fn open(shared: Arc<Shared>) -> Self {
+    pub(super) fn open(engine: Engine) -> Self {
+        let shared = &engine.0;
         let id = SessionId(shared.next.fetch_add(1, Ordering::Relaxed));
         let (sender, inbox) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         shared.ask(Ask::Open { session: id, outbox: Outbox { sender, unread: unread.clone() } });
-        Self { id, shared, inbox, unread }
+        Self { id, engine, inbox, unread }
     }
 
-    /// With the contents of large results, made by [`Contents::take_in`].
-    pub fn say(&self, message: FromWorker, contents: Contents) {
-        self.shared.ask(Ask::Said { session: self.id, message, contents });
+    /// Results come with their bytes; the large ones go to the store from here.
+    pub fn say(&self, mut message: FromWorker) {
+        let contents = Contents::of_message(&mut message);
+        self.engine.0.ask(Ask::Said { session: self.id, message, contents });
     }
 
     /// The next messages for the worker, up to `max` of those that are there; an error once the machine closed the
     /// session.
     pub async fn hear(&mut self, into: &mut Vec<ToWorker>, max: usize) -> Result<(), SessionGone> {
+        let from = into.len();
         let count = self.inbox.recv_many(into, max).await;
         self.unread.fetch_sub(count, Ordering::Relaxed);
-        if count == 0 { Err(SessionGone) } else { Ok(()) }
+        if count == 0 {
+            return Err(SessionGone);
+        }
+        for message in &mut into[from..] {
+            if let ToWorker::Assign(assignment) = message
+                && let Err(error) = self.engine.fetch_inputs(assignment).await
+            {
+                // The worker comes again and is given it then; without its payload it is of no use.
+                tracing::warn!(%error, "a payload could not be read; closing the session");
+                return Err(SessionGone);
+            }
+        }
+        Ok(())
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.shared.ask(Ask::Input(Input::SessionClosed { session: self.id }));
+        self.engine.0.ask(Ask::Input(Input::SessionClosed { session: self.id }));
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use onward_core::settings::Rules;
 
 use crate::auth::FileError;
+use crate::engine::ArchiveRules;
 
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -23,6 +24,10 @@ pub struct NodeConfig {
     pub host_names: Vec<String>,
     pub rules: Rules,
     pub limits: HttpLimits,
+    /// What is kept of finished jobs.
+    pub archive: ArchiveRules,
+    /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
+    pub commit_mark: Option<PathBuf>,
 }
 
 impl NodeConfig {
@@ -36,6 +41,8 @@ impl NodeConfig {
             host_names: Vec::new(),
             rules: Rules::default(),
             limits: HttpLimits::default(),
+            archive: ArchiveRules::default(),
+            commit_mark: None,
         }
     }
 

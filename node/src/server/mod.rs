@@ -19,7 +19,7 @@ use std::sync::Arc;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::{Router, middleware};
-use onward_log::RedbLog;
+use onward_log::{Archive, RedbLog};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -72,8 +72,7 @@ impl Node {
         let (phase, phase_seen) = watch::channel(Phase::Serving);
         let app = App { engine, receipts, draining: drained };
         let counts = Arc::new(Counts::default());
-        let connections =
-            u32::try_from(config.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
+        let connections = u32::try_from(config.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
         let places = Arc::new(Semaphore::new(connections as usize));
         let about = About {
             started_at: clock::now().wall,
@@ -146,8 +145,17 @@ fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError
     let receipts = Receipts::new(&read_or_make_key(&config.data.join(KEY_FILE))?);
     read_or_make_token(&config.data)?;
     let tokens = TokenFile::open(&config.data)?;
-    let log = Box::new(move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>));
-    let engine = Engine::start(Start { rules: config.rules.clone(), log })?;
+    let archive = Archive::open(&config.data)?;
+    let commit_mark = config.commit_mark.as_ref().map(|path| {
+        let made = std::fs::File::create(path);
+        made.map(Arc::new).map_err(|error| onward_log::Error::Io { cause: format!("{}: {error}", path.display()) })
+    });
+    let engine = Engine::start(Start {
+        commit_mark: commit_mark.transpose()?,
+        archive: Some(archive),
+        archive_rules: config.archive.clone(),
+        ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
+    })?;
     Ok((engine, receipts, tokens))
 }
 

@@ -72,7 +72,7 @@ pub(super) fn beat(claim: Claim, body: BeatBody, rules: &Rules) -> Result<Beat, 
 pub(super) fn succeed(body: &SucceedBody, rules: &Rules) -> Result<Report, Problem> {
     let max = rules.limits.result_bytes;
     let result = from_fields("result", body.result.as_deref(), body.result_base64.as_deref(), max)?;
-    Ok(Report::Succeed { result })
+    Ok(Report::Succeed { result: result.into() })
 }
 
 pub(super) fn fail(body: FailBody, rules: &Rules) -> Result<Report, Problem> {

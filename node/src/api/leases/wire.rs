@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::api::payload::{Shown, show};
+use crate::api::payload::{Shown, show, show_payload};
 use crate::api::problem::Problem;
 use crate::api::receipt::Receipts;
 use crate::api::span;
@@ -85,13 +85,13 @@ impl<'a> Lease<'a> {
     pub fn of(assignment: &'a Assignment, receipts: &Receipts) -> Self {
         let workflow = &assignment.workflow;
         let content_type = workflow.content_type.as_ref().map(|name| name.as_str());
-        let (payload, payload_base64) = match show(&workflow.payload, content_type) {
+        let (payload, payload_base64) = match show_payload(&workflow.payload, content_type) {
             Shown::Json(json) => (Some(json), None),
             Shown::Base64(text) => (None, Some(text)),
         };
         let (mut inputs, mut inputs_base64) = (BTreeMap::new(), BTreeMap::new());
-        for (name, bytes) in &assignment.inputs {
-            match show(bytes, None) {
+        for (name, payload) in &assignment.inputs {
+            match show_payload(payload, None) {
                 Shown::Json(json) => drop(inputs.insert(name.as_str(), json)),
                 Shown::Base64(text) => drop(inputs_base64.insert(name.as_str(), text)),
             }

@@ -1,0 +1,156 @@
+//! What may be asked about a job besides submitting it. All of it is safe to repeat.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use onward_core::effect::Answer;
+use onward_core::ids::Name;
+use onward_core::input::{Call, Filter};
+use onward_core::job::draft::MAX_SPAN;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::super::access::{May, Operate, Submit};
+use super::super::json::Json;
+use super::super::params::JobPath;
+use super::super::problem::Problem;
+use super::super::{App, span};
+use super::read::{name, state};
+use super::submit::{Submitted, check_exec_again};
+
+/// A call that takes nothing: `{}`, or no body at all.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Retry {
+    /// Repeating it gives the same job again.
+    request_id: String,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Extend {
+    by_s: f64,
+    reason: String,
+    /// Repeating it extends no further.
+    request_id: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Extended {
+    /// Of all extensions so far; what counts is capped by the job's `max_extension_s`.
+    pub extensions_s: f64,
+}
+
+/// Which jobs; what is not given matches all.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CancelWhere {
+    queue: Option<String>,
+    kind: Option<String>,
+    tag: Option<String>,
+    state: Option<String>,
+    /// Needed where nothing else is given.
+    all: Option<bool>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Cancelled {
+    pub cancelled: usize,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CancelAnswer {
+    pub id: String,
+    /// As it is now: what runs is `cancelling` until its worker has stopped.
+    pub state: &'static str,
+}
+
+pub fn request_id(text: String) -> Result<Name, Problem> {
+    let bad =
+        || Problem::invalid("`request_id` must be 1 to 128 bytes without control characters").of_field("request_id");
+    Name::new(text).ok_or_else(bad)
+}
+
+/// Cancel a job. One that has ended stays as it is.
+#[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path)), request_body = Nothing,
+    responses((status = 200, body = CancelAnswer),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+pub async fn cancel(
+    _: May<Submit>,
+    State(app): State<App>,
+    JobPath(job): JobPath,
+    _: Json<Nothing>,
+) -> Result<Json<CancelAnswer>, Problem> {
+    app.engine.call(Call::Cancel { job, epoch: None }).await?;
+    let state = super::read::one(&app.engine, job).await?.state.word();
+    Ok(Json(CancelAnswer { id: job.to_string(), state }))
+}
+
+/// Submit an ended job again, as a new one.
+#[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs", params(("id" = String, Path)), request_body = Retry,
+    responses((status = 201, body = Submitted),
+        (status = 200, description = "known: this request was answered before", body = Submitted),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "not_terminal, unique_key_taken", body = Problem, content_type = "application/problem+json")))]
+pub async fn retry(
+    May(access, _): May<Submit>,
+    State(app): State<App>,
+    JobPath(job): JobPath,
+    Json(retry): Json<Retry>,
+) -> Result<(StatusCode, Json<Submitted>), Problem> {
+    let request = request_id(retry.request_id)?;
+    check_exec_again(&app, &access, vec![job]).await?;
+    let (job, new) = app.engine.retry(job, request).await?;
+    let status = if new { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(Submitted { id: job.to_string() })))
+}
+
+/// Give a job more time by hand.
+#[utoipa::path(post, path = "/v1/jobs/{id}/extend", tag = "jobs", params(("id" = String, Path)), request_body = Extend,
+    responses((status = 200, body = Extended),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "already_ended, conflict", body = Problem, content_type = "application/problem+json")))]
+pub async fn extend(
+    _: May<Operate>,
+    State(app): State<App>,
+    JobPath(job): JobPath,
+    Json(extend): Json<Extend>,
+) -> Result<Json<Extended>, Problem> {
+    let by = span::from_seconds("by_s", extend.by_s, Duration::from_millis(1)..=MAX_SPAN)?;
+    let request = request_id(extend.request_id)?;
+    match app.engine.call(Call::Extend { job, by, reason: extend.reason.into(), request }).await? {
+        Answer::Extended { total } => Ok(Json(Extended { extensions_s: total.as_secs_f64() })),
+        other => unreachable!("an extension is answered as such, not with {other:?}"),
+    }
+}
+
+/// Cancel all jobs that match.
+#[utoipa::path(post, path = "/v1/jobs/cancel", tag = "jobs", request_body = CancelWhere,
+    responses((status = 200, body = Cancelled),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+pub async fn cancel_where(
+    _: May<Operate>,
+    State(app): State<App>,
+    Json(which): Json<CancelWhere>,
+) -> Result<Json<Cancelled>, Problem> {
+    let filter = Filter {
+        queue: name("queue", which.queue)?,
+        kind: name("kind", which.kind)?,
+        tag: name("tag", which.tag)?,
+        state: which.state.map(|word| state(&word)).transpose()?,
+    };
+    if filter == Filter::default() && which.all != Some(true) {
+        let detail = "this would cancel every job; give `queue`, `kind`, `tag` or `state`, or say `all: true`";
+        return Err(Problem::invalid(detail).of_field("all"));
+    }
+    match app.engine.call(Call::CancelWhere(filter)).await? {
+        Answer::Cancelled { jobs } => Ok(Json(Cancelled { cancelled: jobs })),
+        other => unreachable!("a cancel by filter is answered as such, not with {other:?}"),
+    }
+}

@@ -1,0 +1,208 @@
+//! Dead letters: jobs with a workflow that failed for good, until somebody replays or drops them.
+
+use axum::extract::State;
+use onward_core::effect::Answer;
+use onward_core::ids::JobId;
+use onward_core::input::Call;
+use onward_core::manager::JobView;
+use onward_core::refusal::Refusal;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::super::App;
+use super::super::access::{May, Operate, Read};
+use super::super::few::Few;
+use super::super::json::Json;
+use super::super::params::{Params, bad_cursor, page_size};
+use super::super::problem::Problem;
+use super::command::request_id;
+use super::shape::{Detail, Job, weight};
+use super::submit::check_exec_again;
+use crate::engine::{Refused, View};
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct DeadLetterQuery {
+    /// From 1 to 1000; 100 unless said.
+    limit: Option<usize>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DeadLetterList {
+    /// Those that died first come first.
+    pub dead_letters: Vec<Job>,
+    pub next_cursor: Option<String>,
+}
+
+const MAX_JOBS: usize = 1_000;
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Replay {
+    #[schema(value_type = Vec<String>)]
+    jobs: Few<String, MAX_JOBS>,
+    /// Repeating it gives the same jobs again.
+    request_id: String,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DropLetters {
+    #[schema(value_type = Vec<String>)]
+    jobs: Few<String, MAX_JOBS>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Replayed {
+    /// In the order of the request.
+    pub jobs: Vec<ReplayAnswer>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ReplayAnswer {
+    /// The dead letter.
+    pub job: String,
+    /// The new job, if there is one.
+    pub id: Option<String>,
+    /// Why there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Problem>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Dropped {
+    /// In the order of the request.
+    pub jobs: Vec<DropAnswer>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DropAnswer {
+    pub job: String,
+    /// False: it was no dead letter any more.
+    pub dropped: bool,
+}
+
+/// List dead letters.
+#[utoipa::path(get, path = "/v1/dead-letters", tag = "dead letters", params(DeadLetterQuery),
+    responses((status = 200, body = DeadLetterList),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+pub async fn list(
+    _: May<Read>,
+    State(app): State<App>,
+    Params(query): Params<DeadLetterQuery>,
+) -> Result<Json<DeadLetterList>, Problem> {
+    let limit = page_size(query.limit)?;
+    let after = query.cursor.map(|text| text.parse::<u64>().map_err(|_| bad_cursor())).transpose()?;
+    let (views, next) = app.engine.read(move |view| page(view, after, limit)).await?;
+    let dead_letters = views.iter().map(|view| Job::of(view, Detail::Brief)).collect();
+    Ok(Json(DeadLetterList { dead_letters, next_cursor: next.map(|seq| seq.to_string()) }))
+}
+
+const PAGE_BYTES: usize = 8 << 20;
+const WORKFLOWS_PER_PAGE: usize = 2_000;
+
+/// The cursor is when the last one died, so that it stays right when others are dropped.
+fn page(view: &View<'_>, after: Option<u64>, limit: usize) -> (Vec<JobView>, Option<u64>) {
+    let state = view.manager.state();
+    let died = |key: u32| state.job(key).more.as_ref().and_then(|more| more.died).map_or(0, |seq| seq.0);
+    let keys: Vec<u32> = state.dead_letters().collect();
+    let begin = after.map_or(0, |after| keys.partition_point(|key| died(*key) <= after));
+    let mut jobs = Vec::new();
+    let (mut bytes, mut workflows) = (0, 0);
+    for key in &keys[begin..] {
+        if jobs.len() == limit || bytes >= PAGE_BYTES || workflows >= WORKFLOWS_PER_PAGE {
+            let last = keys[begin + jobs.len() - 1];
+            return (jobs, Some(died(last)));
+        }
+        let job = view.manager.job(state.job(*key).id).expect("a dead letter is a job");
+        bytes += weight(&job);
+        workflows += job.workflows.len();
+        jobs.push(job);
+    }
+    (jobs, None)
+}
+
+/// Submit the jobs of dead letters again, as new ones.
+#[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "dead letters", request_body = Replay,
+    responses((status = 200, body = Replayed),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "not_a_dead_letter", body = Problem, content_type = "application/problem+json")))]
+pub async fn replay(
+    May(access, _): May<Operate>,
+    State(app): State<App>,
+    Json(replay): Json<Replay>,
+) -> Result<Json<Replayed>, Problem> {
+    let request = request_id(replay.request_id)?;
+    let jobs = ids(replay.jobs)?;
+    check_exec_again(&app, &access, jobs.clone()).await?;
+    let (asked, by) = (jobs.clone(), request.clone());
+    let at_fault = app.engine.read(move |view| {
+        let state = view.manager.state();
+        let fault = |job: &JobId| match state.find(*job).map(|key| state.job(key)) {
+            None => Some(Refusal::UnknownJob),
+            Some(known) if !known.dead && known.retried_as(&by).is_none() => Some(Refusal::NotADeadLetter),
+            Some(_) => None,
+        };
+        asked.iter().enumerate().find_map(|(index, job)| Some((index, fault(job)?)))
+    });
+    if let Some((index, refusal)) = at_fault.await? {
+        return Err(Problem::from(refusal).of_field(format!("jobs[{index}]")));
+    }
+    let mut answers = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let call = Call::ReplayDeadLetter { job, new_id: app.engine.new_job_id(), request: request.clone() };
+        let (id, problem) = match app.engine.call(call).await {
+            Ok(Answer::Retried { job }) => (Some(job.to_string()), None),
+            Ok(other) => unreachable!("a replay is answered as such, not with {other:?}"),
+            Err(Refused::ByMachine(refusal)) => (None, Some(refusal.into())),
+            Err(refused) => return Err(interrupted(refused, answers.len())),
+        };
+        answers.push(ReplayAnswer { job: job.to_string(), id, problem });
+    }
+    Ok(Json(Replayed { jobs: answers }))
+}
+
+/// Forget dead letters. The jobs themselves stay until they are archived.
+#[utoipa::path(post, path = "/v1/dead-letters/drop", tag = "dead letters", request_body = DropLetters,
+    responses((status = 200, body = Dropped),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+pub async fn drop_letters(
+    _: May<Operate>,
+    State(app): State<App>,
+    Json(drop): Json<DropLetters>,
+) -> Result<Json<Dropped>, Problem> {
+    let jobs = ids(drop.jobs)?;
+    let asked = jobs.clone();
+    let unknown = app.engine.read(move |view| asked.iter().position(|job| view.manager.state().find(*job).is_none()));
+    if let Some(index) = unknown.await? {
+        return Err(Problem::from(Refusal::UnknownJob).of_field(format!("jobs[{index}]")));
+    }
+    let mut answers = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let dropped = match app.engine.call(Call::DropDeadLetter { job }).await {
+            Ok(_) => true,
+            Err(Refused::ByMachine(Refusal::NotADeadLetter | Refusal::UnknownJob)) => false,
+            Err(refused) => return Err(interrupted(refused, answers.len())),
+        };
+        answers.push(DropAnswer { job: job.to_string(), dropped });
+    }
+    Ok(Json(Dropped { jobs: answers }))
+}
+
+fn interrupted(refused: Refused, done: usize) -> Problem {
+    let problem = Problem::from(refused);
+    let detail = format!("{}; {done} of the jobs were done, and repeating the whole request is safe", problem.detail);
+    Problem { detail, ..problem }
+}
+
+fn ids(jobs: Few<String, MAX_JOBS>) -> Result<Vec<JobId>, Problem> {
+    let jobs = jobs.take("jobs")?;
+    if jobs.is_empty() {
+        return Err(Problem::invalid("`jobs` is empty; name at least one job").of_field("jobs"));
+    }
+    let unknown = |index: usize| Problem::from(Refusal::UnknownJob).of_field(format!("jobs[{index}]"));
+    jobs.iter().enumerate().map(|(index, text)| JobId::parse(text).ok_or_else(|| unknown(index))).collect()
+}

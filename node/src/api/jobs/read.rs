@@ -1,0 +1,190 @@
+//! Looking at jobs, one by one and page by page.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use onward_core::ids::{JobId, Name};
+use onward_core::input::Filter;
+use onward_core::job::JobState;
+use onward_core::manager::JobView;
+use onward_core::refusal::Refusal;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::super::access::{May, Read};
+use super::super::json::Json;
+use super::super::params::{JobPath, Params, bad_cursor, page_size};
+use super::super::problem::Problem;
+use super::super::{App, span};
+use super::follow::{Followers, wait_until_ended};
+use super::ledger::Ledger;
+use super::shape::{Detail, Job, weight};
+use crate::engine::{Engine, View};
+use axum::Extension;
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    /// A state's word.
+    state: Option<String>,
+    kind: Option<String>,
+    queue: Option<String>,
+    tag: Option<String>,
+    /// From 1 to 1000; 100 unless said.
+    limit: Option<usize>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct JobList {
+    /// The newest first, without payloads.
+    pub jobs: Vec<Job>,
+    /// None at the end. A page may be short and have one all the same.
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct GetQuery {
+    /// Answer when the job has ended, or after this long: 0 to 60.
+    wait_s: Option<f64>,
+}
+
+const MAX_WAIT: Duration = Duration::from_secs(60);
+
+/// List jobs, the newest first.
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(ListQuery),
+    responses((status = 200, body = JobList),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+pub async fn list(
+    _: May<Read>,
+    State(app): State<App>,
+    Params(query): Params<ListQuery>,
+) -> Result<Json<JobList>, Problem> {
+    let limit = page_size(query.limit)?;
+    let cursor = query.cursor.map(|text| JobId::parse(&text).ok_or_else(bad_cursor)).transpose()?;
+    let filter = Filter {
+        queue: name("queue", query.queue)?,
+        kind: name("kind", query.kind)?,
+        tag: name("tag", query.tag)?,
+        state: query.state.map(|word| state(&word)).transpose()?,
+    };
+    let (views, next) = page(&app.engine, filter, cursor, limit).await?;
+    let jobs = views.iter().map(|view| Job::of(view, Detail::Brief)).collect();
+    Ok(Json(JobList { jobs, next_cursor: next.map(|job| job.to_string()) }))
+}
+
+/// Look at one job; with `wait_s`, when it has ended.
+#[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path), GetQuery),
+    responses((status = 200, body = Job),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+pub async fn get(
+    _: May<Read>,
+    State(app): State<App>,
+    Extension(followers): Extension<Followers>,
+    JobPath(job): JobPath,
+    Params(query): Params<GetQuery>,
+) -> Result<Json<Job>, Problem> {
+    let wait = query.wait_s.map(|wait| span::from_seconds("wait_s", wait, Duration::ZERO..=MAX_WAIT)).transpose()?;
+    let view = match wait {
+        Some(wait) if !wait.is_zero() => wait_until_ended(&app.engine, &followers, job, wait).await?,
+        _ => one(&app.engine, job).await?,
+    };
+    Ok(Json(Job::of(&view, Detail::Full)))
+}
+
+/// Every decision about a job's time.
+#[utoipa::path(get, path = "/v1/jobs/{id}/ledger", tag = "jobs", params(("id" = String, Path)),
+    responses((status = 200, body = Ledger),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+pub async fn ledger(_: May<Read>, State(app): State<App>, JobPath(job): JobPath) -> Result<Json<Ledger>, Problem> {
+    Ok(Json(Ledger::of(&one(&app.engine, job).await?)))
+}
+
+pub async fn one(engine: &Engine, job: JobId) -> Result<JobView, Problem> {
+    let mut view = match engine.read(move |view| view.manager.job(job)).await? {
+        Some(view) => view,
+        None => match engine.archived(job).await? {
+            Some(image) => JobView::of_image(&image),
+            None => return Err(Refusal::UnknownJob.into()),
+        },
+    };
+    engine.fetch_contents(&mut view).await?;
+    Ok(view)
+}
+
+pub fn state(word: &str) -> Result<JobState, Problem> {
+    JobState::ALL.into_iter().find(|state| state.word() == word).ok_or_else(|| {
+        let words: Vec<_> = JobState::ALL.into_iter().map(JobState::word).collect();
+        let detail = format!("`state` is `{word}`; it must be one of {}", words.join(", "));
+        Problem::invalid(detail).of_field("state")
+    })
+}
+
+pub fn name(field: &'static str, text: Option<String>) -> Result<Option<Name>, Problem> {
+    let bad =
+        || Problem::invalid(format!("`{field}` must be 1 to 128 bytes without control characters")).of_field(field);
+    text.map(|text| Name::new(text).ok_or_else(bad)).transpose()
+}
+
+/// Of one read: everything else waits for the machine's thread meanwhile.
+const EXAMINED_PER_READ: usize = 2_000;
+const EXAMINED_PER_PAGE: usize = 200_000;
+/// Of one page, roughly, when it is written as JSON.
+const PAGE_BYTES: usize = 8 << 20;
+
+/// What one read found. A workflow counts like a job: looking at it takes as long.
+#[derive(Default)]
+struct Part {
+    jobs: Vec<JobView>,
+    bytes: usize,
+    examined: usize,
+    /// Where to go on; none at the end.
+    next: Option<JobId>,
+}
+
+/// Goes back from the cursor in short reads, until the page is full, nothing is left, or enough was looked at.
+async fn page(
+    engine: &Engine,
+    filter: Filter,
+    mut cursor: Option<JobId>,
+    limit: usize,
+) -> Result<(Vec<JobView>, Option<JobId>), Problem> {
+    let (mut jobs, mut bytes, mut examined) = (Vec::new(), 0, 0);
+    loop {
+        let (filter, room) = (filter.clone(), limit - jobs.len());
+        let part = engine.read(move |view| examine(view, &filter, cursor, room, PAGE_BYTES - bytes)).await?;
+        jobs.extend(part.jobs);
+        bytes += part.bytes;
+        examined += part.examined;
+        let enough = jobs.len() == limit || bytes >= PAGE_BYTES || examined >= EXAMINED_PER_PAGE;
+        if enough || part.next.is_none() {
+            return Ok((jobs, part.next));
+        }
+        cursor = part.next;
+    }
+}
+
+fn examine(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize, bytes: usize) -> Part {
+    let state = view.manager.state();
+    let mut part = Part::default();
+    let mut ids = view.catalog.newest_before(cursor).peekable();
+    while let Some(id) = ids.next() {
+        let Some(key) = state.find(id) else { continue };
+        part.examined += 1 + state.job(key).workflows.as_slice().len();
+        if view.manager.matches(key, filter)
+            && let Some(job) = view.manager.job(id)
+        {
+            part.bytes += weight(&job);
+            part.jobs.push(job);
+        }
+        if part.jobs.len() == room || part.bytes >= bytes || part.examined >= EXAMINED_PER_READ {
+            part.next = ids.peek().map(|_| id);
+            break;
+        }
+    }
+    part
+}

@@ -1,0 +1,326 @@
+//! A job as it is shown.
+
+use std::collections::BTreeMap;
+
+use onward_core::job::spec::{OnStuck, Start, TimeoutPolicy};
+use onward_core::job::{Ending, WorkflowSpec, WorkflowState};
+use onward_core::manager::{AttemptView, JobView, WorkflowView};
+use onward_core::state::EndedAttempt;
+use onward_core::time::{Wall, span_ms};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use utoipa::ToSchema;
+
+use super::super::instant::At;
+use super::super::payload::{self, Shown};
+use super::reason::reason;
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Job {
+    pub id: String,
+    /// Of all its workflows; none if they differ.
+    pub kind: Option<String>,
+    pub queue: String,
+    #[schema(example = "running")]
+    pub state: &'static str,
+    /// Why it is where it is: a stable word, and after a colon what there is to say about it.
+    pub reason: Option<String>,
+    #[schema(value_type = String)]
+    pub created_at: At,
+    #[schema(value_type = Option<String>)]
+    pub started_at: Option<At>,
+    #[schema(value_type = Option<String>)]
+    pub ended_at: Option<At>,
+    pub priority: i8,
+    pub tags: Vec<String>,
+    pub progress: Progress,
+    pub workflows: Vec<Workflow>,
+    /// Of the only workflow, or by name.
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub result: Option<Box<RawValue>>,
+    /// Likewise, of those that are not JSON.
+    #[schema(value_type = Option<serde_json::Value>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result_base64: Option<Box<RawValue>>,
+    /// When it is over at the latest, extensions included.
+    #[schema(value_type = Option<String>)]
+    pub deadline_at: Option<At>,
+    pub timeout_s: f64,
+    pub stuck_after_s: f64,
+    pub max_extension_s: f64,
+    pub extensions_s: f64,
+    #[schema(example = "retry")]
+    pub on_stuck: &'static str,
+    pub require_progress: bool,
+    #[schema(value_type = Option<String>)]
+    pub run_at: Option<At>,
+    pub retry: RetryShown,
+    pub limits: Vec<LimitShown>,
+    pub unique_key: Option<String>,
+    pub idempotency_key: Option<String>,
+    pub headers: BTreeMap<String, String>,
+    pub datacenters: Vec<String>,
+    pub timeout_policy: &'static str,
+    pub retain_s: Option<f64>,
+    pub retry_of: Option<String>,
+    pub dead_letter: bool,
+}
+
+/// Units of the only workflow's running attempt if it reports them, else workflows.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Progress {
+    pub done: u64,
+    pub total: Option<u64>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RetryShown {
+    pub max_attempts: u32,
+    pub base_s: f64,
+    pub max_s: f64,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LimitShown {
+    pub key: String,
+    pub max: u32,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Workflow {
+    pub name: String,
+    pub kind: String,
+    pub state: &'static str,
+    /// Why it does not run although it could.
+    pub blocked: Option<&'static str>,
+    #[schema(value_type = Option<String>)]
+    pub due_at: Option<At>,
+    /// Names of the workflows that it waits for.
+    pub after: Vec<String>,
+    /// How many attempts count against `retry.max_attempts`.
+    pub counted: u32,
+    /// Not in lists.
+    #[schema(value_type = Option<serde_json::Value>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload_base64: Option<String>,
+    pub content_type: Option<String>,
+    /// The oldest first.
+    pub attempts: Vec<Attempt>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Attempt {
+    pub n: u32,
+    pub fence: u64,
+    pub worker: String,
+    #[schema(value_type = String)]
+    pub started_at: At,
+    #[schema(value_type = Option<String>)]
+    pub ended_at: Option<At>,
+    /// None while it runs.
+    pub outcome: Option<&'static str>,
+    pub error: Option<String>,
+    #[serde(flatten)]
+    pub running: Option<Running>,
+}
+
+/// The clocks of an attempt that runs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Running {
+    pub lease_remaining_ms: u64,
+    pub stuck_in_ms: u64,
+    pub since_step_ms: u64,
+    pub quiet_remaining_ms: Option<u64>,
+    pub progress: Option<Progress>,
+    pub note: Option<String>,
+}
+
+/// How much of a job is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Detail {
+    /// Everything.
+    Full,
+    /// Without payloads, which were the submitter's and may be large.
+    Brief,
+}
+
+impl Job {
+    pub fn of(view: &JobView, detail: Detail) -> Self {
+        let spec = &view.spec;
+        let first = &spec.workflows[0].kind;
+        let extras = spec.extras.as_deref();
+        let (result, result_base64) = results(view);
+        Self {
+            id: view.id.to_string(),
+            kind: spec.workflows.iter().all(|workflow| workflow.kind == *first).then(|| first.to_string()),
+            queue: view.queue.to_string(),
+            state: view.state.word(),
+            reason: reason(view),
+            created_at: At(view.created_at),
+            started_at: view.started_at.map(At),
+            ended_at: view.ended_at.map(At),
+            priority: spec.priority,
+            tags: spec.tags().iter().map(ToString::to_string).collect(),
+            progress: progress(view),
+            workflows: workflows(view, detail),
+            result,
+            result_base64,
+            deadline_at: view.deadline.map(At),
+            timeout_s: spec.timeout.as_secs_f64(),
+            stuck_after_s: spec.stuck_after.as_secs_f64(),
+            max_extension_s: spec.max_extension.as_secs_f64(),
+            extensions_s: view.extensions.as_secs_f64(),
+            on_stuck: match spec.on_stuck {
+                OnStuck::Retry => "retry",
+                OnStuck::TimeOut => "time_out",
+            },
+            require_progress: spec.require_progress,
+            run_at: run_at(view.created_at, spec.start),
+            retry: RetryShown {
+                max_attempts: spec.retry.max_attempts,
+                base_s: spec.retry.base.as_secs_f64(),
+                max_s: spec.retry.max.as_secs_f64(),
+            },
+            limits: spec.limits.iter().map(|limit| LimitShown { key: limit.key.to_string(), max: limit.max }).collect(),
+            unique_key: spec.unique_key().map(ToString::to_string),
+            idempotency_key: spec.idempotency_key().map(ToString::to_string),
+            headers: spec.headers().iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
+            datacenters: extras
+                .map_or(Vec::new(), |extras| extras.datacenters.iter().map(ToString::to_string).collect()),
+            timeout_policy: match extras.map_or(TimeoutPolicy::Any, |extras| extras.timeout_policy) {
+                TimeoutPolicy::Any => "any",
+                TimeoutPolicy::Majority => "majority",
+                TimeoutPolicy::All => "all",
+            },
+            retain_s: extras.and_then(|extras| extras.retain).map(|retain| retain.as_secs_f64()),
+            retry_of: view.retry_of.map(|job| job.to_string()),
+            dead_letter: view.dead_letter,
+        }
+    }
+}
+
+fn run_at(created_at: Wall, start: Start) -> Option<At> {
+    match start {
+        Start::AtOnce => None,
+        Start::After(delay) => Some(At(created_at + delay)),
+        Start::At(at) => Some(At(at)),
+    }
+}
+
+fn progress(view: &JobView) -> Progress {
+    if let [only] = &view.workflows[..]
+        && let Some((done, total)) = only.running.as_ref().and_then(|running| running.watermark)
+    {
+        return Progress { done, total };
+    }
+    let done = view.workflows.iter().filter(|workflow| workflow.state == WorkflowState::Succeeded).count();
+    Progress { done: done as u64, total: Some(view.workflows.len() as u64) }
+}
+
+fn results(view: &JobView) -> (Option<Box<RawValue>>, Option<Box<RawValue>>) {
+    let shown = |workflow: &WorkflowView| match &workflow.ended.last()?.ending {
+        Ending::Succeeded { result } => Some(match payload::show_payload(result, None) {
+            Shown::Json(json) => (Some(json.to_owned()), None),
+            Shown::Base64(text) => (None, Some(raw(&text))),
+        }),
+        _ => None,
+    };
+    if let [only] = &view.workflows[..] {
+        return shown(only).unwrap_or_default();
+    }
+    let (mut json, mut base64) = (BTreeMap::new(), BTreeMap::new());
+    for workflow in &view.workflows {
+        match shown(workflow) {
+            Some((Some(value), _)) => drop(json.insert(workflow.name.as_str(), value)),
+            Some((None, Some(text))) => drop(base64.insert(workflow.name.as_str(), text)),
+            _ => {}
+        }
+    }
+    ((!json.is_empty()).then(|| raw(&json)), (!base64.is_empty()).then(|| raw(&base64)))
+}
+
+fn raw(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("texts, and maps from texts to JSON, can be written as JSON")
+}
+
+fn workflows(view: &JobView, detail: Detail) -> Vec<Workflow> {
+    let specs = &view.spec.workflows;
+    view.workflows.iter().zip(specs.iter()).map(|(workflow, spec)| workflow_of(workflow, spec, specs, detail)).collect()
+}
+
+fn workflow_of(view: &WorkflowView, spec: &WorkflowSpec, all: &[WorkflowSpec], detail: Detail) -> Workflow {
+    let content_type = spec.content_type.as_ref().map(|text| text.to_string());
+    let (payload, payload_base64) = match detail {
+        Detail::Brief => (None, None),
+        Detail::Full => match payload::show_payload(&spec.payload, content_type.as_deref()) {
+            Shown::Json(json) => (Some(json.to_owned()), None),
+            Shown::Base64(text) => (None, Some(text)),
+        },
+    };
+    Workflow {
+        name: view.name.to_string(),
+        kind: view.kind.to_string(),
+        state: view.state.word(),
+        blocked: view.blocked,
+        due_at: view.due_at.map(At),
+        after: spec.after.iter().map(|index| all[usize::from(*index)].name.to_string()).collect(),
+        counted: view.counted,
+        payload,
+        payload_base64,
+        content_type,
+        attempts: view.ended.iter().map(ended).chain(view.running.as_ref().map(running)).collect(),
+    }
+}
+
+fn ended(attempt: &EndedAttempt) -> Attempt {
+    Attempt {
+        n: attempt.number,
+        fence: attempt.fence.get(),
+        worker: attempt.worker.to_string(),
+        started_at: At(attempt.started_at),
+        ended_at: Some(At(attempt.ended_at)),
+        outcome: Some(attempt.ending.code()),
+        error: match &attempt.ending {
+            Ending::Failed { error, .. } => Some(error.to_string()),
+            _ => None,
+        },
+        running: None,
+    }
+}
+
+fn running(attempt: &AttemptView) -> Attempt {
+    Attempt {
+        n: attempt.number,
+        fence: attempt.claim.fence.get(),
+        worker: attempt.worker.to_string(),
+        started_at: At(attempt.started_at),
+        ended_at: None,
+        outcome: None,
+        error: None,
+        running: Some(Running {
+            lease_remaining_ms: span_ms(attempt.lease_remaining),
+            stuck_in_ms: span_ms(attempt.stuck_in),
+            since_step_ms: span_ms(attempt.since_step),
+            quiet_remaining_ms: attempt.quiet_remaining.map(span_ms),
+            progress: attempt.watermark.map(|(done, total)| Progress { done, total }),
+            note: attempt.note.as_deref().map(Into::into),
+        }),
+    }
+}
+
+/// About how many bytes a job takes when it is shown, so that no page grows without end.
+pub fn weight(view: &JobView) -> usize {
+    let of_workflow = |workflow: &WorkflowView| -> usize {
+        let of_attempt = |attempt: &EndedAttempt| {
+            256 + match &attempt.ending {
+                Ending::Failed { error, .. } => error.len(),
+                Ending::Succeeded { result } => result.len(),
+                _ => 0,
+            }
+        };
+        256 + workflow.ended.iter().map(of_attempt).sum::<usize>()
+    };
+    1_024 + view.workflows.iter().map(of_workflow).sum::<usize>()
+}

@@ -1,0 +1,204 @@
+//! Submitting, one by one and by the thousand.
+
+use std::collections::{HashMap, HashSet};
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use onward_core::effect::{Accepted, Answer};
+use onward_core::ids::{JobId, Name};
+use onward_core::input::{Call, Submission};
+use onward_core::job::Draft;
+use onward_core::job::draft::check;
+use onward_core::job::fingerprint::{Fingerprint, fingerprint};
+use onward_core::refusal::{Refusal, RefusalKind};
+use onward_core::state::JobImage;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::super::App;
+use super::super::access::Access;
+use super::super::access::{May, Submit};
+use super::super::few::Few;
+use super::super::json::Json;
+use super::super::problem::Problem;
+use super::request::{SubmitJob, add_idempotency_key, add_trace};
+use crate::engine::{Engine, Refused};
+
+/// The kind that runs a command on the worker's computer.
+pub const EXEC: &str = "exec";
+pub const MAX_BATCH: usize = 10_000;
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Submitted {
+    pub id: String,
+}
+
+/// Up to 10,000 jobs: all are accepted, or none is.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitBatch {
+    #[schema(value_type = Vec<SubmitJob>)]
+    jobs: Few<SubmitJob, MAX_BATCH>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BatchSubmitted {
+    /// In the order of the submission.
+    pub jobs: Vec<BatchAnswer>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BatchAnswer {
+    pub id: String,
+    /// The idempotency key was known: this is the job of the first submission.
+    pub duplicate: bool,
+}
+
+pub fn needs_token_for_exec() -> Problem {
+    let detail = "a job of kind `exec` runs a command, so submitting one needs a token: send `Authorization: Bearer <token>` \
+                  with the one in the node's data folder (the command line finds it, or set ONWARD_TOKEN)";
+    Problem::new(StatusCode::FORBIDDEN, "exec_needs_token", detail)
+}
+
+fn check_exec(access: &Access, draft: &Draft) -> Result<(), Problem> {
+    if !access.may_exec() && draft.workflows.iter().any(|workflow| &*workflow.kind == EXEC) {
+        return Err(needs_token_for_exec());
+    }
+    Ok(())
+}
+
+/// Submit a job.
+#[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = SubmitJob,
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same submission again gives the same job")),
+    responses(
+        (status = 201, description = "stored", body = Submitted),
+        (status = 200, description = "known: the same key with the same body came before", body = Submitted),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "forbidden, exec_needs_token", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "conflict, unique_key_taken", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "limited", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "no_leader, overloaded", body = Problem, content_type = "application/problem+json")))]
+pub async fn submit(
+    May(access, _): May<Submit>,
+    State(app): State<App>,
+    headers: HeaderMap,
+    Json(mut job): Json<SubmitJob>,
+) -> Result<(StatusCode, Json<Submitted>), Problem> {
+    add_idempotency_key(&mut job, &headers)?;
+    let mut draft = job.draft(app.engine.rules())?;
+    add_trace(&mut draft, &headers);
+    check_exec(&access, &draft)?;
+    let submission = Submission { id: app.engine.new_job_id(), draft };
+    let accepted = accepted(&app.engine, vec![submission]).await?[0];
+    let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(Submitted { id: accepted.id.to_string() })))
+}
+
+/// Submit many jobs, all or nothing.
+#[utoipa::path(post, path = "/v1/jobs/batch", tag = "jobs", request_body = SubmitBatch,
+    responses(
+        (status = 201, description = "all are stored", body = BatchSubmitted),
+        (status = 200, description = "all were known", body = BatchSubmitted),
+        (status = 400, description = "invalid; `field` begins with the index of the job at fault", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "forbidden, exec_needs_token", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "conflict, unique_key_taken", body = Problem, content_type = "application/problem+json"),
+        (status = 429, description = "limited", body = Problem, content_type = "application/problem+json")))]
+pub async fn submit_batch(
+    May(access, _): May<Submit>,
+    State(app): State<App>,
+    headers: HeaderMap,
+    Json(batch): Json<SubmitBatch>,
+) -> Result<(StatusCode, Json<BatchSubmitted>), Problem> {
+    if headers.contains_key("idempotency-key") {
+        let detail = "a batch takes no header `Idempotency-Key`; give each job its own `idempotency_key`";
+        return Err(Problem::invalid(detail).of_field("idempotency_key"));
+    }
+    let jobs = batch.jobs.take("jobs")?;
+    let rules = app.engine.rules();
+    let mut submissions = Vec::with_capacity(jobs.len());
+    let mut keys = Vec::with_capacity(jobs.len());
+    for (index, job) in jobs.into_iter().enumerate() {
+        let mut draft = job.draft(rules).map_err(|problem| at_index(index, problem))?;
+        add_trace(&mut draft, &headers);
+        check_exec(&access, &draft).map_err(|problem| at_index(index, problem))?;
+        // The machine checks again; here it is for the index, and before it takes the machine's time.
+        let spec = check(draft.clone(), &rules.limits, &rules.job)
+            .map_err(|invalid| at_index(index, Refusal::Invalid(invalid).into()))?;
+        let idempotency = spec.idempotency_key().map(|key| (key.clone(), fingerprint(&spec)));
+        keys.push(Keys { idempotency, unique: spec.unique_key().cloned() });
+        submissions.push(Submission { id: app.engine.new_job_id(), draft });
+    }
+    let accepted = match accepted(&app.engine, submissions).await {
+        Err(Refused::ByMachine(refusal)) => return Err(blame(&app.engine, keys, refusal).await),
+        other => other?,
+    };
+    let status = if accepted.iter().any(|job| !job.duplicate) { StatusCode::CREATED } else { StatusCode::OK };
+    let jobs = accepted.iter().map(|job| BatchAnswer { id: job.id.to_string(), duplicate: job.duplicate }).collect();
+    Ok((status, Json(BatchSubmitted { jobs })))
+}
+
+async fn accepted(engine: &Engine, submissions: Vec<Submission>) -> Result<Vec<Accepted>, Refused> {
+    match engine.call(Call::Submit(submissions)).await? {
+        Answer::Submitted(accepted) => Ok(accepted),
+        other => unreachable!("a submission is answered as such, not with {other:?}"),
+    }
+}
+
+fn at_index(index: usize, problem: Problem) -> Problem {
+    let field =
+        problem.field.as_ref().map_or_else(|| format!("jobs[{index}]"), |field| format!("jobs[{index}].{field}"));
+    let detail = format!("jobs[{index}]: {}; none of the jobs was stored", problem.detail);
+    Problem { detail, ..problem }.of_field(field)
+}
+
+struct Keys {
+    idempotency: Option<(Name, Fingerprint)>,
+    unique: Option<Name>,
+}
+
+/// The machine says why it refused a batch; this finds out for which job.
+async fn blame(engine: &Engine, keys: Vec<Keys>, refusal: Refusal) -> Problem {
+    let kind = refusal.kind();
+    let problem = Problem::from(refusal);
+    if !matches!(kind, RefusalKind::Conflict | RefusalKind::UniqueKeyTaken) {
+        return problem;
+    }
+    match engine.read(move |view| first_at_fault(&keys, view.manager.state())).await {
+        Ok(Some(index)) => at_index(index, problem),
+        _ => problem,
+    }
+}
+
+fn first_at_fault(keys: &[Keys], state: &onward_core::state::State) -> Option<usize> {
+    let mut seen: HashMap<&Name, Fingerprint> = HashMap::new();
+    let mut unique: HashSet<&Name> = HashSet::new();
+    keys.iter().position(|job| {
+        if let Some((key, print)) = &job.idempotency {
+            let known = state.idempotency(key).map(|known| known.fingerprint).or(seen.get(key).copied());
+            if let Some(known) = known {
+                return known != *print;
+            }
+            seen.insert(key, *print);
+        }
+        job.unique.as_ref().is_some_and(|key| state.unique_holder(key).is_some() || !unique.insert(key))
+    })
+}
+
+/// Whether one of these jobs runs a command. Making a job like it again is submitting it.
+pub async fn check_exec_again(app: &App, access: &Access, jobs: Vec<JobId>) -> Result<(), Problem> {
+    if access.may_exec() {
+        return Ok(());
+    }
+    for job in jobs {
+        let kept = app.engine.read(move |view| view.manager.image(job)).await?;
+        let image = match kept {
+            Some(image) => Some(image),
+            None => app.engine.archived(job).await?,
+        };
+        let is_command = |image: &JobImage| image.spec.workflows.iter().any(|workflow| workflow.kind.as_str() == EXEC);
+        if image.as_ref().is_some_and(is_command) {
+            return Err(needs_token_for_exec());
+        }
+    }
+    Ok(())
+}
