@@ -133,7 +133,7 @@ impl Default for OverloadRule {
     fn default() -> Self {
         Self {
             rise: Limits { busy: 0.2, stressed: 0.5, overloaded: 1.0 },
-            rise_from: Duration::from_millis(5),
+            rise_from: Duration::from_millis(100),
             latency_ms: Limits { busy: 200.0, stressed: 500.0, overloaded: 2000.0 },
             resource_percent: Limits { busy: 70.0, stressed: 85.0, overloaded: 95.0 },
             better_samples: 2,
