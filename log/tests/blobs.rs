@@ -4,6 +4,7 @@
 
 mod samples;
 
+use core::time::Duration;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,9 @@ struct Held {
     bytes: Arc<InMemoryBackend>,
     gate: Arc<Mutex<Option<Gate>>>,
 }
+
+/// Only a test that fails waits this long.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 type Gate = (Sender<()>, Receiver<()>);
 
@@ -70,11 +74,14 @@ fn a_read_does_not_wait_for_a_commit() {
     *disk.gate.lock().unwrap() = Some((began, may_end));
     let commit = thread::spawn(move || append(&mut log, &[([2; 32], &new)]));
     has_begun.recv().unwrap();
-    // If this waited for the commit, it would wait for ever: the commit ends after it.
-    let seen = (reader.blob(&[1; 32]).unwrap(), reader.blob(&[2; 32]).unwrap());
-    assert_eq!(seen, (Some(old), None), "what the last commit left");
+    // The commit ends after this; so if the read waited for it, there would be no answer, however long the patience.
+    let (answer, answered) = channel();
+    let same = reader.clone();
+    thread::spawn(move || answer.send((same.blob(&[1; 32]).unwrap(), same.blob(&[2; 32]).unwrap())));
+    let seen = answered.recv_timeout(PATIENCE);
     let_end.send(()).unwrap();
     commit.join().unwrap();
+    assert_eq!(seen, Ok((Some(old), None)), "what the last commit left, and before the next one ended");
     assert!(reader.blob(&[2; 32]).unwrap().is_some());
 }
 
@@ -88,22 +95,22 @@ fn blobs_waste_little_room_and_give_it_back() {
     let mut log = RedbLog::open(folder.path()).unwrap();
     let term = log.take_seat().unwrap().term;
     let content = vec![7; (1 << 20) + 100];
-    let name = |n: u8| core::array::from_fn::<u8, 32, _>(|at| n.wrapping_mul(101).wrapping_add(at as u8));
-    let round = |log: &mut RedbLog| {
-        for n in 0..32 {
-            append(log, &[(name(n), &content)]);
-        }
+    // No two have a name in common, so that what one leaves behind is not overwritten by another.
+    let name =
+        |n: u64| core::array::from_fn::<u8, 32, _>(|at| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (at % 8 * 8)) as u8);
+    let round = |log: &mut RedbLog, names: core::ops::Range<u64>| {
+        names.for_each(|n| append(log, &[(name(n), &content)]));
     };
-    round(&mut log);
+    round(&mut log, 0..32);
     // redb doubles a small file, so this says only that 33 MiB are not 64 in runs that are rounded up.
     let after_one = megabytes(folder.path());
     assert!(after_one <= 66, "{after_one} MiB for 32");
-    for _ in 0..4 {
-        for n in 0..32 {
+    for first in [0, 32, 64, 96] {
+        for n in first..first + 32 {
             log.drop_blobs(term, &[name(n)]).unwrap();
         }
         assert_eq!(log.blobs(None, 1).unwrap(), Vec::<Digest>::new());
-        round(&mut log);
+        round(&mut log, first + 32..first + 64);
     }
     let after_five = megabytes(folder.path());
     assert!(after_five <= after_one * 3 / 2, "{after_one} MiB became {after_five}");
