@@ -55,9 +55,26 @@ fn main() {
             }
         }
     }
+    keep_memory();
     let figures = runs::all(quick, only.as_deref(), |stage| eprintln!("running: {stage}"));
     for figure in &figures {
         print_figure(figure, json);
+    }
+}
+
+/// Starts over with an allocator that gives no memory back to the system: what was touched once stays fast, whatever
+/// ran before. It reads this setting only when the process starts.
+fn keep_memory() {
+    const SETTING: &str = "MIMALLOC_PURGE_DELAY";
+    if std::env::var_os(SETTING).is_some() {
+        return;
+    }
+    let again = std::env::current_exe().and_then(|program| {
+        std::process::Command::new(program).args(std::env::args_os().skip(1)).env(SETTING, "-1").status()
+    });
+    match again {
+        Ok(status) => std::process::exit(status.code().unwrap_or(1)),
+        Err(error) => eprintln!("onward-bench: {SETTING} is not set ({error}): figures will vary more"),
     }
 }
 

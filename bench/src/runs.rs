@@ -1,7 +1,7 @@
 //! The runs.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use onward_core::ids::{Name, SessionId};
 use onward_core::input::Input;
@@ -30,7 +30,7 @@ pub fn all(quick: bool, only: Option<&str>, mut stage: impl FnMut(&str)) -> Vec<
         figures.push(cycles(rounds, jobs));
     }
     if wanted("backlog") {
-        figures.extend(backlog(rounds, if quick { 200_000 } else { 400_000 }));
+        figures.extend(backlog(if quick { 20 } else { 60 }));
     }
     if wanted("workers") {
         figures.extend(workers(rounds));
@@ -125,30 +125,30 @@ impl Mix {
     }
 }
 
-/// The same work with 10k and with 1M jobs queued behind it. Both are measured in turns, a slice each, so that what else
-/// the machine does weighs on both.
-fn backlog(rounds: usize, jobs: u64) -> Vec<Figure> {
-    /// Short, so that a busy moment of the machine falls on both.
-    const SLICE: u64 = 4_000;
-    let slices = jobs / SLICE;
+/// The same work with 10k and with 1M jobs queued behind it.
+///
+/// What is measured is the steady state: each machine has first completed a million workflows, at least as many as were
+/// queued, so that what it keeps lies as scattered in memory as after days. Then they take turns, and in its turn one is
+/// alone: what the other left in the caches is gone before anything is measured. A turn has several slices, and their
+/// median is what it cost, so that a busy moment of the computer does not count.
+fn backlog(turns: usize) -> Vec<Figure> {
+    const SETTLE: u64 = 1_000_000;
+    const SLICE: u64 = 20_000;
+    const SLICES: usize = 5;
+    make_memory_real(2 << 30);
+    let mut machines = [10_000, 1_000_000].map(Backlog::of);
+    let bytes_per_job = machines[1].bytes_per_job;
+    machines.iter_mut().for_each(|machine| {
+        machine.work(SETTLE);
+    });
     let mut costs = [Vec::new(), Vec::new()];
-    let mut ratios = Vec::new();
-    let mut bytes_per_job = 0.0;
-    // The first round is not measured: it makes the process's memory real, which costs more than all that it then holds.
-    for round in 0..=rounds {
-        let mut small = Backlog::of(10_000);
-        let mut large = Backlog::of(1_000_000);
-        bytes_per_job = large.bytes_per_job;
-        for slice in 0..slices {
-            let cost = [small.work(SLICE), large.work(SLICE)];
-            // The first tenth only warms up.
-            if round > 0 && slice > slices / 10 {
-                costs[0].push(cost[0]);
-                costs[1].push(cost[1]);
-                ratios.push(cost[1] / cost[0]);
-            }
+    for _ in 0..turns {
+        for (machine, costs) in machines.iter_mut().zip(&mut costs) {
+            machine.work(SLICE);
+            costs.push(median((0..SLICES).map(|_| machine.work(SLICE)).collect()).0);
         }
     }
+    let ratios = costs[0].iter().zip(&costs[1]).map(|(small, large)| large / small).collect();
     let [small, large] = costs;
     let (small, small_spread) = median(small);
     let (large, large_spread) = median(large);
@@ -176,6 +176,12 @@ fn backlog(rounds: usize, jobs: u64) -> Vec<Figure> {
     ]
 }
 
+/// Has the system back this much memory now. It does so when a page is first touched, which can take longer than
+/// everything that is measured; the allocator keeps what is given back to it here.
+fn make_memory_real(bytes: usize) {
+    drop(black_box(vec![1_u8; bytes]));
+}
+
 /// A machine with so many jobs queued, and workers that take whatever comes.
 struct Backlog {
     machine: Machine,
@@ -199,10 +205,9 @@ impl Backlog {
         Self { machine, mix, bytes_per_job }
     }
 
-    /// Submits and completes about so many workflows; returns what one cost in nanoseconds. By the clock on the wall:
-    /// that of the processor is too coarse for a slice.
+    /// Submits and completes about so many workflows; returns what one cost in nanoseconds.
     fn work(&mut self, workflows: u64) -> f64 {
-        let (begun, from) = (Instant::now(), self.machine.completed);
+        let (begun, from) = (Stopwatch::start(), self.machine.completed);
         while self.machine.completed < from + workflows {
             self.machine.submit((0..51).map(|_| self.mix.next(false)));
             self.machine.work();

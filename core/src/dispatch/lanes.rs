@@ -62,7 +62,7 @@ impl Dispatch {
         let later = parked.let_go;
         if later != NO_KEY && self.entries[later as usize].order > order {
             parked.let_go = NO_KEY;
-            self.shelves[shelf].line.remove(&mut self.entries, later);
+            self.shelves[shelf].line.remove(self.entries[later as usize].order, later);
             self.reindex(shelf);
             self.line_up(later, key);
         }
@@ -86,7 +86,7 @@ impl Dispatch {
             lane
         });
         let lane = &mut self.lanes[at];
-        lane.line.insert(&mut self.entries, workflow);
+        lane.line.insert(order, workflow);
         let (before, under) = (lane.order, lane.key);
         let head = before.min(order);
         if found.is_some() {
@@ -107,9 +107,9 @@ impl Dispatch {
     /// Takes a parked workflow out of its lane. Returns the key under which that waits, or did.
     fn leave_lane(&mut self, workflow: WorkflowKey, at: u32) -> u32 {
         let lane = &mut self.lanes[at];
-        lane.line.remove(&mut self.entries, workflow);
+        lane.line.remove(self.entries[workflow as usize].order, workflow);
         let (key, shelf, before) = (lane.key, lane.shelf, lane.order);
-        let head = lane.line.head(&self.entries);
+        let head = lane.line.head();
         if head == NO_KEY {
             self.withdraw_lane(key, shelf, (before, at));
             let lane = self.lanes.remove(at);
@@ -173,13 +173,14 @@ impl Dispatch {
         if limit.running >= self.limit_sets[lane.set].bound(key) {
             return;
         }
-        let first = lane.line.head(&self.entries);
+        let first = lane.line.head();
         parked.let_go = first;
         self.leave_lane(first, at);
         let entry = &mut self.entries[first as usize];
         entry.place = Place::Shelf;
         entry.key = key;
-        self.shelves[shelf].line.insert(&mut self.entries, first);
+        self.shelves[shelf].line.insert(entry.order, first);
+        self.note_coming(first);
         self.reindex(shelf);
     }
 }

@@ -1,4 +1,4 @@
-//! Doubly linked lists through entries that live elsewhere: O(1) to add at either end and to take out anywhere.
+//! Doubly linked lists through entries that live elsewhere: O(1) to add at the end and to take out anywhere.
 
 use crate::state::NO_KEY;
 
@@ -16,17 +16,6 @@ impl Links {
 pub(super) trait Linked {
     fn links(&mut self) -> &mut Links;
     fn next(&self) -> u32;
-}
-
-impl Linked for super::Entry {
-    #[inline]
-    fn links(&mut self) -> &mut Links {
-        &mut self.links
-    }
-
-    fn next(&self) -> u32 {
-        self.links.next
-    }
 }
 
 impl Linked for super::groups::Seat {
@@ -56,12 +45,6 @@ impl List {
         self.head
     }
 
-    /// `NO_KEY` if empty.
-    #[inline]
-    pub(super) fn tail(&self) -> u32 {
-        self.tail
-    }
-
     pub(super) fn len(&self) -> u32 {
         self.len
     }
@@ -86,16 +69,6 @@ impl List {
             tail => all[tail as usize].links().next = key,
         }
         self.tail = key;
-        self.len += 1;
-    }
-
-    pub(super) fn push_front<T: Linked>(&mut self, all: &mut [T], key: u32) {
-        *all[key as usize].links() = Links { prev: NO_KEY, next: self.head };
-        match self.head {
-            NO_KEY => self.tail = key,
-            head => all[head as usize].links().prev = key,
-        }
-        self.head = key;
         self.len += 1;
     }
 

@@ -24,6 +24,7 @@ mod line;
 mod list;
 mod shelves;
 
+use core::hint::black_box;
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -92,15 +93,19 @@ pub struct Dispatch {
     group_ids: HashTable<u32>,
     seats: Vec<Seat>,
     dirty: Vec<GroupKey>,
+    /// Will soon have their turn, and were not asked for yet.
+    coming: Vec<WorkflowKey>,
     /// How often a workflow was put into a lane.
     #[cfg(test)]
     parks: u64,
 }
 
+/// How many workflows are fetched at once: a processor has only so many reads under way.
+pub const COMING: usize = 8;
+
 /// Where one workflow is, as far as dispatch cares.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    links: Links,
     shelf: u32,
     /// Its concurrency limits, or `NO_KEY`.
     limits: u32,
@@ -120,15 +125,8 @@ enum Place {
     Parked,
 }
 
-const NOWHERE: Entry = Entry {
-    links: Links::NONE,
-    shelf: NO_KEY,
-    limits: NO_KEY,
-    order: 0,
-    place: Place::Away,
-    key: NO_KEY,
-    holds_keys: false,
-};
+const NOWHERE: Entry =
+    Entry { shelf: NO_KEY, limits: NO_KEY, order: 0, place: Place::Away, key: NO_KEY, holds_keys: false };
 
 impl Dispatch {
     pub fn new(aging: AgingRule, seed: u64) -> Self {
@@ -151,6 +149,7 @@ impl Dispatch {
             group_ids: HashTable::new(),
             seats: Vec::new(),
             dirty: Vec::new(),
+            coming: Vec::new(),
             #[cfg(test)]
             parks: 0,
         }
@@ -230,8 +229,8 @@ impl Dispatch {
         }
         entry.place = Place::Shelf;
         entry.key = NO_KEY;
-        let shelf = entry.shelf;
-        self.shelves[shelf].line.insert(&mut self.entries, workflow);
+        let (shelf, order) = (entry.shelf, entry.order);
+        self.shelves[shelf].line.insert(order, workflow);
         self.reindex(shelf);
     }
 
@@ -285,7 +284,11 @@ impl Dispatch {
         match entry.place {
             Place::Away => return None,
             Place::Shelf => {
-                self.shelves[entry.shelf].line.remove(&mut self.entries, workflow);
+                let line = &mut self.shelves[entry.shelf].line;
+                line.remove(entry.order, workflow);
+                // Early enough that a batch is fetched before its first is taken, even from a single shelf.
+                let coming = if line.len() > COMING { line.behind(COMING) } else { line.head() };
+                self.note_coming(coming);
                 self.reindex(entry.shelf);
             }
             Place::Parked => self.unpark(workflow, &entry),
@@ -305,7 +308,7 @@ impl Dispatch {
     pub fn pick(&mut self, group: GroupKey, state: &State, now: Wall, budget: &mut u32) -> Option<WorkflowKey> {
         while *budget > 0 {
             let shelf = self.best_shelf(group, state, now)?;
-            let head = self.shelves[shelf].line.head(&self.entries);
+            let head = self.shelves[shelf].line.head();
             match self.full_key(head) {
                 None => return Some(head),
                 Some(key) => {
@@ -317,13 +320,29 @@ impl Dispatch {
         None
     }
 
+    /// A workflow that has lain behind others will soon have its turn.
+    fn note_coming(&mut self, workflow: WorkflowKey) {
+        if workflow != NO_KEY && self.coming.len() < COMING {
+            self.coming.push(workflow);
+        }
+    }
+
+    /// Workflows that will soon have their turn, once there are enough of them: whoever is about to read what is kept of
+    /// them can have it fetched for all at once. Some may have gone since.
+    pub fn coming(&mut self) -> Option<[WorkflowKey; COMING]> {
+        let batch: [WorkflowKey; COMING] = self.coming.as_slice().try_into().ok()?;
+        self.coming.clear();
+        black_box(batch.map(|key| self.entries[key as usize].limits));
+        Some(batch)
+    }
+
     fn best_shelf(&self, group: GroupKey, state: &State, now: Wall) -> Option<u32> {
         let levels = &self.groups[group].levels;
         let mut firsts = levels.iter().filter_map(|level| Some((level.priority, *level.shelves.first()?)));
         let (priority, (mut best_order, mut best)) = firsts.next()?;
         let Some((next_priority, next)) = firsts.next() else { return Some(best) };
         let effective = |priority: i8, shelf: u32| {
-            let head = self.shelves[shelf].line.head(&self.entries);
+            let head = self.shelves[shelf].line.head();
             self.aging.effective(priority, now.since(state.workflow(head).ready_at))
         };
         let mut best_priority = effective(priority, best);

@@ -121,11 +121,7 @@ impl Dispatch {
     pub(super) fn reindex(&mut self, key: u32) {
         let shelf = &mut self.shelves[key];
         let pair = &self.pairs[shelf.pair];
-        let wanted = match shelf.line.head(&self.entries) {
-            crate::state::NO_KEY => None,
-            _ if pair.paused => None,
-            head => Some(self.entries[head as usize].order),
-        };
+        let wanted = shelf.line.first().map(|(order, _)| order).filter(|_| !pair.paused);
         let before = core::mem::replace(&mut shelf.indexed, wanted);
         if wanted == before {
             return;
@@ -155,7 +151,7 @@ impl Dispatch {
             shelves.extend(self.pairs[key].shelves.iter().map(|(_, shelf)| *shelf));
         }
         // By turn: where shelves lie must not show in who is asked first.
-        shelves.sort_by_cached_key(|shelf| self.turn(self.shelves[*shelf].line.head(&self.entries)));
+        shelves.sort_by_cached_key(|shelf| self.turn(self.shelves[*shelf].line.head()));
         shelves.into_iter().for_each(|shelf| self.reindex(shelf));
     }
 

@@ -274,7 +274,7 @@ impl World {
         let waiting = keys.iter().flat_map(|(_, key)| key.parked.values().map(|parked| parked.lanes.len()));
         assert_eq!(waiting.sum::<usize>(), lanes.len(), "lanes under keys");
         for (at, lane) in lanes.iter() {
-            let head = lane.line.head(entries);
+            let head = lane.line.head();
             assert!(head != NO_KEY, "an empty lane is kept");
             assert_eq!(lane.order, entries[head as usize].order, "the lane's place");
             assert!(keys[lane.key].parked[&lane.shelf].lanes.contains(&(lane.order, at)), "the lane is not at its key");

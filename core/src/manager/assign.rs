@@ -1,8 +1,9 @@
 //! Handing out work: who has room meets what is ready.
 
+use core::hint::black_box;
 use core::time::Duration;
 
-use crate::dispatch::{GroupKey, Tier};
+use crate::dispatch::{COMING, GroupKey, Tier};
 use crate::effect::Effects;
 use crate::event::{Event, HandedOut, Via, WorkflowRef};
 use crate::fence::AttemptFence;
@@ -50,11 +51,21 @@ impl Manager {
     fn serve(&mut self, group: GroupKey, tier: Tier, budget: &mut u32, fx: &mut Effects) {
         let now = self.log_now();
         while *budget > 0 && self.dispatch.has_worker(group, tier) {
+            if let Some(coming) = self.dispatch.coming() {
+                self.fetch(coming);
+            }
             let Some(workflow) = self.dispatch.pick(group, &self.state, now, budget) else { return };
             *budget = budget.saturating_sub(1);
             let worker = self.dispatch.next_worker(group, tier).expect("the ring is not empty");
             self.hand_out(workflow, worker, fx);
         }
+    }
+
+    /// Most of what is kept of a workflow was last touched when it was submitted. Read one after another it would be
+    /// waited for many times per hand-out; so it is read ahead, of several workflows at once.
+    fn fetch(&self, coming: [WorkflowKey; COMING]) {
+        let jobs = self.state.fetch(coming);
+        black_box(jobs.map(|job| self.overall.get(job as usize).copied()));
     }
 
     fn hand_out(&mut self, key: WorkflowKey, worker: WorkerKey, fx: &mut Effects) {

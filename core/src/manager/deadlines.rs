@@ -1,81 +1,123 @@
 //! Overall deadlines that are far away.
 //!
 //! Nearly every job ends long before its overall deadline. Taking a timer out of the wheel means touching its
-//! neighbours, which nobody has touched since they were set; so deadlines that are far away only go into a list of
-//! their time slice, and ending a job only lowers the count of that slice. When a slice comes near, what is still open
-//! in it gets a timer. A slice of which most has ended is cleaned, so that one long job does not keep the rest.
+//! neighbours, which nobody has touched since they were set; so deadlines that are far away only go into a batch of
+//! their time slice, and ending a job only lowers the count of its batch. When a slice comes near, what is still open in
+//! it gets a timer. A batch goes with the last of its jobs: one long job keeps a batch, not a slice.
 
 use std::collections::BTreeMap;
 
-use crate::state::JobKey;
+use crate::pages::Pages;
+use crate::state::{JobKey, NO_KEY};
 
 /// About four seconds.
 const SLICE_BITS: u32 = 12;
-const CLEAN_FROM: usize = 256;
+/// Small, because one long job keeps all of it.
+const BATCH: usize = 16;
 
-/// Which slice a deadline is in.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Slice(u64);
+pub(super) type BatchKey = u32;
 
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    slices: BTreeMap<Slice, Entries>,
+    /// The batches of each slice, by the number of the slice.
+    slices: BTreeMap<u64, Chain>,
+    batches: Pages<Batch>,
+    /// How many jobs of a batch are open. Apart from the batches, so that ending a job touches none of them.
+    open: Vec<u8>,
 }
 
 /// A job, and what tells it from another one that got its key later.
 pub(super) type Entry = (JobKey, u32);
 
-#[derive(Debug, Default)]
-struct Entries {
-    list: Vec<Entry>,
-    open: usize,
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    first: BatchKey,
+    /// The one that is being filled.
+    last: BatchKey,
 }
 
-impl Slice {
-    fn start_ms(self) -> u64 {
-        self.0 << SLICE_BITS
-    }
+#[derive(Debug)]
+struct Batch {
+    slice: u64,
+    prev: BatchKey,
+    next: BatchKey,
+    len: u8,
+    entries: [Entry; BATCH],
 }
 
 impl Deadlines {
     /// Notes a deadline, unless it is so near that it needs a timer at once.
-    pub(super) fn insert(&mut self, at_ms: u64, now_ms: u64, entry: Entry) -> Option<Slice> {
-        let slice = Slice(at_ms >> SLICE_BITS);
-        if slice.start_ms() <= now_ms {
+    pub(super) fn insert(&mut self, at_ms: u64, now_ms: u64, entry: Entry) -> Option<BatchKey> {
+        let slice = at_ms >> SLICE_BITS;
+        if slice << SLICE_BITS <= now_ms {
             return None;
         }
-        let entries = self.slices.entry(slice).or_default();
-        entries.list.push(entry);
-        entries.open += 1;
-        Some(slice)
+        let chain = self.slices.entry(slice).or_insert(Chain { first: NO_KEY, last: NO_KEY });
+        let filling = chain.last;
+        if let Some(batch) = self.batches.get_mut(filling).filter(|batch| usize::from(batch.len) < BATCH) {
+            batch.entries[usize::from(batch.len)] = entry;
+            batch.len += 1;
+            self.open[filling as usize] += 1;
+            return Some(filling);
+        }
+        let key = self.batches.insert(Batch { slice, prev: filling, next: NO_KEY, len: 1, entries: [entry; BATCH] });
+        match filling {
+            NO_KEY => chain.first = key,
+            full => self.batches[full].next = key,
+        }
+        chain.last = key;
+        if self.open.len() <= key as usize {
+            self.open.resize(key as usize + 1, 0);
+        }
+        self.open[key as usize] = 1;
+        Some(key)
     }
 
-    /// The job has ended. `is_open` tells which of the others in its slice are still waited for.
-    pub(super) fn remove(&mut self, slice: Slice, is_open: impl Fn(&Entry) -> bool) {
-        let Some(entries) = self.slices.get_mut(&slice) else { return };
-        entries.open -= 1;
-        if entries.open == 0 {
+    /// A job of this batch has ended.
+    pub(super) fn remove(&mut self, key: BatchKey) {
+        let open = &mut self.open[key as usize];
+        *open -= 1;
+        if *open > 0 {
+            return;
+        }
+        let Batch { slice, prev, next, .. } = self.batches.remove(key);
+        if (prev, next) == (NO_KEY, NO_KEY) {
             self.slices.remove(&slice);
-        } else if entries.list.len() >= CLEAN_FROM && entries.open < entries.list.len() / 2 {
-            entries.list.retain(is_open);
+            return;
+        }
+        let chain = self.slices.get_mut(&slice).expect("a batch is in the chain of its slice");
+        match prev {
+            NO_KEY => chain.first = next,
+            prev => self.batches[prev].next = next,
+        }
+        match next {
+            NO_KEY => chain.last = prev,
+            next => self.batches[next].prev = prev,
         }
     }
 
-    /// The first slice, if it is near.
-    pub(super) fn pop_near(&mut self, now_ms: u64) -> Option<(Slice, Vec<Entry>)> {
-        let first = self.slices.first_entry().filter(|first| first.key().start_ms() <= now_ms)?;
-        let (slice, entries) = first.remove_entry();
-        Some((slice, entries.list))
+    /// The first slice, if it is near: what was noted in it and the batch that it was noted in, whether or not it has
+    /// ended since.
+    pub(super) fn pop_near(&mut self, now_ms: u64) -> Option<Vec<(Entry, BatchKey)>> {
+        let first = self.slices.first_entry().filter(|first| first.key() << SLICE_BITS <= now_ms)?;
+        let mut key = first.remove().first;
+        let mut noted = Vec::new();
+        while key != NO_KEY {
+            let batch = self.batches.remove(key);
+            noted.extend(batch.entries[..usize::from(batch.len)].iter().map(|entry| (*entry, key)));
+            key = batch.next;
+        }
+        Some(noted)
     }
 
     /// When the first slice comes near.
     pub(super) fn next_ms(&self) -> Option<u64> {
-        self.slices.first_key_value().map(|(slice, _)| slice.start_ms())
+        self.slices.first_key_value().map(|(slice, _)| slice << SLICE_BITS)
     }
 
     #[cfg(test)]
     fn kept(&self) -> usize {
-        self.slices.values().map(|entries| entries.list.len()).sum()
+        self.batches.len() * BATCH
     }
 }
 
@@ -92,32 +134,56 @@ mod tests {
         let starts = deadlines.next_ms().unwrap();
         assert!(starts <= 100_000 && starts > 100_000 - 4_096);
         assert_eq!(deadlines.pop_near(starts - 1), None);
-        assert_eq!(deadlines.pop_near(starts), Some((far, vec![(2, 2), (3, 3)])));
-        assert_eq!(deadlines.next_ms(), None);
+        assert_eq!(deadlines.pop_near(starts), Some(vec![((2, 2), far), ((3, 3), far)]));
+        assert_eq!((deadlines.kept(), deadlines.next_ms()), (0, None));
     }
 
     #[test]
     fn a_slice_goes_with_its_last_job() {
         let mut deadlines = Deadlines::default();
-        let slice = deadlines.insert(100_000, 0, (1, 1)).unwrap();
+        let batch = deadlines.insert(100_000, 0, (1, 1)).unwrap();
         deadlines.insert(100_000, 0, (2, 2)).unwrap();
-        deadlines.remove(slice, |_| true);
-        assert_eq!(deadlines.kept(), 2);
-        deadlines.remove(slice, |_| true);
+        deadlines.remove(batch);
+        assert_eq!(deadlines.kept(), BATCH);
+        deadlines.remove(batch);
         assert_eq!((deadlines.kept(), deadlines.next_ms()), (0, None));
+    }
+
+    #[test]
+    fn a_batch_leaves_its_chain_from_either_end_and_from_between() {
+        let of = |batch: usize| (0..BATCH).map(move |n| ((batch * BATCH + n) as u32, 0));
+        for gone in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+            let mut deadlines = Deadlines::default();
+            let mut keys = [NO_KEY; 4];
+            for (batch, key) in keys.iter_mut().enumerate() {
+                of(batch).for_each(|entry| *key = deadlines.insert(100_000, 0, entry).unwrap());
+            }
+            let mut left = vec![0, 1, 2, 3];
+            for batch in gone {
+                of(batch).for_each(|_| deadlines.remove(keys[batch]));
+                left.retain(|known| *known != batch);
+                let later = deadlines.insert(100_000, 0, (99, 9)).unwrap();
+                let mut noted: Vec<Entry> = left.iter().flat_map(|batch| of(*batch)).collect();
+                noted.push((99, 9));
+                let mut near = Deadlines::default();
+                core::mem::swap(&mut near, &mut deadlines);
+                let entries: Vec<Entry> = near.pop_near(100_000).unwrap().into_iter().map(|(entry, _)| entry).collect();
+                assert_eq!(entries, noted, "{gone:?} without {batch}, then one in {later}");
+                // Once more from the start, without what is gone.
+                for batch in &left {
+                    of(*batch).for_each(|entry| keys[*batch] = deadlines.insert(100_000, 0, entry).unwrap());
+                }
+            }
+            assert_eq!((deadlines.kept(), deadlines.next_ms()), (0, None));
+        }
     }
 
     #[test]
     fn one_long_job_does_not_keep_the_thousands_that_ended() {
         let mut deadlines = Deadlines::default();
-        let slice = deadlines.insert(100_000, 0, (0, 0)).unwrap();
-        for key in 1..10_000 {
-            deadlines.insert(100_000, 0, (key, key)).unwrap();
-        }
-        for ended in 1..10_000 {
-            deadlines.remove(slice, |(key, _)| *key == 0 || *key > ended);
-        }
-        assert!(deadlines.kept() < 2 * CLEAN_FROM, "{} are kept", deadlines.kept());
-        assert_eq!(deadlines.pop_near(100_000).unwrap().1[0], (0, 0));
+        let batches: Vec<BatchKey> = (0..10_000).map(|key| deadlines.insert(100_000, 0, (key, key)).unwrap()).collect();
+        batches[1..].iter().for_each(|batch| deadlines.remove(*batch));
+        assert_eq!(deadlines.kept(), BATCH);
+        assert_eq!(deadlines.pop_near(100_000).unwrap()[0], ((0, 0), batches[0]));
     }
 }

@@ -13,7 +13,7 @@ use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
 use crate::wheel::TimerKey;
 
 use super::Manager;
-use super::deadlines::{Entry, Slice};
+use super::deadlines::{BatchKey, Entry};
 use super::workers::WorkerKey;
 
 /// On awake time.
@@ -38,8 +38,8 @@ pub(super) enum Overall {
     Not,
     /// It is near: by a timer.
     Timer(TimerKey),
-    /// It is far: in a slice of time, with what tells this job from another under its key.
-    Slice(Slice, u32),
+    /// It is far: noted in a batch, with what tells this job from another under its key.
+    Noted(BatchKey, u32),
 }
 
 /// What the next wake-up is for.
@@ -294,7 +294,7 @@ impl Manager {
         }
         let entry = (key, mark_of(self.state.job(key).id));
         self.overall[index] = match self.deadlines.insert(at, self.now.mono.as_ms(), entry) {
-            Some(slice) => Overall::Slice(slice, entry.1),
+            Some(batch) => Overall::Noted(batch, entry.1),
             None => Overall::Timer(self.later.insert(at, Later::Overall(key))),
         };
     }
@@ -306,23 +306,21 @@ impl Manager {
             Overall::Timer(timer) => {
                 self.later.remove(timer);
             }
-            Overall::Slice(slice, _) => {
-                let overall = &self.overall;
-                self.deadlines.remove(slice, |entry| is_waited_for(overall, slice, entry));
-            }
+            Overall::Noted(batch, _) => self.deadlines.remove(batch),
         }
     }
 
     /// What is open in a slice of time that has come near gets a timer.
     fn bring_deadlines_near(&mut self) {
-        while let Some((slice, mut entries)) = self.deadlines.pop_near(self.now.mono.as_ms()) {
-            entries.retain(|entry| is_waited_for(&self.overall, slice, entry));
+        while let Some(noted) = self.deadlines.pop_near(self.now.mono.as_ms()) {
+            let is_open =
+                |((key, mark), batch): &(Entry, BatchKey)| self.overall[*key as usize] == Overall::Noted(*batch, *mark);
+            let mut open: Vec<JobKey> = noted.iter().filter(|noted| is_open(noted)).map(|((key, _), _)| *key).collect();
             // By id: which of two fires first at one instant must not depend on where they lie.
-            entries.sort_by_key(|(key, _)| self.state.job(*key).id);
-            for (key, _) in entries {
-                self.overall[key as usize] = Overall::Not;
-                self.arm_overall(key);
-            }
+            open.sort_by_key(|key| self.state.job(*key).id);
+            // All are let go before one is armed, which may note it again in a batch of the same key.
+            open.iter().for_each(|key| self.overall[*key as usize] = Overall::Not);
+            open.iter().for_each(|key| self.arm_overall(*key));
         }
     }
 
@@ -362,10 +360,6 @@ impl Manager {
 /// Tells a job from another that got its key after it.
 fn mark_of(id: JobId) -> u32 {
     id.as_u128() as u32
-}
-
-fn is_waited_for(overall: &[Overall], slice: Slice, (key, mark): &Entry) -> bool {
-    overall[*key as usize] == Overall::Slice(slice, *mark)
 }
 
 fn timer_of(timers: &mut Vec<TimerKey>, key: u32) -> &mut TimerKey {
