@@ -7,7 +7,7 @@ use onward_core::input::Call;
 use onward_core::job::draft::WorkflowDraft;
 use onward_core::job::{Draft, JobState};
 use onward_node::server::Node;
-use rig::{Request, lease, poll_body, post, receipt, start, submit, submit_kind, verb};
+use rig::{Request, lease, poll_body, post, receipt, start, submit, submit_kind, until, verb};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 use tokio::io::AsyncWriteExt;
@@ -248,9 +248,9 @@ async fn a_poll_whose_connection_closes_takes_nothing_with_it() {
     let mut stream = TcpStream::connect(node.address()).await.unwrap();
     let request = Request::post("/v1/leases", &poll_body("1")).text(node.address());
     stream.write_all(request.as_bytes()).await.unwrap();
-    while !polls_are_open(&node).await {}
+    until(async || polls_are_open(&node).await).await;
     drop(stream);
-    while polls_are_open(&node).await {}
+    until(async || !polls_are_open(&node).await).await;
     submit_kind(node.engine(), "k").await;
     let mut body = poll_body("1");
     body["worker_id"] = json!("other");
@@ -274,9 +274,9 @@ async fn an_answer_that_was_not_taken_gives_its_leases_back_uncounted() {
     let held = async || {
         node.engine().read(|view| view.manager.workers().map(|worker| worker.held).sum::<u32>()).await.unwrap()
     };
-    while held().await == 0 {}
+    until(async || held().await == 40).await;
     drop(stream);
-    while held().await > 0 {}
+    until(async || held().await == 0).await;
     body["worker_id"] = json!("other");
     let leases = lease(&node, body).await;
     assert_eq!(leases.len(), 40);

@@ -110,6 +110,12 @@ impl Request {
     }
 }
 
+/// Asks again and again, but not for ever.
+pub async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let asking = async { while !holds().await {} };
+    timeout(PATIENCE, asking).await.expect("it comes true in time");
+}
+
 /// By its content length, so that the connection can stay open.
 pub async fn read_reply<S: AsyncRead + Unpin>(stream: &mut S) -> Reply {
     timeout(PATIENCE, async {
