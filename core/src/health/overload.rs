@@ -121,7 +121,8 @@ impl Limits {
 pub struct OverloadRule {
     /// Rise of the quick mean over the slow average; 0.2 is +20 %.
     pub rise: Limits,
-    /// A quick mean below this is no overload, however it compares: between 1 and 2 ms lies noise.
+    /// A quick mean below this is no overload, however it compares: a commit that takes 10 ms
+    /// instead of 5 has company, or a disk with other work to do, and is no reason to turn anybody away.
     pub rise_from: Duration,
     pub latency_ms: Limits,
     pub resource_percent: Limits,
@@ -315,7 +316,7 @@ mod tests {
     }
 
     fn detector() -> OverloadDetector {
-        OverloadDetector::new(OverloadRule::default())
+        OverloadDetector::new(OverloadRule { rise_from: Duration::from_millis(5), ..OverloadRule::default() })
     }
 
     /// Latencies in ms, one every 100 ms of time from `from` on.

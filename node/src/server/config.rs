@@ -93,6 +93,8 @@ pub enum StartError {
     Listen { listen: SocketAddr, error: std::io::Error },
     #[error("{0}")]
     Log(#[from] onward_log::Error),
+    #[error("the node does not serve after {within:?}: {why}; see to the disk, and start again")]
+    NotServing { within: Duration, why: String },
     #[error("{0}")]
     File(#[from] FileError),
     #[error("{}: {what}; give PEM files with the certificates and their private key", path.display())]

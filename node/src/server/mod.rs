@@ -19,11 +19,12 @@ use std::sync::Arc;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::{Router, middleware};
+use onward_core::manager::SeatState;
 use onward_log::{Archive, RedbLog};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::api::problem::Problem;
 use crate::api::receipt::{KEY_FILE, Receipts};
@@ -36,6 +37,9 @@ pub use config::{HttpLimits, NodeConfig, StartError};
 use guard::Guard;
 use hosts::Hosts;
 use pages::{About, Pages};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const SERVES_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running node. Dropped without [`Node::shutdown`], it stops at once: what was decided is durable, what is under way
 /// is cut.
@@ -67,6 +71,10 @@ impl Node {
         let opened = config.clone();
         let open = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic");
         let (engine, receipts, tokens) = open?;
+        if let Err(error) = wait_until_serving(&engine).await {
+            spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+            return Err(error);
+        }
 
         let (draining, drained) = watch::channel(false);
         let (phase, phase_seen) = watch::channel(Phase::Serving);
@@ -157,6 +165,22 @@ fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError
         ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
     })?;
     Ok((engine, receipts, tokens))
+}
+
+/// The seat is taken, but serving begins only once the log has confirmed that.
+async fn wait_until_serving(engine: &Engine) -> Result<(), StartError> {
+    let serving = async {
+        loop {
+            if let Ok(SeatState::Serving) = engine.read(|view| view.manager.seat_state()).await {
+                return;
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    };
+    timeout(SERVES_WITHIN, serving).await.map_err(|_| StartError::NotServing {
+        within: SERVES_WITHIN,
+        why: engine.trouble().unwrap_or_else(|| "the log did not confirm the seat".into()),
+    })
 }
 
 fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
