@@ -198,13 +198,15 @@ impl Manager {
         let worker = self.workers.at(key);
         let (judgement, _) = self.judgement(key);
         let failing = matches!(judgement.verdict, Verdict::Suspect | Verdict::Stuck);
+        let free = self.free_slots(key);
         WorkerView {
             id: worker.id.clone(),
             incarnation: worker.incarnation.clone(),
             judgement,
-            slots: worker.slots,
+            // One without a session offers what its open poll asks for.
+            slots: if worker.is_session() { worker.slots } else { worker.held + free },
             held: worker.held,
-            free: self.free_slots(key),
+            free,
             drained: worker.drained,
             evicted: worker.evicted,
             probation: worker.probation,

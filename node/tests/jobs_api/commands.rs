@@ -1,0 +1,176 @@
+use serde_json::{Value, json};
+
+use crate::rig::Rig;
+
+const NOBODY: &str = "01890000-0000-7000-8000-000000000000";
+
+#[tokio::test]
+async fn what_is_no_job_is_unknown_everywhere() {
+    let rig = Rig::new().await;
+    for id in [NOBODY, "nonsense", "%FF", "1", "💥"] {
+        let id = id.replace('💥', "%F0%9F%92%A5");
+        for tail in ["", "/ledger", "/events", "?wait_s=1"] {
+            assert_eq!(rig.get(&format!("/v1/jobs/{id}{tail}")).await.problem(), (404, "unknown_job"), "{id}{tail}");
+        }
+        for (verb, body) in [
+            ("cancel", json!({})),
+            ("retry", json!({"request_id": "r"})),
+            ("extend", json!({"by_s": 1, "reason": "why", "request_id": "r"})),
+        ] {
+            let answer = rig.post(&format!("/v1/jobs/{id}/{verb}"), body).await;
+            assert_eq!(answer.problem(), (404, "unknown_job"), "{id} {verb}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_is_safe_to_repeat_and_shows_in_the_ledger() {
+    let rig = Rig::new().await;
+    let id = rig.submit(json!({"kind": "a"})).await;
+    let path = format!("/v1/jobs/{id}/cancel");
+    for _ in 0..2 {
+        let answer = rig.post_text(&path, "").await;
+        assert_eq!((answer.status, &answer.body["state"]), (200, &json!("cancelled")));
+    }
+    assert_eq!(rig.job(&id).await["reason"], "cancelled");
+    let ledger = rig.get(&format!("/v1/jobs/{id}/ledger")).await.body;
+    assert_eq!((&ledger["id"], &ledger["dropped"]), (&json!(id), &json!(0)));
+    let entries = ledger["entries"].as_array().unwrap();
+    assert_eq!((entries.len(), &entries[0]["what"], &entries[0]["times"]), (1, &json!("cancel_asked"), &json!(1)));
+    assert!(entries[0]["at"].is_string());
+    assert_eq!(rig.post(&path, json!({"force": true})).await.problem(), (400, "invalid"));
+
+    let id = rig.submit(json!({"kind": "b"})).await;
+    rig.take("b").await;
+    let answer = rig.post(&format!("/v1/jobs/{id}/cancel"), json!({})).await;
+    assert_eq!(answer.body["state"], "cancelling");
+    assert_eq!(rig.job(&id).await["reason"], "cancel_asked: w1 must stop first");
+}
+
+#[tokio::test]
+async fn a_retry_makes_one_new_job_of_an_ended_one() {
+    let rig = Rig::new().await;
+    let id = rig.submit(json!({"kind": "a", "payload": {"n": 1}})).await;
+    let path = format!("/v1/jobs/{id}/retry");
+    assert_eq!(rig.post(&path, json!({"request_id": "r1"})).await.problem(), (409, "not_terminal"));
+    let taken = rig.take("a").await;
+    rig.succeed(&taken, b"1").await;
+    for bad in [json!({}), json!({"request_id": ""}), json!({"request_id": 1}), json!({"request_id": "r", "x": 1})] {
+        assert_eq!(rig.post(&path, bad).await.problem(), (400, "invalid"));
+    }
+    let first = rig.post(&path, json!({"request_id": "r1"})).await;
+    assert_eq!(first.status, 201);
+    let again = rig.post(&path, json!({"request_id": "r1"})).await;
+    assert_eq!((again.status, again.id()), (200, first.id()));
+    let other = rig.post(&path, json!({"request_id": "r2"})).await;
+    assert_eq!(other.status, 201);
+    assert_ne!(other.id(), first.id());
+    let job = rig.job(&first.id()).await;
+    assert_eq!((&job["retry_of"], &job["workflows"][0]["payload"]), (&json!(id), &json!({"n": 1})));
+}
+
+#[tokio::test]
+async fn an_extension_by_hand_counts_once_per_request() {
+    let rig = Rig::new().await;
+    let id = rig.submit(json!({"kind": "a", "timeout_s": 100})).await;
+    let path = format!("/v1/jobs/{id}/extend");
+    let extend = |by: Value, request: &str| json!({"by_s": by, "reason": "slow disk", "request_id": request});
+    let before = rig.newest().await;
+    for by in [json!(0), json!(-1), json!(1e300), json!("1"), json!(null)] {
+        assert_eq!(rig.post(&path, extend(by.clone(), "r")).await.problem(), (400, "invalid"), "{by}");
+    }
+    let long = json!({"by_s": 1, "reason": "x".repeat(1_000), "request_id": "r"});
+    assert_eq!(rig.post(&path, long).await.problem(), (429, "limited"));
+    assert_eq!(rig.newest().await, before);
+    for _ in 0..2 {
+        let answer = rig.post(&path, extend(json!(7.5), "r1")).await;
+        assert_eq!((answer.status, &answer.body), (200, &json!({"extensions_s": 7.5})));
+    }
+    assert_eq!(rig.post(&path, extend(json!(8), "r1")).await.problem(), (409, "conflict"));
+    assert_eq!(rig.post(&path, extend(json!(2.5), "r2")).await.body["extensions_s"], 10.0);
+    let job = rig.job(&id).await;
+    assert_eq!(job["extensions_s"], 10.0);
+    let ledger = rig.get(&format!("/v1/jobs/{id}/ledger")).await.body;
+    let entry = &ledger["entries"][0];
+    assert_eq!((&entry["what"], &entry["by_s"]), (&json!("extended_by_hand"), &json!(7.5)));
+    assert_eq!((&entry["reason"], &entry["request_id"]), (&json!("slow disk"), &json!("r1")));
+    rig.post(&format!("/v1/jobs/{id}/cancel"), json!({})).await;
+    assert_eq!(rig.post(&path, extend(json!(1), "r3")).await.problem(), (409, "already_ended"));
+}
+
+#[tokio::test]
+async fn a_cancel_by_filter_needs_a_filter_or_the_word_all() {
+    let rig = Rig::new().await;
+    let keep = rig.submit(json!({"kind": "a", "queue": "keep"})).await;
+    rig.submit(json!({"kind": "a", "queue": "go", "tags": ["t"]})).await;
+    rig.submit(json!({"kind": "b", "queue": "go"})).await;
+    let before = rig.newest().await;
+    for bad in [json!({}), json!({"all": false}), json!({"state": "asleep"}), json!({"queue": ""}), json!({"id": "x"})]
+    {
+        assert_eq!(rig.post("/v1/jobs/cancel", bad.clone()).await.problem(), (400, "invalid"), "{bad}");
+    }
+    assert_eq!(rig.newest().await, before);
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"tag": "t", "kind": "b"})).await.body, json!({"cancelled": 0}));
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"queue": "go"})).await.body, json!({"cancelled": 2}));
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"queue": "go"})).await.body, json!({"cancelled": 0}));
+    assert_eq!(rig.job(&keep).await["state"], "ready");
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"all": true})).await.body, json!({"cancelled": 1}));
+}
+
+#[tokio::test]
+async fn dead_letters_are_paged_replayed_and_dropped() {
+    let rig = Rig::new().await;
+    let mut dead = Vec::new();
+    for n in 0..3 {
+        dead.push(rig.submit(json!({"kind": "a", "payload": n})).await);
+        let taken = rig.take("a").await;
+        rig.fail_for_good(&taken, "disk full").await;
+    }
+    let job = rig.job(&dead[0]).await;
+    assert_eq!((&job["state"], &job["reason"]), (&json!("failed"), &json!("failed: disk full")));
+    assert_eq!(job["dead_letter"], true);
+    assert_eq!(job["workflows"][0]["attempts"][0]["error"], "disk full");
+    let list = |path: String| {
+        let rig = &rig;
+        async move { rig.get(&path).await.body }
+    };
+    let ids = |list: &Value| -> Vec<String> {
+        let letters = list["dead_letters"].as_array().unwrap();
+        letters.iter().map(|job| job["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let first = list("/v1/dead-letters?limit=2".into()).await;
+    assert_eq!(ids(&first), dead[..2]);
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let second = list(format!("/v1/dead-letters?limit=2&cursor={cursor}")).await;
+    assert_eq!((ids(&second), &second["next_cursor"]), (dead[2..].to_vec(), &Value::Null));
+
+    let alive = rig.submit(json!({"kind": "b"})).await;
+    let before = rig.newest().await;
+    let replay = |jobs: Value| json!({"jobs": jobs, "request_id": "r"});
+    for (body, expected) in [
+        (replay(json!([])), (400, "invalid")),
+        (replay(json!(vec![NOBODY; 1_001])), (400, "invalid")),
+        (json!({"jobs": [dead[0]]}), (400, "invalid")),
+        (replay(json!([dead[0], NOBODY])), (404, "unknown_job")),
+        (replay(json!([dead[0], "nonsense"])), (404, "unknown_job")),
+        (replay(json!([dead[0], alive])), (409, "not_a_dead_letter")),
+    ] {
+        assert_eq!(rig.post("/v1/dead-letters/replay", body.clone()).await.problem(), expected, "{body}");
+    }
+    assert_eq!(rig.newest().await, before, "nothing was replayed");
+    let answer = rig.post("/v1/dead-letters/replay", replay(json!([dead[0], dead[1]]))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let new = answer.body["jobs"][0]["id"].as_str().unwrap();
+    assert_eq!(answer.body["jobs"][0]["job"], json!(dead[0]));
+    assert_eq!(rig.job(new).await["retry_of"], json!(dead[0]));
+    let again = rig.post("/v1/dead-letters/replay", replay(json!([dead[0], dead[1]]))).await;
+    assert_eq!(again.body, answer.body, "safe to repeat");
+    assert_eq!(ids(&list("/v1/dead-letters".into()).await), dead[2..]);
+
+    let drop = |jobs: Value| rig.post("/v1/dead-letters/drop", json!({"jobs": jobs}));
+    assert_eq!(drop(json!([dead[2], NOBODY])).await.problem(), (404, "unknown_job"));
+    assert_eq!(drop(json!([])).await.problem(), (400, "invalid"));
+    assert_eq!(drop(json!([dead[2]])).await.body, json!({"jobs": [{"job": dead[2], "dropped": true}]}));
+    assert_eq!(drop(json!([dead[2]])).await.body, json!({"jobs": [{"job": dead[2], "dropped": false}]}));
+    assert!(ids(&list("/v1/dead-letters".into()).await).is_empty());
+}
