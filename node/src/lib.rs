@@ -1,9 +1,11 @@
 //! The shell around the core: everything that a node *does*.
 //!
 //! [`engine`] drives the machine: inputs → step → commit → effects, durable before visible. [`clock`] is what it is told
-//! of time, [`catalog`] lets jobs be listed. [`api`] is HTTP.
+//! of time, [`catalog`] lets jobs be listed. [`api`] is HTTP, [`grpc`] is
+//! what workers and busy clients use instead.
 
 pub mod api;
 pub mod catalog;
 pub mod clock;
 pub mod engine;
+pub mod grpc;
