@@ -1,0 +1,64 @@
+//! gRPC: sessions of workers, and jobs in large numbers.
+//!
+//! [`routes`] gives a router to be merged with the HTTP API's on the same port. What the server around it has to see to:
+//!
+//! - HTTP/2, also without TLS (`hyper_util::server::conn::auto`), and TCP_NODELAY: a session is a conversation of small
+//!   frames.
+//! - HTTP/2 keepalive, such as an interval of 20 s and a timeout of 10 s. Without it a peer that vanished without a
+//!   word is found only by the machine's probes.
+//! - Windows of about 1 MiB for a stream and 4 MiB for a connection: the default of 64 KiB is less than a full frame.
+//! - No time limit on requests to `/onward.v1.WorkerService/Session`, and no compression.
+//!
+//! Who may call is decided by a [`CheckAccess`], before anything of the body is read.
+
+mod jobs;
+mod session;
+mod status;
+
+use std::sync::Arc;
+
+use onward_proto::MAX_FRAME_BYTES;
+use onward_proto::v1::job_service_server::JobServiceServer;
+use onward_proto::v1::worker_service_server::WorkerServiceServer;
+use tonic::service::interceptor::InterceptedService;
+use tonic::{Request, Status};
+
+use crate::engine::Engine;
+
+/// Sessions that one node holds at a time.
+pub const MAX_SESSIONS: usize = 5_000;
+
+/// Given the bearer token of a call, if it has one, and the scope that it needs (`work` or `submit`).
+pub type CheckAccess = Arc<dyn Fn(Option<&str>, &'static str) -> Result<(), Status> + Send + Sync>;
+
+/// Both services, without a fallback.
+pub fn routes(engine: Engine, check: CheckAccess) -> axum::Router {
+    routes_for(engine, check, MAX_SESSIONS)
+}
+
+/// As [`routes`], with room for so many sessions.
+pub fn routes_for(engine: Engine, check: CheckAccess, max_sessions: usize) -> axum::Router {
+    let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), max_sessions))
+        .max_decoding_message_size(MAX_FRAME_BYTES);
+    let jobs = JobServiceServer::new(jobs::Jobs::new(engine)).max_decoding_message_size(MAX_FRAME_BYTES);
+    let workers = InterceptedService::new(workers, guard(check.clone(), "work"));
+    let jobs = InterceptedService::new(jobs, guard(check, "submit"));
+    axum::Router::new()
+        .route_service("/onward.v1.WorkerService/{method}", workers)
+        .route_service("/onward.v1.JobService/{method}", jobs)
+}
+
+fn guard(
+    check: CheckAccess,
+    scope: &'static str,
+) -> impl FnMut(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync {
+    move |request| {
+        check(bearer(&request), scope)?;
+        Ok(request)
+    }
+}
+
+fn bearer(request: &Request<()>) -> Option<&str> {
+    let (scheme, token) = request.metadata().get("authorization")?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}

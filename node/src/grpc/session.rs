@@ -1,0 +1,294 @@
+//! A worker's session: frames in, frames out, until either side closes.
+//!
+//! **Flow control** is HTTP/2's own, both ways. Out: a frame is packed only when the one before has been taken, from all
+//! that has gathered until then; so a slow reader gets fewer and larger frames. In: no frame is read while too much of
+//! what was read before waits for the machine, so a worker cannot fill its queue.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use onward_core::message::{FromWorker, ToWorker};
+use onward_core::refusal::RefusalKind;
+use onward_proto::v1::worker_service_server::WorkerService;
+use onward_proto::v1::{ManagerFrame, WorkerFrame};
+use onward_proto::{MAX_FRAME_BYTES, manager, worker};
+use prost::Message as _;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::status;
+use crate::engine::{Engine, Session};
+
+/// Who connects and says nothing holds a place that another could have.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// Messages that are looked at for one frame, at most.
+const MAX_MESSAGES: usize = 4_096;
+/// A frame is closed when it has this many bytes, about.
+const FRAME_BYTES: usize = 1 << 20;
+/// What one session may have waiting for the machine: two full frames, or this many messages.
+const MAX_UNANSWERED_BYTES: usize = 2 * MAX_FRAME_BYTES;
+const MAX_UNANSWERED: usize = 1_024;
+
+type Out = Sender<Result<ManagerFrame, Status>>;
+
+#[derive(Debug)]
+pub(super) struct Workers {
+    engine: Engine,
+    places: Arc<Semaphore>,
+    max_sessions: usize,
+}
+
+impl Workers {
+    pub(super) fn new(engine: Engine, max_sessions: usize) -> Self {
+        Self { engine, places: Arc::new(Semaphore::new(max_sessions)), max_sessions }
+    }
+}
+
+#[tonic::async_trait]
+impl WorkerService for Workers {
+    type SessionStream = ReceiverStream<Result<ManagerFrame, Status>>;
+
+    async fn session(&self, request: Request<Streaming<WorkerFrame>>) -> Result<Response<Self::SessionStream>, Status> {
+        let place = self.places.clone().try_acquire_owned().map_err(|_| {
+            let text =
+                format!("this node has {} sessions and takes no more; try another node, or later", self.max_sessions);
+            status::of(Code::ResourceExhausted, RefusalKind::Limited.code(), text)
+        })?;
+        let (out, frames) = channel(1);
+        tokio::spawn(serve(self.engine.clone(), request.into_inner(), out, place));
+        Ok(Response::new(ReceiverStream::new(frames)))
+    }
+}
+
+async fn serve(engine: Engine, mut frames: Streaming<WorkerFrame>, out: Out, _place: OwnedSemaphorePermit) {
+    if let Err(status) = converse(&engine, &mut frames, &out).await {
+        // If the worker is gone there is nobody to tell.
+        let _ = out.send(Err(status)).await;
+    }
+}
+
+/// Returns when the worker has closed, or was rejected and knows it.
+async fn converse(engine: &Engine, frames: &mut Streaming<WorkerFrame>, out: &Out) -> Result<(), Status> {
+    let first = tokio::select! {
+        () = out.closed() => return Ok(()),
+        first = tokio::time::timeout(HELLO_WITHIN, frames.message()) => first,
+    };
+    let late =
+        |_| status::of(Code::DeadlineExceeded, RefusalKind::Invalid.code(), "no hello came within 10 s; say it first");
+    let Some(first) = first.map_err(late)?.map_err(undecodable)? else { return Ok(()) };
+    if first.hello.is_none() {
+        return Err(wrong_hello("is missing; the first frame of a session must have one"));
+    }
+    let parts = worker::frame_in(&first).map_err(|error| status::malformed(&error))?;
+
+    let mut talk = Talk { session: engine.open_session(), unanswered: Unanswered::default(), stage: Stage::Greeting };
+    talk.say(&first, parts);
+    let mut told = Vec::new();
+    let mut room = None;
+    loop {
+        if !told.is_empty()
+            && let Some(permit) = room.take()
+        {
+            let permit: tokio::sync::mpsc::Permit<'_, _> = permit;
+            match pack(&mut told) {
+                Some(frame) => permit.send(Ok(frame)),
+                None => room = Some(permit),
+            }
+            continue;
+        }
+        tokio::select! {
+            () = out.closed() => return Ok(()),
+            permit = out.reserve(), if room.is_none() => match permit {
+                Ok(permit) => room = Some(permit),
+                Err(_) => return Ok(()),
+            },
+            heard = talk.session.hear(&mut told, MAX_MESSAGES), if room.is_some() => {
+                if heard.is_err() {
+                    return talk.closed_by_machine();
+                }
+                talk.heard(&told)?;
+            }
+            frame = frames.message(), if talk.unanswered.has_room() => {
+                let Some(frame) = frame.map_err(undecodable)? else { return Ok(()) };
+                if frame.hello.is_some() {
+                    return Err(wrong_hello("was said already; a session has one, so open another session"));
+                }
+                let parts = worker::frame_in(&frame).map_err(|error| status::malformed(&error))?;
+                talk.say(&frame, parts);
+            }
+        }
+    }
+}
+
+struct Talk {
+    session: Session,
+    unanswered: Unanswered,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Welcome,
+    Rejected,
+}
+
+impl Talk {
+    fn say(&mut self, frame: &WorkerFrame, mut parts: Vec<FromWorker>) {
+        if !parts.iter().any(is_answered) {
+            // The answer to no beats at all tells when the machine has come this far; the worker never sees it.
+            parts.push(FromWorker::Beats(Vec::new()));
+        }
+        self.unanswered.add(parts.iter().filter(|part| is_answered(part)).count(), frame.encoded_len());
+        for part in parts {
+            self.session.say(part);
+        }
+    }
+
+    fn heard(&mut self, told: &[ToWorker]) -> Result<(), Status> {
+        for message in told {
+            match message {
+                ToWorker::Welcome { .. } => self.stage = Stage::Welcome,
+                ToWorker::Rejected(_) => self.stage = Stage::Rejected,
+                // Without a welcome nothing else will be taken either: the worker has to begin anew.
+                ToWorker::Refused(refusal) if self.stage == Stage::Greeting => return Err(status::refusal(refusal)),
+                ToWorker::BeatAnswers(_)
+                | ToWorker::SettleAnswers(_)
+                | ToWorker::ExtensionAnswer(_)
+                | ToWorker::Refused(_) => {}
+                ToWorker::Assign(_) | ToWorker::Probe { .. } | ToWorker::Cancel { .. } => continue,
+            }
+            self.unanswered.answered();
+        }
+        Ok(())
+    }
+
+    fn closed_by_machine(&self) -> Result<(), Status> {
+        if self.stage == Stage::Rejected {
+            return Ok(());
+        }
+        let text = "the manager has closed this session; connect again, with what you hold in the hello";
+        Err(status::of(Code::Unavailable, "session_closed", text))
+    }
+}
+
+fn is_answered(part: &FromWorker) -> bool {
+    match part {
+        FromWorker::Hello(_) | FromWorker::Beats(_) | FromWorker::Settle(_) | FromWorker::RequestExtension(_) => true,
+        FromWorker::Capacity { .. } | FromWorker::ProbeAnswer { .. } | FromWorker::Ended(_) => false,
+    }
+}
+
+/// What was said and not answered yet. The machine answers in the order in which it is asked.
+#[derive(Default)]
+struct Unanswered {
+    bytes_of: VecDeque<usize>,
+    bytes: usize,
+}
+
+impl Unanswered {
+    fn add(&mut self, messages: usize, bytes: usize) {
+        self.bytes_of.extend(core::iter::repeat_n(bytes / messages, messages));
+        self.bytes += bytes / messages * messages;
+    }
+
+    fn answered(&mut self) {
+        // A refusal may also be of something that needs no answer; then one is missing here, which does no harm.
+        self.bytes -= self.bytes_of.pop_front().unwrap_or(0);
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes < MAX_UNANSWERED_BYTES && self.bytes_of.len() < MAX_UNANSWERED
+    }
+}
+
+/// The first of `told` that fit into one frame; at least one of them, however large. Nothing, if they said nothing.
+fn pack(told: &mut Vec<ToWorker>) -> Option<ManagerFrame> {
+    let mut bytes = 0;
+    let more = told.iter().position(|message| {
+        let is_first = bytes == 0;
+        bytes += manager::weight(message);
+        !is_first && bytes > FRAME_BYTES
+    });
+    let mut frame = ManagerFrame::default();
+    for message in told.drain(..more.unwrap_or(told.len())) {
+        manager::put(&mut frame, message);
+    }
+    (!manager::is_empty(&frame)).then_some(frame)
+}
+
+fn wrong_hello(what: &str) -> Status {
+    invalid("hello", format!("`hello` {what}"))
+}
+
+/// What was sent is not a frame, or is too large for one; or the connection broke, which nobody will read about.
+fn undecodable(error: Status) -> Status {
+    match error.code() {
+        Code::Internal | Code::OutOfRange => {
+            invalid("frame", format!("not a frame of at most {MAX_FRAME_BYTES} bytes: {}", error.message()))
+        }
+        _ => error,
+    }
+}
+
+fn invalid(field: &str, text: String) -> Status {
+    status::with_field(status::of(Code::InvalidArgument, RefusalKind::Invalid.code(), text), field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onward_core::fence::AttemptFence;
+    use onward_core::ids::{Claim, JobId};
+    use onward_core::message::SettleAnswer;
+
+    fn answers(count: usize) -> ToWorker {
+        let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
+        ToWorker::SettleAnswers(vec![SettleAnswer { claim, answer: Ok(()) }; count])
+    }
+
+    #[test]
+    fn a_frame_is_closed_before_it_is_too_large() {
+        let mut told =
+            vec![answers(10_000), ToWorker::Probe { probe: 1 }, answers(10_000), ToWorker::Probe { probe: 2 }];
+        let first = pack(&mut told).expect("not empty");
+        assert_eq!((first.settle_answers.len(), first.probes), (10_000, vec![1]));
+        let second = pack(&mut told).expect("not empty");
+        assert_eq!((second.settle_answers.len(), second.probes), (10_000, vec![2]));
+        assert!(told.is_empty());
+    }
+
+    #[test]
+    fn one_that_is_too_large_alone_goes_alone() {
+        let mut told = vec![answers(100_000), ToWorker::Probe { probe: 1 }];
+        assert_eq!(pack(&mut told).map(|frame| frame.settle_answers.len()), Some(100_000));
+        assert_eq!(told, [ToWorker::Probe { probe: 1 }]);
+    }
+
+    #[test]
+    fn answers_to_nothing_make_no_frame() {
+        assert_eq!(pack(&mut vec![ToWorker::BeatAnswers(Vec::new())]), None);
+    }
+
+    #[test]
+    fn room_comes_back_with_the_answers() {
+        let mut unanswered = Unanswered::default();
+        unanswered.add(2, MAX_UNANSWERED_BYTES + 1);
+        unanswered.add(1, 1);
+        unanswered.answered();
+        assert!(unanswered.has_room());
+        unanswered.add(1, MAX_UNANSWERED_BYTES);
+        assert!(!unanswered.has_room());
+        for _ in 0..4 {
+            unanswered.answered();
+        }
+        assert_eq!((unanswered.bytes, unanswered.bytes_of.len()), (0, 0));
+        for _ in 0..MAX_UNANSWERED {
+            unanswered.add(1, 0);
+        }
+        assert!(!unanswered.has_room());
+    }
+}

@@ -1,0 +1,62 @@
+//! Refusals as gRPC statuses: `onward-code` has the stable word, `onward-field` the field at fault.
+
+use onward_core::refusal::{Refusal, RefusalKind};
+use onward_proto::Malformed;
+use tonic::metadata::MetadataValue;
+use tonic::{Code, Status};
+
+use crate::engine::Refused;
+
+pub fn of(code: Code, word: &'static str, text: impl Into<String>) -> Status {
+    let mut status = Status::new(code, text);
+    status.metadata_mut().insert("onward-code", MetadataValue::from_static(word));
+    status
+}
+
+pub fn malformed(error: &Malformed) -> Status {
+    with_field(of(Code::InvalidArgument, RefusalKind::Invalid.code(), error.to_string()), &error.field)
+}
+
+pub fn refusal(refusal: &Refusal) -> Status {
+    let kind = refusal.kind();
+    let status = of(code(kind), kind.code(), refusal.to_string());
+    match refusal {
+        Refusal::Invalid(invalid) => with_field(status, invalid.field),
+        _ => status,
+    }
+}
+
+pub fn refused(refused: &Refused) -> Status {
+    match refused {
+        Refused::ByMachine(by_machine) => refusal(by_machine),
+        Refused::Unavailable(_) => of(Code::Unavailable, RefusalKind::NoLeader.code(), refused.to_string()),
+        Refused::TooManyCalls(_) => of(Code::Unavailable, RefusalKind::Overloaded.code(), refused.to_string()),
+    }
+}
+
+pub fn with_field(mut status: Status, field: &str) -> Status {
+    // The names of our fields are ASCII, so there is none that this leaves out.
+    if let Ok(field) = MetadataValue::try_from(field) {
+        status.metadata_mut().insert("onward-field", field);
+    }
+    status
+}
+
+const fn code(kind: RefusalKind) -> Code {
+    match kind {
+        RefusalKind::Invalid => Code::InvalidArgument,
+        RefusalKind::Limited | RefusalKind::TooSoon | RefusalKind::QuietSpent => Code::ResourceExhausted,
+        RefusalKind::UnknownJob
+        | RefusalKind::UnknownWorkflow
+        | RefusalKind::UnknownAttempt
+        | RefusalKind::UnknownWorker => Code::NotFound,
+        RefusalKind::StaleAttempt
+        | RefusalKind::AlreadyEnded
+        | RefusalKind::StaleIncarnation
+        | RefusalKind::StaleEpoch
+        | RefusalKind::NotTerminal
+        | RefusalKind::NotADeadLetter => Code::FailedPrecondition,
+        RefusalKind::Conflict | RefusalKind::UniqueKeyTaken => Code::AlreadyExists,
+        RefusalKind::NoLeader | RefusalKind::Overloaded => Code::Unavailable,
+    }
+}

@@ -1,0 +1,31 @@
+//! What Onward says over gRPC.
+//!
+//! The protocol is taught in `proto/onward/v1/*.proto`; [`v1`] is the code made from it. Everything else here stands
+//! between those messages and core's types, which no other crate has to know about each other:
+//!
+//! - [`worker`]: a worker's frame ↔ [`onward_core::message::FromWorker`]
+//! - [`manager`]: [`onward_core::message::ToWorker`] → a manager's frames → what a worker [`manager::Heard`]
+//! - [`draft`]: a submission ↔ [`onward_core::job::Draft`]
+//! - [`common`]: claims, spans, names and payloads, each with one function each way
+//!
+//! What comes from outside is checked before core sees it, and is either taken whole or [`Malformed`] with the name of
+//! the field. What is a matter of rules (limits, stale fences, ranges of a job's settings) is left to core.
+
+pub mod common;
+pub mod draft;
+pub mod malformed;
+pub mod manager;
+pub mod worker;
+
+pub use malformed::{Malformed, Problem};
+
+/// Generated from `proto/onward/v1/*.proto`.
+#[allow(missing_debug_implementations, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("onward.v1");
+}
+
+/// The largest frame, or submission, that a node takes.
+pub const MAX_FRAME_BYTES: usize = 4 << 20;
+/// Entries of all parts of one frame together; also the jobs of one submission.
+pub const MAX_FRAME_ENTRIES: usize = 10_000;
