@@ -18,7 +18,8 @@ pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<
             let answer = client.get("/v1/queues")?;
             let row = |queue: &Value| {
                 let state = if read::flag(queue, "paused") { "paused" } else { "open" };
-                let mut row = vec![read::word(queue, "name").to_owned(), state.into(), read::plain(&queue["ready_workflows"])];
+                let mut row =
+                    vec![read::word(queue, "name").to_owned(), state.into(), read::plain(&queue["ready_workflows"])];
                 let count = |field| read::number(&queue["counts"], field).unwrap_or(0).to_string();
                 row.extend(["running", "delayed", "waiting", "failed"].map(count));
                 row
@@ -86,8 +87,16 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
     match command {
         DeadLetterCommand::List(page) => {
             let answer = client.get(&format!("/v1/dead-letters?{}", query(&page)))?;
-            let row = |job: &Value| ["id", "kind", "queue", "ended_at", "reason"].map(|field| read::word(job, field).to_owned());
-            table(screen, &answer, &["id", "kind", "queue", "ended", "reason"], |job| row(job).into(), "no dead letters")
+            let row = |job: &Value| {
+                ["id", "kind", "queue", "ended_at", "reason"].map(|field| read::word(job, field).to_owned())
+            };
+            table(
+                screen,
+                &answer,
+                &["id", "kind", "queue", "ended", "reason"],
+                |job| row(job).into(),
+                "no dead letters",
+            )
         }
         DeadLetterCommand::Replay { ids } => {
             let body = json!({ "jobs": ids, "request_id": unique_name("cli-")? });

@@ -1,7 +1,8 @@
 //! The command line of Onward.
 //!
 //! `args` says what can be written; `submit`, `jobs`, `follow` and `fleet` talk to a node through `client`; `explain`
-//! turns what the node knows into an answer; `config` and `token` work on the files of the node on this machine.
+//! turns what the node knows into an answer; `config` and `token` work on the files of the node on this machine, which
+//! `up` runs.
 
 mod args;
 mod client;
@@ -17,6 +18,7 @@ mod screen;
 mod span;
 mod submit;
 mod token;
+mod up;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -65,6 +67,7 @@ fn run(cli: Cli) -> Result<u8> {
         }
         Command::Config(args) => config::run(&args, global.data, screen),
         Command::Token(command) => token::run(command, &data, screen),
+        Command::Up(args) => up::run(args, global.data, screen),
         command => calls(command, &client(&global, &data)?, screen),
     }
 }
@@ -97,7 +100,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::DeadLetter(command) => fleet::dead_letter(command, client, screen),
         Command::Status => fleet::status(client, screen),
         Command::Backup { file } => fleet::backup(&file, client, screen),
-        Command::Completions { .. } | Command::Config(_) | Command::Token(_) => {
+        Command::Completions { .. } | Command::Config(_) | Command::Token(_) | Command::Up(_) => {
             unreachable!("these ask no node, and were handled before")
         }
     }

@@ -2,6 +2,7 @@
 
 mod submit;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -51,6 +52,11 @@ pub struct Global {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run a node here, until Ctrl-C; a second one stops at once
+    #[command(
+        after_help = "Examples:\n  onward up --slots 0\n  onward up --listen 127.0.0.1:7500 --data /var/lib/onward"
+    )]
+    Up(UpArgs),
     /// Submit a job: a command to run, or a kind with its payload
     #[command(after_help = submit::EXAMPLES)]
     Submit(Box<SubmitArgs>),
@@ -128,6 +134,35 @@ pub enum Command {
     /// Have the node write a copy of its log to a file on its own disk
     #[command(hide = true, after_help = "Example:\n  onward backup /var/backups/onward.backup")]
     Backup { file: PathBuf },
+}
+
+/// What is not given here comes from the environment, the settings file, or the default; `onward config` shows which.
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Where to listen [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// How many jobs to run here at a time; 0: no local worker [default: 0]
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+    /// The settings file [default: onward.toml in the data folder]
+    #[arg(long, env = "ONWARD_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Let nobody do anything without a token
+    #[arg(long)]
+    pub require_tokens: bool,
+    /// Listen beyond this machine without TLS and tokens all the same
+    #[arg(long)]
+    pub insecure: bool,
+    /// A name that clients may call this node by; may be repeated
+    #[arg(long = "host-name", value_name = "NAME")]
+    pub host_names: Vec<String>,
+    /// The certificates (PEM) to serve TLS with, the node's own first
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key (PEM) of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use super::{Facts, history};
 use crate::read;
 use crate::span::human;
 
-/// An attempt that is this close to stuck, and said nothing of quiet, is called slow.
+/// An attempt that is this close to stuck is called slow, where more is not known.
 const SLOW_BELOW: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ pub enum Situation {
 impl Situation {
     pub fn of(facts: &Facts<'_>) -> Self {
         match facts.state() {
-            "running" => facts.running().map_or(Self::Moving, of_running),
+            "running" => facts.running().map_or(Self::Moving, |attempt| of_running(attempt, facts.job)),
             "cancelling" => Self::Cancelling,
             "ready" => match read::text(facts.workflow, "blocked") {
                 Some("no_capable_worker") => Self::NoWorker,
@@ -61,7 +61,11 @@ impl Situation {
         let left = |field| facts.running().and_then(|attempt| read::span(attempt, field)).unwrap_or_default();
         match self {
             Self::Moving => format!("{job} is running and moving{}.{}", done(facts), again(facts)),
-            Self::Slow => format!("{job} is running but has not moved for a while{}.{}", done(facts), again(facts)),
+            Self::Slow => {
+                let still = facts.running().and_then(|attempt| read::span(attempt, "since_step"));
+                let still = still.map_or_else(|| "a while".into(), human);
+                format!("{job} is running but has not moved for {still}{}.{}", done(facts), again(facts))
+            }
             Self::Quiet => format!(
                 "{job} is in a quiet section: it said that it would be silent, for another {} at most.",
                 human(left("quiet_remaining"))
@@ -183,11 +187,16 @@ impl Situation {
     }
 }
 
-fn of_running(attempt: &Value) -> Situation {
+/// Slow: half of the stuck clock has run, or, where its length is not known, it is nearly over.
+fn of_running(attempt: &Value, job: &Value) -> Situation {
     let left = |field| read::span(attempt, field);
+    let is_slow = match (left("since_step"), read::span(job, "stuck_after")) {
+        (Some(still), Some(allowed)) => still >= allowed / 2,
+        _ => left("stuck_in").is_some_and(|stuck| stuck < SLOW_BELOW),
+    };
     if left("quiet_remaining").is_some_and(|quiet| !quiet.is_zero()) {
         Situation::Quiet
-    } else if left("stuck_in").is_some_and(|stuck| stuck < SLOW_BELOW) {
+    } else if is_slow {
         Situation::Slow
     } else {
         Situation::Moving
@@ -204,7 +213,7 @@ fn denied_last<'a>(facts: &Facts<'a>) -> Option<&'a str> {
 fn done(facts: &Facts<'_>) -> String {
     let progress = &facts.job["progress"];
     match (read::number(progress, "done"), read::number(progress, "total")) {
-        (Some(done), Some(total)) if total > 0 => {
+        (Some(done), Some(total)) if done > 0 && total > 0 => {
             format!(": {done} of {total} ({} %)", done.saturating_mul(100) / total)
         }
         (Some(done), _) if done > 0 => format!(": {done} done"),

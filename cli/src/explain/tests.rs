@@ -13,7 +13,7 @@ fn job(state: &str, workflow: Value, more: Value) -> Value {
     let mut job = json!({
         "id": "0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10", "kind": "transcode", "queue": "media", "state": state, "reason": null,
         "created_at": at("09:50:00"), "started_at": at("09:50:00"), "ended_at": null, "progress": {"done": null, "total": null},
-        "workflows": [workflow], "result": null, "deadline_at": at("11:50:00"), "extensions_s": 0, "retry_of": null,
+        "workflows": [workflow], "result": null, "deadline_at": at("11:50:00"), "extensions_s": 0, "stuck_after_s": 120, "retry_of": null,
         "dead_letter": false
     });
     for (name, value) in more.as_object().unwrap() {
@@ -34,7 +34,7 @@ fn blocked(why: &str) -> Value {
 
 fn running(n: u64, stuck_in_ms: u64, quiet_ms: Option<u64>) -> Value {
     json!({"n": n, "fence": (3_u64 << 20) + n, "worker": format!("worker-{n}"), "started_at": at("09:58:00"), "ended_at": null,
-        "outcome": null, "error": null, "lease_remaining_ms": 250_000, "stuck_in_ms": stuck_in_ms, "quiet_remaining_ms": quiet_ms,
+        "outcome": null, "error": null, "lease_remaining_ms": 250_000, "since_step_ms": 120_000 - stuck_in_ms.min(120_000), "stuck_in_ms": stuck_in_ms, "quiet_remaining_ms": quiet_ms,
         "note": null})
 }
 
@@ -44,7 +44,7 @@ fn ended(n: u64, outcome: &str, error: Option<&str>) -> Value {
 }
 
 fn nothing() -> Value {
-    json!({ "ledger": [] })
+    json!({ "entries": [] })
 }
 
 /// Compares with the file of that name; `ONWARD_WRITE_GOLDEN=1` writes it.
@@ -75,7 +75,7 @@ fn slow() {
 #[test]
 fn quiet_section() {
     let ledger =
-        json!({"ledger": [{"at": at("09:59:30"), "what": "quiet_began", "workflow": "main", "allowed_s": 120}]});
+        json!({"entries": [{"at": at("09:59:30"), "what": "quiet_began", "workflow": "main", "allowed_s": 120}]});
     let job = job("running", workflow("running", json!([running(1, 100_000, Some(90_000))])), json!({}));
     golden("quiet_section", &job, &ledger);
 }
@@ -84,7 +84,7 @@ fn quiet_section() {
 fn stuck_and_redelivered() {
     let attempts = json!([ended(1, "stuck", None), running(2, 118_000, None)]);
     let ledger =
-        json!({"ledger": [{"at": at("09:57:10"), "what": "attempt_ended", "fence": 3_145_729, "ending": "stuck"}]});
+        json!({"entries": [{"at": at("09:57:10"), "what": "attempt_ended", "fence": 3_145_729, "outcome": "stuck"}]});
     golden("stuck_and_redelivered", &job("running", workflow("running", attempts), json!({})), &ledger);
 }
 
@@ -125,18 +125,18 @@ fn extension_denied() {
         entry.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         entry
     };
-    let ledger = json!({"ledger": [
+    let ledger = json!({"entries": [
         entry("09:58:30", "granted", json!({"by_s": 30})),
         entry("09:59:30", "denied", json!({"denial": "no_progress", "times": 2})),
     ]});
     let more = json!({"progress": {"done": 40, "total": 100}, "extensions_s": 30});
-    golden("extension_denied", &job("running", workflow("running", json!([running(1, 60_000, None)])), more), &ledger);
+    golden("extension_denied", &job("running", workflow("running", json!([running(1, 80_000, None)])), more), &ledger);
 }
 
 #[test]
 fn zombie_refused() {
     let attempts = json!([ended(1, "lease_expired", None), running(2, 100_000, None)]);
-    let ledger = json!({"ledger": [
+    let ledger = json!({"entries": [
         {"at": at("09:59:00"), "what": "refused", "workflow": "main", "fence": 3_145_729, "verb": "succeed", "refusal": "stale_attempt"}
     ]});
     golden("zombie_refused", &job("running", workflow("running", attempts), json!({})), &ledger);
@@ -152,7 +152,7 @@ fn dead_lettered() {
 #[test]
 fn timed_out_by_hand_of_the_clock() {
     let more = json!({"ended_at": at("09:57:10"), "reason": "timeout"});
-    let ledger = json!({"ledger": [{"at": at("09:57:10"), "what": "timed_out", "reason": "timeout"}]});
+    let ledger = json!({"entries": [{"at": at("09:57:10"), "what": "timed_out", "reason": "timeout"}]});
     golden("timed_out", &job("timed_out", workflow("timed_out", json!([ended(1, "timed_out", None)])), more), &ledger);
 }
 
