@@ -5,6 +5,7 @@ use core::time::Duration;
 use bytes::Bytes;
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{self, Claim, JobId, Name};
+use onward_core::payload::Payload;
 use onward_core::time::span_ms;
 
 use crate::malformed::{Malformed, Problem};
@@ -14,13 +15,22 @@ use crate::v1;
 pub const MAX_SPAN: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// A user's bytes, on their way in.
-pub fn payload_in(bytes: &Bytes) -> ids::Bytes {
+pub fn bytes_in(bytes: &Bytes) -> ids::Bytes {
     ids::Bytes::from(&**bytes)
 }
 
 /// A user's bytes, on their way out: shared, not copied.
-pub fn payload_out(bytes: &ids::Bytes) -> Bytes {
+pub fn bytes_out(bytes: &ids::Bytes) -> Bytes {
     if bytes.is_empty() { Bytes::new() } else { Bytes::from_owner(bytes.clone()) }
+}
+
+pub fn payload_in(bytes: &Bytes) -> Payload {
+    Payload::Inline(bytes_in(bytes))
+}
+
+/// Whoever sends a payload has fetched its bytes before; what was not fetched goes without them.
+pub fn payload_out(payload: &Payload) -> Bytes {
+    payload.as_inline().map_or_else(Bytes::new, bytes_out)
 }
 
 pub fn job_id_in(bytes: &[u8], field: &str) -> Result<JobId, Malformed> {

@@ -10,7 +10,8 @@ use onward_core::message::{Assignment, BeatAccepted, BeatAnswer, CancelWhy, Exte
 use onward_core::refusal::{Refusal, RefusalKind};
 
 use crate::common::{
-    claim_in, claims_in, claims_out, each, name_in, needed, payload_in, payload_out, some_span_in, span_in, span_out,
+    bytes_in, bytes_out, claim_in, claims_in, claims_out, each, name_in, needed, payload_in, payload_out, some_span_in,
+    span_in, span_out,
 };
 use crate::malformed::{Malformed, Problem};
 use crate::v1;
@@ -148,7 +149,7 @@ fn assignment_out(assignment: Assignment) -> v1::Assignment {
         inputs: inputs
             .map(|(name, result)| v1::NamedResult { workflow: text(name), result: payload_out(result) })
             .collect(),
-        checkpoint: assignment.checkpoint.as_ref().map(payload_out),
+        checkpoint: assignment.checkpoint.as_ref().map(bytes_out),
         lease_ms: span_out(assignment.lease),
         deadline_remaining_ms: span_out(assignment.deadline_remaining),
     }
@@ -170,7 +171,7 @@ fn assignment_in(wire: &v1::Assignment) -> Result<Assignment, Malformed> {
         },
         headers: each(&wire.headers, "headers", header)?.into(),
         inputs: each(&wire.inputs, "inputs", input)?,
-        checkpoint: wire.checkpoint.as_ref().map(payload_in),
+        checkpoint: wire.checkpoint.as_ref().map(bytes_in),
         lease: span_in(wire.lease_ms, "lease_ms")?,
         deadline_remaining: span_in(wire.deadline_remaining_ms, "deadline_remaining_ms")?,
     })

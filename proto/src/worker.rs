@@ -5,7 +5,8 @@ use onward_core::ids::{Incarnation, WorkerId};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription};
 
 use crate::common::{
-    claim_in, claims_in, claims_out, each, names_in, needed, payload_in, payload_out, some_span_in, span_out,
+    bytes_in, bytes_out, claim_in, claims_in, claims_out, each, names_in, needed, payload_in, payload_out,
+    some_span_in, span_out,
 };
 use crate::malformed::{Malformed, Problem};
 use crate::{MAX_FRAME_ENTRIES, v1};
@@ -93,7 +94,7 @@ fn beat_in(wire: &v1::Beat) -> Result<Beat, Malformed> {
         total: wire.total,
         note: wire.note.as_deref().map(Box::from),
         quiet: some_span_in(wire.quiet_ms, "quiet_ms")?,
-        checkpoint: wire.checkpoint.as_ref().map(payload_in),
+        checkpoint: wire.checkpoint.as_ref().map(bytes_in),
     })
 }
 
@@ -104,7 +105,7 @@ fn beat_out(beat: Beat) -> v1::Beat {
         total: beat.total,
         note: beat.note.map(String::from),
         quiet_ms: beat.quiet.map(span_out),
-        checkpoint: beat.checkpoint.as_ref().map(payload_out),
+        checkpoint: beat.checkpoint.as_ref().map(bytes_out),
     }
 }
 

@@ -12,6 +12,7 @@ use onward_core::message::{
     Assignment, Beat, BeatAccepted, BeatAnswer, CancelWhy, ExtensionAnswer, ExtensionRequest, FromWorker, Hello,
     Report, SettleAnswer, Settlement, Subscription, ToWorker,
 };
+use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::time::Wall;
 use proptest::collection::vec;
@@ -32,6 +33,10 @@ fn shared() -> impl Strategy<Value = Arc<str>> {
 
 fn bytes() -> impl Strategy<Value = Bytes> {
     vec(any::<u8>(), 0..40).prop_map(Bytes::from)
+}
+
+fn payload() -> impl Strategy<Value = Payload> {
+    bytes().prop_map(Payload::Inline)
 }
 
 fn span() -> impl Strategy<Value = Duration> {
@@ -71,7 +76,7 @@ pub fn worker_parts() -> impl Strategy<Value = Vec<FromWorker>> {
         },
     );
     let report = prop_oneof![
-        bytes().prop_map(|result| Report::Succeed { result }),
+        payload().prop_map(|result| Report::Succeed { result }),
         (shared(), any::<bool>(), of(span())).prop_map(|(error, retryable, delay)| Report::Fail {
             error,
             retryable,
@@ -124,15 +129,11 @@ fn maybe<T: core::fmt::Debug, E: core::fmt::Debug>(
 }
 
 fn assignment() -> impl Strategy<Value = Assignment> {
-    let workflow = (name(), name(), bytes(), of(name())).prop_map(|(name, kind, payload, content_type)| WorkflowSpec {
-        name,
-        kind,
-        payload,
-        content_type,
-        after: [].into(),
+    let workflow = (name(), name(), payload(), of(name())).prop_map(|(name, kind, payload, content_type)| {
+        WorkflowSpec { name, kind, payload, content_type, after: [].into() }
     });
     let headers = vec((name(), text().prop_map(Box::from)), 0..3);
-    let rest = (headers, vec((name(), bytes()), 0..3), of(bytes()), span(), span());
+    let rest = (headers, vec((name(), payload()), 0..3), of(bytes()), span(), span());
     (claim(), any::<u32>(), name(), workflow, rest).prop_map(|(claim, attempt, queue, workflow, rest)| {
         let (headers, inputs, checkpoint, lease, deadline_remaining) = rest;
         let headers = headers.into();
@@ -176,7 +177,7 @@ pub fn told() -> impl Strategy<Value = ToWorker> {
 }
 
 pub fn draft() -> impl Strategy<Value = Draft> {
-    let workflow = (of(shared()), shared(), bytes(), of(shared()), vec(shared(), 0..3)).prop_map(
+    let workflow = (of(shared()), shared(), payload(), of(shared()), vec(shared(), 0..3)).prop_map(
         |(name, kind, payload, content_type, after)| WorkflowDraft { name, kind, payload, content_type, after },
     );
     let retry = (any::<u32>(), span(), span()).prop_map(|(max_attempts, base, max)| Retry { max_attempts, base, max });

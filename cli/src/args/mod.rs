@@ -1,0 +1,275 @@
+//! The command line as it is written. Every command says what it does and shows an example.
+
+mod submit;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::span;
+pub use submit::SubmitArgs;
+
+pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7400";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "onward",
+    version,
+    about = "A job platform in which health means forward progress",
+    after_help = "Examples:\n  onward submit -- ./backup.sh\n  onward list --state running\n  onward explain ID\n\n\
+                  Exit codes: 0 done, 1 failed, 2 wrong usage. `onward COMMAND --help` says more.",
+    disable_help_subcommand = true,
+    propagate_version = true
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Args)]
+pub struct Global {
+    /// The node to talk to
+    #[arg(long, global = true, env = "ONWARD_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
+    pub server: String,
+    /// The token to prove who you are [default: the `token` file in the data folder, for a node on this machine]
+    #[arg(long, global = true, env = "ONWARD_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<String>,
+    /// The certificate (PEM) that signed the node's, where it is not a public one
+    #[arg(long, global = true, env = "ONWARD_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The data folder of the node on this machine [default: $XDG_DATA_HOME/onward or ~/.local/share/onward]
+    #[arg(long, global = true, env = "ONWARD_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Print JSON instead of text
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a node here, until Ctrl-C; a second one stops at once
+    #[command(
+        after_help = "Examples:\n  onward up --slots 0\n  onward up --listen 127.0.0.1:7500 --data /var/lib/onward"
+    )]
+    Up(UpArgs),
+    /// Submit a job: a command to run, or a kind with its payload
+    #[command(after_help = submit::EXAMPLES)]
+    Submit(Box<SubmitArgs>),
+    /// List jobs, the newest first
+    #[command(after_help = "Examples:\n  onward list\n  onward list --state failed --kind transcode\n  \
+                            onward list --tag nightly --limit 200 --json")]
+    List(ListArgs),
+    /// Show a job: its state, workflows and attempts
+    #[command(after_help = "Example:\n  onward show 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
+    Show { id: String },
+    /// Explain why a job is where it is, what happens next, and what you can do
+    #[command(after_help = "Example:\n  onward explain 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
+    Explain { id: String },
+    /// Follow a job and print each change until it ended
+    #[command(after_help = "Examples:\n  onward watch 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10\n  \
+                            onward watch --json ID | jq .state")]
+    Watch { id: String },
+    /// Wait until a job ended; exits 0 if it succeeded, 124 if it timed out, else 1
+    #[command(after_help = "Example:\n  onward wait ID --for 10m && echo done")]
+    Wait {
+        id: String,
+        /// Give up after this long (exit 1); the job goes on
+        #[arg(long = "for", value_parser = span::parse, value_name = "DURATION")]
+        at_most: Option<Duration>,
+    },
+    /// Print the result of a job that succeeded
+    #[command(after_help = "Example:\n  onward result ID > result.json")]
+    Result { id: String },
+    /// Cancel a job: what waits is cancelled at once, what runs is told to stop
+    #[command(after_help = "Example:\n  onward cancel 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
+    Cancel { id: String },
+    /// Submit a job that ended once more, as a new job
+    #[command(after_help = "Example:\n  onward retry 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
+    Retry {
+        id: String,
+        /// Repeating the command with the same id gives the same job [default: a new one each time]
+        #[arg(long, value_name = "ID")]
+        request_id: Option<String>,
+    },
+    /// Give a job more time before its overall deadline
+    #[command(after_help = "Example:\n  onward extend ID --by 30m --reason \"the source is slow today\"")]
+    Extend {
+        id: String,
+        /// How much more
+        #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+        by: Duration,
+        /// Why; it is kept in the job's ledger
+        #[arg(long)]
+        reason: String,
+        /// Repeating the command with the same id extends once [default: a new one each time]
+        #[arg(long, value_name = "ID")]
+        request_id: Option<String>,
+    },
+    /// Look at queues, pause and resume them
+    #[command(subcommand, after_help = "Example:\n  onward queue pause reports")]
+    Queue(QueueCommand),
+    /// Look at nodes: verdict, signals and reason; drain them
+    #[command(subcommand, after_help = "Example:\n  onward node list")]
+    Node(NodeCommand),
+    /// Look at jobs that failed for good; replay or drop them
+    #[command(subcommand, name = "dead-letter", after_help = "Example:\n  onward dead-letter list")]
+    DeadLetter(DeadLetterCommand),
+    /// Show how the node is
+    #[command(after_help = "Example:\n  onward status --server http://127.0.0.1:7400")]
+    Status,
+    /// Print every effective setting with its origin: default, file, environment or flag
+    #[command(after_help = "Examples:\n  onward config\n  onward config --config /etc/onward.toml --changed")]
+    Config(ConfigArgs),
+    /// Make, list and revoke the tokens of the node on this machine
+    #[command(subcommand, after_help = "Example:\n  onward token new --scope read,submit --name ci")]
+    Token(TokenCommand),
+    /// Print the completion script for a shell
+    #[command(after_help = "Example:\n  onward completions bash > ~/.local/share/bash-completion/completions/onward")]
+    Completions { shell: Shell },
+    /// Have the node write a copy of its log to a file on its own disk
+    #[command(hide = true, after_help = "Example:\n  onward backup /var/backups/onward.backup")]
+    Backup { file: PathBuf },
+}
+
+/// What is not given here comes from the environment, the settings file, or the default; `onward config` shows which.
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Where to listen [default: 127.0.0.1:7400]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// How many jobs to run here at a time; 0: no local worker [default: 0]
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+    /// The settings file [default: onward.toml in the data folder]
+    #[arg(long, env = "ONWARD_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Let nobody do anything without a token
+    #[arg(long)]
+    pub require_tokens: bool,
+    /// Listen beyond this machine without TLS and tokens all the same
+    #[arg(long)]
+    pub insecure: bool,
+    /// A name that clients may call this node by; may be repeated
+    #[arg(long = "host-name", value_name = "NAME")]
+    pub host_names: Vec<String>,
+    /// The certificates (PEM) to serve TLS with, the node's own first
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key (PEM) of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Only jobs in this state
+    #[arg(long, value_parser = ["waiting", "ready", "delayed", "running", "cancelling", "succeeded", "failed", "timed_out", "cancelled"])]
+    pub state: Option<String>,
+    /// Only jobs of this kind
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only jobs in this queue
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// Only jobs with this tag
+    #[arg(long)]
+    pub tag: Option<String>,
+    #[command(flatten)]
+    pub page: PageArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PageArgs {
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: u32,
+    /// Go on where an earlier list ended
+    #[arg(long)]
+    pub cursor: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum QueueCommand {
+    /// List the queues and how much waits in each
+    #[command(after_help = "Example:\n  onward queue list --json")]
+    List,
+    /// Hand out nothing more from a queue; what runs goes on
+    #[command(after_help = "Example:\n  onward queue pause reports")]
+    Pause { name: String },
+    /// Hand out from a paused queue again
+    #[command(after_help = "Example:\n  onward queue resume reports")]
+    Resume { name: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// List the nodes with verdict, slots and reason
+    #[command(after_help = "Example:\n  onward node list")]
+    List(PageArgs),
+    /// Show all that is known of one node
+    #[command(after_help = "Example:\n  onward node show worker-7")]
+    Show { id: String },
+    /// Give a node no more work; what it holds it may finish
+    #[command(after_help = "Example:\n  onward node drain worker-7")]
+    Drain { id: String },
+    /// Give a drained node work again
+    #[command(after_help = "Example:\n  onward node undrain worker-7")]
+    Undrain { id: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DeadLetterCommand {
+    /// List the jobs that failed for good, and why
+    #[command(after_help = "Example:\n  onward dead-letter list")]
+    List(PageArgs),
+    /// Submit dead letters once more, each as a new job
+    #[command(after_help = "Example:\n  onward dead-letter replay ID ID")]
+    Replay {
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Forget dead letters; their jobs stay failed
+    #[command(after_help = "Example:\n  onward dead-letter drop ID")]
+    Drop {
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token and print it, once; only its hash is kept
+    #[command(after_help = "Example:\n  onward token new --scope read,submit --name ci")]
+    New {
+        /// What it allows: read, submit, work, operate
+        #[arg(long = "scope", required = true, value_delimiter = ',', value_parser = crate::token::SCOPES)]
+        scopes: Vec<String>,
+        /// What to call it, for `list` and `revoke`
+        #[arg(long)]
+        name: String,
+    },
+    /// List the tokens: name, scopes and the beginning of each
+    #[command(after_help = "Example:\n  onward token list")]
+    List,
+    /// Revoke a token
+    #[command(after_help = "Example:\n  onward token revoke ci")]
+    Revoke { name: String },
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// The settings file [default: onward.toml in the data folder]
+    #[arg(long, env = "ONWARD_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Settings over the file's, as in it: `--set lease.initial=2m`
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Only what is not the default
+    #[arg(long)]
+    pub changed: bool,
+}

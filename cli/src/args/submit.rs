@@ -1,0 +1,115 @@
+//! The options of `submit`: one for every field of the contract.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::span;
+
+pub const EXAMPLES: &str = "\
+Examples:
+  onward submit -- pg_dump -f /backups/db.sql shop
+  onward submit --wait --timeout 1h --stuck-after 2m -- ./import.sh
+  onward submit --kind transcode --payload '{\"file\": \"a.mov\"}' --queue media --limit gpu=2
+  onward submit --kind report --payload @report.json --delay 10m --idempotency-key 2026-11
+";
+
+#[derive(Debug, Args)]
+pub struct SubmitArgs {
+    /// The kind of handler that runs it; leave it out to run a command
+    #[arg(long, conflicts_with = "command", required_unless_present = "command")]
+    pub kind: Option<String>,
+    /// What the handler gets: JSON, @FILE, or - for stdin
+    #[arg(long, value_name = "JSON|@FILE|-", requires = "kind", allow_hyphen_values = true)]
+    pub payload: Option<String>,
+    /// The queue [default: default]
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// From -100 to 100; higher goes first
+    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
+    pub priority: Option<i32>,
+    /// The whole job ends after this long, wherever it is; queueing counts
+    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    pub timeout: Option<Duration>,
+    /// An attempt without a forward step for this long is stuck
+    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    pub stuck_after: Option<Duration>,
+    /// What follows a stuck attempt: another one, or the end of the job
+    #[arg(long, value_parser = ["retry", "time_out"])]
+    pub on_stuck: Option<String>,
+    /// Only reported progress counts as a forward step; a beat alone does not
+    #[arg(long)]
+    pub require_progress: bool,
+    /// Do not run before this long
+    #[arg(long, value_parser = span::parse, value_name = "DURATION", conflicts_with = "run_at")]
+    pub delay: Option<Duration>,
+    /// Do not run before this instant, like 2026-11-16T08:00:00Z
+    #[arg(long, value_name = "INSTANT")]
+    pub run_at: Option<jiff::Timestamp>,
+    /// How many more attempts after the first one failed
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=999))]
+    pub retries: Option<u32>,
+    /// Run at most MAX jobs with this KEY at a time; may be repeated
+    #[arg(long = "limit", value_name = "KEY=MAX", value_parser = limit)]
+    pub limits: Vec<(String, u32)>,
+    /// Refuse while another job with this key has not ended
+    #[arg(long, value_name = "KEY")]
+    pub unique_key: Option<String>,
+    /// The same key and job again give the same id [default: a new one each time]
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
+    /// A tag to find it by; may be repeated
+    #[arg(long = "tag", value_name = "TAG")]
+    pub tags: Vec<String>,
+    /// A header that travels with the job; may be repeated
+    #[arg(long = "header", value_name = "KEY=VALUE", value_parser = pair)]
+    pub headers: Vec<(String, String)>,
+    /// Keep it this long after its end
+    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    pub retain: Option<Duration>,
+    /// A variable for the command; may be repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair, requires = "command")]
+    pub env: Vec<(String, String)>,
+    /// Where the command runs [default: here]
+    #[arg(long, value_name = "DIR", requires = "command")]
+    pub cwd: Option<std::path::PathBuf>,
+    /// Follow it, and exit as it ended: 0 succeeded, 124 timed out, else 1
+    #[arg(long)]
+    pub wait: bool,
+    /// The command to run, after `--`
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write it as NAME=VALUE".into()),
+    }
+}
+
+fn limit(text: &str) -> Result<(String, u32), String> {
+    let wrong = || "write it as KEY=MAX with MAX at least 1, like gpu=2".to_owned();
+    let (key, max) = text.rsplit_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(wrong)?;
+    match max.parse() {
+        Ok(max) if max > 0 => Ok((key.to_owned(), max)),
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_and_pairs_are_read_or_refused() {
+        assert_eq!(limit("gpu=2"), Ok(("gpu".into(), 2)));
+        assert_eq!(limit("tenant=a=3"), Ok(("tenant=a".into(), 3)));
+        for wrong in ["gpu", "gpu=", "gpu=0", "=2", "gpu=-1"] {
+            assert!(limit(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(pair("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert_eq!(pair("a="), Ok(("a".into(), String::new())));
+        assert!(pair("=b").is_err() && pair("a").is_err());
+    }
+}

@@ -1,0 +1,258 @@
+//! Calls to a node. Each may be repeated: what must not happen twice carries a key, or is safe by its nature.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::Agent;
+use ureq::http::Response;
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+
+use crate::failure::Failure;
+use crate::read;
+
+/// For one call without waiting.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pauses before a call is sent again, after its connection was lost or the node was not able to answer.
+const PAUSES_MS: [u64; 3] = [100, 500, 1_500];
+const MAX_ANSWER_BYTES: u64 = 256 << 20;
+
+#[derive(Debug)]
+pub struct Client {
+    agent: Agent,
+    server: String,
+    token: Option<String>,
+}
+
+/// Where the node is, and how to prove who we are.
+#[derive(Debug, Default)]
+pub struct Target<'a> {
+    pub server: &'a str,
+    pub token: Option<&'a str>,
+    /// Of this machine's own node; sent to nobody else.
+    pub token_file: Option<&'a Path>,
+    /// Certificates to trust instead of the public ones.
+    pub ca: Option<&'a Path>,
+}
+
+impl Client {
+    pub fn new(target: &Target<'_>) -> Result<Self, Failure> {
+        let server = target.server.trim_end_matches('/');
+        let Some(host) = host_of(server) else {
+            return Err(Failure::new(format!("`{server}` is not the address of a node"))
+                .remedy("write it like http://127.0.0.1:7400 or https://onward.example:7400")
+                .usage());
+        };
+        let is_here = is_loopback(host);
+        let token = match target.token {
+            Some(token) => Some(token.trim().to_owned()),
+            None => target.token_file.filter(|_| is_here).and_then(|file| std::fs::read_to_string(file).ok()),
+        };
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(concat!("onward/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(CONNECT_TIMEOUT));
+        if is_here {
+            config = config.proxy(None);
+        }
+        if let Some(file) = target.ca {
+            config = config.tls_config(TlsConfig::builder().root_certs(roots(file)?).build());
+        }
+        let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
+        Ok(Self { agent: config.build().into(), server: server.to_owned(), token })
+    }
+
+    pub fn get(&self, path: &str) -> Result<Value, Failure> {
+        self.call(path, None, CALL_TIMEOUT)
+    }
+
+    /// For a call that the node answers when something happened, after `wait` at the latest.
+    pub fn get_waiting(&self, path: &str, wait: Duration) -> Result<Value, Failure> {
+        self.call(path, None, CALL_TIMEOUT + wait)
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
+        self.call(path, Some(body), CALL_TIMEOUT)
+    }
+
+    fn call(&self, path: &str, body: Option<&Value>, timeout: Duration) -> Result<Value, Failure> {
+        let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
+        let mut was_lost = false;
+        loop {
+            match self.send(path, body, timeout) {
+                Ok((status, answer)) if (200..300).contains(&status) => return Ok(answer),
+                Ok((status, answer)) => {
+                    let may_pass = status == 503 && !matches!(read::text(&answer, "code"), None | Some("internal"));
+                    match pauses.next().filter(|_| may_pass) {
+                        Some(pause) => thread::sleep(pause),
+                        None => return Err(self.refused(status, &answer)),
+                    }
+                }
+                Err(error) => {
+                    was_lost |= is_lost(&error);
+                    match pauses.next().filter(|_| was_lost) {
+                        Some(pause) => thread::sleep(pause),
+                        None => return Err(self.unreachable(&error)),
+                    }
+                }
+            }
+        }
+    }
+
+    fn send(&self, path: &str, body: Option<&Value>, timeout: Duration) -> Result<(u16, Value), ureq::Error> {
+        let url = format!("{}{path}", self.server);
+        let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
+        let mut response = match body {
+            None => {
+                let mut request = self.agent.get(&url).config().timeout_global(Some(timeout)).build();
+                if let Some(bearer) = &bearer {
+                    request = request.header("authorization", bearer);
+                }
+                request.call()?
+            }
+            Some(body) => {
+                let mut request = self.agent.post(&url).config().timeout_global(Some(timeout)).build();
+                if let Some(bearer) = &bearer {
+                    request = request.header("authorization", bearer);
+                }
+                request.header("content-type", "application/json").send(body.to_string().as_bytes())?
+            }
+        };
+        let status = response.status().as_u16();
+        Ok((status, body_of(&mut response)?))
+    }
+
+    fn unreachable(&self, error: &ureq::Error) -> Failure {
+        let server = &self.server;
+        if is_lost(error) {
+            return Failure::new(format!("the connection to {server} was lost, several times"))
+                .why(reason(error))
+                .remedy("look at the node's own output; repeat the command when it is back");
+        }
+        Failure::new(format!("cannot reach a node at {server}"))
+            .why(reason(error))
+            .remedy("start one here with `onward up`, or name another with --server URL (or ONWARD_SERVER)")
+    }
+
+    fn refused(&self, status: u16, answer: &Value) -> Failure {
+        let code = read::text(answer, "code").unwrap_or("");
+        let title = read::text(answer, "title").unwrap_or("no reason was given");
+        let detail = read::text(answer, "detail").unwrap_or(title);
+        let what = if code.is_empty() {
+            format!("{} answered {status}: {title}", self.server)
+        } else {
+            format!("refused: {code}")
+        };
+        let why = match read::text(answer, "field").filter(|field| !detail.contains(field)) {
+            Some(field) => format!("`{field}`: {detail}"),
+            None => detail.to_owned(),
+        };
+        let failure = Failure::new(what).why(why);
+        match (status, code) {
+            (401 | 403, _) => failure.remedy(
+                "give a token with the needed scope: --token, ONWARD_TOKEN, or --data DIR of the node on this machine;\n\
+                 `onward token new --scope read,submit --name ME` makes one",
+            ),
+            (_, "unknown_job") => failure.remedy("`onward list` shows the jobs that are kept"),
+            (_, "not_terminal") => failure.remedy("`onward wait ID` waits for its end, `onward cancel ID` brings it about"),
+            (404 | 405, "") => failure.remedy("is that address a node of Onward, and of this version? `onward status` asks it"),
+            (503, _) => failure.remedy("repeat the command in a moment; nothing was changed"),
+            _ => failure,
+        }
+    }
+}
+
+fn body_of(response: &mut Response<ureq::Body>) -> Result<Value, ureq::Error> {
+    let text = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string()?;
+    Ok(serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+fn roots(file: &Path) -> Result<RootCerts, Failure> {
+    let unusable = |why: String| {
+        Failure::new(format!("cannot use the certificates in {}", file.display()))
+            .why(why)
+            .remedy("--ca takes a PEM file with the certificate that signed the node's")
+    };
+    let pem = std::fs::read(file).map_err(|error| unusable(error.to_string()))?;
+    let mut certificates = Vec::new();
+    for item in parse_pem(&pem) {
+        if let PemItem::Certificate(certificate) = item.map_err(|error| unusable(error.to_string()))? {
+            certificates.push(certificate);
+        }
+    }
+    if certificates.is_empty() {
+        return Err(unusable("there is none".into()));
+    }
+    Ok(RootCerts::Specific(Arc::new(certificates)))
+}
+
+/// It was there, and then it was not: the call may or may not have been carried out.
+fn is_lost(error: &ureq::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error {
+        ureq::Error::Io(error) => {
+            matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+        }
+        _ => false,
+    }
+}
+
+fn reason(error: &ureq::Error) -> String {
+    match error {
+        ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            "connection refused: nothing listens there".into()
+        }
+        ureq::Error::Io(error) => error.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// The host of a URL, without port; nothing if it is not one of HTTP.
+fn host_of(server: &str) -> Option<&str> {
+    let rest = server.strip_prefix("http://").or_else(|| server.strip_prefix("https://"))?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    if authority.contains('@') {
+        return None;
+    }
+    let host = match authority.strip_prefix('[') {
+        Some(v6) => v6.split(']').next()?,
+        None => authority.split(':').next()?,
+    };
+    (!host.is_empty()).then_some(host)
+}
+
+fn is_loopback(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Text as one segment of a path, or one value of a query.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
+            _ => out += &format!("%{byte:02X}"),
+        }
+    }
+    out
+}
+
+/// A name that nobody else will choose: what is sent twice under it happens once.
+pub fn unique_name(prefix: &str) -> Result<String, Failure> {
+    let mut random = [0_u8; 16];
+    getrandom::fill(&mut random)
+        .map_err(|error| Failure::new("the operating system gives no random numbers").why(error))?;
+    Ok(format!("{prefix}{}", hex(&random)))
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+use super::*;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+fn read_request(stream: &mut TcpStream) -> String {
+    let mut text = Vec::new();
+    let mut buffer = [0_u8; 4096];
+    loop {
+        let got = stream.read(&mut buffer).unwrap();
+        text.extend_from_slice(&buffer[..got]);
+        let seen = String::from_utf8_lossy(&text).into_owned();
+        if let Some((head, body)) = seen.split_once("\r\n\r\n") {
+            let length =
+                head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            if got == 0 || body.len() >= length.unwrap_or(0) {
+                return seen;
+            }
+        }
+        assert!(got > 0, "the client closed early: {seen}");
+    }
+}
+
+/// Answers one connection after the other; an empty answer closes it without one. Gives the requests that came.
+fn node(answers: &'static [&'static str]) -> (String, thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let served = thread::spawn(move || {
+        let serve = |answer: &&str| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let request = read_request(&mut stream);
+            stream.write_all(answer.as_bytes()).unwrap();
+            request
+        };
+        answers.iter().map(serve).collect()
+    });
+    (url, served)
+}
+
+const CREATED: &str = "HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: 10\r\nconnection: close\r\n\r\n{\"id\":\"a\"}";
+const CONFLICT: &str = "HTTP/1.1 409 Conflict\r\ncontent-length: 75\r\nconnection: close\r\n\r\n\
+    {\"code\":\"conflict\",\"title\":\"Conflict\",\"detail\":\"the key was used\",\"x\":1234}";
+
+fn client(server: &str) -> Client {
+    Client::new(&Target { server, token: Some("onw_secret"), ..Target::default() }).unwrap()
+}
+
+#[test]
+fn a_call_that_lost_its_connection_is_sent_again_unchanged() {
+    let (url, served) = node(&["", CREATED]);
+    let body = serde_json::json!({"kind": "x", "idempotency_key": "k"});
+    assert_eq!(client(&url).post("/v1/jobs", &body).unwrap()["id"], "a");
+    let requests = served.join().unwrap();
+    assert_eq!(requests[0], requests[1]);
+    let text = requests[0].to_ascii_lowercase();
+    assert!(text.starts_with("post /v1/jobs http/1.1\r\n"), "{text}");
+    assert!(text.contains("authorization: bearer onw_secret") && text.contains("content-type: application/json"));
+}
+
+#[test]
+fn a_refusal_is_told_and_not_repeated() {
+    let (url, served) = node(&[CONFLICT]);
+    let failure = client(&url).post("/v1/jobs", &Value::Null).unwrap_err().to_string();
+    assert_eq!(failure, "refused: conflict\n  why: the key was used");
+    assert_eq!(served.join().unwrap().len(), 1);
+}
+
+#[test]
+fn nobody_there_says_which_address_and_what_to_do() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let failure = client(&url).get("/v1/jobs").unwrap_err().to_string();
+    assert!(failure.contains(&url) && failure.contains("`onward up`"), "{failure}");
+}
+
+#[test]
+fn the_token_of_this_machines_node_goes_to_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "onw_local\n").unwrap();
+    let token_for =
+        |server| Client::new(&Target { server, token_file: Some(&file), ..Target::default() }).unwrap().token;
+    for server in ["http://127.0.0.1:7400", "http://localhost:7400/", "https://[::1]:7400"] {
+        assert_eq!(token_for(server).as_deref(), Some("onw_local"), "{server}");
+    }
+    for server in ["http://10.0.0.1:7400", "https://localhost.example:7400", "http://127.0.0.1.example"] {
+        assert_eq!(token_for(server), None, "{server}");
+    }
+}
+
+#[test]
+fn what_is_no_address_is_refused() {
+    for server in ["", "localhost:7400", "ftp://x", "http://", "http://user@host:1"] {
+        let failure = Client::new(&Target { server, ..Target::default() }).unwrap_err();
+        assert_eq!(failure.code(), 2, "{server}");
+    }
+}
+
+#[test]
+fn path_segments_are_escaped() {
+    assert_eq!(escaped("a/b ü?"), "a%2Fb%20%C3%BC%3F");
+    assert_eq!(escaped("0190-A_z.~"), "0190-A_z.~");
+}

@@ -1,0 +1,258 @@
+//! Every setting by name: where it lives, how it is written and how it is read.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use onward_core::settings::Settings;
+
+use crate::span;
+
+/// What the node itself needs to know, besides the rules.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeSettings {
+    pub listen: SocketAddr,
+    pub data: PathBuf,
+    /// How many jobs the local worker runs at a time; 0: there is none.
+    pub slots: u32,
+    pub require_tokens: bool,
+    /// Listen on other addresses than loopback without TLS and tokens.
+    pub insecure: bool,
+    /// Names that clients may call this node by, besides its address.
+    pub host_names: Vec<String>,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+}
+
+impl NodeSettings {
+    pub fn new(data: PathBuf) -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
+            data,
+            slots: 0,
+            require_tokens: false,
+            insecure: false,
+            host_names: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
+        }
+    }
+}
+
+/// All settings, not yet checked.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    pub rules: Settings,
+    pub node: NodeSettings,
+}
+
+/// One setting, to be read or written.
+#[derive(Debug)]
+pub enum Field<'a> {
+    Span(&'a mut Duration),
+    Size(&'a mut usize),
+    Count(&'a mut u32),
+    Small(&'a mut u8),
+    Fraction(&'a mut f64),
+    Switch(&'a mut bool),
+    Address(&'a mut SocketAddr),
+    Folder(&'a mut PathBuf),
+    File(&'a mut Option<PathBuf>),
+    Names(&'a mut Vec<String>),
+}
+
+impl Field<'_> {
+    /// As it is printed, and could be written.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Span(span) => span::exact(**span),
+            Self::Size(size) => size.to_string(),
+            Self::Count(count) => count.to_string(),
+            Self::Small(count) => count.to_string(),
+            Self::Fraction(fraction) => fraction.to_string(),
+            Self::Switch(on) => on.to_string(),
+            Self::Address(address) => address.to_string(),
+            Self::Folder(path) => path.display().to_string(),
+            Self::File(path) => path.as_ref().map_or_else(|| "-".into(), |path| path.display().to_string()),
+            Self::Names(names) if names.is_empty() => "-".into(),
+            Self::Names(names) => names.join(","),
+        }
+    }
+
+    /// Says what it must be, if `text` is not that.
+    pub fn set(&mut self, text: &str) -> Result<(), String> {
+        fn whole<T: std::str::FromStr>(text: &str, target: &mut T) -> Result<(), String> {
+            *target = text.trim().parse().map_err(|_| "a whole number, 0 or more, that is not too large".to_owned())?;
+            Ok(())
+        }
+        match self {
+            Self::Span(span) => {
+                **span = span::parse(text).map_err(|_| "a duration like 250ms, 90s, 2m or 1h30m".to_owned())?
+            }
+            Self::Size(size) => whole(text, *size)?,
+            Self::Count(count) => whole(text, *count)?,
+            Self::Small(count) => whole(text, *count)?,
+            Self::Fraction(fraction) => {
+                let parsed = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
+                **fraction = parsed.ok_or_else(|| "a number".to_owned())?;
+            }
+            Self::Switch(on) => **on = text.trim().parse().map_err(|_| "true or false".to_owned())?,
+            Self::Address(address) => {
+                **address =
+                    text.trim().parse().map_err(|_| "an address with a port, like 127.0.0.1:7400".to_owned())?;
+            }
+            Self::Folder(_) | Self::File(_) if text.is_empty() => return Err("a path".into()),
+            Self::Folder(path) => **path = PathBuf::from(text),
+            Self::File(path) => **path = Some(PathBuf::from(text)),
+            Self::Names(names) => {
+                **names = text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+            }
+        }
+        Ok(())
+    }
+}
+
+macro_rules! settings {
+    (
+        node { $($node_name:literal => $node_field:ident: $node_kind:ident,)* }
+        rules { $($rule_name:literal => $($rule_field:ident).+: $rule_kind:ident,)* }
+        limits { $($limit:ident,)* }
+    ) => {
+        /// Every name, in the order in which they are printed.
+        pub const NAMES: &[&str] = &[$($node_name,)* $($rule_name,)* $(stringify!($limit),)*];
+
+        impl Raw {
+            pub fn field(&mut self, name: &str) -> Option<Field<'_>> {
+                Some(match name {
+                    $($node_name => Field::$node_kind(&mut self.node.$node_field),)*
+                    $($rule_name => Field::$rule_kind(&mut self.rules.$($rule_field).+),)*
+                    $(stringify!($limit) => Field::Size(&mut self.rules.limits.$limit),)*
+                    _ => return None,
+                })
+            }
+        }
+    };
+}
+
+settings! {
+    node {
+        "listen" => listen: Address,
+        "data" => data: Folder,
+        "slots" => slots: Count,
+        "require_tokens" => require_tokens: Switch,
+        "insecure" => insecure: Switch,
+        "host_names" => host_names: Names,
+        "tls.cert" => tls_cert: File,
+        "tls.key" => tls_key: File,
+    }
+    rules {
+        "lease.initial" => lease.initial: Span,
+        "lease.extension" => lease.extension: Span,
+        "lease.interval" => lease.interval: Span,
+        "grant.base" => grant.base: Span,
+        "grant.min" => grant.min: Span,
+        "grant.max_grants" => grant.max_grants: Count,
+        "liveness.probe_every" => liveness.probe_every: Span,
+        "liveness.answer_within" => liveness.answer_within: Span,
+        "liveness.forget_after" => liveness.forget_after: Span,
+        "liveness.max_misses" => liveness.max_misses: Small,
+        "progress.window" => progress.window: Span,
+        "progress.stuck_after" => progress.stuck_after: Span,
+        "progress.expected" => progress.expected: Fraction,
+        "progress.normal_at" => progress.normal_at: Fraction,
+        "progress.slow_at" => progress.slow_at: Fraction,
+        "progress.min_failures" => progress.min_failures: Count,
+        "progress.min_failed_jobs" => progress.min_failed_jobs: Count,
+        "eviction.suspect_grace" => eviction.suspect_grace: Span,
+        "eviction.stuck_grace" => eviction.stuck_grace: Span,
+        "eviction.backoff" => eviction.backoff: Span,
+        "eviction.max_backoff" => eviction.max_backoff: Span,
+        "hold.recheck_every" => hold.recheck_every: Span,
+        "hold.forget_after" => hold.forget_after: Span,
+        "quorum.log_answer_within" => quorum.log_answer_within: Span,
+        "overload.decay_every" => overload.decay_every: Span,
+        "overload.better_samples" => overload.better_samples: Small,
+        "aging.step" => aging.step: Span,
+        "aging.max_levels" => aging.max_levels: Count,
+        "job.timeout" => job.timeout: Span,
+        "job.stuck_after" => job.stuck_after: Span,
+        "job.retry.max_attempts" => job.retry.max_attempts: Count,
+        "job.retry.base" => job.retry.base: Span,
+        "job.retry.max" => job.retry.max: Span,
+        "seat_ttl" => seat_ttl: Span,
+        "gap_after" => gap_after: Span,
+        "takeover_grace" => takeover_grace: Span,
+        "quiet_budget" => quiet_budget: Span,
+        "checkpoint_every" => checkpoint_every: Span,
+        "mark_every" => mark_every: Span,
+        "max_poll_wait" => max_poll_wait: Span,
+        "min_lease" => min_lease: Span,
+        "max_lease" => max_lease: Span,
+    }
+    limits {
+        jobs, batch_jobs, workflows_per_job, dependencies_per_job, payload_bytes, result_bytes, checkpoint_bytes,
+        error_bytes, note_bytes, tags_per_job, headers_per_job, header_bytes, limits_per_job, shelves, limit_keys,
+        paused_queues, workers, worker_slots, subscription_pairs, subscriptions, frame_items, open_polls, poll_leases,
+        dead_letters, idempotency_keys, datacenters_per_job,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw() -> Raw {
+        Raw { rules: Settings::default(), node: NodeSettings::new("/data".into()) }
+    }
+
+    #[test]
+    fn every_span_and_limit_of_the_rules_can_be_set_by_its_name() {
+        let mut raw = raw();
+        for (name, value) in Settings::default().spans() {
+            assert_eq!(raw.field(name).map(|field| field.text()), Some(span::exact(value)), "{name}");
+        }
+        let limits: Vec<_> = Settings::default().limits.listed().collect();
+        for (name, value) in limits {
+            assert_eq!(raw.field(name).map(|field| field.text()), Some(value.to_string()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_setting_reaches_its_own_place() {
+        for name in NAMES {
+            let mut changed = raw();
+            let text = match changed.field(name).unwrap() {
+                Field::Span(_) => "7s",
+                Field::Size(_) | Field::Count(_) | Field::Small(_) => "7",
+                Field::Fraction(_) => "0.7",
+                Field::Switch(_) => "true",
+                Field::Address(_) => "127.0.0.7:7",
+                Field::Folder(_) | Field::File(_) => "/seven",
+                Field::Names(_) => "seven,eight",
+            };
+            changed.field(name).unwrap().set(text).unwrap();
+            let differing: Vec<&&str> = NAMES
+                .iter()
+                .filter(|one| changed.field(one).unwrap().text() != raw().field(one).unwrap().text())
+                .collect();
+            assert_eq!((differing, changed.field(name).unwrap().text()), (vec![name], text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_and_changes_nothing() {
+        for (name, text) in [
+            ("lease.initial", "90"),
+            ("workers", "-1"),
+            ("liveness.max_misses", "256"),
+            ("progress.slow_at", "NaN"),
+            ("insecure", "yes"),
+            ("listen", "localhost"),
+            ("data", ""),
+        ] {
+            let mut changed = raw();
+            assert!(changed.field(name).unwrap().set(text).is_err(), "{name}");
+            assert_eq!(changed.field(name).unwrap().text(), raw().field(name).unwrap().text(), "{name}");
+        }
+    }
+}

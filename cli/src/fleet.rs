@@ -1,0 +1,217 @@
+//! Queues, nodes, dead letters, status: what an operator looks at and acts on.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::args::{DeadLetterCommand, NodeCommand, PageArgs, QueueCommand};
+use crate::client::{Client, escaped, unique_name};
+use crate::failure::Failure;
+use crate::jobs::done;
+use crate::read;
+use crate::screen::Screen;
+
+pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<u8> {
+    match command {
+        QueueCommand::List => {
+            let answer = client.get("/v1/queues")?;
+            let row = |queue: &Value| {
+                let state = if read::flag(queue, "paused") { "paused" } else { "open" };
+                let mut row =
+                    vec![read::word(queue, "name").to_owned(), state.into(), read::plain(&queue["ready_workflows"])];
+                let count = |field| read::number(&queue["counts"], field).unwrap_or(0).to_string();
+                row.extend(["running", "delayed", "waiting", "failed"].map(count));
+                row
+            };
+            let head = ["name", "state", "ready", "running", "delayed", "waiting", "failed"];
+            table(screen, &answer, &head, row, "no queues in use")
+        }
+        QueueCommand::Pause { name } => {
+            let answer = client.post(&format!("/v1/queues/{}/pause", escaped(&name)), &json!({}))?;
+            done(
+                screen,
+                &answer,
+                format!("paused {name}; what runs goes on. `onward queue resume {name}` opens it again"),
+            )
+        }
+        QueueCommand::Resume { name } => {
+            let answer = client.post(&format!("/v1/queues/{}/resume", escaped(&name)), &json!({}))?;
+            done(screen, &answer, format!("resumed {name}"))
+        }
+    }
+}
+
+pub fn node(command: NodeCommand, client: &Client, screen: &Screen) -> Result<u8> {
+    match command {
+        NodeCommand::List(page) => {
+            let answer = client.get(&format!("/v1/nodes?{}", query(&page)))?;
+            table(
+                screen,
+                &answer,
+                &["id", "verdict", "action", "held", "slots", "note", "reason"],
+                node_row,
+                "no nodes are known",
+            )
+        }
+        NodeCommand::Show { id } => {
+            let node = client.get(&format!("/v1/nodes/{}", escaped(&id)))?;
+            fields(screen, &node)
+        }
+        NodeCommand::Drain { id } => {
+            let answer = client.post(&format!("/v1/nodes/{}/drain", escaped(&id)), &json!({}))?;
+            done(screen, &answer, format!("{id} gets no more work; it may finish what it holds"))
+        }
+        NodeCommand::Undrain { id } => {
+            let answer = client.post(&format!("/v1/nodes/{}/undrain", escaped(&id)), &json!({}))?;
+            done(screen, &answer, format!("{id} gets work again"))
+        }
+    }
+}
+
+fn node_row(node: &Value) -> Vec<String> {
+    let notes = ["drained", "evicted", "probation", "held_by_hold"];
+    let notes: Vec<&str> = notes.into_iter().filter(|note| read::flag(node, note)).collect();
+    vec![
+        read::word(node, "id").to_owned(),
+        read::word(node, "verdict").to_owned(),
+        read::word(node, "action").to_owned(),
+        read::plain(&node["held"]),
+        read::plain(&node["slots"]),
+        if notes.is_empty() { "-".into() } else { notes.join(",") },
+        read::word(node, "reason").to_owned(),
+    ]
+}
+
+pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen) -> Result<u8> {
+    match command {
+        DeadLetterCommand::List(page) => {
+            let answer = client.get(&format!("/v1/dead-letters?{}", query(&page)))?;
+            let row = |job: &Value| {
+                ["id", "kind", "queue", "ended_at", "reason"].map(|field| read::word(job, field).to_owned())
+            };
+            table(
+                screen,
+                &answer,
+                &["id", "kind", "queue", "ended", "reason"],
+                |job| row(job).into(),
+                "no dead letters",
+            )
+        }
+        DeadLetterCommand::Replay { ids } => {
+            let body = json!({ "jobs": ids, "request_id": unique_name("cli-")? });
+            let answer = client.post("/v1/dead-letters/replay", &body)?;
+            let line = |one: &Value| match read::text(one, "id") {
+                Some(new) => Ok(format!("{} is submitted again as {new}", read::word(one, "job"))),
+                None => Err(format!("{}: {}", read::word(one, "job"), read::word(&one["problem"], "detail"))),
+            };
+            each(screen, &answer, line, "could not be replayed")
+        }
+        DeadLetterCommand::Drop { ids } => {
+            let answer = client.post("/v1/dead-letters/drop", &json!({ "jobs": ids }))?;
+            let line = |one: &Value| match read::flag(one, "dropped") {
+                true => Ok(format!("dropped {}", read::word(one, "job"))),
+                false => Err(format!("{}: it is no dead letter", read::word(one, "job"))),
+            };
+            each(screen, &answer, line, "could not be dropped")
+        }
+    }
+}
+
+/// One answer per job; those that were refused are told at the end, and make the command fail.
+fn each(screen: &Screen, answer: &Value, line: impl Fn(&Value) -> Result<String, String>, what: &str) -> Result<u8> {
+    let told: Vec<_> = read::items(answer, "jobs").iter().map(line).collect();
+    if screen.json {
+        screen.json(answer)?;
+    } else {
+        for line in told.iter().flatten() {
+            screen.line(line)?;
+        }
+    }
+    let refused: Vec<String> = told.into_iter().filter_map(Result::err).collect();
+    if refused.is_empty() {
+        return Ok(0);
+    }
+    let failure = Failure::new(format!("{} {what}", refused.len())).why(refused.join("\n"));
+    Err(failure.remedy("`onward dead-letter list` shows those that are there").into())
+}
+
+fn query(page: &PageArgs) -> String {
+    let cursor = page.cursor.as_deref().map(|cursor| format!("&cursor={}", escaped(cursor)));
+    format!("limit={}{}", page.limit, cursor.unwrap_or_default())
+}
+
+pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
+    let status = client.get("/status")?;
+    fields(screen, &status)
+}
+
+/// The node writes the file on its own disk; a relative path would mean another place there.
+pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
+    let file = std::path::absolute(file)?;
+    let answer = client.post("/v1/backup", &json!({ "path": file }))?;
+    let count = |field| read::plain(&answer[field]);
+    let line = format!("wrote {} ({} jobs, {} bytes) on the node's disk", count("path"), count("jobs"), count("bytes"));
+    done(screen, &answer, line)
+}
+
+fn table(
+    screen: &Screen,
+    answer: &Value,
+    head: &[&str],
+    row: impl Fn(&Value) -> Vec<String>,
+    none: &str,
+) -> Result<u8> {
+    let items = read::listed(answer);
+    if screen.json {
+        screen.json(answer)?;
+    } else if items.is_empty() {
+        screen.note(none);
+    } else {
+        screen.table(head, items.iter().map(row).collect())?;
+        if let Some(cursor) = read::text(answer, "next_cursor") {
+            screen.note(format!("there are more: --cursor {cursor}"));
+        }
+    }
+    Ok(0)
+}
+
+/// Every field with its value, one a line, nested names joined by dots.
+fn fields(screen: &Screen, value: &Value) -> Result<u8> {
+    if screen.json {
+        screen.json(value)?;
+        return Ok(0);
+    }
+    let mut all = Vec::new();
+    flatten("", value, &mut all);
+    let width = all.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    for (name, text) in all {
+        screen.line(format!("{name:width$}  {}", screen.coloured(&text)))?;
+    }
+    Ok(0)
+}
+
+fn flatten(name: &str, value: &Value, all: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(object) => {
+            for (key, value) in object {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                flatten(&name, value, all);
+            }
+        }
+        other => all.push((name.to_owned(), read::plain(other))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_fields_get_dotted_names() {
+        let mut all = Vec::new();
+        flatten("", &json!({"a": {"b": 1, "c": null}, "d": "x"}), &mut all);
+        let all: Vec<String> = all.into_iter().map(|(name, text)| format!("{name}={text}")).collect();
+        assert_eq!(all, ["a.b=1", "a.c=-", "d=x"]);
+    }
+}

@@ -1,0 +1,225 @@
+//! Following a job to its end: a bar where somebody looks, else silence; or a line for every change.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::Value;
+
+use crate::client::{Client, escaped};
+use crate::failure::Failure;
+use crate::read;
+use crate::screen::Screen;
+use crate::span;
+
+/// How long the node may take to answer while nothing happens. Short, so that a bar moves.
+const WAIT: Duration = Duration::from_secs(1);
+/// Between two questions, if the node answers at once.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Asks about the job until it ended or `at_most` is over; every answer goes to `seen`. Gives the last one.
+fn each(
+    client: &Client,
+    id: &str,
+    at_most: Option<Duration>,
+    mut seen: impl FnMut(&Value) -> Result<()>,
+) -> Result<Value> {
+    let began = Instant::now();
+    let mut wait = Duration::ZERO;
+    loop {
+        let asked = Instant::now();
+        let job = client.get_waiting(&format!("/v1/jobs/{}?wait_s={}", escaped(id), span::seconds(wait)), wait)?;
+        seen(&job)?;
+        if read::text(&job, "state").is_some_and(read::is_terminal)
+            || at_most.is_some_and(|most| began.elapsed() >= most)
+        {
+            return Ok(job);
+        }
+        if wait > Duration::ZERO {
+            thread::sleep(PAUSE.saturating_sub(asked.elapsed()));
+        }
+        wait = at_most.map_or(WAIT, |most| WAIT.min(most.saturating_sub(began.elapsed())));
+    }
+}
+
+/// Waits for the end and gives the exit code that goes with it.
+pub fn to_the_end(client: &Client, screen: &Screen, id: &str, at_most: Option<Duration>) -> Result<u8> {
+    let bar = bar(screen);
+    let job = each(client, id, at_most, |job| {
+        show(&bar, job);
+        Ok(())
+    });
+    bar.finish_and_clear();
+    let job = job?;
+    let state = read::word(&job, "state");
+    if !read::is_terminal(state) {
+        let waited = span::human(at_most.unwrap_or_default());
+        return Err(Failure::new(format!("job {id} is still {state} after {waited}"))
+            .remedy(format!("`onward explain {id}` says why; `onward wait {id}` waits on"))
+            .into());
+    }
+    if screen.json {
+        screen.json_line(&job)?;
+    } else {
+        screen.note(ended(&job));
+    }
+    Ok(exit_code(state))
+}
+
+pub fn exit_code(state: &str) -> u8 {
+    match state {
+        "succeeded" => 0,
+        "timed_out" => 124,
+        _ => 1,
+    }
+}
+
+/// One line about how it ended.
+fn ended(job: &Value) -> String {
+    let mut line = read::word(job, "state").replace('_', " ");
+    if let (Some(from), Some(to)) = (read::instant(job, "started_at"), read::instant(job, "ended_at")) {
+        line += &format!(" after {}", span::human(read::between(from, to)));
+    }
+    if let Some(reason) = read::text(job, "reason").filter(|reason| !reason.is_empty()) {
+        line += &format!(": {reason}");
+    }
+    if let Some(error) = last_error(job) {
+        line += &format!(" ({error})");
+    }
+    line
+}
+
+fn last_error(job: &Value) -> Option<&str> {
+    if read::text(job, "state") == Some("succeeded") {
+        return None;
+    }
+    let attempts = read::items(job, "workflows").iter().flat_map(|workflow| read::items(workflow, "attempts"));
+    attempts.filter_map(|attempt| read::text(attempt, "error")).rfind(|error| !error.is_empty())
+}
+
+fn bar(screen: &Screen) -> ProgressBar {
+    let bar = ProgressBar::no_length();
+    bar.set_draw_target(if screen.bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
+    bar.set_style(style("{spinner} {msg} {pos} done, {elapsed}"));
+    bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is ours and is tested")
+}
+
+fn show(bar: &ProgressBar, job: &Value) {
+    let progress = &job["progress"];
+    if let Some(total) = read::number(progress, "total").filter(|total| *total > 0)
+        && bar.length() != Some(total)
+    {
+        bar.set_length(total);
+        bar.set_style(style("{msg} [{bar:30}] {pos}/{len} {percent}% {elapsed}"));
+    }
+    bar.set_position(read::number(progress, "done").unwrap_or(0));
+    bar.set_message(read::word(job, "state").replace('_', " "));
+    bar.tick();
+}
+
+/// Prints a line for every change, until the end.
+pub fn watch(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
+    let mut before = Value::Null;
+    let job = each(client, id, None, |job| {
+        if screen.json {
+            if *job != before && changes(&before, job).is_some() {
+                screen.json_line(job)?;
+            }
+        } else {
+            for line in changes(&before, job).unwrap_or_default() {
+                screen.line(line)?;
+            }
+        }
+        before = job.clone();
+        Ok(())
+    })?;
+    Ok(exit_code(read::word(&job, "state")))
+}
+
+/// What is new since `before`; nothing if only clocks moved.
+fn changes(before: &Value, job: &Value) -> Option<Vec<String>> {
+    let mut lines = Vec::new();
+    for workflow in read::items(job, "workflows") {
+        let name = read::word(workflow, "name");
+        let known = read::items(before, "workflows").iter().find(|old| old["name"] == workflow["name"]);
+        for attempt in read::items(workflow, "attempts") {
+            let old =
+                known.and_then(|old| read::items(old, "attempts").iter().find(|old| old["fence"] == attempt["fence"]));
+            lines.extend(attempt_change(name, old, attempt));
+        }
+    }
+    let progress = &job["progress"];
+    if *progress != before["progress"]
+        && let Some(done) = read::number(progress, "done").filter(|done| *done > 0)
+    {
+        let of = read::number(progress, "total").map(|total| format!(" of {total}")).unwrap_or_default();
+        lines.push(format!("progress {done}{of}"));
+    }
+    if job["state"] != before["state"] {
+        let state = read::word(job, "state");
+        lines.push(if read::is_terminal(state) { ended(job) } else { state.replace('_', " ") });
+    }
+    (!lines.is_empty()).then_some(lines)
+}
+
+fn attempt_change(workflow: &str, old: Option<&Value>, attempt: &Value) -> Option<String> {
+    let (n, fence) = (read::plain(&attempt["n"]), read::plain(&attempt["fence"]));
+    let who = format!("{workflow}: attempt {n} (fence {fence}) on {}", read::word(attempt, "worker"));
+    let outcome = read::text(attempt, "outcome").filter(|outcome| *outcome != "running");
+    if let Some(outcome) = outcome {
+        let known = old.and_then(|old| read::text(old, "outcome")) == Some(outcome);
+        let error = read::text(attempt, "error").map(|error| format!(": {error}")).unwrap_or_default();
+        return (!known).then(|| format!("{who} {}{error}", outcome.replace('_', " ")));
+    }
+    if old.is_none() {
+        return Some(format!("{who} began"));
+    }
+    let note = read::text(attempt, "note")?;
+    (old.and_then(|old| read::text(old, "note")) != Some(note)).then(|| format!("{workflow}: {note}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn job(state: &str, done: u64, attempts: Value) -> Value {
+        json!({"state": state, "progress": {"done": done, "total": 10}, "workflows": [{"name": "main", "attempts": attempts}]})
+    }
+
+    #[test]
+    fn only_what_changed_is_told() {
+        let began = job("running", 0, json!([{"n": 1, "fence": 7, "worker": "w", "lease_remaining_ms": 9}]));
+        let beaten = job("running", 0, json!([{"n": 1, "fence": 7, "worker": "w", "lease_remaining_ms": 5}]));
+        let moved = job("running", 3, json!([{"n": 1, "fence": 7, "worker": "w", "note": "part 3"}]));
+        let failed = job(
+            "failed",
+            3,
+            json!([{"n": 1, "fence": 7, "worker": "w", "outcome": "failed", "error": "no space", "note": "part 3"}]),
+        );
+        let lines = |before: &Value, now: &Value| changes(before, now).unwrap_or_default();
+        assert_eq!(lines(&Value::Null, &began), ["main: attempt 1 (fence 7) on w began", "running"]);
+        assert_eq!(changes(&began, &beaten), None);
+        assert_eq!(lines(&beaten, &moved), ["main: part 3", "progress 3 of 10"]);
+        assert_eq!(lines(&moved, &failed), ["main: attempt 1 (fence 7) on w failed: no space", "failed (no space)"]);
+    }
+
+    #[test]
+    fn the_exit_code_says_how_it_ended() {
+        for (state, code) in [("succeeded", 0), ("timed_out", 124), ("failed", 1), ("cancelled", 1)] {
+            assert_eq!(exit_code(state), code, "{state}");
+        }
+    }
+
+    #[test]
+    fn the_bar_takes_what_the_node_says() {
+        let bar = bar(&Screen::detect(true));
+        show(&bar, &job("running", 4, json!([])));
+        assert_eq!((bar.position(), bar.length(), bar.message()), (4, Some(10), "running".into()));
+    }
+}

@@ -1,0 +1,231 @@
+//! The job verbs, but for `submit`: look at one or many, and act on one.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::args::ListArgs;
+use crate::client::{Client, escaped, unique_name};
+use crate::explain::explain;
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::{read, span};
+
+fn path(id: &str, rest: &str) -> String {
+    format!("/v1/jobs/{}{rest}", escaped(id))
+}
+
+pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
+    let filters = [
+        ("state", &args.state),
+        ("kind", &args.kind),
+        ("queue", &args.queue),
+        ("tag", &args.tag),
+        ("cursor", &args.page.cursor),
+    ];
+    let mut query = format!("limit={}", args.page.limit);
+    for (name, value) in filters {
+        if let Some(value) = value {
+            query += &format!("&{name}={}", escaped(value));
+        }
+    }
+    let answer = client.get(&format!("/v1/jobs?{query}"))?;
+    if screen.json {
+        screen.json(&answer)?;
+        return Ok(0);
+    }
+    let jobs = read::items(&answer, "jobs");
+    if jobs.is_empty() {
+        screen.note("no jobs");
+        return Ok(0);
+    }
+    let now = Timestamp::now();
+    screen.table(
+        &["id", "kind", "queue", "state", "progress", "age", "reason"],
+        jobs.iter().map(|job| row(job, now)).collect(),
+    )?;
+    if let Some(cursor) = read::text(&answer, "next_cursor") {
+        screen.note(format!("there are more: --cursor {cursor}"));
+    }
+    Ok(0)
+}
+
+fn row(job: &Value, now: Timestamp) -> Vec<String> {
+    let word = |field| read::word(job, field).to_owned();
+    let age = read::instant(job, "created_at").map(|at| span::human(read::between(at, now)));
+    vec![
+        word("id"),
+        word("kind"),
+        word("queue"),
+        word("state"),
+        progress(&job["progress"]),
+        age.unwrap_or_else(|| "-".into()),
+        word("reason"),
+    ]
+}
+
+fn progress(progress: &Value) -> String {
+    match (read::number(progress, "done"), read::number(progress, "total")) {
+        (Some(done), Some(total)) => format!("{done}/{total}"),
+        (Some(done), None) => done.to_string(),
+        (None, _) => "-".into(),
+    }
+}
+
+pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
+    let job = client.get(&path(id, ""))?;
+    if screen.json {
+        screen.json(&job)?;
+        return Ok(0);
+    }
+    let now = Timestamp::now();
+    screen.line(format!("job       {}", read::word(&job, "id")))?;
+    screen.line(format!("state     {}", screen.coloured(read::word(&job, "state"))))?;
+    for field in ["reason", "kind", "queue", "retry_of"] {
+        if let Some(text) = read::text(&job, field) {
+            screen.line(format!("{field:9} {text}"))?;
+        }
+    }
+    screen.line(format!("progress  {}", progress(&job["progress"])))?;
+    for (field, label) in
+        [("created_at", "created"), ("started_at", "started"), ("ended_at", "ended"), ("deadline_at", "deadline")]
+    {
+        if let Some(at) = read::instant(&job, field) {
+            screen.line(format!("{label:9} {}", when(at, now)))?;
+        }
+    }
+    if !job["result"].is_null() {
+        screen.line(format!("result    {}", read::plain(&job["result"])))?;
+    }
+    let rows = attempt_rows(&job, now);
+    if !rows.is_empty() {
+        screen.line("")?;
+        screen.table(&["workflow", "kind", "state", "attempt", "fence", "worker", "outcome", "took", "error"], rows)?;
+    }
+    Ok(0)
+}
+
+/// The instant, and how far it is from now.
+fn when(at: Timestamp, now: Timestamp) -> String {
+    let at_second = at.round(jiff::Unit::Second).unwrap_or(at);
+    if at > now {
+        format!("{at_second} (in {})", span::human(read::between(now, at)))
+    } else {
+        format!("{at_second} ({} ago)", span::human(read::between(at, now)))
+    }
+}
+
+fn attempt_rows(job: &Value, now: Timestamp) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for workflow in read::items(job, "workflows") {
+        let word = |field| read::word(workflow, field).to_owned();
+        let blank = || "-".to_owned();
+        let attempts = read::items(workflow, "attempts");
+        if attempts.is_empty() {
+            let why = read::text(workflow, "blocked").map_or_else(blank, str::to_owned);
+            rows.push(vec![
+                word("name"),
+                word("kind"),
+                word("state"),
+                blank(),
+                blank(),
+                blank(),
+                blank(),
+                blank(),
+                why,
+            ]);
+        }
+        for attempt in attempts {
+            let end = read::instant(attempt, "ended_at").unwrap_or(now);
+            let took = read::instant(attempt, "started_at").map(|at| span::human(read::between(at, end)));
+            rows.push(vec![
+                word("name"),
+                word("kind"),
+                word("state"),
+                read::plain(&attempt["n"]),
+                read::plain(&attempt["fence"]),
+                read::word(attempt, "worker").to_owned(),
+                read::word(attempt, "outcome").to_owned(),
+                took.unwrap_or_else(blank),
+                read::word(attempt, "error").to_owned(),
+            ]);
+        }
+    }
+    rows
+}
+
+pub fn explain_job(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
+    let job = client.get(&path(id, ""))?;
+    let ledger = client.get(&path(id, "/ledger"))?;
+    let text = explain(&job, &ledger, Timestamp::now());
+    match screen.json {
+        true => screen.json(&json!({ "job": job, "ledger": read::listed(&ledger), "explanation": text }))?,
+        false => screen.line(text.trim_end())?,
+    }
+    Ok(0)
+}
+
+pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
+    let job = client.get(&path(id, ""))?;
+    let state = read::word(&job, "state");
+    if state != "succeeded" {
+        let failure = Failure::new(format!("job {id} has no result: it is {state}"));
+        let failure = match read::text(&job, "reason") {
+            Some(reason) => failure.why(reason),
+            None => failure,
+        };
+        let remedy = if read::is_terminal(state) { "explain" } else { "wait" };
+        return Err(failure.remedy(format!("onward {remedy} {id}")).into());
+    }
+    match (&job["result"], &job["result_base64"]) {
+        (Value::Null, Value::String(encoded)) if !screen.json => {
+            let bytes = STANDARD.decode(encoded).context("the node's result is not base64")?;
+            std::io::stdout().lock().write_all(&bytes)?;
+        }
+        (Value::Null, encoded) if !encoded.is_null() => screen.json(encoded)?,
+        (Value::String(text), _) if !screen.json => screen.line(text)?,
+        (result, _) => screen.json(result)?,
+    }
+    Ok(0)
+}
+
+pub fn cancel(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
+    let answer = client.post(&path(id, "/cancel"), &json!({}))?;
+    done(screen, &answer, format!("asked to cancel {id}"))
+}
+
+pub fn retry(id: &str, request_id: Option<String>, client: &Client, screen: &Screen) -> Result<u8> {
+    let request_id = request_id.map_or_else(|| unique_name("cli-"), Ok)?;
+    let answer = client.post(&path(id, "/retry"), &json!({ "request_id": request_id }))?;
+    let new = read::text(&answer, "id").unwrap_or("-").to_owned();
+    done(screen, &answer, new)
+}
+
+pub fn extend(
+    id: &str,
+    by: Duration,
+    reason: &str,
+    request_id: Option<String>,
+    client: &Client,
+    screen: &Screen,
+) -> Result<u8> {
+    let request_id = request_id.map_or_else(|| unique_name("cli-"), Ok)?;
+    let body = json!({ "by_s": span::seconds(by), "reason": reason, "request_id": request_id });
+    let answer = client.post(&path(id, "/extend"), &body)?;
+    let total = read::span(&answer, "extensions").map(|total| format!("; {} by extensions so far", span::human(total)));
+    done(screen, &answer, format!("{id} has {} more{}", span::human(by), total.unwrap_or_default()))
+}
+
+/// The node did it: its answer for programs, a line for people.
+pub fn done(screen: &Screen, answer: &Value, line: String) -> Result<u8> {
+    match screen.json {
+        true => screen.json(answer)?,
+        false => screen.line(line)?,
+    }
+    Ok(0)
+}

@@ -1,0 +1,107 @@
+//! The command line of Onward.
+//!
+//! `args` says what can be written; `submit`, `jobs`, `follow` and `fleet` talk to a node through `client`; `explain`
+//! turns what the node knows into an answer; `config` and `token` work on the files of the node on this machine, which
+//! `up` runs.
+
+mod args;
+mod client;
+mod config;
+mod explain;
+mod failure;
+mod fleet;
+mod folder;
+mod follow;
+mod jobs;
+mod read;
+mod screen;
+mod span;
+mod submit;
+mod token;
+mod up;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Command, Global};
+use client::{Client, Target};
+use failure::Failure;
+use screen::Screen;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => told(&error),
+    }
+}
+
+/// What goes wrong is told on stderr; that nobody reads our output any more is no failure.
+fn told(error: &anyhow::Error) -> ExitCode {
+    let broken = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
+    if broken {
+        return ExitCode::SUCCESS;
+    }
+    let (text, code) = match error.downcast_ref::<Failure>() {
+        Some(failure) => (failure.to_string(), failure.code()),
+        None => (format!("{error:#}"), 1),
+    };
+    // Nobody can be told that stderr is gone.
+    let _ = writeln!(io::stderr(), "onward: {}", screen::safe(&text));
+    ExitCode::from(code)
+}
+
+fn run(cli: Cli) -> Result<u8> {
+    let Cli { global, command } = cli;
+    let screen = &Screen::detect(global.json);
+    let data = global.data.clone().unwrap_or_else(|| folder::default_data(|name| std::env::var_os(name)));
+    match command {
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "onward", &mut script);
+            io::stdout().lock().write_all(&script)?;
+            Ok(0)
+        }
+        Command::Config(args) => config::run(&args, global.data, screen),
+        Command::Token(command) => token::run(command, &data, screen),
+        Command::Up(args) => up::run(args, global.data, screen),
+        command => calls(command, &client(&global, &data)?, screen),
+    }
+}
+
+fn client(global: &Global, data: &std::path::Path) -> Result<Client, Failure> {
+    let token_file = data.join("token");
+    Client::new(&Target {
+        server: &global.server,
+        token: global.token.as_deref(),
+        token_file: Some(&token_file),
+        ca: global.ca.as_deref(),
+    })
+}
+
+/// The commands that ask a node.
+fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
+    match command {
+        Command::Submit(args) => submit::run(*args, client, screen),
+        Command::List(args) => jobs::list(&args, client, screen),
+        Command::Show { id } => jobs::show(&id, client, screen),
+        Command::Explain { id } => jobs::explain_job(&id, client, screen),
+        Command::Watch { id } => follow::watch(client, screen, &id),
+        Command::Wait { id, at_most } => follow::to_the_end(client, screen, &id, at_most),
+        Command::Result { id } => jobs::result(&id, client, screen),
+        Command::Cancel { id } => jobs::cancel(&id, client, screen),
+        Command::Retry { id, request_id } => jobs::retry(&id, request_id, client, screen),
+        Command::Extend { id, by, reason, request_id } => jobs::extend(&id, by, &reason, request_id, client, screen),
+        Command::Queue(command) => fleet::queue(command, client, screen),
+        Command::Node(command) => fleet::node(command, client, screen),
+        Command::DeadLetter(command) => fleet::dead_letter(command, client, screen),
+        Command::Status => fleet::status(client, screen),
+        Command::Backup { file } => fleet::backup(&file, client, screen),
+        Command::Completions { .. } | Command::Config(_) | Command::Token(_) | Command::Up(_) => {
+            unreachable!("these ask no node, and were handled before")
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `onward submit`: from options to the body of the call, and the call.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
+use crate::args::SubmitArgs;
+use crate::client::{Client, unique_name};
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::{follow, read, span};
+
+pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
+    let wait = args.wait;
+    let here = std::env::current_dir().ok();
+    let body = body(args, here, payload_text, || unique_name("cli-"))?;
+    let answer = client.post("/v1/jobs", &body)?;
+    let id = read::text(&answer, "id")
+        .ok_or_else(|| Failure::new("the node took the job and gave no id").why(read::plain(&answer)))?;
+    if !wait {
+        match screen.json {
+            true => screen.json(&answer)?,
+            false => screen.line(id)?,
+        }
+        return Ok(0);
+    }
+    match screen.json {
+        true => screen.json_line(&answer)?,
+        false => screen.line(id)?,
+    }
+    follow::to_the_end(client, screen, id, None)
+}
+
+/// The body of the call. What was not given is left to the node.
+fn body(
+    args: SubmitArgs,
+    here: Option<PathBuf>,
+    payload: impl FnOnce(&str) -> Result<String, Failure>,
+    new_key: impl FnOnce() -> Result<String, Failure>,
+) -> Result<Value, Failure> {
+    let mut body = Map::new();
+    match args.kind {
+        Some(kind) => {
+            body.insert("kind".into(), kind.into());
+            if let Some(source) = &args.payload {
+                body.insert("payload".into(), parsed(&payload(source)?)?);
+            }
+        }
+        None => {
+            body.insert("kind".into(), "exec".into());
+            let mut exec = json!({ "argv": args.command });
+            if !args.env.is_empty() {
+                exec["env"] = json!(args.env.into_iter().collect::<BTreeMap<_, _>>());
+            }
+            if let Some(folder) = absolute(args.cwd, here) {
+                exec["cwd"] = json!(folder);
+            }
+            body.insert("payload".into(), exec);
+        }
+    }
+    let mut put = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            body.insert(name.into(), value);
+        }
+    };
+    put("queue", args.queue.map(Value::from));
+    put("priority", args.priority.map(Value::from));
+    put("timeout_s", args.timeout.map(span::seconds));
+    put("stuck_after_s", args.stuck_after.map(span::seconds));
+    put("on_stuck", args.on_stuck.map(Value::from));
+    put("require_progress", args.require_progress.then_some(true.into()));
+    put("delay_s", args.delay.map(span::seconds));
+    put("run_at", args.run_at.map(|at| at.to_string().into()));
+    put("retry", args.retries.map(|retries| json!({ "max_attempts": retries + 1 })));
+    let limits: Vec<Value> = args.limits.iter().map(|(key, max)| json!({ "key": key, "max": max })).collect();
+    put("limits", (!limits.is_empty()).then_some(limits.into()));
+    put("unique_key", args.unique_key.map(Value::from));
+    put("tags", (!args.tags.is_empty()).then_some(args.tags.into()));
+    let headers: BTreeMap<String, String> = args.headers.into_iter().collect();
+    put("headers", (!headers.is_empty()).then(|| json!(headers)));
+    put("retain_s", args.retain.map(span::seconds));
+    // Sent again after a lost connection, the call must not make a second job.
+    let key = args.idempotency_key.map_or_else(new_key, Ok)?;
+    put("idempotency_key", Some(key.into()));
+    Ok(body.into())
+}
+
+/// The node's working folder is another one, so that a relative path would mean something else there.
+fn absolute(given: Option<PathBuf>, here: Option<PathBuf>) -> Option<PathBuf> {
+    match (given, here) {
+        (Some(given), Some(here)) => Some(here.join(given)),
+        (given, here) => given.or(here),
+    }
+}
+
+fn payload_text(source: &str) -> Result<String, Failure> {
+    let unreadable = |error: std::io::Error| {
+        Failure::new(format!("cannot read the payload from {source}"))
+            .why(error)
+            .remedy("--payload takes JSON, @FILE, or - for stdin")
+    };
+    if source == "-" {
+        let mut text = String::new();
+        std::io::stdin().lock().read_to_string(&mut text).map_err(unreadable)?;
+        return Ok(text);
+    }
+    match source.strip_prefix('@') {
+        Some(file) => std::fs::read_to_string(file).map_err(unreadable),
+        None => Ok(source.to_owned()),
+    }
+}
+
+fn parsed(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|error| {
+        Failure::new("the payload is not JSON")
+            .why(error)
+            .remedy(
+                "quote it for the shell: --payload '{\"file\": \"a.mov\"}', or read it from a file: --payload @FILE",
+            )
+            .usage()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser;
+
+    fn body_of(line: &[&str]) -> Result<Value, Failure> {
+        let cli = Cli::parse_from(["onward", "submit"].iter().chain(line));
+        let Command::Submit(args) = cli.command else { panic!("not submit") };
+        body(*args, Some("/here".into()), |source| Ok(source.to_owned()), || Ok("made".into()))
+    }
+
+    #[test]
+    fn a_command_becomes_an_exec_job_that_runs_here() {
+        let body = body_of(&["--env", "A=1", "--", "ls", "-l"]).unwrap();
+        let exec = json!({"argv": ["ls", "-l"], "env": {"A": "1"}, "cwd": "/here"});
+        assert_eq!(body, json!({"kind": "exec", "payload": exec, "idempotency_key": "made"}));
+        assert_eq!(body_of(&["--cwd", "sub", "--", "ls"]).unwrap()["payload"]["cwd"], "/here/sub");
+        assert_eq!(body_of(&["--cwd", "/abs", "--", "ls"]).unwrap()["payload"]["cwd"], "/abs");
+    }
+
+    #[test]
+    fn every_option_reaches_its_field() {
+        let body = body_of(&[
+            "--kind=k",
+            "--payload={\"a\":1}",
+            "--queue=q",
+            "--priority=-5",
+            "--timeout=1h30m",
+            "--stuck-after=250ms",
+            "--on-stuck=time_out",
+            "--require-progress",
+            "--delay=2m",
+            "--retries=3",
+            "--limit=gpu=2",
+            "--unique-key=u",
+            "--idempotency-key=i",
+            "--tag=a",
+            "--tag=b",
+            "--header=x=y",
+            "--retain=1d",
+        ]);
+        let expected = json!({
+            "kind": "k", "payload": {"a": 1}, "queue": "q", "priority": -5, "timeout_s": 5400, "stuck_after_s": 0.25,
+            "on_stuck": "time_out", "require_progress": true, "delay_s": 120, "retry": {"max_attempts": 4},
+            "limits": [{"key": "gpu", "max": 2}], "unique_key": "u", "idempotency_key": "i", "tags": ["a", "b"],
+            "headers": {"x": "y"}, "retain_s": 86400
+        });
+        assert_eq!(body.unwrap(), expected);
+        let at = body_of(&["--kind=k", "--run-at=2026-11-16T10:00:00+02:00"]).unwrap();
+        assert_eq!(at["run_at"], "2026-11-16T08:00:00Z");
+    }
+
+    #[test]
+    fn a_payload_that_is_not_json_is_wrong_usage() {
+        let failure = body_of(&["--kind=k", "--payload={a:1}"]).unwrap_err();
+        assert_eq!(failure.code(), 2);
+    }
+}

@@ -1,0 +1,116 @@
+//! `onward up`: a node in this process, until it is told to stop.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use onward_node::server::{Node, NodeConfig};
+use serde_json::json;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::args::UpArgs;
+use crate::config::{self, Effective};
+use crate::failure::Failure;
+use crate::screen::Screen;
+
+/// How long requests that are under way may take to finish.
+const DRAIN: Duration = Duration::from_secs(30);
+/// The exit code of what was stopped by a second signal.
+const STOPPED: u8 = 130;
+
+pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
+    let config = args.config.clone();
+    let effective =
+        config::load(config.as_deref(), &flags(args, data), |name| std::env::var_os(name)).map_err(Failure::from)?;
+    if effective.node.slots > 0 {
+        return Err(Failure::new(format!("this build has no local worker, and `slots` is {}", effective.node.slots))
+            .remedy("start it with `--slots 0`, and workers of your own that ask it for leases")
+            .usage()
+            .into());
+    }
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(effective, screen))
+}
+
+/// What was given as flags, by the names of the settings.
+fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
+    let path = |path: PathBuf| path.to_string_lossy().into_owned();
+    let data = data.filter(|data| std::env::var_os("ONWARD_DATA").is_none_or(|given| given != *data));
+    let given = [
+        ("listen", args.listen.map(|listen: SocketAddr| listen.to_string())),
+        ("data", data.map(path)),
+        ("slots", args.slots.map(|slots| slots.to_string())),
+        ("require_tokens", args.require_tokens.then(|| "true".into())),
+        ("insecure", args.insecure.then(|| "true".into())),
+        ("host_names", (!args.host_names.is_empty()).then(|| args.host_names.join(","))),
+        ("tls.cert", args.tls_cert.map(path)),
+        ("tls.key", args.tls_key.map(path)),
+    ];
+    given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+async fn serve(effective: Effective, screen: &Screen) -> Result<u8> {
+    let mut stop = Stop::new()?;
+    let data = effective.node.data.clone();
+    let unusable = |error: std::io::Error| {
+        Failure::new(format!("cannot make the data folder {}", data.display()))
+            .why(error)
+            .remedy("name another with --data DIR")
+    };
+    std::fs::create_dir_all(&data).map_err(unusable)?;
+    let node =
+        Node::start(node_config(effective)).await.map_err(|error| Failure::new("the node did not start").why(error))?;
+    ready(&node, screen)?;
+    stop.asked().await;
+    screen.note("onward: finishing what is under way; once more stops at once");
+    tokio::select! {
+        () = node.shutdown(DRAIN) => Ok(0),
+        () = stop.asked() => {
+            // Everything that was answered is durable; what is under way is cut.
+            std::process::exit(i32::from(STOPPED))
+        }
+    }
+}
+
+fn node_config(effective: Effective) -> NodeConfig {
+    let settings = effective.node;
+    let mut config = NodeConfig::new(settings.listen, settings.data);
+    config.tls = settings.tls_cert.zip(settings.tls_key);
+    config.require_tokens = settings.require_tokens;
+    config.insecure = settings.insecure;
+    config.host_names = settings.host_names;
+    config.rules = effective.rules;
+    config
+}
+
+fn ready(node: &Node, screen: &Screen) -> Result<()> {
+    let url = node.url();
+    if screen.json {
+        return screen.json_line(&json!({ "ready": url }));
+    }
+    screen.line(format!("onward: ready on {url}"))?;
+    let server = if url == crate::args::DEFAULT_SERVER { String::new() } else { format!(" --server {url}") };
+    screen.line("\nTry next, in another terminal:")?;
+    screen.line(format!("  onward{server} submit --kind hello --payload '{{\"to\": \"world\"}}'"))?;
+    screen.line(format!("  onward{server} list"))?;
+    screen.line(format!("  onward{server} status"))
+}
+
+/// Ctrl-C, or a request to end from whoever started us.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

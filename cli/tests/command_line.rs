@@ -1,0 +1,210 @@
+//! The binary from outside: usage, help, completions, files, and a node that it starts itself.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use assert_cmd::cargo::cargo_bin;
+use serde_json::Value;
+
+/// The binary in an environment of its own.
+fn onward(args: &[&str]) -> Command {
+    let mut command = Command::new(cargo_bin("onward"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONWARD_")) {
+        command.env_remove(name);
+    }
+    command.args(args);
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    onward(args).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn names_after(help: &str, title: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != title).skip(1).take_while(|line| !line.trim().is_empty());
+    let indented = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    indented.filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    let top = out(&run(&["--help"]));
+    let commands = names_after(&top, "Commands:");
+    assert!(commands.len() >= 15, "{commands:?}");
+    for hidden in ["run", "demo", "worker", "logs", "top", "schedule", "gate", "backup", "restore"] {
+        assert!(!commands.iter().any(|name| name == hidden), "{hidden} is not there yet");
+    }
+    let mut seen = 0;
+    for name in commands {
+        let output = run(&[&name, "--help"]);
+        assert!(output.status.success());
+        let help = out(&output);
+        assert!(help.contains("Example") && help.contains(&format!("onward {name}")), "{name}: {help}");
+        for verb in names_after(&help, "Commands:") {
+            let help = out(&run(&[&name, &verb, "--help"]));
+            assert!(
+                help.contains("Example") && help.contains(&format!("onward {name} {verb}")),
+                "{name} {verb}: {help}"
+            );
+            seen += 1;
+        }
+    }
+    assert!(seen >= 12, "{seen} verbs");
+}
+
+#[test]
+fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
+    for (args, hint) in [
+        (&["submit"][..], "--kind"),
+        (&["submit", "--kind", "k", "--", "ls"], "cannot be used with"),
+        (&["submit", "--kind", "k", "--timeout", "90"], "1h30m"),
+        (&["submit", "--kind", "k", "--priority", "101"], "100"),
+        (&["submit", "--kind", "k", "--limit", "gpu"], "KEY=MAX"),
+        (&["submit", "--kind", "k", "--payload", "{"], "not JSON"),
+        (&["submit", "--kind", "k", "--delay", "1s", "--run-at", "2026-01-01T00:00:00Z"], "cannot be used with"),
+        (&["list", "--state", "sleeping"], "succeeded"),
+        (&["extend", "x", "--by", "5m"], "--reason"),
+        (&["lsit"], "list"),
+        (&["list", "--server", "localhost:7400"], "http://127.0.0.1:7400"),
+        (&["token", "new", "--scope", "all", "--name", "x"], "operate"),
+        (&["config", "--set", "lease.initail=2m"], "did you mean `lease.initial`?"),
+        (&["config", "--config", "/does/not/exist.toml"], "/does/not/exist.toml"),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", err(&output));
+        assert!(err(&output).contains(hint), "{args:?}: {}", err(&output));
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn without_a_node_it_says_which_address_and_what_to_do() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let commands: [&[&str]; 5] =
+        [&["list"], &["show", "x"], &["submit", "--kind", "k"], &["status"], &["queue", "pause", "q"]];
+    for args in commands {
+        let output = onward(args).env("ONWARD_SERVER", &url).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let text = err(&output);
+        assert!(text.contains(&url) && text.contains("why: ") && text.contains("`onward up`"), "{text}");
+    }
+}
+
+#[test]
+fn completions_are_there_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&["completions", shell]);
+        assert!(output.status.success());
+        assert!(out(&output).contains("dead-letter"), "{shell}");
+    }
+}
+
+#[test]
+fn nothing_is_coloured_where_nobody_looks() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(&["config", "--data", folder.path().to_str().unwrap()]);
+    assert!(output.status.success() && !out(&output).contains('\u{1b}'));
+}
+
+#[test]
+fn the_effective_settings_are_told_with_their_origin() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("onward.toml"), "seat_ttl = '4s'\n").unwrap();
+    let mut command =
+        onward(&["config", "--json", "--set", "job.timeout=2h", "--data", folder.path().to_str().unwrap()]);
+    let output = command.env("ONWARD_LISTEN", "127.0.0.1:7500").output().unwrap();
+    let settings: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |name: &str| {
+        let all = settings["settings"].as_array().unwrap();
+        let one = all.iter().find(|one| one["name"] == name).unwrap();
+        format!("{} from {}", one["value"].as_str().unwrap(), one["origin"].as_str().unwrap())
+    };
+    assert_eq!(of("job.timeout"), "2h from flag");
+    assert_eq!(of("listen"), "127.0.0.1:7500 from env ONWARD_LISTEN");
+    assert_eq!(of("seat_ttl"), format!("4s from file {}", folder.path().join("onward.toml").display()));
+    assert_eq!(of("quiet_budget"), "10m from default");
+    assert_eq!(of("data"), format!("{} from flag", folder.path().display()));
+}
+
+#[test]
+fn tokens_are_made_listed_and_revoked() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let token = |args: &[&str]| onward(args).env("ONWARD_DATA", &data).output().unwrap();
+    let made = token(&["token", "new", "--scope", "read,submit", "--name", "ci"]);
+    assert!(made.status.success(), "{}", err(&made));
+    let text = out(&made);
+    assert!(text.starts_with("onw_") && text.trim().len() == 47, "{text}");
+    assert_eq!(token(&["token", "new", "--scope", "read", "--name", "ci"]).status.code(), Some(1));
+    let listed: Value = serde_json::from_slice(&token(&["token", "list", "--json"]).stdout).unwrap();
+    assert_eq!(listed["tokens"][0]["scopes"], serde_json::json!(["read", "submit"]));
+    assert!(!listed.to_string().contains(text.trim()));
+    assert!(token(&["token", "revoke", "ci"]).status.success());
+    assert_eq!(token(&["token", "revoke", "ci"]).status.code(), Some(1));
+}
+
+/// A node of its own, stopped when dropped.
+struct Up {
+    child: Child,
+    url: String,
+}
+
+impl Up {
+    fn start(data: &Path) -> Self {
+        let mut command = onward(&["up", "--slots", "0", "--listen", "127.0.0.1:0", "--data"]);
+        let mut child = command.arg(data).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().map(Result::unwrap).unwrap_or_default();
+        let url = first.strip_prefix("onward: ready on ").map(str::to_owned);
+        let commands = lines.map(Result::unwrap).filter(|line| line.starts_with("  onward ")).take(3).count();
+        assert_eq!(commands, 3, "three commands to try next");
+        Self { child, url: url.unwrap_or_else(|| panic!("not ready: {first}")) }
+    }
+
+    fn call(&self, data: &Path, args: &[&str]) -> Output {
+        onward(args).env("ONWARD_SERVER", &self.url).env("ONWARD_DATA", data).output().unwrap()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn up_is_ready_answers_and_stops_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mut up = Up::start(&data);
+    let status = up.call(&data, &["status", "--json"]);
+    assert!(status.status.success(), "{}", err(&status));
+    assert!(serde_json::from_slice::<Value>(&status.stdout).unwrap().is_object());
+    let pid = up.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert_eq!(up.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn up_refuses_what_would_be_open_to_others_and_slots_that_it_does_not_have() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    let exposed = run(&["up", "--listen", "0.0.0.0:0", "--data", data]);
+    assert_eq!(exposed.status.code(), Some(1));
+    assert!(err(&exposed).contains("--insecure"), "{}", err(&exposed));
+    let worker = run(&["up", "--slots", "2", "--listen", "127.0.0.1:0", "--data", data]);
+    assert_eq!(worker.status.code(), Some(2));
+}
