@@ -17,13 +17,15 @@ async fn waiting_answers_when_the_job_has_ended() {
     let id = rig.submit(json!({"kind": "a"})).await;
     let taken = rig.take("a").await;
     let path = format!("/v1/jobs/{id}?wait_s=60");
-    let (answer, ()) = tokio::join!(rig.get(&path), async {
+    let early = |path| tokio::time::timeout(Duration::from_secs(30), rig.get(path));
+    let (answer, ()) = tokio::join!(early(&path), async {
         tokio::task::yield_now().await;
         rig.succeed(&taken, b"42").await;
     });
+    let answer = answer.expect("as soon as it has ended");
     assert_eq!((&answer.body["state"], &answer.body["result"]), (&json!("succeeded"), &json!(42)));
     // One that has ended is answered at once.
-    assert_eq!(rig.get(&path).await.body["state"], "succeeded");
+    assert_eq!(early(&path).await.expect("at once").body["state"], "succeeded");
 }
 
 #[tokio::test]

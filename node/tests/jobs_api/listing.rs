@@ -19,6 +19,8 @@ async fn the_newest_comes_first_and_pages_go_on_where_the_last_one_ended() {
     assert_eq!(ids(&all), submitted);
     assert_eq!(all["next_cursor"], Value::Null);
     assert_eq!(all["jobs"][0]["workflows"][0].get("payload"), None, "a list has no payloads");
+    let exact = rig.get("/v1/jobs?limit=7").await.body;
+    assert_eq!((ids(&exact).len(), &exact["next_cursor"]), (7, &Value::Null), "nothing is left");
     let (mut seen, mut path, mut pages) = (Vec::new(), "/v1/jobs?limit=3".to_owned(), 0);
     loop {
         let page = rig.get(&path).await.body;
