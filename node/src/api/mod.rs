@@ -1,13 +1,15 @@
 //! What users touch over HTTP.
 //!
-//! [`problem`] and [`json`] are the two shapes that everything has, [`access`] says what a caller may do. [`leases`] is
-//! for workers without a session; [`receipt`] is what they prove a lease with. [`payload`] is the border between JSON
-//! and the bytes that the core keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants.
+//! [`problem`] and [`json`] are the two shapes that everything has, [`access`] says what a caller may do, and [`may`]
+//! what a handler needs. [`leases`] is for workers without a session; [`receipt`] is what they prove a lease with.
+//! [`payload`] is the border between JSON and the bytes that the core keeps, [`span`] that between seconds and
+//! durations, [`instant`] that between dates and instants.
 
 pub mod access;
 pub mod instant;
 pub mod json;
 pub mod leases;
+pub mod may;
 pub mod payload;
 pub mod problem;
 pub mod receipt;
