@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use onward_node::server::{HttpLimits, Node, NodeConfig, StartError};
 use rig::{PATIENCE, Request, config, lease, poll_body, post, read_reply, start, submit_kind};
 use serde_json::json;
@@ -309,4 +310,21 @@ async fn many_requests_share_a_connection() {
         let beat = Request::post(&rig::verb(&held, "beat"), &json!({ "watermark": n }));
         assert_eq!(beat.send_on(&mut stream, node.address()).await.status, 200);
     }
+}
+
+#[tokio::test]
+async fn http2_without_tls_is_understood_and_guarded_alike() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let stream = TcpStream::connect(node.address()).await.unwrap();
+    let (mut client, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    for (host, status) in [(node.address().to_string(), 200), ("evil.example".to_owned(), 403)] {
+        let request =
+            axum::http::Request::get(format!("http://{host}/status")).body(axum::body::Body::empty()).unwrap();
+        assert_eq!(client.send_request(request).await.unwrap().status().as_u16(), status, "{host}");
+    }
+    drop(client);
+    connection.await.unwrap().unwrap();
 }

@@ -1,7 +1,5 @@
 //! What the caller of a request may do. Found out once per request, before any handler runs.
 
-use core::marker::PhantomData;
-
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -73,37 +71,5 @@ impl<S: Send + Sync> FromRequestParts<S> for Access {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         parts.extensions.get().copied().ok_or_else(|| unauthorized("this needs a token"))
-    }
-}
-
-/// A scope as a type, for [`May`].
-pub trait Needs {
-    const SCOPE: Scope;
-}
-
-/// The caller has this scope. As the first argument of a handler it is checked before anything else is read.
-#[derive(Debug)]
-pub struct May<N>(pub Access, pub PhantomData<N>);
-
-macro_rules! needs {
-    ($($name:ident)*) => {
-        $(#[derive(Debug)]
-        pub enum $name {}
-
-        impl Needs for $name {
-            const SCOPE: Scope = Scope::$name;
-        })*
-    };
-}
-
-needs! { Read Submit Work Operate }
-
-impl<S: Send + Sync, N: Needs> FromRequestParts<S> for May<N> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let access = Access::from_request_parts(parts, state).await?;
-        access.need(N::SCOPE)?;
-        Ok(Self(access, PhantomData))
     }
 }

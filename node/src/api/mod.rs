@@ -1,9 +1,9 @@
 //! What users touch over HTTP.
 //!
-//! [`problem`] and [`json`] are the two shapes that everything has, [`access`] says what a caller may do. [`jobs`] is for those who
-//! submit and look, [`leases`] is
-//! for workers without a session; [`receipt`] is what they prove a lease with. [`payload`] is the border between JSON
-//! and the bytes that the core keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants.
+//! [`problem`] and [`json`] are the two shapes that everything has, [`access`] says what a caller may do, and [`may`]
+//! what a handler needs. [`jobs`] is for those who submit and look, [`leases`] for workers without a session;
+//! [`receipt`] is what they prove a lease with. [`payload`] is the border between JSON and the bytes that the core
+//! keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants.
 
 pub mod access;
 pub mod few;
@@ -11,6 +11,7 @@ pub mod instant;
 pub mod jobs;
 pub mod json;
 pub mod leases;
+pub mod may;
 pub mod params;
 pub mod payload;
 pub mod problem;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -33,8 +33,11 @@ pub(super) struct Guard {
 /// Who asks these may not know our name, and has no token.
 pub(super) const PROBES: [&str; 3] = ["/livez", "/readyz", "/startupz"];
 
-pub(super) async fn catch_panics(request: Request, next: Next) -> Response {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+/// Logs each request, and answers for a handler that panicked.
+pub(super) async fn observe(request: Request, next: Next) -> Response {
+    // Not the path itself: that may hold a receipt.
+    let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str).to_owned();
+    let method = request.method().clone();
     let began = Instant::now();
     let mut running = pin!(next.run(request));
     let answer = core::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {

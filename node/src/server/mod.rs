@@ -196,7 +196,7 @@ fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(guard, guard::admit))
-        .layer(middleware::from_fn(guard::catch_panics))
+        .layer(middleware::from_fn(guard::observe))
 }
 
 async fn unknown_path(request: Request) -> Problem {

@@ -18,9 +18,9 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::accept::Counts;
-use crate::api::access::{May, Read};
 use crate::api::instant::At;
 use crate::api::json::Json;
+use crate::api::may::{May, Read};
 use crate::api::{self, App};
 
 /// A node whose machine takes longer to answer does not serve.

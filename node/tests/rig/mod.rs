@@ -7,9 +7,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use onward_core::effect::Answer;
+use onward_core::health::overload::{Limits, OverloadRule};
 use onward_core::ids::JobId;
 use onward_core::input::{Call, Submission};
 use onward_core::job::Draft;
+use onward_core::settings::Settings;
 use onward_node::engine::Engine;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::{Value, json};
@@ -21,7 +23,11 @@ use tokio::time::timeout;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn config(data: &Path) -> NodeConfig {
-    NodeConfig::new("127.0.0.1:0".parse().unwrap(), data)
+    let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    // How busy the computer is that these tests run on is not what they are about.
+    let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
+    let rules = Settings { overload, ..Settings::default() }.check().unwrap();
+    NodeConfig { rules, ..NodeConfig::new("127.0.0.1:0".parse().unwrap(), data) }
 }
 
 pub async fn start(data: &Path) -> Node {

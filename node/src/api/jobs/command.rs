@@ -11,7 +11,7 @@ use onward_core::job::draft::MAX_SPAN;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::access::{May, Operate, Submit};
+use super::super::may::{May, Operate, Submit};
 use super::super::json::Json;
 use super::super::params::JobPath;
 use super::super::problem::Problem;
@@ -98,7 +98,7 @@ pub async fn cancel(
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "not_terminal, unique_key_taken", body = Problem, content_type = "application/problem+json")))]
 pub async fn retry(
-    May(access, _): May<Submit>,
+    May { access, .. }: May<Submit>,
     State(app): State<App>,
     JobPath(job): JobPath,
     Json(retry): Json<Retry>,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::App;
-use super::super::access::{May, Operate, Read};
+use super::super::may::{May, Operate, Read};
 use super::super::few::Few;
 use super::super::json::Json;
 use super::super::params::{Params, bad_cursor, page_size};
@@ -131,7 +131,7 @@ fn page(view: &View<'_>, after: Option<u64>, limit: usize) -> (Vec<JobView>, Opt
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "not_a_dead_letter", body = Problem, content_type = "application/problem+json")))]
 pub async fn replay(
-    May(access, _): May<Operate>,
+    May { access, .. }: May<Operate>,
     State(app): State<App>,
     Json(replay): Json<Replay>,
 ) -> Result<Json<Replayed>, Problem> {

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::super::App;
-use super::super::access::{May, Read};
+use super::super::may::{May, Read};
 use super::super::params::JobPath;
 use super::super::problem::Problem;
 use super::read::one;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::App;
-use super::super::access::{May, Operate, Read};
+use super::super::may::{May, Operate, Read};
 use super::super::json::Json;
 use super::super::params::{Params, WorkerPath, bad_cursor, page_size, unknown_worker};
 use super::super::problem::Problem;

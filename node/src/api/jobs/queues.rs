@@ -10,7 +10,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::super::App;
-use super::super::access::{May, Operate, Read};
+use super::super::may::{May, Operate, Read};
 use super::super::json::Json;
 use super::super::params::QueuePath;
 use super::super::problem::Problem;

@@ -11,7 +11,7 @@ use onward_core::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::access::{May, Read};
+use super::super::may::{May, Read};
 use super::super::json::Json;
 use super::super::params::{JobPath, Params, bad_cursor, page_size};
 use super::super::problem::Problem;

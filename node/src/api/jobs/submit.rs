@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::super::App;
 use super::super::access::Access;
-use super::super::access::{May, Submit};
+use super::super::may::{May, Submit};
 use super::super::few::Few;
 use super::super::json::Json;
 use super::super::problem::Problem;
@@ -79,7 +79,7 @@ fn check_exec(access: &Access, draft: &Draft) -> Result<(), Problem> {
         (status = 429, description = "limited", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "no_leader, overloaded", body = Problem, content_type = "application/problem+json")))]
 pub async fn submit(
-    May(access, _): May<Submit>,
+    May { access, .. }: May<Submit>,
     State(app): State<App>,
     headers: HeaderMap,
     Json(mut job): Json<SubmitJob>,
@@ -104,7 +104,7 @@ pub async fn submit(
         (status = 409, description = "conflict, unique_key_taken", body = Problem, content_type = "application/problem+json"),
         (status = 429, description = "limited", body = Problem, content_type = "application/problem+json")))]
 pub async fn submit_batch(
-    May(access, _): May<Submit>,
+    May { access, .. }: May<Submit>,
     State(app): State<App>,
     headers: HeaderMap,
     Json(batch): Json<SubmitBatch>,

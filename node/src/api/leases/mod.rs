@@ -21,8 +21,8 @@ use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Report, Settlem
 use onward_core::refusal::Refusal;
 
 use super::App;
-use super::access::{May, Work};
 use super::json::Json;
+use super::may::{May, Work};
 use super::problem::Problem;
 use super::span;
 use sending::Sending;
