@@ -163,8 +163,11 @@ impl Worker {
         soon(self.out.send(frame)).await.expect("the session is open");
     }
 
-    /// The next frame, taken apart; `None` once the session has ended well.
+    /// What is left of the last frame, or else the next one, taken apart; `None` once the session has ended well.
     pub async fn frame(&mut self) -> Result<Option<Vec<Heard>>, Status> {
+        if !self.heard.is_empty() {
+            return Ok(Some(self.heard.drain(..).collect()));
+        }
         let frame = soon(self.frames.message()).await?;
         Ok(frame.map(|frame| manager::frame_in(&frame).expect("well formed")))
     }
