@@ -1,0 +1,205 @@
+//! A node on a log in memory, and a worker that speaks to it over a socket.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use onward_core::health::overload::{Limits, OverloadRule};
+use onward_core::health::verdict::Verdict;
+use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
+use onward_core::job::Draft;
+use onward_core::manager::{JobView, WorkerView};
+use onward_core::message::{Assignment, FromWorker, Hello, Report, Settlement, Subscription};
+use onward_core::settings::Settings;
+use onward_log::MemoryLog;
+use onward_node::engine::{Engine, Start};
+use onward_node::grpc::{CheckAccess, MAX_SESSIONS, routes_for};
+use onward_proto::manager::{self, Heard};
+use onward_proto::v1::job_service_client::JobServiceClient;
+use onward_proto::v1::worker_service_client::WorkerServiceClient;
+use onward_proto::v1::{ManagerFrame, SubmitRequest, WorkerFrame};
+use onward_proto::{draft, worker};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
+
+/// Nothing here takes long, but a test must not wait for ever.
+pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it should have happened by now")
+}
+
+/// A machine that is slow or busy is no reason to refuse anything: load, gaps and the seat have tests of their own.
+pub fn settings() -> Settings {
+    let never = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    let overload = OverloadRule { rise: never, latency_ms: never, resource_percent: never, ..OverloadRule::default() };
+    let long = Duration::from_secs(600);
+    Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }
+}
+
+pub struct Node {
+    pub engine: Engine,
+    pub address: String,
+}
+
+impl Node {
+    pub async fn start() -> Self {
+        Self::with(settings(), Arc::new(|_, _| Ok(())), MAX_SESSIONS).await
+    }
+
+    pub async fn with(settings: Settings, check: CheckAccess, max_sessions: usize) -> Self {
+        let log = MemoryLog::new();
+        let rules = settings.check().expect("valid settings");
+        let start = Start { rules, log: Box::new(move || Ok(Box::new(log.clone()))) };
+        let engine = Engine::start(start).expect("a log in memory can be read");
+        // It serves once the first event of its term is durable.
+        soon(async { while engine.read(|_| ()).await.is_err() {} }).await;
+        let router = routes_for(engine.clone(), check, max_sessions);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = format!("http://{}", listener.local_addr().expect("bound"));
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                socket.set_nodelay(true).expect("a fresh socket");
+                let service = TowerToHyperService::new(router.clone());
+                tokio::spawn(async move {
+                    let server = auto::Builder::new(TokioExecutor::new());
+                    // Clients of these tests go away as they like.
+                    let _ = server.serve_connection(TokioIo::new(socket), service).await;
+                });
+            }
+        });
+        Self { engine, address }
+    }
+
+    pub async fn channel(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(self.address.clone()).expect("an address");
+        soon(endpoint.tcp_nodelay(true).connect()).await.expect("the node listens")
+    }
+
+    pub async fn submit(&self, drafts: Vec<Draft>) -> Result<Vec<(JobId, bool)>, Status> {
+        let request = SubmitRequest { jobs: drafts.into_iter().map(draft::draft_out).collect() };
+        let answer = soon(JobServiceClient::new(self.channel().await).submit(request)).await?.into_inner();
+        Ok(answer.jobs.iter().map(|one| draft::accepted_in(one).expect("well formed")).collect())
+    }
+
+    pub async fn submit_one(&self) -> JobId {
+        self.submit(vec![job("payload")]).await.expect("accepted")[0].0
+    }
+
+    pub async fn job(&self, id: JobId) -> JobView {
+        let read = self.engine.read(move |view| view.manager.job(id));
+        soon(read).await.expect("serving").expect("known")
+    }
+
+    pub async fn worker(&self, id: &str) -> Option<WorkerView> {
+        let id = WorkerId::new(id).expect("a name");
+        soon(self.engine.read(move |view| view.manager.worker(&id))).await.expect("serving")
+    }
+
+    /// Asks again until it is so.
+    pub async fn until_verdict(&self, id: &str, verdict: Verdict) {
+        let asking = async { while self.worker(id).await.expect("known").judgement.verdict != verdict {} };
+        soon(asking).await;
+    }
+}
+
+pub fn job(payload: &str) -> Draft {
+    Draft::of_kind("echo", Bytes::from(payload.as_bytes()))
+}
+
+pub fn hello(worker: &str, incarnation: &str, slots: u32, holding: Vec<Claim>) -> FromWorker {
+    let name = |text: &str| Name::new(text).expect("a name");
+    FromWorker::Hello(Hello {
+        worker: WorkerId::new(worker).expect("a name"),
+        incarnation: Incarnation::new(incarnation).expect("a name"),
+        subscription: Subscription { queues: vec![name("default")], kinds: vec![name("echo")] },
+        slots,
+        holding,
+    })
+}
+
+pub fn succeed(claim: Claim) -> Settlement {
+    Settlement { claim, report: Report::Succeed { result: Bytes::from(*b"done") } }
+}
+
+/// A worker's end of a session.
+pub struct Worker {
+    out: Sender<WorkerFrame>,
+    frames: Streaming<ManagerFrame>,
+    heard: VecDeque<Heard>,
+}
+
+impl Worker {
+    pub async fn open(node: &Node) -> Result<Self, Status> {
+        let (out, outgoing) = channel(16);
+        let mut client = WorkerServiceClient::new(node.channel().await);
+        let frames = soon(client.session(ReceiverStream::new(outgoing))).await?.into_inner();
+        Ok(Self { out, frames, heard: VecDeque::new() })
+    }
+
+    /// Opens a session, says hello and is welcome.
+    pub async fn welcome(node: &Node, id: &str, incarnation: &str, slots: u32, holding: Vec<Claim>) -> Self {
+        let mut worker = Self::open(node).await.expect("a session");
+        worker.say([hello(id, incarnation, slots, holding)]).await;
+        assert!(matches!(worker.hear().await, Heard::Welcome { .. }));
+        worker
+    }
+
+    /// All of it in one frame.
+    pub async fn say(&self, parts: impl IntoIterator<Item = FromWorker>) {
+        let mut frame = WorkerFrame::default();
+        for part in parts {
+            worker::put(&mut frame, part);
+        }
+        self.send(frame).await;
+    }
+
+    pub async fn send(&self, frame: WorkerFrame) {
+        soon(self.out.send(frame)).await.expect("the session is open");
+    }
+
+    /// What is left of the last frame, or else the next one, taken apart; `None` once the session has ended well.
+    pub async fn frame(&mut self) -> Result<Option<Vec<Heard>>, Status> {
+        if !self.heard.is_empty() {
+            return Ok(Some(self.heard.drain(..).collect()));
+        }
+        let frame = soon(self.frames.message()).await?;
+        Ok(frame.map(|frame| manager::frame_in(&frame).expect("well formed")))
+    }
+
+    pub async fn hear(&mut self) -> Heard {
+        loop {
+            if let Some(heard) = self.heard.pop_front() {
+                return heard;
+            }
+            let frame = self.frame().await.expect("the session lives").expect("the session goes on");
+            self.heard.extend(frame);
+        }
+    }
+
+    pub async fn assignment(&mut self) -> Assignment {
+        match self.hear().await {
+            Heard::Assign(assignment) => assignment,
+            other => panic!("expected an assignment, heard {other:?}"),
+        }
+    }
+
+    /// What the session ends with; anything else that is still heard is passed over.
+    pub async fn end(&mut self) -> Result<(), Status> {
+        while self.frame().await?.is_some() {}
+        Ok(())
+    }
+}
+
+pub fn code(status: &Status) -> Option<&str> {
+    status.metadata().get("onward-code")?.to_str().ok()
+}
+
+pub fn field(status: &Status) -> Option<&str> {
+    status.metadata().get("onward-field")?.to_str().ok()
+}
