@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::fence::{GateEpoch, Term};
 use crate::health::overload::OverloadLevel;
 use crate::ids::{Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
-use crate::job::{Draft, JobState};
+use crate::job::{Draft, JobSpec, JobState};
 use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
 use crate::state::JobImage;
 
@@ -126,4 +126,13 @@ pub struct Filter {
     pub kind: Option<Name>,
     pub tag: Option<Name>,
     pub state: Option<JobState>,
+}
+
+impl Filter {
+    pub fn admits(&self, spec: &JobSpec, state: impl FnOnce() -> JobState) -> bool {
+        self.queue.as_ref().is_none_or(|queue| spec.queue == *queue)
+            && self.kind.as_ref().is_none_or(|kind| spec.workflows.iter().any(|workflow| workflow.kind == *kind))
+            && self.tag.as_ref().is_none_or(|tag| spec.tags().contains(tag))
+            && self.state.is_none_or(|wanted| state() == wanted)
+    }
 }

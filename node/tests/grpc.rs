@@ -28,7 +28,7 @@ async fn a_job_goes_from_submission_to_its_result() {
 
     let first = worker.assignment().await;
     assert_eq!((first.claim.job, first.attempt), (ids[0].0, 1));
-    assert_eq!((first.workflow.kind.as_str(), &*first.workflow.payload), ("echo", &b"first"[..]));
+    assert_eq!((first.workflow.kind.as_str(), &first.workflow.payload), ("echo", &(*b"first").into()));
     assert!(first.lease > Duration::from_secs(200) && first.deadline_remaining > Duration::from_secs(3600));
 
     let beat = Beat { total: Some(10), note: Some("reading".into()), ..Beat::progress(first.claim, 3) };

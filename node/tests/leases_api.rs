@@ -29,7 +29,7 @@ async fn state_of(node: &Node, job: JobId) -> JobState {
 async fn a_job_is_leased_beaten_for_and_done() {
     let data = tempdir().unwrap();
     let node = start(data.path()).await;
-    let mut draft = Draft::of_kind("k", b"{\"n\": 123456789012345678901234567890}".as_slice().into());
+    let mut draft = Draft::of_kind("k", b"{\"n\": 123456789012345678901234567890}".as_slice());
     draft.headers = vec![("traceparent".into(), "00-1".into())];
     let job = submit(node.engine(), draft).await;
 
@@ -265,7 +265,7 @@ async fn an_answer_that_was_not_taken_gives_its_leases_back_uncounted() {
     // More than the sockets between us hold, so that the end of the answer is never taken.
     let payload = format!("\"{}\"", "x".repeat(1_000_000));
     for _ in 0..40 {
-        submit(node.engine(), Draft::of_kind("k", payload.as_bytes().into())).await;
+        submit(node.engine(), Draft::of_kind("k", payload.as_bytes())).await;
     }
     let mut body = poll_body("1");
     body["max"] = json!(40);

@@ -50,11 +50,7 @@ impl Manager {
 
     /// Whether a job is what a filter asks for.
     pub fn matches(&self, key: JobKey, filter: &Filter) -> bool {
-        let spec = &self.state.job(key).spec;
-        filter.queue.as_ref().is_none_or(|queue| spec.queue == *queue)
-            && filter.kind.as_ref().is_none_or(|kind| spec.workflows.iter().any(|workflow| workflow.kind == *kind))
-            && filter.tag.as_ref().is_none_or(|tag| spec.tags().contains(tag))
-            && filter.state.is_none_or(|state| self.state.job_state(key) == state)
+        filter.admits(&self.state.job(key).spec, || self.state.job_state(key))
     }
 
     /// More time by hand. It counts towards the same cap as grants do.

@@ -299,13 +299,15 @@ impl Engine {
         Ok((job, job == new_id))
     }
 
-    /// Jobs that have left memory, the newest first, beginning before `before`.
-    pub async fn archived_before(&self, before: Option<JobId>, max: usize) -> Result<Vec<JobImage>, Refused> {
+    /// Jobs that have left memory, the newest first, beginning before `before`; and whether there are more.
+    pub async fn archived_before(&self, before: Option<JobId>, max: usize) -> Result<(Vec<JobImage>, bool), Refused> {
         const MAX_BYTES: usize = 8 << 20;
-        let Some(archive) = self.0.archive.clone() else { return Ok(Vec::new()) };
+        let Some(archive) = self.0.archive.clone() else { return Ok((Vec::new(), false)) };
         let read = move || {
             let rows = archive.scan(before.map(JobId::as_u128), max, MAX_BYTES)?;
-            rows.iter().map(|(_, row)| Ok(codec::decode_image(row)?)).collect()
+            let bytes: usize = rows.iter().map(|(_, row)| row.len()).sum();
+            let images: Result<Vec<JobImage>, _> = rows.iter().map(|(_, row)| codec::decode_image(row)).collect();
+            Ok((images?, rows.len() == max || bytes >= MAX_BYTES))
         };
         self.0.blocking(read).await
     }

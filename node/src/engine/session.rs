@@ -12,7 +12,8 @@ use super::content::Contents;
 use super::{Ask, Engine};
 
 /// A worker that reads nothing while it goes on talking is cut off here: its answers would grow without end.
-const MAX_UNREAD: usize = 20_000;
+/// More than the largest worker may have slots.
+const MAX_UNREAD: usize = 200_000;
 
 /// Where the machine puts what a session is told.
 pub(super) struct Outbox {
@@ -35,6 +36,8 @@ pub struct Session {
     id: SessionId,
     engine: Engine,
     inbox: UnboundedReceiver<ToWorker>,
+    /// Received, and not yet given out: contents are being fetched.
+    heard: Vec<ToWorker>,
     unread: Arc<AtomicUsize>,
 }
 
@@ -51,7 +54,7 @@ impl Session {
         let (sender, inbox) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         shared.ask(Ask::Open { session: id, outbox: Outbox { sender, unread: unread.clone() } });
-        Self { id, engine, inbox, unread }
+        Self { id, engine, inbox, heard: Vec::new(), unread }
     }
 
     /// Results come with their bytes; the large ones go to the store from here.
@@ -61,15 +64,16 @@ impl Session {
     }
 
     /// The next messages for the worker, up to `max` of those that are there; an error once the machine closed the
-    /// session.
+    /// session. Nothing is lost if this is given up while it waits.
     pub async fn hear(&mut self, into: &mut Vec<ToWorker>, max: usize) -> Result<(), SessionGone> {
-        let from = into.len();
-        let count = self.inbox.recv_many(into, max).await;
-        self.unread.fetch_sub(count, Ordering::Relaxed);
-        if count == 0 {
-            return Err(SessionGone);
+        if self.heard.is_empty() {
+            let count = self.inbox.recv_many(&mut self.heard, max).await;
+            self.unread.fetch_sub(count, Ordering::Relaxed);
+            if count == 0 {
+                return Err(SessionGone);
+            }
         }
-        for message in &mut into[from..] {
+        for message in &mut self.heard {
             if let ToWorker::Assign(assignment) = message
                 && let Err(error) = self.engine.fetch_inputs(assignment).await
             {
@@ -78,6 +82,7 @@ impl Session {
                 return Err(SessionGone);
             }
         }
+        into.append(&mut self.heard);
         Ok(())
     }
 }

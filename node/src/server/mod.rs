@@ -29,9 +29,10 @@ use tokio::time::{sleep, timeout};
 use crate::api::problem::Problem;
 use crate::api::receipt::{KEY_FILE, Receipts};
 use crate::api::{self, App};
-use crate::auth::{TokenFile, read_or_make_key, read_or_make_token};
+use crate::auth::{Scope, Scopes, TokenFile, read_or_make_key, read_or_make_token};
 use crate::clock;
 use crate::engine::{Engine, Start};
+use crate::grpc;
 use accept::{Acceptor, Counts, Phase};
 pub use config::{HttpLimits, NodeConfig, StartError};
 use guard::Guard;
@@ -94,9 +95,10 @@ impl Node {
             require_tokens: config.require_tokens,
             limits: config.limits.clone(),
         };
-        let more = more(&app);
+        let guard = Arc::new(guard);
+        let more = more(&app).merge(grpc::routes(app.engine.clone(), grpc_access(guard.clone())));
         let acceptor = Acceptor {
-            router: router(Pages { app: app.clone(), about: Arc::new(about) }, Arc::new(guard), more),
+            router: router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more),
             limits: config.limits,
             places: places.clone(),
             phase: phase_seen,
@@ -145,6 +147,22 @@ impl Drop for Node {
         self.phase.send_replace(Phase::Closing);
         self.app.engine.stop();
     }
+}
+
+/// The guard has looked at the token already; what is left is its scope.
+fn grpc_access(guard: Arc<Guard>) -> grpc::CheckAccess {
+    Arc::new(move |token, scope| {
+        let scopes = match token {
+            Some(token) => guard.tokens.scopes_of(token),
+            None => (!guard.require_tokens).then_some(Scopes::ALL),
+        };
+        let needed: Scope = scope.parse().expect("services name scopes that there are");
+        match scopes {
+            Some(scopes) if scopes.has(needed) => Ok(()),
+            Some(_) => Err(tonic::Status::permission_denied(format!("this token has not the scope `{scope}`"))),
+            None => Err(tonic::Status::unauthenticated("send a token of this node: `authorization: Bearer <token>`")),
+        }
+    })
 }
 
 /// Everything that takes its time before a node can serve. The folder is ours from its first line on.

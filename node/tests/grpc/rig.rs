@@ -55,7 +55,7 @@ impl Node {
     pub async fn with(settings: Settings, check: CheckAccess, max_sessions: usize) -> Self {
         let log = MemoryLog::new();
         let rules = settings.check().expect("valid settings");
-        let start = Start { rules, log: Box::new(move || Ok(Box::new(log.clone()))) };
+        let start = Start::new(rules, move || Ok(Box::new(log.clone())));
         let engine = Engine::start(start).expect("a log in memory can be read");
         // It serves once the first event of its term is durable.
         soon(async { while engine.read(|_| ()).await.is_err() {} }).await;
@@ -124,7 +124,7 @@ pub fn hello(worker: &str, incarnation: &str, slots: u32, holding: Vec<Claim>) -
 }
 
 pub fn succeed(claim: Claim) -> Settlement {
-    Settlement { claim, report: Report::Succeed { result: Bytes::from(*b"done") } }
+    Settlement { claim, report: Report::Succeed { result: (*b"done").into() } }
 }
 
 /// A worker's end of a session.

@@ -44,14 +44,13 @@ async fn every_route_needs_its_scope_and_no_other_will_do() {
     for (method, path, needed) in routes() {
         // Nobody looked at who asks: denied.
         let unseen = rig.send_unseen(request(method.clone(), &path, "{}")).await;
-        assert_eq!(unseen.problem(), (403, "forbidden"), "{method} {path}");
+        assert_eq!(unseen.problem(), (401, "unauthorized"), "{method} {path}");
         // A body that is no JSON must not be what is complained about first.
-        let others = Scope::ALL.into_iter().filter(|scope| *scope != needed).collect();
-        rig.access = Access { scopes: others, may_exec: true };
+        rig.access = Access::of_token(Scope::ALL.into_iter().filter(|scope| *scope != needed).collect());
         let denied = read(rig.send(request(method.clone(), &path, "{")).await).await;
         assert_eq!(denied.problem(), (403, "forbidden"), "{method} {path}");
         assert!(denied.body["detail"].as_str().unwrap().contains(needed.word()));
-        rig.access = Access { scopes: vec![needed], may_exec: true };
+        rig.access = Access::of_token([needed].into_iter().collect());
         let allowed = rig.send(request(method.clone(), &path, "{}")).await;
         assert_ne!(allowed.status(), 403, "{method} {path}");
         assert_ne!(allowed.status(), 405, "{method} {path}");
@@ -87,7 +86,7 @@ async fn running_commands_needs_a_token() {
     let id = rig.submit(json!({"kind": "exec"})).await;
     let taken = rig.take("exec").await;
     rig.fail_for_good(&taken, "no").await;
-    rig.access.may_exec = false;
+    rig.access = Access::without_token();
     let before = rig.newest().await;
     let retry = format!("/v1/jobs/{id}/retry");
     for (path, body) in [

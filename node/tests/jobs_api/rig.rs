@@ -17,6 +17,7 @@ use onward_node::api::App;
 use onward_node::api::access::Access;
 use onward_node::api::jobs::follow::Followers;
 use onward_node::api::jobs::routes_for;
+use onward_node::api::receipt::Receipts;
 use onward_node::engine::{Engine, Start};
 use serde_json::Value;
 use tower::ServiceExt;
@@ -60,18 +61,22 @@ impl Rig {
 
     pub async fn with(rules: Rules, followers: Followers) -> Self {
         let log = MemoryLog::new();
-        let start = Start { rules, log: Box::new(move || Ok(Box::new(log.clone()))) };
+        let start = Start::new(rules, move || Ok(Box::new(log.clone())));
         let engine = Engine::start(start).unwrap();
         // It serves once the beginning of its term is durable.
         while engine.read(|view| view.manager.seat_state()).await != Ok(SeatState::Serving) {
             tokio::task::yield_now().await;
         }
-        let router = routes_for(followers).with_state(App { engine: engine.clone() });
+        let router = routes_for(followers).with_state(App {
+            engine: engine.clone(),
+            receipts: Receipts::new(&[0; 32]),
+            draining: tokio::sync::watch::channel(false).1,
+        });
         Self { engine, router, access: Access::full() }
     }
 
     pub async fn send(&self, mut request: Request<Body>) -> Response<Body> {
-        request.extensions_mut().insert(self.access.clone());
+        request.extensions_mut().insert(self.access);
         self.router.clone().oneshot(request).await.unwrap()
     }
 

@@ -42,7 +42,7 @@ pub async fn submit(engine: &Engine, draft: Draft) -> JobId {
 }
 
 pub async fn submit_kind(engine: &Engine, kind: &str) -> JobId {
-    submit(engine, Draft::of_kind(kind, b"{\"n\":1}".as_slice().into())).await
+    submit(engine, Draft::of_kind(kind, b"{\"n\":1}".as_slice())).await
 }
 
 #[derive(Debug)]

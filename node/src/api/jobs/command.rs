@@ -11,8 +11,8 @@ use onward_core::job::draft::MAX_SPAN;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::super::may::{May, Operate, Submit};
 use super::super::json::Json;
+use super::super::may::{May, Operate, Submit};
 use super::super::params::JobPath;
 use super::super::problem::Problem;
 use super::super::{App, span};

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::App;
-use super::super::may::{May, Operate, Read};
 use super::super::few::Few;
 use super::super::json::Json;
+use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, bad_cursor, page_size};
 use super::super::problem::Problem;
 use super::command::request_id;

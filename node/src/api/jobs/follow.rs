@@ -25,7 +25,7 @@ use super::super::params::JobPath;
 use super::super::problem::Problem;
 use super::read::one;
 use super::shape::{Detail, Job};
-use crate::engine::{Engine, Watch};
+use crate::engine::Watch;
 
 /// How many may follow jobs at a time. Each holds memory and is woken by every change.
 const MAX_FOLLOWERS: usize = 4_096;
@@ -60,19 +60,28 @@ impl Followers {
 
 /// The job when it has ended, or as it is when the time is over.
 pub async fn wait_until_ended(
-    engine: &Engine,
+    app: &App,
     followers: &Followers,
     job: JobId,
     wait: Duration,
 ) -> Result<JobView, Problem> {
+    let engine = &app.engine;
     let until = Instant::now() + wait;
     let _place = followers.join()?;
     // The bell comes before the look, so that no change falls in between.
     let bell = engine.watch(job);
     loop {
         let view = one(engine, job).await?;
-        if view.state.is_terminal() || timeout_at(until, bell.changed()).await.is_err() {
+        if view.state.is_terminal() {
             return Ok(view);
+        }
+        tokio::select! {
+            changed = timeout_at(until, bell.changed()) => {
+                if changed.is_err() {
+                    return Ok(view);
+                }
+            }
+            () = app.drained() => return Ok(view),
         }
     }
 }
@@ -94,7 +103,7 @@ pub async fn events(
     let (sender, receiver) = mpsc::channel(4);
     tokio::spawn(async move {
         let _place = place;
-        let stream = Stream { engine: app.engine, job, bell, sender };
+        let stream = Stream { app, job, bell, sender };
         // An error is a client that went away.
         let _ = stream.run(first).await;
     });
@@ -103,7 +112,7 @@ pub async fn events(
 }
 
 struct Stream {
-    engine: Engine,
+    app: App,
     job: JobId,
     bell: Watch,
     sender: mpsc::Sender<Bytes>,
@@ -133,8 +142,9 @@ impl Stream {
                 () = self.bell.changed() => {}
                 () = sleep(if running { LOOK_EVERY } else { KEEP_ALIVE }) => {}
                 () = self.sender.closed() => return Err(Gone),
+                () = self.app.drained() => return Ok(()),
             }
-            view = match one(&self.engine, self.job).await {
+            view = match one(&self.app.engine, self.job).await {
                 Ok(view) => view,
                 Err(problem) => {
                     let data = serde_json::to_string(&problem).expect("a problem is plain data");

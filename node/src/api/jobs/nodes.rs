@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::super::App;
-use super::super::may::{May, Operate, Read};
 use super::super::json::Json;
+use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, WorkerPath, bad_cursor, page_size, unknown_worker};
 use super::super::problem::Problem;
 use super::command::Nothing;

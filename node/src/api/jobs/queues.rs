@@ -10,8 +10,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::super::App;
-use super::super::may::{May, Operate, Read};
 use super::super::json::Json;
+use super::super::may::{May, Operate, Read};
 use super::super::params::QueuePath;
 use super::super::problem::Problem;
 use super::command::Nothing;

@@ -1,5 +1,6 @@
 //! Looking at jobs, one by one and page by page.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -11,8 +12,8 @@ use onward_core::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::super::may::{May, Read};
 use super::super::json::Json;
+use super::super::may::{May, Read};
 use super::super::params::{JobPath, Params, bad_cursor, page_size};
 use super::super::problem::Problem;
 use super::super::{App, span};
@@ -90,7 +91,7 @@ pub async fn get(
 ) -> Result<Json<Job>, Problem> {
     let wait = query.wait_s.map(|wait| span::from_seconds("wait_s", wait, Duration::ZERO..=MAX_WAIT)).transpose()?;
     let view = match wait {
-        Some(wait) if !wait.is_zero() => wait_until_ended(&app.engine, &followers, job, wait).await?,
+        Some(wait) if !wait.is_zero() => wait_until_ended(&app, &followers, job, wait).await?,
         _ => one(&app.engine, job).await?,
     };
     Ok(Json(Job::of(&view, Detail::Full)))
@@ -133,6 +134,7 @@ pub fn name(field: &'static str, text: Option<String>) -> Result<Option<Name>, P
 /// Of one read: everything else waits for the machine's thread meanwhile.
 const EXAMINED_PER_READ: usize = 2_000;
 const EXAMINED_PER_PAGE: usize = 200_000;
+const ARCHIVED_PER_READ: usize = 1_000;
 /// Of one page, roughly, when it is written as JSON.
 const PAGE_BYTES: usize = 8 << 20;
 
@@ -146,25 +148,40 @@ struct Part {
     next: Option<JobId>,
 }
 
-/// Goes back from the cursor in short reads, until the page is full, nothing is left, or enough was looked at.
+/// Goes back from the cursor in short reads, until the page is full, nothing is left, or enough was looked at. Jobs in
+/// memory and jobs of the archive come in one order.
 async fn page(
     engine: &Engine,
     filter: Filter,
     mut cursor: Option<JobId>,
     limit: usize,
 ) -> Result<(Vec<JobView>, Option<JobId>), Problem> {
-    let (mut jobs, mut bytes, mut examined) = (Vec::new(), 0, 0);
+    let (mut jobs, mut bytes, mut examined): (Vec<JobView>, _, _) = (Vec::new(), 0, 0);
     loop {
-        let (filter, room) = (filter.clone(), limit - jobs.len());
-        let part = engine.read(move |view| examine(view, &filter, cursor, room, PAGE_BYTES - bytes)).await?;
-        jobs.extend(part.jobs);
-        bytes += part.bytes;
-        examined += part.examined;
+        let (asked, room) = (filter.clone(), limit - jobs.len());
+        let part = engine.read(move |view| examine(view, &asked, cursor, room, PAGE_BYTES - bytes)).await?;
+        // A job that moves to the archive now is there before it leaves memory: this way round none is missed.
+        let (images, more) = engine.archived_before(cursor, ARCHIVED_PER_READ).await?;
+        examined += part.examined + images.len();
+        let archived_end = images.last().filter(|_| more).map(|image| image.id);
+        // Down to here both were looked through.
+        let end = part.next.max(archived_end);
+        let mut found = part.jobs;
+        let known: HashSet<JobId> = found.iter().map(|job| job.id).collect();
+        let matching = images.iter().filter(|image| filter.admits(&image.spec, || image.state()));
+        found.extend(matching.filter(|image| !known.contains(&image.id)).map(JobView::of_image));
+        found.retain(|job| end.is_none_or(|end| job.id >= end));
+        found.sort_by_key(|job| core::cmp::Reverse(job.id));
+        let cut = found.len() > room;
+        found.truncate(room);
+        bytes += found.iter().map(weight).sum::<usize>();
+        jobs.append(&mut found);
+        let next = if cut { jobs.last().map(|job| job.id) } else { end };
         let enough = jobs.len() == limit || bytes >= PAGE_BYTES || examined >= EXAMINED_PER_PAGE;
-        if enough || part.next.is_none() {
-            return Ok((jobs, part.next));
+        if enough || next.is_none() {
+            return Ok((jobs, next));
         }
-        cursor = part.next;
+        cursor = next;
     }
 }
 

@@ -17,9 +17,9 @@ use utoipa::ToSchema;
 
 use super::super::App;
 use super::super::access::Access;
-use super::super::may::{May, Submit};
 use super::super::few::Few;
 use super::super::json::Json;
+use super::super::may::{May, Submit};
 use super::super::problem::Problem;
 use super::request::{SubmitJob, add_idempotency_key, add_trace};
 use crate::engine::{Engine, Refused};
