@@ -210,7 +210,7 @@ impl Day {
         match self.below(240) {
             0..=3 => {
                 let running = self.workers.iter().find_map(|worker| worker.handlers.first());
-                let job = running.filter(|_| at % 2 == 0).map_or(job, |handler| handler.claim.job);
+                let job = running.filter(|_| at.is_multiple_of(2)).map_or(job, |handler| handler.claim.job);
                 drop(self.rig.call(Call::Cancel { job, epoch: None }));
             }
             4..=6 => {
@@ -407,7 +407,7 @@ impl Day {
             worker.handlers.clear();
         }
         (worker.session, worker.mood) = (session, Mood::Well);
-        let kinds = if at % 2 == 0 { &KINDS[..] } else { &KINDS[..2] };
+        let kinds = if at.is_multiple_of(2) { &KINDS[..] } else { &KINDS[..2] };
         let hello = Hello {
             worker: worker_id(worker.id),
             incarnation: onward_core::ids::Incarnation::new(format!("{}", worker.incarnation)).unwrap(),

@@ -132,6 +132,14 @@ fn a_job_that_took_the_place_of_another_is_left_out() {
     });
     let records = whole(&mut rig);
     assert_eq!(records.len(), 2, "the head and one job");
+    // A place that was empty when the snapshot began.
+    let gone = rig.submit(job("k"));
+    rig.submit(job("k"));
+    rig.cancel(gone);
+    archive(&mut rig);
+    beside(&mut rig, |rig| {
+        rig.submit(job("k"));
+    });
 }
 
 #[test]

@@ -18,10 +18,6 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    pub(super) fn boxed() -> Box<Self> {
-        Box::default()
-    }
-
     pub(super) fn spec(&mut self, spec: &mut JobSpec) {
         for workflow in spec.workflows.iter_mut() {
             share(&mut self.kinds, &mut workflow.kind);

@@ -9,19 +9,18 @@
 //! then come the events after S. Keys into the pages differ from those of the machine that was copied. What must not
 //! depend on them is written down instead: whose turn it is among equals, and the order in which keys expire.
 
-use std::collections::VecDeque;
-
 use core::ops::Range;
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::event::{Event, Stamped};
 use crate::fence::Term;
 use crate::ids::{JobId, Name, Seq, WorkerId};
-use crate::job::WorkflowState;
+use crate::job::{JobSpec, WorkflowState};
 use crate::state::{JobImage, JobKey, KeyRecord, WorkerRecord, WorkflowKey};
 use crate::time::Wall;
 
 use super::Manager;
-use super::sharing::Sharing;
 
 /// How many keys without a job are passed over per record that is asked for.
 const PASSED_PER_RECORD: usize = 64;
@@ -255,7 +254,7 @@ impl Manager {
         let JobRecord { mut image, turns } = record;
         self.dispatch.share(&mut image.spec);
         self.share_with_original(&mut image.spec, image.more.as_ref().and_then(|more| more.retry_of));
-        self.sharing.get_or_insert_with(Sharing::boxed).image(&mut image);
+        self.sharing.get_or_insert_default().image(&mut image);
         let key = self.state.restore_job(image);
         let job = self.state.job(key);
         let restoring = self.restoring.as_mut().expect("a snapshot begins with its head");
@@ -278,11 +277,11 @@ impl Manager {
     /// The same event, sharing with the jobs that are here what the log wrote out each time. Live jobs share by
     /// themselves.
     pub(super) fn shared(&mut self, stamped: &Stamped) -> Option<Stamped> {
-        let sharing = self.sharing.get_or_insert_with(Sharing::boxed);
+        let sharing = self.sharing.get_or_insert_default();
         let event = match &stamped.event {
             Event::JobSubmitted(submitted) => {
                 let mut submitted = submitted.clone();
-                let spec = std::sync::Arc::make_mut(&mut submitted.spec);
+                let spec = Arc::make_mut(&mut submitted.spec);
                 sharing.spec(spec);
                 self.dispatch.share(spec);
                 self.share_with_original(spec, submitted.retry_of.as_ref().map(|retry| retry.job));
@@ -300,7 +299,7 @@ impl Manager {
     }
 
     /// A job that repeats another carries what that one carries.
-    fn share_with_original(&self, spec: &mut crate::job::JobSpec, original: Option<JobId>) {
+    fn share_with_original(&self, spec: &mut JobSpec, original: Option<JobId>) {
         let Some(key) = original.and_then(|id| self.state.find(id)) else { return };
         for (own, of_original) in spec.workflows.iter_mut().zip(self.state.job(key).spec.workflows.iter()) {
             if own.payload == of_original.payload {

@@ -246,7 +246,7 @@ impl World {
             // It is dying, and the log has lost what it decided last.
             return;
         }
-        if self.snapshot.is_none() && self.below(120) == 0 {
+        if self.snapshot.is_none() && self.below(200) == 0 {
             self.manager.begin_snapshot();
             self.snapshot = Some(Vec::new());
         }
@@ -265,7 +265,7 @@ impl World {
         let seed = self.below(1 << 32);
         let copy = restored(&self.rules, &records, &self.log, seed, self.now);
         assert_eq!(copy.state().dump(), self.manager.state().dump(), "a restored machine differs from the live one");
-        if self.below(5) == 0 {
+        if self.below(8) == 0 {
             let mut twins = Twins::new(&self.rules, &records, &self.log, seed, self.now);
             twins.live_alike(&WORKERS, &QUEUES, &KINDS, 60);
         }
