@@ -52,7 +52,10 @@ fn every_command_has_help_with_an_example() {
         assert!(help.contains("Example") && help.contains(&format!("onward {name}")), "{name}: {help}");
         for verb in names_after(&help, "Commands:") {
             let help = out(&run(&[&name, &verb, "--help"]));
-            assert!(help.contains("Example") && help.contains(&format!("onward {name} {verb}")), "{name} {verb}: {help}");
+            assert!(
+                help.contains("Example") && help.contains(&format!("onward {name} {verb}")),
+                "{name} {verb}: {help}"
+            );
             seen += 1;
         }
     }
@@ -119,7 +122,8 @@ fn nothing_is_coloured_where_nobody_looks() {
 fn the_effective_settings_are_told_with_their_origin() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("onward.toml"), "seat_ttl = '4s'\n").unwrap();
-    let mut command = onward(&["config", "--json", "--set", "job.timeout=2h", "--data", folder.path().to_str().unwrap()]);
+    let mut command =
+        onward(&["config", "--json", "--set", "job.timeout=2h", "--data", folder.path().to_str().unwrap()]);
     let output = command.env("ONWARD_LISTEN", "127.0.0.1:7500").output().unwrap();
     let settings: Value = serde_json::from_slice(&output.stdout).unwrap();
     let of = |name: &str| {
