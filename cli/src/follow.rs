@@ -81,10 +81,13 @@ fn ended(job: &Value) -> String {
     if let (Some(from), Some(to)) = (read::instant(job, "started_at"), read::instant(job, "ended_at")) {
         line += &format!(" after {}", span::human(read::between(from, to)));
     }
-    if let Some(reason) = read::text(job, "reason").filter(|reason| !reason.is_empty()) {
+    // The reason begins with a word, which for most ends is the state again.
+    let reason = read::text(job, "reason").unwrap_or_default();
+    let reason = reason.strip_prefix(read::word(job, "state")).unwrap_or(reason).trim_start_matches([':', ' ']);
+    if !reason.is_empty() {
         line += &format!(": {reason}");
     }
-    if let Some(error) = last_error(job) {
+    if let Some(error) = last_error(job).filter(|error| !reason.contains(error)) {
         line += &format!(" ({error})");
     }
     line
@@ -207,6 +210,20 @@ mod tests {
         assert_eq!(changes(&began, &beaten), None);
         assert_eq!(lines(&beaten, &moved), ["main: part 3", "progress 3 of 10"]);
         assert_eq!(lines(&moved, &failed), ["main: attempt 1 (fence 7) on w failed: no space", "failed (no space)"]);
+    }
+
+    #[test]
+    fn how_it_ended_is_said_once() {
+        let attempts = json!([{"n": 1, "fence": 7, "worker": "w", "outcome": "failed", "error": "no space"}]);
+        let told = |state: &str, reason: &str| {
+            let mut job = job(state, 0, attempts.clone());
+            job["reason"] = reason.into();
+            ended(&job)
+        };
+        assert_eq!(told("failed", "failed: no space"), "failed: no space");
+        assert_eq!(told("cancelled", "cancelled"), "cancelled (no space)");
+        assert_eq!(told("timed_out", "stuck"), "timed out: stuck (no space)");
+        assert_eq!(told("succeeded", ""), "succeeded");
     }
 
     #[test]

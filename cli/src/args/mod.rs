@@ -12,6 +12,9 @@ use clap_complete::Shell;
 use crate::span;
 pub use submit::SubmitArgs;
 
+/// Under which heading the options stand that every command takes.
+const COMMON: &str = "Common options";
+
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7400";
 
 #[derive(Debug, Parser)]
@@ -34,19 +37,19 @@ pub struct Cli {
 #[derive(Debug, Args)]
 pub struct Global {
     /// The node to talk to
-    #[arg(long, global = true, env = "ONWARD_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
+    #[arg(long, global = true, help_heading = COMMON, env = "ONWARD_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
     pub server: String,
     /// The token to prove who you are [default: the `token` file in the data folder, for a node on this machine]
-    #[arg(long, global = true, env = "ONWARD_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    #[arg(long, global = true, help_heading = COMMON, env = "ONWARD_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<String>,
     /// The certificate (PEM) that signed the node's, where it is not a public one
-    #[arg(long, global = true, env = "ONWARD_CA", value_name = "FILE")]
+    #[arg(long, global = true, help_heading = COMMON, env = "ONWARD_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// The data folder of the node on this machine [default: $XDG_DATA_HOME/onward or ~/.local/share/onward]
-    #[arg(long, global = true, env = "ONWARD_DATA", value_name = "DIR")]
+    #[arg(long, global = true, help_heading = COMMON, env = "ONWARD_DATA", value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// Print JSON instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = COMMON)]
     pub json: bool,
 }
 

@@ -66,8 +66,8 @@ fn unknown_names_are_refused_with_a_suggestion() {
     assert_eq!(
         told,
         [
-            format!("`lease.initail` {origin} is not a setting; did you mean `lease.initial`?"),
             format!("`jobs.stuck_after` {origin} is not a setting; did you mean `job.stuck_after`?"),
+            format!("`lease.initail` {origin} is not a setting; did you mean `lease.initial`?"),
             format!("`wholly.other` {origin} is not a setting"),
         ]
     );

@@ -76,7 +76,11 @@ impl Situation {
                 again(facts)
             ),
             Self::Limited => {
-                format!("{job} waits: one of its concurrency keys is used up by other jobs.{}", again(facts))
+                format!(
+                    "{job} waits: one of its concurrency keys{} is used up by other jobs.{}",
+                    keys(facts),
+                    again(facts)
+                )
             }
             Self::Paused => format!("{job} waits: its queue `{queue}` is paused.{}", again(facts)),
             Self::Queued => format!("{job} is ready and waits for a free slot.{}", again(facts)),
@@ -91,6 +95,9 @@ impl Situation {
             }
             Self::Failed => format!("{job} failed for good{}.{}", took(facts), because(facts)),
             Self::TimedOut => match read::text(facts.job, "reason") {
+                Some("stuck") if read::text(facts.job, "on_stuck") == Some("time_out") => {
+                    format!("{job} timed out{}: it was stuck, and was submitted to end then.", took(facts))
+                }
                 Some("stuck") => format!("{job} timed out{}: it was stuck, and had no attempt left.", took(facts)),
                 _ => format!("{job} timed out{}: its overall deadline was over.", took(facts)),
             },
@@ -219,6 +226,13 @@ fn done(facts: &Facts<'_>) -> String {
         (Some(done), _) if done > 0 => format!(": {done} done"),
         _ => String::new(),
     }
+}
+
+/// The keys by name, with how many jobs each lets run.
+fn keys(facts: &Facts<'_>) -> String {
+    let key = |limit: &Value| format!("`{}` (at most {})", read::word(limit, "key"), read::plain(&limit["max"]));
+    let keys: Vec<String> = read::items(facts.job, "limits").iter().map(key).collect();
+    if keys.is_empty() { String::new() } else { format!(", {},", keys.join(", ")) }
 }
 
 /// That it is not the first attempt, and what became of the one before.

@@ -95,7 +95,8 @@ fn no_worker_takes_the_kind() {
 
 #[test]
 fn blocked_by_a_limit_key() {
-    golden("limit", &job("ready", blocked("limit"), json!({})), &nothing());
+    let more = json!({"limits": [{"key": "gpu", "max": 2}]});
+    golden("limit", &job("ready", blocked("limit"), more), &nothing());
 }
 
 #[test]
