@@ -19,7 +19,7 @@ use onward_core::payload::{Digest, Payload};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rig::{Rig, name, secs, subscription, worker_id};
-use twins::{Twins, restored};
+use twins::{Twins, check_begin, restored};
 
 const TICK_S: u64 = 5;
 const TICKS: u64 = 25 * 3600 / TICK_S;
@@ -80,6 +80,7 @@ struct Day {
     drained: Option<(&'static str, u64)>,
     sessions: u64,
     snapshot: Option<Vec<SnapshotRecord>>,
+    begun_with: String,
     /// The newest whole one.
     whole: Vec<SnapshotRecord>,
     seen: BTreeMap<String, u64>,
@@ -102,6 +103,7 @@ impl Day {
             drained: None,
             sessions: 0,
             snapshot: None,
+            begun_with: String::new(),
             whole: Vec::new(),
             seen: BTreeMap::new(),
         };
@@ -152,6 +154,7 @@ impl Day {
     fn snapshot(&mut self) {
         if self.snapshot.is_none() && self.tick.is_multiple_of(SNAPSHOT_EVERY) {
             self.rig.manager.begin_snapshot();
+            self.begun_with = self.rig.manager.state().dump();
             self.snapshot = Some(Vec::new());
         }
         let Some(mut records) = self.snapshot.take() else { return };
@@ -166,6 +169,7 @@ impl Day {
             return;
         }
         let (rules, seed) = (self.rig.manager.rules().clone(), self.tick);
+        check_begin(&rules, &records, &self.begun_with, self.rig.now);
         let copy = restored(&rules, &records, &self.rig.log, seed, self.rig.now);
         assert!(copy.state().dump() == self.rig.manager.state().dump(), "tick {}: restored is not live", self.tick);
         self.saw("snapshot");

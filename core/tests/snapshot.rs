@@ -83,10 +83,9 @@ fn every_change_to_a_job_takes_its_image_first() {
         rig.submit(Draft { retry: Some(quick), ..job("k") });
     });
     let first = rig.assigned(session).remove(0).claim;
-    beside(&mut rig, |rig| {
-        let quiet = Beat { quiet: Some(secs(5)), ..Beat::progress(first, 3) };
-        rig.beat(session, quiet).unwrap();
-    });
+    beside(&mut rig, |rig| rig.progress(session, first, 3));
+    beside(&mut rig, |rig| drop(rig.beat(session, Beat { quiet: Some(secs(5)), ..Beat::plain(first) })));
+    beside(&mut rig, |rig| drop(rig.beat(session, Beat::plain(first))));
     beside(&mut rig, |rig| drop(rig.beat(session, Beat { checkpoint: Some((*b"c").into()), ..Beat::plain(first) })));
     beside(&mut rig, |rig| drop(rig.ask_extension(session, vec![first], 0.5)));
     beside(&mut rig, |rig| {

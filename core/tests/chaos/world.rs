@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::checks::{Leases, Witness, check_bounds};
-use super::twins::{Twins, restored};
+use super::twins::{Twins, check_begin, restored};
 
 /// Every input, call and message must occur.
 pub const EXPECTED: &[&str] = &[
@@ -108,6 +108,7 @@ pub struct World {
     log_answers: bool,
     /// Records of the snapshot under way, and the newest whole one.
     snapshot: Option<Vec<SnapshotRecord>>,
+    begun_with: String,
     whole: Option<Vec<SnapshotRecord>>,
     next: u64,
     witness: Witness,
@@ -159,6 +160,7 @@ impl World {
             open_requests: BTreeMap::new(),
             log_answers: true,
             snapshot: None,
+            begun_with: String::new(),
             whole: None,
             next: 1,
             witness: Witness::default(),
@@ -248,6 +250,7 @@ impl World {
         }
         if self.snapshot.is_none() && self.below(200) == 0 {
             self.manager.begin_snapshot();
+            self.begun_with = self.manager.state().dump();
             self.snapshot = Some(Vec::new());
         }
         let Some(mut records) = self.snapshot.take() else { return };
@@ -262,6 +265,7 @@ impl World {
         if snapshot_seq(&records) < self.log.len() {
             self.seen.insert("snapshot_beside_steps");
         }
+        check_begin(&self.rules, &records, &self.begun_with, self.now);
         let seed = self.below(1 << 32);
         let copy = restored(&self.rules, &records, &self.log, seed, self.now);
         assert_eq!(copy.state().dump(), self.manager.state().dump(), "a restored machine differs from the live one");

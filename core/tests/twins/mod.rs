@@ -26,6 +26,15 @@ pub fn restored(rules: &Rules, records: &[SnapshotRecord], log: &[Stamped], seed
     manager
 }
 
+/// The records alone must say what the state was when they were begun; with the events since, they would hide what was
+/// taken too late and is set again by an event.
+pub fn check_begin(rules: &Rules, records: &[SnapshotRecord], begun_with: &str, now: Now) {
+    let mut manager = Manager::new(rules.clone(), 1, now);
+    records.iter().for_each(|record| manager.restore(record.clone()));
+    manager.finish_restore().expect("a whole snapshot");
+    assert_eq!(manager.state().dump(), begun_with, "the records differ from the state at the beginning");
+}
+
 pub fn replayed(rules: &Rules, log: &[Stamped], seed: u64, now: Now) -> Manager {
     let mut manager = Manager::new(rules.clone(), seed, now);
     log.iter().for_each(|stamped| manager.apply(stamped));
