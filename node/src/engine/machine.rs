@@ -97,6 +97,7 @@ fn run(first: Begun, start: Start, inbox: &Receiver<Ask>, shared: &Arc<Shared>) 
     if archive_thread.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("the archive's thread panicked");
     }
+    shared.close();
 }
 
 fn run_terms(

@@ -138,7 +138,8 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Of the log of this term.
     blobs: Mutex<Option<BlobReader>>,
-    archive: Option<Archive>,
+    /// None once the node has stopped: the file is free for the next one.
+    archive: Mutex<Option<Archive>>,
     stopping: AtomicBool,
 }
 
@@ -166,7 +167,7 @@ impl Engine {
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
             blobs: Mutex::new(None),
-            archive: start.archive.clone(),
+            archive: Mutex::new(start.archive.clone()),
             stopping: AtomicBool::new(false),
         });
         machine::spawn(start, inbox, &shared)?;
@@ -204,7 +205,7 @@ impl Engine {
     /// results come with their bytes; the large ones go to the store from here.
     pub async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
         let contents = Contents::of_call(&mut call);
-        let asked = archived::Asked::of(&call).filter(|_| self.0.archive.is_some());
+        let asked = archived::Asked::of(&call).filter(|_| self.0.archive().is_some());
         let answer = self.call_with(call, contents).await;
         match asked {
             Some(asked) => self.answer_from_archive(asked, answer).await,
@@ -256,7 +257,7 @@ impl Engine {
         let shared = self.0.clone();
         let read = move || {
             let here = shared.blob_reader().map(|reader| reader.blob(&digest)).transpose()?.flatten();
-            match (here, &shared.archive) {
+            match (here, shared.archive()) {
                 // It moved with its job.
                 (None, Some(archive)) => archive.blob(job.as_u128(), &digest),
                 (here, _) => Ok(here),
@@ -270,7 +271,7 @@ impl Engine {
 
     /// A job that has left memory.
     pub async fn archived(&self, job: JobId) -> Result<Option<JobImage>, Refused> {
-        let Some(archive) = self.0.archive.clone() else { return Ok(None) };
+        let Some(archive) = self.0.archive() else { return Ok(None) };
         let read = move || {
             let row = archive.get(job.as_u128())?;
             Ok(row.map(|row| codec::decode_image(&row)).transpose()?)
@@ -302,7 +303,7 @@ impl Engine {
     /// Jobs that have left memory, the newest first, beginning before `before`; and whether there are more.
     pub async fn archived_before(&self, before: Option<JobId>, max: usize) -> Result<(Vec<JobImage>, bool), Refused> {
         const MAX_BYTES: usize = 8 << 20;
-        let Some(archive) = self.0.archive.clone() else { return Ok((Vec::new(), false)) };
+        let Some(archive) = self.0.archive() else { return Ok((Vec::new(), false)) };
         let read = move || {
             let rows = archive.scan(before.map(JobId::as_u128), max, MAX_BYTES)?;
             let bytes: usize = rows.iter().map(|(_, row)| row.len()).sum();
@@ -312,8 +313,8 @@ impl Engine {
         self.0.blocking(read).await
     }
 
-    pub fn archive(&self) -> Option<&Archive> {
-        self.0.archive.as_ref()
+    pub fn archive(&self) -> Option<Archive> {
+        self.0.archive()
     }
 
     /// Asks for work. The leases count as delivered when [`Delivery::done`] is called; without it they go back.
@@ -375,6 +376,16 @@ impl Shared {
 
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn archive(&self) -> Option<Archive> {
+        self.archive.lock().expect("no thread panics while it holds this").clone()
+    }
+
+    /// Lets go of the files, although handles on this engine may be left.
+    fn close(&self) {
+        self.blobs.lock().expect("no thread panics while it holds this").take();
+        self.archive.lock().expect("no thread panics while it holds this").take();
     }
 
     fn blob_reader(&self) -> Option<BlobReader> {

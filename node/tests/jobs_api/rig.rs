@@ -20,12 +20,15 @@ use onward_node::api::jobs::routes_for;
 use onward_node::api::receipt::Receipts;
 use onward_node::engine::{Engine, Start};
 use serde_json::Value;
+use tokio::sync::watch;
 use tower::ServiceExt;
 
 pub struct Rig {
     pub engine: Engine,
     router: Router,
     pub access: Access,
+    /// Nothing drains for as long as this is here.
+    _draining: watch::Sender<bool>,
 }
 
 pub struct Answered {
@@ -67,12 +70,13 @@ impl Rig {
         while engine.read(|view| view.manager.seat_state()).await != Ok(SeatState::Serving) {
             tokio::task::yield_now().await;
         }
+        let draining = watch::Sender::new(false);
         let router = routes_for(followers).with_state(App {
             engine: engine.clone(),
             receipts: Receipts::new(&[0; 32]),
-            draining: tokio::sync::watch::channel(false).1,
+            draining: draining.subscribe(),
         });
-        Self { engine, router, access: Access::full() }
+        Self { engine, router, access: Access::full(), _draining: draining }
     }
 
     pub async fn send(&self, mut request: Request<Body>) -> Response<Body> {
