@@ -6,6 +6,7 @@
 //! keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants.
 
 pub mod access;
+pub mod backup;
 pub mod few;
 pub mod instant;
 pub mod jobs;
@@ -42,7 +43,7 @@ impl App {
 
 /// Everything under `/v1`.
 pub fn routes() -> axum::Router<App> {
-    leases::routes().merge(jobs::routes())
+    leases::routes().merge(jobs::routes()).route("/backup", axum::routing::post(backup::backup))
 }
 
 /// The description of [`routes`].
@@ -50,5 +51,6 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     use utoipa::OpenApi as _;
     let mut all = leases::LeasesApi::openapi();
     all.merge(jobs::JobsApi::openapi());
+    all.merge(backup::BackupApi::openapi());
     all
 }
