@@ -13,6 +13,7 @@ use crate::Figure;
 use crate::allocation::live_bytes;
 use crate::cpu::Stopwatch;
 use crate::machine::Machine;
+use crate::reopen::reopen;
 
 const IN_FLIGHT: usize = 64;
 
@@ -34,6 +35,9 @@ pub fn all(quick: bool, only: Option<&str>, mut stage: impl FnMut(&str)) -> Vec<
     }
     if wanted("workers") {
         figures.extend(workers(rounds));
+    }
+    if wanted("reopen") {
+        figures.extend(if quick { reopen(200_000, 600_000) } else { reopen(1_000_000, 3_000_000) });
     }
     figures
 }
@@ -79,7 +83,7 @@ fn cycles(rounds: usize, jobs: u64) -> Figure {
 }
 
 /// 100 kinds, 3 priorities, 1,000 limit keys; 10 % delayed, 20 % of the workflows waiting for another.
-struct Mix {
+pub struct Mix {
     kinds: Vec<String>,
     keys: Vec<std::sync::Arc<str>>,
     payload: Payload,
@@ -87,7 +91,7 @@ struct Mix {
 }
 
 impl Mix {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             kinds: (0..100).map(|kind| format!("kind-{kind}")).collect(),
             keys: (0..1_000).map(|key| format!("key-{key}").into()).collect(),
@@ -100,7 +104,7 @@ impl Mix {
         self.kinds.iter().map(|kind| Name::new(kind.as_str()).expect("valid")).collect()
     }
 
-    fn next(&mut self, may_delay: bool) -> Draft {
+    pub fn next(&mut self, may_delay: bool) -> Draft {
         self.n += 1;
         // A fixed shuffle, so that kinds, priorities and keys do not march in step.
         let roll = self.n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
