@@ -70,13 +70,6 @@ fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
 
 async fn serve(effective: Effective, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
-    let data = effective.node.data.clone();
-    let unusable = |error: std::io::Error| {
-        Failure::new(format!("cannot make the data folder {}", data.display()))
-            .why(error)
-            .remedy("name another with --data DIR")
-    };
-    std::fs::create_dir_all(&data).map_err(unusable)?;
     let node =
         Node::start(node_config(effective)).await.map_err(|error| Failure::new("the node did not start").why(error))?;
     ready(&node, screen)?;

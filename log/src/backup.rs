@@ -85,6 +85,7 @@ fn write(
     to: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), Error> {
+    folder::make_private(to).map_err(|error| about(to, &error))?;
     let opened = Database::builder().set_cache_size(CACHE_BYTES).create(to);
     let database = opened.map_err(|error| found_while_open(error, &shown(to)))?;
     let mut copied = || -> Result<(), Fault> {
@@ -179,6 +180,7 @@ fn fill(
     // Of a restore that did not finish.
     folder::remove_if_there(&file).map_err(failed)?;
     folder::remove_if_there(&unfinished).map_err(failed)?;
+    folder::make_private(&unfinished).map_err(failed)?;
     let made = Database::builder().set_cache_size(CACHE_BYTES).create(&unfinished);
     let database = made.map_err(|error| found_while_open(error, &shown(folder)))?;
     let copied = || -> Result<(), Fault> {

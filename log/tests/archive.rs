@@ -171,3 +171,23 @@ fn it_does_as_a_list_would() {
         model.compare(&archive).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
+
+#[test]
+fn only_its_owner_may_read_what_is_kept() {
+    use std::os::unix::fs::PermissionsExt;
+    let above = tempfile::tempdir().unwrap();
+    let folder = above.path().join("data");
+    let log = onward_log::RedbLog::open(&folder).unwrap();
+    let archive = Archive::open(&folder).unwrap();
+    let copy = above.path().join("copy");
+    onward_log::backup(&log, &archive, &[], &copy, |_, _| ()).unwrap();
+    let restored = above.path().join("restored");
+    onward_log::restore(&copy, &restored).unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&restored), mode(&copy)), (0o700, 0o700, 0o600));
+    for folder in [&folder, &restored] {
+        for name in ["onward.redb", "archive.redb"] {
+            assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
+        }
+    }
+}

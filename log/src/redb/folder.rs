@@ -1,6 +1,7 @@
 //! The data folder: one process at a time, and files that are either whole or not there.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +39,7 @@ impl Names {
         if !file.try_exists().map_err(about)? {
             let unfinished = folder.join(self.unfinished);
             remove_if_there(&unfinished).map_err(about)?;
+            make_private(&unfinished).map_err(about)?;
             let made = Database::create(&unfinished);
             drop(made.map_err(|error| found_while_open(error, &folder.display().to_string()))?);
             fs::rename(&unfinished, &file).map_err(about)?;
@@ -50,7 +52,7 @@ impl Names {
     pub(crate) fn lock(&self, folder: &Path) -> Result<File, Error> {
         let about = |error| about(folder, &error);
         if !folder.is_dir() {
-            fs::create_dir_all(folder).map_err(about)?;
+            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(about)?;
             sync_folder(parent(folder)).map_err(about)?;
         }
         let path = folder.join(self.lock);
@@ -78,6 +80,11 @@ pub(crate) fn about(place: &Path, error: &io::Error) -> Error {
 
 pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// An empty file that only its owner may read: payloads are somebody's secrets.
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map(drop)
 }
 
 pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {

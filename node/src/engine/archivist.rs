@@ -36,7 +36,7 @@ type Content = ([u8; 32], Vec<u8>);
 pub(super) struct ToArchive(pub(super) Vec<JobImage>);
 
 /// Between two batches, so that many jobs share a commit and the log has the disk for itself most of the time.
-const REST: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_millis(20);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const EXPIRE_AT_ONCE: usize = 1_000;

@@ -7,17 +7,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onward_core::effect::{Answer, Effect, Effects, Notice};
-use onward_core::event::Event;
+use onward_core::effect::{Answer, Effect, Effects};
 use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadDetector, OverloadLevel};
 use onward_core::ids::{JobId, RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
-use onward_core::payload::Digest;
 use onward_core::settings::Rules;
-use onward_core::time::{Awake, Now, span_ms};
-use onward_log::{Archive, Changed, Error, Log, OwnedBlob, codec};
+use onward_core::time::{Awake, Now};
+use onward_log::{Archive, Error, Log, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::archivist::{self, ArchiveRules, ToArchive};
@@ -26,6 +24,8 @@ use super::load::Meter;
 use super::log_thread::{self, LogAnswer, ToLog, Told};
 use super::session::Outbox;
 use super::snapshots::Snapshots;
+use super::term::{Begun, begin_term};
+use super::told::{jobs_of, report};
 use super::watch::Watchers;
 use super::{Ask, Backup, Deliver, Refused, Shared, View};
 use crate::catalog::Catalog;
@@ -73,8 +73,7 @@ const ROUND: usize = 1_024;
 /// The clock is read again after so many inputs.
 const CLOCK_EVERY: usize = 64;
 /// Making an image of a job takes about a microsecond, and everything else waits for it.
-const ARCHIVE_AT_ONCE: usize = 2_000;
-const READ_EVENTS: usize = 50_000;
+const ARCHIVE_AT_ONCE: usize = 4_000;
 /// Between two attempts to begin a term.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -196,75 +195,6 @@ fn refuse_for(span: Duration, inbox: &Receiver<Ask>, watchers: &mut Watchers) ->
             Ok(_) => {}
             Err(RecvTimeoutError::Timeout) => return Flow::Go,
         }
-    }
-}
-
-/// The seat was taken and the log replayed.
-struct Begun {
-    log: Box<dyn Log>,
-    manager: Manager,
-    term: Term,
-    last: Seq,
-    /// Up to where the newest snapshot reaches.
-    snapshot: Seq,
-}
-
-fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
-    let mut log = (start.log)()?;
-    let tail = loop {
-        match log.take_seat() {
-            Err(error) if error.changed() == Changed::Maybe => thread::sleep(Duration::from_millis(200)),
-            known => break known?,
-        }
-    };
-    let mut seed = [0u8; 8];
-    getrandom::fill(&mut seed).expect("the system has randomness");
-    let mut manager = Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
-    let snapshot = restore(&mut *log, &mut manager)?;
-    let mut next = Seq(manager.newest().0 + 1);
-    loop {
-        let batches = log.read(next, READ_EVENTS)?;
-        if batches.is_empty() {
-            break;
-        }
-        for stamped in batches.iter().flat_map(|batch| &batch.events) {
-            manager.apply(stamped);
-        }
-        next = Seq(manager.newest().0 + 1);
-    }
-    sweep(&mut *log, &manager, tail.term)?;
-    *shared.blobs.lock().expect("no thread panics while it holds this") = Some(log.blob_reader());
-    shared.stats.terms.add(1);
-    Ok(Begun { log, manager, term: tail.term, last: tail.last, snapshot })
-}
-
-/// Puts the newest snapshot into a new machine. Says up to where it reaches.
-fn restore(log: &mut dyn Log, manager: &mut Manager) -> Result<Seq, Error> {
-    let Some(snapshot) = log.snapshot()? else { return Ok(Seq::default()) };
-    for index in 0..snapshot.chunks {
-        codec::decode_records(&log.chunk(index)?)?.into_iter().for_each(|record| manager.restore(record));
-    }
-    let reached = manager.finish_restore().map_err(|cut| Error::Corrupt { what: cut.to_string() })?;
-    if reached != snapshot.covers {
-        let what = format!("a snapshot up to {reached:?} is stored as one up to {:?}", snapshot.covers);
-        return Err(Error::Corrupt { what });
-    }
-    Ok(reached)
-}
-
-/// Content that no job refers to: a crash came between the event that gave it up and its deletion.
-fn sweep(log: &mut dyn Log, manager: &Manager, term: Term) -> Result<(), Error> {
-    const PAGE: usize = 1_000;
-    let mut after = None;
-    loop {
-        let digests = log.blobs(after.as_ref(), PAGE)?;
-        let Some(last) = digests.last().copied() else { return Ok(()) };
-        let lost: Vec<_> =
-            digests.into_iter().filter(|digest| manager.state().stored_refs(&Digest(*digest)) == 0).collect();
-        if !lost.is_empty() {
-            log.drop_blobs(term, &lost)?;
-        }
-        after = Some(last);
     }
 }
 
@@ -571,56 +501,6 @@ impl Machine<'_> {
     fn tell_log(&self, told: ToLog) {
         // If its thread has ended, its last word is in our inbox already.
         let _ = self.to_log.send(told);
-    }
-}
-
-fn report(notice: &Notice) {
-    match notice {
-        Notice::WallClockStepped(step) => {
-            tracing::warn!(by_ms = step.by_ms, "the wall clock was stepped; log time does not follow");
-        }
-        Notice::GapNoticed { gap } => {
-            tracing::warn!(gap_ms = span_ms(*gap), "this process could not run; clocks are moved by the gap");
-        }
-        Notice::HoldBegan { failing, tracked } => {
-            tracing::warn!(failing, tracked, "systemic failure, holding eviction");
-        }
-        Notice::HoldEnded => tracing::info!("eviction is no longer held"),
-        Notice::WorkerEvicted { worker } => tracing::warn!(%worker, "evicted"),
-        Notice::DeadLetterOverflow { job } => tracing::warn!(%job, "dropped the oldest dead letter to make room"),
-    }
-}
-
-/// The jobs that an event is about.
-fn jobs_of(event: &Event) -> Vec<JobId> {
-    match event {
-        Event::JobSubmitted(submitted) => vec![submitted.id],
-        Event::WorkflowDue(workflow) => vec![workflow.job],
-        Event::HandedOut(handed) => vec![handed.workflow.job],
-        Event::AttemptEnded { claim, .. }
-        | Event::QuietBegan { claim, .. }
-        | Event::QuietEnded { claim, .. }
-        | Event::Checkpointed { claim, .. }
-        | Event::ProgressMarked { claim, .. }
-        | Event::ClaimRefused { claim, .. } => vec![claim.job],
-        Event::CancelAsked { job, .. }
-        | Event::JobTimedOut { job, .. }
-        | Event::JobExtended { job, .. }
-        | Event::DeadLetterDropped { job } => vec![*job],
-        Event::ExtensionDecided(decided) => decided.claims.iter().map(|claim| claim.job).collect(),
-        Event::JobsArchived { jobs } => jobs.clone(),
-        Event::TermBegan { .. }
-        | Event::WorkerEvicted { .. }
-        | Event::IncarnationReplaced { .. }
-        | Event::ProbationBegan { .. }
-        | Event::ProbationEnded { .. }
-        | Event::GrantsReset { .. }
-        | Event::WorkerDrained { .. }
-        | Event::WorkerUndrained { .. }
-        | Event::WorkerForgotten { .. }
-        | Event::QueuePaused { .. }
-        | Event::QueueResumed { .. }
-        | Event::KeysExpired { .. } => Vec::new(),
     }
 }
 

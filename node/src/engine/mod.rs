@@ -27,6 +27,8 @@ mod machine;
 mod session;
 mod snapshots;
 mod stats;
+mod term;
+mod told;
 mod watch;
 
 use std::path::{Path, PathBuf};

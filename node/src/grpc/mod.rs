@@ -52,11 +52,18 @@ fn guard(
     check: CheckAccess,
     scope: &'static str,
 ) -> impl FnMut(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync {
-    move |request| {
-        check(bearer(&request), scope)?;
+    move |mut request| {
+        let token = bearer(&request);
+        check(token, scope)?;
+        let by_token = ByToken(token.is_some());
+        request.extensions_mut().insert(by_token);
         Ok(request)
     }
 }
+
+/// The caller has shown a token, which was checked, and is not merely somebody who reaches the port.
+#[derive(Clone, Copy, Debug)]
+struct ByToken(bool);
 
 fn bearer(request: &Request<()>) -> Option<&str> {
     let (scheme, token) = request.metadata().get("authorization")?.to_str().ok()?.split_once(' ')?;
