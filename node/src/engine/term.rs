@@ -83,4 +83,3 @@ fn sweep(log: &mut dyn Log, manager: &Manager, term: Term) -> Result<(), Error> 
         after = Some(last);
     }
 }
-

@@ -54,4 +54,3 @@ pub(super) fn jobs_of(event: &Event) -> Vec<JobId> {
         | Event::KeysExpired { .. } => Vec::new(),
     }
 }
-
