@@ -51,13 +51,17 @@ impl Engine {
                         && let Some(image) = self.archived(claim.job).await?
                     {
                         *answer = Err(over(&image, claim));
+                        self.0.stats.late_claims_refused.add(1);
                     }
                 }
                 Ok(Answer::Beats(answers))
             }
             (Asked::Extension(claims), answer) if answer == UNKNOWN => match claims.first() {
                 Some(claim) => match self.archived(claim.job).await? {
-                    Some(image) => Err(Refused::ByMachine(over(&image, claim))),
+                    Some(image) => {
+                        self.0.stats.late_claims_refused.add(1);
+                        Err(Refused::ByMachine(over(&image, claim)))
+                    }
                     None => answer,
                 },
                 None => answer,
@@ -80,6 +84,9 @@ impl Engine {
             && let Some(image) = self.archived(claim.job).await?
         {
             answer.answer = image.answer(&claim, Some(report));
+            if answer.answer.is_err() {
+                self.0.stats.late_claims_refused.add(1);
+            }
         }
         Ok(())
     }

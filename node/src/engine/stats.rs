@@ -29,6 +29,8 @@ counters! {
     archived,
     terms,
     sessions_cut_off,
+    /// Somebody spoke for an attempt of a job that is in the archive.
+    late_claims_refused,
 }
 
 #[derive(Debug, Default)]
