@@ -1,4 +1,5 @@
-//! `cargo run --release -p onward-bench [-- --quick] [--json]`: figures of the decision core, on one core, in memory.
+//! `cargo run --release -p onward-bench [-- --quick] [--json]`: figures of the decision core, on one core, in
+//! memory, and of opening a node's files again.
 //!
 //! Every line says what was measured, what is wanted, and whether it was reached. Nothing here is a test: a slow
 //! machine misses a figure and breaks nothing. What compares two figures compares them within one run.
@@ -8,6 +9,7 @@
 mod allocation;
 mod cpu;
 mod machine;
+mod reopen;
 mod runs;
 
 #[global_allocator]
@@ -45,7 +47,7 @@ fn main() {
             "--json" => json = true,
             "--help" | "-h" => {
                 println!(
-                    "Usage: onward-bench [--quick] [--json] [--only STAGE]\n\n  --quick       fewer and shorter runs\n  --json        figures as JSON, one object a line\n  --only STAGE  cycles, backlog or workers"
+                    "Usage: onward-bench [--quick] [--json] [--only STAGE]\n\n  --quick       fewer and shorter runs\n  --json        figures as JSON, one object a line\n  --only STAGE  cycles, backlog, workers or reopen"
                 );
                 return;
             }

@@ -13,6 +13,7 @@ use crate::Figure;
 use crate::allocation::live_bytes;
 use crate::cpu::Stopwatch;
 use crate::machine::Machine;
+use crate::reopen::reopen;
 
 const IN_FLIGHT: usize = 64;
 
@@ -30,10 +31,13 @@ pub fn all(quick: bool, only: Option<&str>, mut stage: impl FnMut(&str)) -> Vec<
         figures.push(cycles(rounds, jobs));
     }
     if wanted("backlog") {
-        figures.extend(backlog(if quick { 20 } else { 60 }));
+        figures.extend(backlog(if quick { 15 } else { 40 }));
     }
     if wanted("workers") {
         figures.extend(workers(rounds));
+    }
+    if wanted("reopen") {
+        figures.extend(if quick { reopen(200_000, 600_000) } else { reopen(1_000_000, 3_000_000) });
     }
     figures
 }
@@ -79,7 +83,7 @@ fn cycles(rounds: usize, jobs: u64) -> Figure {
 }
 
 /// 100 kinds, 3 priorities, 1,000 limit keys; 10 % delayed, 20 % of the workflows waiting for another.
-struct Mix {
+pub struct Mix {
     kinds: Vec<String>,
     keys: Vec<std::sync::Arc<str>>,
     payload: Payload,
@@ -87,7 +91,7 @@ struct Mix {
 }
 
 impl Mix {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             kinds: (0..100).map(|kind| format!("kind-{kind}")).collect(),
             keys: (0..1_000).map(|key| format!("key-{key}").into()).collect(),
@@ -100,7 +104,7 @@ impl Mix {
         self.kinds.iter().map(|kind| Name::new(kind.as_str()).expect("valid")).collect()
     }
 
-    fn next(&mut self, may_delay: bool) -> Draft {
+    pub fn next(&mut self, may_delay: bool) -> Draft {
         self.n += 1;
         // A fixed shuffle, so that kinds, priorities and keys do not march in step.
         let roll = self.n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
@@ -129,12 +133,12 @@ impl Mix {
 ///
 /// What is measured is the steady state: each machine has first completed a million workflows, at least as many as were
 /// queued, so that what it keeps lies as scattered in memory as after days. Then they take turns, and in its turn one is
-/// alone: what the other left in the caches is gone before anything is measured. A turn has several slices, and their
-/// median is what it cost, so that a busy moment of the computer does not count.
+/// alone: what the other left in the caches is gone before anything is measured.
 fn backlog(turns: usize) -> Vec<Figure> {
     const SETTLE: u64 = 1_000_000;
-    const SLICE: u64 = 20_000;
-    const SLICES: usize = 5;
+    const UNMEASURED: u64 = 20_000;
+    /// The system counts processor time in steps of some milliseconds: this is a hundred of them.
+    const MEASURED: u64 = 200_000;
     make_memory_real(2 << 30);
     let mut machines = [10_000, 1_000_000].map(Backlog::of);
     let bytes_per_job = machines[1].bytes_per_job;
@@ -144,8 +148,8 @@ fn backlog(turns: usize) -> Vec<Figure> {
     let mut costs = [Vec::new(), Vec::new()];
     for _ in 0..turns {
         for (machine, costs) in machines.iter_mut().zip(&mut costs) {
-            machine.work(SLICE);
-            costs.push(median((0..SLICES).map(|_| machine.work(SLICE)).collect()).0);
+            machine.work(UNMEASURED);
+            costs.push(machine.work(MEASURED));
         }
     }
     let ratios = costs[0].iter().zip(&costs[1]).map(|(small, large)| large / small).collect();

@@ -151,7 +151,7 @@ pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
     let file = std::path::absolute(file)?;
     let answer = client.post("/v1/backup", &json!({ "path": file }))?;
     let count = |field| read::plain(&answer[field]);
-    let line = format!("wrote {} ({} jobs, {} bytes) on the node's disk", count("path"), count("jobs"), count("bytes"));
+    let line = format!("wrote {} ({} bytes) on the node's disk", count("path"), count("bytes"));
     done(screen, &answer, line)
 }
 

@@ -14,6 +14,7 @@ mod folder;
 mod follow;
 mod jobs;
 mod read;
+mod restore;
 mod screen;
 mod span;
 mod submit;
@@ -68,6 +69,7 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Config(args) => config::run(&args, global.data, screen),
         Command::Token(command) => token::run(command, &data, screen),
         Command::Up(args) => up::run(args, global.data, screen),
+        Command::Restore { file } => restore::run(&file, &data, screen),
         command => calls(command, &client(&global, &data)?, screen),
     }
 }
@@ -100,7 +102,11 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::DeadLetter(command) => fleet::dead_letter(command, client, screen),
         Command::Status => fleet::status(client, screen),
         Command::Backup { file } => fleet::backup(&file, client, screen),
-        Command::Completions { .. } | Command::Config(_) | Command::Token(_) | Command::Up(_) => {
+        Command::Completions { .. }
+        | Command::Config(_)
+        | Command::Token(_)
+        | Command::Up(_)
+        | Command::Restore { .. } => {
             unreachable!("these ask no node, and were handled before")
         }
     }

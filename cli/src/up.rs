@@ -1,5 +1,6 @@
 //! `onward up`: a node in this process, until it is told to stop.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use anyhow::Result;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::level_filters::LevelFilter;
 
 use crate::args::UpArgs;
 use crate::config::{self, Effective};
@@ -29,10 +31,27 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
             .usage()
             .into());
     }
+    log_to_stderr(screen);
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?
         .block_on(serve(node_config(effective, commit_mark), screen))
+}
+
+/// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
+/// lines of JSON where output is asked for in JSON.
+fn log_to_stderr(screen: &Screen) {
+    let given = std::env::var("ONWARD_LOG").ok();
+    let level = given.as_deref().unwrap_or("info").parse().unwrap_or(LevelFilter::INFO);
+    let lines = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
+    let set = if screen.json {
+        lines.json().try_init()
+    } else {
+        lines.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init()
+    };
+    if let Err(error) = set {
+        screen.note(format!("onward: no log lines: {error}"));
+    }
 }
 
 /// What was given as flags, by the names of the settings.

@@ -103,7 +103,7 @@ Usage: {XTASK} <command>
 
   test    install what is missing, then run every check and every test
   tidy    only our own checks: core's purity, names, file lengths, links
-  soak    core's tests with much larger numbers, in the release profile
+  soak    the tests of core, log and node with much larger numbers, in the release profile
 
 `{XTASK} <command> --help` says more about one of them."
     )
@@ -141,11 +141,12 @@ Usage: {TIDY}
 fn help_soak() -> String {
     let plan = soak::Plan::default();
     format!(
-        "Runs core's tests in the release profile, assertions on, with much larger numbers.
+        "Runs the tests of core and log, and kills nodes under load, in the release profile, assertions on, with much larger numbers.
 
 Usage: {SOAK} [--cases N] [--seconds S]
 
-  --cases N      cases of each chaos test in one round, as ONWARD_SOAK_CASES (default {})
+  --cases N      cases of each chaos test of core in one round, as ONWARD_SOAK_CASES (default {});
+                 log has a case for every 50 of them, and for every 1,000 a node is killed
   --seconds S    start another round until S seconds have passed (default: one round)
 
 Property tests without a number of their own run {} cases (PROPTEST_CASES).",

@@ -10,6 +10,7 @@
 //! Exit codes: 0 all green, 1 something is red, 2 the command line was not understood.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool talks on stdout and stderr")]
 
+mod api_check;
 mod args;
 mod install;
 mod soak;

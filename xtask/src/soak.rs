@@ -1,4 +1,4 @@
-//! The same tests of core, with much larger numbers.
+//! The same tests, with much larger numbers.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
+use crate::api_check;
 use crate::steps::short;
 use crate::stream::{self, Counts};
 use crate::workspace;
@@ -27,10 +28,28 @@ impl Default for Plan {
     }
 }
 
+/// A crate's tests. A case of one costs more than a case of another, so each has its share of the number asked for.
+struct Part {
+    package: &'static str,
+    targets: &'static [&'static str],
+    /// One case for so many of the plan's.
+    share: u64,
+    at_most: u64,
+}
+
+const PARTS: &[Part] = &[
+    Part { package: "onward-core", targets: &["--tests"], share: 1, at_most: u64::MAX },
+    Part { package: "onward-log", targets: &["--tests"], share: 50, at_most: u64::MAX },
+    // Each case kills a node under load.
+    Part { package: "onward-cli", targets: &["--test", "kill"], share: 1_000, at_most: 200 },
+];
+
 pub fn run(root: &Path, plan: &Plan) -> Result<()> {
     println!("onward: soak: building");
-    let (status, _) = stream::run(core_tests(root, plan, &["--no-run"]))?;
-    ensure!(status.success(), "soak RED: the build failed ({status})");
+    for part in PARTS {
+        let (status, _) = stream::run(tests(root, plan, part, &["--no-run"]))?;
+        ensure!(status.success(), "soak RED: the build of {} failed ({status})", part.package);
+    }
 
     // The clock starts after the build, so that `--seconds` buys testing.
     let began = Instant::now();
@@ -38,9 +57,13 @@ pub fn run(root: &Path, plan: &Plan) -> Result<()> {
     let mut rounds = 0_u64;
     while rounds == 0 || plan.at_least_for.is_some_and(|least| began.elapsed() < least) {
         rounds += 1;
-        println!("onward: soak: round {rounds}, {} chaos cases, {PROPTEST_CASES} property cases", plan.cases);
-        total.add(round(root, plan)?);
+        for part in PARTS {
+            let cases = cases(plan, part);
+            println!("onward: soak: round {rounds}: {}, {cases} cases, {PROPTEST_CASES} property cases", part.package);
+            total.add(round(root, plan, part)?);
+        }
     }
+    api_check::run(root)?;
     println!(
         "onward: soak green: {} passed, 0 failed, {rounds} round{} of {} cases ({})",
         total.passed,
@@ -51,11 +74,16 @@ pub fn run(root: &Path, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-fn round(root: &Path, plan: &Plan) -> Result<Counts> {
-    let (status, counts) = stream::run(core_tests(root, plan, &[]))?;
+fn cases(plan: &Plan, part: &Part) -> u64 {
+    (plan.cases / part.share).clamp(1, part.at_most)
+}
+
+fn round(root: &Path, plan: &Plan, part: &Part) -> Result<Counts> {
+    let (status, counts) = stream::run(tests(root, plan, part, &[]))?;
     ensure!(
         status.success() && counts.failed == 0,
-        "soak RED: {} passed, {} failed ({status}); the seed or the smallest failing case is in the output above",
+        "soak RED: {}: {} passed, {} failed ({status}); the seed or the smallest failing case is in the output above",
+        part.package,
         counts.passed,
         counts.failed
     );
@@ -63,15 +91,32 @@ fn round(root: &Path, plan: &Plan) -> Result<Counts> {
     Ok(counts)
 }
 
-fn core_tests(root: &Path, plan: &Plan, more: &[&str]) -> Command {
+fn tests(root: &Path, plan: &Plan, part: &Part, more: &[&str]) -> Command {
     let mut command = workspace::cargo(root);
     command
-        .args(["test", "--release", "--locked", "--package", "onward-core", "--tests"])
+        .args(["test", "--release", "--locked", "--package", part.package])
+        .args(part.targets)
         .args(more)
-        .env("ONWARD_SOAK_CASES", plan.cases.to_string())
+        .env("ONWARD_SOAK_CASES", cases(plan, part).to_string())
         .env("PROPTEST_CASES", PROPTEST_CASES.to_string())
         // Release speed, but a broken internal promise or an overflow must not pass unseen.
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
         .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_has_its_share_of_the_cases() {
+        let shares = |cases| PARTS.iter().map(|part| super::cases(&Plan { cases, at_least_for: None }, part)).collect();
+        let table: [(u64, Vec<u64>); 3] =
+            [(200_000, vec![200_000, 4_000, 200]), (10, vec![10, 1, 1]), (9_000_000, vec![9_000_000, 180_000, 200])];
+        for (cases, expected) in table {
+            let found: Vec<u64> = shares(cases);
+            assert_eq!(found, expected);
+        }
+    }
 }

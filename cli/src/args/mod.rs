@@ -134,9 +134,14 @@ pub enum Command {
     /// Print the completion script for a shell
     #[command(after_help = "Example:\n  onward completions bash > ~/.local/share/bash-completion/completions/onward")]
     Completions { shell: Shell },
-    /// Have the node write a copy of its log to a file on its own disk
-    #[command(hide = true, after_help = "Example:\n  onward backup /var/backups/onward.backup")]
+    /// Have the node write everything it keeps to one new file on its own disk, while it goes on
+    #[command(after_help = "Example:\n  onward backup /var/backups/onward.backup")]
     Backup { file: PathBuf },
+    /// Make a data folder from a backup; the folder must hold no node's data yet
+    #[command(
+        after_help = "Example:\n  onward restore /var/backups/onward.backup --data ~/restored\n  onward up --slots 0 --data ~/restored"
+    )]
+    Restore { file: PathBuf },
 }
 
 /// What is not given here comes from the environment, the settings file, or the default; `onward config` shows which.

@@ -68,10 +68,6 @@ impl Line {
     }
 
     pub(super) fn insert(&mut self, turn: u64, key: WorkflowKey) {
-        if self.queue.len() == self.queue.capacity() {
-            // Not twice as much: there may be millions.
-            self.queue.reserve_exact(self.queue.len() / 4 + 1);
-        }
         let spot = Spot::new(turn, key);
         if self.queue.back().is_none_or(|last| last.turn() < turn) {
             self.queue.push_back(spot);

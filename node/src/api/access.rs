@@ -39,6 +39,11 @@ impl Access {
         Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail))
     }
 
+    /// Whether the caller has shown a token, and is not merely somebody who reaches the port.
+    pub const fn by_token(&self) -> bool {
+        self.by_token
+    }
+
     /// Whether a job that runs a command may be submitted.
     pub const fn may_exec(&self) -> bool {
         self.by_token && self.scopes.has(Scope::Submit)

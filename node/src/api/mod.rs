@@ -6,6 +6,7 @@
 //! keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants.
 
 pub mod access;
+pub mod backup;
 pub mod few;
 pub mod instant;
 pub mod jobs;
@@ -42,13 +43,38 @@ impl App {
 
 /// Everything under `/v1`.
 pub fn routes() -> axum::Router<App> {
-    leases::routes().merge(jobs::routes())
+    leases::routes().merge(jobs::routes()).route("/backup", axum::routing::post(backup::backup))
 }
 
-/// The description of [`routes`].
-pub fn openapi() -> utoipa::openapi::OpenApi {
+/// The description of [`routes`]. What goes wrong is a problem everywhere, whether or not a handler says so.
+pub fn openapi() -> serde_json::Value {
     use utoipa::OpenApi as _;
     let mut all = leases::LeasesApi::openapi();
     all.merge(jobs::JobsApi::openapi());
+    all.merge(backup::BackupApi::openapi());
+    all.info.title = "Onward".into();
+    all.info.description = None;
+    let mut all = serde_json::to_value(all).expect("a description is plain data");
+    let operations = all["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+    for operation in operations.filter_map(|methods| methods.as_object_mut()).flat_map(|methods| methods.values_mut()) {
+        let Some(responses) = operation["responses"].as_object_mut() else { continue };
+        for (status, response) in &mut *responses {
+            let Some(content) = response["content"].as_object_mut() else { continue };
+            if status.starts_with(['4', '5'])
+                && let Some(problem) = content.remove("application/json")
+            {
+                content.insert(PROBLEM.into(), problem);
+            }
+        }
+        responses.insert(
+            "default".into(),
+            serde_json::json!({
+                "description": "refused: what, why and what to do",
+                "content": { PROBLEM: { "schema": { "$ref": "#/components/schemas/Problem" } } },
+            }),
+        );
+    }
     all
 }
+
+const PROBLEM: &str = "application/problem+json";

@@ -10,7 +10,7 @@ use core::fmt;
 use core::str::FromStr;
 
 pub use files::{FileError, read_or_make_key, write_secret};
-pub use tokens::{NewToken, Token, TokenFile, read_or_make_token};
+pub use tokens::{NewToken, TOKENS_FILE, Token, TokenFile, read_or_make_token};
 
 /// What a token allows. Each stands for itself: `operate` does not include `submit`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]

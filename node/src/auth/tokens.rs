@@ -18,7 +18,7 @@ use super::files::{FileError, random_32, write_secret};
 use super::{Scope, Scopes};
 use crate::clock;
 
-const FILE: &str = "tokens.json";
+pub const TOKENS_FILE: &str = "tokens.json";
 const LOCK: &str = "tokens.lock";
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const PREFIX: &str = "onw_";
@@ -82,7 +82,7 @@ impl Version {
 impl TokenFile {
     /// The tokens in `folder`. A file that is there and cannot be read is an error; none is no tokens.
     pub fn open(folder: &Path) -> Result<Self, FileError> {
-        let file = Self { path: folder.join(FILE), known: Mutex::default() };
+        let file = Self { path: folder.join(TOKENS_FILE), known: Mutex::default() };
         file.look(&mut file.known.lock().expect("no thread panics while it holds this"))?;
         Ok(file)
     }
@@ -161,7 +161,7 @@ impl TokenFile {
     }
 
     pub fn list(folder: &Path) -> Result<Vec<Token>, FileError> {
-        read(&folder.join(FILE))
+        read(&folder.join(TOKENS_FILE))
     }
 }
 
@@ -183,7 +183,7 @@ pub fn read_or_make_token(folder: &Path) -> Result<String, FileError> {
 
 /// One writer at a time, so that none loses what another wrote.
 fn change<T>(folder: &Path, work: impl FnOnce(&mut Vec<Token>, &Path) -> Result<T, FileError>) -> Result<T, FileError> {
-    let (path, lock_path) = (folder.join(FILE), folder.join(LOCK));
+    let (path, lock_path) = (folder.join(TOKENS_FILE), folder.join(LOCK));
     let lock: File = OpenOptions::new()
         .write(true)
         .create(true)

@@ -30,6 +30,9 @@ impl Default for ArchiveRules {
     }
 }
 
+/// Bytes, with the digest that they are found by.
+type Content = ([u8; 32], Vec<u8>);
+
 pub(super) struct ToArchive(pub(super) Vec<JobImage>);
 
 /// Between two batches, so that many jobs share a commit and the log has the disk for itself most of the time.
@@ -92,7 +95,7 @@ impl Archivist {
 
     fn put(&self, images: &[JobImage]) -> Result<(), Error> {
         let mut rows = Vec::with_capacity(images.len());
-        let mut blobs: Vec<Vec<([u8; 32], Vec<u8>)>> = Vec::with_capacity(images.len());
+        let mut blobs: Vec<Vec<Content>> = Vec::with_capacity(images.len());
         for image in images {
             let mut row = Vec::new();
             codec::encode_image(image, &mut row);
@@ -112,7 +115,7 @@ impl Archivist {
         self.archive.put(&jobs.collect::<Vec<_>>())
     }
 
-    fn blobs_of(&self, image: &JobImage) -> Result<Vec<([u8; 32], Vec<u8>)>, Error> {
+    fn blobs_of(&self, image: &JobImage) -> Result<Vec<Content>, Error> {
         let mut found = Vec::new();
         for payload in payloads(image) {
             if let Payload::Stored(stored) = payload

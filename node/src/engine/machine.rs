@@ -27,7 +27,7 @@ use super::log_thread::{self, LogAnswer, ToLog, Told};
 use super::session::Outbox;
 use super::snapshots::Snapshots;
 use super::watch::Watchers;
-use super::{Ask, Deliver, Refused, Shared, View};
+use super::{Ask, Backup, Deliver, Refused, Shared, View};
 use crate::catalog::Catalog;
 use crate::clock;
 
@@ -41,6 +41,8 @@ pub struct Start {
     /// Where ended jobs go. Without one they stay in memory.
     pub archive: Option<Archive>,
     pub archive_rules: ArchiveRules,
+    /// Copies what is stored, if that can be done.
+    pub backup: Option<Backup>,
     /// After how many events a snapshot is due; `None` for the default.
     pub snapshot_every: Option<u64>,
 }
@@ -54,6 +56,7 @@ impl Start {
             commit_mark: None,
             archive: None,
             archive_rules: ArchiveRules::default(),
+            backup: None,
             snapshot_every: None,
         }
     }

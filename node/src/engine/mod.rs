@@ -29,6 +29,7 @@ mod snapshots;
 mod stats;
 mod watch;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -70,6 +71,18 @@ pub enum Refused {
     #[error("this node has {0} calls in hand and takes no more; try again later")]
     TooManyCalls(usize),
 }
+
+/// Why there is no backup. What was written of it is gone again.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    #[error("{0}")]
+    Refused(Refused),
+    #[error("{0}")]
+    Failed(onward_log::Error),
+}
+
+/// Copies everything to a new file; gives its size.
+pub type Backup = Arc<dyn Fn(&Path) -> Result<u64, onward_log::Error> + Send + Sync>;
 
 /// Everything that a read can see.
 #[derive(Debug)]
@@ -140,6 +153,7 @@ struct Shared {
     blobs: Mutex<Option<BlobReader>>,
     /// None once the node has stopped: the file is free for the next one.
     archive: Mutex<Option<Archive>>,
+    backup: Mutex<Option<Backup>>,
     stopping: AtomicBool,
 }
 
@@ -168,6 +182,7 @@ impl Engine {
             thread: Mutex::new(None),
             blobs: Mutex::new(None),
             archive: Mutex::new(start.archive.clone()),
+            backup: Mutex::new(start.backup.clone()),
             stopping: AtomicBool::new(false),
         });
         machine::spawn(start, inbox, &shared)?;
@@ -355,6 +370,18 @@ impl Engine {
         Session::open(self.clone())
     }
 
+    /// Copies everything to a new file, while the node goes on. Says how large it is.
+    pub async fn backup(&self, to: PathBuf) -> Result<u64, BackupError> {
+        let work = self.0.backup.lock().expect("no thread panics while it holds this").clone();
+        let Some(work) = work else {
+            return Err(BackupError::Refused(Refused::Unavailable("it keeps nothing that could be backed up".into())));
+        };
+        match tokio::task::spawn_blocking(move || work(&to)).await {
+            Ok(done) => done.map_err(BackupError::Failed),
+            Err(error) => Err(BackupError::Refused(Refused::Unavailable(format!("the backup failed: {error}")))),
+        }
+    }
+
     /// Takes no more asks, makes everything durable that was decided, and ends the threads.
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::Relaxed);
@@ -386,6 +413,7 @@ impl Shared {
     fn close(&self) {
         self.blobs.lock().expect("no thread panics while it holds this").take();
         self.archive.lock().expect("no thread panics while it holds this").take();
+        self.backup.lock().expect("no thread panics while it holds this").take();
     }
 
     fn blob_reader(&self) -> Option<BlobReader> {

@@ -5,6 +5,7 @@
 //! the API's.
 
 mod accept;
+mod backup;
 mod config;
 mod guard;
 mod hosts;
@@ -34,6 +35,7 @@ use crate::clock;
 use crate::engine::{Engine, Start};
 use crate::grpc;
 use accept::{Acceptor, Counts, Phase};
+pub use backup::{RestoreError, restore};
 pub use config::{HttpLimits, NodeConfig, StartError};
 use guard::Guard;
 use hosts::Hosts;
@@ -178,6 +180,7 @@ fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError
     });
     let engine = Engine::start(Start {
         commit_mark: commit_mark.transpose()?,
+        backup: Some(backup::backup_of(&log, &archive, &config.data)),
         archive: Some(archive),
         archive_rules: config.archive.clone(),
         ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))

@@ -71,7 +71,7 @@ impl Rig {
             tokio::task::yield_now().await;
         }
         let draining = watch::Sender::new(false);
-        let router = routes_for(followers).with_state(App {
+        let router = Router::new().nest("/v1", routes_for(followers)).with_state(App {
             engine: engine.clone(),
             receipts: Receipts::new(&[0; 32]),
             draining: draining.subscribe(),

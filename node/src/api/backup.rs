@@ -1,0 +1,65 @@
+//! Copying everything into one file, while the node goes on.
+
+use std::path::PathBuf;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::App;
+use super::json::Json;
+use super::may::{May, Operate};
+use super::problem::Problem;
+use crate::engine::{BackupError, Refused};
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BackupBody {
+    /// Absolute, on the node's own disk. There must be no file yet.
+    path: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct BackedUp {
+    pub path: String,
+    pub bytes: u64,
+}
+
+#[derive(Debug, utoipa::OpenApi)]
+#[openapi(paths(backup))]
+pub struct BackupApi;
+
+/// Back up log, archive and keys into one file on the node's disk.
+#[utoipa::path(post, path = "/v1/backup", tag = "operations", request_body = BackupBody,
+    responses((status = 200, body = BackedUp),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "forbidden, backup_needs_token", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "exists", body = Problem, content_type = "application/problem+json")))]
+pub async fn backup(
+    May { access, .. }: May<Operate>,
+    State(app): State<App>,
+    Json(body): Json<BackupBody>,
+) -> Result<Json<BackedUp>, Problem> {
+    // Whoever only reaches the port must not choose where this process writes.
+    if !access.by_token() {
+        let detail = "a backup writes a file, so it needs a token: send `Authorization: Bearer <token>` with the one in \
+                      the node's data folder (the command line finds it, or set ONWARD_TOKEN)";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "backup_needs_token", detail));
+    }
+    let path = PathBuf::from(&body.path);
+    if !path.is_absolute() {
+        let detail = format!("`path` is `{}`; it must be absolute, on the node's own disk", body.path);
+        return Err(Problem::invalid(detail).of_field("path"));
+    }
+    match app.engine.backup(path).await {
+        Ok(bytes) => Ok(Json(BackedUp { path: body.path, bytes })),
+        Err(BackupError::Refused(refused)) => Err(Refused::into(refused)),
+        Err(BackupError::Failed(error @ onward_log::Error::Exists { .. })) => {
+            Err(Problem::new(StatusCode::CONFLICT, "exists", error.to_string()).of_field("path"))
+        }
+        Err(BackupError::Failed(error)) => {
+            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backup_failed", error.to_string()))
+        }
+    }
+}
