@@ -40,18 +40,25 @@ impl Reply {
 /// A connection that stays open from call to call, and is made anew after an error.
 #[derive(Debug)]
 pub struct Client {
+    /// Where to connect to, and what to call the node.
     address: SocketAddr,
+    host: SocketAddr,
     stream: Option<TcpStream>,
 }
 
 impl Client {
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, stream: None }
+        Self::through(address, address)
+    }
+
+    /// By way of somebody in the middle.
+    pub fn through(address: SocketAddr, host: SocketAddr) -> Self {
+        Self { address, host, stream: None }
     }
 
     /// One exchange. An error says that the answer did not arrive in full, and nothing about what was done.
     pub async fn try_call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
-        let host = self.address;
+        let host = self.host;
         let length = body.len();
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
