@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::PATIENCE;
 
 /// How long a client waits that was told to come back later.
-const LATER: Duration = Duration::from_millis(50);
+pub const LATER: Duration = Duration::from_millis(50);
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reply {
