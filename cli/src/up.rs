@@ -22,7 +22,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 const STOPPED: u8 = 130;
 
 pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
-    let config = args.config.clone();
+    let (config, commit_mark) = (args.config.clone(), args.commit_mark.clone());
     let effective =
         config::load(config.as_deref(), &flags(args, data), |name| std::env::var_os(name)).map_err(Failure::from)?;
     if effective.node.slots > 0 {
@@ -32,7 +32,10 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
             .into());
     }
     log_to_stderr(screen);
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(effective, screen))
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(serve(node_config(effective, commit_mark), screen))
 }
 
 /// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
@@ -68,10 +71,9 @@ fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-async fn serve(effective: Effective, screen: &Screen) -> Result<u8> {
+async fn serve(config: NodeConfig, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
-    let node =
-        Node::start(node_config(effective)).await.map_err(|error| Failure::new("the node did not start").why(error))?;
+    let node = Node::start(config).await.map_err(|error| Failure::new("the node did not start").why(error))?;
     ready(&node, screen)?;
     stop.asked().await;
     screen.note("onward: finishing what is under way; once more stops at once");
@@ -84,7 +86,7 @@ async fn serve(effective: Effective, screen: &Screen) -> Result<u8> {
     }
 }
 
-fn node_config(effective: Effective) -> NodeConfig {
+fn node_config(effective: Effective, commit_mark: Option<PathBuf>) -> NodeConfig {
     let settings = effective.node;
     let mut config = NodeConfig::new(settings.listen, settings.data);
     config.tls = settings.tls_cert.zip(settings.tls_key);
@@ -92,6 +94,7 @@ fn node_config(effective: Effective) -> NodeConfig {
     config.insecure = settings.insecure;
     config.host_names = settings.host_names;
     config.rules = effective.rules;
+    config.commit_mark = commit_mark;
     config
 }
 

@@ -50,6 +50,12 @@ const NEEDS: &[Need] = &[
         comes_from: Source::Debian(&["git"]),
     },
     Need {
+        name: "curl",
+        why: "the worker in `examples` is made of it",
+        seen_by: Detect::OnPath("curl"),
+        comes_from: Source::Debian(&["curl"]),
+    },
+    Need {
         name: "cargo fmt",
         why: "checks the formatting",
         seen_by: Detect::Cargo("fmt"),

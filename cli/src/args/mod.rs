@@ -171,6 +171,9 @@ pub struct UpArgs {
     /// The private key (PEM) of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// A file that holds `1` while a commit is under way, also after a SIGKILL: shows tests where one hit
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub commit_mark: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

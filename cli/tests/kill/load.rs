@@ -1,0 +1,305 @@
+//! Clients that always have a call in flight, and write down every answer that reached them in full. Who was cut off
+//! in the middle of a call makes the same call again after the restart.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::record::{Record, is_terminal, submission};
+use crate::support::Dice;
+use crate::support::http::{Client, Reply};
+
+/// What the clients of one stretch between two kills share.
+#[derive(Debug)]
+pub struct Stretch {
+    pub address: SocketAddr,
+    pub record: Mutex<Record>,
+    /// Ids that were acknowledged, for those who read.
+    pub ids: Mutex<Vec<String>>,
+    /// How many new jobs there may be yet.
+    pub budget: AtomicI64,
+    pub in_flight: AtomicU64,
+    pub answers: AtomicU64,
+    pub told_later: AtomicU64,
+    /// Nothing new is begun; used where the stretch ends without a kill.
+    pub over: AtomicBool,
+}
+
+impl Stretch {
+    pub fn new(address: SocketAddr, budget: i64, ids: Vec<String>) -> Arc<Self> {
+        Arc::new(Self {
+            address,
+            record: Mutex::default(),
+            ids: Mutex::new(ids),
+            budget: AtomicI64::new(budget),
+            in_flight: AtomicU64::new(0),
+            answers: AtomicU64::new(0),
+            told_later: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        })
+    }
+
+    async fn call(&self, client: &mut Client, method: &str, path: &str, body: &Value) -> io::Result<Reply> {
+        let body = if method == "GET" { String::new() } else { body.to_string() };
+        loop {
+            self.in_flight.fetch_add(1, Ordering::SeqCst);
+            let reply = client.try_call(method, path, &body).await;
+            self.in_flight.fetch_sub(1, Ordering::SeqCst);
+            let reply = reply?;
+            self.answers.fetch_add(1, Ordering::Relaxed);
+            if reply.status != 503 {
+                return Ok(reply);
+            }
+            self.told_later.fetch_add(1, Ordering::Relaxed);
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn write(&self, note: impl FnOnce(&mut Record)) {
+        note(&mut self.record.lock().unwrap());
+    }
+
+    fn wrong(&self, what: String) {
+        self.write(|record| record.wrong.push(what));
+    }
+}
+
+/// Submits new jobs under keys of its own, repeats old ones, and tries old keys with other bodies.
+#[derive(Debug)]
+pub struct Submitter {
+    name: String,
+    dice: Dice,
+    /// Keys with the numbers in their bodies and, where it arrived, the answer.
+    sent: Vec<(String, u64, Option<String>)>,
+}
+
+impl Submitter {
+    pub fn new(index: u64, seed: u64) -> Self {
+        Self { name: format!("s{index}"), dice: Dice::new(seed ^ (index << 20)), sent: Vec::new() }
+    }
+
+    pub async fn run(mut self, stretch: Arc<Stretch>) -> Self {
+        let mut client = Client::new(stretch.address);
+        while !stretch.over.load(Ordering::Relaxed) && self.once(&stretch, &mut client).await.is_ok() {}
+        self
+    }
+
+    /// Until nothing is in doubt.
+    pub async fn settle(mut self, stretch: Arc<Stretch>) {
+        let mut client = Client::new(stretch.address);
+        while self.sent.iter().any(|(.., id)| id.is_none()) {
+            self.once(&stretch, &mut client).await.expect("the node answers");
+        }
+    }
+
+    async fn once(&mut self, stretch: &Stretch, client: &mut Client) -> io::Result<()> {
+        let in_doubt = self.sent.iter().position(|(.., id)| id.is_none());
+        let new = in_doubt.is_none() && (self.sent.is_empty() || self.dice.one_in(2));
+        if new && stretch.budget.fetch_sub(1, Ordering::Relaxed) > 0 {
+            self.sent.push((format!("{}-{}", self.name, self.sent.len()), self.dice.below(1 << 40), None));
+            return self.submit(stretch, client, self.sent.len() - 1).await;
+        }
+        if self.sent.is_empty() {
+            return stretch.call(client, "GET", "/v1/stats", &Value::Null).await.map(|_| ());
+        }
+        match in_doubt {
+            Some(at) => self.submit(stretch, client, at).await,
+            None => {
+                let at = self.dice.below(self.sent.len() as u64) as usize;
+                if self.dice.one_in(2) {
+                    self.contradict(stretch, client, at).await
+                } else {
+                    self.submit(stretch, client, at).await
+                }
+            }
+        }
+    }
+
+    async fn submit(&mut self, stretch: &Stretch, client: &mut Client, at: usize) -> io::Result<()> {
+        let (key, number, known) = &self.sent[at];
+        let reply = stretch.call(client, "POST", "/v1/jobs", &submission(key, *number)).await?;
+        let id = reply.json()["id"].as_str().unwrap_or_default().to_owned();
+        let as_before = known.as_ref().is_none_or(|known| reply.status == 200 && *known == id);
+        if id.is_empty() || !matches!(reply.status, 200 | 201) || !as_before {
+            stretch.wrong(format!("submission {key}, which was {known:?}, got {}", reply.text()));
+            return Ok(());
+        }
+        if known.is_none() {
+            stretch.ids.lock().unwrap().push(id.clone());
+        }
+        stretch.write(|record| {
+            record.jobs.entry(id.clone()).or_default();
+            let noted = record.keys.entry(key.clone()).or_default();
+            (noted.number, noted.id) = (*number, id.clone());
+        });
+        self.sent[at].2 = Some(id);
+        Ok(())
+    }
+
+    async fn contradict(&mut self, stretch: &Stretch, client: &mut Client, at: usize) -> io::Result<()> {
+        let (key, number, id) = &self.sent[at];
+        let reply = stretch.call(client, "POST", "/v1/jobs", &submission(key, number + 1)).await?;
+        if (reply.status, reply.code().as_str()) != (409, "conflict") {
+            stretch.wrong(format!("key {key} with another body got {}", reply.text()));
+        } else if let Some(id) = id {
+            stretch.write(|record| {
+                let noted = record.keys.entry(key.clone()).or_default();
+                (noted.number, noted.id, noted.conflict) = (*number, id.clone(), true);
+            });
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Lease {
+    job: String,
+    fence: u64,
+    receipt: String,
+    beaten: bool,
+}
+
+/// Leases, beats, succeeds; sometimes comes back as a new incarnation and lets the old one try.
+#[derive(Debug)]
+pub struct Worker {
+    name: String,
+    dice: Dice,
+    incarnation: u64,
+    poll: u64,
+    held: Vec<Lease>,
+}
+
+impl Worker {
+    pub fn new(index: u64, seed: u64) -> Self {
+        let dice = Dice::new(seed ^ (index << 40));
+        Self { name: format!("w{index}"), dice, incarnation: 0, poll: 0, held: Vec::new() }
+    }
+
+    pub async fn run(mut self, stretch: Arc<Stretch>) -> Self {
+        let mut client = Client::new(stretch.address);
+        while !stretch.over.load(Ordering::Relaxed) && self.once(&stretch, &mut client).await.is_ok() {}
+        self
+    }
+
+    async fn once(&mut self, stretch: &Stretch, client: &mut Client) -> io::Result<()> {
+        let Some(lease) = self.held.last_mut() else {
+            self.held = self.poll(stretch, client).await?;
+            if !self.held.is_empty() && self.dice.one_in(16) {
+                // Its successor takes what it held; the old one does not know, and tries first.
+                self.incarnation += 1;
+                let new = self.poll(stretch, client).await?;
+                self.held.splice(0..0, new);
+            }
+            return Ok(());
+        };
+        if !lease.beaten {
+            let path = format!("/v1/leases/{}/beat", lease.receipt);
+            let beat = json!({ "watermark": lease.fence & 0xff, "note": "half" });
+            let reply = stretch.call(client, "POST", &path, &beat).await?;
+            if !matches!(reply.status, 200 | 409) {
+                stretch.wrong(format!("the beat of {lease:?} got {}", reply.text()));
+            }
+            lease.beaten = true;
+            return Ok(());
+        }
+        let lease = lease.clone();
+        self.succeed(stretch, client, &lease).await?;
+        self.held.pop();
+        Ok(())
+    }
+
+    async fn poll(&mut self, stretch: &Stretch, client: &mut Client) -> io::Result<Vec<Lease>> {
+        let body = json!({
+            "worker_id": self.name, "incarnation": self.incarnation.to_string(), "kinds": ["k"], "max": 4,
+            "wait_s": 1, "lease_s": 2, "poll_id": self.poll.to_string(),
+        });
+        let reply = stretch.call(client, "POST", "/v1/leases", &body).await?;
+        self.poll += 1;
+        if reply.status != 200 {
+            stretch.wrong(format!("poll {body} got {}", reply.text()));
+            return Ok(Vec::new());
+        }
+        let answer = reply.json();
+        let leases = answer["leases"].as_array().into_iter().flatten();
+        let text = |lease: &Value, name: &str| lease[name].as_str().unwrap_or_default().to_owned();
+        let leases = leases.map(|lease| Lease {
+            job: text(lease, "job_id"),
+            fence: lease["fence"].as_u64().unwrap_or(0),
+            receipt: text(lease, "receipt"),
+            beaten: false,
+        });
+        let leases: Vec<Lease> = leases.collect();
+        stretch.write(|record| {
+            for lease in &leases {
+                let job = record.jobs.entry(lease.job.clone()).or_default();
+                job.fence = job.fence.max(lease.fence);
+                job.holders.entry(lease.fence).or_default().insert(self.name.clone());
+            }
+        });
+        Ok(leases)
+    }
+
+    async fn succeed(&mut self, stretch: &Stretch, client: &mut Client, lease: &Lease) -> io::Result<()> {
+        let result = json!({ "job": lease.job, "fence": lease.fence });
+        let path = format!("/v1/leases/{}/succeed", lease.receipt);
+        let reply = stretch.call(client, "POST", &path, &json!({ "result": result })).await?;
+        let refused = |stretch: &Stretch, result: &Value, reply: &Reply| {
+            let known = reply.status == 409 && matches!(reply.code().as_str(), "stale_attempt" | "already_ended");
+            match known {
+                true => stretch.write(|record| {
+                    record.refused.insert((lease.receipt.clone(), result.to_string()), reply.code());
+                }),
+                false => stretch.wrong(format!("the outcome {result} got {}", reply.text())),
+            }
+        };
+        if reply.status != 200 {
+            refused(stretch, &result, &reply);
+            return Ok(());
+        }
+        stretch.write(|record| {
+            let job = record.jobs.entry(lease.job.clone()).or_default();
+            job.outcomes.insert(lease.fence, result);
+        });
+        if self.dice.one_in(4) {
+            let other = json!({ "job": lease.job, "other": true });
+            let reply = stretch.call(client, "POST", &path, &json!({ "result": other })).await?;
+            refused(stretch, &other, &reply);
+        }
+        Ok(())
+    }
+}
+
+/// Looks at jobs that were acknowledged.
+pub async fn read(stretch: Arc<Stretch>, mut dice: Dice) {
+    let mut client = Client::new(stretch.address);
+    while !stretch.over.load(Ordering::Relaxed) {
+        let id = {
+            let ids = stretch.ids.lock().unwrap();
+            let newest = ids.len().saturating_sub(500);
+            ids.get(newest + dice.below((ids.len() - newest).max(1) as u64) as usize).cloned()
+        };
+        let path = id.as_ref().map_or_else(|| "/v1/stats".to_owned(), |id| format!("/v1/jobs/{id}"));
+        let Ok(reply) = stretch.call(&mut client, "GET", &path, &Value::Null).await else { return };
+        let Some(id) = id else { continue };
+        if reply.status != 200 {
+            stretch.wrong(format!("job {id}, which was acknowledged, was read as {}", reply.text()));
+            continue;
+        }
+        let shown = reply.json();
+        let attempts = shown["workflows"][0]["attempts"].as_array().into_iter().flatten();
+        let fence = attempts.filter_map(|attempt| attempt["fence"].as_u64()).max().unwrap_or(0);
+        let state = shown["state"].as_str().unwrap_or_default().to_owned();
+        stretch.write(|record| {
+            let job = record.jobs.entry(id).or_default();
+            job.fence = job.fence.max(fence);
+            if is_terminal(&state) {
+                job.ended = Some(state);
+            }
+        });
+    }
+}

@@ -1,0 +1,237 @@
+//! A node that is killed again and again under load takes back nothing that it has answered.
+//!
+//! `ONWARD_SOAK_CASES` sets the number of kills, up to 200; `ONWARD_KILL_SEED` the seed.
+
+mod load;
+mod record;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use load::{Stretch, Submitter, Worker, read};
+use record::{Job, Key, Record, submission};
+use serde_json::json;
+use support::http::Client;
+use support::{Dice, Node, PATIENCE};
+use tokio::time::sleep;
+
+const KILLS: u64 = 20;
+const MOST_KILLS: u64 = 200;
+const SUBMITTERS: u64 = 140;
+const WORKERS: u64 = 90;
+const READERS: u64 = 20;
+const NEW_JOBS: i64 = 600;
+const CROWD: u64 = 200;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")))
+}
+
+#[derive(Default, Debug)]
+struct Counts {
+    kills: u64,
+    inside_a_commit: u64,
+    /// Kills that cut off at least [`CROWD`] calls.
+    in_a_crowd: u64,
+    least_in_flight: u64,
+    answers: u64,
+    told_later: u64,
+    checked: usize,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_answered_before_a_kill_is_true_after_it() {
+    let kills = number("ONWARD_SOAK_CASES").map_or(KILLS, |cases| cases.clamp(KILLS, MOST_KILLS));
+    let seed = number("ONWARD_KILL_SEED").unwrap_or(1);
+    let folder = tempfile::tempdir().unwrap();
+    let (data, mark) = (folder.path().join("data"), folder.path().join("mark"));
+    let flags = ["--commit-mark", mark.to_str().unwrap()];
+    let mut dice = Dice::new(seed);
+    let mut submitters: Vec<_> = (1..=SUBMITTERS).map(|index| Submitter::new(index, seed)).collect();
+    let mut workers: Vec<_> = (1..=WORKERS).map(|index| Worker::new(index, seed)).collect();
+    let mut all = Record::default();
+    let mut counts = Counts { least_in_flight: u64::MAX, ..Counts::default() };
+    let began = Instant::now();
+    let mut node = Node::start_with(&data, "127.0.0.1:0", &flags);
+    let address = node.address;
+
+    for kill in 0..kills {
+        let ids = all.jobs.keys().cloned().collect();
+        let stretch = Stretch::new(address, NEW_JOBS, ids);
+        let submitting: Vec<_> = submitters.drain(..).map(|one| tokio::spawn(one.run(stretch.clone()))).collect();
+        let working: Vec<_> = workers.drain(..).map(|one| tokio::spawn(one.run(stretch.clone()))).collect();
+        let reading: Vec<_> =
+            (0..READERS).map(|index| tokio::spawn(read(stretch.clone(), Dice::new(kill << 8 | index)))).collect();
+
+        sleep(Duration::from_millis(40 + dice.below(500))).await;
+        if kill % 2 == 0 {
+            wait_for_commit(&mark).await;
+        }
+        let in_flight = stretch.in_flight.load(Ordering::SeqCst);
+        node.kill();
+        for one in submitting {
+            submitters.push(one.await.unwrap());
+        }
+        for one in working {
+            workers.push(one.await.unwrap());
+        }
+        for one in reading {
+            one.await.unwrap();
+        }
+        counts.kills += 1;
+        counts.inside_a_commit += u64::from(is_committing(&mark));
+        counts.in_a_crowd += u64::from(in_flight >= CROWD);
+        counts.least_in_flight = counts.least_in_flight.min(in_flight);
+        counts.answers += stretch.answers.load(Ordering::Relaxed);
+        counts.told_later += stretch.told_later.load(Ordering::Relaxed);
+
+        node = Node::start_with(&data, &address.to_string(), &flags);
+        let stretch = Arc::into_inner(stretch).expect("nobody else has it any more");
+        let mut record = stretch.record.into_inner().unwrap();
+        record.merge(all.sample(20, kill as usize));
+        counts.checked += record.count();
+        none(&format!("seed {seed}, kill {kill}"), &record.broken(address).await);
+        all.merge(record);
+        none(&format!("seed {seed}, kill {kill}"), &all.contradictions());
+    }
+
+    let drained = Instant::now();
+    drain(address, submitters, workers, &mut all).await;
+    let drained = drained.elapsed();
+    counts.checked += all.count();
+    none(&format!("seed {seed}, at the end"), &all.broken(address).await);
+    none(&format!("seed {seed}, at the end"), &all.contradictions());
+    let summary = format!(
+        "{counts:?}; {} jobs, {} outcomes, {} refused as stale, {} as ended, {} as conflicts; drained in {drained:?}, all in {:?}",
+        all.jobs.len(),
+        all.jobs.values().map(|job| job.outcomes.len()).sum::<usize>(),
+        all.refused.values().filter(|code| *code == "stale_attempt").count(),
+        all.refused.values().filter(|code| *code == "already_ended").count(),
+        all.keys.values().filter(|key| key.conflict).count(),
+        began.elapsed()
+    );
+    say(&summary);
+    assert!(counts.inside_a_commit >= 1, "no kill fell into a commit: {summary}");
+    // Who is told to come back later has nothing in flight meanwhile, and how often that is depends on the computer.
+    assert!(counts.in_a_crowd >= 1, "never were {CROWD} calls in flight: {summary}");
+    assert!(!all.refused.is_empty() && all.keys.values().any(|key| key.conflict), "nothing was refused: {summary}");
+}
+
+/// The numbers are what somebody who runs this by hand wants to see.
+#[allow(clippy::print_stdout, reason = "a test reports to its reader")]
+fn say(summary: &str) {
+    println!("{summary}");
+}
+
+fn none(when: &str, found: &[String]) {
+    let first = found.iter().take(10).cloned().collect::<Vec<_>>().join("\n  ");
+    assert!(found.is_empty(), "{when}: {} answers are not true any more:\n  {first}", found.len());
+}
+
+fn is_committing(mark: &Path) -> bool {
+    std::fs::read(mark).is_ok_and(|bytes| bytes == b"1")
+}
+
+/// There is always one soon under load; if there is none, the kill comes all the same.
+async fn wait_for_commit(mark: &Path) {
+    let began = Instant::now();
+    while !is_committing(mark) && began.elapsed() < Duration::from_secs(1) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// No more kills: what is in doubt is settled, and every job that was acknowledged succeeds.
+async fn drain(address: std::net::SocketAddr, submitters: Vec<Submitter>, workers: Vec<Worker>, all: &mut Record) {
+    let stretch = Stretch::new(address, 0, Vec::new());
+    let working: Vec<_> = workers.into_iter().map(|one| tokio::spawn(one.run(stretch.clone()))).collect();
+    let submitting: Vec<_> = submitters.into_iter().map(|one| tokio::spawn(one.settle(stretch.clone()))).collect();
+    for one in submitting {
+        one.await.unwrap();
+    }
+    let began = Instant::now();
+    let mut client = Client::new(address);
+    loop {
+        let open = client.get("/v1/stats").await.json()["open_jobs"].as_u64();
+        if open == Some(0) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{open:?} jobs are still open after {PATIENCE:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    stretch.over.store(true, Ordering::Relaxed);
+    for one in working {
+        one.await.unwrap();
+    }
+    let stretch = Arc::into_inner(stretch).expect("nobody else has it any more");
+    all.merge(stretch.record.into_inner().unwrap());
+    // Whatever was acknowledged has succeeded, whether or not its worker heard so.
+    for job in all.jobs.values_mut() {
+        job.ended = Some("succeeded".into());
+    }
+}
+
+/// The check can go red: every kind of answer, made up, is found out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_was_never_given_is_found_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(folder.path());
+    let mut client = Client::new(node.address);
+    let id = client.post("/v1/jobs", &submission("a", 1)).await.json()["id"].as_str().unwrap().to_owned();
+    let open = client.post("/v1/jobs", &submission("b", 1)).await.json()["id"].as_str().unwrap().to_owned();
+    let poll = json!({ "worker_id": "w", "incarnation": "1", "kinds": ["k"], "wait_s": 5, "lease_s": 60 });
+    let lease = client.post("/v1/leases", &poll).await.json()["leases"][0].clone();
+    assert_eq!(lease["job_id"], id.as_str());
+    let (receipt, fence) = (lease["receipt"].as_str().unwrap(), lease["fence"].as_u64().unwrap());
+    let succeed = json!({ "result": 1 });
+    assert_eq!(client.post(&format!("/v1/leases/{receipt}/succeed"), &succeed).await.status, 200);
+
+    let one = |id: &str, job: Job| Record { jobs: [(id.to_owned(), job)].into(), ..Record::default() };
+    let outcome = |fence: u64, result: i32| Job { outcomes: [(fence, json!(result))].into(), ..Job::default() };
+    let ended = |state: &str| Job { ended: Some(state.into()), ..Job::default() };
+    let key = |name: &str, number, id: &str, conflict| {
+        let key = Key { number, id: id.into(), conflict };
+        Record { keys: [(name.to_owned(), key)].into(), ..Record::default() }
+    };
+    let refused = |result: &str| Record {
+        refused: [((receipt.to_owned(), result.to_owned()), "already_ended".to_owned())].into(),
+        ..Record::default()
+    };
+
+    let mut truth = one(&id, Job { ended: Some("succeeded".into()), fence, ..outcome(fence, 1) });
+    truth.merge(one(&open, Job::default()));
+    truth.merge(key("a", 1, &id, true));
+    truth.merge(refused("2"));
+    assert_eq!(truth.broken(node.address).await, Vec::<String>::new());
+
+    let unknown = "0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10";
+    for (lie, made_up) in [
+        ("a job", one(unknown, Job::default())),
+        ("a result", one(&id, outcome(fence, 2))),
+        ("a fence", one(&id, outcome(fence + 1, 1))),
+        ("an outcome", one(&open, outcome(fence, 1))),
+        ("a state", one(&id, ended("failed"))),
+        ("an end", one(&open, ended("succeeded"))),
+        ("a lease", one(&open, Job { fence: 1, ..Job::default() })),
+        ("a key", key("c", 1, unknown, false)),
+        ("the id of a key", key("a", 1, &open, false)),
+        ("the body of a key", key("a", 2, &id, false)),
+        ("a refusal", refused("1")),
+    ] {
+        assert_eq!(made_up.broken(node.address).await.len(), 1, "{lie} was made up, and nobody noticed");
+    }
+
+    let mut twice = one(&id, outcome(fence, 1));
+    assert!(twice.contradictions().is_empty());
+    twice.merge(one(&id, outcome(fence + 1, 1)));
+    assert_eq!(twice.contradictions().len(), 1, "two outcomes");
+    let holder = |name: &str| Job { holders: [(fence, [name.to_owned()].into())].into(), ..Job::default() };
+    let mut shared = one(&id, holder("a"));
+    shared.merge(one(&id, holder("b")));
+    assert_eq!(shared.contradictions().len(), 1, "two holders");
+    let wrong = Record { wrong: vec!["x".into()], ..Record::default() };
+    assert_eq!(wrong.contradictions(), ["x"]);
+}

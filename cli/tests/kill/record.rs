@@ -1,0 +1,201 @@
+//! What clients were told in full, and whether it is still true.
+//!
+//! An answer is a promise: whoever got it may act on it, so that no crash may take it back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::support::http::Client;
+
+const TERMINAL: [&str; 4] = ["succeeded", "failed", "timed_out", "cancelled"];
+const CHECKERS: usize = 32;
+
+#[derive(Clone, Default, Debug)]
+pub struct Record {
+    /// By idempotency key.
+    pub keys: BTreeMap<String, Key>,
+    /// By job id.
+    pub jobs: BTreeMap<String, Job>,
+    /// By receipt and the result that was refused: the code of the refusal.
+    pub refused: BTreeMap<(String, String), String>,
+    /// Answers that were wrong when they came.
+    pub wrong: Vec<String>,
+}
+
+#[derive(Clone, Default, Debug)]
+pub struct Key {
+    pub number: u64,
+    pub id: String,
+    /// The key with another body was refused.
+    pub conflict: bool,
+}
+
+#[derive(Clone, Default, Debug)]
+pub struct Job {
+    /// Accepted outcomes: the results by their fences.
+    pub outcomes: BTreeMap<u64, Value>,
+    /// A terminal state that somebody read.
+    pub ended: Option<String>,
+    /// The highest fence that anybody was told.
+    pub fence: u64,
+    /// Who was handed which fence.
+    pub holders: BTreeMap<u64, BTreeSet<String>>,
+}
+
+pub fn submission(key: &str, number: u64) -> Value {
+    json!({
+        "kind": "k", "payload": { "number": number }, "idempotency_key": key, "timeout_s": 3600,
+        // What a crash costs must not use a job up.
+        "retry": { "max_attempts": 900, "base_s": 0.01, "max_s": 0.05 },
+    })
+}
+
+pub fn is_terminal(state: &str) -> bool {
+    TERMINAL.contains(&state)
+}
+
+impl Record {
+    pub fn count(&self) -> usize {
+        let conflicts = self.keys.values().filter(|key| key.conflict).count();
+        self.keys.len() + conflicts + self.jobs.len() + self.refused.len()
+    }
+
+    pub fn merge(&mut self, other: Self) {
+        for (name, key) in other.keys {
+            let known = self.keys.entry(name).or_insert_with(|| key.clone());
+            known.conflict |= key.conflict;
+        }
+        for (id, job) in other.jobs {
+            let known = self.jobs.entry(id).or_default();
+            known.outcomes.extend(job.outcomes);
+            known.ended = known.ended.take().or(job.ended);
+            known.fence = known.fence.max(job.fence);
+            for (fence, holders) in job.holders {
+                known.holders.entry(fence).or_default().extend(holders);
+            }
+        }
+        self.refused.extend(other.refused);
+        self.wrong.extend(other.wrong);
+    }
+
+    /// What is wrong with these answers among themselves.
+    pub fn contradictions(&self) -> Vec<String> {
+        let mut found = self.wrong.clone();
+        for (id, job) in &self.jobs {
+            if job.outcomes.len() > 1 {
+                found.push(format!("job {id} has {} accepted outcomes: {:?}", job.outcomes.len(), job.outcomes));
+            }
+            for (fence, holders) in job.holders.iter().filter(|(_, holders)| holders.len() > 1) {
+                found.push(format!("fence {fence} of job {id} was handed to {holders:?}"));
+            }
+        }
+        found
+    }
+
+    /// What the node takes back of all this.
+    pub async fn broken(&self, address: SocketAddr) -> Vec<String> {
+        let jobs = self.jobs.iter().map(|(id, job)| Promise::Job(id.clone(), job.clone()));
+        let keys = self.keys.iter().map(|(name, key)| Promise::Key(name.clone(), key.clone()));
+        let refused = self.refused.iter();
+        let refused =
+            refused.map(|((receipt, result), code)| Promise::Refusal(receipt.clone(), result.clone(), code.clone()));
+        let promises = Arc::new(Mutex::new(jobs.chain(keys).chain(refused).collect::<Vec<_>>()));
+        let mut tasks = Vec::new();
+        for _ in 0..CHECKERS {
+            let promises = promises.clone();
+            tasks.push(tokio::spawn(async move {
+                let mut client = Client::new(address);
+                let mut found = Vec::new();
+                loop {
+                    let Some(promise) = promises.lock().unwrap().pop() else { return found };
+                    found.extend(promise.broken(&mut client).await);
+                }
+            }));
+        }
+        let mut found = Vec::new();
+        for task in tasks {
+            found.extend(task.await.expect("a check ends"));
+        }
+        found
+    }
+
+    /// Some of it, for a look at what is old.
+    pub fn sample(&self, one_in: usize, at: usize) -> Self {
+        fn every<K: Clone + Ord, V: Clone>(map: &BTreeMap<K, V>, one_in: usize, at: usize) -> BTreeMap<K, V> {
+            map.iter().skip(at % one_in).step_by(one_in).map(|(key, value)| (key.clone(), value.clone())).collect()
+        }
+        Self {
+            keys: every(&self.keys, one_in, at),
+            jobs: every(&self.jobs, one_in, at),
+            refused: every(&self.refused, one_in, at),
+            wrong: Vec::new(),
+        }
+    }
+}
+
+enum Promise {
+    Job(String, Job),
+    Key(String, Key),
+    Refusal(String, String, String),
+}
+
+impl Promise {
+    async fn broken(self, client: &mut Client) -> Option<String> {
+        match self {
+            Self::Job(id, job) => {
+                let reply = client.get(&format!("/v1/jobs/{id}")).await;
+                if reply.status != 200 {
+                    return Some(format!("job {id} was acknowledged, and is now: {}", reply.text()));
+                }
+                job.broken(&id, &reply.json())
+            }
+            Self::Key(name, key) => {
+                let reply = client.post("/v1/jobs", &submission(&name, key.number)).await;
+                if reply.status != 200 || reply.json()["id"] != key.id.as_str() {
+                    return Some(format!("key {name} was job {}, and is now: {}", key.id, reply.text()));
+                }
+                if !key.conflict {
+                    return None;
+                }
+                let reply = client.post("/v1/jobs", &submission(&name, key.number + 1)).await;
+                (reply.status != 409 || reply.code() != "conflict")
+                    .then(|| format!("key {name} with another body was refused, and is now: {}", reply.text()))
+            }
+            Self::Refusal(receipt, result, code) => {
+                let body = format!("{{\"result\":{result}}}");
+                let reply = client.call("POST", &format!("/v1/leases/{receipt}/succeed"), &body).await;
+                let reply = reply.expect("the node answers");
+                // Who is over may be superseded afterwards; never the other way round.
+                let still = reply.code() == code || reply.code() == "stale_attempt";
+                (reply.status != 409 || !still)
+                    .then(|| format!("the outcome {result} was refused as {code}, and is now: {}", reply.text()))
+            }
+        }
+    }
+}
+
+impl Job {
+    fn broken(&self, id: &str, shown: &Value) -> Option<String> {
+        let state = shown["state"].as_str().unwrap_or_default();
+        if let Some(ended) = &self.ended
+            && ended != state
+        {
+            return Some(format!("job {id} was read as {ended}, and is now {state}"));
+        }
+        let attempts = shown["workflows"][0]["attempts"].as_array().cloned().unwrap_or_default();
+        let newest = attempts.iter().filter_map(|attempt| attempt["fence"].as_u64()).max().unwrap_or(0);
+        if newest < self.fence {
+            return Some(format!("job {id} was handed out under fence {}, and now knows {newest}", self.fence));
+        }
+        let (fence, result) = self.outcomes.first_key_value()?;
+        let by = attempts.iter().find(|attempt| attempt["outcome"] == "succeeded");
+        let by = by.and_then(|attempt| attempt["fence"].as_u64());
+        (state != "succeeded" || shown["result"] != *result || by != Some(*fence)).then(|| {
+            let now = &shown["result"];
+            format!("job {id} succeeded under {fence} with {result}, and is now {state} under {by:?} with {now}")
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! HTTP/1.1 by hand: an answer counts only if its last byte arrived.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use super::PATIENCE;
+
+/// How long a client waits that was told to come back later.
+pub const LATER: Duration = Duration::from_millis(50);
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
+    }
+
+    /// The code of a problem, empty for other answers.
+    pub fn code(&self) -> String {
+        let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        body["code"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub fn text(&self) -> String {
+        format!("{} {}", self.status, String::from_utf8_lossy(&self.body))
+    }
+}
+
+/// A connection that stays open from call to call, and is made anew after an error.
+#[derive(Debug)]
+pub struct Client {
+    /// Where to connect to, and what to call the node.
+    address: SocketAddr,
+    host: SocketAddr,
+    stream: Option<TcpStream>,
+}
+
+impl Client {
+    pub fn new(address: SocketAddr) -> Self {
+        Self::through(address, address)
+    }
+
+    /// By way of somebody in the middle.
+    pub fn through(address: SocketAddr, host: SocketAddr) -> Self {
+        Self { address, host, stream: None }
+    }
+
+    /// One exchange. An error says that the answer did not arrive in full, and nothing about what was done.
+    pub async fn try_call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
+        let host = self.host;
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        self.exchange(request.as_bytes()).await
+    }
+
+    pub async fn exchange(&mut self, request: &[u8]) -> io::Result<Reply> {
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => {
+                let stream = TcpStream::connect(self.address).await?;
+                stream.set_nodelay(true)?;
+                stream
+            }
+        };
+        let reply = timeout(PATIENCE, async {
+            stream.write_all(request).await?;
+            read_reply(&mut stream).await
+        });
+        let reply = reply.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        if !reply.head.contains("connection: close") {
+            self.stream = Some(stream);
+        }
+        Ok(reply)
+    }
+
+    /// As a patient client does: 503 means later.
+    pub async fn call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
+        loop {
+            let reply = self.try_call(method, path, body).await?;
+            if reply.status != 503 {
+                return Ok(reply);
+            }
+            sleep(LATER).await;
+        }
+    }
+
+    pub async fn get(&mut self, path: &str) -> Reply {
+        self.call("GET", path, "").await.expect("the node answers")
+    }
+
+    pub async fn post(&mut self, path: &str, body: &Value) -> Reply {
+        self.call("POST", path, &body.to_string()).await.expect("the node answers")
+    }
+}
+
+/// By its content length, so that the connection can stay open.
+pub async fn read_reply(stream: &mut TcpStream) -> io::Result<Reply> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            break at + 4;
+        }
+        more(stream, &mut bytes).await?;
+    };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
+    while bytes.len() < end + length {
+        more(stream, &mut bytes).await?;
+    }
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+    let status = status.ok_or_else(|| io::Error::other(format!("no status in {head:?}")))?;
+    Ok(Reply { status, head, body: bytes[end..end + length].to_vec() })
+}
+
+async fn more(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> io::Result<()> {
+    match stream.read_buf(bytes).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}

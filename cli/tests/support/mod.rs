@@ -1,0 +1,107 @@
+//! The binary as a node of its own on a port of its own, killed when dropped; and a client that knows what it got.
+
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub mod http;
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Longer than anything here takes; a test that waits for it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The binary in an environment of its own.
+pub fn onward(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onward"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONWARD_")) {
+        command.env_remove(name);
+    }
+    command.args(args);
+    command
+}
+
+#[derive(Debug)]
+pub struct Node {
+    child: Child,
+    /// It goes on printing after the line that we wait for, and must not be cut off.
+    _stdout: BufReader<ChildStdout>,
+    pub address: SocketAddr,
+    pub url: String,
+}
+
+impl Node {
+    pub fn start(data: &Path) -> Self {
+        Self::start_with(data, "127.0.0.1:0", &[])
+    }
+
+    pub fn start_with(data: &Path, listen: &str, more: &[&str]) -> Self {
+        let mut command = onward(&["up", "--slots", "0", "--listen", listen, "--data"]);
+        let mut child = command.arg(data).args(more).env("ONWARD_LOG", "warn").stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let (said, hear) = channel();
+        std::thread::spawn(move || {
+            let mut stdout = BufReader::new(stdout);
+            let mut line = String::new();
+            let read = stdout.read_line(&mut line);
+            let _ = said.send((read, line, stdout));
+        });
+        let Ok((_, line, stdout)) = hear.recv_timeout(PATIENCE) else {
+            end(&mut child);
+            panic!("the node said nothing within {PATIENCE:?}");
+        };
+        let Some(url) = line.trim_end().strip_prefix("onward: ready on ").map(str::to_owned) else {
+            end(&mut child);
+            panic!("the node is not ready, and said {line:?}");
+        };
+        let address = url.trim_start_matches("http://").parse().expect("an address is in the url");
+        Self { child, _stdout: stdout, address, url }
+    }
+
+    /// SIGKILL; it is gone when this returns.
+    pub fn kill(mut self) {
+        end(&mut self.child);
+    }
+
+    /// The command line, talking to this node.
+    pub fn call(&self, data: &Path, args: &[&str]) -> Output {
+        onward(args).env("ONWARD_SERVER", &self.url).env("ONWARD_DATA", data).output().unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        end(&mut self.child);
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// SplitMix64: the same seed, the same choices.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// From 0 to just below this.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+
+    pub fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
