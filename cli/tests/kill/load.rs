@@ -85,7 +85,11 @@ impl Submitter {
 
     pub async fn run(mut self, stretch: Arc<Stretch>) -> Self {
         let mut client = Client::new(stretch.address);
-        while !stretch.over.load(Ordering::Relaxed) && self.once(&stretch, &mut client).await.is_ok() {}
+        while !stretch.over.load(Ordering::Relaxed) {
+            if self.once(&stretch, &mut client).await.is_err() {
+                break;
+            }
+        }
         self
     }
 
@@ -182,7 +186,11 @@ impl Worker {
 
     pub async fn run(mut self, stretch: Arc<Stretch>) -> Self {
         let mut client = Client::new(stretch.address);
-        while !stretch.over.load(Ordering::Relaxed) && self.once(&stretch, &mut client).await.is_ok() {}
+        while !stretch.over.load(Ordering::Relaxed) {
+            if self.once(&stretch, &mut client).await.is_err() {
+                break;
+            }
+        }
         self
     }
 
