@@ -93,7 +93,7 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
         node = Node::start_with(&data, &address.to_string(), &flags);
         let stretch = Arc::into_inner(stretch).expect("nobody else has it any more");
         let mut record = stretch.record.into_inner().unwrap();
-        record.merge(all.sample(20, kill as usize));
+        record.merge(all.sample((all.jobs.len() / 300).max(20), kill as usize));
         counts.checked += record.count();
         none(&format!("seed {seed}, kill {kill}"), &record.broken(address).await);
         all.merge(record);
