@@ -68,8 +68,9 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
             (0..READERS).map(|index| tokio::spawn(read(stretch.clone(), Dice::new(kill << 8 | index)))).collect();
 
         sleep(Duration::from_millis(40 + dice.below(500))).await;
-        if kill % 2 == 0 {
-            wait_for_commit(&mark).await;
+        let further = Duration::from_micros(dice.below(1_000));
+        if kill % 4 != 3 {
+            wait_into_commit(&mark, further);
         }
         let in_flight = stretch.in_flight.load(Ordering::SeqCst);
         node.kill();
@@ -92,7 +93,7 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
         node = Node::start_with(&data, &address.to_string(), &flags);
         let stretch = Arc::into_inner(stretch).expect("nobody else has it any more");
         let mut record = stretch.record.into_inner().unwrap();
-        record.merge(all.sample(20, kill as usize));
+        record.merge(all.sample((all.jobs.len() / 300).max(20), kill as usize));
         counts.checked += record.count();
         none(&format!("seed {seed}, kill {kill}"), &record.broken(address).await);
         all.merge(record);
@@ -136,12 +137,17 @@ fn is_committing(mark: &Path) -> bool {
     std::fs::read(mark).is_ok_and(|bytes| bytes == b"1")
 }
 
-/// There is always one soon under load; if there is none, the kill comes all the same.
-async fn wait_for_commit(mark: &Path) {
+/// Into a commit that has just begun: only its beginning can be lost to a SIGKILL, since what was written stays with the
+/// system. There is always one soon under load; if there is none, the kill comes all the same.
+fn wait_into_commit(mark: &Path, further: Duration) {
     let began = Instant::now();
-    while !is_committing(mark) && began.elapsed() < Duration::from_secs(1) {
-        tokio::task::yield_now().await;
+    for committing in [false, true] {
+        while is_committing(mark) != committing && began.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_micros(10));
+        }
     }
+    // Asleep, so that the node has the processor to go on with.
+    std::thread::sleep(further);
 }
 
 /// No more kills: what is in doubt is settled, and every job that was acknowledged succeeds.
