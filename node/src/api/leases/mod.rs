@@ -15,7 +15,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use onward_core::effect::Answer;
 use onward_core::grant::Denial;
-use onward_core::ids::Claim;
 use onward_core::input::Call;
 use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Report, Settlement};
 use onward_core::refusal::Refusal;
@@ -206,7 +205,6 @@ async fn request_extension(
     let answer = match app.engine.call(Call::RequestExtension(request)).await {
         Ok(Answer::Extension(answer)) => answer,
         Ok(_) => unreachable!("an extension is answered with an extension"),
-        Err(crate::engine::Refused::ByMachine(refusal)) => return Err(refused(&app, &claim, refusal)),
         Err(refused) => return Err(refused.into()),
     };
     if answer.result == Err(Denial::StaleAttempt) {
@@ -227,7 +225,7 @@ async fn send_beats(app: &App, beats: Vec<Beat>) -> Result<Vec<Result<BeatAccept
         unreachable!("beats are answered with beats")
     };
     let answers = answers.into_iter();
-    Ok(answers.map(|answer| answer.answer.map_err(|refusal| refused(app, &answer.claim, refusal))).collect())
+    Ok(answers.map(|answer| answer.answer.map_err(Problem::from)).collect())
 }
 
 async fn send_settlements(app: &App, list: Vec<Settlement>) -> Result<Vec<Result<(), Problem>>, Problem> {
@@ -235,19 +233,7 @@ async fn send_settlements(app: &App, list: Vec<Settlement>) -> Result<Vec<Result
         unreachable!("settlements are answered with settlements")
     };
     let answers = answers.into_iter();
-    Ok(answers.map(|answer| answer.answer.map_err(|refusal| refused(app, &answer.claim, refusal))).collect())
-}
-
-fn refused(app: &App, claim: &Claim, refusal: Refusal) -> Problem {
-    match refusal {
-        Refusal::UnknownJob => answer_from_archive(app, claim),
-        refusal => refusal.into(),
-    }
-}
-
-/// The receipt is ours, so the job was there once: it ended, and is no longer in memory.
-fn answer_from_archive(_: &App, _: &Claim) -> Problem {
-    Refusal::UnknownJob.into()
+    Ok(answers.map(|answer| answer.answer.map_err(Problem::from)).collect())
 }
 
 /// Sends what is good in one call, and puts each answer in the place of its item, between the problems of the others.
