@@ -22,8 +22,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
         need_json(request.headers())?;
         let body = Bytes::from_request(request, state).await.map_err(|rejection| {
             let status = rejection.status();
-            let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "invalid" };
-            Problem::new(status, code, rejection.body_text())
+            if status == StatusCode::PAYLOAD_TOO_LARGE {
+                let detail = "the body is larger than this call takes; send fewer or smaller things at a time";
+                return Problem::new(status, "too_large", detail);
+            }
+            Problem::new(status, "invalid", rejection.body_text())
         })?;
         parse(&body).map(Self)
     }

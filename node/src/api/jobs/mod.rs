@@ -27,7 +27,7 @@ use follow::Followers;
 
 /// Of a job: a few large payloads, or many small ones.
 const JOB_BYTES: usize = 8 << 20;
-const BATCH_BYTES: usize = 32 << 20;
+const BATCH_BYTES: usize = 16 << 20;
 
 pub fn routes() -> Router<App> {
     routes_for(Followers::default())
