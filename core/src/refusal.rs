@@ -134,7 +134,9 @@ impl fmt::Display for Refusal {
         match self {
             Self::Invalid(invalid) => invalid.fmt(f),
             Self::Limited(met) => write!(f, "limit met: {met}; wait, or raise the limit"),
-            Self::UnknownJob => f.write_str("no job has this id; it is wrong, or the job ended so long ago that it is no longer kept"),
+            Self::UnknownJob => {
+                f.write_str("no job has this id; it is wrong, or the job ended so long ago that it is no longer kept")
+            }
             Self::UnknownWorkflow => f.write_str("the job has no such workflow"),
             Self::UnknownAttempt => f.write_str("no such attempt was ever handed out"),
             Self::UnknownWorker => f.write_str("no such worker is known; say hello first"),
