@@ -143,11 +143,11 @@ fn wait_into_commit(mark: &Path, further: Duration) {
     let began = Instant::now();
     for committing in [false, true] {
         while is_committing(mark) != committing && began.elapsed() < Duration::from_secs(1) {
-            std::thread::sleep(Duration::from_micros(10));
+            std::thread::park_timeout(Duration::from_micros(10));
         }
     }
-    // Asleep, so that the node has the processor to go on with.
-    std::thread::sleep(further);
+    // The moment of the kill is chosen here, nothing is waited for; parked, so that the node has the processor.
+    std::thread::park_timeout(further);
 }
 
 /// No more kills: what is in doubt is settled, and every job that was acknowledged succeeds.
