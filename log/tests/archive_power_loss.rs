@@ -149,9 +149,13 @@ fn what_was_acknowledged_survives_a_loss_of_power() {
 #[test]
 fn a_disk_that_lies_about_syncs_is_found_out() {
     let found_out = (0..50).filter(|&seed| {
-        let mut world = World::new(seed);
-        world.disk.lie();
-        catch_unwind(AssertUnwindSafe(|| lives(&mut world))).map_or(true, |result| result.is_err())
+        // A file that lacks half of its pages may also make redb itself give up, at the latest when it is closed.
+        let life = move || {
+            let mut world = World::new(seed);
+            world.disk.lie();
+            lives(&mut world)
+        };
+        catch_unwind(AssertUnwindSafe(life)).map_or(true, |result| result.is_err())
     });
     let found_out = found_out.count();
     assert!(found_out > 45, "loss was seen in {found_out} of 50 cases only");
