@@ -156,7 +156,8 @@ impl Log for RedbLog {
         self.0.commit(
             &mut writer,
             |transaction| rows::put_chunk(transaction, finished, covers, index, &row),
-            |head, _| Ok(head.unfinished == stored),
+            // The newest chunk may be sent again with other content, so its number alone says nothing.
+            |head, view| Ok(head.unfinished == stored && rows::chunk(view, stored, index)? == chunk),
         )?;
         writer.state.chunk_put(covers, index);
         Ok(())
