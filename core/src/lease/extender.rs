@@ -182,6 +182,15 @@ impl Extender {
         self.phase = if beaten { Phase::Waiting { due: self.rested } } else { Phase::Resting };
     }
 
+    /// The backend said, in answer to something else that was asked at `asked_at`, how much is left. That never shrinks
+    /// what is held, and revives nothing that is lost.
+    pub fn told(&mut self, now: Mono, asked_at: Mono, remaining: Duration) {
+        self.notice_expiry(now);
+        if self.lost.is_none() {
+            self.expires = self.expires.max(asked_at + remaining);
+        }
+    }
+
     /// The renewal in flight came to nothing. `draw` is 64 random bits.
     pub fn failed(&mut self, now: Mono, failure: RenewFailure, draw: u64) {
         self.notice_expiry(now);

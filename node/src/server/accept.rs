@@ -1,7 +1,7 @@
 //! Connections: accepted, counted, limited, drained.
 
 use core::pin::pin;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,9 @@ use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Duration, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -21,6 +22,8 @@ use super::preface::{Version, sniff};
 
 /// After an accept that failed, as for want of file descriptors.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// What a connection from inside holds between its ends.
+const INSIDE_BYTES: usize = 256 << 10;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
     content-type: application/problem+json\r\ncontent-length: 113\r\n\r\n\
@@ -52,25 +55,53 @@ pub(super) struct Acceptor {
     pub(super) places: Arc<Semaphore>,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) counts: Arc<Counts>,
+    /// Where connections are served, whoever opens them.
+    pub(super) runtime: Handle,
 }
 
 impl Acceptor {
-    pub(super) async fn run(self, listener: TcpListener) {
-        let shared = Arc::new(self);
-        let mut phase = shared.phase.clone();
+    pub(super) async fn run(self: Arc<Self>, listener: TcpListener) {
+        let mut phase = self.phase.clone();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 _ = phase.wait_for(|phase| *phase > Phase::Serving) => return,
             };
             match accepted {
-                Ok((stream, peer)) => shared.clone().take(stream, peer),
+                Ok((stream, peer)) => self.clone().take(stream, peer),
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     sleep(TRY_AGAIN).await;
                 }
             }
         }
+    }
+
+    /// A connection from within this process. It is not encrypted, and counts like any other.
+    pub(super) fn inside(self: Arc<Self>) -> io::Result<DuplexStream> {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
+            self.counts.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the node has too many connections"));
+        };
+        self.counts.accepted.fetch_add(1, Ordering::Relaxed);
+        let (near, far) = duplex(INSIDE_BYTES);
+        self.runtime.clone().spawn(async move {
+            let _place = place;
+            let mut phase = self.phase.clone();
+            let conversing = async {
+                match sniff(far).await? {
+                    Some((version, stream)) => self.converse(version, stream).await,
+                    None => Ok(()),
+                }
+            };
+            tokio::select! {
+                ended = conversing => if let Err(error) = ended {
+                    tracing::debug!(error, "a connection from inside ended early");
+                },
+                _ = phase.wait_for(|phase| *phase == Phase::Closing) => {}
+            }
+        });
+        Ok(near)
     }
 
     fn take(self: Arc<Self>, stream: TcpStream, peer: SocketAddr) {

@@ -12,6 +12,8 @@ use crate::engine::ArchiveRules;
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub listen: SocketAddr,
+    /// Off: nothing listens, and only this process can reach the node, by its [`Door`](super::Door).
+    pub listens: bool,
     /// The data folder: log, keys and tokens.
     pub data: PathBuf,
     /// PEM files: the certificates, the node's own first, and its private key.
@@ -34,6 +36,7 @@ impl NodeConfig {
     pub fn new(listen: SocketAddr, data: impl Into<PathBuf>) -> Self {
         Self {
             listen,
+            listens: true,
             data: data.into(),
             tls: None,
             require_tokens: false,

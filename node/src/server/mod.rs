@@ -22,7 +22,9 @@ use axum::http::StatusCode;
 use axum::{Router, middleware};
 use onward_core::manager::SeatState;
 use onward_log::{Archive, RedbLog};
+use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
@@ -54,6 +56,7 @@ pub struct Node {
     phase: watch::Sender<Phase>,
     draining: watch::Sender<bool>,
     accepting: JoinHandle<()>,
+    door: Door,
     places: Arc<Semaphore>,
     connections: u32,
 }
@@ -69,8 +72,14 @@ impl Node {
         config.check()?;
         let tls = config.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key)).transpose()?;
         let about = |error| StartError::Listen { listen: config.listen, error };
-        let listener = TcpListener::bind(config.listen).await.map_err(about)?;
-        let address = listener.local_addr().map_err(about)?;
+        let listener = match config.listens {
+            true => Some(TcpListener::bind(config.listen).await.map_err(about)?),
+            false => None,
+        };
+        let address = match &listener {
+            Some(listener) => listener.local_addr().map_err(about)?,
+            None => config.listen,
+        };
         let opened = config.clone();
         let open = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic");
         let (engine, receipts, tokens) = open?;
@@ -99,18 +108,25 @@ impl Node {
         };
         let guard = Arc::new(guard);
         let more = more(&app).merge(grpc::routes(app.engine.clone(), grpc_access(guard.clone())));
-        let acceptor = Acceptor {
+        let acceptor = Arc::new(Acceptor {
             router: router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more),
             limits: config.limits,
             places: places.clone(),
             phase: phase_seen,
             counts,
             tls,
-        };
+            runtime: Handle::current(),
+        });
         let tls = acceptor.tls.is_some();
-        let accepting = tokio::spawn(acceptor.run(listener));
-        tracing::info!(%address, tls, "listening");
-        Ok(Self { app, address, tls, phase, draining, accepting, places, connections })
+        let door = Door(acceptor.clone());
+        let accepting = match listener {
+            Some(listener) => {
+                tracing::info!(%address, tls, "listening");
+                tokio::spawn(acceptor.run(listener))
+            }
+            None => tokio::spawn(core::future::ready(())),
+        };
+        Ok(Self { app, address, tls, phase, draining, accepting, door, places, connections })
     }
 
     /// Where it listens, the port being the real one.
@@ -120,6 +136,11 @@ impl Node {
 
     pub fn url(&self) -> String {
         format!("{}://{}", if self.tls { "https" } else { "http" }, self.address)
+    }
+
+    /// Opens connections from within this process: what is said there never leaves it.
+    pub fn door(&self) -> Door {
+        self.door.clone()
     }
 
     pub fn engine(&self) -> &Engine {
@@ -141,6 +162,23 @@ impl Node {
         }
         let engine = self.app.engine.clone();
         spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+    }
+}
+
+/// A way into a node from its own process, as long as the node runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Door(Arc<Acceptor>);
+
+impl core::fmt::Debug for Door {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Door")
+    }
+}
+
+impl Door {
+    /// A connection like one to the port, except that it is never encrypted. Tokens are asked for as usual.
+    pub fn open(&self) -> std::io::Result<DuplexStream> {
+        self.0.clone().inside()
     }
 }
 

@@ -1,0 +1,86 @@
+//! A job, as a node tells it.
+
+use core::fmt;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum JobState {
+    Waiting,
+    Ready,
+    Delayed,
+    Running,
+    Cancelling,
+    Succeeded,
+    Failed,
+    TimedOut,
+    Cancelled,
+}
+
+impl JobState {
+    const ALL: [(&'static str, Self); 9] = [
+        ("waiting", Self::Waiting),
+        ("ready", Self::Ready),
+        ("delayed", Self::Delayed),
+        ("running", Self::Running),
+        ("cancelling", Self::Cancelling),
+        ("succeeded", Self::Succeeded),
+        ("failed", Self::Failed),
+        ("timed_out", Self::TimedOut),
+        ("cancelled", Self::Cancelled),
+    ];
+
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed | Self::TimedOut | Self::Cancelled)
+    }
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::ALL.iter().find(|(_, state)| state == self).map_or("", |(word, _)| word))
+    }
+}
+
+/// Units done, of how many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    pub done: u64,
+    pub total: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct JobInfo {
+    pub id: String,
+    pub kind: String,
+    pub state: JobState,
+    /// Why it is in that state, where there is more to say.
+    pub reason: Option<String>,
+    pub progress: Option<Progress>,
+    /// All that the node told, as in the HTTP API.
+    pub json: Value,
+}
+
+impl JobInfo {
+    pub(super) fn read(json: Value) -> Result<Self, String> {
+        let text = |name: &str| json[name].as_str().map(str::to_owned);
+        let state = text("state").ok_or("a job has no `state`")?;
+        let known = JobState::ALL.iter().find(|(word, _)| *word == state);
+        let (_, state) = known.ok_or_else(|| format!("unknown state `{state}`; a newer node? update this library"))?;
+        let progress = json["progress"]["done"].as_u64();
+        Ok(Self {
+            id: text("id").ok_or("a job has no `id`")?,
+            kind: text("kind").unwrap_or_default(),
+            state: *state,
+            reason: text("reason"),
+            progress: progress.map(|done| Progress { done, total: json["progress"]["total"].as_u64() }),
+            json,
+        })
+    }
+
+    /// The result of a job of one workflow that has succeeded.
+    pub fn result<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        T::deserialize(&self.json["result"])
+    }
+}

@@ -1,0 +1,253 @@
+//! What a handler knows about its attempt, and what it can say.
+
+use core::future::Future;
+use core::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use onward_core::message::{Assignment, CancelWhy};
+use onward_core::time::Mono;
+use onward_proto::common::payload_out;
+use onward_proto::manager::Refused;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{oneshot, watch};
+
+use crate::clock;
+use crate::failure::Failure;
+use crate::link::Word;
+use crate::machine::{Granted, Said};
+
+/// An attempt, as its handler sees it. Cheap to clone; clones speak for the same attempt.
+///
+/// Everything here that says something returns at once: words are gathered, and travel together. **Beat because of work
+/// that was done**, never from a timer: a timer that beats while the work hangs is the false green that this exists to
+/// catch.
+#[derive(Clone, Debug)]
+pub struct Context {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    assignment: Assignment,
+    assigned_at: Mono,
+    /// Said, and not yet taken by the link.
+    unsaid: Mutex<Option<Said>>,
+    words: UnboundedSender<Word>,
+    cancel: watch::Sender<Option<CancelWhy>>,
+    lease_until_ms: AtomicU64,
+}
+
+impl Context {
+    pub(crate) fn new(assignment: Assignment, words: UnboundedSender<Word>, now: Mono) -> Self {
+        let lease_until_ms = AtomicU64::new((now + assignment.lease).as_ms());
+        let (cancel, _) = watch::channel(None);
+        let shared = Shared { assignment, assigned_at: now, unsaid: Mutex::default(), words, cancel, lease_until_ms };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// "I am at it." Enough for a handler that cannot say how far it is.
+    pub fn beat(&self) {
+        self.say(Said::default());
+    }
+
+    /// "I have done this much of that much." From the first report on, only a higher number counts as a forward step.
+    pub fn progress(&self, done: u64, total: impl Into<Option<u64>>) {
+        self.say(Said { progress: Some((done, total.into())), ..Said::default() });
+    }
+
+    /// [`progress`](Self::progress) with a word about it for people.
+    pub fn progress_note(&self, done: u64, total: impl Into<Option<u64>>, note: &str) {
+        self.say(Said { progress: Some((done, total.into())), note: Some(note.into()), ..Said::default() });
+    }
+
+    /// Declares silence for at most `max`, for one call that cannot report. The next word ends it. The time is charged
+    /// to the attempt's budget.
+    pub fn quiet(&self, max: Duration) {
+        self.say(Said { quiet: Some(max), ..Said::default() });
+    }
+
+    /// Waits for `call` in a quiet section of at most `max`, which ends with it.
+    pub async fn quietly<T>(&self, max: Duration, call: impl Future<Output = T>) -> T {
+        self.quiet(max);
+        let result = call.await;
+        self.beat();
+        result
+    }
+
+    /// Where a later attempt should go on from: at most 64 KiB, kept at most once a second (the newest wins).
+    pub fn set_checkpoint(&self, checkpoint: impl AsRef<[u8]>) {
+        self.say(Said { checkpoint: Some(checkpoint.as_ref().into()), ..Said::default() });
+    }
+
+    /// What the last attempt that set one left.
+    pub fn checkpoint(&self) -> Option<&[u8]> {
+        self.shared.assignment.checkpoint.as_deref()
+    }
+
+    /// Asks the manager for more time. `progress` is from 0 to 1 and must be more than at the last grant.
+    pub async fn request_extension(
+        &self,
+        why: Reason,
+        progress: f64,
+        remaining: Option<Duration>,
+    ) -> Result<Granted, Refused> {
+        let (reply, answer) = oneshot::channel();
+        let word = Word::Extension { claim: self.shared.assignment.claim, why, progress, remaining, reply };
+        let gone = || Refused { code: "no_session".into(), text: "the worker has stopped".into() };
+        self.shared.words.send(word).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Waits until the attempt must stop: it was cancelled or timed out, or its lease is lost. Stop soon after: what is
+    /// still there when the worker's `cancel_grace` is over is dropped, and no result will be taken.
+    pub async fn cancelled(&self) {
+        let mut seen = self.shared.cancel.subscribe();
+        // The sender lives in this context.
+        let _ = seen.wait_for(Option::is_some).await;
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.shared.cancel.borrow().is_some()
+    }
+
+    /// Why it must stop, once it must.
+    pub fn cancel_reason(&self) -> Option<CancelWhy> {
+        *self.shared.cancel.borrow()
+    }
+
+    /// `Err` once it must stop; for loops that like `?`.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.is_cancelled() { Err(Failure::cancelled()) } else { Ok(()) }
+    }
+
+    /// What is surely left of the lease. Words renew it.
+    pub fn lease(&self) -> Duration {
+        Mono::from_ms(self.shared.lease_until_ms.load(Ordering::Relaxed)).since(clock::mono())
+    }
+
+    /// Until the job's own deadline, as it was when the attempt began: grants move it.
+    pub fn deadline(&self) -> Duration {
+        let deadline = self.shared.assigned_at + self.shared.assignment.deadline_remaining;
+        deadline.since(clock::mono())
+    }
+
+    /// A token that rises with every hand-out of this workflow. Give it to whatever you write to, and have it refuse
+    /// lower ones: then even a zombie on a frozen machine can do no harm.
+    pub fn fence(&self) -> u64 {
+        self.shared.assignment.claim.fence.get()
+    }
+
+    /// 1 for the first attempt that counts.
+    pub fn attempt(&self) -> u32 {
+        self.shared.assignment.attempt
+    }
+
+    pub fn job_id(&self) -> String {
+        self.shared.assignment.claim.job.to_string()
+    }
+
+    /// The name of the workflow within its job.
+    pub fn workflow(&self) -> &str {
+        self.shared.assignment.workflow.name.as_str()
+    }
+
+    pub fn kind(&self) -> &str {
+        self.shared.assignment.workflow.kind.as_str()
+    }
+
+    pub fn queue(&self) -> &str {
+        self.shared.assignment.queue.as_str()
+    }
+
+    pub fn content_type(&self) -> Option<&str> {
+        self.shared.assignment.workflow.content_type.as_ref().map(|name| name.as_str())
+    }
+
+    /// A header of the submission.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let headers = self.shared.assignment.headers.iter();
+        headers.filter(|(key, _)| key.as_str().eq_ignore_ascii_case(name)).map(|(_, value)| &**value).next()
+    }
+
+    /// The W3C trace context of the submission, to go on from.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.header("traceparent")
+    }
+
+    /// The result of a workflow that this one waited for, as JSON.
+    pub fn input<T: DeserializeOwned>(&self, workflow: &str) -> Result<T, Failure> {
+        let Some(bytes) = self.input_bytes(workflow) else {
+            return Err(Failure::permanent(format!("this workflow has no input `{workflow}`; name it in `after`")));
+        };
+        serde_json::from_slice(&bytes).map_err(|error| Failure::permanent(format!("input `{workflow}`: {error}")))
+    }
+
+    pub fn input_bytes(&self, workflow: &str) -> Option<Bytes> {
+        self.inputs().find(|(name, _)| *name == workflow).map(|(_, result)| result)
+    }
+
+    /// The results of all workflows that this one waited for, by name.
+    pub fn inputs(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        self.shared.assignment.inputs.iter().map(|(name, result)| (name.as_str(), payload_out(result)))
+    }
+
+    pub fn payload(&self) -> Bytes {
+        payload_out(&self.shared.assignment.workflow.payload)
+    }
+
+    fn say(&self, what: Said) {
+        let mut unsaid = self.shared.unsaid.lock().expect("nothing panics while it is held");
+        let is_first = unsaid.is_none();
+        *unsaid = Some(match unsaid.take() {
+            Some(earlier) => earlier.then(what),
+            None => what,
+        });
+        drop(unsaid);
+        if is_first {
+            // A worker that has stopped has nobody to tell.
+            let _ = self.shared.words.send(Word::Said(self.clone()));
+        }
+    }
+
+    pub(crate) fn claim(&self) -> onward_core::ids::Claim {
+        self.shared.assignment.claim
+    }
+
+    pub(crate) fn take_said(&self) -> Option<Said> {
+        self.shared.unsaid.lock().expect("nothing panics while it is held").take()
+    }
+
+    pub(crate) fn cancel(&self, why: CancelWhy) {
+        self.shared.cancel.send_if_modified(|seen| {
+            seen.is_none() && {
+                *seen = Some(why);
+                true
+            }
+        });
+    }
+
+    pub(crate) fn lease_until(&self, until: Mono) {
+        self.shared.lease_until_ms.fetch_max(until.as_ms(), Ordering::Relaxed);
+    }
+}
+
+/// Why more time is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    LongWorkflow,
+    GcPause,
+    ResourceContention,
+}
+
+impl Reason {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::LongWorkflow => "long_workflow",
+            Self::GcPause => "gc_pause",
+            Self::ResourceContention => "resource_contention",
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Onward for Rust programs.
+//!
+//! - [`Worker`] runs handlers for jobs of a node, and [`Context`] is what a handler speaks through.
+//! - [`Client`] submits jobs, waits for them, follows them, cancels them.
+//!
+//! A worker holds an attempt under a *lease*, which is renewed by *beats*, and its manager judges it by *forward steps*:
+//! see [`Context`]. How the worker decides is in [`machine`]; the rest carries that out.
+
+pub mod client;
+mod clock;
+pub mod context;
+mod failure;
+mod link;
+pub mod machine;
+pub mod place;
+pub mod worker;
+
+pub use client::{CallError, Client, Job, JobInfo, JobState};
+pub use context::{Context, Reason};
+pub use failure::Failure;
+pub use machine::Granted;
+pub use onward_core::message::CancelWhy;
+pub use onward_proto::manager::Refused;
+pub use place::Place;
+pub use worker::{Notice, Worker, WorkerError};

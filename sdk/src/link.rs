@@ -1,0 +1,409 @@
+//! A worker's session with its manager, on a thread of its own.
+//!
+//! The thread has its own executor, so that handlers that hog theirs cannot keep probes from being answered. It carries
+//! out what the [machine](crate::machine) says, and measures how long the handlers' executor lets a ready task wait:
+//! a worker that cannot run anything says so by taking nothing more.
+
+use core::time::Duration;
+use std::collections::HashMap;
+use std::io;
+use std::time::Instant;
+
+use onward_core::ids::Claim;
+use onward_core::message::FromWorker;
+use onward_core::time::Mono;
+use onward_proto::manager::{Refused, frame_in};
+use onward_proto::v1::worker_service_client::WorkerServiceClient;
+use onward_proto::v1::{ManagerFrame, WorkerFrame};
+use onward_proto::{MAX_FRAME_BYTES, MAX_FRAME_ENTRIES, worker};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{OwnedPermit, Sender, UnboundedReceiver, UnboundedSender, channel};
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Status, Streaming};
+
+use crate::clock;
+use crate::context::{Context, Reason};
+use crate::machine::{Effect, End, Granted, Input, Machine};
+use crate::place::Place;
+
+/// A payload and its inputs may be large together; beyond this the session would be of no use.
+const MAX_HEARD_BYTES: usize = 256 << 20;
+const WORDS_AT_ONCE: usize = 1_024;
+const LOOK_AT_EXECUTOR_EVERY: Duration = Duration::from_millis(500);
+/// A connection that is silently gone is noticed by HTTP/2's own pings.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What reaches the thread from outside.
+#[derive(Debug)]
+pub(crate) enum Word {
+    /// There is something in the context that was not sent yet.
+    Said(Context),
+    Extension {
+        claim: Claim,
+        why: Reason,
+        progress: f64,
+        remaining: Option<Duration>,
+        reply: oneshot::Sender<Result<Granted, Refused>>,
+    },
+    Finished {
+        claim: Claim,
+        end: End,
+    },
+    Drain,
+    Abandon,
+}
+
+/// What the thread reports to whoever runs the worker.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Told {
+    Connected,
+    Disconnected(String),
+    Settled { claim: Claim, refused: Option<Refused> },
+    Starved(Duration),
+}
+
+pub(crate) struct Link {
+    pub(crate) machine: Machine,
+    pub(crate) place: Place,
+    pub(crate) words: UnboundedReceiver<Word>,
+    /// The other end of `words`, for contexts.
+    pub(crate) words_in: UnboundedSender<Word>,
+    /// Where handlers run.
+    pub(crate) executor: Handle,
+    /// Starts the handler of a context.
+    pub(crate) start: Box<dyn Fn(Context) + Send>,
+    pub(crate) told: Box<dyn Fn(Told) + Send>,
+}
+
+/// Why a link came to its end.
+#[derive(Debug)]
+pub(crate) enum Over {
+    Drained,
+    Rejected(Refused),
+}
+
+struct Talk {
+    out: Sender<WorkerFrame>,
+    frames: Streaming<ManagerFrame>,
+}
+
+impl Link {
+    /// Blocks until the worker has drained or was rejected.
+    pub(crate) fn run(self) -> io::Result<Over> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(runtime.block_on(Running::new(self).converse()))
+    }
+}
+
+struct Running {
+    link: Link,
+    contexts: HashMap<Claim, Context>,
+    extensions: HashMap<Claim, Vec<oneshot::Sender<Result<Granted, Refused>>>>,
+    effects: Vec<Effect>,
+    /// Said by the machine, and not packed into a frame yet. Of this session only.
+    unsent: Vec<FromWorker>,
+    dial: bool,
+    over: Option<Over>,
+}
+
+impl Running {
+    fn new(link: Link) -> Self {
+        Self {
+            link,
+            contexts: HashMap::new(),
+            extensions: HashMap::new(),
+            effects: Vec::new(),
+            unsent: Vec::new(),
+            dial: false,
+            over: None,
+        }
+    }
+
+    async fn converse(mut self) -> Over {
+        let (mut out, mut frames) = (None, None);
+        let mut dialling = None;
+        let mut words = Vec::with_capacity(WORDS_AT_ONCE);
+        let mut executor = Executor::new(self.link.executor.clone());
+        let mut look = interval(LOOK_AT_EXECUTOR_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.step(Input::Wake);
+        loop {
+            if core::mem::take(&mut self.dial) {
+                dialling = Some(Box::pin(dial(self.link.place.clone())));
+            }
+            if let Some(over) = self.over.take_if(|_| self.unsent.is_empty() || out.is_none()) {
+                return over;
+            }
+            let wait = self.link.machine.next_wakeup().map(|at| at.since(clock::mono()));
+            tokio::select! {
+                biased;
+                heard = hear(&mut frames) => if let Err(status) = heard.and_then(|frame| self.heard(&frame)) {
+                    (out, frames) = (None, None);
+                    self.disconnected(&status);
+                },
+                room = has_room(out.clone()), if !self.unsent.is_empty() => match room {
+                    Some(permit) => drop(permit.send(pack(&mut self.unsent))),
+                    None => self.unsent.clear(),
+                },
+                count = self.link.words.recv_many(&mut words, WORDS_AT_ONCE) => {
+                    debug_assert!(count > 0, "the link holds a sender itself");
+                    for word in words.drain(..) {
+                        self.word(word);
+                    }
+                }
+                opened = async { dialling.as_mut().expect("guarded").await }, if dialling.is_some() => {
+                    dialling = None;
+                    match opened {
+                        Ok(talk) => {
+                            (out, frames) = (Some(talk.out), Some(talk.frames));
+                            self.unsent.clear();
+                            (self.link.told)(Told::Connected);
+                            self.step(Input::Connected);
+                        }
+                        Err(status) => self.disconnected(&status),
+                    }
+                }
+                () = async { sleep(wait.expect("guarded")).await }, if wait.is_some() => self.step(Input::Wake),
+                _ = look.tick() => {
+                    let lag = executor.lag();
+                    if lag >= Duration::from_secs(1) {
+                        (self.link.told)(Told::Starved(lag));
+                    }
+                    self.step(Input::ExecutorLag(lag));
+                }
+            }
+        }
+    }
+
+    fn disconnected(&mut self, status: &Status) {
+        self.unsent.clear();
+        for (_, waiting) in self.extensions.drain() {
+            for reply in waiting {
+                let text = "the session ended before there was an answer; ask again".into();
+                // The handler may have gone on without it.
+                let _ = reply.send(Err(Refused { code: "no_session".into(), text }));
+            }
+        }
+        (self.link.told)(Told::Disconnected(tell(status)));
+        self.step(Input::Disconnected);
+    }
+
+    fn heard(&mut self, frame: &ManagerFrame) -> Result<(), Status> {
+        let unreadable = |error| Status::internal(format!("the manager sent what cannot be read: {error}"));
+        for part in frame_in(frame).map_err(unreadable)? {
+            self.step(Input::Heard(part));
+        }
+        Ok(())
+    }
+
+    fn word(&mut self, word: Word) {
+        match word {
+            Word::Said(context) => {
+                if let Some(what) = context.take_said() {
+                    self.step(Input::Said { claim: context.claim(), what });
+                }
+            }
+            Word::Extension { claim, why, progress, remaining, reply } => {
+                self.extensions.entry(claim).or_default().push(reply);
+                let reason = why.code().into();
+                self.step(Input::Extension { claim, reason, progress, estimated_remaining: remaining });
+            }
+            Word::Finished { claim, end } => {
+                // What it said last goes with its end.
+                if let Some(what) = self.contexts.remove(&claim).and_then(|context| context.take_said()) {
+                    self.step(Input::Said { claim, what });
+                }
+                self.step(Input::Finished { claim, end });
+            }
+            Word::Drain => self.step(Input::Drain),
+            Word::Abandon => self.step(Input::Abandon),
+        }
+    }
+
+    fn step(&mut self, input: Input) {
+        let now = clock::mono();
+        let mut effects = core::mem::take(&mut self.effects);
+        self.link.machine.step(now, input, &mut effects);
+        for effect in effects.drain(..) {
+            self.perform(now, effect);
+        }
+        self.effects = effects;
+    }
+
+    fn perform(&mut self, now: Mono, effect: Effect) {
+        match effect {
+            Effect::Dial => self.dial = true,
+            Effect::Send(message) => self.unsent.push(message),
+            Effect::Start(assignment) => {
+                let claim = assignment.claim;
+                let context = Context::new(assignment, self.link.words_in.clone(), now);
+                self.contexts.insert(claim, context.clone());
+                (self.link.start)(context);
+            }
+            Effect::Cancel { claim, why } => {
+                if let Some(context) = self.contexts.get(&claim) {
+                    context.cancel(why);
+                }
+            }
+            Effect::Lease { claim, until } => {
+                if let Some(context) = self.contexts.get(&claim) {
+                    context.lease_until(until);
+                }
+            }
+            Effect::ExtensionAnswered { claim, answer } => {
+                let Some(waiting) = self.extensions.get_mut(&claim) else { return };
+                if !waiting.is_empty() {
+                    // The handler may have gone on without it.
+                    let _ = waiting.remove(0).send(answer);
+                }
+                if waiting.is_empty() {
+                    self.extensions.remove(&claim);
+                }
+            }
+            Effect::Settled { claim, answer } => (self.link.told)(Told::Settled { claim, refused: answer.err() }),
+            Effect::Noted(refused) => tracing::debug!(%refused, "the manager did not take something"),
+            Effect::Drained => self.over = Some(Over::Drained),
+            Effect::Rejected(refused) => self.over = Some(Over::Rejected(refused)),
+        }
+    }
+}
+
+async fn hear(frames: &mut Option<Streaming<ManagerFrame>>) -> Result<ManagerFrame, Status> {
+    match frames {
+        Some(frames) => frames.message().await?.ok_or_else(|| Status::unavailable("the manager closed the session")),
+        None => core::future::pending().await,
+    }
+}
+
+/// `None` if there is no session to have room on, or it is closing: then what was to be sent is not.
+async fn has_room(out: Option<Sender<WorkerFrame>>) -> Option<OwnedPermit<WorkerFrame>> {
+    out?.reserve_owned().await.ok()
+}
+
+async fn dial(place: Place) -> Result<Talk, Status> {
+    let unreachable = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", place.authority()))
+        .map_err(|error| unreachable(&error))?
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_ANSWERED_WITHIN)
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(8 << 20);
+    let token = place.token().map(str::to_owned);
+    let connector = tower::service_fn(move |_| {
+        let place = place.clone();
+        async move { place.open().await.map(hyper_util::rt::TokioIo::new) }
+    });
+    let connected = endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&deepest(&error)))?;
+    let mut service = WorkerServiceClient::new(connected)
+        .max_decoding_message_size(MAX_HEARD_BYTES)
+        .max_encoding_message_size(MAX_FRAME_BYTES);
+    let (out, frames) = channel(1);
+    let mut request = Request::new(ReceiverStream::new(frames));
+    if let Some(token) = token {
+        let value = MetadataValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| Status::unauthenticated("the token has characters that no token has"))?;
+        request.metadata_mut().insert("authorization", value);
+    }
+    let frames = service.session(request).await?.into_inner();
+    Ok(Talk { out, frames })
+}
+
+fn deepest(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
+fn tell(status: &Status) -> String {
+    match status.message() {
+        "" => status.code().description().to_owned(),
+        text => text.to_owned(),
+    }
+}
+
+/// As much as one frame may hold of what waits; the rest stays. Order within a frame is by part, so a hello or a capacity
+/// goes with what follows it, but beats that follow a settlement wait for the next frame.
+fn pack(unsent: &mut Vec<FromWorker>) -> WorkerFrame {
+    let mut frame = WorkerFrame::default();
+    let (mut entries, mut bytes, mut rank) = (0, 0, 0);
+    let fits = unsent.iter().take_while(|message| {
+        let (count, weight, place) = size(message);
+        let is_first = entries == 0 && bytes == 0;
+        let ok = is_first
+            || (place >= rank && entries + count <= MAX_FRAME_ENTRIES && bytes + weight <= MAX_FRAME_BYTES / 2);
+        (entries, bytes, rank) = (entries + count, bytes + weight, place);
+        ok
+    });
+    let count = fits.count();
+    for message in unsent.drain(..count) {
+        worker::put(&mut frame, message);
+    }
+    frame
+}
+
+/// Entries, bytes about, and which part of a frame it is.
+fn size(message: &FromWorker) -> (usize, usize, u8) {
+    const SMALL: usize = 64;
+    match message {
+        FromWorker::Hello(hello) => {
+            let names = hello.subscription.kinds.len() + hello.subscription.queues.len();
+            (1 + names + hello.holding.len(), (1 + names * 2 + hello.holding.len()) * SMALL, 0)
+        }
+        FromWorker::Capacity { .. } => (1, SMALL, 1),
+        FromWorker::Beats(beats) => {
+            let more: usize = beats.iter().map(|beat| beat.checkpoint.as_ref().map_or(0, |bytes| bytes.len())).sum();
+            (beats.len(), beats.len() * SMALL * 2 + more, 2)
+        }
+        FromWorker::Settle(list) => {
+            let weight = |settlement: &onward_core::message::Settlement| match &settlement.report {
+                onward_core::message::Report::Succeed { result } => result.len(),
+                onward_core::message::Report::Fail { error, .. } => error.len(),
+                onward_core::message::Report::Release { .. } => 0,
+            };
+            (list.len(), list.iter().map(weight).sum::<usize>() + list.len() * SMALL, 3)
+        }
+        FromWorker::ProbeAnswer { .. } => (1, SMALL, 4),
+        FromWorker::RequestExtension(request) => (1 + request.claims.len(), (1 + request.claims.len()) * SMALL, 5),
+        FromWorker::Ended(claims) => (claims.len(), claims.len() * SMALL, 6),
+    }
+}
+
+/// Measures how long a task that could run waits for the handlers' executor.
+struct Executor {
+    handle: Handle,
+    asked: Option<(Instant, oneshot::Receiver<Instant>)>,
+}
+
+impl Executor {
+    fn new(handle: Handle) -> Self {
+        Self { handle, asked: None }
+    }
+
+    fn lag(&mut self) -> Duration {
+        let lag = match &mut self.asked {
+            None => Some(Duration::ZERO),
+            Some((since, ran)) => match ran.try_recv() {
+                Ok(at) => Some(at.duration_since(*since)),
+                Err(oneshot::error::TryRecvError::Empty) => None,
+                // The executor is shutting down.
+                Err(oneshot::error::TryRecvError::Closed) => Some(Duration::ZERO),
+            },
+        };
+        let Some(lag) = lag else {
+            return self.asked.as_ref().map_or(Duration::ZERO, |(since, _)| since.elapsed());
+        };
+        let (ran, asked) = oneshot::channel();
+        self.asked = Some((Instant::now(), asked));
+        self.handle.spawn(async move {
+            // Nobody waits for it once the worker has stopped.
+            let _ = ran.send(Instant::now());
+        });
+        lag
+    }
+}

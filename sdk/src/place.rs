@@ -1,0 +1,183 @@
+//! Where a node is, and how to get a connection to it.
+
+use core::fmt;
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const DEFAULT_PORT: u16 = 7400;
+
+/// A connection to a node, whatever it runs over.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Opens a connection to a node in this very process.
+pub type Opener = Arc<dyn Fn() -> io::Result<Box<dyn Stream>> + Send + Sync>;
+
+/// A node's address, with what is needed to be let in. Cheap to clone.
+#[derive(Clone)]
+pub struct Place {
+    way: Way,
+    authority: Arc<str>,
+    token: Option<Arc<str>>,
+}
+
+#[derive(Clone)]
+enum Way {
+    Tcp { host: Arc<str>, port: u16, tls: Option<Tls> },
+    Inside(Opener),
+}
+
+#[derive(Clone)]
+struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error("`{0}` is not the address of a node; write it like http://127.0.0.1:7400 or https://onward.example:7400")]
+    NotAnAddress(String),
+    #[error("no certificate can be read from what was given as trusted: {0}; give PEM")]
+    Certificates(String),
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").field("authority", &self.authority).finish_non_exhaustive()
+    }
+}
+
+impl Place {
+    /// `http://host:port`, or `https://…` with a certificate that a public authority has signed.
+    pub fn at(url: &str) -> Result<Self, PlaceError> {
+        Self::parse(url, None)
+    }
+
+    /// As [`Place::at`], trusting only these certificates (PEM) for `https`.
+    pub fn trusting(url: &str, pem: &[u8]) -> Result<Self, PlaceError> {
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates.map_err(|error| PlaceError::Certificates(error.to_string()))? {
+            roots.add(certificate).map_err(|error| PlaceError::Certificates(error.to_string()))?;
+        }
+        if roots.is_empty() {
+            return Err(PlaceError::Certificates("there is none in it".into()));
+        }
+        Self::parse(url, Some(roots))
+    }
+
+    /// A node in this process, which is called by `authority` (its `host:port`).
+    pub fn inside(authority: &str, opener: Opener) -> Self {
+        Self { way: Way::Inside(opener), authority: authority.into(), token: None }
+    }
+
+    /// Proves who calls.
+    pub fn with_token(mut self, token: &str) -> Self {
+        self.token = Some(token.trim().into());
+        self
+    }
+
+    fn parse(url: &str, roots: Option<RootCertStore>) -> Result<Self, PlaceError> {
+        let wrong = || PlaceError::NotAnAddress(url.to_owned());
+        let (is_tls, rest) = match url.trim().split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            _ => return Err(wrong()),
+        };
+        let authority: tonic::transport::Uri =
+            format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| wrong())?;
+        if !matches!(authority.path(), "" | "/") || authority.query().is_some() {
+            return Err(wrong());
+        }
+        let host = authority.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
+        let port = authority.port_u16().unwrap_or(DEFAULT_PORT);
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let tls = is_tls.then(|| Tls::new(bare, roots)).transpose().map_err(|_| wrong())?;
+        let authority = format!("{host}:{port}");
+        Ok(Self { way: Way::Tcp { host: bare.into(), port, tls }, authority: authority.into(), token: None })
+    }
+
+    /// `host:port`, as a request names it.
+    pub fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    pub(crate) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    /// For HTTP/2, which is all that is spoken here.
+    pub(crate) async fn open(&self) -> io::Result<Box<dyn Stream>> {
+        match &self.way {
+            Way::Inside(opener) => opener(),
+            Way::Tcp { host, port, tls } => {
+                let opening = async {
+                    let stream = TcpStream::connect((&**host, *port)).await?;
+                    stream.set_nodelay(true)?;
+                    match tls {
+                        None => Ok(Box::new(stream) as Box<dyn Stream>),
+                        Some(tls) => {
+                            Ok(Box::new(tls.connector.connect(tls.name.clone(), stream).await?) as Box<dyn Stream>)
+                        }
+                    }
+                };
+                timeout(CONNECT_WITHIN, opening).await.map_err(|_| {
+                    io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {CONNECT_WITHIN:?}"))
+                })?
+            }
+        }
+    }
+}
+
+impl Tls {
+    fn new(host: &str, roots: Option<RootCertStore>) -> Result<Self, Box<dyn std::error::Error>> {
+        let roots = roots.unwrap_or_else(|| RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), name: ServerName::try_from(host.to_owned())? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (url, authority) in [
+            ("http://127.0.0.1:7400", "127.0.0.1:7400"),
+            ("http://localhost", "localhost:7400"),
+            ("https://onward.example:443/", "onward.example:443"),
+            ("http://[::1]:7500", "[::1]:7500"),
+        ] {
+            assert_eq!(Place::at(url).unwrap().authority(), authority, "{url}");
+        }
+        for url in [
+            "",
+            "127.0.0.1:7400",
+            "ftp://x",
+            "http://",
+            "http://a b",
+            "http://h:99999",
+            "http://h/path",
+            "http://h?x=1",
+        ] {
+            assert!(matches!(Place::at(url), Err(PlaceError::NotAnAddress(_))), "{url}");
+        }
+        assert!(matches!(Place::trusting("https://h", b"nonsense"), Err(PlaceError::Certificates(_))));
+    }
+}

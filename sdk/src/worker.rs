@@ -1,0 +1,520 @@
+//! A worker: handlers, and the sessions that bring them work.
+
+use core::future::Future;
+use core::pin::Pin;
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use onward_core::ids::{Incarnation, Name, WorkerId};
+use onward_core::lease::LostPolicy;
+use onward_core::message::Subscription;
+use onward_proto::common::payload_in;
+use onward_proto::manager::Refused;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::task::JoinError;
+use tokio::time::sleep;
+
+use crate::clock;
+use crate::context::Context;
+use crate::failure::{Failure, What};
+use crate::link::{Link, Over, Told, Word};
+use crate::machine::{End, Identity, Machine, Manners};
+use crate::place::{Place, PlaceError};
+
+/// An error text longer than this is cut: it is kept with the job.
+const MAX_ERROR_BYTES: usize = 4_096;
+
+type Ended = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
+type Handler = Arc<dyn Fn(Context) -> Ended + Send + Sync>;
+
+/// Takes attempts from a node, runs a handler for each, and reports how they ended.
+///
+/// ```no_run
+/// # #[derive(serde::Deserialize)] struct Transcode { parts: Vec<String> }
+/// # #[derive(serde::Serialize)] struct Done { parts: usize }
+/// # async fn encode(_: &str) -> std::io::Result<()> { Ok(()) }
+/// # async fn main_() -> Result<(), Box<dyn std::error::Error>> {
+/// use onward::{Context, Worker};
+///
+/// Worker::connect("http://127.0.0.1:7400").await?
+///     .slots(8)
+///     .handle("transcode", |ctx: Context, input: Transcode| async move {
+///         for (n, part) in input.parts.iter().enumerate() {
+///             encode(part).await?;
+///             ctx.progress(n as u64 + 1, input.parts.len() as u64);
+///         }
+///         Ok(Done { parts: input.parts.len() })
+///     })
+///     .run().await?;
+/// # Ok(()) }
+/// ```
+pub struct Worker {
+    place: Place,
+    id: Option<String>,
+    queues: Vec<String>,
+    slots: u32,
+    kinds: BTreeMap<String, Kind>,
+    manners: Manners,
+    cancel_grace: Duration,
+    drain_grace: Duration,
+    watch: Option<Watch>,
+}
+
+type Watch = Arc<dyn Fn(Notice) + Send + Sync>;
+
+struct Kind {
+    handler: Handler,
+    /// Slots of its own.
+    at_once: Option<u32>,
+}
+
+impl core::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let kinds: Vec<&String> = self.kinds.keys().collect();
+        f.debug_struct("Worker").field("place", &self.place).field("kinds", &kinds).finish_non_exhaustive()
+    }
+}
+
+/// What happens to a worker, for logs and probes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    Connected,
+    /// It goes on with what it holds, and connects again.
+    Disconnected {
+        why: String,
+    },
+    Settled {
+        job_id: String,
+        fence: u64,
+    },
+    /// The manager did not take the outcome: the attempt was superseded or had ended.
+    Refused {
+        job_id: String,
+        fence: u64,
+        why: Refused,
+    },
+    /// The executor of the handlers let a ready task wait for this long. Something blocks it: use
+    /// `spawn_blocking`, or [`Context::blocking`].
+    Starved {
+        lag: Duration,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("{0}")]
+    Place(#[from] PlaceError),
+    #[error("no node answers at {authority}: {error}; start one with `onward up`, or check the address")]
+    Unreachable { authority: String, error: std::io::Error },
+    #[error("{what} `{value}` cannot be used: 1 to 128 bytes without control characters")]
+    NotAName { what: &'static str, value: String },
+    #[error("this worker handles no kind; add one with `handle`")]
+    NoHandler,
+    #[error("this worker has no slots, and so would never do anything; give it at least one")]
+    NoSlots,
+    /// Another process has taken the same worker id, or the node has no room for it.
+    #[error("the node does not take this worker: {0}")]
+    Rejected(Refused),
+    #[error("the thread of the worker's session could not be started: {0}")]
+    Thread(std::io::Error),
+    #[error("the worker's session ended by a bug in it; the log says more")]
+    Broken,
+}
+
+impl Worker {
+    /// A worker for the node at `url`, which must answer. A token is taken from `ONWARD_TOKEN`.
+    pub async fn connect(url: &str) -> Result<Self, WorkerError> {
+        let mut place = Place::at(url)?;
+        if let Ok(token) = std::env::var("ONWARD_TOKEN") {
+            place = place.with_token(&token);
+        }
+        let opened = place.open().await;
+        opened.map_err(|error| WorkerError::Unreachable { authority: place.authority().to_owned(), error })?;
+        Ok(Self::at(place))
+    }
+
+    /// A worker for a node that need not be there yet.
+    pub fn at(place: Place) -> Self {
+        Self {
+            place,
+            id: None,
+            queues: vec!["default".into()],
+            slots: 1,
+            kinds: BTreeMap::new(),
+            manners: Manners::default(),
+            cancel_grace: Duration::from_secs(10),
+            drain_grace: Duration::from_secs(30),
+            watch: None,
+        }
+    }
+
+    /// What the worker is called, over restarts. Two processes with one id replace each other.
+    /// Default: the host's name and the process id.
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into());
+        self
+    }
+
+    /// How many attempts at a time. Default 1.
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// From which queues. Default: `default`.
+    pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.queues = queues.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// A handler that takes JSON and gives JSON. An input that does not fit its type fails for good.
+    pub fn handle<In, Out, Run, F>(self, kind: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Context, In) -> Run + Send + Sync + 'static,
+        Run: Future<Output = Result<Out, Failure>> + Send + 'static,
+        In: DeserializeOwned + Send + 'static,
+        Out: Serialize + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.handle_bytes(kind, move |ctx: Context, payload: Bytes| {
+            let handler = handler.clone();
+            async move {
+                let text: &[u8] = if payload.is_empty() { b"null" } else { &payload };
+                let input = serde_json::from_slice(text)
+                    .map_err(|error| Failure::permanent(format!("the payload does not fit this handler: {error}")))?;
+                let output = handler(ctx, input).await?;
+                serde_json::to_vec(&output)
+                    .map(Bytes::from)
+                    .map_err(|error| Failure::permanent(format!("the result cannot be written as JSON: {error}")))
+            }
+        })
+    }
+
+    /// A handler that takes the payload and gives the result as they are.
+    pub fn handle_bytes<Run, F>(mut self, kind: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Context, Bytes) -> Run + Send + Sync + 'static,
+        Run: Future<Output = Result<Bytes, Failure>> + Send + 'static,
+    {
+        let handler: Handler = Arc::new(move |ctx: Context| {
+            let payload = ctx.payload();
+            Box::pin(handler(ctx, payload))
+        });
+        self.kinds.insert(kind.into(), Kind { handler, at_once: None });
+        self
+    }
+
+    /// Gives the kind that was added last slots of its own, on a session of its own: at most `slots` of it at a time,
+    /// and never fewer because of other kinds. The node shows it as a worker called `<id>.<kind>`.
+    ///
+    /// # Panics
+    /// If there is no handler for the kind.
+    pub fn at_most(mut self, kind: &str, slots: u32) -> Self {
+        self.kinds.get_mut(kind).unwrap_or_else(|| panic!("no handler for `{kind}`; add it first")).at_once =
+            Some(slots);
+        self
+    }
+
+    /// How long a handler that was told to stop may take. Default 10 s.
+    pub fn cancel_grace(mut self, grace: Duration) -> Self {
+        self.cancel_grace = grace;
+        self
+    }
+
+    /// How long a drain waits for what runs before it is stopped and given back. Default 30 s.
+    pub fn drain_grace(mut self, grace: Duration) -> Self {
+        self.drain_grace = grace;
+        self
+    }
+
+    /// Lets handlers finish whose lease is lost. Their results are refused all the same.
+    pub fn continue_when_lost(mut self) -> Self {
+        self.manners.on_lost = LostPolicy::Continue;
+        self
+    }
+
+    /// The least time between two beats of an attempt on the wire. Default 1 s.
+    pub fn beat_every(mut self, span: Duration) -> Self {
+        self.manners.beat_every = span;
+        self
+    }
+
+    /// Calls this for whatever happens to the worker. From the session's thread: it must not block.
+    pub fn on_notice(mut self, watch: impl Fn(Notice) + Send + Sync + 'static) -> Self {
+        self.watch = Some(Arc::new(watch));
+        self
+    }
+
+    /// Works until SIGINT or SIGTERM, then drains.
+    pub async fn run(self) -> Result<(), WorkerError> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(WorkerError::Thread)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(WorkerError::Thread)?;
+        self.run_until(async move {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        })
+        .await
+    }
+
+    /// Works until `stop` is ready, then takes nothing more, waits for what runs, and gives back what does not end in
+    /// time.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), WorkerError> {
+        let drain_grace = self.drain_grace;
+        let mut lanes = self.lanes()?;
+        let mut words = Vec::new();
+        let mut ends = Vec::new();
+        for lane in lanes.drain(..) {
+            let (word, end) = lane.begin()?;
+            words.push(word);
+            ends.push(end);
+        }
+        let tell = |what: fn() -> Word| {
+            for word in &words {
+                // One that is over already needs no telling.
+                let _ = word.send(what());
+            }
+        };
+        let mut over = core::pin::pin!(all_over(ends));
+        tokio::select! {
+            over = &mut over => return over,
+            () = stop => {}
+        }
+        tell(|| Word::Drain);
+        tokio::select! {
+            over = &mut over => return over,
+            () = sleep(drain_grace) => {}
+        }
+        tell(|| Word::Abandon);
+        over.await
+    }
+
+    fn lanes(self) -> Result<Vec<Lane>, WorkerError> {
+        if self.kinds.is_empty() {
+            return Err(WorkerError::NoHandler);
+        }
+        let id = self.id.clone().unwrap_or_else(default_id);
+        let incarnation = random_id();
+        let shared = |kinds: Vec<(String, Handler)>, id: String, slots: u32| -> Result<Lane, WorkerError> {
+            if slots == 0 {
+                return Err(WorkerError::NoSlots);
+            }
+            let name = |what: &'static str, value: &str| {
+                Name::new(value).ok_or_else(|| WorkerError::NotAName { what, value: value.to_owned() })
+            };
+            let subscription = Subscription {
+                queues: self.queues.iter().map(|queue| name("queue", queue)).collect::<Result<_, _>>()?,
+                kinds: kinds.iter().map(|(kind, _)| name("kind", kind)).collect::<Result<_, _>>()?,
+            };
+            let worker =
+                WorkerId::new(&*id).ok_or_else(|| WorkerError::NotAName { what: "worker id", value: id.clone() })?;
+            let incarnation = Incarnation::new(&*incarnation).expect("hexadecimal digits are a name");
+            Ok(Lane {
+                identity: Identity { worker, incarnation, subscription, slots },
+                handlers: kinds.into_iter().collect(),
+                place: self.place.clone(),
+                manners: self.manners.clone(),
+                cancel_grace: self.cancel_grace,
+                watch: self.watch.clone(),
+            })
+        };
+        let (mut lanes, mut common) = (Vec::new(), Vec::new());
+        for (kind, Kind { handler, at_once }) in &self.kinds {
+            match at_once {
+                Some(slots) => {
+                    lanes.push(shared(vec![(kind.clone(), handler.clone())], format!("{id}.{kind}"), *slots)?);
+                }
+                None => common.push((kind.clone(), handler.clone())),
+            }
+        }
+        if !common.is_empty() {
+            lanes.push(shared(common, id, self.slots)?);
+        }
+        Ok(lanes)
+    }
+}
+
+/// One session, with the kinds that share its slots.
+struct Lane {
+    identity: Identity,
+    handlers: BTreeMap<String, Handler>,
+    place: Place,
+    manners: Manners,
+    cancel_grace: Duration,
+    watch: Option<Watch>,
+}
+
+type End_ = oneshot::Receiver<std::io::Result<Over>>;
+
+impl Lane {
+    fn begin(self) -> Result<(UnboundedSender<Word>, End_), WorkerError> {
+        let (words_in, words) = unbounded_channel();
+        let executor = Handle::current();
+        let starter = Starter {
+            handlers: self.handlers,
+            executor: executor.clone(),
+            words: words_in.clone(),
+            cancel_grace: self.cancel_grace,
+        };
+        let watch = self.watch;
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(|error| WorkerError::Thread(std::io::Error::other(error)))?;
+        let link = Link {
+            machine: Machine::new(self.identity, self.manners, u64::from_ne_bytes(seed), clock::mono()),
+            place: self.place,
+            words,
+            words_in: words_in.clone(),
+            executor,
+            start: Box::new(move |context| starter.start(context)),
+            told: Box::new(move |told| tell(watch.as_ref(), told)),
+        };
+        let (ended, end) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("onward-session".into())
+            // If nobody waits for it any more, the worker was dropped.
+            .spawn(move || drop(ended.send(link.run())))
+            .map_err(WorkerError::Thread)?;
+        Ok((words_in, end))
+    }
+}
+
+async fn all_over(ends: Vec<End_>) -> Result<(), WorkerError> {
+    let mut result = Ok(());
+    for end in ends {
+        let over = match end.await {
+            Ok(Ok(Over::Drained)) => Ok(()),
+            Ok(Ok(Over::Rejected(refused))) => Err(WorkerError::Rejected(refused)),
+            Ok(Err(error)) => Err(WorkerError::Thread(error)),
+            Err(_) => Err(WorkerError::Broken),
+        };
+        result = result.and(over);
+    }
+    result
+}
+
+fn tell(watch: Option<&Watch>, told: Told) {
+    let notice = match told {
+        Told::Connected => Notice::Connected,
+        Told::Disconnected(why) => Notice::Disconnected { why },
+        Told::Settled { claim, refused: None } => {
+            Notice::Settled { job_id: claim.job.to_string(), fence: claim.fence.get() }
+        }
+        Told::Settled { claim, refused: Some(why) } => {
+            Notice::Refused { job_id: claim.job.to_string(), fence: claim.fence.get(), why }
+        }
+        Told::Starved(lag) => Notice::Starved { lag },
+    };
+    match &notice {
+        Notice::Connected => tracing::info!("connected to the manager"),
+        Notice::Disconnected { why } => tracing::warn!(%why, "no session with the manager; trying again"),
+        Notice::Settled { job_id, .. } => tracing::debug!(%job_id, "outcome accepted"),
+        Notice::Refused { job_id, why, .. } => tracing::warn!(%job_id, %why, "outcome refused"),
+        Notice::Starved { lag } => {
+            tracing::warn!(?lag, "the executor of the handlers is blocked; nothing more is taken")
+        }
+    }
+    if let Some(watch) = watch {
+        watch(notice);
+    }
+}
+
+/// Runs handlers where the worker's caller runs.
+struct Starter {
+    handlers: BTreeMap<String, Handler>,
+    executor: Handle,
+    words: UnboundedSender<Word>,
+    cancel_grace: Duration,
+}
+
+impl Starter {
+    fn start(&self, context: Context) {
+        let Some(handler) = self.handlers.get(context.kind()).cloned() else {
+            // The manager gives only what was subscribed to; giving it back is all that can be done.
+            let end = End::Released { delay: None };
+            return drop(self.words.send(Word::Finished { claim: context.claim(), end }));
+        };
+        let (words, grace) = (self.words.clone(), self.cancel_grace);
+        self.executor.spawn(async move {
+            let claim = context.claim();
+            let end = supervise(handler, context, grace).await;
+            // If the link is gone there is nobody to tell; the manager sees that by itself.
+            let _ = words.send(Word::Finished { claim, end });
+        });
+    }
+}
+
+/// Runs a handler to its end, whatever that is. One that does not stop when told to is dropped after `grace`.
+async fn supervise(handler: Handler, context: Context, grace: Duration) -> End {
+    let mut run = tokio::spawn({
+        let context = context.clone();
+        async move { handler(context).await }
+    });
+    let cancelled = async {
+        context.cancelled().await;
+        sleep(grace).await;
+    };
+    let ended = tokio::select! {
+        ended = &mut run => ended,
+        () = cancelled => {
+            run.abort();
+            // An abort takes effect at the next await; only then has it really stopped.
+            (&mut run).await
+        }
+    };
+    match ended {
+        Ok(Ok(result)) => End::Succeeded(payload_in(&result)),
+        Ok(Err(failure)) => end_of(&failure, context.is_cancelled()),
+        Err(error) => end_of_task(error),
+    }
+}
+
+fn end_of(failure: &Failure, is_cancelled: bool) -> End {
+    match failure.what {
+        What::Cancelled => End::Stopped,
+        // What fails because it was told to stop has stopped.
+        What::Retry { .. } | What::Release { .. } if is_cancelled => End::Stopped,
+        What::Retry { after } => End::Failed { error: cut(failure.to_string()), retryable: true, delay: after },
+        What::Permanent => End::Failed { error: cut(failure.to_string()), retryable: false, delay: None },
+        What::Release { after } => End::Released { delay: after },
+    }
+}
+
+fn end_of_task(error: JoinError) -> End {
+    let Ok(panic) = error.try_into_panic() else { return End::Stopped };
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
+    End::Failed { error: cut(format!("the handler panicked: {text}")), retryable: true, delay: None }
+}
+
+fn cut(mut text: String) -> Box<str> {
+    if text.len() > MAX_ERROR_BYTES {
+        let at = (0..=MAX_ERROR_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(at);
+        text.push('…');
+    }
+    text.into()
+}
+
+fn default_id() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host: String = host.chars().filter(|c| !c.is_control()).take(100).collect();
+    format!("{}-{}", if host.is_empty() { "worker" } else { &host }, std::process::id())
+}
+
+fn random_id() -> String {
+    let mut bytes = [0u8; 8];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => format!("{:016x}", u64::from_ne_bytes(bytes)),
+        // The clock differs between two lives, which is all that is asked of it.
+        Err(_) => format!("{}-{}", std::process::id(), clock::mono().as_ms()),
+    }
+}
