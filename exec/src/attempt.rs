@@ -253,7 +253,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     let supervisor = Supervisor {
         folder,
         child,
-        guard,
+        guard: Some(guard),
         reports: Some(reports),
         spec,
         events,

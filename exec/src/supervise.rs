@@ -27,7 +27,8 @@ const LAST_READ: Duration = Duration::from_millis(100);
 pub(crate) struct Supervisor {
     pub folder: TempDir,
     pub child: Child,
-    pub guard: UnixListener,
+    /// Until the guard has connected.
+    pub guard: Option<UnixListener>,
     /// Until it is served.
     pub reports: Option<UnixListener>,
     pub spec: Spec,
@@ -53,12 +54,14 @@ impl Supervisor {
         let _ = self.events.send(Event::Ended(exit)).await;
     }
 
-    /// Nothing of the job runs yet, so the first that connects is the guard, or a stranger with our rights.
+    /// Nothing of the job runs yet, and when it does nobody listens here any more. A stranger with our rights that is
+    /// quicker than the guard has another pid.
     async fn connect(&mut self) -> Result<UnixStream, Exit> {
+        let listener = self.guard.take().expect("it connects once");
         let deadline = Instant::now() + CONNECT_WITHIN;
         let why = loop {
             tokio::select! {
-                accepted = self.guard.accept() => match accepted {
+                accepted = listener.accept() => match accepted {
                     Ok((stream, _)) if self.is_guard(&stream) => return Ok(stream),
                     Ok(_) => {}
                     Err(error) => break format!("cannot talk to the guard: {error}"),

@@ -4,7 +4,7 @@ mod rig;
 
 use std::time::Duration;
 
-use onward_exec::{Event, Exit, Options, Stdin, Stream};
+use onward_exec::{Event, Exit, GuardProgram, Options, SpawnError, Stdin, Stream};
 use rig::{All, all, options, sh, start};
 
 #[tokio::test]
@@ -71,4 +71,38 @@ async fn directives_are_told_and_taken_out() {
     let seen = all(Options { directives: false, ..sh(script) }).await;
     assert!(seen.progress.is_empty());
     assert_eq!(seen.output.split(|&byte| byte == b'\n').count(), 5);
+}
+
+#[tokio::test]
+async fn the_command_gets_what_it_was_given() {
+    let given = Options {
+        env: [("A".to_owned(), "b c".to_owned())].into(),
+        env_remove: vec!["HOME".to_owned()],
+        cwd: Some("/proc".into()),
+        payload: Some(b"the payload".to_vec()),
+        stdin: Stdin::Bytes(b"input".to_vec()),
+        ..sh(
+            "echo \"$A|$HOME|$PWD|$PYTHONUNBUFFERED\"; cat $ONWARD_PAYLOAD_FILE -; [ -S $ONWARD_SOCKET ] && echo :socket",
+        )
+    };
+    let seen = all(given).await;
+    assert_eq!(String::from_utf8_lossy(&seen.output), "b c||/proc|1\nthe payloadinput:socket\n");
+}
+
+#[tokio::test]
+async fn a_folder_is_private_and_goes_with_its_attempt() {
+    let base = tempfile::tempdir().expect("a folder");
+    let folder = Some(base.path().to_owned());
+    let seen = all(Options { folder, ..sh("stat -c %a $(dirname $ONWARD_SOCKET)") }).await;
+    assert_eq!(seen.output, b"700\n");
+    assert_eq!(std::fs::read_dir(base.path()).expect("the folder").count(), 0);
+}
+
+#[tokio::test]
+async fn a_guard_that_is_none_is_reported() {
+    let guard = |program: &str| GuardProgram { program: program.into(), args: vec!["no-such-file".to_owned()] };
+    let exit = all(Options { guard: guard("/bin/cat"), ..sh("exit 0") }).await.exit;
+    assert!(matches!(&exit, Exit::NotStarted { why } if why.contains("no-such-file")), "{exit:?}");
+    let error = onward_exec::spawn(Options { guard: guard("/no/such/guard"), ..sh("exit 0") }).expect_err("no guard");
+    assert!(matches!(&error, SpawnError::Guard { .. }), "{error}");
 }

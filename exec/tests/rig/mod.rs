@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use onward_exec::{Event, Exit, GuardProgram, Options, Running, tree};
+use onward_exec::{Event, Exit, GuardProgram, Options, Running, Stream, tree};
 
 pub const GRACE: Duration = Duration::from_millis(200);
 /// Longer than anything here takes, even on a machine that is busy with something else.
@@ -25,6 +25,7 @@ pub fn start(options: Options) -> Running {
 /// What an attempt told from its start to its end.
 #[derive(Debug)]
 pub struct All {
+    /// Of stdout.
     pub output: Vec<u8>,
     pub progress: Vec<(u64, Option<u64>, Option<String>)>,
     pub quiet: Vec<Duration>,
@@ -50,7 +51,8 @@ pub async fn rest(mut running: Running) -> All {
         while let Some(event) = running.next().await {
             match event {
                 Event::Started { .. } => {}
-                Event::Output { bytes, .. } => seen.output.extend(bytes),
+                Event::Output { stream: Stream::Stdout, bytes } => seen.output.extend(bytes),
+                Event::Output { stream: Stream::Stderr, .. } => {}
                 Event::Activity => seen.activity += 1,
                 Event::Progress { done, total, note } => seen.progress.push((done, total, note)),
                 Event::Quiet(span) => seen.quiet.push(span),
@@ -63,13 +65,13 @@ pub async fn rest(mut running: Running) -> All {
     seen
 }
 
-/// Output up to and including the first line that holds all of it.
+/// Output up to the first moment when it ends with a line end.
 pub async fn line(running: &mut Running) -> String {
     let mut text = Vec::new();
     let read = async {
         while !text.ends_with(b"\n") {
             match running.next().await {
-                Some(Event::Output { bytes, .. }) => text.extend(bytes),
+                Some(Event::Output { stream: Stream::Stdout, bytes }) => text.extend(bytes),
                 Some(Event::Ended(exit)) => panic!("ended with {exit:?} after {:?}", String::from_utf8_lossy(&text)),
                 Some(_) => {}
                 None => panic!("no more events"),
@@ -110,6 +112,32 @@ impl Life {
         };
         tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("{self:?} is still there"));
     }
+}
+
+/// The variable that every process of the attempt carries in its environment.
+pub fn mark(pid: i32) -> Vec<u8> {
+    let environ = std::fs::read(format!("/proc/{pid}/environ")).expect("its environment");
+    let mark = environ.split(|&byte| byte == 0).find(|entry| entry.starts_with(b"ONWARD_SOCKET="));
+    mark.expect("the socket is in it").to_vec()
+}
+
+/// Who carries it.
+pub fn carriers(mark: &[u8]) -> Vec<i32> {
+    let carries = |pid: i32| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environ.split(|&byte| byte == 0).any(|entry| entry == mark)
+    };
+    tree::all().iter().map(|process| process.pid).filter(|&pid| carries(pid)).collect()
+}
+
+/// Two sessions and two forks away from the command: no parent, no group and no session in common with it.
+pub const ESCAPE: &str =
+    "setsid sh -c 'setsid sh -c \"trap : TERM; echo \\$\\$; while :; do sleep 1000; done\" & exit 0' & wait;";
+
+/// By pid, and only what the test itself has started.
+pub fn kill(pid: i32) {
+    let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill");
+    assert!(status.success());
 }
 
 /// Bytes of every value, the same on every call.
