@@ -1,0 +1,138 @@
+//! Ends a process tree: SIGTERM, a grace, SIGKILL until nothing is left.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use crate::tree::{self, Process};
+use crate::wire::Order;
+
+/// While killing: new processes may have been born between our look and our blow.
+const KILL_AGAIN: Duration = Duration::from_millis(10);
+/// For what does not die (a process of another user, or one stuck in the kernel) we get slower up to this.
+const KILL_SLOWLY: Duration = Duration::from_secs(1);
+/// In the grace: an orphan that ended in between is reaped no later than this.
+const REAP_AGAIN: Duration = Duration::from_millis(50);
+
+pub(crate) struct Ending {
+    root: i32,
+    grace: Duration,
+    phase: Phase,
+    fds: Vec<OwnedFd>,
+    /// Those that were there when we last killed.
+    survivors: HashSet<(i32, u64)>,
+    again: Duration,
+}
+
+enum Phase {
+    Begin,
+    Grace { until: Instant },
+    Kill,
+}
+
+impl Ending {
+    /// Of all descendants of `root`, which must be their subreaper, and reap between one push and the next.
+    pub fn new(root: i32, order: Order, grace: Duration) -> Self {
+        let phase = if order == Order::Kill { Phase::Kill } else { Phase::Begin };
+        Self { root, grace, phase, fds: Vec::new(), survivors: HashSet::new(), again: KILL_AGAIN }
+    }
+
+    pub fn kill_now(&mut self) {
+        self.phase = Phase::Kill;
+    }
+
+    /// Does what is due. Says when to call it again at the latest.
+    pub fn push(&mut self) -> Duration {
+        let now = Instant::now();
+        match self.phase {
+            Phase::Begin => {
+                self.terminate();
+                self.phase = Phase::Grace { until: now + self.grace };
+                self.grace.min(REAP_AGAIN)
+            }
+            Phase::Grace { until } if now < until => {
+                self.fds = self.descendants().1.iter().filter_map(open).collect();
+                (until - now).min(REAP_AGAIN)
+            }
+            Phase::Grace { .. } | Phase::Kill => {
+                self.phase = Phase::Kill;
+                self.kill()
+            }
+        }
+    }
+
+    /// Processes whose end is worth waking up for.
+    pub fn fds(&self) -> &[OwnedFd] {
+        &self.fds
+    }
+
+    /// Once, to those that are there: what they start to clean up gets the rest of the grace in peace.
+    fn terminate(&mut self) {
+        let (_, descendants) = self.descendants();
+        for process in &descendants {
+            // One that may not be signalled is still there afterwards, and is met again.
+            let _ = process.signal(Signal::TERM);
+            // A stopped process would not hear it.
+            let _ = process.signal(Signal::CONT);
+        }
+        self.fds = descendants.iter().filter_map(open).collect();
+    }
+
+    fn kill(&mut self) -> Duration {
+        let (all, descendants) = self.descendants();
+        // A signal to a group is atomic: nothing in it can escape by forking faster than we read /proc.
+        for group in own_groups(&all, &descendants) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        for process in &descendants {
+            let _ = process.signal(Signal::KILL);
+        }
+        self.fds = descendants.iter().filter_map(open).collect();
+        let survivors = descendants.iter().map(|process| (process.pid, process.started)).collect();
+        self.again = if self.survivors == survivors { (self.again * 2).min(KILL_SLOWLY) } else { KILL_AGAIN };
+        self.survivors = survivors;
+        self.again
+    }
+
+    fn descendants(&self) -> (Vec<Process>, Vec<Process>) {
+        let all = tree::all();
+        let mut descendants = tree::descendants(self.root, &all);
+        descendants.retain(Process::is_alive);
+        (all, descendants)
+    }
+}
+
+/// Process groups that have no member outside the tree.
+fn own_groups(all: &[Process], descendants: &[Process]) -> Vec<Pid> {
+    let inside: HashSet<i32> = descendants.iter().map(|process| process.pid).collect();
+    let mut groups: HashSet<i32> = descendants.iter().map(|process| process.group).collect();
+    for process in all.iter().filter(|process| process.is_alive() && !inside.contains(&process.pid)) {
+        groups.remove(&process.group);
+    }
+    // Groups 0 and 1 are not what they seem: the one is our own, the other everybody.
+    groups.into_iter().filter(|&group| group > 1).filter_map(Pid::from_raw).collect()
+}
+
+fn open(process: &Process) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: i32, group: i32, state: char) -> Process {
+        Process { pid, parent: 1, group, session: group, state, started: 0, cpu: 0 }
+    }
+
+    #[test]
+    fn only_groups_wholly_inside_the_tree_are_signalled() {
+        let inside =
+            [process(10, 10, 'S'), process(11, 10, 'S'), process(12, 5, 'S'), process(13, 0, 'S'), process(14, 1, 'S')];
+        let outside = [process(5, 5, 'S'), process(20, 20, 'S'), process(21, 10, 'Z')];
+        let all = [&inside[..], &outside[..]].concat();
+        assert_eq!(own_groups(&all, &inside), [Pid::from_raw(10).expect("a pid")]);
+    }
+}

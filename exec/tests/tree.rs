@@ -1,0 +1,155 @@
+//! Nothing of an attempt's process tree survives its end.
+
+mod rig;
+
+use std::time::Instant;
+
+use onward_exec::{Exit, Options};
+use rig::{ESCAPE, GRACE, LONG, Life, carriers, kill, line, mark, options, rest, sh, start};
+
+#[tokio::test]
+async fn stop_is_sigterm_to_all_of_the_tree() {
+    // The shell waits for its child and says what it got.
+    let script = "trap 'echo term; exit 7' TERM; sleep 1000 & echo $$ $!; wait";
+    let mut running = start(sh(script));
+    let lives = Life::of_all(&line(&mut running).await);
+    assert_eq!(lives.len(), 2);
+    running.stop();
+    let seen = rest(running).await;
+    assert_eq!(seen.exit, Exit::Code(7));
+    assert_eq!(seen.output, b"term\n");
+    assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
+}
+
+#[tokio::test]
+async fn one_that_ignores_sigterm_is_killed_after_the_grace() {
+    let mut running = start(sh("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done"));
+    let lives = Life::of_all(&line(&mut running).await);
+    let asked = Instant::now();
+    running.stop();
+    let seen = rest(running).await;
+    assert_eq!(seen.exit, Exit::Signal(9));
+    assert!(asked.elapsed() >= GRACE, "killed after {:?}", asked.elapsed());
+    assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
+}
+
+#[tokio::test]
+async fn kill_does_not_wait_for_the_grace() {
+    let options = Options { grace: 10 * LONG, ..sh("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done") };
+    let mut running = start(options);
+    let lives = Life::of_all(&line(&mut running).await);
+    running.stop();
+    running.kill();
+    assert_eq!(rest(running).await.exit, Exit::Signal(9));
+    assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
+}
+
+#[tokio::test]
+async fn a_stopped_process_hears_sigterm_too() {
+    let mut running = start(Options { grace: 10 * LONG, ..sh("echo $$; kill -STOP $$; exit 5") });
+    let lives = Life::of_all(&line(&mut running).await);
+    running.stop();
+    assert_eq!(rest(running).await.exit, Exit::Signal(15));
+    assert!(lives[0].is_gone());
+}
+
+#[tokio::test]
+async fn one_that_escaped_from_session_and_parent_is_ended() {
+    let mut running = start(sh(&format!("{ESCAPE} sleep 1000")));
+    let lives = Life::of_all(&line(&mut running).await);
+    running.stop();
+    assert_eq!(rest(running).await.exit, Exit::Signal(15));
+    assert!(lives[0].is_gone(), "{lives:?}");
+}
+
+#[tokio::test]
+async fn what_the_command_leaves_behind_is_ended_and_does_not_hold_its_output() {
+    for left in ["sleep 1000 & echo $!;", ESCAPE] {
+        let gate = tempfile::tempdir().expect("a folder");
+        let open = gate.path().join("open");
+        let script = format!("{left} until [ -e {} ]; do sleep 0.01; done; echo last; exit 4", open.display());
+        let mut running = start(sh(&script));
+        let lives = Life::of_all(&line(&mut running).await);
+        std::fs::write(open, "").expect("a file");
+        let seen = rest(running).await;
+        assert_eq!((seen.exit, &seen.output[..]), (Exit::Code(4), &b"last\n"[..]), "{left}");
+        assert!(lives[0].is_gone(), "{left}: {lives:?}");
+    }
+}
+
+#[tokio::test]
+async fn to_drop_an_attempt_ends_it() {
+    let mut running = start(sh("sleep 1000 & echo $$ $!; wait"));
+    let lives = Life::of_all(&line(&mut running).await);
+    drop(running);
+    for life in lives {
+        life.gone().await;
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_stopped_at_once_ends() {
+    let running = start(sh("sleep 1000"));
+    running.stop();
+    let exit = rest(running).await.exit;
+    assert!(matches!(exit, Exit::NotStarted { .. } | Exit::Signal(15)), "{exit:?}");
+}
+
+#[tokio::test]
+async fn a_tree_that_forks_while_it_is_killed_is_ended() {
+    // In the command's group and in a session of its own, something is born every few milliseconds.
+    let script = "trap '' TERM; \
+                  setsid sh -c 'trap \"\" TERM; while :; do sleep 0.01 & sleep 0.002; done' & \
+                  echo $$ $!; while :; do (sh -c 'sleep 0.05' &); sleep 0.005; done";
+    let mut running = start(sh(script));
+    let lives = Life::of_all(&line(&mut running).await);
+    let mark = mark(lives[0].pid);
+    assert!(carriers(&mark).len() >= 2);
+    running.stop();
+    assert_eq!(rest(running).await.exit, Exit::Signal(9));
+    assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
+    assert_eq!(carriers(&mark), Vec::<i32>::new());
+}
+
+#[tokio::test]
+async fn a_killed_guard_is_noticed_and_its_tree_is_ended() {
+    let mut running = start(sh(&format!("{ESCAPE} sleep 1000 & echo $$ $!; wait")));
+    let mut lives = Life::of_all(&line(&mut running).await);
+    while lives.len() < 3 {
+        lives.extend(Life::of_all(&line(&mut running).await));
+    }
+    let command = lives.iter().map(|life| onward_exec::tree::read(life.pid).expect("alive"));
+    let guard = command.map(|process| process.parent).find(|&parent| name(parent) == "onward-guard").expect("a guard");
+    kill(guard);
+    let exit = rest(running).await.exit;
+    assert!(matches!(&exit, Exit::Lost { why } if why.contains("9")), "{exit:?}");
+    for life in lives {
+        life.gone().await;
+    }
+}
+
+fn name(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
+}
+
+#[tokio::test]
+async fn output_of_the_last_moment_is_told() {
+    let mut running =
+        start(sh("trap 'head -c 30000 /dev/zero; echo end; exit 0' TERM; echo ready; while :; do sleep 0.01; done"));
+    assert_eq!(line(&mut running).await, "ready");
+    running.stop();
+    let seen = rest(running).await;
+    assert_eq!((seen.output.len(), seen.exit), (30004, Exit::Code(0)));
+}
+
+#[tokio::test]
+async fn a_slow_reader_slows_the_command_and_stops_it_all_the_same() {
+    let mut running = start(options(["yes"]));
+    let first = line(&mut running).await;
+    assert!(first.starts_with("y\ny"));
+    running.stop();
+    let seen = rest(running).await;
+    assert_eq!(seen.exit, Exit::Signal(15));
+    // The pipe, the queue and the chunks under way; not what `yes` writes in the time that it had.
+    assert!(seen.output.len() < 1024 * 1024, "{} bytes", seen.output.len());
+}
