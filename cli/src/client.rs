@@ -39,6 +39,17 @@ pub struct Target<'a> {
     pub ca: Option<&'a Path>,
 }
 
+/// What to prove who we are with: what was given, else what this machine's own node has written down.
+pub fn token_for(server: &str, given: Option<&str>, file: Option<&Path>) -> Option<String> {
+    let token = match given {
+        Some(token) => Some(token.to_owned()),
+        None => file
+            .filter(|_| host_of(server).is_some_and(is_loopback))
+            .and_then(|file| std::fs::read_to_string(file).ok()),
+    };
+    token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
+}
+
 impl Client {
     pub fn new(target: &Target<'_>) -> Result<Self, Failure> {
         let server = target.server.trim_end_matches('/');
@@ -48,10 +59,7 @@ impl Client {
                 .usage());
         };
         let is_here = is_loopback(host);
-        let token = match target.token {
-            Some(token) => Some(token.trim().to_owned()),
-            None => target.token_file.filter(|_| is_here).and_then(|file| std::fs::read_to_string(file).ok()),
-        };
+        let token = token_for(server, target.token, target.token_file);
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -63,7 +71,6 @@ impl Client {
         if let Some(file) = target.ca {
             config = config.tls_config(TlsConfig::builder().root_certs(roots(file)?).build());
         }
-        let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
         Ok(Self { agent: config.build().into(), server: server.to_owned(), token })
     }
 

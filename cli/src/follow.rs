@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::read;
 use crate::screen::Screen;
 use crate::span;
+use crate::work::exit;
 
 /// How long the node may take to answer while nothing happens. Short, so that a bar moves.
 const WAIT: Duration = Duration::from_secs(1);
@@ -64,13 +65,15 @@ pub fn to_the_end(client: &Client, screen: &Screen, id: &str, at_most: Option<Du
     } else {
         screen.note(ended(&job));
     }
-    Ok(exit_code(state))
+    Ok(exit_code(&job))
 }
 
-pub fn exit_code(state: &str) -> u8 {
-    match state {
+/// As `onward run` would exit: of a command that failed, its own code.
+fn exit_code(job: &Value) -> u8 {
+    match read::word(job, "state") {
         "succeeded" => 0,
-        "timed_out" => 124,
+        "timed_out" => exit::TIMED_OUT,
+        "failed" => last_error(job).and_then(exit::code_of_words).unwrap_or(1),
         _ => 1,
     }
 }
@@ -141,7 +144,7 @@ pub fn watch(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
         before = job.clone();
         Ok(())
     })?;
-    Ok(exit_code(read::word(&job, "state")))
+    Ok(exit_code(&job))
 }
 
 /// What is new since `before`; nothing if only clocks moved.
@@ -228,8 +231,16 @@ mod tests {
 
     #[test]
     fn the_exit_code_says_how_it_ended() {
-        for (state, code) in [("succeeded", 0), ("timed_out", 124), ("failed", 1), ("cancelled", 1)] {
-            assert_eq!(exit_code(state), code, "{state}");
+        for (state, error, code) in [
+            ("succeeded", "", 0),
+            ("timed_out", "exited with code 3", 124),
+            ("failed", "no space", 1),
+            ("failed", "exited with code 3", 3),
+            ("failed", "killed by signal 9", 137),
+            ("cancelled", "", 1),
+        ] {
+            let attempts = json!([{"n": 1, "fence": 7, "worker": "w", "error": error}]);
+            assert_eq!(exit_code(&job(state, 0, attempts)), code, "{state} {error}");
         }
     }
 

@@ -12,14 +12,19 @@ mod failure;
 mod fleet;
 mod folder;
 mod follow;
+mod inside;
 mod jobs;
+mod probe;
 mod read;
 mod restore;
+mod run;
 mod screen;
 mod span;
 mod submit;
 mod token;
 mod up;
+mod work;
+mod worker;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -33,6 +38,10 @@ use failure::Failure;
 use screen::Screen;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == onward_exec::guard::SUBCOMMAND) {
+        return onward_exec::guard::main(words);
+    }
     let cli = Cli::parse();
     match run(cli) {
         Ok(code) => ExitCode::from(code),
@@ -70,6 +79,15 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Token(command) => token::run(command, &data, screen),
         Command::Up(args) => up::run(args, global.data, screen),
         Command::Restore { file } => restore::run(&file, &data, screen),
+        Command::Run(args) => Ok(run::run(*args, screen)),
+        Command::Worker(args) => worker::run(args, &global, &data, screen),
+        Command::Progress { units, note } => inside::progress(&units, &note),
+        Command::Quiet { at_most } => inside::quiet(at_most),
+        Command::Result { id } if inside::is_inside() || read::is_json(&id) => match inside::result(&id) {
+            Some(told) => told,
+            None => jobs::result(&id, &client(&global, &data)?, screen),
+        },
+        Command::Probe(args) => probe::run(&args, screen),
         command => calls(command, &client(&global, &data)?, screen),
     }
 }
@@ -106,6 +124,11 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         | Command::Config(_)
         | Command::Token(_)
         | Command::Up(_)
+        | Command::Run(_)
+        | Command::Worker(_)
+        | Command::Progress { .. }
+        | Command::Quiet { .. }
+        | Command::Probe(_)
         | Command::Restore { .. } => {
             unreachable!("these ask no node, and were handled before")
         }

@@ -69,6 +69,11 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
+/// A job's id never is.
+pub fn is_json(text: &str) -> bool {
+    serde_json::from_str::<Value>(text).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

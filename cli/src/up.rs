@@ -6,41 +6,43 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use onward_node::auth::read_or_make_token;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::{JoinError, JoinHandle};
 use tracing::level_filters::LevelFilter;
 
 use crate::args::UpArgs;
 use crate::config::{self, Effective};
 use crate::failure::Failure;
 use crate::screen::Screen;
+use crate::work::handler::Manner;
+use crate::work::inside;
+use crate::work::serve::{Commands, serve};
 
 /// How long requests that are under way may take to finish.
 const DRAIN: Duration = Duration::from_secs(30);
 /// The exit code of what was stopped by a second signal.
-const STOPPED: u8 = 130;
+pub const STOPPED: u8 = 130;
 
 pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
-    let (config, commit_mark) = (args.config.clone(), args.commit_mark.clone());
+    let (config, commit_mark, manner) = (args.config.clone(), args.commit_mark.clone(), Manner::from(&args.exec));
     let effective =
         config::load(config.as_deref(), &flags(args, data), |name| std::env::var_os(name)).map_err(Failure::from)?;
-    if effective.node.slots > 0 {
-        return Err(Failure::new(format!("this build has no local worker, and `slots` is {}", effective.node.slots))
-            .remedy("start it with `--slots 0`, and workers of your own that ask it for leases")
-            .usage()
-            .into());
-    }
+    let commands =
+        Commands { id: Some("local".into()), slots: effective.node.slots, queues: Vec::new(), manner, drain: DRAIN };
     log_to_stderr(screen);
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?
-        .block_on(serve(node_config(effective, commit_mark), screen))
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(up(
+        node_config(effective, commit_mark),
+        commands,
+        screen,
+    ))
 }
 
 /// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
 /// lines of JSON where output is asked for in JSON.
-fn log_to_stderr(screen: &Screen) {
+pub fn log_to_stderr(screen: &Screen) {
     let given = std::env::var("ONWARD_LOG").ok();
     let level = given.as_deref().unwrap_or("info").parse().unwrap_or(LevelFilter::INFO);
     let lines = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
@@ -71,19 +73,56 @@ fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-async fn serve(config: NodeConfig, screen: &Screen) -> Result<u8> {
+async fn up(config: NodeConfig, commands: Commands, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
+    let data = config.data.clone();
     let node = Node::start(config).await.map_err(|error| Failure::new("the node did not start").why(error))?;
-    ready(&node, screen)?;
-    stop.asked().await;
-    screen.note("onward: finishing what is under way; once more stops at once");
+    let (drain, drained) = tokio::sync::oneshot::channel::<()>();
+    let has_worker = commands.slots > 0;
+    let working = has_worker.then(|| -> Result<_> {
+        let place = inside(&node, &read_or_make_token(&data)?);
+        Ok(tokio::spawn(serve(commands, place, async { drop(drained.await) })))
+    });
+    let mut working = working.transpose()?;
+    ready(&node, has_worker, screen)?;
     tokio::select! {
-        () = node.shutdown(DRAIN) => Ok(0),
+        () = stop.asked() => {}
+        ended = ended(&mut working) => {
+            // Without its worker this is not what was asked for; whoever supervises us starts it again.
+            node.shutdown(DRAIN).await;
+            return ended.map(|()| 1);
+        }
+    }
+    screen.note("onward: finishing what is under way; once more stops at once");
+    drop(drain);
+    let finish = async {
+        // First the worker, whose outcomes the node has yet to take.
+        if let Some(Err(error)) = match &mut working {
+            Some(working) => Some(flat(working.await)),
+            None => None,
+        } {
+            screen.note(format!("onward: {error:#}"));
+        }
+        node.shutdown(DRAIN).await;
+    };
+    tokio::select! {
+        () = finish => Ok(0),
         () = stop.asked() => {
-            // Everything that was answered is durable; what is under way is cut.
+            // Everything that was answered is durable; what is under way is cut, and guards end the commands.
             std::process::exit(i32::from(STOPPED))
         }
     }
+}
+
+async fn ended(working: &mut Option<JoinHandle<Result<()>>>) -> Result<()> {
+    match working {
+        Some(working) => flat(working.await),
+        None => std::future::pending().await,
+    }
+}
+
+fn flat(ended: Result<Result<()>, JoinError>) -> Result<()> {
+    ended.map_err(anyhow::Error::from).and_then(|ended| ended)
 }
 
 fn node_config(effective: Effective, commit_mark: Option<PathBuf>) -> NodeConfig {
@@ -98,7 +137,7 @@ fn node_config(effective: Effective, commit_mark: Option<PathBuf>) -> NodeConfig
     config
 }
 
-fn ready(node: &Node, screen: &Screen) -> Result<()> {
+fn ready(node: &Node, has_worker: bool, screen: &Screen) -> Result<()> {
     let url = node.url();
     if screen.json {
         return screen.json_line(&json!({ "ready": url }));
@@ -106,23 +145,28 @@ fn ready(node: &Node, screen: &Screen) -> Result<()> {
     screen.line(format!("onward: ready on {url}"))?;
     let server = if url == crate::args::DEFAULT_SERVER { String::new() } else { format!(" --server {url}") };
     screen.line("\nTry next, in another terminal:")?;
+    if has_worker {
+        screen.line(format!("  onward{server} submit --wait -- sh -c 'echo hello; sleep 2'"))?;
+        screen.line(format!("  onward{server} list"))?;
+        return screen.line(format!("  onward{server} top"));
+    }
     screen.line(format!("  onward{server} submit --kind hello --payload '{{\"to\": \"world\"}}'"))?;
     screen.line(format!("  onward{server} list"))?;
     screen.line(format!("  onward{server} status"))
 }
 
 /// Ctrl-C, or a request to end from whoever started us.
-struct Stop {
+pub struct Stop {
     interrupt: Signal,
     terminate: Signal,
 }
 
 impl Stop {
-    fn new() -> std::io::Result<Self> {
+    pub fn new() -> std::io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    async fn asked(&mut self) {
+    pub async fn asked(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

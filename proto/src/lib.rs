@@ -29,3 +29,5 @@ pub mod v1 {
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
 /// Entries of all parts of one frame together; also the jobs of one submission.
 pub const MAX_FRAME_ENTRIES: usize = 10_000;
+/// What one attempt may send of its output at a time, and what is kept of it.
+pub const MAX_OUTPUT_BYTES: usize = 64 << 10;

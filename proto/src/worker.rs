@@ -1,7 +1,7 @@
 //! A worker's frame: a batch of what core takes one by one.
 
 use bytes::Bytes;
-use onward_core::ids::{Incarnation, WorkerId};
+use onward_core::ids::{Claim, Incarnation, WorkerId};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription};
 
 use crate::common::{
@@ -9,7 +9,7 @@ use crate::common::{
     some_span_in, span_out,
 };
 use crate::malformed::{Malformed, Problem};
-use crate::{MAX_FRAME_ENTRIES, v1};
+use crate::{MAX_FRAME_ENTRIES, MAX_OUTPUT_BYTES, v1};
 
 /// Everything in a frame, in the order in which it is to be taken; or nothing of it.
 pub fn frame_in(frame: &v1::WorkerFrame) -> Result<Vec<FromWorker>, Malformed> {
@@ -45,7 +45,36 @@ pub fn entries(frame: &v1::WorkerFrame) -> usize {
     let hello = frame.hello.as_ref().map_or(0, |hello| hello.holding.len() + hello.queues.len() + hello.kinds.len());
     let named: usize = frame.extension_requests.iter().map(|request| request.claims.len()).sum();
     let asked = frame.extension_requests.len() + named;
-    hello + frame.beats.len() + frame.settlements.len() + frame.probe_answers.len() + asked + frame.ended.len()
+    hello
+        + frame.beats.len()
+        + frame.settlements.len()
+        + frame.probe_answers.len()
+        + asked
+        + frame.ended.len()
+        + frame.outputs.len()
+}
+
+/// What attempts have printed, which is no business of core's.
+pub fn outputs_in(frame: &v1::WorkerFrame) -> Result<Vec<Output>, Malformed> {
+    each(&frame.outputs, "outputs", |wire: &v1::Output| {
+        if wire.data.len() > MAX_OUTPUT_BYTES {
+            return Err(Malformed::new("data", Problem::TooMany { count: wire.data.len(), max: MAX_OUTPUT_BYTES }));
+        }
+        Ok(Output { claim: claim_in(wire.claim.as_ref())?, data: wire.data.clone(), skipped: wire.skipped })
+    })
+}
+
+pub fn output_out(output: Output) -> v1::Output {
+    v1::Output { claim: Some(output.claim.into()), data: output.data, skipped: output.skipped }
+}
+
+/// What an attempt has printed since the last one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Output {
+    pub claim: Claim,
+    pub data: Bytes,
+    /// Bytes before `data` that were printed and are not here.
+    pub skipped: u64,
 }
 
 /// Puts one more message into a frame. A later hello or capacity replaces an earlier one.

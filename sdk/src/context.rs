@@ -2,14 +2,17 @@
 
 use core::future::Future;
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use onward_core::message::{Assignment, CancelWhy};
 use onward_core::time::Mono;
+use onward_proto::MAX_OUTPUT_BYTES;
 use onward_proto::common::payload_out;
 use onward_proto::manager::Refused;
+use onward_proto::worker::Output;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
@@ -29,12 +32,20 @@ pub struct Context {
     shared: Arc<Shared>,
 }
 
+/// What was printed and not sent: the end of it.
+#[derive(Debug, Default)]
+struct Printed {
+    kept: VecDeque<u8>,
+    skipped: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     assignment: Assignment,
     assigned_at: Mono,
     /// Said, and not yet taken by the link.
     unsaid: Mutex<Option<Said>>,
+    unsent: Mutex<Printed>,
     words: UnboundedSender<Word>,
     cancel: watch::Sender<Option<CancelWhy>>,
     lease_until_ms: AtomicU64,
@@ -44,7 +55,8 @@ impl Context {
     pub(crate) fn new(assignment: Assignment, words: UnboundedSender<Word>, now: Mono) -> Self {
         let lease_until_ms = AtomicU64::new((now + assignment.lease).as_ms());
         let (cancel, _) = watch::channel(None);
-        let shared = Shared { assignment, assigned_at: now, unsaid: Mutex::default(), words, cancel, lease_until_ms };
+        let (unsaid, unsent) = (Mutex::default(), Mutex::default());
+        let shared = Shared { assignment, assigned_at: now, unsaid, unsent, words, cancel, lease_until_ms };
         Self { shared: Arc::new(shared) }
     }
 
@@ -80,6 +92,23 @@ impl Context {
     /// Where a later attempt should go on from: at most 64 KiB, kept at most once a second (the newest wins).
     pub fn set_checkpoint(&self, checkpoint: impl AsRef<[u8]>) {
         self.say(Said { checkpoint: Some(checkpoint.as_ref().into()), ..Said::default() });
+    }
+
+    /// What the attempt prints, for `onward logs`: the last 64 KiB are kept. Not a beat by itself.
+    pub fn output(&self, bytes: &[u8]) {
+        let mut unsent = self.shared.unsent.lock().expect("nothing panics while it is held");
+        let is_first = unsent.kept.is_empty();
+        let skipped = bytes.len().saturating_sub(MAX_OUTPUT_BYTES);
+        let bytes = &bytes[skipped..];
+        let over = (unsent.kept.len() + bytes.len()).saturating_sub(MAX_OUTPUT_BYTES);
+        unsent.kept.drain(..over);
+        unsent.kept.extend(bytes);
+        unsent.skipped += (skipped + over) as u64;
+        drop(unsent);
+        if is_first && !bytes.is_empty() {
+            // A worker that has stopped has nobody to tell.
+            let _ = self.shared.words.send(Word::Printed(self.clone()));
+        }
     }
 
     /// What the last attempt that set one left.
@@ -218,6 +247,15 @@ impl Context {
 
     pub(crate) fn take_said(&self) -> Option<Said> {
         self.shared.unsaid.lock().expect("nothing panics while it is held").take()
+    }
+
+    pub(crate) fn take_output(&self) -> Option<Output> {
+        let printed = core::mem::take(&mut *self.shared.unsent.lock().expect("nothing panics while it is held"));
+        if printed.kept.is_empty() {
+            return None;
+        }
+        let data = Bytes::from(Vec::from(printed.kept));
+        Some(Output { claim: self.claim(), data, skipped: printed.skipped })
     }
 
     pub(crate) fn cancel(&self, why: CancelWhy) {

@@ -5,7 +5,7 @@
 //! a worker that cannot run anything says so by taking nothing more.
 
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::Instant;
 
@@ -15,6 +15,7 @@ use onward_core::time::Mono;
 use onward_proto::manager::{Refused, frame_in};
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
+use onward_proto::worker::Output;
 use onward_proto::{MAX_FRAME_BYTES, MAX_FRAME_ENTRIES, worker};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{OwnedPermit, Sender, UnboundedReceiver, UnboundedSender, channel};
@@ -33,6 +34,9 @@ use crate::place::Place;
 const MAX_HEARD_BYTES: usize = 256 << 20;
 const WORDS_AT_ONCE: usize = 1_024;
 const LOOK_AT_EXECUTOR_EVERY: Duration = Duration::from_millis(500);
+const COLLECT_OUTPUT_EVERY: Duration = Duration::from_millis(250);
+/// In one frame, beside all else in it: at most 1 MiB.
+const MAX_OUTPUTS: usize = 16;
 /// A connection that is silently gone is noticed by HTTP/2's own pings.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -42,6 +46,8 @@ const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) enum Word {
     /// There is something in the context that was not sent yet.
     Said(Context),
+    /// There is output in the context that was not sent yet.
+    Printed(Context),
     Extension {
         claim: Claim,
         why: Reason,
@@ -106,6 +112,10 @@ struct Running {
     effects: Vec<Effect>,
     /// Said by the machine, and not packed into a frame yet. Of this session only.
     unsent: Vec<FromWorker>,
+    /// Attempts that have printed something since the last look.
+    printers: Vec<Context>,
+    /// To go with the next frames, of whichever session.
+    outputs: VecDeque<Output>,
     dial: bool,
     over: Option<Over>,
 }
@@ -118,6 +128,8 @@ impl Running {
             extensions: HashMap::new(),
             effects: Vec::new(),
             unsent: Vec::new(),
+            printers: Vec::new(),
+            outputs: VecDeque::new(),
             dial: false,
             over: None,
         }
@@ -130,12 +142,16 @@ impl Running {
         let mut executor = Executor::new(self.link.executor.clone());
         let mut look = interval(LOOK_AT_EXECUTOR_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut collect = interval(COLLECT_OUTPUT_EVERY);
+        collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.step(Input::Wake);
         loop {
             if core::mem::take(&mut self.dial) {
                 dialling = Some(Box::pin(dial(self.link.place.clone())));
             }
-            if let Some(over) = self.over.take_if(|_| self.unsent.is_empty() || out.is_none()) {
+            if let Some(over) =
+                self.over.take_if(|_| (self.unsent.is_empty() && self.outputs.is_empty()) || out.is_none())
+            {
                 return over;
             }
             let wait = self.link.machine.next_wakeup().map(|at| at.since(clock::mono()));
@@ -145,8 +161,8 @@ impl Running {
                     (out, frames) = (None, None);
                     self.disconnected(&status);
                 },
-                room = has_room(out.clone()), if !self.unsent.is_empty() => match room {
-                    Some(permit) => drop(permit.send(pack(&mut self.unsent))),
+                room = has_room(out.clone()), if self.has_unsent(out.is_some()) => match room {
+                    Some(permit) => drop(permit.send(self.next_frame())),
                     None => self.unsent.clear(),
                 },
                 count = self.link.words.recv_many(&mut words, WORDS_AT_ONCE) => {
@@ -168,6 +184,11 @@ impl Running {
                     }
                 }
                 () = async { sleep(wait.expect("guarded")).await }, if wait.is_some() => self.step(Input::Wake),
+                _ = collect.tick(), if !self.printers.is_empty() => {
+                    for context in core::mem::take(&mut self.printers) {
+                        self.outputs.extend(context.take_output());
+                    }
+                }
                 _ = look.tick() => {
                     let lag = executor.lag();
                     if lag >= Duration::from_secs(1) {
@@ -177,6 +198,20 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// Nothing goes out between the hello and what it is about: outputs wait until the manager knows who we are.
+    fn has_unsent(&self, is_open: bool) -> bool {
+        !self.unsent.is_empty() || (is_open && !self.outputs.is_empty() && self.link.machine.is_talking())
+    }
+
+    fn next_frame(&mut self) -> WorkerFrame {
+        let mut frame = pack(&mut self.unsent);
+        if self.link.machine.is_talking() {
+            let count = self.outputs.len().min(MAX_OUTPUTS);
+            frame.outputs = self.outputs.drain(..count).map(worker::output_out).collect();
+        }
+        frame
     }
 
     fn disconnected(&mut self, status: &Status) {
@@ -212,9 +247,12 @@ impl Running {
                 let reason = why.code().into();
                 self.step(Input::Extension { claim, reason, progress, estimated_remaining: remaining });
             }
+            Word::Printed(context) => self.printers.push(context),
             Word::Finished { claim, end } => {
-                // What it said last goes with its end.
-                if let Some(what) = self.contexts.remove(&claim).and_then(|context| context.take_said()) {
+                // What it said and printed last goes with its end.
+                let context = self.contexts.remove(&claim);
+                self.outputs.extend(context.as_ref().and_then(Context::take_output));
+                if let Some(what) = context.and_then(|context| context.take_said()) {
                     self.step(Input::Said { claim, what });
                 }
                 self.step(Input::Finished { claim, end });

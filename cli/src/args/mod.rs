@@ -1,6 +1,7 @@
 //! The command line as it is written. Every command says what it does and shows an example.
 
 mod submit;
+mod work;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use clap_complete::Shell;
 
 use crate::span;
 pub use submit::SubmitArgs;
+pub use work::{ExecArgs, ProbeArgs, RunArgs, WorkerArgs};
 
 /// Under which heading the options stand that every command takes.
 const COMMON: &str = "Common options";
@@ -57,9 +59,15 @@ pub struct Global {
 pub enum Command {
     /// Run a node here, until Ctrl-C; a second one stops at once
     #[command(
-        after_help = "Examples:\n  onward up --slots 0\n  onward up --listen 127.0.0.1:7500 --data /var/lib/onward"
+        after_help = "Examples:\n  onward up\n  onward up --slots 0 --listen 127.0.0.1:7500 --data /var/lib/onward"
     )]
     Up(UpArgs),
+    /// Run one command as a job, without a server: a timeout that looks at progress
+    #[command(after_help = work::RUN_EXAMPLES)]
+    Run(Box<RunArgs>),
+    /// Run commands for a node elsewhere, until Ctrl-C; a second one stops at once
+    #[command(after_help = "Example:\n  onward worker --manager http://10.0.0.5:7400 --slots 8")]
+    Worker(WorkerArgs),
     /// Submit a job: a command to run, or a kind with its payload
     #[command(after_help = submit::EXAMPLES)]
     Submit(Box<SubmitArgs>),
@@ -85,9 +93,34 @@ pub enum Command {
         #[arg(long = "for", value_parser = span::parse, value_name = "DURATION")]
         at_most: Option<Duration>,
     },
-    /// Print the result of a job that succeeded
-    #[command(after_help = "Example:\n  onward result ID > result.json")]
-    Result { id: String },
+    /// Print the result of a job that succeeded; inside a job, with JSON: set its own
+    #[command(
+        after_help = "Examples:\n  onward result ID > result.json\n  onward result '{\"rows\": 17}'    (inside a job)"
+    )]
+    Result {
+        #[arg(value_name = "ID|JSON", allow_hyphen_values = true)]
+        id: String,
+    },
+    /// Inside a job: report how far it is
+    #[command(after_help = "Examples:\n  onward progress 3/10 \"third part done\"\n  onward progress 42")]
+    Progress {
+        /// Units done, and of how many if that is known
+        #[arg(value_name = "DONE[/TOTAL]")]
+        units: String,
+        /// A word about it, for people
+        note: Vec<String>,
+    },
+    /// Inside a job: announce a silence, for one long step that cannot report
+    #[command(after_help = "Example:\n  onward quiet 2m")]
+    Quiet {
+        /// How long it lasts at most
+        #[arg(value_parser = span::parse, value_name = "DURATION")]
+        at_most: Duration,
+    },
+    /// Exit 0 if a heartbeat file is fresh, or an address answers 200; else 1: for health checks of containers
+    #[command(after_help = "Examples:\n  onward probe --file /run/app/heartbeat --max-age 30s\n  \
+                            onward probe --url http://127.0.0.1:7400/readyz")]
+    Probe(ProbeArgs),
     /// Cancel a job: what waits is cancelled at once, what runs is told to stop
     #[command(after_help = "Example:\n  onward cancel 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
     Cancel { id: String },
@@ -150,9 +183,11 @@ pub struct UpArgs {
     /// Where to listen [default: 127.0.0.1:7400]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
-    /// How many jobs to run here at a time; 0: no local worker [default: 0]
+    /// How many commands to run here at a time; 0: no local worker [default: the number of processors]
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
+    #[command(flatten)]
+    pub exec: ExecArgs,
     /// The settings file [default: onward.toml in the data folder]
     #[arg(long, env = "ONWARD_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,

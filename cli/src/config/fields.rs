@@ -29,7 +29,7 @@ impl NodeSettings {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
             data,
-            slots: 0,
+            slots: crate::work::processors(),
             require_tokens: false,
             insecure: false,
             host_names: Vec::new(),

@@ -270,6 +270,11 @@ impl Machine {
         self.held.len()
     }
 
+    /// Whether the manager has welcomed this worker on the session that is open.
+    pub fn is_talking(&self) -> bool {
+        self.session == Session::Talking
+    }
+
     fn is_accepting(&self) -> bool {
         self.stage == Stage::Working && !self.starved
     }

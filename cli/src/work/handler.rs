@@ -1,0 +1,137 @@
+//! The handler of kind `exec`: a command whose output and activity are its beats.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use onward::{Context, Failure};
+use onward_exec::{Event, Exit, Options, Payload, Stdin, Stream};
+
+use super::exit;
+use crate::args::ExecArgs;
+
+pub const KIND: &str = "exec";
+/// Often enough for jobs that may stand still for a few seconds only.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// How commands are run here.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    /// CPU time and I/O of the tree count as beats, as output does.
+    pub activity: bool,
+    pub directives: bool,
+    /// From SIGTERM to SIGKILL.
+    pub grace: Duration,
+    /// For one command that this process stands for: its terminal, its stdin.
+    pub foreground: bool,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { activity: true, directives: true, grace: Duration::from_secs(10), foreground: false }
+    }
+}
+
+impl From<&ExecArgs> for Manner {
+    fn from(args: &ExecArgs) -> Self {
+        Self { activity: args.beats != "output", directives: !args.no_directives, grace: args.grace, foreground: false }
+    }
+}
+
+/// Sees what a command does, as it does it.
+pub trait Witness: Send + Sync + 'static {
+    /// What it printed, without the directives. Whoever is slow here slows the command.
+    fn output(&self, context: &Context, stream: Stream, bytes: &[u8]) -> impl Future<Output = ()> + Send;
+    /// Anything but output.
+    fn event(&self, _context: &Context, _event: &Event) {}
+}
+
+/// A handler for [`onward::Worker::handle_bytes`].
+pub fn handler<W: Witness>(
+    manner: Manner,
+    witness: Arc<W>,
+) -> impl Fn(Context, Bytes) -> std::pin::Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>> + Send + Sync {
+    move |context, payload| {
+        let (manner, witness) = (manner.clone(), witness.clone());
+        Box::pin(async move { attempt(context, payload, manner, &*witness).await })
+    }
+}
+
+async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, witness: &W) -> Result<Bytes, Failure> {
+    let command = Payload::parse(&payload).map_err(Failure::permanent)?;
+    let mut options = Options::from(command);
+    options.env.extend(environment(&context));
+    // Whoever started this worker may itself be a job, or hold a token: neither is the command's business.
+    options.env_remove = ["ONWARD_TOKEN", "ONWARD_PAYLOAD_FILE"].map(str::to_owned).to_vec();
+    options.payload = Some(payload.to_vec());
+    options.directives = manner.directives;
+    options.sample_every = manner.activity.then_some(SAMPLE_EVERY);
+    options.grace = manner.grace;
+    options.foreground = manner.foreground;
+    if manner.foreground && options.stdin == Stdin::Null {
+        options.stdin = Stdin::Inherit;
+    }
+    let mut running = onward_exec::spawn(options).map_err(Failure::retry)?;
+    let (mut result, mut is_stopping) = (None, false);
+    let mut quiet_until: Option<Instant> = None;
+    loop {
+        let event = tokio::select! {
+            biased;
+            event = running.next() => event,
+            () = context.cancelled(), if !is_stopping => {
+                is_stopping = true;
+                running.stop();
+                continue;
+            }
+        };
+        let Some(event) = event else { return Err(Failure::retry("the command's guard is gone")) };
+        witness.event(&context, &event);
+        match event {
+            Event::Started { .. } => {}
+            Event::Output { stream, bytes } => {
+                quiet_until = None;
+                context.beat();
+                witness.output(&context, stream, &bytes).await;
+            }
+            // Nobody said that the silence is over.
+            Event::Activity if quiet_until.is_some_and(|until| Instant::now() < until) => {}
+            Event::Activity => context.beat(),
+            Event::Progress { done, total, note } => {
+                quiet_until = None;
+                match note {
+                    Some(note) => context.progress_note(done, total, &note),
+                    None => context.progress(done, total),
+                }
+            }
+            Event::Quiet(max) => {
+                quiet_until = Instant::now().checked_add(max);
+                context.quiet(max);
+            }
+            Event::Result(json) => result = Some(json),
+            Event::Ended(Exit::Code(0)) => {
+                return Ok(match result {
+                    Some(json) => Bytes::copy_from_slice(json.get().as_bytes()),
+                    None => Bytes::from_static(b"{\"exit_code\":0}"),
+                });
+            }
+            Event::Ended(_) if context.is_cancelled() => return Err(Failure::cancelled()),
+            Event::Ended(how) => return Err(Failure::retry(exit::words(&how))),
+        }
+    }
+}
+
+fn environment(context: &Context) -> BTreeMap<String, String> {
+    let mut variables = BTreeMap::from([
+        ("ONWARD_JOB_ID", context.job_id()),
+        ("ONWARD_WORKFLOW", context.workflow().to_owned()),
+        ("ONWARD_ATTEMPT", context.attempt().to_string()),
+        ("ONWARD_FENCE", context.fence().to_string()),
+        ("ONWARD_DEADLINE_REMAINING_S", context.deadline().as_secs().to_string()),
+    ]);
+    if let Some(trace) = context.traceparent() {
+        variables.insert("TRACEPARENT", trace.to_owned());
+    }
+    variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

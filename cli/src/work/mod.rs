@@ -1,0 +1,25 @@
+//! Commands as jobs: the handler of kind `exec`, and what runs it.
+//!
+//! `handler` turns an attempt into a command under its guard (see the crate `onward-exec`) and its doings into beats;
+//! `exit` says how a command ended; `serve` is the worker of `onward up` and `onward worker`.
+
+pub mod exit;
+pub mod handler;
+pub mod serve;
+
+use std::sync::Arc;
+
+use onward::Place;
+use onward_node::server::Node;
+
+/// A node in this process, reached without a port.
+pub fn inside(node: &Node, token: &str) -> Place {
+    let door = node.door();
+    let opener = move || Ok(Box::new(door.open()?) as Box<dyn onward::place::Stream>);
+    Place::inside(&node.address().to_string(), Arc::new(opener)).with_token(token)
+}
+
+/// As many commands at a time as there are processors, unless told otherwise.
+pub fn processors() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+}

@@ -1,0 +1,51 @@
+//! The worker for commands, of `onward up` and of `onward worker`.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use onward::{Context, Place, Worker};
+use onward_exec::Stream;
+
+use super::handler::{KIND, Manner, Witness, handler};
+use crate::failure::Failure;
+
+/// What a stopped command may take beyond its own grace before its worker gives up on it.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// Output goes to the node, which keeps the end of it.
+struct ToNode;
+
+impl Witness for ToNode {
+    async fn output(&self, context: &Context, _stream: Stream, bytes: &[u8]) {
+        context.output(bytes);
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Commands {
+    pub id: Option<String>,
+    pub slots: u32,
+    pub queues: Vec<String>,
+    pub manner: Manner,
+    /// How long what runs may go on once it should stop.
+    pub drain: Duration,
+}
+
+/// Runs commands until `stop`, and then those that are under way to their end.
+pub async fn serve(commands: Commands, place: Place, stop: impl Future<Output = ()>) -> Result<()> {
+    let grace = commands.manner.grace + SLACK;
+    let mut worker = Worker::at(place)
+        .slots(commands.slots)
+        .cancel_grace(grace)
+        .drain_grace(commands.drain)
+        .handle_bytes(KIND, handler(commands.manner, Arc::new(ToNode)));
+    if let Some(id) = commands.id {
+        worker = worker.id(id);
+    }
+    if !commands.queues.is_empty() {
+        worker = worker.queues(commands.queues);
+    }
+    worker.run_until(stop).await.map_err(|error| Failure::new("the worker has stopped").why(error).into())
+}

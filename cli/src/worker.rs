@@ -1,0 +1,55 @@
+//! `onward worker`: runs commands for a node elsewhere.
+
+use std::path::Path;
+
+use anyhow::Result;
+use onward::Place;
+
+use crate::args::{Global, WorkerArgs};
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::up::{self, Stop};
+use crate::work::serve::{Commands, serve};
+use crate::{client, work};
+
+pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> Result<u8> {
+    let url = args.manager.as_deref().unwrap_or(&global.server);
+    let mut place = match &global.ca {
+        Some(file) => {
+            let pem = std::fs::read(file)
+                .map_err(|error| Failure::new(format!("cannot read {}", file.display())).why(error))?;
+            Place::trusting(url, &pem)
+        }
+        None => Place::at(url),
+    }
+    .map_err(|error| Failure::new("the worker cannot be started").why(error).usage())?;
+    if let Some(token) = client::token_for(url, global.token.as_deref(), Some(&data.join("token"))) {
+        place = place.with_token(&token);
+    }
+    let commands = Commands {
+        id: args.id,
+        slots: args.slots.unwrap_or_else(work::processors),
+        queues: args.queues,
+        manner: (&args.exec).into(),
+        drain: args.drain,
+    };
+    up::log_to_stderr(screen);
+    let slots = commands.slots;
+    screen.note(format!("onward: a worker with {slots} slots for {url}; Ctrl-C drains, a second one stops at once"));
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let mut stop = Stop::new()?;
+        let (drain, drained) = tokio::sync::oneshot::channel::<()>();
+        let mut serving = std::pin::pin!(serve(commands, place, async { drop(drained.await) }));
+        tokio::select! {
+            ended = &mut serving => return ended.map(|()| 0),
+            () = stop.asked() => {}
+        }
+        screen.note("onward: finishing what is under way; once more stops at once");
+        drop(drain);
+        tokio::select! {
+            ended = serving => ended.map(|()| 0),
+            // The guards end what runs when they see that we are gone.
+            () = stop.asked() => std::process::exit(i32::from(up::STOPPED)),
+        }
+    })
+}
