@@ -7,6 +7,7 @@
 mod args;
 mod client;
 mod config;
+mod demo;
 mod explain;
 mod failure;
 mod fleet;
@@ -79,6 +80,7 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Token(command) => token::run(command, &data, screen),
         Command::Up(args) => up::run(args, global.data, screen),
         Command::Restore { file } => restore::run(&file, &data, screen),
+        Command::Demo { sabotage } => demo::run(sabotage, screen),
         Command::Run(args) => Ok(run::run(*args, screen)),
         Command::Worker(args) => worker::run(args, &global, &data, screen),
         Command::Progress { units, note } => inside::progress(&units, &note),
@@ -124,6 +126,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         | Command::Config(_)
         | Command::Token(_)
         | Command::Up(_)
+        | Command::Demo { .. }
         | Command::Run(_)
         | Command::Worker(_)
         | Command::Progress { .. }

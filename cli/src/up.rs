@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use onward::Client;
 use onward_node::auth::read_or_make_token;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::json;
@@ -15,6 +16,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::args::UpArgs;
 use crate::config::{self, Effective};
+use crate::demo::Cast;
 use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::work::handler::Manner;
@@ -27,6 +29,7 @@ const DRAIN: Duration = Duration::from_secs(30);
 pub const STOPPED: u8 = 130;
 
 pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
+    let with_demo = args.demo;
     let (config, commit_mark, manner) = (args.config.clone(), args.commit_mark.clone(), Manner::from(&args.exec));
     let effective =
         config::load(config.as_deref(), &flags(args, data), |name| std::env::var_os(name)).map_err(Failure::from)?;
@@ -36,6 +39,7 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(up(
         node_config(effective, commit_mark),
         commands,
+        with_demo,
         screen,
     ))
 }
@@ -73,17 +77,18 @@ fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-async fn up(config: NodeConfig, commands: Commands, screen: &Screen) -> Result<u8> {
+async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
     let data = config.data.clone();
     let node = Node::start(config).await.map_err(|error| Failure::new("the node did not start").why(error))?;
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
     let has_worker = commands.slots > 0;
-    let working = has_worker.then(|| -> Result<_> {
-        let place = inside(&node, &read_or_make_token(&data)?);
-        Ok(tokio::spawn(serve(commands, place, async { drop(drained.await) })))
-    });
-    let mut working = working.transpose()?;
+    let place = inside(&node, &read_or_make_token(&data)?);
+    let mut working = has_worker.then(|| tokio::spawn(serve(commands, place.clone(), async { drop(drained.await) })));
+    let cast = match with_demo {
+        true => Some(Cast::begin(&Client::at(place.clone()), place, None).await?),
+        false => None,
+    };
     ready(&node, has_worker, screen)?;
     tokio::select! {
         () = stop.asked() => {}
@@ -96,6 +101,9 @@ async fn up(config: NodeConfig, commands: Commands, screen: &Screen) -> Result<u
     screen.note("onward: finishing what is under way; once more stops at once");
     drop(drain);
     let finish = async {
+        if let Some(cast) = cast {
+            cast.end().await;
+        }
         // First the worker, whose outcomes the node has yet to take.
         if let Some(Err(error)) = match &mut working {
             Some(working) => Some(flat(working.await)),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::demo::Sabotage;
 use crate::span;
 pub use submit::SubmitArgs;
 pub use work::{ExecArgs, ProbeArgs, RunArgs, WorkerArgs};
@@ -62,6 +63,13 @@ pub enum Command {
         after_help = "Examples:\n  onward up\n  onward up --slots 0 --listen 127.0.0.1:7500 --data /var/lib/onward"
     )]
     Up(UpArgs),
+    /// See five jobs end as they must, two of them stuck and one a zombie, in about 15 seconds
+    #[command(after_help = "Examples:\n  onward demo\n  onward demo --sabotage fence    (and see it go wrong)")]
+    Demo {
+        /// Take one protection away; the demo must then fail
+        #[arg(long, value_name = "PROTECTION")]
+        sabotage: Option<Sabotage>,
+    },
     /// Run one command as a job, without a server: a timeout that looks at progress
     #[command(after_help = work::RUN_EXAMPLES)]
     Run(Box<RunArgs>),
@@ -188,6 +196,9 @@ pub struct UpArgs {
     pub slots: Option<u32>,
     #[command(flatten)]
     pub exec: ExecArgs,
+    /// With the jobs of `onward demo` to look at
+    #[arg(long)]
+    pub demo: bool,
     /// The settings file [default: onward.toml in the data folder]
     #[arg(long, env = "ONWARD_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -1,0 +1,186 @@
+//! The five jobs, and who plays in them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use onward::{Client, Context, Failure, Job, Place, Worker};
+use serde_json::Value;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use super::zombie;
+
+pub const TAKES_S: u64 = 15;
+/// How long the demo's jobs may go without a forward step.
+pub const STUCK_AFTER: Duration = Duration::from_secs(3);
+/// Longer than the demo waits: as if nobody looked.
+const NEVER: Duration = Duration::from_secs(3_600);
+const TICK: Duration = Duration::from_millis(500);
+const SLOW_STEPS: u64 = 8;
+
+/// A protection that is taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Sabotage {
+    /// The zombie's result comes under its successor's fence, as if there were none
+    Fence,
+    /// A timer beats for the frozen worker, so that its lease never runs out
+    Lease,
+    /// Nobody looks whether jobs move
+    Stuck,
+}
+
+impl Sabotage {
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Fence => "fence",
+            Self::Lease => "lease",
+            Self::Stuck => "stuck",
+        }
+    }
+
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Fence => "there are no fences: the zombie's result comes under its successor's",
+            Self::Lease => "a timer beats, instead of work: the frozen worker's lease never runs out",
+            Self::Stuck => "nobody looks whether jobs move: they may stand still for an hour",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    Healthy,
+    Slow,
+    Hung,
+    Busywork,
+    Zombie,
+}
+
+impl Part {
+    pub const ALL: [Self; 5] = [Self::Healthy, Self::Slow, Self::Hung, Self::Busywork, Self::Zombie];
+
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Healthy => "demo.healthy",
+            Self::Slow => "demo.slow",
+            Self::Hung => "demo.hung",
+            Self::Busywork => "demo.busywork",
+            Self::Zombie => "demo.zombie",
+        }
+    }
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Slow => "slow but moving",
+            Self::Hung => "hung",
+            Self::Busywork => "beating without progress",
+            Self::Zombie => "frozen zombie that comes back",
+        }
+    }
+}
+
+/// The jobs, and the workers that run them.
+#[derive(Debug)]
+pub struct Cast {
+    pub jobs: Vec<(Part, String)>,
+    stop: oneshot::Sender<()>,
+    worker: JoinHandle<Result<(), onward::WorkerError>>,
+    zombie: JoinHandle<()>,
+}
+
+impl Cast {
+    pub async fn begin(client: &Client, place: Place, sabotage: Option<Sabotage>) -> Result<Self> {
+        let mut jobs = Vec::new();
+        for part in Part::ALL {
+            jobs.push((part, client.submit(job(part, sabotage)?).await?));
+        }
+        let released = Arc::new(tokio::sync::Notify::new());
+        let worker = worker(place, released.clone(), sabotage == Some(Sabotage::Fence));
+        let (stop, stopped) = oneshot::channel::<()>();
+        // The zombie asks first: its successor begins only when the lease has run out.
+        let zombie = tokio::spawn(zombie::play(client.clone(), sabotage, released));
+        let worker = tokio::spawn(worker.run_until(async { drop(stopped.await) }));
+        Ok(Self { jobs, stop, worker, zombie })
+    }
+
+    /// Whoever still plays is sent home.
+    pub async fn end(self) {
+        self.zombie.abort();
+        drop(self.stop);
+        // How a worker ends that was told to is no part of the show.
+        let _ = self.worker.await;
+    }
+}
+
+fn job(part: Part, sabotage: Option<Sabotage>) -> Result<Job, serde_json::Error> {
+    let stuck_after = if sabotage == Some(Sabotage::Stuck) { NEVER } else { STUCK_AFTER };
+    let job = Job::new(part.kind(), Value::Null)?.tags(&["demo"]).stuck_after(stuck_after);
+    Ok(match part {
+        Part::Hung => job.max_attempts(2).backoff(Duration::from_millis(100), Duration::from_millis(200)),
+        Part::Busywork => job.max_attempts(1),
+        // Its lease is what must notice: it is shorter.
+        Part::Zombie => job.stuck_after(NEVER).backoff(Duration::from_millis(100), Duration::from_millis(200)),
+        Part::Healthy | Part::Slow => job,
+    })
+}
+
+fn worker(place: Place, released: Arc<tokio::sync::Notify>, no_fence: bool) -> Worker {
+    Worker::at(place)
+        .id("demo-worker")
+        .slots(5)
+        .beat_every(Duration::from_millis(100))
+        .cancel_grace(Duration::from_millis(200))
+        .drain_grace(Duration::ZERO)
+        .handle(Part::Healthy.kind(), |ctx: Context, _: Value| async move {
+            for done in 1..=4 {
+                sleep(TICK).await;
+                ctx.progress_note(done, 4, "part done");
+            }
+            Ok("four parts")
+        })
+        .handle(Part::Slow.kind(), |ctx: Context, _: Value| async move {
+            for done in 1..=SLOW_STEPS {
+                sleep(TICK).await;
+                ctx.progress(done, SLOW_STEPS);
+            }
+            Ok("slow, and done")
+        })
+        .handle(Part::Hung.kind(), |_: Context, _: Value| async move {
+            core::future::pending::<()>().await;
+            Ok(())
+        })
+        .handle(Part::Busywork.kind(), |ctx: Context, _: Value| async move {
+            ctx.progress(1, 10);
+            while !ctx.is_cancelled() {
+                sleep(TICK / 5).await;
+                // Busy, and no further: the same number again is no step, and a beat is none once it has reported.
+                ctx.progress(1, 10);
+                ctx.beat();
+            }
+            Err::<(), _>(Failure::cancelled())
+        })
+        .handle(Part::Zombie.kind(), move |ctx: Context, _: Value| {
+            let released = released.clone();
+            async move {
+                for done in 1..=4 {
+                    sleep(TICK).await;
+                    ctx.progress(done, 5);
+                }
+                // The zombie comes back while its successor works.
+                released.notify_one();
+                if no_fence {
+                    // What a store without fences does: the last writer wins, whoever it is.
+                    return Ok(zombie::RESULT);
+                }
+                for _ in 0..4 {
+                    sleep(TICK).await;
+                    ctx.beat();
+                }
+                Ok("the successor's result")
+            }
+        })
+}
