@@ -230,7 +230,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     };
     let GuardProgram { program, args } = options.guard;
     let child = Command::new(&program)
-        .args(args)
+        .args(&args)
         .arg(&guard_path)
         .stdin(stdin)
         .stdout(Stdio::piped())
@@ -245,6 +245,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
         foreground: options.foreground,
         grace_ms: millis(options.grace),
         sample_every_ms: options.sample_every.map(|every| millis(every).max(1)),
+        guard_args: args,
         folder: folder.path().to_owned(),
     };
     let (events, receiver) = mpsc::channel(QUEUE);

@@ -6,6 +6,7 @@ pub mod directive;
 pub mod duration;
 mod ending;
 pub mod guard;
+mod leaf;
 mod listen;
 mod orphans;
 pub mod payload;

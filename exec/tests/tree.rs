@@ -4,8 +4,8 @@ mod rig;
 
 use std::time::Instant;
 
-use onward_exec::{Exit, Options};
-use rig::{ESCAPE, GRACE, LONG, Life, carriers, kill, line, mark, options, rest, sh, start};
+use onward_exec::{Exit, Options, tree};
+use rig::{ESCAPE, GRACE, LONG, Life, all, carriers, kill, line, mark, options, rest, sh, signal_to, start};
 
 #[tokio::test]
 async fn stop_is_sigterm_to_all_of_the_tree() {
@@ -118,7 +118,7 @@ async fn a_killed_guard_is_noticed_and_its_tree_is_ended() {
     while lives.len() < 3 {
         lives.extend(Life::of_all(&line(&mut running).await));
     }
-    let command = lives.iter().map(|life| onward_exec::tree::read(life.pid).expect("alive"));
+    let command = lives.iter().map(|life| tree::read(life.pid).expect("alive"));
     let guard = command.map(|process| process.parent).find(|&parent| name(parent) == "onward-guard").expect("a guard");
     kill(guard);
     let exit = rest(running).await.exit;
@@ -152,4 +152,37 @@ async fn a_slow_reader_slows_the_command_and_stops_it_all_the_same() {
     assert_eq!(seen.exit, Exit::Signal(15));
     // The pipe, the queue and the chunks under way; not what `yes` writes in the time that it had.
     assert!(seen.output.len() < 1024 * 1024, "{} bytes", seen.output.len());
+}
+
+#[tokio::test]
+async fn in_the_foreground_the_command_shares_our_group_and_its_end_is_not_ours() {
+    for foreground in [true, false] {
+        let mut running =
+            start(Options { foreground, ..sh("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done") });
+        let lives = Life::of_all(&line(&mut running).await);
+        let group = |pid: i32| tree::read(pid).expect("alive").group;
+        let own = group(std::process::id() as i32);
+        assert_eq!(group(lives[0].pid) == own, foreground);
+        assert_eq!(group(tree::read(lives[0].pid).expect("alive").parent) == own, foreground);
+        running.stop();
+        assert_eq!(rest(running).await.exit, Exit::Signal(9));
+        assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_terminal_sends_to_all_ends_the_command_and_not_its_guard() {
+    let mut running = start(sh("echo $$; exec sleep 1000"));
+    let life = Life::of_all(&line(&mut running).await)[0];
+    let guard = tree::read(life.pid).expect("alive").parent;
+    for signal in ["-INT", "-TERM", "-HUP", "-QUIT"] {
+        signal_to(guard, signal);
+    }
+    // The guard has not handed its own way with signals down.
+    signal_to(life.pid, "-INT");
+    assert_eq!(rest(running).await.exit, Exit::Signal(2));
+    for (signal, number) in [("-HUP", 1), ("-QUIT", 3), ("-PIPE", 13)] {
+        let seen = all(sh(&format!("kill {signal} $$; exit 0"))).await;
+        assert_eq!(seen.exit, Exit::Signal(number), "{signal}");
+    }
 }
