@@ -38,7 +38,8 @@ pub struct Options {
     pub payload: Option<Vec<u8>>,
     /// Whether lines like `@onward progress 3/10` on stdout are understood, and taken out.
     pub directives: bool,
-    /// How often to look at the activity of the tree; `None` leaves it to output and reports alone.
+    /// How often to look at the activity of the tree; `None` leaves it to output and reports alone. The first look is
+    /// what the second is compared with, so be a few times quicker than whoever waits for a beat.
     pub sample_every: Option<Duration>,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,

@@ -39,8 +39,10 @@ pub(crate) fn main(args: &[OsString]) -> ExitCode {
         Ok(mut command) => command.exec(),
         Err(error) => error,
     };
+    // Only an error of our own has no number: a NUL byte, or a spec that is none.
+    let errno = error.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error());
     // A guard that is gone has taken us with it.
-    let _ = (&line).write_all(error.raw_os_error().unwrap_or_default().to_string().as_bytes());
+    let _ = (&line).write_all(errno.to_string().as_bytes());
     ExitCode::from(NOT_STARTED)
 }
 

@@ -1,4 +1,4 @@
-//! Starts the command through a [leaf](crate::leaf), or says why it cannot be started.
+//! Starts the command through a [leaf], or says why it cannot be started.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
+use rustix::fs::{Access, access};
 use rustix::process::Pid;
 
 use crate::leaf;
@@ -18,13 +19,16 @@ pub(crate) fn start(spec: &Spec) -> Result<Pid, Said> {
         return Err(failed("there is no program to start: the arguments are empty".to_owned()));
     };
     // The error of a start does not tell a missing folder from a missing program.
-    if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
-        return Err(failed(format!("cannot work in {}: no such folder; create it, or correct `cwd`", cwd.display())));
+    if let Some(cwd) = &spec.cwd
+        && let Err(error) = access(cwd.join("."), Access::EXEC_OK)
+    {
+        let error = io::Error::from(error);
+        return Err(failed(format!("cannot work in {}: {error}; create it, or correct `cwd`", cwd.display())));
     }
     match start_leaf(spec) {
         Ok((pid, None)) => Ok(pid),
-        Ok((_, Some(errno))) => Err(explain(program, &io::Error::from_raw_os_error(errno))),
-        Err(error) => Err(explain(program, &error)),
+        Ok((_, Some(errno))) => Err(explain(program, spec, &io::Error::from_raw_os_error(errno))),
+        Err(error) => Err(explain(program, spec, &error)),
     }
 }
 
@@ -40,8 +44,9 @@ fn start_leaf(spec: &Spec) -> io::Result<(Pid, Option<i32>)> {
     Ok((pid, leaf::hand_over(&ours, spec)?))
 }
 
-fn explain(program: &str, error: &io::Error) -> Said {
-    let is_there = program.contains('/') && Path::new(program).exists();
+fn explain(program: &str, spec: &Spec, error: &io::Error) -> Said {
+    let base = spec.cwd.as_deref().unwrap_or(Path::new(""));
+    let is_there = program.contains('/') && base.join(program).exists();
     let (kind, advice) = match error.kind() {
         io::ErrorKind::NotFound if is_there => {
             (FailedKind::NotFound, "the file is there, but the interpreter that its first line names is not")
