@@ -41,9 +41,9 @@ async fn a_program_that_cannot_be_started_says_why() {
 async fn output_is_byte_exact() {
     let bytes = rig::noise(1024 * 1024);
     for directives in [true, false] {
-        let options = Options { stdin: Stdin::Bytes(bytes.clone()), directives, ..sh("cat; printf '@onward pro'") };
+        let options = Options { stdin: Stdin::Bytes(bytes.clone()), directives, ..sh("cat; printf '\\n@onward pro'") };
         let seen = all(options).await;
-        assert!(seen.output == [&bytes[..], b"@onward pro"].concat(), "directives {directives}");
+        assert!(seen.output == [&bytes[..], b"\n@onward pro"].concat(), "directives {directives}");
         assert_eq!(seen.exit, Exit::Code(0));
     }
 }

@@ -9,15 +9,18 @@ use rig::{ESCAPE, GRACE, LONG, Life, all, carriers, kill, line, mark, options, r
 
 #[tokio::test]
 async fn stop_is_sigterm_to_all_of_the_tree() {
-    // The shell waits for its child and says what it got.
-    let script = "trap 'echo term; exit 7' TERM; sleep 1000 & echo $$ $!; wait";
-    let mut running = start(sh(script));
-    let lives = Life::of_all(&line(&mut running).await);
-    assert_eq!(lives.len(), 2);
+    let script = "sh -c 'trap \"echo child; exit\" TERM; echo $$; while :; do sleep 0.01; done' & \
+                  trap 'wait; echo parent; exit 7' TERM; echo $$; while :; do sleep 0.01; done";
+    // Only who hears SIGTERM gets to say something.
+    let mut running = start(Options { grace: 10 * LONG, ..sh(script) });
+    let mut lives = Vec::new();
+    while lives.len() < 2 {
+        lives.extend(Life::of_all(&line(&mut running).await));
+    }
     running.stop();
     let seen = rest(running).await;
     assert_eq!(seen.exit, Exit::Code(7));
-    assert_eq!(seen.output, b"term\n");
+    assert_eq!(String::from_utf8_lossy(&seen.output), "child\nparent\n");
     assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
 }
 
@@ -35,13 +38,18 @@ async fn one_that_ignores_sigterm_is_killed_after_the_grace() {
 
 #[tokio::test]
 async fn kill_does_not_wait_for_the_grace() {
-    let options = Options { grace: 10 * LONG, ..sh("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done") };
-    let mut running = start(options);
-    let lives = Life::of_all(&line(&mut running).await);
-    running.stop();
-    running.kill();
-    assert_eq!(rest(running).await.exit, Exit::Signal(9));
-    assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
+    let script = "trap 'echo term' TERM; echo $$; while :; do sleep 0.01; done";
+    for is_stopped_before in [true, false] {
+        let mut running = start(Options { grace: 10 * LONG, ..sh(script) });
+        let lives = Life::of_all(&line(&mut running).await);
+        if is_stopped_before {
+            running.stop();
+            assert_eq!(line(&mut running).await, "term");
+        }
+        running.kill();
+        assert_eq!(rest(running).await.exit, Exit::Signal(9));
+        assert!(lives[0].is_gone(), "{lives:?}");
+    }
 }
 
 #[tokio::test]
@@ -162,8 +170,10 @@ async fn in_the_foreground_the_command_shares_our_group_and_its_end_is_not_ours(
         let lives = Life::of_all(&line(&mut running).await);
         let group = |pid: i32| tree::read(pid).expect("alive").group;
         let own = group(std::process::id() as i32);
+        let guard = tree::read(lives[0].pid).expect("alive").parent;
         assert_eq!(group(lives[0].pid) == own, foreground);
-        assert_eq!(group(tree::read(lives[0].pid).expect("alive").parent) == own, foreground);
+        assert_eq!(group(guard) == own, foreground);
+        assert_eq!(group(lives[0].pid) == group(guard), foreground, "its group can be killed without the guard");
         running.stop();
         assert_eq!(rest(running).await.exit, Exit::Signal(9));
         assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
