@@ -32,7 +32,7 @@ impl Activity {
         for (process, done) in now {
             let before = self.seen.get(&process).copied().unwrap_or(0);
             self.total = self.total.saturating_add(done.saturating_sub(before));
-            // A process seen by another user's rights may read lower once; that must not count when it comes back.
+            // A process that changes its rights hides a part for a while; that must not count again afterwards.
             next.insert(process, done.max(before));
         }
         self.seen = next;

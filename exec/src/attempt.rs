@@ -38,7 +38,8 @@ pub struct Options {
     pub payload: Option<Vec<u8>>,
     /// Whether lines like `@onward progress 3/10` on stdout are understood, and taken out.
     pub directives: bool,
-    /// How often to look at the activity of the tree; `None` leaves it to output and reports alone.
+    /// How often to look at the activity of the tree; `None` leaves it to output and reports alone. The first look is
+    /// what the second is compared with, so be a few times quicker than whoever waits for a beat.
     pub sample_every: Option<Duration>,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
@@ -230,7 +231,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     };
     let GuardProgram { program, args } = options.guard;
     let child = Command::new(&program)
-        .args(args)
+        .args(&args)
         .arg(&guard_path)
         .stdin(stdin)
         .stdout(Stdio::piped())
@@ -245,6 +246,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
         foreground: options.foreground,
         grace_ms: millis(options.grace),
         sample_every_ms: options.sample_every.map(|every| millis(every).max(1)),
+        guard_args: args,
         folder: folder.path().to_owned(),
     };
     let (events, receiver) = mpsc::channel(QUEUE);

@@ -21,8 +21,8 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, set_
 
 use crate::activity::Activity;
 use crate::ending::Ending;
-use crate::start;
 use crate::wire::{self, How, Order, Said, Spec};
+use crate::{leaf, start};
 
 /// The word that the binary is called with to be a guard, before the path of the socket.
 pub const SUBCOMMAND: &str = "exec-guard";
@@ -41,6 +41,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Is a guard. `args` is what follows [`SUBCOMMAND`]: the path of the socket.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
+    if let [word, rest @ ..] = args.as_slice()
+        && word == leaf::WORD
+    {
+        return leaf::main(rest);
+    }
     let outcome = match args.as_slice() {
         [socket] => serve(socket),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "give the path of the socket, and nothing else")),

@@ -1,43 +1,52 @@
-//! Starts the command, or says why it cannot be started.
+//! Starts the command through a [leaf], or says why it cannot be started.
 
 use std::io;
-use std::os::unix::process::CommandExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
+use rustix::fs::{Access, access};
 use rustix::process::Pid;
 
+use crate::leaf;
 use crate::wire::{FailedKind, Said, Spec};
 
 /// With the guard's own stdin, stdout and stderr.
 pub(crate) fn start(spec: &Spec) -> Result<Pid, Said> {
-    let failed = |kind, text| Said::Failed { kind, text };
-    let [program, args @ ..] = spec.argv.as_slice() else {
-        return Err(failed(FailedKind::Other, "there is no program to start: the arguments are empty".to_owned()));
+    let failed = |text| Said::Failed { kind: FailedKind::Other, text };
+    let Some(program) = spec.argv.first() else {
+        return Err(failed("there is no program to start: the arguments are empty".to_owned()));
     };
-    let mut command = Command::new(program);
-    command.args(args).envs(&spec.env);
-    for name in &spec.env_remove {
-        command.env_remove(name);
+    // The error of a start does not tell a missing folder from a missing program.
+    if let Some(cwd) = &spec.cwd
+        && let Err(error) = access(cwd.join("."), Access::EXEC_OK)
+    {
+        let error = io::Error::from(error);
+        return Err(failed(format!("cannot work in {}: {error}; create it, or correct `cwd`", cwd.display())));
     }
-    if let Some(cwd) = &spec.cwd {
-        // The error of a start does not tell a missing folder from a missing program.
-        if !cwd.is_dir() {
-            let text =
-                format!("cannot work in {}: there is no such folder; create it, or correct `cwd`", cwd.display());
-            return Err(failed(FailedKind::Other, text));
-        }
-        command.current_dir(cwd);
+    match start_leaf(spec) {
+        Ok((pid, None)) => Ok(pid),
+        Ok((_, Some(errno))) => Err(explain(program, spec, &io::Error::from_raw_os_error(errno))),
+        Err(error) => Err(explain(program, spec, &error)),
     }
-    if !spec.foreground {
-        command.process_group(0);
-    }
-    let child = command.spawn().map_err(|error| explain(program, &error))?;
-    Ok(Pid::from_raw(child.id() as i32).expect("a child has a pid"))
 }
 
-fn explain(program: &str, error: &io::Error) -> Said {
-    let is_there = program.contains('/') && Path::new(program).exists();
+fn start_leaf(spec: &Spec) -> io::Result<(Pid, Option<i32>)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let child = Command::new("/proc/self/exe")
+        .args(&spec.guard_args)
+        .arg(leaf::WORD)
+        .arg(rustix::process::getpid().as_raw_nonzero().to_string())
+        .stdin(OwnedFd::from(theirs))
+        .spawn()?;
+    let pid = Pid::from_raw(child.id().cast_signed()).expect("a child has a pid");
+    Ok((pid, leaf::hand_over(&ours, spec)?))
+}
+
+fn explain(program: &str, spec: &Spec, error: &io::Error) -> Said {
+    let base = spec.cwd.as_deref().unwrap_or(Path::new(""));
+    let is_there = program.contains('/') && base.join(program).exists();
     let (kind, advice) = match error.kind() {
         io::ErrorKind::NotFound if is_there => {
             (FailedKind::NotFound, "the file is there, but the interpreter that its first line names is not")

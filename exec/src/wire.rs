@@ -28,6 +28,8 @@ pub(crate) struct Spec {
     pub grace_ms: u64,
     /// How often to look for activity; never, if there is none.
     pub sample_every_ms: Option<u64>,
+    /// What makes the guard's program a guard, or a leaf.
+    pub guard_args: Vec<String>,
     /// The attempt's folder, removed at the end, also if the worker is not there to do it.
     pub folder: PathBuf,
 }

@@ -29,17 +29,21 @@ async fn a_program_that_cannot_be_started_says_why() {
         let exit = all(options([program])).await.exit;
         assert!(matches!(&exit, Exit::NotExecutable { why } if why.contains(program)), "{program}: {exit:?}");
     }
-    let exit = all(Options { cwd: Some("/no/such/folder".into()), ..sh("exit 0") }).await.exit;
-    assert!(matches!(&exit, Exit::NotStarted { why } if why.contains("/no/such/folder")), "{exit:?}");
+    for cwd in ["/no/such/folder", "/etc/passwd"] {
+        let exit = all(Options { cwd: Some(cwd.into()), ..sh("exit 0") }).await.exit;
+        assert!(matches!(&exit, Exit::NotStarted { why } if why.contains(cwd)), "{exit:?}");
+    }
+    let exit = all(options(["sh", "a\0b"])).await.exit;
+    assert!(matches!(&exit, Exit::NotStarted { why } if why.contains("nvalid")), "{exit:?}");
 }
 
 #[tokio::test]
 async fn output_is_byte_exact() {
     let bytes = rig::noise(1024 * 1024);
     for directives in [true, false] {
-        let options = Options { stdin: Stdin::Bytes(bytes.clone()), directives, ..sh("cat; printf '@onward pro'") };
+        let options = Options { stdin: Stdin::Bytes(bytes.clone()), directives, ..sh("cat; printf '\\n@onward pro'") };
         let seen = all(options).await;
-        assert!(seen.output == [&bytes[..], b"@onward pro"].concat(), "directives {directives}");
+        assert!(seen.output == [&bytes[..], b"\n@onward pro"].concat(), "directives {directives}");
         assert_eq!(seen.exit, Exit::Code(0));
     }
 }

@@ -10,11 +10,16 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 /// A worker in its own process, and the pids that its command has written.
-async fn worker(folder: &Path, script: &str, pids: usize) -> (Child, BufReader<ChildStdout>, Vec<Life>) {
+async fn worker(
+    folder: &Path,
+    grace_ms: &str,
+    script: &str,
+    pids: usize,
+) -> (Child, BufReader<ChildStdout>, Vec<Life>) {
     let mut worker = Command::new(env!("CARGO_BIN_EXE_onward-exec-worker"))
         .arg(env!("CARGO_BIN_EXE_onward-guard"))
         .arg(folder)
-        .arg("200")
+        .arg(grace_ms)
         .arg(script)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -41,7 +46,7 @@ async fn nothing_survives_a_killed_worker() {
     ];
     for script in scripts {
         let folder = tempfile::tempdir().expect("a folder");
-        let (mut worker, _output, lives) = worker(folder.path(), script, 2).await;
+        let (mut worker, _output, lives) = worker(folder.path(), "200", script, 2).await;
         let mark = mark(lives[0].pid);
         kill(worker.id().expect("running") as i32);
         worker.wait().await.expect("its end");
@@ -55,4 +60,19 @@ async fn nothing_survives_a_killed_worker() {
         };
         tokio::time::timeout(LONG, gone).await.expect("no process and no folder is left");
     }
+}
+
+#[tokio::test]
+async fn the_command_dies_with_worker_and_guard() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (mut worker, _output, lives) =
+        worker(folder.path(), "1000000", "trap '' TERM; echo $$; while :; do :; done", 1).await;
+    let guard = Life::of(onward_exec::tree::read(lives[0].pid).expect("the command").parent);
+    assert_ne!(guard.pid as u32, worker.id().expect("running"));
+    kill(worker.id().expect("running") as i32);
+    worker.wait().await.expect("its end");
+    assert!(!guard.is_gone() && !lives[0].is_gone(), "the grace is long");
+    kill(guard.pid);
+    guard.gone().await;
+    lives[0].gone().await;
 }

@@ -4,20 +4,23 @@ mod rig;
 
 use std::time::Instant;
 
-use onward_exec::{Exit, Options};
-use rig::{ESCAPE, GRACE, LONG, Life, carriers, kill, line, mark, options, rest, sh, start};
+use onward_exec::{Exit, Options, tree};
+use rig::{ESCAPE, GRACE, LONG, Life, all, carriers, kill, line, mark, options, rest, sh, signal_to, start};
 
 #[tokio::test]
 async fn stop_is_sigterm_to_all_of_the_tree() {
-    // The shell waits for its child and says what it got.
-    let script = "trap 'echo term; exit 7' TERM; sleep 1000 & echo $$ $!; wait";
-    let mut running = start(sh(script));
-    let lives = Life::of_all(&line(&mut running).await);
-    assert_eq!(lives.len(), 2);
+    let script = "sh -c 'trap \"echo child; exit\" TERM; echo $$; while :; do sleep 0.01; done' & \
+                  trap 'wait; echo parent; exit 7' TERM; echo $$; while :; do sleep 0.01; done";
+    // Only who hears SIGTERM gets to say something.
+    let mut running = start(Options { grace: 10 * LONG, ..sh(script) });
+    let mut lives = Vec::new();
+    while lives.len() < 2 {
+        lives.extend(Life::of_all(&line(&mut running).await));
+    }
     running.stop();
     let seen = rest(running).await;
     assert_eq!(seen.exit, Exit::Code(7));
-    assert_eq!(seen.output, b"term\n");
+    assert_eq!(String::from_utf8_lossy(&seen.output), "child\nparent\n");
     assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
 }
 
@@ -35,13 +38,18 @@ async fn one_that_ignores_sigterm_is_killed_after_the_grace() {
 
 #[tokio::test]
 async fn kill_does_not_wait_for_the_grace() {
-    let options = Options { grace: 10 * LONG, ..sh("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done") };
-    let mut running = start(options);
-    let lives = Life::of_all(&line(&mut running).await);
-    running.stop();
-    running.kill();
-    assert_eq!(rest(running).await.exit, Exit::Signal(9));
-    assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
+    let script = "trap 'echo term' TERM; echo $$; while :; do sleep 0.01; done";
+    for is_stopped_before in [true, false] {
+        let mut running = start(Options { grace: 10 * LONG, ..sh(script) });
+        let lives = Life::of_all(&line(&mut running).await);
+        if is_stopped_before {
+            running.stop();
+            assert_eq!(line(&mut running).await, "term");
+        }
+        running.kill();
+        assert_eq!(rest(running).await.exit, Exit::Signal(9));
+        assert!(lives[0].is_gone(), "{lives:?}");
+    }
 }
 
 #[tokio::test]
@@ -118,7 +126,7 @@ async fn a_killed_guard_is_noticed_and_its_tree_is_ended() {
     while lives.len() < 3 {
         lives.extend(Life::of_all(&line(&mut running).await));
     }
-    let command = lives.iter().map(|life| onward_exec::tree::read(life.pid).expect("alive"));
+    let command = lives.iter().map(|life| tree::read(life.pid).expect("alive"));
     let guard = command.map(|process| process.parent).find(|&parent| name(parent) == "onward-guard").expect("a guard");
     kill(guard);
     let exit = rest(running).await.exit;
@@ -152,4 +160,39 @@ async fn a_slow_reader_slows_the_command_and_stops_it_all_the_same() {
     assert_eq!(seen.exit, Exit::Signal(15));
     // The pipe, the queue and the chunks under way; not what `yes` writes in the time that it had.
     assert!(seen.output.len() < 1024 * 1024, "{} bytes", seen.output.len());
+}
+
+#[tokio::test]
+async fn in_the_foreground_the_command_shares_our_group_and_its_end_is_not_ours() {
+    for foreground in [true, false] {
+        let mut running =
+            start(Options { foreground, ..sh("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done") });
+        let lives = Life::of_all(&line(&mut running).await);
+        let group = |pid: i32| tree::read(pid).expect("alive").group;
+        let own = group(std::process::id() as i32);
+        let guard = tree::read(lives[0].pid).expect("alive").parent;
+        assert_eq!(group(lives[0].pid) == own, foreground);
+        assert_eq!(group(guard) == own, foreground);
+        assert_eq!(group(lives[0].pid) == group(guard), foreground, "its group can be killed without the guard");
+        running.stop();
+        assert_eq!(rest(running).await.exit, Exit::Signal(9));
+        assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_terminal_sends_to_all_ends_the_command_and_not_its_guard() {
+    let mut running = start(sh("echo $$; exec sleep 1000"));
+    let life = Life::of_all(&line(&mut running).await)[0];
+    let guard = tree::read(life.pid).expect("alive").parent;
+    for signal in ["-INT", "-TERM", "-HUP", "-QUIT"] {
+        signal_to(guard, signal);
+    }
+    // The guard has not handed its own way with signals down.
+    signal_to(life.pid, "-INT");
+    assert_eq!(rest(running).await.exit, Exit::Signal(2));
+    for (signal, number) in [("-HUP", 1), ("-QUIT", 3), ("-PIPE", 13)] {
+        let seen = all(sh(&format!("kill {signal} $$; exit 0"))).await;
+        assert_eq!(seen.exit, Exit::Signal(number), "{signal}");
+    }
 }

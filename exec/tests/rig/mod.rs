@@ -136,7 +136,11 @@ pub const ESCAPE: &str =
 
 /// By pid, and only what the test itself has started.
 pub fn kill(pid: i32) {
-    let status = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill");
+    signal_to(pid, "-KILL");
+}
+
+pub fn signal_to(pid: i32, signal: &str) {
+    let status = std::process::Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill");
     assert!(status.success());
 }
 
