@@ -69,6 +69,13 @@ pub fn node(command: NodeCommand, client: &Client, screen: &Screen) -> Result<u8
     }
 }
 
+pub fn datacenters(client: &Client, screen: &Screen) -> Result<u8> {
+    let answer = client.get("/v1/datacenters")?;
+    let head = ["name", "health", "workers", "free_slots", "reason"];
+    let row = |one: &Value| head.map(|field| read::plain(&one[field])).into();
+    table(screen, &answer, &head, row, "no datacenters are known")
+}
+
 fn node_row(node: &Value) -> Vec<String> {
     let notes = ["drained", "evicted", "probation", "held_by_hold"];
     let notes: Vec<&str> = notes.into_iter().filter(|note| read::flag(node, note)).collect();

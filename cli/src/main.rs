@@ -23,6 +23,7 @@ mod screen;
 mod span;
 mod submit;
 mod token;
+mod top;
 mod up;
 mod work;
 mod worker;
@@ -33,7 +34,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, Global};
+use args::{Cli, Command, DatacenterCommand, Global};
 use client::{Client, Target};
 use failure::Failure;
 use screen::Screen;
@@ -121,6 +122,8 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::Node(command) => fleet::node(command, client, screen),
         Command::DeadLetter(command) => fleet::dead_letter(command, client, screen),
         Command::Status => fleet::status(client, screen),
+        Command::Top { every, once } => top::run(every, once, client, screen),
+        Command::Datacenter(DatacenterCommand::List) => fleet::datacenters(client, screen),
         Command::Backup { file } => fleet::backup(&file, client, screen),
         Command::Completions { .. }
         | Command::Config(_)

@@ -51,6 +51,18 @@ impl Screen {
     }
 
     pub fn table(&self, head: &[&str], rows: Vec<Vec<String>>) -> Result<()> {
+        self.line(self.lines_of(head, rows).join("\n"))
+    }
+
+    /// With an empty line after it; `none` where there are no rows.
+    pub fn table_text(&self, head: &[&str], rows: Vec<Vec<String>>) -> String {
+        if rows.is_empty() {
+            return format!("{}  none\n\n", head.first().map(|name| name.to_uppercase()).unwrap_or_default());
+        }
+        self.lines_of(head, rows).join("\n") + "\n\n"
+    }
+
+    fn lines_of(&self, head: &[&str], rows: Vec<Vec<String>>) -> Vec<String> {
         let mut table = Table::new();
         table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
         table.set_header(head.iter().map(|name| Cell::new(name.to_uppercase())));
@@ -60,8 +72,7 @@ impl Screen {
         if let Some(first) = table.column_mut(0) {
             first.set_padding((0, 1));
         }
-        let text: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-        self.line(text.join("\n"))
+        table.lines().map(|line| line.trim_end().to_owned()).collect()
     }
 
     fn cell(&self, text: String, column: &str) -> Cell {

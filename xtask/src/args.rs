@@ -11,6 +11,7 @@ pub enum Command {
     Help(String),
     Test { may_install: bool },
     Tidy,
+    Dist,
     Soak(soak::Plan),
 }
 
@@ -30,21 +31,24 @@ impl fmt::Display for Usage {
 const XTASK: &str = "cargo xtask";
 const TEST: &str = "cargo xtask test";
 const TIDY: &str = "cargo xtask tidy";
+const DIST: &str = "cargo xtask dist";
 const SOAK: &str = "cargo xtask soak";
 
 pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
     let mut args = args.into_iter();
     let Some(first) = args.next() else {
-        return Err(Usage { what: "which command? test, tidy or soak".to_owned(), see: XTASK });
+        return Err(Usage { what: "which command? test, tidy, soak or dist".to_owned(), see: XTASK });
     };
     match first.as_str() {
         "-h" | "--help" | "help" => Ok(Command::Help(help())),
         "test" => parse_test(args),
-        "tidy" => parse_tidy(args),
+        "tidy" => parse_plain(args, Command::Tidy, help_tidy, TIDY),
         "soak" => parse_soak(args),
-        other => {
-            Err(Usage { what: format!("unknown command `{other}`; the commands are test, tidy and soak"), see: XTASK })
-        }
+        "dist" => parse_plain(args, Command::Dist, help_dist, DIST),
+        other => Err(Usage {
+            what: format!("unknown command `{other}`; the commands are test, tidy, soak and dist"),
+            see: XTASK,
+        }),
     }
 }
 
@@ -60,11 +64,17 @@ fn parse_test(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
     Ok(Command::Test { may_install })
 }
 
-fn parse_tidy(mut args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+/// A command that takes nothing but `--help`.
+fn parse_plain(
+    mut args: impl Iterator<Item = String>,
+    command: Command,
+    help: fn() -> String,
+    see: &'static str,
+) -> Result<Command, Usage> {
     match args.next().as_deref() {
-        None => Ok(Command::Tidy),
-        Some("-h" | "--help") => Ok(Command::Help(help_tidy())),
-        Some(arg) => Err(unknown(arg, TIDY)),
+        None => Ok(command),
+        Some("-h" | "--help") => Ok(Command::Help(help())),
+        Some(arg) => Err(unknown(arg, see)),
     }
 }
 
@@ -103,6 +113,7 @@ Usage: {XTASK} <command>
 
   test    install what is missing, then run every check and every test
   tidy    only our own checks: core's purity, names, file lengths, links
+  dist    build one static binary to copy anywhere: dist/onward
   soak    the tests of core, log and node with much larger numbers, in the release profile
 
 `{XTASK} <command> --help` says more about one of them."
@@ -138,6 +149,17 @@ Usage: {TIDY}
     )
 }
 
+fn help_dist() -> String {
+    format!(
+        "Builds the binary `onward` for release, static, and puts it into `dist/`.
+
+Usage: {DIST}
+
+It is built against musl where the toolchain has that target and `musl-gcc` is there, else against glibc.
+`docker build .` makes an image that holds nothing else."
+    )
+}
+
 fn help_soak() -> String {
     let plan = soak::Plan::default();
     format!(
@@ -168,6 +190,7 @@ mod tests {
         assert_eq!(parsed("test"), Ok(Command::Test { may_install: true }));
         assert_eq!(parsed("test --no-install"), Ok(Command::Test { may_install: false }));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
+        assert_eq!(parsed("dist"), Ok(Command::Dist));
         assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 200_000, at_least_for: None })));
         assert_eq!(
             parsed("soak --seconds 60 --cases 7"),
@@ -182,6 +205,7 @@ mod tests {
             ("tets", "`tets`"),
             ("test --fast", "`--fast`"),
             ("tidy now", "`now`"),
+            ("dist now", "`now`"),
             ("soak --rounds 3", "`--rounds`"),
             ("soak --cases", "`nothing`"),
             ("soak --cases many", "`many`"),
@@ -199,6 +223,7 @@ mod tests {
             ("--help", "cargo xtask <command>"),
             ("test --help", "cargo xtask test [--no-install]"),
             ("tidy -h", "cargo xtask tidy"),
+            ("dist --help", "cargo xtask dist"),
             ("soak --cases 3 --help", "cargo xtask soak [--cases N] [--seconds S]"),
         ] {
             let Ok(Command::Help(text)) = parsed(line) else { panic!("{line} gave no help") };

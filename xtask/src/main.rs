@@ -5,6 +5,7 @@
 //! - [`steps`] is the test command: which steps, in which order, and what the last line says;
 //! - [`stream`] runs one child command, passes its output through and counts its tests;
 //! - [`tidy`] holds the checks that are ours alone;
+//! - [`dist`] builds the binary to hand out;
 //! - [`soak`] runs core's tests with much larger numbers.
 //!
 //! Exit codes: 0 all green, 1 something is red, 2 the command line was not understood.
@@ -12,6 +13,7 @@
 
 mod api_check;
 mod args;
+mod dist;
 mod install;
 mod soak;
 mod steps;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         }
         Command::Test { may_install } => workspace::root().and_then(|root| steps::test(&root, may_install)),
         Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
+        Command::Dist => workspace::root().and_then(|root| dist::run(&root)),
         Command::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),
     };
     match done {

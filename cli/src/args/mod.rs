@@ -166,6 +166,19 @@ pub enum Command {
     /// Show how the node is
     #[command(after_help = "Example:\n  onward status --server http://127.0.0.1:7400")]
     Status,
+    /// Watch queues, workers and running jobs, until Ctrl-C
+    #[command(after_help = "Examples:\n  onward top\n  onward top --once --json")]
+    Top {
+        /// How often to look
+        #[arg(long, value_parser = span::parse, value_name = "DURATION", default_value = "1s")]
+        every: Duration,
+        /// Print once, and leave
+        #[arg(long)]
+        once: bool,
+    },
+    /// Look at datacenters and their health
+    #[command(subcommand, after_help = "Example:\n  onward datacenter list")]
+    Datacenter(DatacenterCommand),
     /// Print every effective setting with its origin: default, file, environment or flag
     #[command(after_help = "Examples:\n  onward config\n  onward config --config /etc/onward.toml --changed")]
     Config(ConfigArgs),
@@ -261,6 +274,13 @@ pub enum QueueCommand {
     /// Hand out from a paused queue again
     #[command(after_help = "Example:\n  onward queue resume reports")]
     Resume { name: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DatacenterCommand {
+    /// List the datacenters with their health and the reason for it
+    #[command(after_help = "Example:\n  onward datacenter list")]
+    List,
 }
 
 #[derive(Debug, Subcommand)]

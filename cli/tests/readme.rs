@@ -1,0 +1,141 @@
+//! The README's first ten minutes, done literally: every command is run, and what it prints is compared with what the
+//! README says that it prints.
+//!
+//! Both sides are brought to the same form first: ids, times, ports and fences differ from run to run.
+
+mod support;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A block of commands, and what the README says that they print.
+struct Block {
+    commands: String,
+    printed: Option<String>,
+}
+
+#[test]
+fn the_first_ten_minutes_are_as_the_readme_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in the workspace");
+    let readme = std::fs::read_to_string(root.join("README.md")).expect("there is a README");
+    let blocks = blocks(section(&readme, "## The first ten minutes"));
+    assert!(blocks.len() >= 8, "only {} blocks were found", blocks.len());
+    let port = free_port();
+    let folder = tempfile::tempdir().expect("a folder");
+    let printed = run(&blocks, root, folder.path(), port);
+    let mut wrong = String::new();
+    for (n, block) in blocks.iter().enumerate() {
+        let Some(said) = &block.printed else { continue };
+        let (said, seen) = (normal(said, port), normal(&printed[n], port));
+        if said != seen {
+            let _ = writeln!(wrong, "--- the README says of\n{}{said}\n--- and it is\n{seen}\n", block.commands);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}\nThe real output is:\n{}", printed.join("\n@@\n"));
+}
+
+fn section<'a>(text: &'a str, title: &str) -> &'a str {
+    let start = text.find(title).expect("the section is there") + title.len();
+    let rest = &text[start..];
+    &rest[..rest.find("\n## ").unwrap_or(rest.len())]
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line != "```sh" && line != "```text" {
+            continue;
+        }
+        let body: String = lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
+        if line == "```sh" {
+            blocks.push(Block { commands: body, printed: None });
+        } else {
+            blocks.last_mut().expect("commands come before what they print").printed = Some(body);
+        }
+    }
+    blocks
+}
+
+/// Runs all of it in one shell, as a reader would, and gives what each block printed.
+fn run(blocks: &[Block], root: &Path, folder: &Path, port: u16) -> Vec<String> {
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_onward"));
+    let bin = binary.parent().expect("it lies in a folder");
+    let mut script = String::new();
+    for block in blocks {
+        // The reader has built for release; this is the same binary, from elsewhere.
+        let commands = block.commands.replace("$PWD/target/release", &bin.display().to_string());
+        let commands = commands.replace("examples/curl-worker.sh", &root.join("examples/curl-worker.sh").display().to_string());
+        let _ = writeln!(script, "{}printf '@@\\n'", commands.replace("7400", &port.to_string()));
+    }
+    // Whatever goes wrong, nothing is left running.
+    let guard = "trap 'kill -9 $NODE $FIRST $SECOND 2>/dev/null' EXIT\n";
+    let mut command = Command::new("sh");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONWARD_")) {
+        command.env_remove(name);
+    }
+    // From a file: the commands look for their own text among the arguments of all processes.
+    let file = folder.join("script.sh");
+    std::fs::write(&file, format!("exec 2>&1\n{guard}{script}")).expect("it can be written");
+    let output = command
+        .arg(&file)
+        .current_dir(folder)
+        .env("ONWARD_LISTEN", format!("127.0.0.1:{port}"))
+        .env("ONWARD_SERVER", format!("http://127.0.0.1:{port}"))
+        .env("ONWARD_DATA", folder.join("data"))
+        .stdin(Stdio::null())
+        .output()
+        .expect("sh starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut printed: Vec<String> = text.split("@@\n").map(str::to_owned).collect();
+    printed.resize(blocks.len(), String::new());
+    printed
+}
+
+fn free_port() -> u16 {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    socket.local_addr().expect("it is bound").port()
+}
+
+/// Without what differs from run to run: ids, instants, spans, numbers of more than three digits, names with a pid.
+fn normal(text: &str, port: u16) -> String {
+    let text = text.replace(&port.to_string(), "7400");
+    let lines = text.lines().map(|line| {
+        let words: Vec<String> = line.split_whitespace().map(word).collect();
+        words.join(" ")
+    });
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+/// Runs of digits that are long, or belong to a span, an instant or an id, become `#`.
+fn word(word: &str) -> String {
+    let is_span = |text: &str| {
+        let text = text.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        let digits = text.chars().take_while(|c| c.is_ascii_digit() || *c == '.').count();
+        digits > 0 && matches!(&text[digits..], "s" | "ms" | "m" | "h" | "d")
+    };
+    if is_span(word) {
+        return "SPAN".to_owned();
+    }
+    let bare = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    if bare.len() >= 20 && bare.ends_with('Z') && bare.contains('T') && bare.starts_with("20") {
+        return "INSTANT".to_owned();
+    }
+    let mut out = String::new();
+    let mut digits = String::new();
+    for c in word.chars().chain(['\n']) {
+        if c.is_ascii_hexdigit() {
+            digits.push(c);
+            continue;
+        }
+        let numbers = digits.chars().filter(char::is_ascii_digit).count();
+        out.push_str(if numbers > 3 { "#" } else { &digits });
+        digits.clear();
+        out.push(c);
+    }
+    let out = out.trim_end_matches('\n').to_owned();
+    // An id, and what is left of one whose parts have few digits.
+    let parts = bare.split('-').map(str::len).collect::<Vec<_>>();
+    if parts == [8, 4, 4, 4, 12] { "ID".to_owned() } else { out }
+}
