@@ -5,6 +5,7 @@
 //! `up` runs.
 
 mod args;
+mod certs;
 mod client;
 mod config;
 mod demo;
@@ -34,7 +35,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, DatacenterCommand, Global};
+use args::{CertsCommand, Cli, Command, DatacenterCommand, Global, UpArgs};
 use client::{Client, Target};
 use failure::Failure;
 use screen::Screen;
@@ -81,6 +82,8 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Token(command) => token::run(command, &data, screen),
         Command::Up(args) => up::run(args, global.data, screen),
         Command::Restore { file } => restore::run(&file, &data, screen),
+        Command::Certs(CertsCommand::New { hosts, out }) => certs::new(&hosts, &out, screen),
+        Command::Manager { config } => up::run(UpArgs::manager(config), global.data, screen),
         Command::Demo { sabotage } => demo::run(sabotage, screen),
         Command::Run(args) => Ok(run::run(*args, screen)),
         Command::Worker(args) => worker::run(args, &global, &data, screen),
@@ -129,6 +132,8 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         | Command::Config(_)
         | Command::Token(_)
         | Command::Up(_)
+        | Command::Certs(_)
+        | Command::Manager { .. }
         | Command::Demo { .. }
         | Command::Run(_)
         | Command::Worker(_)

@@ -66,7 +66,8 @@ fn run(blocks: &[Block], root: &Path, folder: &Path, port: u16) -> Vec<String> {
     for block in blocks {
         // The reader has built for release; this is the same binary, from elsewhere.
         let commands = block.commands.replace("$PWD/target/release", &bin.display().to_string());
-        let commands = commands.replace("examples/curl-worker.sh", &root.join("examples/curl-worker.sh").display().to_string());
+        let commands =
+            commands.replace("examples/curl-worker.sh", &root.join("examples/curl-worker.sh").display().to_string());
         let _ = writeln!(script, "{}printf '@@\\n'", commands.replace("7400", &port.to_string()));
     }
     // Whatever goes wrong, nothing is left running.

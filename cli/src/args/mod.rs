@@ -76,6 +76,13 @@ pub enum Command {
     /// Run commands for a node elsewhere, until Ctrl-C; a second one stops at once
     #[command(after_help = "Example:\n  onward worker --manager http://10.0.0.5:7400 --slots 8")]
     Worker(WorkerArgs),
+    /// Run a manager: a node without a worker of its own, with its settings from a file
+    #[command(after_help = "Example:\n  onward manager --config /etc/onward.toml")]
+    Manager {
+        /// The settings file; `onward config` prints what can be in it
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
     /// Submit a job: a command to run, or a kind with its payload
     #[command(after_help = submit::EXAMPLES)]
     Submit(Box<SubmitArgs>),
@@ -185,6 +192,9 @@ pub enum Command {
     /// Make, list and revoke the tokens of the node on this machine
     #[command(subcommand, after_help = "Example:\n  onward token new --scope read,submit --name ci")]
     Token(TokenCommand),
+    /// Make certificates for a node that others reach over a network
+    #[command(subcommand, after_help = "Example:\n  onward certs new --host onward.internal --out /etc/onward/tls")]
+    Certs(CertsCommand),
     /// Print the completion script for a shell
     #[command(after_help = "Example:\n  onward completions bash > ~/.local/share/bash-completion/completions/onward")]
     Completions { shell: Shell },
@@ -274,6 +284,39 @@ pub enum QueueCommand {
     /// Hand out from a paused queue again
     #[command(after_help = "Example:\n  onward queue resume reports")]
     Resume { name: String },
+}
+
+impl UpArgs {
+    /// All else is as the file says.
+    pub fn manager(config: PathBuf) -> Self {
+        Self {
+            listen: None,
+            slots: Some(0),
+            exec: ExecArgs::default(),
+            demo: false,
+            config: Some(config),
+            require_tokens: false,
+            insecure: false,
+            host_names: Vec::new(),
+            tls_cert: None,
+            tls_key: None,
+            commit_mark: None,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CertsCommand {
+    /// Make an authority, and a certificate for a node that it signs
+    #[command(after_help = "Example:\n  onward certs new --host onward.internal --host 10.0.0.5 --out tls")]
+    New {
+        /// A name or address that clients reach the node by; may be repeated
+        #[arg(long = "host", value_name = "NAME", required = true)]
+        hosts: Vec<String>,
+        /// The folder to put them into
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -34,6 +34,12 @@ pub struct ExecArgs {
     pub grace: Duration,
 }
 
+impl Default for ExecArgs {
+    fn default() -> Self {
+        Self { beats: "activity".into(), no_directives: false, grace: Duration::from_secs(10) }
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// End it after this long, whatever it does
