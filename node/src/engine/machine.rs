@@ -13,6 +13,7 @@ use onward_core::health::overload::{OverloadDetector, OverloadLevel};
 use onward_core::ids::{JobId, RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
+use onward_core::message::FromWorker;
 use onward_core::settings::Rules;
 use onward_core::time::{Awake, Now};
 use onward_log::{Archive, Error, Log, OwnedBlob};
@@ -22,7 +23,7 @@ use super::archivist::{self, ArchiveRules, ToArchive};
 use super::content::{self, Contents};
 use super::load::Meter;
 use super::log_thread::{self, LogAnswer, ToLog, Told};
-use super::session::Outbox;
+use super::session::{Outbox, Said};
 use super::snapshots::Snapshots;
 use super::term::{Begun, begin_term};
 use super::told::{jobs_of, report};
@@ -210,6 +211,7 @@ enum Out {
     Effect(Effect),
     Deliver(Deliver),
     Ring(Arc<tokio::sync::Notify>),
+    SettleDone(SessionId),
 }
 
 struct Machine<'a> {
@@ -319,7 +321,13 @@ impl Machine<'_> {
     fn take(&mut self, ask: Ask) -> Result<Flow, Ended> {
         match ask {
             Ask::Input(input) => self.step(input),
-            Ask::Said { session, message, contents } => self.step_with(Input::Session { session, message }, contents),
+            Ask::Said { session, message, contents } => {
+                let is_settle = matches!(message, FromWorker::Settle(_));
+                self.step_with(Input::Session { session, message }, contents);
+                if is_settle {
+                    self.hold(self.manager.newest(), Out::SettleDone(session));
+                }
+            }
             Ask::Call { request, call, contents, reply } => {
                 self.replies.insert(request, reply);
                 self.step_with(Input::Call { request, call }, contents);
@@ -438,21 +446,14 @@ impl Machine<'_> {
         match out {
             Out::Deliver(deliver) => deliver(),
             Out::Ring(bell) => bell.notify_one(),
+            Out::SettleDone(session) => self.put(session, Said::SettleDone),
             Out::Effect(effect) => self.act(effect),
         }
     }
 
     fn act(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { session, message } => {
-                if let Some(outbox) = self.sessions.get(&session)
-                    && !outbox.put(message)
-                {
-                    self.shared.stats.sessions_cut_off.add(1);
-                    self.sessions.remove(&session);
-                    self.shared.ask(Ask::Input(Input::SessionClosed { session }));
-                }
-            }
+            Effect::Send { session, message } => self.put(session, Said::ToWorker(message)),
             Effect::CloseSession { session } => {
                 self.sessions.remove(&session);
             }
@@ -471,6 +472,16 @@ impl Machine<'_> {
             }
             Effect::ConfirmSeat { .. } => unreachable!("asked at once, without waiting for an event"),
             Effect::Report(notice) => report(&notice),
+        }
+    }
+
+    fn put(&mut self, session: SessionId, said: Said) {
+        if let Some(outbox) = self.sessions.get(&session)
+            && !outbox.put(said)
+        {
+            self.shared.stats.sessions_cut_off.add(1);
+            self.sessions.remove(&session);
+            self.shared.ask(Ask::Input(Input::SessionClosed { session }));
         }
     }
 
