@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use onward_core::effect::{Answer, Effect, Effects};
 use onward_core::fence::Term;
-use onward_core::health::overload::{OverloadDetector, OverloadLevel};
+use onward_core::health::overload::{OverloadDetector, OverloadLevel, OverloadReason};
 use onward_core::ids::{JobId, RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::archivist::{self, ArchiveRules, ToArchive};
 use super::content::{self, Contents};
-use super::load::Meter;
+use super::load::{self, Meter};
 use super::log_thread::{self, LogAnswer, ToLog, Told};
 use super::session::{Outbox, Said};
 use super::snapshots::Snapshots;
@@ -126,6 +126,7 @@ fn run_terms(
             continue;
         };
         shared.trouble.lock().expect("no thread panics while it holds this").clear();
+        shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
         let (to_log, log_inbox) = channel();
         let log_thread =
             log_thread::spawn(term.log, term.term, term.last, log_inbox, shared.clone(), start.commit_mark.clone());
@@ -256,11 +257,7 @@ impl Machine<'_> {
                 }
                 continue;
             }
-            let wait = match self.manager.next_wakeup() {
-                Some((at, _)) => at.since(clock::mono()),
-                None => Duration::from_secs(3600),
-            };
-            match inbox.recv_timeout(wait) {
+            match inbox.recv_timeout(self.wait()) {
                 Ok(first) => {
                     self.now = clock::now();
                     let mut next = Some(first);
@@ -298,6 +295,16 @@ impl Machine<'_> {
                 return Ended::Stopped;
             }
         }
+    }
+
+    /// For how long there is nothing to do unless somebody asks. Load that is high is looked at again in a while: with
+    /// everybody turned away, nobody may ask.
+    fn wait(&self) -> Duration {
+        let wait = match self.manager.next_wakeup() {
+            Some((at, _)) => at.since(clock::mono()),
+            None => Duration::from_secs(3600),
+        };
+        if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) }
     }
 
     /// Nobody is heard before the beginning of the term is durable: all would be refused. Gives what was asked meanwhile.
@@ -418,8 +425,9 @@ impl Machine<'_> {
         let level = self.load.level(awake(self.now));
         if level != self.level {
             let (_, reason) = self.load.judge(awake(self.now));
-            tracing::info!(?level, ?reason, "load");
+            tracing::info!(level = level.code(), reason = reason.code(), "load");
             self.level = level;
+            self.shared.load.set(level, reason);
             self.step(Input::Load(level));
         }
     }

@@ -39,6 +39,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use onward_core::effect::Answer;
+use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_core::ids::{JobId, Name, RequestId, SessionId};
 use onward_core::input::{Call, Input, Poll};
 use onward_core::job::Ending;
@@ -148,6 +149,7 @@ struct Shared {
     ids: Mutex<(Wall, u64)>,
     rules: Rules,
     stats: Stats,
+    load: load::Gauge,
     /// Why no machine serves; empty while one does.
     trouble: Mutex<String>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -180,6 +182,7 @@ impl Engine {
             ids: Mutex::new((Wall::ZERO, 0)),
             rules: start.rules.clone(),
             stats: Stats::default(),
+            load: load::Gauge::default(),
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
             blobs: Mutex::new(None),
@@ -197,6 +200,15 @@ impl Engine {
 
     pub fn stats(&self) -> &Stats {
         &self.0.stats
+    }
+
+    /// How much more this node can take on. One atomic read.
+    pub fn load(&self) -> OverloadLevel {
+        self.0.load.level()
+    }
+
+    pub fn load_reason(&self) -> OverloadReason {
+        self.0.load.reason()
     }
 
     /// Why no machine serves, if none does.

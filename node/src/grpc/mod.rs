@@ -17,6 +17,7 @@ mod status;
 
 use std::sync::Arc;
 
+use onward_core::refusal::RefusalKind;
 use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::v1::job_service_server::JobServiceServer;
 use onward_proto::v1::worker_service_server::WorkerServiceServer;
@@ -46,6 +47,11 @@ pub fn routes_for(engine: Engine, check: CheckAccess, max_sessions: usize) -> ax
     axum::Router::new()
         .route_service("/onward.v1.WorkerService/{method}", workers)
         .route_service("/onward.v1.JobService/{method}", jobs)
+}
+
+/// The answer to a call that is shed.
+pub(crate) fn overloaded(text: String) -> axum::response::Response {
+    status::of(tonic::Code::Unavailable, RefusalKind::Overloaded.code(), text).into_http()
 }
 
 fn guard(

@@ -1,8 +1,8 @@
 //! A node on its port.
 //!
 //! [`Node::start`] opens the log, starts the engine and listens; [`Node::shutdown`] drains. Between the two, `accept`
-//! takes connections (and finds out by `preface` what they speak), `guard` lets requests in, `pages` answers what is not
-//! the API's.
+//! takes connections (and finds out by `preface` what they speak), `shed` turns requests away that are too much, `guard`
+//! lets the others in, `pages` answers what is not the API's.
 
 mod accept;
 mod backup;
@@ -11,6 +11,7 @@ mod guard;
 mod hosts;
 mod pages;
 mod preface;
+mod shed;
 mod tls;
 
 use core::time::Duration;
@@ -205,6 +206,7 @@ async fn wait_until_serving(engine: &Engine) -> Result<(), StartError> {
 }
 
 fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
+    let engine = pages.app.engine.clone();
     let api = api::routes()
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
@@ -217,6 +219,7 @@ fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(guard, guard::admit))
+        .layer(middleware::from_fn_with_state(engine, shed::shed))
         .layer(middleware::from_fn(guard::observe))
 }
 

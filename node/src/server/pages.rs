@@ -10,7 +10,7 @@ use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use onward_core::manager::{ManagerView, SeatState};
 use onward_core::time::Wall;
 use serde::Serialize;
@@ -48,14 +48,19 @@ impl FromRef<Pages> for App {
 }
 
 pub(super) fn routes() -> Router<Pages> {
-    Router::new()
-        .route("/", get(index))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/startupz", get(startupz))
-        .route("/status", get(status))
-        .route("/metrics", get(metrics))
-        .route("/openapi.json", get(openapi))
+    all().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page))
+}
+
+pub(super) fn all() -> [(&'static str, MethodRouter<Pages>); 7] {
+    [
+        ("/", get(index)),
+        ("/livez", get(livez)),
+        ("/readyz", get(readyz)),
+        ("/startupz", get(startupz)),
+        ("/status", get(status)),
+        ("/metrics", get(metrics)),
+        ("/openapi.json", get(openapi)),
+    ]
 }
 
 async fn index() -> Html<&'static str> {
@@ -112,9 +117,17 @@ struct Status<'a> {
     listen: &'a str,
     data: &'a str,
     draining: bool,
+    load: Load,
     /// Null while no machine answers.
     manager: Option<ManagerStatus>,
     trouble: Option<String>,
+}
+
+/// How much more the node can take on, and what says so.
+#[derive(Serialize)]
+struct Load {
+    level: &'static str,
+    reason: &'static str,
 }
 
 #[derive(Serialize)]
@@ -153,6 +166,7 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
         listen: &about.listen,
         data: &about.data,
         draining: *pages.app.draining.borrow(),
+        load: Load { level: pages.app.engine.load().code(), reason: pages.app.engine.load_reason().code() },
         manager,
         trouble,
     })
@@ -185,6 +199,7 @@ fn render(pages: &Pages, view: Option<(ManagerView, u64)>) -> String {
     };
     let alone = |value: u64| [(String::new(), value)];
     metric("gauge", "ready", &alone(u64::from(view.is_some())));
+    metric("gauge", "load_level", &alone(pages.app.engine.load() as u64));
     for (name, value) in pages.app.engine.stats().listed() {
         match name {
             "last_commit_us" => metric("gauge", name, &alone(value)),
