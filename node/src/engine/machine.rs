@@ -162,6 +162,7 @@ fn run_terms(
         };
         let ended = machine.serve(inbox);
         drop(machine);
+        shared.vitals.machine.rest();
         // Its sender is gone, so it finishes what it was told and ends.
         if log_thread.join().is_err() {
             tracing::error!("the log's thread panicked");
@@ -257,7 +258,10 @@ impl Machine<'_> {
                 }
                 continue;
             }
-            match inbox.recv_timeout(self.wait()) {
+            self.shared.vitals.machine.rest();
+            let asked = inbox.recv_timeout(self.wait());
+            self.shared.vitals.machine.begin();
+            match asked {
                 Ok(first) => {
                     self.now = clock::now();
                     let mut next = Some(first);

@@ -29,6 +29,7 @@ mod snapshots;
 mod stats;
 mod term;
 mod told;
+mod vitals;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use onward_core::effect::Answer;
 use onward_core::health::overload::{OverloadLevel, OverloadReason};
@@ -150,6 +152,7 @@ struct Shared {
     rules: Rules,
     stats: Stats,
     load: load::Gauge,
+    vitals: vitals::Vitals,
     /// Why no machine serves; empty while one does.
     trouble: Mutex<String>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -183,6 +186,7 @@ impl Engine {
             rules: start.rules.clone(),
             stats: Stats::default(),
             load: load::Gauge::default(),
+            vitals: vitals::Vitals::default(),
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
             blobs: Mutex::new(None),
@@ -215,6 +219,16 @@ impl Engine {
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.0.trouble();
         (!trouble.is_empty()).then_some(trouble)
+    }
+
+    /// Why only a restart would help, if that is so: a thread that everything needs has died, or hangs for this long.
+    pub fn lifeless(&self, hang_after: Duration) -> Option<String> {
+        let has_ended = |thread: &JoinHandle<()>| thread.is_finished();
+        let thread = self.0.thread.lock().expect("no thread panics while it holds this");
+        if thread.as_ref().is_some_and(has_ended) {
+            return Some("the machine's thread has died; the node's log says why. Restart the node".into());
+        }
+        self.0.vitals.hang(hang_after)
     }
 
     /// A new id; ids of one millisecond count up, so that jobs sort in the order in which they came.

@@ -9,6 +9,9 @@ use onward_core::settings::Rules;
 use crate::auth::FileError;
 use crate::engine::ArchiveRules;
 
+/// About what a balancer needs to notice that a node is not ready.
+const READY_GRACE: Duration = Duration::from_secs(5);
+
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub listen: SocketAddr,
@@ -26,6 +29,11 @@ pub struct NodeConfig {
     pub limits: HttpLimits,
     /// What is kept of finished jobs.
     pub archive: ArchiveRules,
+    /// How long a node that was told to stop still takes connections, while `/readyz` says that it drains; without it
+    /// not at all on loopback, and for 5 s elsewhere, where somebody may route to us by what `/readyz` says.
+    pub ready_grace: Option<Duration>,
+    /// A thread that is at one thing for this long hangs: `/livez` says so.
+    pub hang_after: Duration,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
 }
@@ -42,8 +50,16 @@ impl NodeConfig {
             rules: Rules::default(),
             limits: HttpLimits::default(),
             archive: ArchiveRules::default(),
+            ready_grace: None,
+            hang_after: Duration::from_secs(10),
             commit_mark: None,
         }
+    }
+
+    /// See [`NodeConfig::ready_grace`].
+    pub fn effective_ready_grace(&self) -> Duration {
+        let unless_said = if self.listen.ip().is_loopback() { Duration::ZERO } else { READY_GRACE };
+        self.ready_grace.unwrap_or(unless_said)
     }
 
     /// Whoever can reach the port could run things here, so that what is open to others needs both locks.

@@ -1,6 +1,6 @@
 //! A node on its port.
 //!
-//! [`Node::start`] opens the log, starts the engine and listens; [`Node::shutdown`] drains. Between the two, `accept`
+//! [`Node::start`] listens, opens the log and starts the engine; [`Node::shutdown`] drains. Between the two, `accept`
 //! takes connections (and finds out by `preface` what they speak), `shed` turns requests away that are too much, `guard`
 //! lets the others in, `pages` answers what is not the API's.
 
@@ -16,7 +16,7 @@ mod tls;
 
 use core::time::Duration;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
@@ -57,6 +57,7 @@ pub struct Node {
     accepting: JoinHandle<()>,
     places: Arc<Semaphore>,
     connections: u32,
+    ready_grace: Duration,
 }
 
 impl Node {
@@ -72,46 +73,55 @@ impl Node {
         let about = |error| StartError::Listen { listen: config.listen, error };
         let listener = TcpListener::bind(config.listen).await.map_err(about)?;
         let address = listener.local_addr().map_err(about)?;
-        let opened = config.clone();
-        let open = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic");
-        let (engine, receipts, tokens) = open?;
-        if let Err(error) = wait_until_serving(&engine).await {
-            spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
-            return Err(error);
-        }
-
-        let (draining, drained) = watch::channel(false);
-        let (phase, phase_seen) = watch::channel(Phase::Serving);
-        let app = App { engine, receipts, draining: drained };
-        let counts = Arc::new(Counts::default());
+        let is_tls = tls.is_some();
+        let (phase, phase_seen) = watch::channel(Phase::Starting);
         let connections = u32::try_from(config.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
         let places = Arc::new(Semaphore::new(connections as usize));
+        let counts = Arc::new(Counts::default());
+        let router = Arc::new(OnceLock::new());
+        let acceptor = Acceptor {
+            starting: pages::starting(),
+            router: router.clone(),
+            limits: config.limits.clone(),
+            places: places.clone(),
+            phase: phase_seen.clone(),
+            counts: counts.clone(),
+            tls,
+        };
+        let accepting = tokio::spawn(acceptor.run(listener));
+        let (engine, receipts, tokens) = match begin_serving(&config).await {
+            Ok(begun) => begun,
+            Err(error) => {
+                phase.send_replace(Phase::Closing);
+                // The port is free when whoever started us learns that it did not work.
+                let _ = accepting.await;
+                return Err(error);
+            }
+        };
+
+        let (draining, drained) = watch::channel(false);
+        let app = App { engine, receipts, draining: drained };
         let about = About {
             started_at: clock::now().wall,
             listen: address.to_string(),
             data: config.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-            counts: counts.clone(),
+            counts,
+            phase: phase_seen,
+            hang_after: config.hang_after,
         };
-        let guard = Guard {
-            hosts: Hosts::new(address, tls.is_some(), &config.host_names),
+        let guard = Arc::new(Guard {
+            hosts: Hosts::new(address, is_tls, &config.host_names),
             tokens,
             require_tokens: config.require_tokens,
             limits: config.limits.clone(),
-        };
-        let guard = Arc::new(guard);
+        });
         let more = more(&app).merge(grpc::routes(app.engine.clone(), grpc_access(guard.clone())));
-        let acceptor = Acceptor {
-            router: router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more),
-            limits: config.limits,
-            places: places.clone(),
-            phase: phase_seen,
-            counts,
-            tls,
-        };
-        let tls = acceptor.tls.is_some();
-        let accepting = tokio::spawn(acceptor.run(listener));
-        tracing::info!(%address, tls, "listening");
-        Ok(Self { app, address, tls, phase, draining, accepting, places, connections })
+        let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
+        router.set(full).expect("it is set here only");
+        phase.send_replace(Phase::Serving);
+        tracing::info!(%address, tls = is_tls, "listening");
+        let ready_grace = config.effective_ready_grace();
+        Ok(Self { app, address, tls: is_tls, phase, draining, accepting, places, connections, ready_grace })
     }
 
     /// Where it listens, the port being the real one.
@@ -127,9 +137,11 @@ impl Node {
         &self.app.engine
     }
 
-    /// Takes no more connections, answers polls that are open, lets other requests finish for at most `grace`, and
-    /// stops the engine.
+    /// Says that it is not ready, for as long as it was told to before it takes no more connections; then answers polls
+    /// that are open, lets other requests finish for at most `grace`, and stops the engine.
     pub async fn shutdown(mut self, grace: Duration) {
+        self.phase.send_replace(Phase::Leaving);
+        sleep(self.ready_grace).await;
         self.draining.send_replace(true);
         self.phase.send_replace(Phase::Draining);
         if let Err(error) = (&mut self.accepting).await {
@@ -166,6 +178,17 @@ fn grpc_access(guard: Arc<Guard>) -> grpc::CheckAccess {
             None => Err(tonic::Status::unauthenticated("send a token of this node: `authorization: Bearer <token>`")),
         }
     })
+}
+
+async fn begin_serving(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError> {
+    let opened = config.clone();
+    let (engine, receipts, tokens) =
+        spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic")?;
+    if let Err(error) = wait_until_serving(&engine).await {
+        spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+        return Err(error);
+    }
+    Ok((engine, receipts, tokens))
 }
 
 /// Everything that takes its time before a node can serve. The folder is ours from its first line on.

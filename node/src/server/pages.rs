@@ -15,12 +15,14 @@ use onward_core::manager::{ManagerView, SeatState};
 use onward_core::time::Wall;
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::accept::Counts;
+use super::accept::{Counts, Phase};
 use crate::api::instant::At;
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
+use crate::api::problem::Problem;
 use crate::api::{self, App};
 
 /// A node whose machine takes longer to answer does not serve.
@@ -39,6 +41,14 @@ pub(super) struct About {
     /// The name of the data folder, without the way to it.
     pub(super) data: String,
     pub(super) counts: Arc<Counts>,
+    pub(super) phase: watch::Receiver<Phase>,
+    pub(super) hang_after: Duration,
+}
+
+impl About {
+    fn is_draining(&self) -> bool {
+        *self.phase.borrow() > Phase::Serving
+    }
 }
 
 impl FromRef<Pages> for App {
@@ -80,23 +90,43 @@ fn probe(answer: Result<(), String>) -> Response {
     }
 }
 
-/// That this is answered is all that it says: a restart would help only if it were not.
-async fn livez() -> Response {
-    probe(Ok(()))
+/// Would a restart help? What a full disk or a lost seat needs is something else.
+async fn livez(State(pages): State<Pages>) -> Response {
+    probe(pages.app.engine.lifeless(pages.about.hang_after).map_or(Ok(()), Err))
 }
 
 /// Does this node accept calls, and store them durably?
-async fn readyz(State(app): State<App>) -> Response {
-    if *app.draining.borrow() {
+async fn readyz(State(pages): State<Pages>) -> Response {
+    if pages.about.is_draining() {
         return probe(Err("the node is draining".into()));
     }
-    probe(machine(&app).await.map(drop))
+    probe(machine(&pages.app).await.map(drop))
 }
 
-/// The log was replayed and the seat taken before the node began to listen.
+/// The log was replayed and the seat taken: before that, [`starting`] answers.
 async fn startupz() -> Response {
     probe(Ok(()))
 }
+
+/// What is answered until the node serves.
+pub(super) fn starting() -> Router {
+    async fn not_yet() -> Response {
+        probe(Err(STARTING.into()))
+    }
+    async fn alive() -> Response {
+        probe(Ok(()))
+    }
+    async fn refused() -> Problem {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", format!("{STARTING}; try again soon"))
+    }
+    Router::new()
+        .route("/livez", get(alive))
+        .route("/readyz", get(not_yet))
+        .route("/startupz", get(not_yet))
+        .fallback(refused)
+}
+
+const STARTING: &str = "the node is starting: it reads its log";
 
 /// What the machine says about itself, or why it does not.
 async fn machine(app: &App) -> Result<(ManagerView, u64), String> {
@@ -165,7 +195,7 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
         started_at: At(about.started_at),
         listen: &about.listen,
         data: &about.data,
-        draining: *pages.app.draining.borrow(),
+        draining: about.is_draining(),
         load: Load { level: pages.app.engine.load().code(), reason: pages.app.engine.load_reason().code() },
         manager,
         trouble,
