@@ -1,9 +1,8 @@
 //! `onward up`: a node in this process, until it is told to stop.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Result;
 use onward_node::server::{Node, NodeConfig};
@@ -16,8 +15,6 @@ use crate::config::{self, Effective};
 use crate::failure::Failure;
 use crate::screen::Screen;
 
-/// How long requests that are under way may take to finish.
-const DRAIN: Duration = Duration::from_secs(30);
 /// The exit code of what was stopped by a second signal.
 const STOPPED: u8 = 130;
 
@@ -73,12 +70,13 @@ fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
 
 async fn serve(config: NodeConfig, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
+    let grace = config.drain.grace;
     let node = Node::start(config).await.map_err(|error| Failure::new("the node did not start").why(error))?;
     ready(&node, screen)?;
     stop.asked().await;
     screen.note("onward: finishing what is under way; once more stops at once");
     tokio::select! {
-        () = node.shutdown(DRAIN) => Ok(0),
+        () = node.shutdown(grace) => Ok(0),
         () = stop.asked() => {
             // Everything that was answered is durable; what is under way is cut.
             std::process::exit(i32::from(STOPPED))
@@ -88,18 +86,26 @@ async fn serve(config: NodeConfig, screen: &Screen) -> Result<u8> {
 
 fn node_config(effective: Effective, commit_mark: Option<PathBuf>) -> NodeConfig {
     let settings = effective.node;
-    let mut config = NodeConfig::new(settings.listen, settings.data);
-    config.tls = settings.tls_cert.zip(settings.tls_key);
-    config.require_tokens = settings.require_tokens;
-    config.insecure = settings.insecure;
-    config.host_names = settings.host_names;
-    config.rules = effective.rules;
-    config.commit_mark = commit_mark;
-    config
+    // Named one by one, so that what a node can be told has a setting.
+    NodeConfig {
+        listen: settings.listen,
+        data: settings.data,
+        tls: settings.tls_cert.zip(settings.tls_key),
+        require_tokens: settings.require_tokens,
+        insecure: settings.insecure,
+        host_names: settings.host_names,
+        rules: effective.rules,
+        limits: settings.http,
+        archive: settings.archive,
+        drain: settings.drain,
+        probes: settings.probes,
+        snapshot_every: settings.snapshot_every,
+        commit_mark,
+    }
 }
 
 fn ready(node: &Node, screen: &Screen) -> Result<()> {
-    let url = node.url();
+    let url = usable(&node.url(), node.address());
     if screen.json {
         return screen.json_line(&json!({ "ready": url }));
     }
@@ -109,6 +115,18 @@ fn ready(node: &Node, screen: &Screen) -> Result<()> {
     screen.line(format!("  onward{server} submit --kind hello --payload '{{\"to\": \"world\"}}'"))?;
     screen.line(format!("  onward{server} list"))?;
     screen.line(format!("  onward{server} status"))
+}
+
+/// A node that listens on every address is reached from here by loopback; `0.0.0.0` is nobody's address.
+fn usable(url: &str, address: SocketAddr) -> String {
+    if !address.ip().is_unspecified() {
+        return url.to_owned();
+    }
+    let loopback = match address {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    url.replace(&address.to_string(), &SocketAddr::new(loopback, address.port()).to_string())
 }
 
 /// Ctrl-C, or a request to end from whoever started us.
@@ -126,6 +144,22 @@ impl Stop {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_that_is_printed_can_be_used() {
+        for (listen, shown) in [
+            ("0.0.0.0:7400", "https://127.0.0.1:7400"),
+            ("[::]:7400", "https://[::1]:7400"),
+            ("10.0.0.7:7400", "https://10.0.0.7:7400"),
+        ] {
+            assert_eq!(usable(&format!("https://{listen}"), listen.parse().unwrap()), shown);
         }
     }
 }

@@ -382,7 +382,7 @@ fn start_on(folder: &std::path::Path, snapshot_every: u64) -> Engine {
     let log = RedbLog::open(folder).unwrap();
     let mut start = Start::new(Rules::default(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.archive = Some(Archive::open(folder).unwrap());
-    start.snapshot_every = Some(snapshot_every);
+    start.snapshot_every = snapshot_every;
     Engine::start(start).unwrap()
 }
 

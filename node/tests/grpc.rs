@@ -13,10 +13,9 @@ use onward_core::ids::{Bytes, Claim, JobId};
 use onward_core::job::JobState;
 use onward_core::message::{Beat, CancelWhy, ExtensionRequest, FromWorker, Report, Settlement};
 use onward_core::settings::Settings;
-use onward_node::grpc::MAX_SESSIONS;
 use onward_proto::manager::Heard;
 use onward_proto::v1;
-use rig::{Node, Worker, code, field, hello, job, soon, succeed};
+use rig::{MAX_SESSIONS, Node, Worker, code, field, hello, job, soon, succeed};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 

@@ -44,11 +44,14 @@ pub struct Start {
     pub archive_rules: ArchiveRules,
     /// Copies what is stored, if that can be done.
     pub backup: Option<Backup>,
-    /// After how many events a snapshot is due; `None` for the default.
-    pub snapshot_every: Option<u64>,
+    /// After how many events a snapshot is due.
+    pub snapshot_every: u64,
 }
 
 impl Start {
+    /// Fewer events than this are replayed faster than a snapshot is worth.
+    pub const SNAPSHOT_EVERY: u64 = 100_000;
+
     /// With the defaults for all but what is named.
     pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
         Self {
@@ -58,7 +61,7 @@ impl Start {
             archive: None,
             archive_rules: ArchiveRules::default(),
             backup: None,
-            snapshot_every: None,
+            snapshot_every: Self::SNAPSHOT_EVERY,
         }
     }
 }

@@ -28,6 +28,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
+use crate::api::jobs::follow::Followers;
 use crate::api::problem::Problem;
 use crate::api::receipt::{KEY_FILE, Receipts};
 use crate::api::{self, App};
@@ -37,7 +38,7 @@ use crate::engine::{Engine, Start};
 use crate::grpc;
 use accept::{Acceptor, Counts, Phase};
 pub use backup::{RestoreError, restore};
-pub use config::{HttpLimits, NodeConfig, StartError};
+pub use config::{DrainRule, HttpLimits, NodeConfig, ProbeRule, StartError};
 use guard::Guard;
 use hosts::Hosts;
 use pages::{About, Pages};
@@ -107,7 +108,7 @@ impl Node {
             data: config.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
             counts,
             phase: phase_seen,
-            hang_after: config.hang_after,
+            probes: config.probes.clone(),
         };
         let guard = Arc::new(Guard {
             hosts: Hosts::new(address, is_tls, &config.host_names),
@@ -115,7 +116,8 @@ impl Node {
             require_tokens: config.require_tokens,
             limits: config.limits.clone(),
         });
-        let more = more(&app).merge(grpc::routes(app.engine.clone(), grpc_access(guard.clone())));
+        let more =
+            more(&app).merge(grpc::routes_for(app.engine.clone(), grpc_access(guard.clone()), config.limits.sessions));
         let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
         router.set(full).expect("it is set here only");
         phase.send_replace(Phase::Serving);
@@ -207,6 +209,7 @@ fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError
         backup: Some(backup::backup_of(&log, &archive, &config.data)),
         archive: Some(archive),
         archive_rules: config.archive.clone(),
+        snapshot_every: config.snapshot_every,
         ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
     })?;
     Ok((engine, receipts, tokens))
@@ -230,7 +233,7 @@ async fn wait_until_serving(engine: &Engine) -> Result<(), StartError> {
 
 fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
     let engine = pages.app.engine.clone();
-    let api = api::routes()
+    let api = api::routes_for(Followers::at_most(guard.limits.followers))
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
         .with_state(pages.app.clone());

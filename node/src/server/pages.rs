@@ -3,7 +3,6 @@
 use core::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRef, State};
@@ -19,14 +18,12 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::accept::{Counts, Phase};
+use super::config::ProbeRule;
 use crate::api::instant::At;
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
 use crate::api::problem::Problem;
 use crate::api::{self, App};
-
-/// A node whose machine takes longer to answer does not serve.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
@@ -42,7 +39,7 @@ pub(super) struct About {
     pub(super) data: String,
     pub(super) counts: Arc<Counts>,
     pub(super) phase: watch::Receiver<Phase>,
-    pub(super) hang_after: Duration,
+    pub(super) probes: ProbeRule,
 }
 
 impl About {
@@ -92,7 +89,7 @@ fn probe(answer: Result<(), String>) -> Response {
 
 /// Would a restart help? What a full disk or a lost seat needs is something else.
 async fn livez(State(pages): State<Pages>) -> Response {
-    probe(pages.app.engine.lifeless(pages.about.hang_after).map_or(Ok(()), Err))
+    probe(pages.app.engine.lifeless(pages.about.probes.hang_after).map_or(Ok(()), Err))
 }
 
 /// Does this node accept calls, and store them durably?
@@ -100,7 +97,7 @@ async fn readyz(State(pages): State<Pages>) -> Response {
     if pages.about.is_draining() {
         return probe(Err("the node is draining".into()));
     }
-    probe(machine(&pages.app).await.map(drop))
+    probe(machine(&pages).await.map(drop))
 }
 
 /// The log was replayed and the seat taken: before that, [`starting`] answers.
@@ -129,14 +126,15 @@ pub(super) fn starting() -> Router {
 const STARTING: &str = "the node is starting: it reads its log";
 
 /// What the machine says about itself, or why it does not.
-async fn machine(app: &App) -> Result<(ManagerView, u64), String> {
+async fn machine(pages: &Pages) -> Result<(ManagerView, u64), String> {
+    let (app, within) = (&pages.app, pages.about.probes.answer_within);
     if let Some(trouble) = app.engine.trouble() {
         return Err(trouble);
     }
     let read = app.engine.read(|view| (view.manager.view(), view.manager.state().term().get()));
-    match timeout(ANSWER_WITHIN, read).await {
+    match timeout(within, read).await {
         Ok(answer) => answer.map_err(|refused| refused.to_string()),
-        Err(_) => Err(format!("the machine did not answer within {ANSWER_WITHIN:?}")),
+        Err(_) => Err(format!("the machine did not answer within {within:?}")),
     }
 }
 
@@ -173,7 +171,7 @@ struct ManagerStatus {
 }
 
 async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
-    let (manager, trouble) = match machine(&pages.app).await {
+    let (manager, trouble) = match machine(&pages).await {
         Ok((view, term)) => (
             Some(ManagerStatus {
                 seat: seat_word(view.seat),
@@ -214,7 +212,7 @@ const fn seat_word(seat: SeatState) -> &'static str {
 }
 
 async fn metrics(_: May<Read>, State(pages): State<Pages>) -> Response {
-    let view = machine(&pages.app).await.ok();
+    let view = machine(&pages).await.ok();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], render(&pages, view)).into_response()
 }
 

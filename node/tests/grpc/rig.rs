@@ -17,7 +17,7 @@ use onward_core::message::{Assignment, FromWorker, Hello, Report, Settlement, Su
 use onward_core::settings::Settings;
 use onward_log::{Archive, MemoryLog};
 use onward_node::engine::{Engine, Start};
-use onward_node::grpc::{CheckAccess, MAX_SESSIONS, routes_for};
+use onward_node::grpc::{CheckAccess, routes_for};
 use onward_proto::manager::{self, Heard};
 use onward_proto::v1::job_service_client::JobServiceClient;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
@@ -33,6 +33,9 @@ use tonic::{Status, Streaming};
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it should have happened by now")
 }
+
+/// More than any test opens.
+pub const MAX_SESSIONS: usize = 100;
 
 /// A machine that is slow or busy is no reason to refuse anything: load, gaps and the seat have tests of their own.
 pub fn settings() -> Settings {

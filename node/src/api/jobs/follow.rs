@@ -28,8 +28,6 @@ use super::read::one;
 use super::shape::{Detail, Job};
 use crate::engine::Watch;
 
-/// How many may follow jobs at a time. Each holds memory and is woken by every change.
-const MAX_FOLLOWERS: usize = 4_096;
 /// What is soft (beats, progress, clocks) rings no bell, so a running job is looked at this often, if there is time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A comment, so that nobody in between takes a quiet stream for a dead one.
@@ -37,14 +35,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A client that takes nothing for this long is gone.
 const SEND_WITHIN: Duration = Duration::from_secs(30);
 
+/// Who waits for jobs or follows them. Each holds memory and is woken by every change.
 #[derive(Clone, Debug)]
 pub struct Followers(Arc<Semaphore>);
-
-impl Default for Followers {
-    fn default() -> Self {
-        Self::at_most(MAX_FOLLOWERS)
-    }
-}
 
 impl Followers {
     pub fn at_most(count: usize) -> Self {
