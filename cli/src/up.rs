@@ -1,9 +1,8 @@
 //! `onward up`: a node in this process, until it is told to stop.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Result;
 use onward::Client;
@@ -23,8 +22,6 @@ use crate::work::handler::Manner;
 use crate::work::inside;
 use crate::work::serve::{Commands, serve};
 
-/// How long requests that are under way may take to finish.
-const DRAIN: Duration = Duration::from_secs(30);
 /// The exit code of what was stopped by a second signal.
 pub const STOPPED: u8 = 130;
 
@@ -33,8 +30,8 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let (config, commit_mark, manner) = (args.config.clone(), args.commit_mark.clone(), Manner::from(&args.exec));
     let effective =
         config::load(config.as_deref(), &flags(args, data), |name| std::env::var_os(name)).map_err(Failure::from)?;
-    let commands =
-        Commands { id: Some("local".into()), slots: effective.node.slots, queues: Vec::new(), manner, drain: DRAIN };
+    let (slots, drain) = (effective.node.slots, effective.node.drain.grace);
+    let commands = Commands { id: Some("local".into()), slots, queues: Vec::new(), manner, drain };
     log_to_stderr(screen);
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(up(
         node_config(effective, commit_mark),
@@ -80,6 +77,7 @@ fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
 async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
     let data = config.data.clone();
+    let grace = config.drain.grace;
     let node = Node::start(config).await.map_err(|error| Failure::new("the node did not start").why(error))?;
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
     let has_worker = commands.slots > 0;
@@ -94,7 +92,7 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
         () = stop.asked() => {}
         ended = ended(&mut working) => {
             // Without its worker this is not what was asked for; whoever supervises us starts it again.
-            node.shutdown(DRAIN).await;
+            node.shutdown(grace).await;
             return ended.map(|()| 1);
         }
     }
@@ -111,7 +109,7 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
         } {
             screen.note(format!("onward: {error:#}"));
         }
-        node.shutdown(DRAIN).await;
+        node.shutdown(grace).await;
     };
     tokio::select! {
         () = finish => Ok(0),
@@ -135,18 +133,27 @@ fn flat(ended: Result<Result<()>, JoinError>) -> Result<()> {
 
 fn node_config(effective: Effective, commit_mark: Option<PathBuf>) -> NodeConfig {
     let settings = effective.node;
-    let mut config = NodeConfig::new(settings.listen, settings.data);
-    config.tls = settings.tls_cert.zip(settings.tls_key);
-    config.require_tokens = settings.require_tokens;
-    config.insecure = settings.insecure;
-    config.host_names = settings.host_names;
-    config.rules = effective.rules;
-    config.commit_mark = commit_mark;
-    config
+    // Named one by one, so that what a node can be told has a setting.
+    NodeConfig {
+        listen: settings.listen,
+        listens: true,
+        data: settings.data,
+        tls: settings.tls_cert.zip(settings.tls_key),
+        require_tokens: settings.require_tokens,
+        insecure: settings.insecure,
+        host_names: settings.host_names,
+        rules: effective.rules,
+        limits: settings.http,
+        archive: settings.archive,
+        drain: settings.drain,
+        probes: settings.probes,
+        snapshot_every: settings.snapshot_every,
+        commit_mark,
+    }
 }
 
 fn ready(node: &Node, has_worker: bool, screen: &Screen) -> Result<()> {
-    let url = node.url();
+    let url = usable(&node.url(), node.address());
     if screen.json {
         return screen.json_line(&json!({ "ready": url }));
     }
@@ -161,6 +168,18 @@ fn ready(node: &Node, has_worker: bool, screen: &Screen) -> Result<()> {
     screen.line(format!("  onward{server} submit --kind hello --payload '{{\"to\": \"world\"}}'"))?;
     screen.line(format!("  onward{server} list"))?;
     screen.line(format!("  onward{server} status"))
+}
+
+/// A node that listens on every address is reached from here by loopback; `0.0.0.0` is nobody's address.
+fn usable(url: &str, address: SocketAddr) -> String {
+    if !address.ip().is_unspecified() {
+        return url.to_owned();
+    }
+    let loopback = match address {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+    };
+    url.replace(&address.to_string(), &SocketAddr::new(loopback, address.port()).to_string())
 }
 
 /// Ctrl-C, or a request to end from whoever started us.
@@ -178,6 +197,22 @@ impl Stop {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_that_is_printed_can_be_used() {
+        for (listen, shown) in [
+            ("0.0.0.0:7400", "https://127.0.0.1:7400"),
+            ("[::]:7400", "https://[::1]:7400"),
+            ("10.0.0.7:7400", "https://10.0.0.7:7400"),
+        ] {
+            assert_eq!(usable(&format!("https://{listen}"), listen.parse().unwrap()), shown);
         }
     }
 }

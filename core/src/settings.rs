@@ -1,10 +1,12 @@
 //! Every number of the rules, as written and as checked. Only a checked [`Rules`] runs anything.
 
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use crate::dispatch::AgingRule;
 use crate::grant::GrantRule;
+use crate::health::overload::Limits as Levels;
 use crate::health::progress::MAX_FAILED_JOBS;
 use crate::health::{EvictionRule, HoldRule, LivenessRule, OverloadRule, ProgressRule, QuorumRule};
 use crate::job::draft::{JobDefaults, MAX_ATTEMPTS, MAX_SPAN};
@@ -100,6 +102,31 @@ impl fmt::Display for BadSetting {
     }
 }
 
+/// Adds to `bad` unless `value` is one of `allowed`.
+pub fn in_range<T: PartialOrd + fmt::Display>(
+    bad: &mut Vec<BadSetting>,
+    field: &'static str,
+    value: T,
+    allowed: RangeInclusive<T>,
+) {
+    if !allowed.contains(&value) {
+        let allowed = format!("from {} to {}", allowed.start(), allowed.end());
+        bad.push(BadSetting { field, value: value.to_string(), allowed });
+    }
+}
+
+pub fn span_in_range(
+    bad: &mut Vec<BadSetting>,
+    field: &'static str,
+    value: Duration,
+    allowed: RangeInclusive<Duration>,
+) {
+    if !allowed.contains(&value) {
+        let allowed = format!("from {:?} to {:?}", allowed.start(), allowed.end());
+        bad.push(BadSetting { field, value: format!("{value:?}"), allowed });
+    }
+}
+
 impl Settings {
     /// All that is wrong, not only the first.
     pub fn check(self) -> Result<Rules, Vec<BadSetting>> {
@@ -115,7 +142,7 @@ impl Settings {
     }
 
     /// Every span with its name, as `onward config` prints them.
-    pub fn spans(&self) -> [(&'static str, Duration); 32] {
+    pub fn spans(&self) -> [(&'static str, Duration); 33] {
         [
             ("lease.initial", self.lease.initial),
             ("lease.extension", self.lease.extension),
@@ -149,18 +176,13 @@ impl Settings {
             ("max_lease", self.max_lease),
             ("job.retry.base", self.job.retry.base),
             ("overload.decay_every", self.overload.decay_every),
+            ("overload.rise_from", self.overload.rise_from),
         ]
     }
 
     fn check_spans(&self, bad: &mut Vec<BadSetting>) {
         for (field, value) in self.spans() {
-            if value < Duration::from_millis(1) || value > MAX_SPAN {
-                bad.push(BadSetting {
-                    field,
-                    value: format!("{value:?}"),
-                    allowed: format!("from 1ms to {MAX_SPAN:?}"),
-                });
-            }
+            span_in_range(bad, field, value, Duration::from_millis(1)..=MAX_SPAN);
         }
     }
 
@@ -213,6 +235,21 @@ impl Settings {
             format!("{}", progress.min_failed_jobs),
             format!("from 1 to {MAX_FAILED_JOBS}"),
         );
+        let overload = &self.overload;
+        for (field, levels) in [
+            ("overload.rise.busy", overload.rise),
+            ("overload.latency_ms.busy", overload.latency_ms),
+            ("overload.resource_percent.busy", overload.resource_percent),
+        ] {
+            let Levels { busy, stressed, overloaded } = levels;
+            need(
+                busy > 0.0 && busy <= stressed && stressed <= overloaded && overloaded.is_finite(),
+                field,
+                format!("{busy} (with stressed {stressed} and overloaded {overloaded})"),
+                "above 0, and none of the three above the next".into(),
+            );
+        }
+        need(overload.better_samples > 0, "overload.better_samples", "0".into(), "at least 1".into());
         let attempts = self.job.retry.max_attempts;
         need(
             (1..=MAX_ATTEMPTS).contains(&attempts),

@@ -303,6 +303,20 @@ fn a_grant_does_not_renew_a_lease() {
 }
 
 #[test]
+fn with_renewal_switched_off_a_lease_lasts_as_long_as_it_was_given() {
+    let mut rig = Rig::with(|settings| settings.lease.enabled = false);
+    let (session, id, claim) = holder(&mut rig, 1);
+    for units in 1..=5 {
+        rig.advance(secs(50));
+        let left =
+            rig.beat(session, onward_core::message::Beat::progress(claim, units)).expect("it is heard").lease_remaining;
+        assert_eq!(left, secs(300 - 50 * units));
+    }
+    rig.advance(secs(50));
+    assert_eq!(rig.endings(id), ["lease_expired"]);
+}
+
+#[test]
 fn the_ledger_keeps_every_request_and_its_answer() {
     let mut rig = Rig::new();
     let (session, id, claim) = holder(&mut rig, 1);

@@ -186,7 +186,7 @@ fn only_its_owner_may_read_what_is_kept() {
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&restored), mode(&copy)), (0o700, 0o700, 0o600));
     for folder in [&folder, &restored] {
-        for name in ["onward.redb", "archive.redb"] {
+        for name in ["onward.redb", "archive.redb", "onward.lock", "archive.lock"] {
             assert_eq!(mode(&folder.join(name)), 0o600, "{name}");
         }
     }

@@ -1,5 +1,6 @@
 //! The run loop on a log in memory: what may be seen when, and what becomes of those who wait when the log fails.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -93,6 +94,26 @@ struct Gated {
     log: MemoryLog,
     entered: Sender<()>,
     gate: Arc<Mutex<Receiver<()>>>,
+    /// The next append does.
+    panics: Arc<AtomicBool>,
+}
+
+impl Gated {
+    /// How to make one, when an append is entered, the gate, and what makes it panic.
+    #[expect(clippy::type_complexity, reason = "taken apart at once")]
+    fn over(
+        log: MemoryLog,
+    ) -> (impl FnMut() -> Result<Box<dyn Log>, Error>, Receiver<()>, Sender<()>, Arc<AtomicBool>) {
+        let (entered, has_entered) = channel();
+        let (open, gate) = channel();
+        let (gate, panics) = (Arc::new(Mutex::new(gate)), Arc::new(AtomicBool::new(false)));
+        let told = panics.clone();
+        let make = move || {
+            let (log, entered, gate, panics) = (log.clone(), entered.clone(), gate.clone(), told.clone());
+            Ok(Box::new(Self { log, entered, gate, panics }) as Box<dyn Log>)
+        };
+        (make, has_entered, open, panics)
+    }
 }
 
 impl Log for Gated {
@@ -105,6 +126,7 @@ impl Log for Gated {
     fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error> {
         let _ = self.entered.send(());
         let _ = self.gate.lock().unwrap().recv();
+        assert!(!self.panics.swap(false, Ordering::Relaxed), "as a bug would");
         self.log.append(key, events, blobs)
     }
     fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
@@ -141,14 +163,7 @@ impl Log for Gated {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_seen_before_it_is_durable() {
-    let (entered, has_entered) = channel();
-    let (open, gate) = channel();
-    let gate = Arc::new(Mutex::new(gate));
-    let log = MemoryLog::new();
-    let make = {
-        let log = log.clone();
-        move || Ok(Box::new(Gated { log: log.clone(), entered: entered.clone(), gate: gate.clone() }) as Box<dyn Log>)
-    };
+    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
     let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
     has_entered.recv().unwrap();
     open.send(()).unwrap(); // the beginning of the term
@@ -187,6 +202,57 @@ async fn nothing_is_seen_before_it_is_durable() {
     assert!(matches!(read.await.unwrap(), Some(JobState::Ready | JobState::Running)));
     assert_eq!(leased.await.unwrap(), Ok(1));
     watch.changed().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() {
+    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
+    let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
+    let long = Duration::from_secs(3600);
+    has_entered.recv().unwrap();
+    let why = engine.lifeless(Duration::ZERO).expect("the log is at it");
+    assert!(why.contains("the log's thread hangs"), "{why}");
+    assert_eq!(engine.lifeless(long), None, "not for long, though");
+    drop(open);
+    until("both wait", || engine.lifeless(Duration::ZERO).is_none()).await;
+
+    let (go_on, told) = channel::<()>();
+    let (begun, has_begun) = channel();
+    let reading = engine.clone();
+    let read = tokio::spawn(async move {
+        let work = move |_: &onward_node::engine::View<'_>| {
+            begun.send(()).unwrap();
+            told.recv().unwrap_err();
+        };
+        reading.read(work).await
+    });
+    has_begun.recv().unwrap();
+    let why = engine.lifeless(Duration::ZERO).expect("the machine is at it");
+    assert!(why.contains("the machine's thread hangs"), "{why}");
+    assert_eq!(engine.lifeless(long), None);
+    drop(go_on);
+    read.await.unwrap().unwrap();
+    until("it waits", || engine.lifeless(Duration::ZERO).is_none()).await;
+
+    assert!(engine.read(|_| panic!("as a bug would")).await.is_err());
+    until("it has ended", || engine.lifeless(long).is_some()).await;
+    assert!(engine.lifeless(long).unwrap().contains("has died"));
+}
+
+#[tokio::test]
+async fn a_log_that_panics_is_opened_anew() {
+    let (make, _, open, panics) = Gated::over(MemoryLog::new());
+    drop(open);
+    let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
+    let (first, call) = submit(&engine, draft());
+    engine.call(call).await.unwrap();
+    panics.store(true, Ordering::Relaxed);
+    let lost = tokio::time::timeout(Duration::from_secs(60), engine.call(submit(&engine, draft()).1)).await;
+    assert!(matches!(lost.expect("it is answered"), Err(Refused::Unavailable(_))));
+    until("a second term", || engine.stats().terms.get() == 2).await;
+    while engine.call(submit(&engine, draft()).1).await.is_err() {}
+    assert_eq!(state_of(&engine, first).await, Some(JobState::Ready));
+    assert_eq!((engine.trouble(), engine.lifeless(Duration::from_secs(3600))), (None, None));
 }
 
 #[tokio::test]
@@ -316,7 +382,7 @@ fn start_on(folder: &std::path::Path, snapshot_every: u64) -> Engine {
     let log = RedbLog::open(folder).unwrap();
     let mut start = Start::new(Rules::default(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.archive = Some(Archive::open(folder).unwrap());
-    start.snapshot_every = Some(snapshot_every);
+    start.snapshot_every = snapshot_every;
     Engine::start(start).unwrap()
 }
 

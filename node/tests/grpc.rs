@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use onward_core::health::LivenessRule;
 use onward_core::health::verdict::Verdict;
-use onward_core::ids::Bytes;
+use onward_core::ids::{Bytes, Claim, JobId};
 use onward_core::job::JobState;
-use onward_core::message::{Beat, CancelWhy, FromWorker};
+use onward_core::message::{Beat, CancelWhy, ExtensionRequest, FromWorker, Report, Settlement};
 use onward_core::settings::Settings;
-use onward_node::grpc::MAX_SESSIONS;
 use onward_proto::manager::Heard;
 use onward_proto::v1;
-use rig::{Node, Worker, code, field, hello, job, soon, succeed};
+use rig::{MAX_SESSIONS, Node, Worker, code, field, hello, job, soon, succeed};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
 
@@ -51,8 +50,7 @@ async fn a_job_goes_from_submission_to_its_result() {
     assert_eq!(node.job(ids[0].0).await.state, JobState::Succeeded);
 
     // The same outcome again is answered as before; another one is refused.
-    let fail = onward_core::message::Report::Release { delay: None };
-    let other = onward_core::message::Settlement { claim: first.claim, report: fail };
+    let other = Settlement { claim: first.claim, report: Report::Release { delay: None } };
     worker.say([FromWorker::Settle(vec![succeed(first.claim), other])]).await;
     assert_eq!(worker.hear().await, Heard::SettleAnswer { claim: first.claim, answer: Ok(()) });
     let Heard::SettleAnswer { answer: Err(refused), .. } = worker.hear().await else { panic!("refused") };
@@ -115,6 +113,71 @@ async fn what_a_worker_does_not_hold_is_handed_out_again_and_the_old_claim_is_st
     drop(worker);
     let mut worker = Worker::welcome(&node, "w", "1", 1, vec![lost, again]).await;
     assert_eq!(worker.hear().await, Heard::Cancel { claim: lost, why: CancelWhy::Stale });
+}
+
+fn code_of<T>(answer: Result<T, onward_proto::manager::Refused>) -> Option<String> {
+    answer.err().map(|refused| refused.code.into())
+}
+
+#[tokio::test]
+async fn a_job_in_the_archive_is_answered_for_as_if_it_were_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::with_archive(folder.path()).await;
+    let id = node.submit_one().await;
+    let mut worker = Worker::welcome(&node, "w", "1", 2, vec![]).await;
+    let lost = worker.assignment().await.claim;
+    drop(worker);
+    let mut worker = Worker::welcome(&node, "w", "1", 2, vec![]).await;
+    let claim = worker.assignment().await.claim;
+    worker.say([FromWorker::Settle(vec![succeed(claim)])]).await;
+    assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) });
+    let gone = async { while soon(node.engine.read(move |view| view.manager.job(id))).await.unwrap().is_some() {} };
+    soon(gone).await;
+
+    node.submit_one().await;
+    let held = worker.assignment().await.claim;
+    let never = Claim { job: JobId::from_u128(1), ..claim };
+    let release = |claim| Settlement { claim, report: Report::Release { delay: None } };
+    // One message after the other, each with answers from memory and from the archive.
+    worker.say([FromWorker::Beats([lost, held, claim].map(Beat::plain).to_vec())]).await;
+    worker.say([FromWorker::Settle(vec![succeed(claim), succeed(never), succeed(held), release(claim)])]).await;
+    worker.say([FromWorker::Settle(vec![succeed(lost), succeed(held), succeed(claim)])]).await;
+    let mut beats = Vec::new();
+    let mut settled = Vec::new();
+    while settled.len() < 7 {
+        match worker.hear().await {
+            Heard::BeatAnswer { claim, answer } => beats.push((claim, code_of(answer))),
+            Heard::SettleAnswer { claim, answer } => settled.push((claim, code_of(answer))),
+            other => panic!("unexpected: {other:?}"),
+        }
+    }
+    let refused = |claim, code: &str| (claim, Some(code.to_owned()));
+    assert_eq!(beats, [refused(lost, "stale_attempt"), (held, None), refused(claim, "already_ended")]);
+    let first = [(claim, None), refused(never, "unknown_job"), (held, None), refused(claim, "already_ended")];
+    assert_eq!(settled[..4], first);
+    assert_eq!(settled[4..], [refused(lost, "stale_attempt"), (held, None), (claim, None)]);
+
+    let (reason, estimated_remaining) = ("long_workflow".into(), None);
+    let asked = ExtensionRequest { claims: vec![claim], reason, progress: 0.5, estimated_remaining };
+    worker.say([FromWorker::RequestExtension(asked)]).await;
+    let Heard::ExtensionAnswer { result, .. } = worker.hear().await else { panic!("an answer") };
+    assert_eq!(code_of(result).as_deref(), Some("stale_attempt"));
+}
+
+/// What is answered from the archive makes room for more, like everything else.
+#[tokio::test]
+async fn a_worker_may_ask_about_archived_jobs_as_often_as_it_likes() {
+    const OFTEN: usize = 1_500;
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::with_archive(folder.path()).await;
+    let id = node.submit_one().await;
+    let mut worker = Worker::welcome(&node, "w", "1", 1, vec![]).await;
+    let claim = worker.assignment().await.claim;
+    for round in 0..OFTEN {
+        worker.say([FromWorker::Settle(vec![succeed(claim)])]).await;
+        assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) }, "{round}");
+    }
+    assert_eq!(soon(node.engine.read(move |view| view.manager.job(id))).await, Ok(None), "it is in the archive");
 }
 
 #[tokio::test]
@@ -247,11 +310,7 @@ async fn a_drained_worker_gets_nothing_and_may_leave() {
     let node = Node::start().await;
     let mut worker = Worker::welcome(&node, "w", "1", 1, vec![]).await;
     // The beat is taken after the capacity: once it is answered, the worker accepts nothing.
-    let unknown = onward_core::ids::Claim {
-        job: onward_core::ids::JobId::from_u128(1),
-        workflow: 0,
-        fence: onward_core::fence::AttemptFence::NONE,
-    };
+    let unknown = Claim { job: JobId::from_u128(1), workflow: 0, fence: onward_core::fence::AttemptFence::NONE };
     worker
         .say([FromWorker::Capacity { slots: 1, accepting: false }, FromWorker::Beats(vec![Beat::plain(unknown)])])
         .await;

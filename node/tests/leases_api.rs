@@ -2,11 +2,12 @@
 
 mod rig;
 
-use onward_core::ids::JobId;
+use onward_core::ids::{JobId, Name};
 use onward_core::input::Call;
-use onward_core::job::draft::WorkflowDraft;
+use onward_core::job::draft::{JobDefaults, WorkflowDraft};
 use onward_core::job::{Draft, JobState};
-use onward_node::server::Node;
+use onward_core::settings::Settings;
+use onward_node::server::{Node, NodeConfig};
 use rig::{Request, lease, poll_body, post, receipt, start, submit, submit_kind, until, verb};
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -23,6 +24,30 @@ const VERBS: [(&str, &str); 5] = [
 
 async fn state_of(node: &Node, job: JobId) -> JobState {
     node.engine().read(move |view| view.manager.job(job).unwrap().state).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_poll_is_for_the_default_queue_of_the_node_and_for_so_many_kinds() {
+    let data = tempdir().unwrap();
+    let job = JobDefaults { queue: Name::new("night").unwrap(), ..JobDefaults::default() };
+    let mut settings = Settings { job, ..(*rig::config(data.path()).rules).clone() };
+    settings.limits.subscription_pairs = 3;
+    let rules = settings.check().unwrap();
+    let node = Node::start(NodeConfig { rules, ..rig::config(data.path()) }).await.unwrap();
+    submit_kind(node.engine(), "k").await;
+    assert_eq!(lease(&node, poll_body("1")).await.len(), 1, "neither the job nor the poll names a queue");
+
+    let many =
+        |queues: Value, kinds: Value| json!({ "worker_id": "w", "incarnation": "1", "queues": queues, "kinds": kinds });
+    for (body, field) in [
+        (many(json!(["a"]), json!(["k", "l", "m", "n"])), "kinds"),
+        (many(json!(["a", "b", "c", "d"]), json!(["k"])), "queues"),
+        (many(json!(["a", "b"]), json!(["k", "l"])), "kinds"),
+    ] {
+        let reply = post(&node, "/v1/leases", body).await;
+        assert_eq!((reply.code(), &reply.json()["field"]), ((400, "invalid".into()), &json!(field)));
+    }
+    assert_eq!(post(&node, "/v1/leases", many(json!(["a"]), json!(["k", "l", "m"]))).await.status, 200);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use onward_node::server::{HttpLimits, Node, NodeConfig, StartError};
+use onward_node::server::{DrainRule, HttpLimits, Node, NodeConfig, StartError};
 use rig::{PATIENCE, Request, config, lease, poll_body, post, read_reply, start, submit_kind};
 use serde_json::json;
 use tempfile::tempdir;
@@ -25,6 +25,11 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 async fn start_limited(data: &Path, limits: HttpLimits) -> Node {
     Node::start(NodeConfig { limits, ..config(data) }).await.unwrap()
+}
+
+async fn start_draining_for(data: &Path, grace: Duration) -> Node {
+    let drain = DrainRule { ready_grace: Some(grace), ..DrainRule::default() };
+    Node::start(NodeConfig { drain, ..config(data) }).await.unwrap()
 }
 
 /// What comes until the other side closes.
@@ -222,6 +227,16 @@ async fn beyond_loopback_needs_tls_and_tokens_or_the_word() {
 }
 
 #[tokio::test]
+async fn limits_out_of_range_do_not_start() {
+    let data = tempdir().unwrap();
+    let limits = HttpLimits { connections: 0, body_read: Duration::ZERO, ..HttpLimits::default() };
+    let error = Node::start(NodeConfig { limits, ..config(data.path()) }).await.unwrap_err();
+    let told = "`http.connections` is 0; it must be from 1 to 1000000; \
+                `http.body_read` is 0ns; it must be from 1ms to 3600s";
+    assert_eq!(error.to_string(), told);
+}
+
+#[tokio::test]
 async fn a_second_node_on_the_same_folder_is_refused() {
     let data = tempdir().unwrap();
     let node = start(data.path()).await;
@@ -231,6 +246,54 @@ async fn a_second_node_on_the_same_folder_is_refused() {
     assert!(matches!(Node::start(taken).await.unwrap_err(), StartError::Listen { .. }));
     node.shutdown(PATIENCE).await;
     start(data.path()).await;
+}
+
+#[tokio::test]
+async fn a_node_that_leaves_says_so_to_new_connections_and_serves_them_for_a_while() {
+    let data = tempdir().unwrap();
+    let node = start_draining_for(data.path(), Duration::from_secs(3_600)).await;
+    let (address, engine) = (node.address(), node.engine().clone());
+    assert_eq!(Request::get("/readyz").send(address).await.status, 200);
+    let leaving = tokio::spawn(node.shutdown(PATIENCE));
+    rig::until(async || Request::get("/readyz").send(address).await.status == 503).await;
+    let told = Request::get("/readyz").send(address).await.json();
+    assert_eq!(told["reason"], "the node is draining");
+    assert_eq!(Request::get("/status").send(address).await.json()["draining"], json!(true));
+    assert_eq!(Request::get("/livez").send(address).await.status, 200);
+    let job = json!({ "kind": "k" });
+    assert_eq!(Request::post("/v1/jobs", &job).send(address).await.status, 201, "whoever was routed here is served");
+    let leased = Request::post("/v1/leases", &poll_body("1")).send(address).await.json();
+    assert_eq!(leased["leases"].as_array().unwrap().len(), 1);
+    // Stopped at once, as by a second signal.
+    leaving.abort();
+    assert!(leaving.await.unwrap_err().is_cancelled());
+    assert!(TcpStream::connect(address).await.is_err() || engine.read(|_| ()).await.is_err());
+}
+
+#[tokio::test]
+async fn the_grace_is_over_at_its_end() {
+    let data = tempdir().unwrap();
+    let node = start_draining_for(data.path(), Duration::from_millis(50)).await;
+    let address = node.address();
+    timeout(PATIENCE, node.shutdown(PATIENCE)).await.expect("nothing is left to wait for");
+    assert!(TcpStream::connect(address).await.is_err());
+    let grace_on = |listen: &str| NodeConfig::new(listen.parse().unwrap(), data.path()).effective_ready_grace();
+    assert_eq!(grace_on("127.0.0.1:0"), Duration::ZERO);
+    assert_eq!(grace_on("[::1]:0"), Duration::ZERO);
+    assert_eq!(grace_on("0.0.0.0:0"), Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_node_whose_machine_has_died_is_not_alive() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    assert!(is_served(&node).await);
+    assert!(node.engine().read(|_| panic!("as a bug would")).await.is_err());
+    rig::until(async || !is_served(&node).await).await;
+    let told = Request::get("/livez").send(node.address()).await;
+    assert_eq!(told.status, 503);
+    assert!(told.json()["reason"].as_str().unwrap().contains("has died"), "{:?}", told.json());
+    assert_eq!(Request::get("/readyz").send(node.address()).await.status, 503);
 }
 
 #[tokio::test]

@@ -4,12 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use onward_core::settings::Settings;
+use onward_core::ids::{MAX_NAME_BYTES, Name};
+use onward_core::settings::{BadSetting, Settings};
+use onward_node::engine::{ArchiveRules, Start};
+use onward_node::server::{DrainRule, HttpLimits, ProbeRule};
 
 use crate::span;
 
 /// What the node itself needs to know, besides the rules.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct NodeSettings {
     pub listen: SocketAddr,
     pub data: PathBuf,
@@ -22,6 +25,12 @@ pub struct NodeSettings {
     pub host_names: Vec<String>,
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
+    pub http: HttpLimits,
+    pub archive: ArchiveRules,
+    pub drain: DrainRule,
+    pub probes: ProbeRule,
+    /// A snapshot is due after so many events.
+    pub snapshot_every: u64,
 }
 
 impl NodeSettings {
@@ -35,7 +44,21 @@ impl NodeSettings {
             host_names: Vec::new(),
             tls_cert: None,
             tls_key: None,
+            http: HttpLimits::default(),
+            archive: ArchiveRules::default(),
+            drain: DrainRule::default(),
+            probes: ProbeRule::default(),
+            snapshot_every: Start::SNAPSHOT_EVERY,
         }
+    }
+
+    /// All that is out of its range.
+    pub fn check(&self) -> Vec<BadSetting> {
+        let mut bad = [self.http.check(), self.archive.check(), self.drain.check(), self.probes.check()].concat();
+        if self.snapshot_every == 0 {
+            bad.push(BadSetting { field: "snapshot_every", value: "0".into(), allowed: "at least 1".into() });
+        }
+        bad
     }
 }
 
@@ -46,10 +69,17 @@ pub struct Raw {
     pub node: NodeSettings,
 }
 
+/// How a setting is written that follows from others.
+const AUTO: &str = "auto";
+
 /// One setting, to be read or written.
 #[derive(Debug)]
 pub enum Field<'a> {
     Span(&'a mut Duration),
+    /// Depends on other settings unless it is given.
+    AutoSpan(&'a mut Option<Duration>),
+    Name(&'a mut Name),
+    Large(&'a mut u64),
     Size(&'a mut usize),
     Count(&'a mut u32),
     Small(&'a mut u8),
@@ -66,6 +96,9 @@ impl Field<'_> {
     pub fn text(&self) -> String {
         match self {
             Self::Span(span) => span::exact(**span),
+            Self::AutoSpan(span) => span.map_or_else(|| AUTO.into(), span::exact),
+            Self::Name(name) => name.to_string(),
+            Self::Large(count) => count.to_string(),
             Self::Size(size) => size.to_string(),
             Self::Count(count) => count.to_string(),
             Self::Small(count) => count.to_string(),
@@ -89,6 +122,16 @@ impl Field<'_> {
             Self::Span(span) => {
                 **span = span::parse(text).map_err(|_| "a duration like 250ms, 90s, 2m or 1h30m".to_owned())?
             }
+            Self::AutoSpan(span) if text.trim() == AUTO => **span = None,
+            Self::AutoSpan(span) => {
+                let parsed = span::parse(text).map_err(|_| format!("{AUTO}, or a duration like 250ms, 90s or 2m"))?;
+                **span = Some(parsed);
+            }
+            Self::Name(name) => {
+                let allowed = || format!("1 to {MAX_NAME_BYTES} bytes without control characters");
+                **name = Name::new(text).ok_or_else(allowed)?;
+            }
+            Self::Large(count) => whole(text, *count)?,
             Self::Size(size) => whole(text, *size)?,
             Self::Count(count) => whole(text, *count)?,
             Self::Small(count) => whole(text, *count)?,
@@ -114,7 +157,7 @@ impl Field<'_> {
 
 macro_rules! settings {
     (
-        node { $($node_name:literal => $node_field:ident: $node_kind:ident,)* }
+        node { $($node_name:literal => $($node_field:ident).+: $node_kind:ident,)* }
         rules { $($rule_name:literal => $($rule_field:ident).+: $rule_kind:ident,)* }
         limits { $($limit:ident,)* }
     ) => {
@@ -124,7 +167,7 @@ macro_rules! settings {
         impl Raw {
             pub fn field(&mut self, name: &str) -> Option<Field<'_>> {
                 Some(match name {
-                    $($node_name => Field::$node_kind(&mut self.node.$node_field),)*
+                    $($node_name => Field::$node_kind(&mut self.node.$($node_field).+),)*
                     $($rule_name => Field::$rule_kind(&mut self.rules.$($rule_field).+),)*
                     $(stringify!($limit) => Field::Size(&mut self.rules.limits.$limit),)*
                     _ => return None,
@@ -144,11 +187,27 @@ settings! {
         "host_names" => host_names: Names,
         "tls.cert" => tls_cert: File,
         "tls.key" => tls_key: File,
+        "http.connections" => http.connections: Size,
+        "http.header_read" => http.header_read: Span,
+        "http.header_bytes" => http.header_bytes: Count,
+        "http.body_read" => http.body_read: Span,
+        "http.body_bytes" => http.body_bytes: Size,
+        "http.streams" => http.streams: Count,
+        "http.sessions" => http.sessions: Size,
+        "http.followers" => http.followers: Size,
+        "drain.ready_grace" => drain.ready_grace: AutoSpan,
+        "drain.grace" => drain.grace: Span,
+        "probes.hang_after" => probes.hang_after: Span,
+        "probes.answer_within" => probes.answer_within: Span,
+        "archive.retain" => archive.retain: Span,
+        "archive.max_jobs" => archive.max_jobs: Large,
+        "snapshot_every" => snapshot_every: Large,
     }
     rules {
         "lease.initial" => lease.initial: Span,
         "lease.extension" => lease.extension: Span,
         "lease.interval" => lease.interval: Span,
+        "lease.enabled" => lease.enabled: Switch,
         "grant.base" => grant.base: Span,
         "grant.min" => grant.min: Span,
         "grant.max_grants" => grant.max_grants: Count,
@@ -170,10 +229,21 @@ settings! {
         "hold.recheck_every" => hold.recheck_every: Span,
         "hold.forget_after" => hold.forget_after: Span,
         "quorum.log_answer_within" => quorum.log_answer_within: Span,
+        "overload.rise.busy" => overload.rise.busy: Fraction,
+        "overload.rise.stressed" => overload.rise.stressed: Fraction,
+        "overload.rise.overloaded" => overload.rise.overloaded: Fraction,
+        "overload.rise_from" => overload.rise_from: Span,
+        "overload.latency_ms.busy" => overload.latency_ms.busy: Fraction,
+        "overload.latency_ms.stressed" => overload.latency_ms.stressed: Fraction,
+        "overload.latency_ms.overloaded" => overload.latency_ms.overloaded: Fraction,
+        "overload.resource_percent.busy" => overload.resource_percent.busy: Fraction,
+        "overload.resource_percent.stressed" => overload.resource_percent.stressed: Fraction,
+        "overload.resource_percent.overloaded" => overload.resource_percent.overloaded: Fraction,
         "overload.decay_every" => overload.decay_every: Span,
         "overload.better_samples" => overload.better_samples: Small,
         "aging.step" => aging.step: Span,
         "aging.max_levels" => aging.max_levels: Count,
+        "job.queue" => job.queue: Name,
         "job.timeout" => job.timeout: Span,
         "job.stuck_after" => job.stuck_after: Span,
         "job.retry.max_attempts" => job.retry.max_attempts: Count,
@@ -222,10 +292,17 @@ mod tests {
         for name in NAMES {
             let mut changed = raw();
             let text = match changed.field(name).unwrap() {
-                Field::Span(_) => "7s",
-                Field::Size(_) | Field::Count(_) | Field::Small(_) => "7",
+                Field::Span(_) | Field::AutoSpan(_) => "7s",
+                Field::Size(_) | Field::Count(_) | Field::Small(_) | Field::Large(_) => "7",
                 Field::Fraction(_) => "0.7",
-                Field::Switch(_) => "true",
+                Field::Name(_) => "seven",
+                Field::Switch(on) => {
+                    if *on {
+                        "false"
+                    } else {
+                        "true"
+                    }
+                }
                 Field::Address(_) => "127.0.0.7:7",
                 Field::Folder(_) | Field::File(_) => "/seven",
                 Field::Names(_) => "seven,eight",
@@ -249,6 +326,9 @@ mod tests {
             ("insecure", "yes"),
             ("listen", "localhost"),
             ("data", ""),
+            ("job.queue", ""),
+            ("drain.ready_grace", "soon"),
+            ("archive.max_jobs", "1.5"),
         ] {
             let mut changed = raw();
             assert!(changed.field(name).unwrap().set(text).is_err(), "{name}");

@@ -165,17 +165,16 @@ impl Loading {
             self.wrong.push("`tls.cert` and `tls.key` go together; give both or neither".into());
         }
         let listed = self.listed();
-        match self.raw.rules.check() {
+        let mut bad = node.check();
+        let rules = self.raw.rules.check().map_err(|more| bad.extend(more));
+        let told = bad.iter().map(|bad| match self.origins.get(bad.field) {
+            Some(origin) => format!("{bad} ({origin})"),
+            None => bad.to_string(),
+        });
+        self.wrong.extend(told);
+        match rules {
             Ok(rules) if self.wrong.is_empty() => Ok(Effective { rules, node, listed }),
-            Ok(_) => Err(ConfigError::Wrong(self.wrong)),
-            Err(bad) => {
-                let told = bad.iter().map(|bad| match self.origins.get(bad.field) {
-                    Some(origin) => format!("{bad} ({origin})"),
-                    None => bad.to_string(),
-                });
-                self.wrong.extend(told);
-                Err(ConfigError::Wrong(self.wrong))
-            }
+            _ => Err(ConfigError::Wrong(self.wrong)),
         }
     }
 
@@ -219,5 +218,7 @@ pub fn run(args: &ConfigArgs, data: Option<PathBuf>, screen: &Screen) -> Result<
     Ok(0)
 }
 
+#[cfg(test)]
+mod complete;
 #[cfg(test)]
 mod tests;

@@ -84,6 +84,10 @@ fn everything_wrong_is_said_at_once() {
             ("nope_at_all", "1"),
             ("gap_after", "3s"),
             ("tls.key", "k"),
+            ("http.connections", "0"),
+            ("archive.retain", "0s"),
+            ("overload.rise.busy", "0.6"),
+            ("probes.hang_after", "1ms"),
         ],
     );
     assert_eq!(
@@ -92,6 +96,10 @@ fn everything_wrong_is_said_at_once() {
             "`listen` is `here` (flag); it must be an address with a port, like 127.0.0.1:7400",
             "`nope_at_all` (flag) is not a setting",
             "`tls.cert` and `tls.key` go together; give both or neither",
+            "`http.connections` is 0; it must be from 1 to 1000000 (flag)",
+            "`archive.retain` is 0ns; it must be from 1ms to 31622400s (flag)",
+            "`probes.hang_after` is 1ms; it must be from 1s to 3600s (flag)",
+            "`overload.rise.busy` is 0.6 (with stressed 0.5 and overloaded 1); it must be above 0, and none of the three above the next (flag)",
             "`gap_after` is 3s; it must be less than seat_ttl (3s) (flag)",
             "`workers` is 0; it must be at least 1 (flag)",
         ]

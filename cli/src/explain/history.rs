@@ -121,10 +121,7 @@ fn fact(entry: &Value) -> String {
         "cancel_asked" => "somebody asked to cancel it".into(),
         "refused" => {
             let (verb, refusal) = (word("verb").replace('_', " "), word("refusal"));
-            format!(
-                "a `{verb}` under {} was refused: {refusal}; a newer fence had been handed out, or its lease was over",
-                fence(entry)
-            )
+            format!("a `{verb}` under {} was refused: {refusal}{}", fence(entry), refused_because(refusal))
         }
         other => {
             let fields = entry.as_object().into_iter().flatten();
@@ -132,6 +129,14 @@ fn fact(entry: &Value) -> String {
             let rest: Vec<String> = rest.map(|(name, value)| format!("{name} {}", read::plain(value))).collect();
             format!("{} {}", other.replace('_', " "), rest.join(", ")).trim_end().to_owned()
         }
+    }
+}
+
+fn refused_because(refusal: &str) -> &'static str {
+    match refusal {
+        "stale_attempt" => "; a newer fence had been handed out, or its lease was over",
+        "already_ended" => "; its attempt had ended before, and not with that",
+        _ => "",
     }
 }
 

@@ -13,6 +13,8 @@ const SLOW_BELOW: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Situation {
+    /// It was handed out, and has not said a word since.
+    Begun,
     Moving,
     Slow,
     Quiet,
@@ -36,7 +38,7 @@ pub enum Situation {
 impl Situation {
     pub fn of(facts: &Facts<'_>) -> Self {
         match facts.state() {
-            "running" => facts.running().map_or(Self::Moving, |attempt| of_running(attempt, facts.job)),
+            "running" => facts.running().map_or(Self::Moving, |attempt| of_running(attempt, facts)),
             "cancelling" => Self::Cancelling,
             "ready" => match read::text(facts.workflow, "blocked") {
                 Some("no_capable_worker") => Self::NoWorker,
@@ -60,6 +62,11 @@ impl Situation {
         let (kind, queue) = (facts.kind(), facts.queue());
         let left = |field| facts.running().and_then(|attempt| read::span(attempt, field)).unwrap_or_default();
         match self {
+            Self::Begun => {
+                let began = facts.running().and_then(|attempt| read::instant(attempt, "started_at"));
+                let began = began.map_or_else(|| "a while".into(), |began| human(read::between(began, facts.now)));
+                format!("{job} was handed out {began} ago, and nothing was heard of it since.{}", again(facts))
+            }
             Self::Moving => format!("{job} is running and moving{}.{}", done(facts), again(facts)),
             Self::Slow => {
                 let still = facts.running().and_then(|attempt| read::span(attempt, "since_step"));
@@ -111,7 +118,7 @@ impl Situation {
         let in_time = |field: &str| left(field).map_or_else(|| "in time".into(), |left| format!("within {left}"));
         let due = read::instant(facts.workflow, "due_at").map(|at| human(read::between(facts.now, at)));
         match self {
-            Self::Moving | Self::Slow => {
+            Self::Begun | Self::Moving | Self::Slow => {
                 let mut lines = vec![
                     format!(
                         "no forward step {}: the attempt is stuck, ends, and the retry policy decides",
@@ -170,7 +177,7 @@ impl Situation {
         let nodes = "onward node list    see which workers are there, and how they are".to_owned();
         let retry = format!("onward retry {id}    submit it once more, as a new job");
         match self {
-            Self::Moving | Self::Quiet => vec![watch, extend, cancel],
+            Self::Begun | Self::Moving | Self::Quiet => vec![watch, extend, cancel],
             Self::Slow => {
                 let worker = facts.running().map_or("-", |attempt| read::word(attempt, "worker"));
                 vec![watch, format!("onward node show {worker}    see how its worker is"), extend, cancel]
@@ -195,9 +202,9 @@ impl Situation {
 }
 
 /// Slow: half of the stuck clock has run, or, where its length is not known, it is nearly over.
-fn of_running(attempt: &Value, job: &Value) -> Situation {
+fn of_running(attempt: &Value, facts: &Facts<'_>) -> Situation {
     let left = |field| read::span(attempt, field);
-    let is_slow = match (left("since_step"), read::span(job, "stuck_after")) {
+    let is_slow = match (left("since_step"), read::span(facts.job, "stuck_after")) {
         (Some(still), Some(allowed)) => still >= allowed / 2,
         _ => left("stuck_in").is_some_and(|stuck| stuck < SLOW_BELOW),
     };
@@ -205,9 +212,19 @@ fn of_running(attempt: &Value, job: &Value) -> Situation {
         Situation::Quiet
     } else if is_slow {
         Situation::Slow
+    } else if has_said_nothing(attempt, facts) {
+        Situation::Begun
     } else {
         Situation::Moving
     }
+}
+
+/// No forward step since it was handed out; those two clocks are read a moment apart.
+fn has_said_nothing(attempt: &Value, facts: &Facts<'_>) -> bool {
+    const MOMENT: Duration = Duration::from_secs(1);
+    let ran = read::instant(attempt, "started_at").map(|began| read::between(began, facts.now));
+    let no_step = ran.zip(read::span(attempt, "since_step")).is_some_and(|(ran, still)| still + MOMENT > ran);
+    no_step && done(facts).is_empty() && read::text(attempt, "note").is_none()
 }
 
 /// The newest answer to a request for more time, if it was no.

@@ -66,6 +66,19 @@ fn running_well() {
     golden("running_well", &job("running", workflow("running", json!([attempt])), more), &nothing());
 }
 
+/// It is only known to have been handed out, which is not moving.
+#[test]
+fn nothing_heard_yet() {
+    let mut attempt = running(1, 90_000, None);
+    attempt["started_at"] = at("09:59:30").into();
+    let ledger = json!({"entries": [{"at": at("09:59:40"), "what": "refused", "workflow": "main", "verb": "succeed",
+        "fence": 3 << 20, "refusal": "already_ended"}]});
+    golden("nothing_heard_yet", &job("running", workflow("running", json!([attempt.clone()])), json!({})), &ledger);
+    attempt["note"] = "reading".into();
+    let said = job("running", workflow("running", json!([attempt])), json!({}));
+    assert!(explain(&said, &nothing(), at("10:00:00").parse().unwrap()).contains("is running and moving"));
+}
+
 #[test]
 fn slow() {
     let more = json!({"progress": {"done": 40, "total": 100}});

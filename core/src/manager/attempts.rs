@@ -88,9 +88,11 @@ impl Manager {
             self.live.at(key).checkpoint_at = Some(now);
             self.emit(Event::Checkpointed { claim: beat.claim, data }, fx);
         }
+        let renews = self.rules.lease.enabled;
         let live = self.live.at(key);
         let reported = beat.watermark.is_some_and(|units| live.clock.progress(now, units, beat.total));
-        let stepped = live.clock.beat(now, live.lease, live.require_progress) || reported;
+        let stepped =
+            live.clock.beat(now, if renews { live.lease } else { Duration::ZERO }, live.require_progress) || reported;
         if beat.note.is_some() {
             live.note = beat.note;
         }

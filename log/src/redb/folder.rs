@@ -56,7 +56,7 @@ impl Names {
             sync_folder(parent(folder)).map_err(about)?;
         }
         let path = folder.join(self.lock);
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(about)?;
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(about)?;
         match lock.try_lock() {
             Ok(()) => Ok(lock),
             Err(TryLockError::WouldBlock) => Err(Error::Locked { folder: folder.display().to_string() }),

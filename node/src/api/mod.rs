@@ -22,6 +22,7 @@ pub mod span;
 use tokio::sync::watch;
 
 use crate::engine::Engine;
+use jobs::follow::Followers;
 use receipt::Receipts;
 
 /// What every handler can reach. Cheap to clone.
@@ -41,12 +42,12 @@ impl App {
     }
 }
 
-/// Everything under `/v1`.
-pub fn routes() -> axum::Router<App> {
-    leases::routes().merge(jobs::routes()).route("/backup", axum::routing::post(backup::backup))
+/// Everything under `/v1`, with a limit on how many may wait for jobs.
+pub fn routes_for(followers: Followers) -> axum::Router<App> {
+    leases::routes().merge(jobs::routes_for(followers)).route("/backup", axum::routing::post(backup::backup))
 }
 
-/// The description of [`routes`]. What goes wrong is a problem everywhere, whether or not a handler says so.
+/// The description of [`routes_for`]. What goes wrong is a problem everywhere, whether or not a handler says so.
 pub fn openapi() -> serde_json::Value {
     use utoipa::OpenApi as _;
     let mut all = leases::LeasesApi::openapi();

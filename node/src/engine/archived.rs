@@ -6,6 +6,7 @@ use onward_core::input::Call;
 use onward_core::message::{BeatAnswer, Report, SettleAnswer, Settlement};
 use onward_core::refusal::Refusal;
 use onward_core::state::{JobImage, LedgerFact};
+use onward_log::codec;
 
 use super::{Engine, Refused};
 
@@ -40,20 +41,11 @@ impl Engine {
         const UNKNOWN: Result<Answer, Refused> = Err(Refused::ByMachine(Refusal::UnknownJob));
         match (asked, answer) {
             (Asked::Settle(settlements), Ok(Answer::Settled(mut answers))) => {
-                for (settlement, answer) in settlements.into_iter().zip(&mut answers) {
-                    self.settle_again(settlement, answer).await?;
-                }
+                self.settle_again(&settlements, &mut answers).await?;
                 Ok(Answer::Settled(answers))
             }
             (Asked::Beat, Ok(Answer::Beats(mut answers))) => {
-                for BeatAnswer { claim, answer } in &mut answers {
-                    if *answer == Err(Refusal::UnknownJob)
-                        && let Some(image) = self.archived(claim.job).await?
-                    {
-                        *answer = Err(over(&image, claim));
-                        self.0.stats.late_claims_refused.add(1);
-                    }
-                }
+                self.beat_again(&mut answers).await?;
                 Ok(Answer::Beats(answers))
             }
             (Asked::Extension(claims), answer) if answer == UNKNOWN => match claims.first() {
@@ -78,18 +70,57 @@ impl Engine {
         }
     }
 
-    async fn settle_again(&self, settlement: Settlement, answer: &mut SettleAnswer) -> Result<(), Refused> {
-        let Settlement { claim, report } = settlement;
-        if answer.answer == Err(Refusal::UnknownJob)
-            && let Some(image) = self.archived(claim.job).await?
-        {
-            answer.answer = image.answer(&claim, Some(report));
-            if answer.answer.is_err() {
-                self.0.stats.late_claims_refused.add(1);
-            }
+    /// Puts the right answer where the machine did not know the job. `settlements` are what was answered, one by one.
+    pub(super) async fn settle_again(
+        &self,
+        settlements: &[Settlement],
+        answers: &mut [SettleAnswer],
+    ) -> Result<(), Refused> {
+        let pairs = settlements.iter().zip(&*answers).enumerate();
+        let unknown = pairs.filter(|(_, (_, answer))| answer.answer == Err(Refusal::UnknownJob));
+        let late = unknown.map(|(at, (said, _))| Late { at, claim: said.claim, report: Some(said.report.clone()) });
+        for (at, answer) in self.late(late.collect()).await? {
+            answers[at].answer = answer;
         }
         Ok(())
     }
+
+    pub(super) async fn beat_again(&self, answers: &mut [BeatAnswer]) -> Result<(), Refused> {
+        let unknown = answers.iter().enumerate().filter(|(_, answer)| answer.answer == Err(Refusal::UnknownJob));
+        let late = unknown.map(|(at, answer)| Late { at, claim: answer.claim, report: None });
+        for (at, answer) in self.late(late.collect()).await? {
+            answers[at].answer = Err(answer.err().unwrap_or(Refusal::AlreadyEnded));
+        }
+        Ok(())
+    }
+
+    /// What is said about those whose job is in the archive, all of them in one read.
+    async fn late(&self, late: Vec<Late>) -> Result<Vec<(usize, Result<(), Refusal>)>, Refused> {
+        let archive = match self.0.archive() {
+            Some(archive) if !late.is_empty() => archive,
+            _ => return Ok(Vec::new()),
+        };
+        let read = move || {
+            let mut answers = Vec::new();
+            for Late { at, claim, report } in late {
+                if let Some(row) = archive.get(claim.job.as_u128())? {
+                    answers.push((at, codec::decode_image(&row)?.answer(&claim, report)));
+                }
+            }
+            Ok(answers)
+        };
+        let answers = self.0.blocking(read).await?;
+        let refused = answers.iter().filter(|(_, answer)| answer.is_err()).count();
+        self.0.stats.late_claims_refused.add(refused as u64);
+        Ok(answers)
+    }
+}
+
+/// Something that was said for an attempt whose job the machine does not know, and its place in the list.
+struct Late {
+    at: usize,
+    claim: Claim,
+    report: Option<Report>,
 }
 
 /// What is said to somebody who speaks for an attempt of a job that has ended.

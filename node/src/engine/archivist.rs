@@ -7,7 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use onward_core::ids::JobId;
+use onward_core::job::draft::MAX_SPAN;
 use onward_core::payload::Payload;
+use onward_core::settings::{BadSetting, in_range, span_in_range};
 use onward_core::state::JobImage;
 use onward_core::time::span_ms;
 use onward_log::{Archive, ArchivedJob, Blob, Error, codec};
@@ -16,7 +18,7 @@ use super::{Ask, Shared};
 use crate::clock;
 
 /// What is kept of finished jobs.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArchiveRules {
     /// For jobs that do not say for how long.
     pub retain: Duration,
@@ -27,6 +29,15 @@ pub struct ArchiveRules {
 impl Default for ArchiveRules {
     fn default() -> Self {
         Self { retain: Duration::from_secs(7 * 24 * 3600), max_jobs: 5_000_000 }
+    }
+}
+
+impl ArchiveRules {
+    pub fn check(&self) -> Vec<BadSetting> {
+        let mut bad = Vec::new();
+        span_in_range(&mut bad, "archive.retain", self.retain, Duration::from_millis(1)..=MAX_SPAN);
+        in_range(&mut bad, "archive.max_jobs", self.max_jobs, 1..=u64::MAX);
+        bad
     }
 }
 

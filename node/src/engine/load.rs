@@ -1,11 +1,49 @@
-//! How much of the machine this process uses: its own share, since what others use is not ours to shed.
+//! How much of the machine this process uses: its own share, since what others use is not ours to shed. And the level
+//! that follows from it, for all to see.
 
 use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_core::time::Mono;
 
-const EVERY: Duration = Duration::from_secs(1);
+/// Between two samples.
+pub(super) const EVERY: Duration = Duration::from_secs(1);
+
+/// The level as every thread can read it.
+#[derive(Debug)]
+pub(super) struct Gauge {
+    level: AtomicU8,
+    reason: Mutex<OverloadReason>,
+}
+
+impl Default for Gauge {
+    fn default() -> Self {
+        Self { level: AtomicU8::new(0), reason: Mutex::new(OverloadReason::WithinLimits) }
+    }
+}
+
+impl Gauge {
+    pub(super) fn level(&self) -> OverloadLevel {
+        match self.level.load(Ordering::Relaxed) {
+            0 => OverloadLevel::Normal,
+            1 => OverloadLevel::Busy,
+            2 => OverloadLevel::Stressed,
+            _ => OverloadLevel::Overloaded,
+        }
+    }
+
+    pub(super) fn reason(&self) -> OverloadReason {
+        *self.reason.lock().expect("no thread panics while it holds this")
+    }
+
+    pub(super) fn set(&self, level: OverloadLevel, reason: OverloadReason) {
+        *self.reason.lock().expect("no thread panics while it holds this") = reason;
+        self.level.store(level as u8, Ordering::Relaxed);
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Meter {

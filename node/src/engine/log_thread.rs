@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
@@ -91,7 +92,15 @@ pub(super) fn spawn(
         snapshot_step: None,
         truncating: false,
     };
-    let work = move || thread.run();
+    let (term, answers, pulsing) = (thread.term, thread.answers.clone(), thread.shared.clone());
+    let work = move || {
+        if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
+            // What was under way is in doubt, as after a crash; the next term reads what is there.
+            pulsing.vitals.log.rest();
+            let what = Told::Failed(Error::Io { cause: "the log's thread panicked".into() });
+            let _ = answers.send(Ask::FromLog(LogAnswer { term, what }));
+        }
+    };
     thread::Builder::new().name("onward-log".into()).spawn(work)
 }
 
@@ -225,7 +234,10 @@ impl LogThread {
         self.shared.stats.commits_begun.add(1);
         let count = batch.events.len();
         mark_commit(self.mark.as_deref(), b"1");
+        let pulse = &self.shared.vitals.log;
+        pulse.begin();
         let mut answer = self.log.append(batch.key, batch.events, &batch.blobs);
+        pulse.rest();
         while let Err(error) = answer {
             if error.changed() == Changed::No {
                 return Err(error);
@@ -233,7 +245,9 @@ impl LogThread {
             tracing::warn!(%error, "asking the log again");
             thread::sleep(ASK_AGAIN);
             let batch = self.group.again().expect("a batch is under way until it is done");
+            pulse.begin();
             answer = self.log.append(batch.key, batch.events, &batch.blobs);
+            pulse.rest();
         }
         mark_commit(self.mark.as_deref(), b"0");
         let took = begun.elapsed();
@@ -245,7 +259,10 @@ impl LogThread {
 
     fn ask_until_known<T>(&mut self, ask: impl Fn(&mut dyn Log) -> Result<T, Error>) -> Result<T, Error> {
         loop {
-            match ask(&mut *self.log) {
+            self.shared.vitals.log.begin();
+            let answer = ask(&mut *self.log);
+            self.shared.vitals.log.rest();
+            match answer {
                 Err(error) if error.changed() == Changed::Maybe => {
                     tracing::warn!(%error, "asking the log again");
                     thread::sleep(ASK_AGAIN);

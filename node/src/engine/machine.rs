@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use onward_core::effect::{Answer, Effect, Effects};
 use onward_core::fence::Term;
-use onward_core::health::overload::{OverloadDetector, OverloadLevel};
+use onward_core::health::overload::{OverloadDetector, OverloadLevel, OverloadReason};
 use onward_core::ids::{JobId, RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
+use onward_core::message::FromWorker;
 use onward_core::settings::Rules;
 use onward_core::time::{Awake, Now};
 use onward_log::{Archive, Error, Log, OwnedBlob};
@@ -20,9 +21,9 @@ use tokio::sync::oneshot;
 
 use super::archivist::{self, ArchiveRules, ToArchive};
 use super::content::{self, Contents};
-use super::load::Meter;
+use super::load::{self, Meter};
 use super::log_thread::{self, LogAnswer, ToLog, Told};
-use super::session::Outbox;
+use super::session::{Outbox, Said};
 use super::snapshots::Snapshots;
 use super::term::{Begun, begin_term};
 use super::told::{jobs_of, report};
@@ -43,11 +44,14 @@ pub struct Start {
     pub archive_rules: ArchiveRules,
     /// Copies what is stored, if that can be done.
     pub backup: Option<Backup>,
-    /// After how many events a snapshot is due; `None` for the default.
-    pub snapshot_every: Option<u64>,
+    /// After how many events a snapshot is due.
+    pub snapshot_every: u64,
 }
 
 impl Start {
+    /// Fewer events than this are replayed faster than a snapshot is worth.
+    pub const SNAPSHOT_EVERY: u64 = 100_000;
+
     /// With the defaults for all but what is named.
     pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
         Self {
@@ -57,7 +61,7 @@ impl Start {
             archive: None,
             archive_rules: ArchiveRules::default(),
             backup: None,
-            snapshot_every: None,
+            snapshot_every: Self::SNAPSHOT_EVERY,
         }
     }
 }
@@ -125,6 +129,7 @@ fn run_terms(
             continue;
         };
         shared.trouble.lock().expect("no thread panics while it holds this").clear();
+        shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
         let (to_log, log_inbox) = channel();
         let log_thread =
             log_thread::spawn(term.log, term.term, term.last, log_inbox, shared.clone(), start.commit_mark.clone());
@@ -160,6 +165,7 @@ fn run_terms(
         };
         let ended = machine.serve(inbox);
         drop(machine);
+        shared.vitals.machine.rest();
         // Its sender is gone, so it finishes what it was told and ends.
         if log_thread.join().is_err() {
             tracing::error!("the log's thread panicked");
@@ -210,6 +216,7 @@ enum Out {
     Effect(Effect),
     Deliver(Deliver),
     Ring(Arc<tokio::sync::Notify>),
+    SettleDone(SessionId),
 }
 
 struct Machine<'a> {
@@ -254,11 +261,10 @@ impl Machine<'_> {
                 }
                 continue;
             }
-            let wait = match self.manager.next_wakeup() {
-                Some((at, _)) => at.since(clock::mono()),
-                None => Duration::from_secs(3600),
-            };
-            match inbox.recv_timeout(wait) {
+            self.shared.vitals.machine.rest();
+            let asked = inbox.recv_timeout(self.wait());
+            self.shared.vitals.machine.begin();
+            match asked {
                 Ok(first) => {
                     self.now = clock::now();
                     let mut next = Some(first);
@@ -298,6 +304,16 @@ impl Machine<'_> {
         }
     }
 
+    /// For how long there is nothing to do unless somebody asks. Load that is high is looked at again in a while: with
+    /// everybody turned away, nobody may ask.
+    fn wait(&self) -> Duration {
+        let wait = match self.manager.next_wakeup() {
+            Some((at, _)) => at.since(clock::mono()),
+            None => Duration::from_secs(3600),
+        };
+        if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) }
+    }
+
     /// Nobody is heard before the beginning of the term is durable: all would be refused. Gives what was asked meanwhile.
     fn begin(&mut self, inbox: &Receiver<Ask>) -> Result<VecDeque<Ask>, Ended> {
         self.step(Input::SeatTaken { term: self.term });
@@ -319,7 +335,13 @@ impl Machine<'_> {
     fn take(&mut self, ask: Ask) -> Result<Flow, Ended> {
         match ask {
             Ask::Input(input) => self.step(input),
-            Ask::Said { session, message, contents } => self.step_with(Input::Session { session, message }, contents),
+            Ask::Said { session, message, contents } => {
+                let is_settle = matches!(message, FromWorker::Settle(_));
+                self.step_with(Input::Session { session, message }, contents);
+                if is_settle {
+                    self.hold(self.manager.newest(), Out::SettleDone(session));
+                }
+            }
             Ask::Call { request, call, contents, reply } => {
                 self.replies.insert(request, reply);
                 self.step_with(Input::Call { request, call }, contents);
@@ -410,8 +432,9 @@ impl Machine<'_> {
         let level = self.load.level(awake(self.now));
         if level != self.level {
             let (_, reason) = self.load.judge(awake(self.now));
-            tracing::info!(?level, ?reason, "load");
+            tracing::info!(level = level.code(), reason = reason.code(), "load");
             self.level = level;
+            self.shared.load.set(level, reason);
             self.step(Input::Load(level));
         }
     }
@@ -438,21 +461,14 @@ impl Machine<'_> {
         match out {
             Out::Deliver(deliver) => deliver(),
             Out::Ring(bell) => bell.notify_one(),
+            Out::SettleDone(session) => self.put(session, Said::SettleDone),
             Out::Effect(effect) => self.act(effect),
         }
     }
 
     fn act(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { session, message } => {
-                if let Some(outbox) = self.sessions.get(&session)
-                    && !outbox.put(message)
-                {
-                    self.shared.stats.sessions_cut_off.add(1);
-                    self.sessions.remove(&session);
-                    self.shared.ask(Ask::Input(Input::SessionClosed { session }));
-                }
-            }
+            Effect::Send { session, message } => self.put(session, Said::ToWorker(message)),
             Effect::CloseSession { session } => {
                 self.sessions.remove(&session);
             }
@@ -471,6 +487,16 @@ impl Machine<'_> {
             }
             Effect::ConfirmSeat { .. } => unreachable!("asked at once, without waiting for an event"),
             Effect::Report(notice) => report(&notice),
+        }
+    }
+
+    fn put(&mut self, session: SessionId, said: Said) {
+        if let Some(outbox) = self.sessions.get(&session)
+            && !outbox.put(said)
+        {
+            self.shared.stats.sessions_cut_off.add(1);
+            self.sessions.remove(&session);
+            self.shared.ask(Ask::Input(Input::SessionClosed { session }));
         }
     }
 

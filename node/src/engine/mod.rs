@@ -29,6 +29,7 @@ mod snapshots;
 mod stats;
 mod term;
 mod told;
+mod vitals;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -37,8 +38,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use onward_core::effect::Answer;
+use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_core::ids::{JobId, Name, RequestId, SessionId};
 use onward_core::input::{Call, Input, Poll};
 use onward_core::job::Ending;
@@ -148,6 +151,8 @@ struct Shared {
     ids: Mutex<(Wall, u64)>,
     rules: Rules,
     stats: Stats,
+    load: load::Gauge,
+    vitals: vitals::Vitals,
     /// Why no machine serves; empty while one does.
     trouble: Mutex<String>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -180,6 +185,8 @@ impl Engine {
             ids: Mutex::new((Wall::ZERO, 0)),
             rules: start.rules.clone(),
             stats: Stats::default(),
+            load: load::Gauge::default(),
+            vitals: vitals::Vitals::default(),
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
             blobs: Mutex::new(None),
@@ -199,10 +206,29 @@ impl Engine {
         &self.0.stats
     }
 
+    /// How much more this node can take on. One atomic read.
+    pub fn load(&self) -> OverloadLevel {
+        self.0.load.level()
+    }
+
+    pub fn load_reason(&self) -> OverloadReason {
+        self.0.load.reason()
+    }
+
     /// Why no machine serves, if none does.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.0.trouble();
         (!trouble.is_empty()).then_some(trouble)
+    }
+
+    /// Why only a restart would help, if that is so: a thread that everything needs has died, or hangs for this long.
+    pub fn lifeless(&self, hang_after: Duration) -> Option<String> {
+        let has_ended = |thread: &JoinHandle<()>| thread.is_finished();
+        let thread = self.0.thread.lock().expect("no thread panics while it holds this");
+        if thread.as_ref().is_some_and(has_ended) {
+            return Some("the machine's thread has died; the node's log says why. Restart the node".into());
+        }
+        self.0.vitals.hang(hang_after)
     }
 
     /// A new id; ids of one millisecond count up, so that jobs sort in the order in which they came.

@@ -1,15 +1,16 @@
 //! A worker's connection, as the engine sees it: what it says goes in, what it is told comes out.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use onward_core::ids::SessionId;
 use onward_core::input::Input;
-use onward_core::message::{FromWorker, ToWorker};
+use onward_core::message::{FromWorker, Settlement, ToWorker};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::content::Contents;
-use super::{Ask, Engine};
+use super::{Ask, Engine, Refused};
 
 /// A worker that reads nothing while it goes on talking is cut off here: its answers would grow without end.
 /// More than the largest worker may have slots.
@@ -17,8 +18,16 @@ const MAX_UNREAD: usize = 200_000;
 
 /// Where the machine puts what a session is told.
 pub(super) struct Outbox {
-    sender: UnboundedSender<ToWorker>,
+    sender: UnboundedSender<Said>,
     unread: Arc<AtomicUsize>,
+}
+
+/// What the machine says to a session.
+#[expect(clippy::large_enum_variant, reason = "nearly all are for the worker")]
+pub(super) enum Said {
+    ToWorker(ToWorker),
+    /// The next of the settle messages is dealt with: answered before this, or refused as a whole.
+    SettleDone,
 }
 
 #[derive(Debug)]
@@ -26,8 +35,8 @@ pub struct SessionGone;
 
 impl Outbox {
     /// False if the session must be closed.
-    pub(super) fn put(&self, message: ToWorker) -> bool {
-        self.unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(message).is_ok()
+    pub(super) fn put(&self, said: Said) -> bool {
+        self.unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(said).is_ok()
     }
 }
 
@@ -35,9 +44,12 @@ impl Outbox {
 pub struct Session {
     id: SessionId,
     engine: Engine,
-    inbox: UnboundedReceiver<ToWorker>,
-    /// Received, and not yet given out: contents are being fetched.
-    heard: Vec<ToWorker>,
+    inbox: UnboundedReceiver<Said>,
+    /// Received, and not yet completed by what only the store or the archive knows.
+    heard: VecDeque<Said>,
+    complete: Vec<ToWorker>,
+    /// Settle messages that the machine is not done with, in order: the archive may have to answer for it.
+    settling: VecDeque<Vec<Settlement>>,
     unread: Arc<AtomicUsize>,
 }
 
@@ -54,36 +66,70 @@ impl Session {
         let (sender, inbox) = unbounded_channel();
         let unread = Arc::new(AtomicUsize::new(0));
         shared.ask(Ask::Open { session: id, outbox: Outbox { sender, unread: unread.clone() } });
-        Self { id, engine, inbox, heard: Vec::new(), unread }
+        let (heard, settling) = (VecDeque::new(), VecDeque::new());
+        Self { id, engine, inbox, heard, complete: Vec::new(), settling, unread }
     }
 
     /// Results come with their bytes; the large ones go to the store from here.
-    pub fn say(&self, mut message: FromWorker) {
+    pub fn say(&mut self, mut message: FromWorker) {
         let contents = Contents::of_message(&mut message);
+        if let FromWorker::Settle(settlements) = &message {
+            self.settling.push_back(settlements.clone());
+        }
         self.engine.0.ask(Ask::Said { session: self.id, message, contents });
     }
 
     /// The next messages for the worker, up to `max` of those that are there; an error once the machine closed the
     /// session. Nothing is lost if this is given up while it waits.
     pub async fn hear(&mut self, into: &mut Vec<ToWorker>, max: usize) -> Result<(), SessionGone> {
-        if self.heard.is_empty() {
-            let count = self.inbox.recv_many(&mut self.heard, max).await;
-            self.unread.fetch_sub(count, Ordering::Relaxed);
-            if count == 0 {
-                return Err(SessionGone);
+        loop {
+            if self.heard.is_empty() && self.complete.is_empty() {
+                let mut heard = Vec::new();
+                let count = self.inbox.recv_many(&mut heard, max).await;
+                self.unread.fetch_sub(count, Ordering::Relaxed);
+                if count == 0 {
+                    return Err(SessionGone);
+                }
+                self.heard.extend(heard);
+            }
+            while let Some(said) = self.heard.front_mut() {
+                if let Said::ToWorker(message) = said
+                    && let Err(error) = complete(&self.engine, message, self.settling.front()).await
+                {
+                    // The worker comes again and is told then; half of it would be of no use.
+                    tracing::warn!(%error, "the store could not be read; closing the session");
+                    return Err(SessionGone);
+                }
+                match self.heard.pop_front() {
+                    Some(Said::ToWorker(message)) => self.complete.push(message),
+                    Some(Said::SettleDone) => drop(self.settling.pop_front()),
+                    None => {}
+                }
+            }
+            if !self.complete.is_empty() {
+                into.append(&mut self.complete);
+                return Ok(());
             }
         }
-        for message in &mut self.heard {
-            if let ToWorker::Assign(assignment) = message
-                && let Err(error) = self.engine.fetch_inputs(assignment).await
-            {
-                // The worker comes again and is given it then; without its payload it is of no use.
-                tracing::warn!(%error, "a payload could not be read; closing the session");
-                return Err(SessionGone);
-            }
+    }
+}
+
+/// Adds what the machine does not have: contents, and the answers about jobs that have left memory. `settling` is the
+/// message that settle answers are to. Doing it twice does no harm.
+async fn complete(engine: &Engine, message: &mut ToWorker, settling: Option<&Vec<Settlement>>) -> Result<(), Refused> {
+    match message {
+        ToWorker::Assign(assignment) => engine.fetch_inputs(assignment).await,
+        ToWorker::BeatAnswers(answers) => engine.beat_again(answers).await,
+        ToWorker::SettleAnswers(answers) => {
+            let settlements = settling.expect("the machine answers no settle message twice");
+            engine.settle_again(settlements, answers).await
         }
-        into.append(&mut self.heard);
-        Ok(())
+        ToWorker::Welcome { .. }
+        | ToWorker::Rejected(_)
+        | ToWorker::ExtensionAnswer(_)
+        | ToWorker::Probe { .. }
+        | ToWorker::Cancel { .. }
+        | ToWorker::Refused(_) => Ok(()),
     }
 }
 

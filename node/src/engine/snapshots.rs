@@ -6,8 +6,6 @@ use onward_core::manager::Manager;
 
 use super::log_thread::ToLog;
 
-/// Fewer events than this are replayed faster than a snapshot is worth.
-const FROM_EVENTS: u64 = 100_000;
 /// How many batches of the log are removed at once.
 pub(super) const TRUNCATE_AT_ONCE: usize = 256;
 const RECORDS: usize = 1_000;
@@ -35,8 +33,8 @@ enum Stage {
 
 impl Snapshots {
     /// `newest`: up to where the newest snapshot reaches.
-    pub(super) fn after(newest: Seq, every: Option<u64>) -> Self {
-        Self { every: every.unwrap_or(FROM_EVENTS), newest, stage: Stage::Idle }
+    pub(super) fn after(newest: Seq, every: u64) -> Self {
+        Self { every, newest, stage: Stage::Idle }
     }
 
     /// What to tell the log now, if anything. A snapshot costs as much as there are jobs, so it is due after as many

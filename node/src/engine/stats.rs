@@ -31,6 +31,10 @@ counters! {
     sessions_cut_off,
     /// Somebody spoke for an attempt of a job that is in the archive.
     late_claims_refused,
+    /// Calls that were turned away because of load.
+    shed_telemetry,
+    shed_submissions,
+    shed_other,
 }
 
 #[derive(Debug, Default)]

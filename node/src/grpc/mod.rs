@@ -1,6 +1,6 @@
 //! gRPC: sessions of workers, and jobs in large numbers.
 //!
-//! [`routes`] gives a router to be merged with the HTTP API's on the same port. What the server around it has to see to:
+//! [`routes_for`] gives a router to be merged with the HTTP API's on the same port. What the server around it has to see to:
 //!
 //! - HTTP/2, also without TLS (`hyper_util::server::conn::auto`), and TCP_NODELAY: a session is a conversation of small
 //!   frames.
@@ -17,6 +17,7 @@ mod status;
 
 use std::sync::Arc;
 
+use onward_core::refusal::RefusalKind;
 use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::v1::job_service_server::JobServiceServer;
 use onward_proto::v1::worker_service_server::WorkerServiceServer;
@@ -25,18 +26,10 @@ use tonic::{Request, Status};
 
 use crate::engine::Engine;
 
-/// Sessions that one node holds at a time.
-pub const MAX_SESSIONS: usize = 5_000;
-
 /// Given the bearer token of a call, if it has one, and the scope that it needs (`work` or `submit`).
 pub type CheckAccess = Arc<dyn Fn(Option<&str>, &'static str) -> Result<(), Status> + Send + Sync>;
 
-/// Both services, without a fallback.
-pub fn routes(engine: Engine, check: CheckAccess) -> axum::Router {
-    routes_for(engine, check, MAX_SESSIONS)
-}
-
-/// As [`routes`], with room for so many sessions.
+/// Both services, without a fallback, and with room for so many sessions.
 pub fn routes_for(engine: Engine, check: CheckAccess, max_sessions: usize) -> axum::Router {
     let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), max_sessions))
         .max_decoding_message_size(MAX_FRAME_BYTES);
@@ -46,6 +39,11 @@ pub fn routes_for(engine: Engine, check: CheckAccess, max_sessions: usize) -> ax
     axum::Router::new()
         .route_service("/onward.v1.WorkerService/{method}", workers)
         .route_service("/onward.v1.JobService/{method}", jobs)
+}
+
+/// The answer to a call that is shed.
+pub(crate) fn overloaded(text: String) -> axum::response::Response {
+    status::of(tonic::Code::Unavailable, RefusalKind::Overloaded.code(), text).into_http()
 }
 
 fn guard(

@@ -3,8 +3,8 @@
 use core::pin::pin;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -30,10 +30,14 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconn
     {\"code\":\"overloaded\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"too many connections; try again later\"}";
 
-/// How far a node is on its way down.
+/// How far a node is on its way up or down.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Phase {
+    /// The log is being read; only probes are answered.
+    Starting,
     Serving,
+    /// Not ready any more, so that balancers stop sending, and otherwise as before.
+    Leaving,
     /// No new connections; requests on the old ones may finish.
     Draining,
     /// Everything that is still open is cut.
@@ -49,7 +53,9 @@ pub(super) struct Counts {
 }
 
 pub(super) struct Acceptor {
-    pub(super) router: Router,
+    /// Answers until the other is there.
+    pub(super) starting: Router,
+    pub(super) router: Arc<OnceLock<Router>>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) limits: HttpLimits,
     pub(super) places: Arc<Semaphore>,
@@ -65,7 +71,7 @@ impl Acceptor {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                _ = phase.wait_for(|phase| *phase > Phase::Serving) => return,
+                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
             };
             match accepted {
                 Ok((stream, peer)) => self.clone().take(stream, peer),
@@ -137,7 +143,7 @@ impl Acceptor {
         let Some(tls) = &self.tls else {
             let found = tokio::select! {
                 found = timeout(wait, sniff(stream)) => found.map_err(|_| "no request in time")??,
-                _ = phase.wait_for(|phase| *phase > Phase::Serving) => return Ok(()),
+                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return Ok(()),
             };
             return match found {
                 Some((version, stream)) => self.converse(version, stream).await,
@@ -169,12 +175,16 @@ impl Acceptor {
             Version::Http1 => builder.http1_only(),
             Version::Http2 => builder.http2_only(),
         };
-        let service = TowerToHyperService::new(self.router.clone());
+        let (router, until) = match self.router.get() {
+            Some(router) => (router, Phase::Draining),
+            None => (&self.starting, Phase::Serving),
+        };
+        let service = TowerToHyperService::new(router.clone());
         let mut conversation = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut phase = self.phase.clone();
         tokio::select! {
             ended = conversation.as_mut() => return ended,
-            _ = phase.wait_for(|phase| *phase > Phase::Serving) => {}
+            _ = phase.wait_for(|phase| *phase >= until) => {}
         }
         conversation.as_mut().graceful_shutdown();
         conversation.await
@@ -183,6 +193,58 @@ impl Acceptor {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::server::pages;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// What is answered to `GET path`, up to and with the status.
+    async fn ask(stream: &mut TcpStream, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut bytes = vec![0; 4096];
+        let count = timeout(PATIENCE, stream.read(&mut bytes)).await.unwrap().unwrap();
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn until_the_node_serves_only_probes_are_answered() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (phase, seen) = watch::channel(Phase::Starting);
+        let router = Arc::new(OnceLock::new());
+        let acceptor = Acceptor {
+            starting: pages::starting(),
+            router: router.clone(),
+            tls: None,
+            limits: HttpLimits { header_read: Duration::from_secs(3_600), ..HttpLimits::default() },
+            places: Arc::new(Semaphore::new(10)),
+            phase: seen,
+            counts: Arc::default(),
+        };
+        let accepting = tokio::spawn(acceptor.run(listener));
+        let mut early = TcpStream::connect(address).await.unwrap();
+        assert!(ask(&mut early, "/startupz").await.starts_with("HTTP/1.1 503"));
+        assert!(ask(&mut early, "/readyz").await.contains("the node is starting"));
+        assert!(ask(&mut early, "/livez").await.starts_with("HTTP/1.1 200"));
+        assert!(ask(&mut early, "/v1/jobs").await.contains("\"code\":\"no_leader\""));
+
+        router.set(Router::new().route("/startupz", get(async || "it serves"))).unwrap();
+        phase.send_replace(Phase::Serving);
+        // Who came early is not kept with answers that are no longer true.
+        let mut rest = Vec::new();
+        let ended = timeout(PATIENCE, early.read_to_end(&mut rest)).await.expect("it is closed");
+        assert!(ended.is_err() || rest.is_empty());
+        let mut later = TcpStream::connect(address).await.unwrap();
+        assert!(ask(&mut later, "/startupz").await.ends_with("it serves"));
+        phase.send_replace(Phase::Leaving);
+        assert!(ask(&mut later, "/startupz").await.ends_with("it serves"));
+        phase.send_replace(Phase::Draining);
+        timeout(PATIENCE, accepting).await.expect("it takes no more").unwrap();
+    }
+
     #[test]
     fn the_answer_to_one_too_many_is_whole() {
         let text = core::str::from_utf8(super::FULL).unwrap();

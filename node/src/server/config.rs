@@ -4,10 +4,13 @@ use core::time::Duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use onward_core::settings::Rules;
+use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 
 use crate::auth::FileError;
-use crate::engine::ArchiveRules;
+use crate::engine::{ArchiveRules, Start};
+
+/// About what a balancer needs to notice that a node is not ready.
+const READY_GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -28,6 +31,10 @@ pub struct NodeConfig {
     pub limits: HttpLimits,
     /// What is kept of finished jobs.
     pub archive: ArchiveRules,
+    pub drain: DrainRule,
+    pub probes: ProbeRule,
+    /// A snapshot is due after so many events, or as many as there are jobs.
+    pub snapshot_every: u64,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
 }
@@ -45,12 +52,26 @@ impl NodeConfig {
             rules: Rules::default(),
             limits: HttpLimits::default(),
             archive: ArchiveRules::default(),
+            drain: DrainRule::default(),
+            probes: ProbeRule::default(),
+            snapshot_every: Start::SNAPSHOT_EVERY,
             commit_mark: None,
         }
     }
 
-    /// Whoever can reach the port could run things here, so that what is open to others needs both locks.
+    /// See [`DrainRule::ready_grace`].
+    pub fn effective_ready_grace(&self) -> Duration {
+        let unless_said = if self.listen.ip().is_loopback() { Duration::ZERO } else { READY_GRACE };
+        self.drain.ready_grace.unwrap_or(unless_said)
+    }
+
+    /// Settings within their ranges; and whoever can reach the port could run things here, so that what is open to others needs both locks.
     pub(super) fn check(&self) -> Result<(), StartError> {
+        let bad = [self.limits.check(), self.archive.check(), self.drain.check(), self.probes.check()].concat();
+        if !bad.is_empty() {
+            let bad: Vec<String> = bad.iter().map(BadSetting::to_string).collect();
+            return Err(StartError::Settings(bad.join("; ")));
+        }
         let safe = self.listen.ip().is_loopback() || (self.tls.is_some() && self.require_tokens);
         if safe || self.insecure { Ok(()) } else { Err(StartError::Exposed { listen: self.listen }) }
     }
@@ -69,6 +90,78 @@ pub struct HttpLimits {
     pub streams: u32,
     /// Of one request by HTTP/2.
     pub header_bytes: u32,
+    /// Workers that are connected by gRPC.
+    pub sessions: usize,
+    /// Clients that wait for jobs or follow them.
+    pub followers: usize,
+}
+
+impl HttpLimits {
+    pub fn check(&self) -> Vec<BadSetting> {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        const MS: Duration = Duration::from_millis(1);
+        let mut bad = Vec::new();
+        in_range(&mut bad, "http.connections", self.connections, 1..=1_000_000);
+        span_in_range(&mut bad, "http.header_read", self.header_read, MS..=HOUR);
+        in_range(&mut bad, "http.header_bytes", self.header_bytes, 1..=16 << 20);
+        span_in_range(&mut bad, "http.body_read", self.body_read, MS..=HOUR);
+        in_range(&mut bad, "http.body_bytes", self.body_bytes, 1..=1 << 30);
+        in_range(&mut bad, "http.streams", self.streams, 1..=1_000_000);
+        in_range(&mut bad, "http.sessions", self.sessions, 1..=1_000_000);
+        in_range(&mut bad, "http.followers", self.followers, 1..=1_000_000);
+        bad
+    }
+}
+
+/// How a node goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DrainRule {
+    /// How long a node that was told to stop still takes connections, while `/readyz` says that it drains; without it
+    /// not at all on loopback, and for 5 s elsewhere, where somebody may route to us by what `/readyz` says.
+    pub ready_grace: Option<Duration>,
+    /// How long requests that are under way may take to finish then.
+    pub grace: Duration,
+}
+
+impl Default for DrainRule {
+    fn default() -> Self {
+        Self { ready_grace: None, grace: Duration::from_secs(30) }
+    }
+}
+
+impl DrainRule {
+    pub fn check(&self) -> Vec<BadSetting> {
+        const DAY: Duration = Duration::from_secs(24 * 3_600);
+        let mut bad = Vec::new();
+        span_in_range(&mut bad, "drain.ready_grace", self.ready_grace.unwrap_or_default(), Duration::ZERO..=DAY);
+        span_in_range(&mut bad, "drain.grace", self.grace, Duration::ZERO..=DAY);
+        bad
+    }
+}
+
+/// When probes say no.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProbeRule {
+    /// A thread that is at one thing for this long hangs: `/livez` says so.
+    pub hang_after: Duration,
+    /// A node whose machine takes longer to answer does not serve: `/readyz` says so.
+    pub answer_within: Duration,
+}
+
+impl Default for ProbeRule {
+    fn default() -> Self {
+        Self { hang_after: Duration::from_secs(10), answer_within: Duration::from_secs(1) }
+    }
+}
+
+impl ProbeRule {
+    pub fn check(&self) -> Vec<BadSetting> {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        let mut bad = Vec::new();
+        span_in_range(&mut bad, "probes.hang_after", self.hang_after, Duration::from_secs(1)..=HOUR);
+        span_in_range(&mut bad, "probes.answer_within", self.answer_within, Duration::from_millis(1)..=HOUR);
+        bad
+    }
 }
 
 impl Default for HttpLimits {
@@ -80,6 +173,8 @@ impl Default for HttpLimits {
             body_read: Duration::from_secs(30),
             streams: 1_024,
             header_bytes: 64 << 10,
+            sessions: 5_000,
+            followers: 4_096,
         }
     }
 }
@@ -92,6 +187,8 @@ pub enum StartError {
          and require tokens; or listen on 127.0.0.1; or, if the network is trusted with everything, say `--insecure`"
     )]
     Exposed { listen: SocketAddr },
+    #[error("{0}")]
+    Settings(String),
     #[error("cannot listen on {listen}: {error}; free the port, or listen on another one")]
     Listen { listen: SocketAddr, error: std::io::Error },
     #[error("{0}")]

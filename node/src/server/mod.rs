@@ -1,8 +1,8 @@
 //! A node on its port.
 //!
-//! [`Node::start`] opens the log, starts the engine and listens; [`Node::shutdown`] drains. Between the two, `accept`
-//! takes connections (and finds out by `preface` what they speak), `guard` lets requests in, `pages` answers what is not
-//! the API's.
+//! [`Node::start`] listens, opens the log and starts the engine; [`Node::shutdown`] drains. Between the two, `accept`
+//! takes connections (and finds out by `preface` what they speak), `shed` turns requests away that are too much, `guard`
+//! lets the others in, `pages` answers what is not the API's.
 
 mod accept;
 mod backup;
@@ -11,11 +11,12 @@ mod guard;
 mod hosts;
 mod pages;
 mod preface;
+mod shed;
 mod tls;
 
 use core::time::Duration;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
@@ -29,6 +30,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
+use crate::api::jobs::follow::Followers;
 use crate::api::problem::Problem;
 use crate::api::receipt::{KEY_FILE, Receipts};
 use crate::api::{self, App};
@@ -38,7 +40,7 @@ use crate::engine::{Engine, Start};
 use crate::grpc;
 use accept::{Acceptor, Counts, Phase};
 pub use backup::{RestoreError, restore};
-pub use config::{HttpLimits, NodeConfig, StartError};
+pub use config::{DrainRule, HttpLimits, NodeConfig, ProbeRule, StartError};
 use guard::Guard;
 use hosts::Hosts;
 use pages::{About, Pages};
@@ -59,6 +61,7 @@ pub struct Node {
     door: Door,
     places: Arc<Semaphore>,
     connections: u32,
+    ready_grace: Duration,
 }
 
 impl Node {
@@ -80,53 +83,61 @@ impl Node {
             Some(listener) => listener.local_addr().map_err(about)?,
             None => config.listen,
         };
-        let opened = config.clone();
-        let open = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic");
-        let (engine, receipts, tokens) = open?;
-        if let Err(error) = wait_until_serving(&engine).await {
-            spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
-            return Err(error);
-        }
-
-        let (draining, drained) = watch::channel(false);
-        let (phase, phase_seen) = watch::channel(Phase::Serving);
-        let app = App { engine, receipts, draining: drained };
-        let counts = Arc::new(Counts::default());
+        let is_tls = tls.is_some();
+        let (phase, phase_seen) = watch::channel(Phase::Starting);
         let connections = u32::try_from(config.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
         let places = Arc::new(Semaphore::new(connections as usize));
+        let counts = Arc::new(Counts::default());
+        let router = Arc::new(OnceLock::new());
+        let acceptor = Arc::new(Acceptor {
+            starting: pages::starting(),
+            router: router.clone(),
+            limits: config.limits.clone(),
+            places: places.clone(),
+            phase: phase_seen.clone(),
+            counts: counts.clone(),
+            tls,
+            runtime: Handle::current(),
+        });
+        let door = Door(acceptor.clone());
+        let accepting = match listener {
+            Some(listener) => tokio::spawn(acceptor.run(listener)),
+            None => tokio::spawn(core::future::ready(())),
+        };
+        let (engine, receipts, tokens) = match begin_serving(&config).await {
+            Ok(begun) => begun,
+            Err(error) => {
+                phase.send_replace(Phase::Closing);
+                // The port is free when whoever started us learns that it did not work.
+                let _ = accepting.await;
+                return Err(error);
+            }
+        };
+
+        let (draining, drained) = watch::channel(false);
+        let app = App { engine, receipts, draining: drained };
         let about = About {
             started_at: clock::now().wall,
             listen: address.to_string(),
             data: config.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-            counts: counts.clone(),
+            counts,
+            phase: phase_seen,
+            probes: config.probes.clone(),
         };
-        let guard = Guard {
-            hosts: Hosts::new(address, tls.is_some(), &config.host_names),
+        let guard = Arc::new(Guard {
+            hosts: Hosts::new(address, is_tls, &config.host_names),
             tokens,
             require_tokens: config.require_tokens,
             limits: config.limits.clone(),
-        };
-        let guard = Arc::new(guard);
-        let more = more(&app).merge(grpc::routes(app.engine.clone(), grpc_access(guard.clone())));
-        let acceptor = Arc::new(Acceptor {
-            router: router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more),
-            limits: config.limits,
-            places: places.clone(),
-            phase: phase_seen,
-            counts,
-            tls,
-            runtime: Handle::current(),
         });
-        let tls = acceptor.tls.is_some();
-        let door = Door(acceptor.clone());
-        let accepting = match listener {
-            Some(listener) => {
-                tracing::info!(%address, tls, "listening");
-                tokio::spawn(acceptor.run(listener))
-            }
-            None => tokio::spawn(core::future::ready(())),
-        };
-        Ok(Self { app, address, tls, phase, draining, accepting, door, places, connections })
+        let more =
+            more(&app).merge(grpc::routes_for(app.engine.clone(), grpc_access(guard.clone()), config.limits.sessions));
+        let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
+        router.set(full).expect("it is set here only");
+        phase.send_replace(Phase::Serving);
+        tracing::info!(%address, tls = is_tls, "listening");
+        let ready_grace = config.effective_ready_grace();
+        Ok(Self { app, address, tls: is_tls, phase, draining, accepting, door, places, connections, ready_grace })
     }
 
     /// Where it listens, the port being the real one.
@@ -147,9 +158,11 @@ impl Node {
         &self.app.engine
     }
 
-    /// Takes no more connections, answers polls that are open, lets other requests finish for at most `grace`, and
-    /// stops the engine.
+    /// Says that it is not ready, for as long as it was told to before it takes no more connections; then answers polls
+    /// that are open, lets other requests finish for at most `grace`, and stops the engine.
     pub async fn shutdown(mut self, grace: Duration) {
+        self.phase.send_replace(Phase::Leaving);
+        sleep(self.ready_grace).await;
         self.draining.send_replace(true);
         self.phase.send_replace(Phase::Draining);
         if let Err(error) = (&mut self.accepting).await {
@@ -205,6 +218,17 @@ fn grpc_access(guard: Arc<Guard>) -> grpc::CheckAccess {
     })
 }
 
+async fn begin_serving(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError> {
+    let opened = config.clone();
+    let (engine, receipts, tokens) =
+        spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic")?;
+    if let Err(error) = wait_until_serving(&engine).await {
+        spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+        return Err(error);
+    }
+    Ok((engine, receipts, tokens))
+}
+
 /// Everything that takes its time before a node can serve. The folder is ours from its first line on.
 fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError> {
     let log = RedbLog::open(&config.data)?;
@@ -221,6 +245,7 @@ fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError
         backup: Some(backup::backup_of(&log, &archive, &config.data)),
         archive: Some(archive),
         archive_rules: config.archive.clone(),
+        snapshot_every: config.snapshot_every,
         ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
     })?;
     Ok((engine, receipts, tokens))
@@ -243,7 +268,8 @@ async fn wait_until_serving(engine: &Engine) -> Result<(), StartError> {
 }
 
 fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
-    let api = api::routes()
+    let engine = pages.app.engine.clone();
+    let api = api::routes_for(Followers::at_most(guard.limits.followers))
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
         .with_state(pages.app.clone());
@@ -255,6 +281,7 @@ fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(guard, guard::admit))
+        .layer(middleware::from_fn_with_state(engine, shed::shed))
         .layer(middleware::from_fn(guard::observe))
 }
 

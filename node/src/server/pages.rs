@@ -3,28 +3,27 @@
 use core::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{MethodRouter, get};
 use onward_core::manager::{ManagerView, SeatState};
 use onward_core::time::Wall;
 use serde::Serialize;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::accept::Counts;
+use super::accept::{Counts, Phase};
+use super::config::ProbeRule;
 use crate::api::instant::At;
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
+use crate::api::problem::Problem;
 use crate::api::{self, App};
-
-/// A node whose machine takes longer to answer does not serve.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
@@ -39,6 +38,14 @@ pub(super) struct About {
     /// The name of the data folder, without the way to it.
     pub(super) data: String,
     pub(super) counts: Arc<Counts>,
+    pub(super) phase: watch::Receiver<Phase>,
+    pub(super) probes: ProbeRule,
+}
+
+impl About {
+    fn is_draining(&self) -> bool {
+        *self.phase.borrow() > Phase::Serving
+    }
 }
 
 impl FromRef<Pages> for App {
@@ -48,14 +55,19 @@ impl FromRef<Pages> for App {
 }
 
 pub(super) fn routes() -> Router<Pages> {
-    Router::new()
-        .route("/", get(index))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/startupz", get(startupz))
-        .route("/status", get(status))
-        .route("/metrics", get(metrics))
-        .route("/openapi.json", get(openapi))
+    all().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page))
+}
+
+pub(super) fn all() -> [(&'static str, MethodRouter<Pages>); 7] {
+    [
+        ("/", get(index)),
+        ("/livez", get(livez)),
+        ("/readyz", get(readyz)),
+        ("/startupz", get(startupz)),
+        ("/status", get(status)),
+        ("/metrics", get(metrics)),
+        ("/openapi.json", get(openapi)),
+    ]
 }
 
 async fn index() -> Html<&'static str> {
@@ -75,33 +87,54 @@ fn probe(answer: Result<(), String>) -> Response {
     }
 }
 
-/// That this is answered is all that it says: a restart would help only if it were not.
-async fn livez() -> Response {
-    probe(Ok(()))
+/// Would a restart help? What a full disk or a lost seat needs is something else.
+async fn livez(State(pages): State<Pages>) -> Response {
+    probe(pages.app.engine.lifeless(pages.about.probes.hang_after).map_or(Ok(()), Err))
 }
 
 /// Does this node accept calls, and store them durably?
-async fn readyz(State(app): State<App>) -> Response {
-    if *app.draining.borrow() {
+async fn readyz(State(pages): State<Pages>) -> Response {
+    if pages.about.is_draining() {
         return probe(Err("the node is draining".into()));
     }
-    probe(machine(&app).await.map(drop))
+    probe(machine(&pages).await.map(drop))
 }
 
-/// The log was replayed and the seat taken before the node began to listen.
+/// The log was replayed and the seat taken: before that, [`starting`] answers.
 async fn startupz() -> Response {
     probe(Ok(()))
 }
 
+/// What is answered until the node serves.
+pub(super) fn starting() -> Router {
+    async fn not_yet() -> Response {
+        probe(Err(STARTING.into()))
+    }
+    async fn alive() -> Response {
+        probe(Ok(()))
+    }
+    async fn refused() -> Problem {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", format!("{STARTING}; try again soon"))
+    }
+    Router::new()
+        .route("/livez", get(alive))
+        .route("/readyz", get(not_yet))
+        .route("/startupz", get(not_yet))
+        .fallback(refused)
+}
+
+const STARTING: &str = "the node is starting: it reads its log";
+
 /// What the machine says about itself, or why it does not.
-async fn machine(app: &App) -> Result<(ManagerView, u64), String> {
+async fn machine(pages: &Pages) -> Result<(ManagerView, u64), String> {
+    let (app, within) = (&pages.app, pages.about.probes.answer_within);
     if let Some(trouble) = app.engine.trouble() {
         return Err(trouble);
     }
     let read = app.engine.read(|view| (view.manager.view(), view.manager.state().term().get()));
-    match timeout(ANSWER_WITHIN, read).await {
+    match timeout(within, read).await {
         Ok(answer) => answer.map_err(|refused| refused.to_string()),
-        Err(_) => Err(format!("the machine did not answer within {ANSWER_WITHIN:?}")),
+        Err(_) => Err(format!("the machine did not answer within {within:?}")),
     }
 }
 
@@ -112,9 +145,17 @@ struct Status<'a> {
     listen: &'a str,
     data: &'a str,
     draining: bool,
+    load: Load,
     /// Null while no machine answers.
     manager: Option<ManagerStatus>,
     trouble: Option<String>,
+}
+
+/// How much more the node can take on, and what says so.
+#[derive(Serialize)]
+struct Load {
+    level: &'static str,
+    reason: &'static str,
 }
 
 #[derive(Serialize)]
@@ -130,7 +171,7 @@ struct ManagerStatus {
 }
 
 async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
-    let (manager, trouble) = match machine(&pages.app).await {
+    let (manager, trouble) = match machine(&pages).await {
         Ok((view, term)) => (
             Some(ManagerStatus {
                 seat: seat_word(view.seat),
@@ -152,7 +193,8 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
         started_at: At(about.started_at),
         listen: &about.listen,
         data: &about.data,
-        draining: *pages.app.draining.borrow(),
+        draining: about.is_draining(),
+        load: Load { level: pages.app.engine.load().code(), reason: pages.app.engine.load_reason().code() },
         manager,
         trouble,
     })
@@ -170,7 +212,7 @@ const fn seat_word(seat: SeatState) -> &'static str {
 }
 
 async fn metrics(_: May<Read>, State(pages): State<Pages>) -> Response {
-    let view = machine(&pages.app).await.ok();
+    let view = machine(&pages).await.ok();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], render(&pages, view)).into_response()
 }
 
@@ -185,6 +227,7 @@ fn render(pages: &Pages, view: Option<(ManagerView, u64)>) -> String {
     };
     let alone = |value: u64| [(String::new(), value)];
     metric("gauge", "ready", &alone(u64::from(view.is_some())));
+    metric("gauge", "load_level", &alone(pages.app.engine.load() as u64));
     for (name, value) in pages.app.engine.stats().listed() {
         match name {
             "last_commit_us" => metric("gauge", name, &alone(value)),

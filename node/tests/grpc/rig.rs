@@ -15,9 +15,9 @@ use onward_core::job::Draft;
 use onward_core::manager::{JobView, WorkerView};
 use onward_core::message::{Assignment, FromWorker, Hello, Report, Settlement, Subscription};
 use onward_core::settings::Settings;
-use onward_log::MemoryLog;
+use onward_log::{Archive, MemoryLog};
 use onward_node::engine::{Engine, Start};
-use onward_node::grpc::{CheckAccess, MAX_SESSIONS, routes_for};
+use onward_node::grpc::{CheckAccess, routes_for};
 use onward_proto::manager::{self, Heard};
 use onward_proto::v1::job_service_client::JobServiceClient;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
@@ -33,6 +33,9 @@ use tonic::{Status, Streaming};
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.expect("it should have happened by now")
 }
+
+/// More than any test opens.
+pub const MAX_SESSIONS: usize = 100;
 
 /// A machine that is slow or busy is no reason to refuse anything: load, gaps and the seat have tests of their own.
 pub fn settings() -> Settings {
@@ -53,9 +56,23 @@ impl Node {
     }
 
     pub async fn with(settings: Settings, check: CheckAccess, max_sessions: usize) -> Self {
+        Self::on(Self::start_of(settings), check, max_sessions).await
+    }
+
+    /// Ended jobs leave memory for an archive in this folder.
+    pub async fn with_archive(folder: &std::path::Path) -> Self {
+        let archive = Archive::open(folder).expect("an empty folder");
+        let start = Start { archive: Some(archive), ..Self::start_of(settings()) };
+        Self::on(start, Arc::new(|_, _| Ok(())), MAX_SESSIONS).await
+    }
+
+    fn start_of(settings: Settings) -> Start {
         let log = MemoryLog::new();
         let rules = settings.check().expect("valid settings");
-        let start = Start::new(rules, move || Ok(Box::new(log.clone())));
+        Start::new(rules, move || Ok(Box::new(log.clone())))
+    }
+
+    async fn on(start: Start, check: CheckAccess, max_sessions: usize) -> Self {
         let engine = Engine::start(start).expect("a log in memory can be read");
         // It serves once the first event of its term is durable.
         soon(async { while engine.read(|_| ()).await.is_err() {} }).await;

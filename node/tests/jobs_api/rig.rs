@@ -53,13 +53,13 @@ impl Answered {
 
 impl Rig {
     pub async fn new() -> Self {
-        Self::with(Rules::default(), Followers::default()).await
+        Self::with(Rules::default(), Followers::at_most(4_096)).await
     }
 
     pub async fn with_settings(change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings::default();
         change(&mut settings);
-        Self::with(settings.check().unwrap(), Followers::default()).await
+        Self::with(settings.check().unwrap(), Followers::at_most(4_096)).await
     }
 
     pub async fn with(rules: Rules, followers: Followers) -> Self {

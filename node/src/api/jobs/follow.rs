@@ -13,6 +13,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
+use onward_core::health::overload::{LoadClass, sheds};
 use onward_core::ids::JobId;
 use onward_core::manager::JobView;
 use onward_core::refusal::Refusal;
@@ -27,23 +28,16 @@ use super::read::one;
 use super::shape::{Detail, Job};
 use crate::engine::Watch;
 
-/// How many may follow jobs at a time. Each holds memory and is woken by every change.
-const MAX_FOLLOWERS: usize = 4_096;
-/// What is soft (beats, progress, clocks) rings no bell, so a running job is looked at this often.
+/// What is soft (beats, progress, clocks) rings no bell, so a running job is looked at this often, if there is time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A comment, so that nobody in between takes a quiet stream for a dead one.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A client that takes nothing for this long is gone.
 const SEND_WITHIN: Duration = Duration::from_secs(30);
 
+/// Who waits for jobs or follows them. Each holds memory and is woken by every change.
 #[derive(Clone, Debug)]
 pub struct Followers(Arc<Semaphore>);
-
-impl Default for Followers {
-    fn default() -> Self {
-        Self::at_most(MAX_FOLLOWERS)
-    }
-}
 
 impl Followers {
     pub fn at_most(count: usize) -> Self {
@@ -137,10 +131,11 @@ impl Stream {
                 return self.send(event("end", &view)).await;
             }
             let running = view.workflows.iter().any(|workflow| workflow.state.is_held());
+            let look = running && !sheds(self.app.engine.load(), LoadClass::Telemetry);
             said = Some(view);
             tokio::select! {
                 () = self.bell.changed() => {}
-                () = sleep(if running { LOOK_EVERY } else { KEEP_ALIVE }) => {}
+                () = sleep(if look { LOOK_EVERY } else { KEEP_ALIVE }) => {}
                 () = self.sender.closed() => return Err(Gone),
                 () = self.app.drained() => return Ok(()),
             }

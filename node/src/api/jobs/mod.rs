@@ -29,11 +29,7 @@ use follow::Followers;
 const JOB_BYTES: usize = 8 << 20;
 const BATCH_BYTES: usize = 16 << 20;
 
-pub fn routes() -> Router<App> {
-    routes_for(Followers::default())
-}
-
-/// With a limit of one's own on how many may wait for jobs.
+/// With a limit on how many may wait for jobs.
 pub fn routes_for(followers: Followers) -> Router<App> {
     Router::new()
         .route("/jobs", get(read::list).post(submit::submit).layer(DefaultBodyLimit::max(JOB_BYTES)))
@@ -60,7 +56,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
         .layer(Extension(followers))
 }
 
-/// The description of [`routes`].
+/// The description of [`routes_for`].
 #[derive(Debug, utoipa::OpenApi)]
 #[openapi(paths(
     submit::submit,

@@ -2,7 +2,6 @@
 
 use onward_core::ids::{Claim, Incarnation, MAX_NAME_BYTES, Name, WorkerId};
 use onward_core::input::Poll;
-use onward_core::job::draft::DEFAULT_QUEUE;
 use onward_core::message::{Beat, Report, Subscription};
 use onward_core::settings::Rules;
 
@@ -12,7 +11,17 @@ use crate::api::problem::Problem;
 use crate::api::span;
 
 pub(super) fn poll(body: PollBody, rules: &Rules) -> Result<Poll, Problem> {
-    let queues = body.queues.unwrap_or_else(|| vec![DEFAULT_QUEUE.to_owned()]);
+    let queues = body.queues.unwrap_or_else(|| vec![rules.job.queue.to_string()]);
+    let pairs = queues.len().saturating_mul(body.kinds.len());
+    if pairs > rules.limits.subscription_pairs {
+        let (field, many) =
+            if queues.len() > body.kinds.len() { ("queues", queues.len()) } else { ("kinds", body.kinds.len()) };
+        let most = rules.limits.subscription_pairs;
+        let detail = format!(
+            "`{field}` has {many} entries, which makes {pairs} combinations of queue and kind; {most} are the most"
+        );
+        return Err(Problem::invalid(detail).of_field(field));
+    }
     let max = body.max.unwrap_or(1);
     let most = rules.limits.poll_leases;
     if max == 0 || max as usize > most {

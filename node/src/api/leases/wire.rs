@@ -20,7 +20,7 @@ pub struct PollBody {
     pub worker_id: String,
     /// One life of this worker; a new one takes the place of the old, and what that held is given to others.
     pub incarnation: String,
-    /// `["default"]` if left out.
+    /// The node's default queue (setting `job.queue`) if left out.
     pub queues: Option<Vec<String>>,
     pub kinds: Vec<String>,
     /// 1 to 1000; 1 if left out.
