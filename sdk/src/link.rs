@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use onward_core::ids::Claim;
 use onward_core::message::FromWorker;
+use onward_core::refusal::RefusalKind;
 use onward_core::time::Mono;
 use onward_proto::manager::{Refused, frame_in};
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
@@ -107,6 +108,7 @@ struct Running {
     /// Said by the machine, and not packed into a frame yet. Of this session only.
     unsent: Vec<FromWorker>,
     dial: bool,
+    hang_up: bool,
     over: Option<Over>,
 }
 
@@ -119,6 +121,7 @@ impl Running {
             effects: Vec::new(),
             unsent: Vec::new(),
             dial: false,
+            hang_up: false,
             over: None,
         }
     }
@@ -132,6 +135,11 @@ impl Running {
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.step(Input::Wake);
         loop {
+            if core::mem::take(&mut self.hang_up) {
+                (out, frames) = (None, None);
+                self.unsent.clear();
+                (self.link.told)(Told::Disconnected("the manager could not take what was said".into()));
+            }
             if core::mem::take(&mut self.dial) {
                 dialling = Some(Box::pin(dial(self.link.place.clone())));
             }
@@ -181,13 +189,6 @@ impl Running {
 
     fn disconnected(&mut self, status: &Status) {
         self.unsent.clear();
-        for (_, waiting) in self.extensions.drain() {
-            for reply in waiting {
-                let text = "the session ended before there was an answer; ask again".into();
-                // The handler may have gone on without it.
-                let _ = reply.send(Err(Refused { code: "no_session".into(), text }));
-            }
-        }
         (self.link.told)(Told::Disconnected(tell(status)));
         self.step(Input::Disconnected);
     }
@@ -237,6 +238,7 @@ impl Running {
     fn perform(&mut self, now: Mono, effect: Effect) {
         match effect {
             Effect::Dial => self.dial = true,
+            Effect::HangUp => self.hang_up = true,
             Effect::Send(message) => self.unsent.push(message),
             Effect::Start(assignment) => {
                 let claim = assignment.claim;
@@ -265,7 +267,10 @@ impl Running {
                 }
             }
             Effect::Settled { claim, answer } => (self.link.told)(Told::Settled { claim, refused: answer.err() }),
-            Effect::Noted(refused) => tracing::debug!(%refused, "the manager did not take something"),
+            Effect::Noted(refused) if refused.kind() == Some(RefusalKind::TooSoon) => {
+                tracing::debug!(%refused, "a checkpoint waits for the next beat");
+            }
+            Effect::Noted(refused) => tracing::warn!(%refused, "the manager did not take something"),
             Effect::Drained => self.over = Some(Over::Drained),
             Effect::Rejected(refused) => self.over = Some(Over::Rejected(refused)),
         }
