@@ -56,6 +56,7 @@ fn nothing_is_said_between_hello_and_welcome() {
 fn words_are_not_lost_with_a_session() {
     let mut bench = Bench::running();
     bench.say(0, Said { checkpoint: Some(b"c"[..].into()), ..progress(1) });
+    bench.say(1, progress(2));
     bench.at(1, Input::Disconnected);
     bench.say(2, progress(4));
     bench.until(9_000);
