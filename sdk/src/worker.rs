@@ -470,6 +470,7 @@ async fn supervise(handler: Handler, context: Context, grace: Duration) -> End {
             (&mut run).await
         }
     };
+    context.unblocked().await;
     match ended {
         Ok(Ok(result)) => End::Succeeded(payload_in(&result)),
         Ok(Err(failure)) => end_of(&failure, context.is_cancelled()),

@@ -1,14 +1,16 @@
 //! A node in this process, with workers.
 
+#![allow(dead_code, reason = "every test file uses its own part of the world")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use onward::{Client, Job, Place, Worker, WorkerError};
+use onward::{Client, Job, JobInfo, Place, Worker, WorkerError};
 use onward_node::server::{Node, NodeConfig};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
 const SOON: Duration = Duration::from_secs(30);
 
@@ -50,6 +52,21 @@ impl World {
 
     pub async fn submit_once(&self, kind: &str, payload: &str) -> String {
         self.client.submit(job(kind, payload).max_attempts(1)).await.unwrap()
+    }
+
+    /// The job, as soon as it is as `wanted`.
+    pub async fn until(&self, id: &str, wanted: impl Fn(&JobInfo) -> bool) -> JobInfo {
+        let mut looks = interval(Duration::from_millis(10));
+        let look = async {
+            loop {
+                looks.tick().await;
+                let job = self.client.job(id).await.unwrap();
+                if wanted(&job) {
+                    return job;
+                }
+            }
+        };
+        timeout(SOON, look).await.expect("it gets there")
     }
 
     pub async fn ended(&self, id: &str) -> Value {
