@@ -4,6 +4,8 @@
 //! out what the [machine](crate::machine) says, and measures how long the handlers' executor lets a ready task wait:
 //! a worker that cannot run anything says so by taking nothing more.
 
+mod pack;
+
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
@@ -13,10 +15,10 @@ use onward_core::ids::Claim;
 use onward_core::message::FromWorker;
 use onward_core::refusal::RefusalKind;
 use onward_core::time::Mono;
+use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::manager::{Refused, frame_in};
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
-use onward_proto::{MAX_FRAME_BYTES, MAX_FRAME_ENTRIES, worker};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{OwnedPermit, Sender, UnboundedReceiver, UnboundedSender, channel};
 use tokio::sync::oneshot;
@@ -29,6 +31,7 @@ use crate::clock;
 use crate::context::{Context, Reason};
 use crate::machine::{Effect, End, Granted, Input, Machine};
 use crate::place::Place;
+use pack::pack;
 
 /// A payload and its inputs may be large together; beyond this the session would be of no use.
 const MAX_HEARD_BYTES: usize = 256 << 20;
@@ -329,53 +332,6 @@ fn tell(status: &Status) -> String {
     match status.message() {
         "" => status.code().description().to_owned(),
         text => text.to_owned(),
-    }
-}
-
-/// As much as one frame may hold of what waits; the rest stays. Order within a frame is by part, so a hello or a capacity
-/// goes with what follows it, but beats that follow a settlement wait for the next frame.
-fn pack(unsent: &mut Vec<FromWorker>) -> WorkerFrame {
-    let mut frame = WorkerFrame::default();
-    let (mut entries, mut bytes, mut rank) = (0, 0, 0);
-    let fits = unsent.iter().take_while(|message| {
-        let (count, weight, place) = size(message);
-        let is_first = entries == 0 && bytes == 0;
-        let ok = is_first
-            || (place >= rank && entries + count <= MAX_FRAME_ENTRIES && bytes + weight <= MAX_FRAME_BYTES / 2);
-        (entries, bytes, rank) = (entries + count, bytes + weight, place);
-        ok
-    });
-    let count = fits.count();
-    for message in unsent.drain(..count) {
-        worker::put(&mut frame, message);
-    }
-    frame
-}
-
-/// Entries, bytes about, and which part of a frame it is.
-fn size(message: &FromWorker) -> (usize, usize, u8) {
-    const SMALL: usize = 64;
-    match message {
-        FromWorker::Hello(hello) => {
-            let names = hello.subscription.kinds.len() + hello.subscription.queues.len();
-            (1 + names + hello.holding.len(), (1 + names * 2 + hello.holding.len()) * SMALL, 0)
-        }
-        FromWorker::Capacity { .. } => (1, SMALL, 1),
-        FromWorker::Beats(beats) => {
-            let more: usize = beats.iter().map(|beat| beat.checkpoint.as_ref().map_or(0, |bytes| bytes.len())).sum();
-            (beats.len(), beats.len() * SMALL * 2 + more, 2)
-        }
-        FromWorker::Settle(list) => {
-            let weight = |settlement: &onward_core::message::Settlement| match &settlement.report {
-                onward_core::message::Report::Succeed { result } => result.len(),
-                onward_core::message::Report::Fail { error, .. } => error.len(),
-                onward_core::message::Report::Release { .. } => 0,
-            };
-            (list.len(), list.iter().map(weight).sum::<usize>() + list.len() * SMALL, 3)
-        }
-        FromWorker::ProbeAnswer { .. } => (1, SMALL, 4),
-        FromWorker::RequestExtension(request) => (1 + request.claims.len(), (1 + request.claims.len()) * SMALL, 5),
-        FromWorker::Ended(claims) => (claims.len(), claims.len() * SMALL, 6),
     }
 }
 
