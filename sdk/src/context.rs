@@ -26,7 +26,8 @@ use crate::machine::{Granted, Said};
 ///
 /// Everything here that says something returns at once: words are gathered, and travel together. **Beat because of work
 /// that was done**, never from a timer: a timer that beats while the work hangs is the false green that this exists to
-/// catch.
+/// catch. Work that goes through [`reader`](Self::reader), [`stream`](Self::stream), [`blocking`](Self::blocking) or
+/// [`command`](Self::command) beats by itself.
 #[derive(Clone, Debug)]
 pub struct Context {
     shared: Arc<Shared>,
@@ -48,15 +49,17 @@ pub(crate) struct Shared {
     unsent: Mutex<Printed>,
     words: UnboundedSender<Word>,
     cancel: watch::Sender<Option<CancelWhy>>,
+    /// Closures on threads that have not returned.
+    blocking: watch::Sender<usize>,
     lease_until_ms: AtomicU64,
 }
 
 impl Context {
     pub(crate) fn new(assignment: Assignment, words: UnboundedSender<Word>, now: Mono) -> Self {
         let lease_until_ms = AtomicU64::new((now + assignment.lease).as_ms());
-        let (cancel, _) = watch::channel(None);
+        let ((cancel, _), (blocking, _)) = (watch::channel(None), watch::channel(0));
         let (unsaid, unsent) = (Mutex::default(), Mutex::default());
-        let shared = Shared { assignment, assigned_at: now, unsaid, unsent, words, cancel, lease_until_ms };
+        let shared = Shared { assignment, assigned_at: now, unsaid, unsent, words, cancel, blocking, lease_until_ms };
         Self { shared: Arc::new(shared) }
     }
 
@@ -267,8 +270,30 @@ impl Context {
         });
     }
 
+    pub(crate) fn begin_blocking(&self) -> Blocking {
+        self.shared.blocking.send_modify(|count| *count += 1);
+        Blocking(self.clone())
+    }
+
+    /// Waits for what still runs on threads, whatever became of the handler.
+    pub(crate) async fn unblocked(&self) {
+        let mut seen = self.shared.blocking.subscribe();
+        // The sender lives in this context.
+        let _ = seen.wait_for(|count| *count == 0).await;
+    }
+
     pub(crate) fn lease_until(&self, until: Mono) {
         self.shared.lease_until_ms.fetch_max(until.as_ms(), Ordering::Relaxed);
+    }
+}
+
+/// A closure on a thread, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Blocking(Context);
+
+impl Drop for Blocking {
+    fn drop(&mut self) {
+        self.0.shared.blocking.send_modify(|count| *count -= 1);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Onward for Rust programs.
 //!
-//! - [`Worker`] runs handlers for jobs of a node, and [`Context`] is what a handler speaks through.
+//! - [`Worker`] runs handlers for jobs of a node, and [`Context`] is what a handler speaks through. What goes through one
+//!   of its [wrappers](wrap) beats by itself.
 //! - [`Client`] submits jobs, waits for them, follows them, cancels them.
 //!
 //! A worker holds an attempt under a *lease*, which is renewed by *beats*, and its manager judges it by *forward steps*:
@@ -14,6 +15,7 @@ mod link;
 pub mod machine;
 pub mod place;
 pub mod worker;
+pub mod wrap;
 
 pub use client::{CallError, Client, Job, JobInfo, JobState};
 pub use context::{Context, Reason};

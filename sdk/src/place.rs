@@ -100,7 +100,13 @@ impl Place {
             return Err(wrong());
         }
         let host = authority.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
-        let port = authority.port_u16().unwrap_or(DEFAULT_PORT);
+        let port = authority.port_u16();
+        // A port that is none is left out by the parser, as is a user before the host.
+        let whole = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        if authority.authority().is_none_or(|named| named.as_str() != whole) {
+            return Err(wrong());
+        }
+        let port = port.unwrap_or(DEFAULT_PORT);
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let tls = is_tls.then(|| Tls::new(bare, roots)).transpose().map_err(|_| wrong())?;
         let authority = format!("{host}:{port}");
@@ -175,6 +181,7 @@ mod tests {
             "http://h:99999",
             "http://h/path",
             "http://h?x=1",
+            "http://user@h",
         ] {
             assert!(matches!(Place::at(url), Err(PlaceError::NotAnAddress(_))), "{url}");
         }

@@ -145,6 +145,19 @@ impl Extender {
         self.ask_if_due(now)
     }
 
+    /// A beat that cannot wait for the interval, nor for a retry: what it says must be known at once. The renewal uses up
+    /// all beats before it, as any does. While another one is in flight it is an ordinary beat.
+    pub fn hasten(&mut self, now: Mono) -> Option<Renew> {
+        let renew = self.beat(now);
+        match &mut self.phase {
+            Phase::Waiting { due } if renew.is_none() => {
+                *due = now;
+                self.ask_if_due(now)
+            }
+            _ => renew,
+        }
+    }
+
     /// To be called when `next_wakeup` is due, and harmless at any other time.
     pub fn wake(&mut self, now: Mono) -> Option<ExtenderAction> {
         self.notice_expiry(now);
@@ -180,15 +193,6 @@ impl Extender {
         // A backend that grants less than it was asked for is asked more often, so that beats can keep the lease.
         self.rested = self.rested.min(since + (granted / 3).max(self.least_retry()));
         self.phase = if beaten { Phase::Waiting { due: self.rested } } else { Phase::Resting };
-    }
-
-    /// The backend said, in answer to something else that was asked at `asked_at`, how much is left. That never shrinks
-    /// what is held, and revives nothing that is lost.
-    pub fn told(&mut self, now: Mono, asked_at: Mono, remaining: Duration) {
-        self.notice_expiry(now);
-        if self.lost.is_none() {
-            self.expires = self.expires.max(asked_at + remaining);
-        }
     }
 
     /// The renewal in flight came to nothing. `draw` is 64 random bits.

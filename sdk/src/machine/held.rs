@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use onward_core::ids::Claim;
+use onward_core::ids::{Bytes, Claim};
 use onward_core::lease::{CheckedLeaseRule, Extender, ExtenderAction, LeaseState, LostPolicy, RenewFailure};
 use onward_core::message::{Beat, Report};
 use onward_core::refusal::RefusalKind;
@@ -18,32 +18,39 @@ pub(super) struct Held {
     /// Where it stands among the machine's timers.
     pub(super) armed: Option<Mono>,
     extender: Extender,
-    /// Said by the handler, and not sent.
+    /// Said by the handler, and not sent. Once it is reported: what the manager has to know before the end.
     pending: Option<Said>,
-    /// Sent, and not answered. At most one, so that answers need no numbers.
-    in_flight: Option<InFlight>,
+    /// Sent, and not answered. At most one, so that answers need no numbers. Always the extender's renewal.
+    in_flight: Option<Said>,
+    /// A checkpoint that came too soon after another. It goes with the next beat that has waited.
+    too_soon: Option<Bytes>,
+    /// When to report once more on this session, because the manager could not answer.
+    pub(super) repeat_at: Option<Mono>,
+    pub(super) refusals: u32,
+    /// The report took the place of one that could not be taken.
+    pub(super) mended: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum Phase {
     Running,
-    /// By the manager, who then only wants to hear that it has stopped; or because the lease is lost here.
-    Stopping {
-        by_manager: bool,
-    },
+    Stopping(StoppedBy),
     Reported(Report),
 }
 
-#[derive(Debug)]
-struct InFlight {
-    said: Said,
-    at: Mono,
-    /// The extender asked for it. Otherwise it went out because it could not wait.
-    is_renewal: bool,
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum StoppedBy {
+    /// Who then only wants to hear that it has stopped.
+    Manager,
+    /// As far as is known here.
+    LostLease,
+    /// The worker does not wait any longer.
+    Abandon,
 }
 
 pub(super) enum Due {
     Beat(Beat),
+    Settle(Report),
     Lost,
 }
 
@@ -56,6 +63,10 @@ impl Held {
             extender: Extender::attach(rule, now, now + lease).with_policy(policy),
             pending: None,
             in_flight: None,
+            too_soon: None,
+            repeat_at: None,
+            refusals: 0,
+            mended: false,
         }
     }
 
@@ -69,65 +80,62 @@ impl Held {
             None => what,
         });
         match self.extender.beat(now) {
-            Some(_renew) => self.renew(now),
+            Some(_renew) => Some(self.send()),
             None => self.urgent(now),
         }
     }
 
-    /// A quiet section must be known before the silence begins.
+    /// A quiet section must be known before the silence begins. Its beat is the renewal, too: another one would end it.
     pub(super) fn urgent(&mut self, now: Mono) -> Option<Beat> {
-        let waits = self.pending.as_ref().is_some_and(|said| said.quiet.is_some());
-        (waits && self.in_flight.is_none()).then(|| self.send(now, false))
+        self.pending.as_ref()?.quiet?;
+        let _renew = self.extender.hasten(now)?;
+        Some(self.send())
     }
 
     pub(super) fn wake(&mut self, now: Mono) -> Option<Due> {
+        if self.repeat_at.is_some_and(|at| at <= now) {
+            self.repeat_at = None;
+            let Phase::Reported(report) = &self.phase else { return None };
+            return Some(Due::Settle(report.clone()));
+        }
         match self.extender.wake(now)? {
-            ExtenderAction::Renew(_) => self.renew(now).map(Due::Beat),
+            ExtenderAction::Renew(_) => {
+                if let Some(checkpoint) = self.too_soon.take() {
+                    self.pending.get_or_insert_default().checkpoint.get_or_insert(checkpoint);
+                }
+                Some(Due::Beat(self.send()))
+            }
             ExtenderAction::Lost { policy: LostPolicy::Cancel, .. } => Some(Due::Lost),
             ExtenderAction::Lost { policy: LostPolicy::Continue, .. } => None,
         }
     }
 
     pub(super) fn next_wakeup(&self) -> Option<Mono> {
-        self.extender.next_wakeup()
+        self.repeat_at.into_iter().chain(self.extender.next_wakeup()).min()
     }
 
-    /// An urgent beat that is under way goes first: its answer would be taken for this one's.
-    fn renew(&mut self, now: Mono) -> Option<Beat> {
-        if self.in_flight.is_some() {
-            self.extender.failed(now, RenewFailure::Transient, u64::MAX);
-            return None;
-        }
-        Some(self.send(now, true))
-    }
-
-    fn send(&mut self, now: Mono, is_renewal: bool) -> Beat {
+    fn send(&mut self) -> Beat {
         let said = self.pending.take().unwrap_or_default();
         let beat = said.beat(self.claim);
-        self.in_flight = Some(InFlight { said, at: now, is_renewal });
+        self.in_flight = Some(said);
         beat
     }
 
     /// What was sent, if anything, was lost with its session.
     pub(super) fn session_lost(&mut self, now: Mono, draw: u64) {
-        let Some(InFlight { said, is_renewal, .. }) = self.in_flight.take() else { return };
+        self.repeat_at = None;
+        let Some(said) = self.in_flight.take() else { return };
         self.pending = Some(match self.pending.take() {
             Some(later) => said.then(later),
             None => said,
         });
-        if is_renewal {
-            self.extender.failed(now, RenewFailure::Transient, draw);
-        }
+        self.extender.failed(now, RenewFailure::Transient, draw);
     }
 
     /// Until when the lease holds, at least.
     pub(super) fn accepted(&mut self, now: Mono, remaining: Duration) -> Mono {
-        if let Some(InFlight { at, is_renewal, .. }) = self.in_flight.take() {
-            if is_renewal {
-                self.extender.renewed(now, remaining);
-            } else {
-                self.extender.told(now, at, remaining);
-            }
+        if self.in_flight.take().is_some() {
+            self.extender.renewed(now, remaining);
         }
         match self.extender.state(now) {
             LeaseState::Held { remaining } => now + remaining,
@@ -135,33 +143,59 @@ impl Held {
         }
     }
 
-    /// Not taken, and nothing was changed: once more, without what was in the way.
-    pub(super) fn refused(&mut self, now: Mono, refused: &Refused, draw: u64) {
-        if let Some(in_flight) = &mut self.in_flight {
-            match refused.kind() {
-                Some(RefusalKind::QuietSpent) => in_flight.said.quiet = None,
-                Some(RefusalKind::Invalid | RefusalKind::Limited) => in_flight.said = Said::default(),
-                // A checkpoint that came too soon goes with the next beat, unless a newer one has taken its place.
-                Some(_) | None => {}
+    /// Not taken, and nothing was changed: once more, without what was in the way. A quiet section still cannot wait.
+    pub(super) fn refused(&mut self, now: Mono, refused: &Refused, draw: u64) -> Option<Beat> {
+        let said = self.in_flight.as_mut()?;
+        let is_mended = match refused.kind() {
+            Some(RefusalKind::TooSoon) => {
+                let checkpoint = said.checkpoint.take();
+                let is_mended = checkpoint.is_some();
+                self.too_soon = checkpoint.or(self.too_soon.take());
+                is_mended
             }
-        }
+            Some(RefusalKind::QuietSpent) => said.quiet.take().is_some(),
+            // The number cannot be wrong, and it is what the attempt is judged by.
+            Some(RefusalKind::Invalid | RefusalKind::Limited) => {
+                *said = Said { progress: said.progress, ..Said::default() };
+                false
+            }
+            Some(_) | None => false,
+        };
         self.session_lost(now, draw);
+        if is_mended { self.urgent(now) } else { None }
     }
 
     /// The manager no longer honours the claim.
     pub(super) fn lost(&mut self) {
         self.in_flight = None;
         self.pending = None;
+        self.too_soon = None;
         self.extender.detach();
     }
 
-    /// What the handler said last, if the manager has to know it before the end.
-    pub(super) fn finish(&mut self, report: Report) -> Option<Beat> {
-        let last = self.pending.take().filter(|said| said.progress.is_some() || said.checkpoint.is_some());
-        self.in_flight = None;
+    /// The beats that go before the report.
+    pub(super) fn finish(&mut self, report: Report) -> Vec<Beat> {
+        if let Some(checkpoint) = self.too_soon.take() {
+            self.pending.get_or_insert_default().checkpoint.get_or_insert(checkpoint);
+        }
+        let unsent = self.last_words();
+        // Should the session be lost, it is not known whether what is in flight arrived.
+        self.pending = match (self.in_flight.take(), self.pending.take()) {
+            (Some(sent), Some(later)) => Some(sent.then(later)),
+            (sent, later) => sent.or(later),
+        };
         self.extender.detach();
         self.phase = Phase::Reported(report);
-        last.map(|said| Said { quiet: None, ..said }.beat(self.claim))
+        unsent
+    }
+
+    /// How far it was, and where to go on from: apart, because a checkpoint may come too soon.
+    pub(super) fn last_words(&self) -> Vec<Beat> {
+        let Some(said) = &self.pending else { return Vec::new() };
+        let progress = said.progress.map(|_| Said { quiet: None, checkpoint: None, ..said.clone() });
+        let checkpoint =
+            said.checkpoint.as_ref().map(|bytes| Said { checkpoint: Some(bytes.clone()), ..Said::default() });
+        progress.into_iter().chain(checkpoint).map(|said| said.beat(self.claim)).collect()
     }
 }
 
@@ -183,6 +217,22 @@ pub(super) fn is_final(refused: &Refused) -> bool {
 /// The manager could not answer; it may be able to later.
 pub(super) fn is_passing(refused: &Refused) -> bool {
     matches!(refused.kind(), Some(RefusalKind::NoLeader | RefusalKind::Overloaded))
+}
+
+/// What was said cannot be taken as it is: it is too long, or out of range.
+pub(super) fn is_of_form(refused: &Refused) -> bool {
+    matches!(refused.kind(), Some(RefusalKind::Invalid | RefusalKind::Limited))
+}
+
+/// A report in place of one that was not taken for its form.
+pub(super) fn mend(report: &Report, refused: &Refused) -> Report {
+    let error = format!("the manager did not take the outcome of this attempt: {}", refused.text).into();
+    match report {
+        // Another attempt would give the same.
+        Report::Succeed { .. } => Report::Fail { error, retryable: false, delay: None },
+        Report::Fail { retryable, .. } => Report::Fail { error, retryable: *retryable, delay: None },
+        Report::Release { .. } => Report::Release { delay: None },
+    }
 }
 
 impl Said {

@@ -1,16 +1,19 @@
 //! A node in this process, with workers.
 
-use std::sync::Arc;
+#![allow(dead_code, reason = "every test file uses its own part of the world")]
+
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onward::{Client, Job, Place, Worker, WorkerError};
+use onward::{Client, Job, JobInfo, Place, Worker, WorkerError};
+use onward_core::settings::Settings;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::Value;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::{interval, timeout};
 
-const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(30);
 
 pub struct World {
     pub node: Node,
@@ -25,9 +28,16 @@ pub struct Working {
 
 impl World {
     pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
         let data = tempfile::tempdir().unwrap();
         let mut config = NodeConfig::new("127.0.0.1:0".parse().unwrap(), data.path());
         config.listens = false;
+        let mut settings = Settings::default();
+        change(&mut settings);
+        config.rules = settings.check().unwrap();
         let node = Node::start(config).await.unwrap();
         let client = Client::at(place(&node));
         Self { node, client, _data: data }
@@ -38,10 +48,28 @@ impl World {
     }
 
     pub fn work(&self, build: impl FnOnce(Worker) -> Worker) -> Working {
-        let worker = build(Worker::at(self.place()).id("tester"));
+        self.work_at(self.place(), build)
+    }
+
+    pub fn work_at(&self, place: Place, build: impl FnOnce(Worker) -> Worker) -> Working {
+        let worker = build(Worker::at(place).id("tester"));
         let (stop, stopped) = oneshot::channel();
         let run = tokio::spawn(worker.run_until(async { drop(stopped.await) }));
         Working { stop, run }
+    }
+
+    /// As [`Self::place`], over connections that can be cut.
+    pub fn place_to_cut(&self) -> (Place, Cutter) {
+        let (cutter, door) = (Cutter::default(), self.node.door());
+        let pumps = cutter.0.clone();
+        let open = move || {
+            let (near, mut far) = tokio::io::duplex(64 << 10);
+            let mut inner = door.open()?;
+            let pump = tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut far, &mut inner).await) });
+            pumps.lock().unwrap().push(pump.abort_handle());
+            Ok(Box::new(near) as Box<dyn onward::place::Stream>)
+        };
+        (Place::inside("127.0.0.1:0", Arc::new(open)), cutter)
     }
 
     pub async fn submit(&self, kind: &str, payload: &str) -> String {
@@ -52,12 +80,48 @@ impl World {
         self.client.submit(job(kind, payload).max_attempts(1)).await.unwrap()
     }
 
+    /// The job, as soon as it is as `wanted`.
+    pub async fn until(&self, id: &str, wanted: impl Fn(&JobInfo) -> bool) -> JobInfo {
+        let mut looks = interval(Duration::from_millis(10));
+        let look = async {
+            loop {
+                looks.tick().await;
+                let job = self.client.job(id).await.unwrap();
+                if wanted(&job) {
+                    return job;
+                }
+            }
+        };
+        timeout(SOON, look).await.expect("it gets there")
+    }
+
     pub async fn ended(&self, id: &str) -> Value {
         timeout(SOON, self.client.wait(id)).await.expect("it ends").unwrap().json
     }
 }
 
+/// Cuts every connection that was opened so far.
+#[derive(Clone, Default)]
+pub struct Cutter(Arc<Mutex<Vec<AbortHandle>>>);
+
+impl Cutter {
+    pub fn cut(&self) {
+        self.0.lock().unwrap().drain(..).for_each(|pump| pump.abort());
+    }
+}
+
 impl Working {
+    /// Ends by itself.
+    pub async fn over(self) -> Result<(), WorkerError> {
+        timeout(SOON, self.run).await.expect("it ends").unwrap()
+    }
+
+    /// Begins to drain, and gives what is left to wait for.
+    pub fn stop(self) -> JoinHandle<Result<(), WorkerError>> {
+        self.stop.send(()).expect("it still runs");
+        self.run
+    }
+
     pub async fn finish(self) -> Result<(), WorkerError> {
         self.stop.send(()).expect("it still runs");
         timeout(SOON, self.run).await.expect("it drains").unwrap()

@@ -183,6 +183,44 @@ fn an_expired_receipt_loses_the_lease_and_the_policy_comes_with_the_loss() {
 }
 
 #[test]
+fn a_beat_that_cannot_wait_renews_inside_the_interval_and_uses_up_those_that_wait() {
+    let mut lease = attach();
+    assert_eq!(lease.beat(at(0)), Some(RENEW));
+    assert_eq!(lease.hasten(at(1)), None, "one in flight at most");
+    lease.renewed(at(2), EXTENSION);
+    assert_eq!(lease.next_wakeup(), Some(at(60)), "it was a beat all the same");
+    assert_eq!(lease.hasten(at(10)), Some(RENEW));
+    lease.renewed(at(11), EXTENSION);
+    assert_eq!(lease.state(at(11)), LeaseState::Held { remaining: secs(299) }, "counted from when it was asked");
+    assert_eq!((lease.wake(at(100)), lease.next_wakeup()), (None, Some(at(310))), "none is left to renew for");
+    assert_eq!(lease.hasten(at(150)), Some(RENEW), "without any beat before it");
+    lease.renewed(at(151), EXTENSION);
+    assert_eq!((lease.beat(at(152)), lease.next_wakeup()), (None, Some(at(210))), "it begins an interval");
+}
+
+#[test]
+fn a_beat_that_cannot_wait_does_not_wait_for_a_retry_either() {
+    let mut lease = attach();
+    assert_eq!(lease.beat(at(0)), Some(RENEW));
+    lease.failed(at(1), RenewFailure::Transient, u64::MAX);
+    assert_eq!(lease.hasten(at(1)), Some(RENEW));
+    assert_eq!((lease.hasten(at(1)), lease.wake(at(2))), (None, None));
+    lease.failed(at(2), RenewFailure::Transient, u64::MAX);
+    assert_eq!(lease.next_wakeup(), Some(at(4)), "a failure like any other");
+}
+
+#[test]
+fn haste_gives_nothing_to_whom_a_beat_gives_nothing() {
+    let mut lost = attach();
+    assert_eq!((lost.hasten(at(300)), lost.state(at(300))), (None, LeaseState::Lost { why: LossReason::Expired }));
+    let mut done = attach();
+    done.detach();
+    assert_eq!(done.hasten(at(1)), None);
+    let mut off = attach_with(LeaseRule { enabled: false, ..LeaseRule::default() });
+    assert_eq!((off.hasten(at(1)), off.next_wakeup()), (None, Some(at(300))));
+}
+
+#[test]
 fn nothing_revives_a_lost_lease() {
     let mut lease = attach();
     assert_eq!(lease.beat(at(299)), Some(RENEW));

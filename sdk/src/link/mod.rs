@@ -4,6 +4,8 @@
 //! out what the [machine](crate::machine) says, and measures how long the handlers' executor lets a ready task wait:
 //! a worker that cannot run anything says so by taking nothing more.
 
+mod pack;
+
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -11,12 +13,13 @@ use std::time::Instant;
 
 use onward_core::ids::Claim;
 use onward_core::message::FromWorker;
+use onward_core::refusal::RefusalKind;
 use onward_core::time::Mono;
+use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::manager::{Refused, frame_in};
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
-use onward_proto::worker::Output;
-use onward_proto::{MAX_FRAME_BYTES, MAX_FRAME_ENTRIES, worker};
+use onward_proto::worker::{self, Output};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{OwnedPermit, Sender, UnboundedReceiver, UnboundedSender, channel};
 use tokio::sync::oneshot;
@@ -29,6 +32,7 @@ use crate::clock;
 use crate::context::{Context, Reason};
 use crate::machine::{Effect, End, Granted, Input, Machine};
 use crate::place::Place;
+use pack::pack;
 
 /// A payload and its inputs may be large together; beyond this the session would be of no use.
 const MAX_HEARD_BYTES: usize = 256 << 20;
@@ -117,6 +121,7 @@ struct Running {
     /// To go with the next frames, of whichever session.
     outputs: VecDeque<Output>,
     dial: bool,
+    hang_up: bool,
     over: Option<Over>,
 }
 
@@ -131,6 +136,7 @@ impl Running {
             printers: Vec::new(),
             outputs: VecDeque::new(),
             dial: false,
+            hang_up: false,
             over: None,
         }
     }
@@ -146,6 +152,11 @@ impl Running {
         collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.step(Input::Wake);
         loop {
+            if core::mem::take(&mut self.hang_up) {
+                (out, frames) = (None, None);
+                self.unsent.clear();
+                (self.link.told)(Told::Disconnected("the manager could not take what was said".into()));
+            }
             if core::mem::take(&mut self.dial) {
                 dialling = Some(Box::pin(dial(self.link.place.clone())));
             }
@@ -163,7 +174,11 @@ impl Running {
                 },
                 room = has_room(out.clone()), if self.has_unsent(out.is_some()) => match room {
                     Some(permit) => drop(permit.send(self.next_frame())),
-                    None => self.unsent.clear(),
+                    // It is closing; why, is heard on the other side of it.
+                    None => {
+                        self.unsent.clear();
+                        out = None;
+                    }
                 },
                 count = self.link.words.recv_many(&mut words, WORDS_AT_ONCE) => {
                     debug_assert!(count > 0, "the link holds a sender itself");
@@ -216,13 +231,6 @@ impl Running {
 
     fn disconnected(&mut self, status: &Status) {
         self.unsent.clear();
-        for (_, waiting) in self.extensions.drain() {
-            for reply in waiting {
-                let text = "the session ended before there was an answer; ask again".into();
-                // The handler may have gone on without it.
-                let _ = reply.send(Err(Refused { code: "no_session".into(), text }));
-            }
-        }
         (self.link.told)(Told::Disconnected(tell(status)));
         self.step(Input::Disconnected);
     }
@@ -275,6 +283,7 @@ impl Running {
     fn perform(&mut self, now: Mono, effect: Effect) {
         match effect {
             Effect::Dial => self.dial = true,
+            Effect::HangUp => self.hang_up = true,
             Effect::Send(message) => self.unsent.push(message),
             Effect::Start(assignment) => {
                 let claim = assignment.claim;
@@ -303,7 +312,10 @@ impl Running {
                 }
             }
             Effect::Settled { claim, answer } => (self.link.told)(Told::Settled { claim, refused: answer.err() }),
-            Effect::Noted(refused) => tracing::debug!(%refused, "the manager did not take something"),
+            Effect::Noted(refused) if refused.kind() == Some(RefusalKind::TooSoon) => {
+                tracing::debug!(%refused, "a checkpoint waits for the next beat");
+            }
+            Effect::Noted(refused) => tracing::warn!(%refused, "the manager did not take something"),
             Effect::Drained => self.over = Some(Over::Drained),
             Effect::Rejected(refused) => self.over = Some(Over::Rejected(refused)),
         }
@@ -362,53 +374,6 @@ fn tell(status: &Status) -> String {
     match status.message() {
         "" => status.code().description().to_owned(),
         text => text.to_owned(),
-    }
-}
-
-/// As much as one frame may hold of what waits; the rest stays. Order within a frame is by part, so a hello or a capacity
-/// goes with what follows it, but beats that follow a settlement wait for the next frame.
-fn pack(unsent: &mut Vec<FromWorker>) -> WorkerFrame {
-    let mut frame = WorkerFrame::default();
-    let (mut entries, mut bytes, mut rank) = (0, 0, 0);
-    let fits = unsent.iter().take_while(|message| {
-        let (count, weight, place) = size(message);
-        let is_first = entries == 0 && bytes == 0;
-        let ok = is_first
-            || (place >= rank && entries + count <= MAX_FRAME_ENTRIES && bytes + weight <= MAX_FRAME_BYTES / 2);
-        (entries, bytes, rank) = (entries + count, bytes + weight, place);
-        ok
-    });
-    let count = fits.count();
-    for message in unsent.drain(..count) {
-        worker::put(&mut frame, message);
-    }
-    frame
-}
-
-/// Entries, bytes about, and which part of a frame it is.
-fn size(message: &FromWorker) -> (usize, usize, u8) {
-    const SMALL: usize = 64;
-    match message {
-        FromWorker::Hello(hello) => {
-            let names = hello.subscription.kinds.len() + hello.subscription.queues.len();
-            (1 + names + hello.holding.len(), (1 + names * 2 + hello.holding.len()) * SMALL, 0)
-        }
-        FromWorker::Capacity { .. } => (1, SMALL, 1),
-        FromWorker::Beats(beats) => {
-            let more: usize = beats.iter().map(|beat| beat.checkpoint.as_ref().map_or(0, |bytes| bytes.len())).sum();
-            (beats.len(), beats.len() * SMALL * 2 + more, 2)
-        }
-        FromWorker::Settle(list) => {
-            let weight = |settlement: &onward_core::message::Settlement| match &settlement.report {
-                onward_core::message::Report::Succeed { result } => result.len(),
-                onward_core::message::Report::Fail { error, .. } => error.len(),
-                onward_core::message::Report::Release { .. } => 0,
-            };
-            (list.len(), list.iter().map(weight).sum::<usize>() + list.len() * SMALL, 3)
-        }
-        FromWorker::ProbeAnswer { .. } => (1, SMALL, 4),
-        FromWorker::RequestExtension(request) => (1 + request.claims.len(), (1 + request.claims.len()) * SMALL, 5),
-        FromWorker::Ended(claims) => (claims.len(), claims.len() * SMALL, 6),
     }
 }
 

@@ -1,5 +1,7 @@
 //! A worker: handlers, and the sessions that bring them work.
 
+mod supervise;
+
 use core::future::Future;
 use core::pin::Pin;
 use core::time::Duration;
@@ -10,25 +12,21 @@ use bytes::Bytes;
 use onward_core::ids::{Incarnation, Name, WorkerId};
 use onward_core::lease::LostPolicy;
 use onward_core::message::Subscription;
-use onward_proto::common::payload_in;
 use onward_proto::manager::Refused;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
-use tokio::task::JoinError;
 use tokio::time::sleep;
 
 use crate::clock;
 use crate::context::Context;
-use crate::failure::{Failure, What};
+use crate::failure::Failure;
 use crate::link::{Link, Over, Told, Word};
-use crate::machine::{End, Identity, Machine, Manners};
+use crate::machine::{Identity, Machine, Manners};
 use crate::place::{Place, PlaceError};
-
-/// An error text longer than this is cut: it is kept with the job.
-const MAX_ERROR_BYTES: usize = 4_096;
+use supervise::Starter;
 
 type Ended = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
 type Handler = Arc<dyn Fn(Context) -> Ended + Send + Sync>;
@@ -425,83 +423,6 @@ fn tell(watch: Option<&Watch>, told: Told) {
     if let Some(watch) = watch {
         watch(notice);
     }
-}
-
-/// Runs handlers where the worker's caller runs.
-struct Starter {
-    handlers: BTreeMap<String, Handler>,
-    executor: Handle,
-    words: UnboundedSender<Word>,
-    cancel_grace: Duration,
-}
-
-impl Starter {
-    fn start(&self, context: Context) {
-        let Some(handler) = self.handlers.get(context.kind()).cloned() else {
-            // The manager gives only what was subscribed to; giving it back is all that can be done.
-            let end = End::Released { delay: None };
-            return drop(self.words.send(Word::Finished { claim: context.claim(), end }));
-        };
-        let (words, grace) = (self.words.clone(), self.cancel_grace);
-        self.executor.spawn(async move {
-            let claim = context.claim();
-            let end = supervise(handler, context, grace).await;
-            // If the link is gone there is nobody to tell; the manager sees that by itself.
-            let _ = words.send(Word::Finished { claim, end });
-        });
-    }
-}
-
-/// Runs a handler to its end, whatever that is. One that does not stop when told to is dropped after `grace`.
-async fn supervise(handler: Handler, context: Context, grace: Duration) -> End {
-    let mut run = tokio::spawn({
-        let context = context.clone();
-        async move { handler(context).await }
-    });
-    let cancelled = async {
-        context.cancelled().await;
-        sleep(grace).await;
-    };
-    let ended = tokio::select! {
-        ended = &mut run => ended,
-        () = cancelled => {
-            run.abort();
-            // An abort takes effect at the next await; only then has it really stopped.
-            (&mut run).await
-        }
-    };
-    match ended {
-        Ok(Ok(result)) => End::Succeeded(payload_in(&result)),
-        Ok(Err(failure)) => end_of(&failure, context.is_cancelled()),
-        Err(error) => end_of_task(error),
-    }
-}
-
-fn end_of(failure: &Failure, is_cancelled: bool) -> End {
-    match failure.what {
-        What::Cancelled => End::Stopped,
-        // What fails because it was told to stop has stopped.
-        What::Retry { .. } | What::Release { .. } if is_cancelled => End::Stopped,
-        What::Retry { after } => End::Failed { error: cut(failure.to_string()), retryable: true, delay: after },
-        What::Permanent => End::Failed { error: cut(failure.to_string()), retryable: false, delay: None },
-        What::Release { after } => End::Released { delay: after },
-    }
-}
-
-fn end_of_task(error: JoinError) -> End {
-    let Ok(panic) = error.try_into_panic() else { return End::Stopped };
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
-    End::Failed { error: cut(format!("the handler panicked: {text}")), retryable: true, delay: None }
-}
-
-fn cut(mut text: String) -> Box<str> {
-    if text.len() > MAX_ERROR_BYTES {
-        let at = (0..=MAX_ERROR_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
-        text.truncate(at);
-        text.push('…');
-    }
-    text.into()
 }
 
 fn default_id() -> String {

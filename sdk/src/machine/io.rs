@@ -1,0 +1,140 @@
+//! What goes into the machine, and what comes out of it.
+
+use core::time::Duration;
+
+use onward_core::backoff::Backoff;
+use onward_core::ids::{Bytes, Claim, Incarnation, WorkerId};
+use onward_core::lease::LostPolicy;
+use onward_core::message::{Assignment, CancelWhy, FromWorker, Subscription};
+use onward_core::payload::Payload;
+use onward_core::time::Mono;
+use onward_proto::manager::{Heard, Refused};
+
+/// Who the worker is, and how it behaves.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub worker: WorkerId,
+    pub incarnation: Incarnation,
+    pub subscription: Subscription,
+    pub slots: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct Manners {
+    /// The least time between two beats of an attempt on the wire, however often its handler beats. A third of the
+    /// lease where that is less.
+    pub beat_every: Duration,
+    pub reconnect: Backoff,
+    pub on_lost: LostPolicy,
+    /// An executor that lets a ready task wait for longer is starved, and nothing more is taken meanwhile.
+    pub starved_after: Duration,
+}
+
+impl Default for Manners {
+    fn default() -> Self {
+        Self {
+            beat_every: Duration::from_secs(1),
+            reconnect: Backoff { base: Duration::from_millis(200), max: Duration::from_secs(5) },
+            on_lost: LostPolicy::Cancel,
+            starved_after: Duration::from_secs(2),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Input {
+    Connected,
+    /// The session ended, or could not be opened.
+    Disconnected,
+    Heard(Heard),
+    /// From a handler.
+    Said {
+        claim: Claim,
+        what: Said,
+    },
+    Extension {
+        claim: Claim,
+        reason: Box<str>,
+        progress: f64,
+        estimated_remaining: Option<Duration>,
+    },
+    /// A handler is done, and has left nothing behind that still runs.
+    Finished {
+        claim: Claim,
+        end: End,
+    },
+    /// For how long a task that could run has been waiting for the handlers' executor.
+    ExecutorLag(Duration),
+    /// Take nothing more, finish what runs.
+    Drain,
+    /// Stop what runs, too, and give it back.
+    Abandon,
+    Wake,
+}
+
+/// What a handler says while it works. Every one of these is a beat.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Said {
+    pub progress: Option<(u64, Option<u64>)>,
+    pub note: Option<Box<str>>,
+    pub quiet: Option<Duration>,
+    pub checkpoint: Option<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum End {
+    Succeeded(Payload),
+    Failed {
+        error: Box<str>,
+        retryable: bool,
+        delay: Option<Duration>,
+    },
+    Released {
+        delay: Option<Duration>,
+    },
+    /// It was told to stop, and did.
+    Stopped,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    Dial,
+    /// End the session that is open; `Disconnected` needs no saying.
+    HangUp,
+    /// On the session that is open.
+    Send(FromWorker),
+    Start(Assignment),
+    /// Make the handler stop; its end is still waited for.
+    Cancel {
+        claim: Claim,
+        why: CancelWhy,
+    },
+    /// How long the lease lasts, as far as the worker can know.
+    Lease {
+        claim: Claim,
+        until: Mono,
+    },
+    ExtensionAnswered {
+        claim: Claim,
+        answer: Result<Granted, Refused>,
+    },
+    /// The manager has taken the outcome, or has refused it for good.
+    Settled {
+        claim: Claim,
+        answer: Result<(), Refused>,
+    },
+    /// Something was not taken, and the worker goes on.
+    Noted(Refused),
+    /// Nothing is held any more after a drain: the session can be closed.
+    Drained,
+    /// The worker must not come back as this incarnation.
+    Rejected(Refused),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Granted {
+    pub extension: Duration,
+    /// Until the worker's health deadline.
+    pub remaining: Duration,
+    pub remaining_extensions: u32,
+}

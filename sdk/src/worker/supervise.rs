@@ -1,0 +1,133 @@
+//! Handlers, each watched over to its end.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use onward_proto::common::payload_in;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinError;
+use tokio::time::sleep;
+
+use super::Handler;
+use crate::context::Context;
+use crate::failure::{Failure, What};
+use crate::link::Word;
+use crate::machine::End;
+
+/// An error text longer than this is cut: it is kept with the job.
+const MAX_ERROR_BYTES: usize = 4_096;
+/// More would not fit into a frame, and no session would survive it. What the manager takes is less.
+const MAX_RESULT_BYTES: usize = onward_proto::MAX_FRAME_BYTES / 2;
+
+/// Runs handlers where the worker's caller runs.
+pub(super) struct Starter {
+    pub(super) handlers: BTreeMap<String, Handler>,
+    pub(super) executor: Handle,
+    pub(super) words: UnboundedSender<Word>,
+    pub(super) cancel_grace: Duration,
+}
+
+impl Starter {
+    pub(super) fn start(&self, context: Context) {
+        let Some(handler) = self.handlers.get(context.kind()).cloned() else {
+            // The manager gives only what was subscribed to; giving it back is all that can be done.
+            let end = End::Released { delay: None };
+            return drop(self.words.send(Word::Finished { claim: context.claim(), end }));
+        };
+        let (words, grace) = (self.words.clone(), self.cancel_grace);
+        self.executor.spawn(async move {
+            let claim = context.claim();
+            let end = supervise(handler, context, grace).await;
+            // If the link is gone there is nobody to tell; the manager sees that by itself.
+            let _ = words.send(Word::Finished { claim, end });
+        });
+    }
+}
+
+/// Runs a handler to its end, whatever that is. One that does not stop when told to is dropped after `grace`.
+async fn supervise(handler: Handler, context: Context, grace: Duration) -> End {
+    let mut run = tokio::spawn({
+        let context = context.clone();
+        async move { handler(context).await }
+    });
+    let cancelled = async {
+        context.cancelled().await;
+        sleep(grace).await;
+    };
+    let ended = tokio::select! {
+        ended = &mut run => ended,
+        () = cancelled => {
+            run.abort();
+            // An abort takes effect at the next await; only then has it really stopped.
+            (&mut run).await
+        }
+    };
+    context.unblocked().await;
+    match ended {
+        Ok(Ok(result)) if result.len() > MAX_RESULT_BYTES => {
+            let error =
+                format!("a result of {} bytes is too large to be sent; store it, and return where", result.len());
+            End::Failed { error: error.into(), retryable: false, delay: None }
+        }
+        Ok(Ok(result)) => End::Succeeded(payload_in(&result)),
+        Ok(Err(failure)) => end_of(&failure, context.is_cancelled()),
+        Err(error) => end_of_task(error),
+    }
+}
+
+fn end_of(failure: &Failure, is_cancelled: bool) -> End {
+    match failure.what {
+        What::Cancelled => End::Stopped,
+        // What fails because it was told to stop has stopped.
+        What::Retry { .. } | What::Release { .. } if is_cancelled => End::Stopped,
+        What::Retry { after } => End::Failed { error: cut(failure.to_string()), retryable: true, delay: after },
+        What::Permanent => End::Failed { error: cut(failure.to_string()), retryable: false, delay: None },
+        What::Release { after } => End::Released { delay: after },
+    }
+}
+
+fn end_of_task(error: JoinError) -> End {
+    let Ok(panic) = error.try_into_panic() else { return End::Stopped };
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
+    End::Failed { error: cut(format!("the handler panicked: {text}")), retryable: true, delay: None }
+}
+
+fn cut(mut text: String) -> Box<str> {
+    const MARK: &str = "…";
+    if text.len() > MAX_ERROR_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES - MARK.len()));
+        text.push_str(MARK);
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_text_is_cut_to_what_is_kept() {
+        for (len, kept) in [(4_095, 4_095), (4_096, 4_096), (4_097, 4_096), (9_000, 4_096)] {
+            assert_eq!(cut("x".repeat(len)).len(), kept, "{len}");
+        }
+        let wide = cut("ü".repeat(3_000));
+        assert!(wide.len() <= MAX_ERROR_BYTES && wide.ends_with("ü…"), "{}", wide.len());
+    }
+
+    #[test]
+    fn what_fails_because_it_was_told_to_stop_has_stopped() {
+        let after = Some(Duration::from_secs(1));
+        let failed = |retryable, delay| End::Failed { error: "no".into(), retryable, delay };
+        for (failure, end, when_cancelled) in [
+            (Failure::retry("no"), failed(true, None), End::Stopped),
+            (Failure::retry_after(Duration::from_secs(1), "no"), failed(true, after), End::Stopped),
+            (Failure::permanent("no"), failed(false, None), failed(false, None)),
+            (Failure::release(after), End::Released { delay: after }, End::Stopped),
+            (Failure::cancelled(), End::Stopped, End::Stopped),
+        ] {
+            assert_eq!((end_of(&failure, false), end_of(&failure, true)), (end, when_cancelled), "{failure:?}");
+        }
+    }
+}

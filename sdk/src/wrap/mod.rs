@@ -1,0 +1,13 @@
+//! Work that beats by being done: each wrapper speaks because something came, never because time passed.
+
+mod blocking;
+mod command;
+mod reader;
+mod stream;
+
+pub use command::CommandOutput;
+pub use reader::Reader;
+pub use stream::Items;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Each wrapper speaks when something came, and only then.
+
+use core::time::Duration;
+
+use onward_core::fence::AttemptFence;
+use onward_core::ids::{Claim, JobId, Name};
+use onward_core::job::WorkflowSpec;
+use onward_core::message::{Assignment, CancelWhy};
+use onward_core::payload::Payload;
+use onward_core::time::Mono;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::process::Command;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
+
+use crate::context::Context;
+use crate::failure::What;
+use crate::link::Word;
+use crate::machine::Said;
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn context() -> (Context, UnboundedReceiver<Word>) {
+    let name = |text: &str| Name::new(text).unwrap();
+    let assignment = Assignment {
+        claim: Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE },
+        attempt: 1,
+        queue: name("default"),
+        workflow: WorkflowSpec {
+            name: name("main"),
+            kind: name("task"),
+            payload: Payload::default(),
+            content_type: None,
+            after: [].into(),
+        },
+        headers: [].into(),
+        inputs: Vec::new(),
+        checkpoint: None,
+        lease: Duration::from_secs(30),
+        deadline_remaining: Duration::from_secs(60),
+    };
+    let (words, heard) = unbounded_channel();
+    (Context::new(assignment, words, Mono::from_ms(0)), heard)
+}
+
+fn beat() -> Option<Said> {
+    Some(Said::default())
+}
+
+fn progress(done: u64, total: u64) -> Option<Said> {
+    Some(Said { progress: Some((done, Some(total))), ..Said::default() })
+}
+
+/// A script that `sh` runs.
+fn sh(script: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).stdin(std::process::Stdio::null());
+    command
+}
+
+#[tokio::test]
+async fn a_reader_beats_for_every_read_that_got_something() {
+    let (ctx, _words) = context();
+    let (mut source, sink) = duplex(64);
+    let mut reader = ctx.reader(sink);
+    let mut buffer = [0; 16];
+    assert_eq!(ctx.take_said(), None);
+    source.write_all(b"four").await.unwrap();
+    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_said()), (4, beat()));
+    assert!(timeout(Duration::ZERO, reader.read(&mut buffer)).await.is_err());
+    assert_eq!(ctx.take_said(), None, "waiting is no work");
+    drop(source);
+    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_said()), (0, None), "nor is the end");
+}
+
+#[tokio::test]
+async fn a_reader_with_a_total_reports_bytes() {
+    let (ctx, _words) = context();
+    let mut reader = ctx.reader(&b"abcdefgh"[..]).of_total(8);
+    let mut buffer = [0; 5];
+    reader.read_exact(&mut buffer).await.unwrap();
+    assert_eq!(ctx.take_said(), progress(5, 8));
+    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_said()), (3, progress(8, 8)));
+}
+
+#[tokio::test]
+async fn a_stream_beats_for_every_item() {
+    let (ctx, _words) = context();
+    let mut items = ctx.stream(tokio_stream::iter(["a", "b"]));
+    assert_eq!((items.next().await, ctx.take_said()), (Some("a"), beat()));
+    assert_eq!((items.next().await, ctx.take_said()), (Some("b"), beat()));
+    assert_eq!((items.next().await, ctx.take_said()), (None, None));
+    let mut waiting = ctx.stream(tokio_stream::pending::<()>());
+    assert!(timeout(Duration::ZERO, waiting.next()).await.is_err());
+    assert_eq!(ctx.take_said(), None);
+    let mut counted = ctx.stream(tokio_stream::iter([1, 2])).of_total(2);
+    counted.next().await;
+    assert_eq!(ctx.take_said(), progress(1, 2));
+}
+
+#[tokio::test]
+async fn a_closure_speaks_from_its_thread_and_is_waited_for() {
+    let (ctx, _words) = context();
+    let here = std::thread::current().id();
+    let there = ctx.blocking(move |ctx| {
+        ctx.progress(1, 2);
+        Ok(std::thread::current().id())
+    });
+    assert_ne!(there.await.unwrap(), here);
+    assert_eq!(ctx.take_said(), progress(1, 2));
+
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let work = ctx.blocking(move |ctx| {
+        released.recv().unwrap();
+        ctx.check()
+    });
+    assert!(timeout(Duration::ZERO, work).await.is_err(), "the handler was dropped");
+    assert!(timeout(Duration::from_millis(20), ctx.unblocked()).await.is_err(), "but its closure runs on");
+    ctx.cancel(CancelWhy::Asked);
+    release.send(()).unwrap();
+    timeout(SOON, ctx.unblocked()).await.expect("it has returned");
+}
+
+#[tokio::test]
+async fn a_closure_that_panics_takes_the_handler_with_it() {
+    let (ctx, _words) = context();
+    let run = tokio::spawn({
+        let ctx = ctx.clone();
+        async move {
+            ctx.blocking(|_| -> Result<(), _> { panic!("on the thread") }).await.map_err(|failure| failure.to_string())
+        }
+    });
+    assert!(run.await.unwrap_err().is_panic());
+    timeout(SOON, ctx.unblocked()).await.expect("nothing is left");
+}
+
+#[tokio::test]
+async fn a_command_beats_by_what_it_writes_and_gives_the_end_of_it() {
+    let (ctx, _words) = context();
+    let output = ctx.command(sh("echo out; echo err >&2")).await.unwrap();
+    assert_eq!((&*output.stdout, &*output.stderr), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!(ctx.take_said(), beat());
+    ctx.command(sh("true")).await.unwrap();
+    assert_eq!(ctx.take_said(), None, "it wrote nothing");
+    let long = ctx.command(sh("head -c 200000 /dev/zero; printf end")).await.unwrap();
+    assert_eq!((long.stdout.len(), long.stdout.ends_with(b"\0end")), (64 << 10, true));
+}
+
+#[tokio::test]
+async fn a_command_that_fails_says_why() {
+    let (ctx, _words) = context();
+    let script = "for n in 1 2 3 4 5 6 7; do echo \"line $n\" >&2; done; exit 3";
+    let failure = ctx.command(sh(script)).await.unwrap_err();
+    let text = failure.to_string();
+    assert!(text.starts_with("`sh` ended by exit status: 3: line 3\n") && text.ends_with("line 7"), "{text}");
+    assert_eq!(failure.what, What::Retry { after: None });
+    let failure = ctx.command(sh("exit 75")).await.unwrap_err();
+    assert_eq!(failure.to_string(), "`sh` ended by exit status: 75, which says that it will pass");
+    assert_eq!(failure.what, What::Retry { after: None });
+    let failure = ctx.command(Command::new("no-such-program-anywhere")).await.unwrap_err();
+    assert!(failure.to_string().starts_with("`no-such-program-anywhere` cannot be started: "), "{failure}");
+}
+
+/// A script whose processes hold a pipe open, which is read to its end when the last of them is gone.
+fn watched(script: &str) -> (Command, impl Future<Output = ()>) {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut command = sh(script);
+    command.stdin(writer);
+    let gone = async {
+        tokio::task::spawn_blocking(move || std::io::copy(&mut reader, &mut std::io::sink())).await.unwrap().unwrap();
+    };
+    (command, gone)
+}
+
+#[tokio::test]
+async fn a_command_is_stopped_with_all_that_it_started() {
+    let (ctx, mut words) = context();
+    let (command, gone) = watched("trap 'exit 0' TERM; sleep 600 & echo ready; wait");
+    let run = ctx.command(command);
+    let cancel = async {
+        words.recv().await.expect("it has written");
+        ctx.cancel(CancelWhy::Asked);
+    };
+    let (ended, ()) = timeout(SOON, async { tokio::join!(run, cancel) }).await.expect("it stops");
+    assert_eq!(ended.unwrap_err().what, What::Cancelled);
+    timeout(SOON, gone).await.expect("nothing of it runs on");
+    assert!(ctx.command(sh("true")).await.is_err(), "nothing is started once it must stop");
+}
+
+#[tokio::test]
+async fn a_command_that_is_dropped_is_killed() {
+    let (ctx, mut words) = context();
+    let (command, gone) = watched("trap '' TERM; echo ready; while :; do sleep 600; done");
+    let run = ctx.command(command);
+    tokio::select! {
+        _ = run => panic!("it runs for ever"),
+        _ = words.recv() => {}
+    }
+    timeout(SOON, gone).await.expect("nothing of it runs on");
+}
+
+#[tokio::test]
+async fn what_a_command_leaves_behind_is_killed() {
+    let (ctx, _words) = context();
+    let (command, gone) = watched("sleep 600 & echo done");
+    assert_eq!(timeout(SOON, ctx.command(command)).await.expect("it ends").unwrap().stdout, b"done\n");
+    timeout(SOON, gone).await.expect("nothing of it runs on");
+}
