@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::context::Context;
@@ -30,6 +30,9 @@ use supervise::Starter;
 
 type Ended = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
 type Handler = Arc<dyn Fn(Context) -> Ended + Send + Sync>;
+
+/// What is given back at the end is answered within this, or not at all.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Takes attempts from a node, runs a handler for each, and reports how they ended.
 ///
@@ -122,6 +125,8 @@ pub enum WorkerError {
     Rejected(Refused),
     #[error("the thread of the worker's session could not be started: {0}")]
     Thread(std::io::Error),
+    #[error("the node did not take back what this worker held; it is handed out again when its lease is over")]
+    Undelivered,
     #[error("the worker's session ended by a bug in it; the log says more")]
     Broken,
 }
@@ -267,7 +272,7 @@ impl Worker {
     /// Works until `stop` is ready, then takes nothing more, waits for what runs, and gives back what does not end in
     /// time.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), WorkerError> {
-        let drain_grace = self.drain_grace;
+        let (drain_grace, cancel_grace) = (self.drain_grace, self.cancel_grace);
         let mut lanes = self.lanes()?;
         let mut words = Vec::new();
         let mut ends = Vec::new();
@@ -293,7 +298,8 @@ impl Worker {
             () = sleep(drain_grace) => {}
         }
         tell(|| Word::Abandon);
-        over.await
+        // Without a manager nobody answers, and nobody would wait for it: it hands out again what it does not hear of.
+        timeout(cancel_grace + ANSWERED_WITHIN, over).await.unwrap_or(Err(WorkerError::Undelivered))
     }
 
     fn lanes(self) -> Result<Vec<Lane>, WorkerError> {
