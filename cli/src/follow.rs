@@ -13,6 +13,7 @@ use crate::read;
 use crate::screen::Screen;
 use crate::span;
 use crate::work::exit;
+use crate::work::handler::KIND;
 
 /// How long the node may take to answer while nothing happens. Short, so that a bar moves.
 const WAIT: Duration = Duration::from_secs(1);
@@ -64,6 +65,9 @@ pub fn to_the_end(client: &Client, screen: &Screen, id: &str, at_most: Option<Du
         screen.json_line(&job)?;
     } else {
         screen.note(ended(&job));
+        if state != "succeeded" && read::text(&job, "kind") == Some(KIND) && last_error(&job).is_some() {
+            screen.note(format!("`onward logs {id}` shows what it printed; `onward explain {id}` says more"));
+        }
     }
     Ok(exit_code(&job))
 }

@@ -160,15 +160,16 @@ fn verdict(args: &RunArgs, ended: &JobInfo, last: Option<&Exit>, seen: &Seen, to
                 "  try: allow more with --timeout".to_owned(),
             ]
         }
-        (_, Some(exit @ (Exit::NotFound { .. } | Exit::NotExecutable { .. }))) => {
-            vec![
-                format!("onward: `{name}` {}", exit::words(exit)),
-                "  try: check the name, its mode, and PATH".to_owned(),
-            ]
-        }
-        (_, Some(exit @ (Exit::NotStarted { .. } | Exit::Lost { .. }))) => {
-            vec![format!("onward: `{name}` {}", exit::words(exit))]
-        }
+        // The command has said by its exit code how it ended; these have none.
+        (
+            _,
+            Some(
+                exit @ (Exit::NotFound { .. }
+                | Exit::NotExecutable { .. }
+                | Exit::NotStarted { .. }
+                | Exit::Lost { .. }),
+            ),
+        ) => vec![format!("onward: `{name}` {}", exit::words(exit))],
         (JobState::Failed, None) => vec![format!("onward: {}", ended.reason.as_deref().unwrap_or("failed"))],
         _ => Vec::new(),
     }

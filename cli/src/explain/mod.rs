@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::read;
+use crate::work::handler::KIND;
 use situation::Situation;
 
 /// `job` and `ledger` as the node gives them for `/v1/jobs/{id}` and `/v1/jobs/{id}/ledger`.
@@ -21,7 +22,11 @@ pub fn explain(job: &Value, ledger: &Value, now: Timestamp) -> String {
     section(&mut page, "So far", history::lines(&facts));
     section(&mut page, "Clocks", clocks::lines(&facts));
     section(&mut page, "What happens next", situation.next(&facts));
-    section(&mut page, "What you can do", situation.remedies(&facts));
+    let mut remedies = situation.remedies(&facts);
+    if facts.kind() == KIND && !facts.attempts().is_empty() {
+        remedies.push(format!("onward logs {}    see what it printed", facts.id()));
+    }
+    section(&mut page, "What you can do", remedies);
     page
 }
 
