@@ -28,7 +28,7 @@ pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> R
     }
     let commands = Commands {
         id: args.id,
-        slots: args.slots.unwrap_or_else(work::processors),
+        slots: args.slots.unwrap_or_else(work::cores),
         queues: args.queues,
         manner: (&args.exec).into(),
         drain: args.drain,

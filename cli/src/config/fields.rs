@@ -38,7 +38,7 @@ impl NodeSettings {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
             data,
-            slots: crate::work::processors(),
+            slots: crate::work::cores(),
             require_tokens: false,
             insecure: false,
             host_names: Vec::new(),

@@ -51,7 +51,7 @@ fn the_file_in_the_data_folder_is_found_and_need_not_be_there() {
     let from_env = |name: &str| (name == "ONWARD_DATA").then(|| data.clone().into());
     assert_eq!(load(None, &[], from_env).unwrap().node.slots, 3);
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(load(None, &flags(&[("data", &data)]), |_| None).unwrap().node.slots, crate::work::processors());
+    assert_eq!(load(None, &flags(&[("data", &data)]), |_| None).unwrap().node.slots, crate::work::cores());
     assert!(
         matches!(load(Some(&path), &[], |_| None), Err(ConfigError::Unreadable { .. })),
         "a named file must be there"

@@ -20,6 +20,6 @@ pub fn inside(node: &Node, token: &str) -> Place {
 }
 
 /// As many commands at a time as there are processors, unless told otherwise.
-pub fn processors() -> u32 {
+pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
 }

@@ -215,7 +215,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (phase, seen) = watch::channel(Phase::Starting);
         let router = Arc::new(OnceLock::new());
-        let acceptor = Acceptor {
+        let acceptor = Arc::new(Acceptor {
             starting: pages::starting(),
             router: router.clone(),
             tls: None,
@@ -223,7 +223,8 @@ mod tests {
             places: Arc::new(Semaphore::new(10)),
             phase: seen,
             counts: Arc::default(),
-        };
+            runtime: Handle::current(),
+        });
         let accepting = tokio::spawn(acceptor.run(listener));
         let mut early = TcpStream::connect(address).await.unwrap();
         assert!(ask(&mut early, "/startupz").await.starts_with("HTTP/1.1 503"));
