@@ -24,6 +24,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
 
 use crate::engine::Engine;
+use crate::outputs::Outputs;
 
 /// Sessions that one node holds at a time.
 pub const MAX_SESSIONS: usize = 5_000;
@@ -32,13 +33,13 @@ pub const MAX_SESSIONS: usize = 5_000;
 pub type CheckAccess = Arc<dyn Fn(Option<&str>, &'static str) -> Result<(), Status> + Send + Sync>;
 
 /// Both services, without a fallback.
-pub fn routes(engine: Engine, check: CheckAccess) -> axum::Router {
-    routes_for(engine, check, MAX_SESSIONS)
+pub fn routes(engine: Engine, outputs: Outputs, check: CheckAccess) -> axum::Router {
+    routes_for(engine, outputs, check, MAX_SESSIONS)
 }
 
 /// As [`routes`], with room for so many sessions.
-pub fn routes_for(engine: Engine, check: CheckAccess, max_sessions: usize) -> axum::Router {
-    let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), max_sessions))
+pub fn routes_for(engine: Engine, outputs: Outputs, check: CheckAccess, max_sessions: usize) -> axum::Router {
+    let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), outputs, max_sessions))
         .max_decoding_message_size(MAX_FRAME_BYTES);
     let jobs = JobServiceServer::new(jobs::Jobs::new(engine)).max_decoding_message_size(MAX_FRAME_BYTES);
     let workers = InterceptedService::new(workers, guard(check.clone(), "work"));

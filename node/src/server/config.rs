@@ -8,13 +8,14 @@ use onward_core::settings::Rules;
 
 use crate::auth::FileError;
 use crate::engine::ArchiveRules;
+use crate::outputs::OutputRules;
 
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Off: nothing listens, and only this process can reach the node, by its [`Door`](super::Door).
     pub listens: bool,
-    /// The data folder: log, keys and tokens.
+    /// The data folder: log, archive, output, keys and tokens.
     pub data: PathBuf,
     /// PEM files: the certificates, the node's own first, and its private key.
     pub tls: Option<(PathBuf, PathBuf)>,
@@ -28,6 +29,8 @@ pub struct NodeConfig {
     pub limits: HttpLimits,
     /// What is kept of finished jobs.
     pub archive: ArchiveRules,
+    /// What is kept of what attempts print.
+    pub outputs: OutputRules,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
 }
@@ -45,6 +48,7 @@ impl NodeConfig {
             rules: Rules::default(),
             limits: HttpLimits::default(),
             archive: ArchiveRules::default(),
+            outputs: OutputRules::default(),
             commit_mark: None,
         }
     }
@@ -100,6 +104,8 @@ pub enum StartError {
     NotServing { within: Duration, why: String },
     #[error("{0}")]
     File(#[from] FileError),
+    #[error("no thread can be started: {0}; raise the limits of this process")]
+    Thread(std::io::Error),
     #[error("{}: {what}; give PEM files with the certificates and their private key", path.display())]
     Tls { path: PathBuf, what: String },
 }

@@ -36,6 +36,7 @@ use crate::auth::{Scope, Scopes, TokenFile, read_or_make_key, read_or_make_token
 use crate::clock;
 use crate::engine::{Engine, Start};
 use crate::grpc;
+use crate::outputs::{self, Outputs};
 use accept::{Acceptor, Counts, Phase};
 pub use backup::{RestoreError, restore};
 pub use config::{HttpLimits, NodeConfig, StartError};
@@ -82,15 +83,15 @@ impl Node {
         };
         let opened = config.clone();
         let open = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic");
-        let (engine, receipts, tokens) = open?;
+        let Opened { engine, outputs, receipts, tokens } = open?;
         if let Err(error) = wait_until_serving(&engine).await {
-            spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+            spawn_blocking(move || stop(&outputs, &engine)).await.expect("stopping does not panic");
             return Err(error);
         }
 
         let (draining, drained) = watch::channel(false);
         let (phase, phase_seen) = watch::channel(Phase::Serving);
-        let app = App { engine, receipts, draining: drained };
+        let app = App { engine, receipts, outputs, draining: drained };
         let counts = Arc::new(Counts::default());
         let connections = u32::try_from(config.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
         let places = Arc::new(Semaphore::new(connections as usize));
@@ -107,7 +108,8 @@ impl Node {
             limits: config.limits.clone(),
         };
         let guard = Arc::new(guard);
-        let more = more(&app).merge(grpc::routes(app.engine.clone(), grpc_access(guard.clone())));
+        let services = grpc::routes(app.engine.clone(), app.outputs.clone(), grpc_access(guard.clone()));
+        let more = more(&app).merge(services);
         let acceptor = Arc::new(Acceptor {
             router: router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more),
             limits: config.limits,
@@ -160,8 +162,8 @@ impl Node {
             self.phase.send_replace(Phase::Closing);
             let _all = self.places.acquire_many(self.connections).await;
         }
-        let engine = self.app.engine.clone();
-        spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+        let app = self.app.clone();
+        spawn_blocking(move || stop(&app.outputs, &app.engine)).await.expect("stopping does not panic");
     }
 }
 
@@ -185,7 +187,7 @@ impl Door {
 impl Drop for Node {
     fn drop(&mut self) {
         self.phase.send_replace(Phase::Closing);
-        self.app.engine.stop();
+        stop(&self.app.outputs, &self.app.engine);
     }
 }
 
@@ -205,8 +207,21 @@ fn grpc_access(guard: Arc<Guard>) -> grpc::CheckAccess {
     })
 }
 
+struct Opened {
+    engine: Engine,
+    outputs: Outputs,
+    receipts: Receipts,
+    tokens: TokenFile,
+}
+
+/// The folder is ours until the engine has let go of its log, so that goes last.
+fn stop(outputs: &Outputs, engine: &Engine) {
+    outputs.stop();
+    engine.stop();
+}
+
 /// Everything that takes its time before a node can serve. The folder is ours from its first line on.
-fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError> {
+fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let log = RedbLog::open(&config.data)?;
     let receipts = Receipts::new(&read_or_make_key(&config.data.join(KEY_FILE))?);
     read_or_make_token(&config.data)?;
@@ -223,7 +238,9 @@ fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError
         archive_rules: config.archive.clone(),
         ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
     })?;
-    Ok((engine, receipts, tokens))
+    let outputs = Outputs::start(config.data.join(outputs::FOLDER), config.outputs.clone());
+    let outputs = outputs.map_err(StartError::Thread).inspect_err(|_| engine.stop())?;
+    Ok(Opened { engine, outputs, receipts, tokens })
 }
 
 /// The seat is taken, but serving begins only once the log has confirmed that.
