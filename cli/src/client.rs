@@ -87,17 +87,40 @@ impl Client {
         self.call(path, Some(body), CALL_TIMEOUT)
     }
 
+    /// What an attempt has printed; none if nothing is kept of it.
+    pub fn output(&self, path: &str) -> Result<Option<Printed>, Failure> {
+        match self.exchange(path, None, CALL_TIMEOUT)? {
+            Ok(Raw { bytes, skipped }) => Ok(Some(Printed { skipped: skipped.unwrap_or(0), bytes })),
+            Err((404, problem)) if read::text(&problem, "code") == Some("no_output") => Ok(None),
+            Err((status, problem)) => Err(self.refused(status, &problem)),
+        }
+    }
+
     fn call(&self, path: &str, body: Option<&Value>, timeout: Duration) -> Result<Value, Failure> {
+        match self.exchange(path, body, timeout)? {
+            Ok(answer) => Ok(answer.value()),
+            Err((status, problem)) => Err(self.refused(status, &problem)),
+        }
+    }
+
+    /// The answer to a call, or the status and problem with which it was refused.
+    fn exchange(
+        &self,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> Result<Result<Raw, (u16, Value)>, Failure> {
         let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
         let mut was_lost = false;
         loop {
             match self.send(path, body, timeout) {
-                Ok((status, answer)) if (200..300).contains(&status) => return Ok(answer),
+                Ok((status, answer)) if (200..300).contains(&status) => return Ok(Ok(answer)),
                 Ok((status, answer)) => {
+                    let answer = answer.value();
                     let may_pass = status == 503 && !matches!(read::text(&answer, "code"), None | Some("internal"));
                     match pauses.next().filter(|_| may_pass) {
                         Some(pause) => thread::sleep(pause),
-                        None => return Err(self.refused(status, &answer)),
+                        None => return Ok(Err((status, answer))),
                     }
                 }
                 Err(error) => {
@@ -111,7 +134,7 @@ impl Client {
         }
     }
 
-    fn send(&self, path: &str, body: Option<&Value>, timeout: Duration) -> Result<(u16, Value), ureq::Error> {
+    fn send(&self, path: &str, body: Option<&Value>, timeout: Duration) -> Result<(u16, Raw), ureq::Error> {
         let url = format!("{}{path}", self.server);
         let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let mut response = match body {
@@ -131,7 +154,7 @@ impl Client {
             }
         };
         let status = response.status().as_u16();
-        Ok((status, body_of(&mut response)?))
+        Ok((status, Raw::of(&mut response)?))
     }
 
     fn unreachable(&self, error: &ureq::Error) -> Failure {
@@ -174,9 +197,35 @@ impl Client {
     }
 }
 
-fn body_of(response: &mut Response<ureq::Body>) -> Result<Value, ureq::Error> {
-    let text = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string()?;
-    Ok(serde_json::from_str(&text).unwrap_or(Value::String(text)))
+/// The end of what an attempt has printed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Printed {
+    /// Bytes before these that are not kept.
+    pub skipped: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// An answer as it came.
+#[derive(Debug)]
+struct Raw {
+    bytes: Vec<u8>,
+    /// Only said with what attempts have printed.
+    skipped: Option<u64>,
+}
+
+impl Raw {
+    fn of(response: &mut Response<ureq::Body>) -> Result<Self, ureq::Error> {
+        let skipped =
+            response.headers().get("onward-skipped-bytes").and_then(|value| value.to_str().ok()?.parse().ok());
+        let bytes = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_vec()?;
+        Ok(Self { bytes, skipped })
+    }
+
+    /// What is no JSON is text.
+    fn value(&self) -> Value {
+        serde_json::from_slice(&self.bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&self.bytes).into_owned()))
+    }
 }
 
 fn roots(file: &Path) -> Result<RootCerts, Failure> {

@@ -1,6 +1,6 @@
 //! The command line of Onward.
 //!
-//! `args` says what can be written; `submit`, `jobs`, `follow` and `fleet` talk to a node through `client`; `explain`
+//! `args` says what can be written; `submit`, `jobs`, `logs`, `follow` and `fleet` talk to a node through `client`; `explain`
 //! turns what the node knows into an answer; `config` and `token` work on the files of the node on this machine, which
 //! `up` runs.
 
@@ -16,6 +16,7 @@ mod folder;
 mod follow;
 mod inside;
 mod jobs;
+mod logs;
 mod probe;
 mod read;
 mod restore;
@@ -117,6 +118,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::Explain { id } => jobs::explain_job(&id, client, screen),
         Command::Watch { id } => follow::watch(client, screen, &id),
         Command::Wait { id, at_most } => follow::to_the_end(client, screen, &id, at_most),
+        Command::Logs(args) => logs::run(&args, client, screen),
         Command::Result { id } => jobs::result(&id, client, screen),
         Command::Cancel { id } => jobs::cancel(&id, client, screen),
         Command::Retry { id, request_id } => jobs::retry(&id, request_id, client, screen),

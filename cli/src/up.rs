@@ -145,6 +145,7 @@ fn node_config(effective: Effective, commit_mark: Option<PathBuf>) -> NodeConfig
         rules: effective.rules,
         limits: settings.http,
         archive: settings.archive,
+        outputs: settings.output,
         drain: settings.drain,
         probes: settings.probes,
         snapshot_every: settings.snapshot_every,

@@ -1,8 +1,8 @@
 //! The shell around the core: everything that a node *does*.
 //!
 //! [`engine`] drives the machine: inputs → step → commit → effects, durable before visible. [`clock`] is what it is told
-//! of time, [`catalog`] lets jobs be listed. [`api`] is HTTP, [`grpc`] is what workers and busy clients use instead,
-//! [`auth`] says who may use them; [`server`] puts all on a port.
+//! of time, [`catalog`] lets jobs be listed, [`outputs`] keeps what attempts print. [`api`] is HTTP, [`grpc`] is what
+//! workers and busy clients use instead, [`auth`] says who may use them; [`server`] puts all on a port.
 
 pub mod api;
 pub mod auth;
@@ -10,4 +10,5 @@ pub mod catalog;
 pub mod clock;
 pub mod engine;
 pub mod grpc;
+pub mod outputs;
 pub mod server;

@@ -14,7 +14,7 @@ use onward_core::job::JobState;
 use onward_core::message::{Beat, CancelWhy, ExtensionRequest, FromWorker, Report, Settlement};
 use onward_core::settings::Settings;
 use onward_proto::manager::Heard;
-use onward_proto::v1;
+use onward_proto::{v1, worker};
 use rig::{MAX_SESSIONS, Node, Worker, code, field, hello, job, soon, succeed};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Status};
@@ -239,6 +239,33 @@ async fn a_malformed_frame_ends_its_session_and_no_other() {
 
     node.submit_one().await;
     good.assignment().await;
+}
+
+#[tokio::test]
+async fn what_attempts_print_is_kept_and_needs_no_answer() {
+    let node = Node::start().await;
+    let mut worker = Worker::welcome(&node, "w", "1", 1, vec![]).await;
+    node.submit_one().await;
+    let claim = worker.assignment().await.claim;
+    // More of them than may wait for an answer.
+    for n in 0..3_000_u32 {
+        let data = n.to_be_bytes().to_vec().into();
+        let output = worker::output_out(worker::Output { claim, data, skipped: 0 });
+        worker.send(v1::WorkerFrame { outputs: vec![output], ..Default::default() }).await;
+    }
+    let last = worker::output_out(worker::Output { claim, data: b"end".to_vec().into(), skipped: 7 });
+    let mut frame = v1::WorkerFrame { outputs: vec![last], ..Default::default() };
+    worker::put(&mut frame, FromWorker::Settle(vec![succeed(claim)]));
+    worker.send(frame).await;
+    assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) });
+    let kept = soon(node.outputs.read(claim)).await.expect("readable").expect("kept");
+    assert_eq!((kept.skipped, &*kept.data), (12_007, &b"end"[..]));
+    assert_eq!(node.outputs.stats().dropped_bytes.get(), 0);
+
+    let long = v1::Output { claim: Some(claim.into()), data: vec![0; (64 << 10) + 1].into(), skipped: 0 };
+    worker.send(v1::WorkerFrame { outputs: vec![long], ..Default::default() }).await;
+    let refused = worker.end().await.expect_err("malformed");
+    assert_eq!((refused.code(), field(&refused)), (Code::InvalidArgument, Some("outputs[0].data")));
 }
 
 /// Bytes that are no frame at all: the text of a refusal, where a hello should be.

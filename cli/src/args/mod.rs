@@ -108,6 +108,10 @@ pub enum Command {
         #[arg(long = "for", value_parser = span::parse, value_name = "DURATION")]
         at_most: Option<Duration>,
     },
+    /// Print what an attempt of a job has printed: the last 64 KiB of it, byte for byte
+    #[command(after_help = "Examples:\n  onward logs ID\n  onward logs ID --follow\n  \
+                            onward logs ID --attempt 1 --workflow build | tail -n 20")]
+    Logs(LogsArgs),
     /// Print the result of a job that succeeded; inside a job, with JSON: set its own
     #[command(
         after_help = "Examples:\n  onward result ID > result.json\n  onward result '{\"rows\": 17}'    (inside a job)"
@@ -261,6 +265,20 @@ pub struct ListArgs {
     pub tag: Option<String>,
     #[command(flatten)]
     pub page: PageArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LogsArgs {
+    pub id: String,
+    /// Which attempt, as `onward show` numbers them [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// Which workflow of the job [default: the one that was handed out last]
+    #[arg(long, value_name = "NAME")]
+    pub workflow: Option<String>,
+    /// Go on until the attempt ended
+    #[arg(long, short)]
+    pub follow: bool,
 }
 
 #[derive(Debug, Args)]

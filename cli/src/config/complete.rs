@@ -10,6 +10,7 @@ use onward_core::job::draft::JobDefaults;
 use onward_core::job::spec::Retry;
 use onward_core::lease::LeaseRule;
 use onward_node::engine::ArchiveRules;
+use onward_node::outputs::OutputRules;
 use onward_node::server::{DrainRule, HttpLimits, ProbeRule};
 use std::time::Duration;
 
@@ -124,6 +125,7 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
         tls_key,
         http,
         archive,
+        output,
         drain,
         probes,
         snapshot_every,
@@ -142,6 +144,7 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
             http
     );
     listed!(all, "archive.", ArchiveRules { retain, max_jobs } = archive);
+    listed!(all, "output.", OutputRules { retain, max_bytes } = output);
     let DrainRule { ready_grace, grace } = drain;
     all.push(("drain.ready_grace".into(), ready_grace.map_or_else(|| "auto".into(), |span| span.text())));
     all.push(("drain.grace".into(), grace.text()));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use onward_core::ids::{MAX_NAME_BYTES, Name};
 use onward_core::settings::{BadSetting, Settings};
 use onward_node::engine::{ArchiveRules, Start};
+use onward_node::outputs::OutputRules;
 use onward_node::server::{DrainRule, HttpLimits, ProbeRule};
 
 use crate::span;
@@ -27,6 +28,7 @@ pub struct NodeSettings {
     pub tls_key: Option<PathBuf>,
     pub http: HttpLimits,
     pub archive: ArchiveRules,
+    pub output: OutputRules,
     pub drain: DrainRule,
     pub probes: ProbeRule,
     /// A snapshot is due after so many events.
@@ -46,6 +48,7 @@ impl NodeSettings {
             tls_key: None,
             http: HttpLimits::default(),
             archive: ArchiveRules::default(),
+            output: OutputRules::default(),
             drain: DrainRule::default(),
             probes: ProbeRule::default(),
             snapshot_every: Start::SNAPSHOT_EVERY,
@@ -54,7 +57,8 @@ impl NodeSettings {
 
     /// All that is out of its range.
     pub fn check(&self) -> Vec<BadSetting> {
-        let mut bad = [self.http.check(), self.archive.check(), self.drain.check(), self.probes.check()].concat();
+        let rules = [self.archive.check(), self.output.check(), self.drain.check(), self.probes.check()];
+        let mut bad = [self.http.check(), rules.concat()].concat();
         if self.snapshot_every == 0 {
             bad.push(BadSetting { field: "snapshot_every", value: "0".into(), allowed: "at least 1".into() });
         }
@@ -201,6 +205,8 @@ settings! {
         "probes.answer_within" => probes.answer_within: Span,
         "archive.retain" => archive.retain: Span,
         "archive.max_jobs" => archive.max_jobs: Large,
+        "output.retain" => output.retain: Span,
+        "output.max_bytes" => output.max_bytes: Large,
         "snapshot_every" => snapshot_every: Large,
     }
     rules {

@@ -39,8 +39,10 @@ impl Node {
     }
 
     pub fn start_with(data: &Path, listen: &str, more: &[&str]) -> Self {
-        let mut command = onward(&["up", "--slots", "0", "--listen", listen, "--data"]);
-        let mut child = command.arg(data).args(more).env("ONWARD_LOG", "warn").stdout(Stdio::piped()).spawn().unwrap();
+        let slots: &[&str] = if more.contains(&"--slots") { &[] } else { &["--slots", "0"] };
+        let mut command = onward(&["up", "--listen", listen, "--data"]);
+        let mut child =
+            command.arg(data).args(slots).args(more).env("ONWARD_LOG", "warn").stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (said, hear) = channel();
         std::thread::spawn(move || {

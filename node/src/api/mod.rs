@@ -22,6 +22,7 @@ pub mod span;
 use tokio::sync::watch;
 
 use crate::engine::Engine;
+use crate::outputs::Outputs;
 use jobs::follow::Followers;
 use receipt::Receipts;
 
@@ -30,6 +31,7 @@ use receipt::Receipts;
 pub struct App {
     pub engine: Engine,
     pub receipts: Receipts,
+    pub outputs: Outputs,
     /// True once the node drains: whoever waits for something is answered now.
     pub draining: watch::Receiver<bool>,
 }

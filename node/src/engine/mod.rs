@@ -62,7 +62,7 @@ use content::Contents;
 pub use archivist::ArchiveRules;
 pub use machine::Start;
 pub use session::{Session, SessionGone};
-pub use stats::Stats;
+pub use stats::{Counter, Stats};
 pub use watch::Watch;
 
 /// Why an ask got no answer from the machine, or got no for one.

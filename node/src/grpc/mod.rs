@@ -25,13 +25,14 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
 
 use crate::engine::Engine;
+use crate::outputs::Outputs;
 
 /// Given the bearer token of a call, if it has one, and the scope that it needs (`work` or `submit`).
 pub type CheckAccess = Arc<dyn Fn(Option<&str>, &'static str) -> Result<(), Status> + Send + Sync>;
 
 /// Both services, without a fallback, and with room for so many sessions.
-pub fn routes_for(engine: Engine, check: CheckAccess, max_sessions: usize) -> axum::Router {
-    let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), max_sessions))
+pub fn routes_for(engine: Engine, outputs: Outputs, check: CheckAccess, max_sessions: usize) -> axum::Router {
+    let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), outputs, max_sessions))
         .max_decoding_message_size(MAX_FRAME_BYTES);
     let jobs = JobServiceServer::new(jobs::Jobs::new(engine)).max_decoding_message_size(MAX_FRAME_BYTES);
     let workers = InterceptedService::new(workers, guard(check.clone(), "work"));

@@ -12,6 +12,7 @@ use onward_core::message::{FromWorker, ToWorker};
 use onward_core::refusal::RefusalKind;
 use onward_proto::v1::worker_service_server::WorkerService;
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
+use onward_proto::worker::Output;
 use onward_proto::{MAX_FRAME_BYTES, manager, worker};
 use prost::Message as _;
 use tokio::sync::mpsc::{Sender, channel};
@@ -21,6 +22,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::status;
 use crate::engine::{Engine, Session};
+use crate::outputs::Outputs;
 
 /// Who connects and says nothing holds a place that another could have.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -37,13 +39,14 @@ type Out = Sender<Result<ManagerFrame, Status>>;
 #[derive(Debug)]
 pub(super) struct Workers {
     engine: Engine,
+    outputs: Outputs,
     places: Arc<Semaphore>,
     max_sessions: usize,
 }
 
 impl Workers {
-    pub(super) fn new(engine: Engine, max_sessions: usize) -> Self {
-        Self { engine, places: Arc::new(Semaphore::new(max_sessions)), max_sessions }
+    pub(super) fn new(engine: Engine, outputs: Outputs, max_sessions: usize) -> Self {
+        Self { engine, outputs, places: Arc::new(Semaphore::new(max_sessions)), max_sessions }
     }
 }
 
@@ -58,20 +61,31 @@ impl WorkerService for Workers {
             status::of(Code::ResourceExhausted, RefusalKind::Limited.code(), text)
         })?;
         let (out, frames) = channel(1);
-        tokio::spawn(serve(self.engine.clone(), request.into_inner(), out, place));
+        tokio::spawn(serve(self.engine.clone(), self.outputs.clone(), request.into_inner(), out, place));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 }
 
-async fn serve(engine: Engine, mut frames: Streaming<WorkerFrame>, out: Out, _place: OwnedSemaphorePermit) {
-    if let Err(status) = converse(&engine, &mut frames, &out).await {
+async fn serve(
+    engine: Engine,
+    outputs: Outputs,
+    mut frames: Streaming<WorkerFrame>,
+    out: Out,
+    _place: OwnedSemaphorePermit,
+) {
+    if let Err(status) = converse(&engine, outputs, &mut frames, &out).await {
         // If the worker is gone there is nobody to tell.
         let _ = out.send(Err(status)).await;
     }
 }
 
 /// Returns when the worker has closed, or was rejected and knows it.
-async fn converse(engine: &Engine, frames: &mut Streaming<WorkerFrame>, out: &Out) -> Result<(), Status> {
+async fn converse(
+    engine: &Engine,
+    outputs: Outputs,
+    frames: &mut Streaming<WorkerFrame>,
+    out: &Out,
+) -> Result<(), Status> {
     let first = tokio::select! {
         () = out.closed() => return Ok(()),
         first = tokio::time::timeout(HELLO_WITHIN, frames.message()) => first,
@@ -82,10 +96,11 @@ async fn converse(engine: &Engine, frames: &mut Streaming<WorkerFrame>, out: &Ou
     if first.hello.is_none() {
         return Err(wrong_hello("is missing; the first frame of a session must have one"));
     }
-    let parts = worker::frame_in(&first).map_err(|error| status::malformed(&error))?;
+    let first = Checked::of(first)?;
 
-    let mut talk = Talk { session: engine.open_session(), unanswered: Unanswered::default(), stage: Stage::Greeting };
-    talk.say(&first, parts);
+    let session = engine.open_session();
+    let mut talk = Talk { session, outputs, unanswered: Unanswered::default(), stage: Stage::Greeting };
+    talk.say(first);
     let mut told = Vec::new();
     let mut room = None;
     loop {
@@ -116,15 +131,33 @@ async fn converse(engine: &Engine, frames: &mut Streaming<WorkerFrame>, out: &Ou
                 if frame.hello.is_some() {
                     return Err(wrong_hello("was said already; a session has one, so open another session"));
                 }
-                let parts = worker::frame_in(&frame).map_err(|error| status::malformed(&error))?;
-                talk.say(&frame, parts);
+                talk.say(Checked::of(frame)?);
             }
         }
     }
 }
 
+/// A frame, taken apart. If anything in it is malformed, nothing of it is taken.
+struct Checked {
+    parts: Vec<FromWorker>,
+    outputs: Vec<Output>,
+    /// Without the outputs, which do not wait for the machine.
+    bytes: usize,
+}
+
+impl Checked {
+    fn of(mut frame: WorkerFrame) -> Result<Self, Status> {
+        let malformed = |error| status::malformed(&error);
+        let parts = worker::frame_in(&frame).map_err(malformed)?;
+        let outputs = worker::outputs_in(&frame).map_err(malformed)?;
+        frame.outputs.clear();
+        Ok(Self { parts, outputs, bytes: frame.encoded_len() })
+    }
+}
+
 struct Talk {
     session: Session,
+    outputs: Outputs,
     unanswered: Unanswered,
     stage: Stage,
 }
@@ -137,12 +170,19 @@ enum Stage {
 }
 
 impl Talk {
-    fn say(&mut self, frame: &WorkerFrame, mut parts: Vec<FromWorker>) {
+    fn say(&mut self, frame: Checked) {
+        let Checked { mut parts, outputs, bytes } = frame;
+        let is_for_machine = outputs.is_empty() || !parts.is_empty();
+        // Before all else: whoever sees that an attempt has ended finds what it printed.
+        self.outputs.offer(outputs);
+        if !is_for_machine {
+            return;
+        }
         if !parts.iter().any(is_answered) {
             // The answer to no beats at all tells when the machine has come this far; the worker never sees it.
             parts.push(FromWorker::Beats(Vec::new()));
         }
-        self.unanswered.add(parts.iter().filter(|part| is_answered(part)).count(), frame.encoded_len());
+        self.unanswered.add(parts.iter().filter(|part| is_answered(part)).count(), bytes);
         for part in parts {
             self.session.say(part);
         }

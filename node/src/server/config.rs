@@ -8,6 +8,7 @@ use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 
 use crate::auth::FileError;
 use crate::engine::{ArchiveRules, Start};
+use crate::outputs::OutputRules;
 
 /// About what a balancer needs to notice that a node is not ready.
 const READY_GRACE: Duration = Duration::from_secs(5);
@@ -17,7 +18,7 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Off: nothing listens, and only this process can reach the node, by its [`Door`](super::Door).
     pub listens: bool,
-    /// The data folder: log, keys and tokens.
+    /// The data folder: log, archive, output, keys and tokens.
     pub data: PathBuf,
     /// PEM files: the certificates, the node's own first, and its private key.
     pub tls: Option<(PathBuf, PathBuf)>,
@@ -35,6 +36,8 @@ pub struct NodeConfig {
     pub probes: ProbeRule,
     /// A snapshot is due after so many events, or as many as there are jobs.
     pub snapshot_every: u64,
+    /// What is kept of what attempts print.
+    pub outputs: OutputRules,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
 }
@@ -55,6 +58,7 @@ impl NodeConfig {
             drain: DrainRule::default(),
             probes: ProbeRule::default(),
             snapshot_every: Start::SNAPSHOT_EVERY,
+            outputs: OutputRules::default(),
             commit_mark: None,
         }
     }
@@ -67,7 +71,8 @@ impl NodeConfig {
 
     /// Settings within their ranges; and whoever can reach the port could run things here, so that what is open to others needs both locks.
     pub(super) fn check(&self) -> Result<(), StartError> {
-        let bad = [self.limits.check(), self.archive.check(), self.drain.check(), self.probes.check()].concat();
+        let rules = [self.archive.check(), self.outputs.check(), self.drain.check(), self.probes.check()];
+        let bad = [self.limits.check(), rules.concat()].concat();
         if !bad.is_empty() {
             let bad: Vec<String> = bad.iter().map(BadSetting::to_string).collect();
             return Err(StartError::Settings(bad.join("; ")));
@@ -197,6 +202,8 @@ pub enum StartError {
     NotServing { within: Duration, why: String },
     #[error("{0}")]
     File(#[from] FileError),
+    #[error("no thread can be started: {0}; raise the limits of this process")]
+    Thread(std::io::Error),
     #[error("{}: {what}; give PEM files with the certificates and their private key", path.display())]
     Tls { path: PathBuf, what: String },
 }

@@ -38,6 +38,7 @@ use crate::auth::{Scope, Scopes, TokenFile, read_or_make_key, read_or_make_token
 use crate::clock;
 use crate::engine::{Engine, Start};
 use crate::grpc;
+use crate::outputs::{self, Outputs};
 use accept::{Acceptor, Counts, Phase};
 pub use backup::{RestoreError, restore};
 pub use config::{DrainRule, HttpLimits, NodeConfig, ProbeRule, StartError};
@@ -104,7 +105,7 @@ impl Node {
             Some(listener) => tokio::spawn(acceptor.run(listener)),
             None => tokio::spawn(core::future::ready(())),
         };
-        let (engine, receipts, tokens) = match begin_serving(&config).await {
+        let Opened { engine, outputs, receipts, tokens } = match begin_serving(&config).await {
             Ok(begun) => begun,
             Err(error) => {
                 phase.send_replace(Phase::Closing);
@@ -115,7 +116,7 @@ impl Node {
         };
 
         let (draining, drained) = watch::channel(false);
-        let app = App { engine, receipts, draining: drained };
+        let app = App { engine, receipts, outputs, draining: drained };
         let about = About {
             started_at: clock::now().wall,
             listen: address.to_string(),
@@ -130,8 +131,9 @@ impl Node {
             require_tokens: config.require_tokens,
             limits: config.limits.clone(),
         });
-        let more =
-            more(&app).merge(grpc::routes_for(app.engine.clone(), grpc_access(guard.clone()), config.limits.sessions));
+        let (engine, outputs) = (app.engine.clone(), app.outputs.clone());
+        let services = grpc::routes_for(engine, outputs, grpc_access(guard.clone()), config.limits.sessions);
+        let more = more(&app).merge(services);
         let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
         router.set(full).expect("it is set here only");
         phase.send_replace(Phase::Serving);
@@ -173,8 +175,8 @@ impl Node {
             self.phase.send_replace(Phase::Closing);
             let _all = self.places.acquire_many(self.connections).await;
         }
-        let engine = self.app.engine.clone();
-        spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+        let app = self.app.clone();
+        spawn_blocking(move || stop(&app.outputs, &app.engine)).await.expect("stopping does not panic");
     }
 }
 
@@ -198,7 +200,7 @@ impl Door {
 impl Drop for Node {
     fn drop(&mut self) {
         self.phase.send_replace(Phase::Closing);
-        self.app.engine.stop();
+        stop(&self.app.outputs, &self.app.engine);
     }
 }
 
@@ -218,19 +220,31 @@ fn grpc_access(guard: Arc<Guard>) -> grpc::CheckAccess {
     })
 }
 
-async fn begin_serving(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError> {
+async fn begin_serving(config: &NodeConfig) -> Result<Opened, StartError> {
     let opened = config.clone();
-    let (engine, receipts, tokens) =
-        spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic")?;
-    if let Err(error) = wait_until_serving(&engine).await {
-        spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+    let opened = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic")?;
+    if let Err(error) = wait_until_serving(&opened.engine).await {
+        spawn_blocking(move || stop(&opened.outputs, &opened.engine)).await.expect("stopping does not panic");
         return Err(error);
     }
-    Ok((engine, receipts, tokens))
+    Ok(opened)
+}
+
+struct Opened {
+    engine: Engine,
+    outputs: Outputs,
+    receipts: Receipts,
+    tokens: TokenFile,
+}
+
+/// The folder is ours until the engine has let go of its log, so that goes last.
+fn stop(outputs: &Outputs, engine: &Engine) {
+    outputs.stop();
+    engine.stop();
 }
 
 /// Everything that takes its time before a node can serve. The folder is ours from its first line on.
-fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError> {
+fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let log = RedbLog::open(&config.data)?;
     let receipts = Receipts::new(&read_or_make_key(&config.data.join(KEY_FILE))?);
     read_or_make_token(&config.data)?;
@@ -248,7 +262,9 @@ fn open(config: &NodeConfig) -> Result<(Engine, Receipts, TokenFile), StartError
         snapshot_every: config.snapshot_every,
         ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
     })?;
-    Ok((engine, receipts, tokens))
+    let outputs = Outputs::start(config.data.join(outputs::FOLDER), config.outputs.clone());
+    let outputs = outputs.map_err(StartError::Thread).inspect_err(|_| engine.stop())?;
+    Ok(Opened { engine, outputs, receipts, tokens })
 }
 
 /// The seat is taken, but serving begins only once the log has confirmed that.

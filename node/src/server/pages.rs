@@ -234,6 +234,17 @@ fn render(pages: &Pages, view: Option<(ManagerView, u64)>) -> String {
             _ => metric("counter", &format!("{name}_total"), &alone(value)),
         }
     }
+    let outputs = pages.app.outputs.stats();
+    for (name, counter) in [
+        ("output_written_bytes_total", &outputs.written_bytes),
+        ("output_dropped_bytes_total", &outputs.dropped_bytes),
+        ("output_removed_total", &outputs.removed),
+        ("output_errors_total", &outputs.errors),
+    ] {
+        metric("counter", name, &alone(counter.get()));
+    }
+    metric("gauge", "output_kept_bytes", &alone(outputs.kept_bytes.get()));
+    metric("gauge", "output_kept_files", &alone(outputs.kept_files.get()));
     let counts = &pages.about.counts;
     for (name, counter) in [
         ("http_connections_accepted_total", &counts.accepted),

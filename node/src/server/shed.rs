@@ -40,6 +40,9 @@ fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         // Beats and results come over it. What is handed out there is the machine's to say.
         "/onward.v1.WorkerService/{method}" => Control,
 
+        // What attempts print is the first thing that can wait.
+        "/v1/leases/{receipt}/output" => Telemetry,
+        "/v1/jobs/{id}/attempts/{n}/output" => Other,
         "/v1/leases" | "/v1/backup" => Other,
         "/v1/jobs/{id}" | "/v1/jobs/{id}/ledger" | "/v1/dead-letters" => Other,
         "/v1/queues" | "/v1/nodes" | "/v1/nodes/{id}" | "/v1/datacenters" => Other,

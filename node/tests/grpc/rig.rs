@@ -18,6 +18,7 @@ use onward_core::settings::Settings;
 use onward_log::{Archive, MemoryLog};
 use onward_node::engine::{Engine, Start};
 use onward_node::grpc::{CheckAccess, routes_for};
+use onward_node::outputs::{OutputRules, Outputs};
 use onward_proto::manager::{self, Heard};
 use onward_proto::v1::job_service_client::JobServiceClient;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
@@ -47,7 +48,9 @@ pub fn settings() -> Settings {
 
 pub struct Node {
     pub engine: Engine,
+    pub outputs: Outputs,
     pub address: String,
+    _folder: tempfile::TempDir,
 }
 
 impl Node {
@@ -76,7 +79,9 @@ impl Node {
         let engine = Engine::start(start).expect("a log in memory can be read");
         // It serves once the first event of its term is durable.
         soon(async { while engine.read(|_| ()).await.is_err() {} }).await;
-        let router = routes_for(engine.clone(), check, max_sessions);
+        let folder = tempfile::tempdir().expect("a folder");
+        let outputs = Outputs::start(folder.path().join("output"), OutputRules::default()).expect("a thread");
+        let router = routes_for(engine.clone(), outputs.clone(), check, max_sessions);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
         tokio::spawn(async move {
@@ -90,7 +95,7 @@ impl Node {
                 });
             }
         });
-        Self { engine, address }
+        Self { engine, outputs, address, _folder: folder }
     }
 
     pub async fn channel(&self) -> Channel {

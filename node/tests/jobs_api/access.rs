@@ -19,6 +19,7 @@ fn routes() -> Vec<(Method, String, Scope)> {
         (Method::GET, job(""), Scope::Read),
         (Method::GET, job("/ledger"), Scope::Read),
         (Method::GET, job("/events"), Scope::Read),
+        (Method::GET, job("/attempts/1/output"), Scope::Read),
         (Method::POST, job("/cancel"), Scope::Submit),
         (Method::POST, job("/retry"), Scope::Submit),
         (Method::POST, job("/extend"), Scope::Operate),
@@ -63,7 +64,11 @@ fn the_description_has_every_route_and_nothing_else() {
     let paths = described["paths"].as_object().unwrap();
     let mut known = 0;
     for (method, path, _) in routes() {
-        let path = path.replace(ID, "{id}").replace("queues/q/", "queues/{name}/").replace("nodes/w", "nodes/{id}");
+        let path = path
+            .replace(ID, "{id}")
+            .replace("attempts/1", "attempts/{n}")
+            .replace("queues/q/", "queues/{name}/")
+            .replace("nodes/w", "nodes/{id}");
         let operation = &paths[&path][method.as_str().to_lowercase()];
         assert!(operation["responses"].is_object(), "{method} {path}");
         known += 1;

@@ -19,16 +19,19 @@ use onward_node::api::jobs::follow::Followers;
 use onward_node::api::jobs::routes_for;
 use onward_node::api::receipt::Receipts;
 use onward_node::engine::{Engine, Start};
+use onward_node::outputs::{OutputRules, Outputs};
 use serde_json::Value;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
 pub struct Rig {
     pub engine: Engine,
+    pub outputs: Outputs,
     router: Router,
     pub access: Access,
     /// Nothing drains for as long as this is here.
     _draining: watch::Sender<bool>,
+    _folder: tempfile::TempDir,
 }
 
 pub struct Answered {
@@ -70,13 +73,16 @@ impl Rig {
         while engine.read(|view| view.manager.seat_state()).await != Ok(SeatState::Serving) {
             tokio::task::yield_now().await;
         }
+        let folder = tempfile::tempdir().unwrap();
+        let outputs = Outputs::start(folder.path().join("output"), OutputRules::default()).unwrap();
         let draining = watch::Sender::new(false);
         let router = Router::new().nest("/v1", routes_for(followers)).with_state(App {
             engine: engine.clone(),
             receipts: Receipts::new(&[0; 32]),
+            outputs: outputs.clone(),
             draining: draining.subscribe(),
         });
-        Self { engine, router, access: Access::full(), _draining: draining }
+        Self { engine, outputs, router, access: Access::full(), _draining: draining, _folder: folder }
     }
 
     pub async fn send(&self, mut request: Request<Body>) -> Response<Body> {
@@ -163,6 +169,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        self.outputs.stop();
         self.engine.stop();
     }
 }

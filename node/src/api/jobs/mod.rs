@@ -1,7 +1,8 @@
 //! Jobs over HTTP, and what operators need around them: queues, nodes, dead letters.
 //!
 //! [`request`] is a submission as it is written, [`submit`] takes it. [`shape`] is a job as it is shown ([`reason`] and
-//! [`ledger`] say why it is where it is); [`read`] gives one or a page of them, [`follow`] goes along with one.
+//! [`ledger`] say why it is where it is); [`read`] gives one or a page of them, [`follow`] goes along with one,
+//! [`output`] gives what its attempts have printed.
 //! [`command`] is everything else that is asked about jobs.
 //!
 //! Whatever looks at many jobs does so in short reads, since the machine's thread does nothing else meanwhile.
@@ -11,6 +12,7 @@ pub mod dead_letters;
 pub mod follow;
 pub mod ledger;
 pub mod nodes;
+pub mod output;
 pub mod queues;
 pub mod read;
 pub mod reason;
@@ -38,6 +40,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
         .route("/jobs/{id}", get(read::get))
         .route("/jobs/{id}/ledger", get(read::ledger))
         .route("/jobs/{id}/events", get(follow::events))
+        .route("/jobs/{id}/attempts/{n}/output", get(output::output))
         .route("/jobs/{id}/cancel", post(command::cancel))
         .route("/jobs/{id}/retry", post(command::retry))
         .route("/jobs/{id}/extend", post(command::extend))
@@ -65,6 +68,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
     read::get,
     read::ledger,
     follow::events,
+    output::output,
     command::cancel,
     command::cancel_where,
     command::retry,

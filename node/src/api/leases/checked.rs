@@ -1,11 +1,15 @@
 //! From the shapes of calls to what the machine is told, or to what is wrong with them.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use onward_core::ids::{Claim, Incarnation, MAX_NAME_BYTES, Name, WorkerId};
 use onward_core::input::Poll;
 use onward_core::message::{Beat, Report, Subscription};
 use onward_core::settings::Rules;
+use onward_proto::MAX_OUTPUT_BYTES;
 
-use super::wire::{BeatBody, FailBody, PollBody, ReleaseBody, SettleItem, SucceedBody};
+use super::wire::{BeatBody, FailBody, OutputBody, PollBody, ReleaseBody, SettleItem, SucceedBody};
 use crate::api::payload::{at_most, from_fields};
 use crate::api::problem::Problem;
 use crate::api::span;
@@ -60,6 +64,19 @@ pub(super) fn count(field: &'static str, count: usize, rules: &Rules) -> Result<
         return Ok(());
     }
     Err(Problem::invalid(format!("`{field}` has {count} items; it may have {max} at most")).of_field(field))
+}
+
+pub(super) fn output(body: OutputBody) -> Result<Bytes, Problem> {
+    let (field, bytes) = match (body.text, body.data_base64) {
+        (Some(text), None) => ("text", text.into_bytes()),
+        (None, Some(text)) => {
+            let not_base64 = |error| Problem::invalid(format!("`data_base64` is not base64: {error}"));
+            ("data_base64", STANDARD.decode(text).map_err(|error| not_base64(error).of_field("data_base64"))?)
+        }
+        _ => return Err(Problem::invalid("give either `text` or `data_base64`").of_field("text")),
+    };
+    at_most(field, bytes.len(), MAX_OUTPUT_BYTES)?;
+    Ok(bytes.into())
 }
 
 pub(super) fn beat(claim: Claim, body: BeatBody, rules: &Rules) -> Result<Beat, Problem> {

@@ -10,6 +10,7 @@ mod wire;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -18,6 +19,7 @@ use onward_core::grant::Denial;
 use onward_core::input::Call;
 use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Report, Settlement};
 use onward_core::refusal::Refusal;
+use onward_proto::worker::Output;
 
 use super::App;
 use super::json::Json;
@@ -33,6 +35,7 @@ pub fn routes() -> Router<App> {
         .route("/leases/beat", post(beat_many))
         .route("/leases/settle", post(settle_many))
         .route("/leases/{receipt}/beat", post(beat))
+        .route("/leases/{receipt}/output", post(output))
         .route("/leases/{receipt}/succeed", post(succeed))
         .route("/leases/{receipt}/fail", post(fail))
         .route("/leases/{receipt}/release", post(release))
@@ -41,7 +44,7 @@ pub fn routes() -> Router<App> {
 
 #[derive(Debug, utoipa::OpenApi)]
 #[openapi(
-    paths(poll, beat_many, settle_many, beat, succeed, fail, release, request_extension),
+    paths(poll, beat_many, settle_many, beat, output, succeed, fail, release, request_extension),
     components(schemas(Leases<'static>, Problem))
 )]
 pub struct LeasesApi;
@@ -108,6 +111,22 @@ async fn beat_many(
         Err(problem) => BeatItemAnswer { receipt, error: Some(problem), ..BeatItemAnswer::default() },
     });
     Ok(Json(BeatsAnswer { beats: beats.collect() }))
+}
+
+/// What the attempt has printed since the last call: kept apart from the log, the last 64 KiB in all. It is no beat.
+#[utoipa::path(post, path = "/v1/leases/{receipt}/output", request_body = OutputBody,
+    params(("receipt" = String, Path)),
+    responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn output(
+    _: May<Work>,
+    State(app): State<App>,
+    Path(receipt): Path<String>,
+    Json(body): Json<OutputBody>,
+) -> Result<StatusCode, Problem> {
+    // A receipt names one attempt: whoever holds an old one spoils no output but his own.
+    let claim = app.receipts.read(&receipt)?;
+    app.outputs.offer(vec![Output { claim, data: checked::output(body)?, skipped: 0 }]);
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// It is done, with this result.

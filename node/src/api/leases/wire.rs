@@ -190,6 +190,15 @@ pub struct BeatItemAnswer {
     pub error: Option<Problem>,
 }
 
+/// One of the two; at most 64 KiB.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct OutputBody {
+    pub text: Option<String>,
+    /// Instead of `text`, for what is not UTF-8.
+    pub data_base64: Option<String>,
+}
+
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SucceedBody {

@@ -1,0 +1,259 @@
+//! What attempts print: the last 64 KiB of each, in files of their own beside log and archive.
+//!
+//! ```text
+//!   sessions, API ──offer──▶ waiting (bounded, by attempt) ──▶ output thread ──▶ output/<job>.<workflow>.<fence>
+//!   API ──read──▶ (the same line, behind what was offered before) ◀── what is kept ──┘
+//! ```
+//!
+//! Output is worth keeping and never worth waiting for: nobody who offers some is held up, what does not fit is dropped
+//! and counted, and a disk that fails costs nothing but output. A file belongs to one fence, so that a zombie spoils no
+//! output but its own.
+//!
+//! [`waiting`] is what was not written yet, [`file`](mod@file) is one attempt's file, [`index`] says which files must go, and
+//! [`store`] is the folder.
+
+mod file;
+mod index;
+mod store;
+mod waiting;
+
+use core::time::Duration;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+
+use onward_core::ids::Claim;
+use onward_core::job::draft::MAX_SPAN;
+use onward_core::settings::{BadSetting, in_range, span_in_range};
+use onward_proto::worker::Output;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::clock;
+use crate::engine::Counter;
+pub use file::Kept;
+use store::Store;
+use waiting::Waiting;
+
+/// In the data folder.
+pub const FOLDER: &str = "output";
+/// Of one attempt.
+pub const KEEP_BYTES: usize = 64 << 10;
+/// What has grown to this is cut back to [`KEEP_BYTES`]: rewriting is done once in a while, not with every line.
+const CUT_BYTES: usize = 2 * KEEP_BYTES;
+/// Offered and not written yet, of all attempts together.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+/// Reads that may be in line at a time; the others wait outside.
+const MAX_READS: usize = 64;
+/// How often old files are looked for while nothing is printed.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// How much is kept, and for how long.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutputRules {
+    /// On disk, in all; the attempts that printed longest ago go first.
+    pub max_bytes: u64,
+    /// Since the attempt printed last.
+    pub retain: Duration,
+}
+
+impl Default for OutputRules {
+    fn default() -> Self {
+        Self { max_bytes: 1 << 30, retain: Duration::from_secs(7 * 24 * 3600) }
+    }
+}
+
+impl OutputRules {
+    pub fn check(&self) -> Vec<BadSetting> {
+        let mut bad = Vec::new();
+        in_range(&mut bad, "output.max_bytes", self.max_bytes, CUT_BYTES as u64..=u64::MAX);
+        span_in_range(&mut bad, "output.retain", self.retain, Duration::from_millis(1)..=MAX_SPAN);
+        bad
+    }
+}
+
+/// Counted since the start, but for what is kept now.
+#[derive(Debug, Default)]
+pub struct OutputStats {
+    pub written_bytes: Counter,
+    /// Offered, and neither written nor pushed out by newer output of the same attempt.
+    pub dropped_bytes: Counter,
+    /// Files that went because of a limit.
+    pub removed: Counter,
+    pub errors: Counter,
+    pub kept_bytes: Counter,
+    pub kept_files: Counter,
+}
+
+/// Why nothing could be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    #[error("the node stops")]
+    Stopping,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A handle on the thread that keeps output. Cheap to clone.
+#[derive(Clone)]
+pub struct Outputs(Arc<Shared>);
+
+struct Shared {
+    line: Mutex<Line>,
+    bell: Condvar,
+    reads: Semaphore,
+    stats: OutputStats,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the thread has to do.
+#[derive(Default)]
+struct Line {
+    waiting: Waiting,
+    reads: Vec<Read>,
+    stopping: bool,
+}
+
+struct Read {
+    claim: Claim,
+    reply: oneshot::Sender<io::Result<Option<Kept>>>,
+}
+
+impl core::fmt::Debug for Outputs {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Outputs").field("stats", &self.0.stats).finish_non_exhaustive()
+    }
+}
+
+impl Outputs {
+    /// Starts the thread, which makes the folder and looks through it. Fails only if there can be no thread.
+    pub fn start(folder: PathBuf, rules: OutputRules) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            line: Mutex::default(),
+            bell: Condvar::new(),
+            reads: Semaphore::new(MAX_READS),
+            stats: OutputStats::default(),
+            thread: Mutex::new(None),
+        });
+        let run = {
+            let shared = shared.clone();
+            move || shared.run(&mut Store::new(folder, rules))
+        };
+        let thread = thread::Builder::new().name("onward-output".into()).spawn(run)?;
+        *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
+        Ok(Self(shared))
+    }
+
+    /// Takes what attempts have printed, or drops it. Never waits.
+    pub fn offer(&self, outputs: Vec<Output>) {
+        if outputs.is_empty() {
+            return;
+        }
+        let mut line = self.0.line();
+        for output in outputs {
+            let bytes = output.data.len() as u64;
+            if line.stopping || !line.waiting.add(output.claim, output.skipped, &output.data) {
+                self.0.stats.dropped_bytes.add(bytes);
+            }
+        }
+        drop(line);
+        self.0.bell.notify_one();
+    }
+
+    /// What is kept of an attempt, everything that was offered before included.
+    pub async fn read(&self, claim: Claim) -> Result<Option<Kept>, Unreadable> {
+        let _place = self.0.reads.acquire().await.map_err(|_| Unreadable::Stopping)?;
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut line = self.0.line();
+            if line.stopping {
+                return Err(Unreadable::Stopping);
+            }
+            line.reads.push(Read { claim, reply });
+        }
+        self.0.bell.notify_one();
+        Ok(answer.await.map_err(|_| Unreadable::Stopping)??)
+    }
+
+    pub fn stats(&self) -> &OutputStats {
+        &self.0.stats
+    }
+
+    /// Writes what waits, and ends the thread. What is offered later is dropped.
+    pub fn stop(&self) {
+        self.0.line().stopping = true;
+        self.0.bell.notify_one();
+        let thread = self.0.thread.lock().expect("no thread panics while it holds this").take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that keeps output panicked");
+        }
+    }
+}
+
+impl Shared {
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().expect("no thread panics while it holds this")
+    }
+
+    fn run(&self, store: &mut Store) {
+        let mut trouble = Trouble { stats: &self.stats, is_on: false };
+        trouble.heard(store.scan(&self.stats));
+        loop {
+            let line = self.line();
+            let nothing = |line: &mut Line| line.waiting.is_empty() && line.reads.is_empty() && !line.stopping;
+            let (mut line, _) =
+                self.bell.wait_timeout_while(line, SWEEP_EVERY, nothing).expect("no thread panics while it holds this");
+            let (printed, reads, stopping) = (line.waiting.take(), core::mem::take(&mut line.reads), line.stopping);
+            drop(line);
+            let now_ms = clock::now().wall.as_ms();
+            for (claim, printed) in printed {
+                let written = store.write(&claim, &printed, now_ms);
+                match &written {
+                    Ok(()) => self.stats.written_bytes.add(printed.data.len() as u64),
+                    Err(_) => {
+                        self.stats.dropped_bytes.add(printed.data.len() as u64);
+                        self.line().waiting.lost(claim, printed.skipped.saturating_add(printed.data.len() as u64));
+                    }
+                }
+                trouble.heard(written);
+            }
+            trouble.heard(store.sweep(now_ms, &self.stats));
+            for Read { claim, reply } in reads {
+                // Whoever asked may be gone.
+                let _ = reply.send(store.read(&claim));
+            }
+            if stopping {
+                return;
+            }
+        }
+    }
+}
+
+/// Says once that output is being lost, and once that it no longer is.
+struct Trouble<'a> {
+    stats: &'a OutputStats,
+    is_on: bool,
+}
+
+impl Trouble<'_> {
+    fn heard(&mut self, done: io::Result<()>) {
+        match done {
+            Ok(()) if !self.is_on => {}
+            Ok(()) => {
+                self.is_on = false;
+                tracing::info!("what attempts print is kept again");
+            }
+            Err(error) => {
+                self.stats.errors.add(1);
+                if !core::mem::replace(&mut self.is_on, true) {
+                    tracing::warn!(%error, "what attempts print cannot be kept, and is dropped; all else goes on");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

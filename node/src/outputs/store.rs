@@ -1,0 +1,112 @@
+//! The folder: one file per attempt that printed something. No file stays open.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use onward_core::fence::AttemptFence;
+use onward_core::ids::{Claim, JobId};
+
+use super::file::{self, Kept, UNFINISHED};
+use super::index::Index;
+use super::waiting::Printed;
+use super::{OutputRules, OutputStats};
+
+#[derive(Debug)]
+pub(super) struct Store {
+    folder: PathBuf,
+    rules: OutputRules,
+    index: Index,
+}
+
+impl Store {
+    pub(super) fn new(folder: PathBuf, rules: OutputRules) -> Self {
+        Self { folder, rules, index: Index::default() }
+    }
+
+    /// Finds what an earlier process has left, by names and sizes alone.
+    pub(super) fn scan(&mut self, stats: &OutputStats) -> io::Result<()> {
+        self.make_folder()?;
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if Path::new(&name).extension().is_some_and(|extension| extension == UNFINISHED) {
+                fs::remove_file(entry.path())?;
+                continue;
+            }
+            // What is not ours is left alone.
+            let Some(claim) = name.to_str().and_then(claim_of) else { continue };
+            let about = entry.metadata()?;
+            let since = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+            found.push((u64::try_from(since.as_millis()).unwrap_or(u64::MAX), claim, about.len()));
+        }
+        found.sort_unstable();
+        for (written_at_ms, claim, size) in found {
+            self.index.put(claim, size, written_at_ms);
+        }
+        self.count(stats);
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> io::Result<()> {
+        let path = self.path(claim);
+        let size = match file::append(&path, printed) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                self.make_folder()?;
+                file::append(&path, printed)?
+            }
+            size => size?,
+        };
+        self.index.put(*claim, size, now_ms);
+        Ok(())
+    }
+
+    pub(super) fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {
+        file::read(&self.path(claim))
+    }
+
+    /// Removes what is too old, and the oldest of what is too much.
+    pub(super) fn sweep(&mut self, now_ms: u64, stats: &OutputStats) -> io::Result<()> {
+        let mut done = Ok(());
+        while let Some(claim) = self.index.due(&self.rules, now_ms) {
+            // One that cannot be removed must not hold up the others; it is found again at the next start.
+            self.index.remove(&claim);
+            match fs::remove_file(self.path(&claim)) {
+                Ok(()) => stats.removed.add(1),
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => done = Err(error),
+            }
+        }
+        self.count(stats);
+        done
+    }
+
+    fn count(&self, stats: &OutputStats) {
+        stats.kept_bytes.set(self.index.bytes());
+        stats.kept_files.set(self.index.len() as u64);
+    }
+
+    fn make_folder(&self) -> io::Result<()> {
+        match DirBuilder::new().mode(0o700).create(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+            made => made,
+        }
+    }
+
+    fn path(&self, claim: &Claim) -> PathBuf {
+        self.folder.join(format!("{}.{}.{}", claim.job, claim.workflow, claim.fence.get()))
+    }
+}
+
+fn claim_of(name: &str) -> Option<Claim> {
+    let mut parts = name.split('.');
+    let claim = Claim {
+        job: JobId::parse(parts.next()?)?,
+        workflow: parts.next()?.parse().ok()?,
+        fence: AttemptFence::from_raw(parts.next()?.parse().ok()?),
+    };
+    parts.next().is_none().then_some(claim)
+}

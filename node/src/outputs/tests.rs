@@ -1,0 +1,186 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use onward_core::fence::AttemptFence;
+use onward_core::ids::JobId;
+use tempfile::tempdir;
+
+use super::waiting::Printed;
+use super::*;
+
+pub(super) fn claim(job: u64) -> Claim {
+    Claim { job: JobId::from_u128(u128::from(job)), workflow: 2, fence: AttemptFence::from_raw(1 << 20 | 7) }
+}
+
+fn printed(data: &[u8]) -> Printed {
+    Printed { skipped: 0, data: data.to_vec() }
+}
+
+fn kept(skipped: u64, data: &[u8]) -> Option<Kept> {
+    Some(Kept { skipped, data: data.to_vec() })
+}
+
+fn store(folder: &Path, rules: OutputRules) -> (Store, OutputStats) {
+    let (mut store, stats) = (Store::new(folder.join(FOLDER), rules), OutputStats::default());
+    store.scan(&stats).unwrap();
+    (store, stats)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder.join(FOLDER)).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_end_of_a_long_output_is_kept_and_the_rest_counted_also_after_a_restart() {
+    let data = tempdir().unwrap();
+    let (mut first, _) = store(data.path(), OutputRules::default());
+    assert_eq!(first.read(&claim(1)).unwrap(), None);
+    let mut all = Vec::new();
+    let (mut total, mut largest) = (0, 0);
+    for n in 0..300_u32 {
+        let line = n.to_be_bytes().repeat(250 + n as usize);
+        first.write(&claim(1), &printed(&line), 0).unwrap();
+        all.extend_from_slice(&line);
+        total += line.len() as u64;
+        let file = data.path().join(FOLDER).join(&names(data.path())[0]);
+        largest = largest.max(fs::metadata(file).unwrap().len());
+        let Some(Kept { skipped, data }) = first.read(&claim(1)).unwrap() else { panic!("something is kept") };
+        assert_eq!(data.len(), all.len().min(KEEP_BYTES));
+        assert!(all.ends_with(&data) && skipped + data.len() as u64 == total);
+    }
+    assert!(largest <= CUT_BYTES as u64 + 16 && largest > KEEP_BYTES as u64 + 16, "{largest}");
+    let (second, _) = store(data.path(), OutputRules::default());
+    assert_eq!(second.read(&claim(1)).unwrap(), kept(total - KEEP_BYTES as u64, &all[all.len() - KEEP_BYTES..]));
+}
+
+#[test]
+fn what_is_kept_has_no_holes() {
+    let data = tempdir().unwrap();
+    let (mut store, _) = store(data.path(), OutputRules::default());
+    store.write(&claim(1), &Printed { skipped: 3, data: b"one".to_vec() }, 0).unwrap();
+    assert_eq!(store.read(&claim(1)).unwrap(), kept(3, b"one"));
+    store.write(&claim(1), &printed(b" two"), 0).unwrap();
+    assert_eq!(store.read(&claim(1)).unwrap(), kept(3, b"one two"));
+    store.write(&claim(1), &Printed { skipped: 10, data: b"three".to_vec() }, 0).unwrap();
+    assert_eq!(store.read(&claim(1)).unwrap(), kept(20, b"three"));
+}
+
+#[test]
+fn each_fence_has_a_file_of_its_own_for_its_owner_only() {
+    let data = tempdir().unwrap();
+    let (mut store, _) = store(data.path(), OutputRules::default());
+    let zombie = claim(1);
+    let heir = Claim { fence: AttemptFence::from_raw(1 << 20 | 8), ..zombie };
+    store.write(&heir, &printed(b"heir"), 0).unwrap();
+    store.write(&zombie, &printed(b"zombie"), 0).unwrap();
+    assert_eq!((store.read(&heir).unwrap(), store.read(&zombie).unwrap()), (kept(0, b"heir"), kept(0, b"zombie")));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let folder = data.path().join(FOLDER);
+    assert_eq!(mode(&folder), 0o700);
+    for name in names(data.path()) {
+        assert_eq!(mode(&folder.join(name)), 0o600);
+    }
+}
+
+#[test]
+fn what_is_too_much_goes_and_the_longest_silent_first() {
+    let data = tempdir().unwrap();
+    let rules = OutputRules { max_bytes: 3 * 4096, ..OutputRules::default() };
+    let (mut store, stats) = store(data.path(), rules);
+    for n in 0..3 {
+        store.write(&claim(n), &printed(b"x"), 0).unwrap();
+    }
+    store.write(&claim(0), &printed(b"y"), 0).unwrap();
+    store.sweep(0, &stats).unwrap();
+    assert_eq!((stats.removed.get(), stats.kept_files.get(), stats.kept_bytes.get()), (0, 3, 3 * 4096));
+    store.write(&claim(3), &printed(b"z"), 0).unwrap();
+    store.sweep(0, &stats).unwrap();
+    assert_eq!(store.read(&claim(1)).unwrap(), None);
+    assert_eq!(store.read(&claim(0)).unwrap(), kept(0, b"xy"));
+    assert_eq!((names(data.path()).len(), stats.removed.get(), stats.kept_bytes.get()), (3, 1, 3 * 4096));
+    // A larger file takes the place of several.
+    store.write(&claim(3), &printed(&[b'z'; 8_000]), 0).unwrap();
+    store.sweep(0, &stats).unwrap();
+    assert_eq!((names(data.path()).len(), stats.kept_bytes.get()), (2, 3 * 4096));
+}
+
+#[test]
+fn what_is_too_old_goes_also_if_it_is_of_an_earlier_process() {
+    let data = tempdir().unwrap();
+    let rules = OutputRules { retain: Duration::from_secs(60), ..OutputRules::default() };
+    let (mut first, stats) = store(data.path(), rules.clone());
+    first.write(&claim(1), &printed(b"x"), 1_000).unwrap();
+    first.write(&claim(2), &printed(b"x"), 30_000).unwrap();
+    first.sweep(60_999, &stats).unwrap();
+    assert_eq!(stats.kept_files.get(), 2);
+    first.sweep(61_000, &stats).unwrap();
+    assert_eq!((first.read(&claim(1)).unwrap(), first.read(&claim(2)).unwrap()), (None, kept(0, b"x")));
+    let (mut second, stats) = store(data.path(), rules);
+    assert_eq!(stats.kept_files.get(), 1);
+    let now_ms = clock::now().wall.as_ms();
+    second.sweep(now_ms, &stats).unwrap();
+    assert_eq!(stats.kept_files.get(), 1);
+    second.sweep(now_ms + 61_000, &stats).unwrap();
+    assert_eq!((stats.kept_files.get(), names(data.path()).len()), (0, 0));
+}
+
+#[test]
+fn a_start_clears_what_is_unfinished_and_leaves_what_is_not_ours() {
+    let data = tempdir().unwrap();
+    let (mut first, _) = store(data.path(), OutputRules::default());
+    first.write(&claim(1), &printed(b"x"), 0).unwrap();
+    let own = names(data.path())[0].clone();
+    let folder = data.path().join(FOLDER);
+    fs::write(folder.join(format!("{own}.new")), b"half").unwrap();
+    fs::write(folder.join("README"), b"not ours").unwrap();
+    let (mut second, stats) = store(data.path(), OutputRules::default());
+    assert_eq!((names(data.path()), stats.kept_files.get()), (vec![own.clone(), "README".into()], 1));
+    // A header that the power took half of is no header, and what comes next begins anew.
+    fs::write(folder.join(own), b"ONWOUT1\n123").unwrap();
+    assert_eq!(second.read(&claim(1)).unwrap(), None);
+    second.write(&claim(1), &printed(b"new"), 0).unwrap();
+    assert_eq!(second.read(&claim(1)).unwrap(), kept(0, b"new"));
+}
+
+fn output(job: u64, data: &[u8]) -> Output {
+    Output { claim: claim(job), data: data.to_vec().into(), skipped: 0 }
+}
+
+#[tokio::test]
+async fn a_read_sees_what_was_offered_before_and_a_stop_loses_nothing() {
+    let data = tempdir().unwrap();
+    let folder = data.path().join(FOLDER);
+    let outputs = Outputs::start(folder.clone(), OutputRules::default()).unwrap();
+    for n in 0..100_u32 {
+        outputs.offer(vec![output(1, &n.to_be_bytes())]);
+        assert_eq!(outputs.read(claim(1)).await.unwrap().unwrap().data.len(), 4 * (n as usize + 1));
+    }
+    assert_eq!(outputs.read(claim(2)).await.unwrap(), None);
+    outputs.offer(vec![output(2, b"the last words")]);
+    outputs.stop();
+    outputs.offer(vec![output(2, b", and too late")]);
+    assert_eq!((outputs.stats().written_bytes.get(), outputs.stats().dropped_bytes.get()), (414, 14));
+    assert!(matches!(outputs.read(claim(2)).await, Err(Unreadable::Stopping)));
+    let again = Outputs::start(folder, OutputRules::default()).unwrap();
+    assert_eq!(again.read(claim(2)).await.unwrap(), kept(0, b"the last words"));
+    again.stop();
+}
+
+#[tokio::test]
+async fn a_folder_that_fails_costs_output_and_nothing_else_and_comes_back() {
+    let data = tempdir().unwrap();
+    let folder = data.path().join(FOLDER);
+    fs::write(&folder, b"in the way").unwrap();
+    let outputs = Outputs::start(folder.clone(), OutputRules::default()).unwrap();
+    outputs.offer(vec![output(1, b"lost")]);
+    assert!(matches!(outputs.read(claim(1)).await, Err(Unreadable::Io(_))));
+    assert!(outputs.stats().errors.get() >= 1 && outputs.stats().dropped_bytes.get() == 4);
+    fs::remove_file(&folder).unwrap();
+    outputs.offer(vec![output(1, b"kept")]);
+    assert_eq!(outputs.read(claim(1)).await.unwrap(), kept(4, b"kept"));
+    outputs.stop();
+}

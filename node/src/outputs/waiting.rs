@@ -1,0 +1,151 @@
+//! What was offered and not written yet: by attempt, the end of it, and all together within a limit.
+
+use std::collections::HashMap;
+
+use onward_core::ids::Claim;
+
+use super::{CUT_BYTES, KEEP_BYTES, MAX_WAITING_BYTES};
+
+/// What an attempt has printed since what is written of it.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Printed {
+    /// Bytes before `data` that are not here.
+    pub(super) skipped: u64,
+    pub(super) data: Vec<u8>,
+}
+
+impl Printed {
+    fn add(&mut self, skipped: u64, data: &[u8]) {
+        if skipped > 0 {
+            // What is kept has no holes: positions in it could not be told apart otherwise.
+            self.skipped = self.skipped.saturating_add(self.data.len() as u64).saturating_add(skipped);
+            self.data.clear();
+        }
+        self.data.extend_from_slice(data);
+        if self.data.len() > CUT_BYTES {
+            let over = self.data.len() - KEEP_BYTES;
+            self.data.drain(..over);
+            self.skipped = self.skipped.saturating_add(over as u64);
+        }
+    }
+}
+
+#[derive(Default, Debug)]
+pub(super) struct Waiting {
+    printed: HashMap<Claim, Printed>,
+    bytes: usize,
+    /// What was lost of attempts that may print more: the next output says so.
+    lost: HashMap<Claim, u64>,
+}
+
+/// What an attempt takes up here, besides its bytes.
+const EACH_BYTES: usize = 256;
+/// Losses that are remembered by attempt. Of others only the sum is known.
+const MAX_LOST: usize = 4_096;
+
+impl Waiting {
+    /// False if there was no room.
+    pub(super) fn add(&mut self, claim: Claim, skipped: u64, data: &[u8]) -> bool {
+        if data.is_empty() {
+            self.lost(claim, skipped);
+            return true;
+        }
+        let new = if self.printed.contains_key(&claim) { 0 } else { EACH_BYTES };
+        if self.bytes + new + data.len() > MAX_WAITING_BYTES {
+            self.lost(claim, skipped.saturating_add(data.len() as u64));
+            return false;
+        }
+        let skipped = skipped.saturating_add(self.lost.remove(&claim).unwrap_or(0));
+        let printed = self.printed.entry(claim).or_default();
+        let before = printed.data.len();
+        printed.add(skipped, data);
+        self.bytes = self.bytes + new + printed.data.len() - before;
+        true
+    }
+
+    pub(super) fn lost(&mut self, claim: Claim, bytes: u64) {
+        if self.lost.len() < MAX_LOST || self.lost.contains_key(&claim) {
+            let lost = self.lost.entry(claim).or_default();
+            *lost = lost.saturating_add(bytes);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.printed.is_empty()
+    }
+
+    pub(super) fn take(&mut self) -> HashMap<Claim, Printed> {
+        self.bytes = 0;
+        core::mem::take(&mut self.printed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::claim;
+    use super::*;
+
+    #[test]
+    fn output_of_one_attempt_comes_together_in_order() {
+        let mut waiting = Waiting::default();
+        assert!(
+            waiting.add(claim(1), 0, b"one ") && waiting.add(claim(2), 5, b"other") && waiting.add(claim(1), 0, b"two")
+        );
+        let taken = waiting.take();
+        assert_eq!(taken[&claim(1)], Printed { skipped: 0, data: b"one two".to_vec() });
+        assert_eq!(taken[&claim(2)], Printed { skipped: 5, data: b"other".to_vec() });
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn only_the_end_waits_and_the_rest_is_counted() {
+        let mut waiting = Waiting::default();
+        for n in 0..5u8 {
+            assert!(waiting.add(claim(1), 0, &vec![n; KEEP_BYTES]));
+        }
+        let taken = waiting.take().remove(&claim(1)).unwrap();
+        assert_eq!(taken.skipped + taken.data.len() as u64, 5 * KEEP_BYTES as u64);
+        assert!(
+            taken.data.len() >= KEEP_BYTES && taken.data.len() <= CUT_BYTES && taken.data.ends_with(&[4; KEEP_BYTES])
+        );
+    }
+
+    #[test]
+    fn what_is_before_a_hole_is_given_up() {
+        let mut waiting = Waiting::default();
+        waiting.add(claim(1), 0, b"before");
+        waiting.add(claim(1), 10, b"after");
+        assert_eq!(waiting.take()[&claim(1)], Printed { skipped: 16, data: b"after".to_vec() });
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_the_next_says_how_much_is_missing() {
+        let mut waiting = Waiting::default();
+        let full = vec![b'x'; KEEP_BYTES];
+        let mut taken_in = 0;
+        while waiting.add(claim(taken_in), 0, &full) {
+            taken_in += 1;
+        }
+        assert_eq!(taken_in as usize, MAX_WAITING_BYTES / (KEEP_BYTES + EACH_BYTES));
+        assert!(!waiting.add(claim(0), 0, &full), "also of an attempt that has some waiting");
+        assert_eq!(waiting.take().len(), taken_in as usize);
+        assert!(waiting.add(claim(taken_in), 1, b"next") && waiting.add(claim(0), 0, b"next"));
+        let taken = waiting.take();
+        assert_eq!(taken[&claim(taken_in)], Printed { skipped: KEEP_BYTES as u64 + 1, data: b"next".to_vec() });
+        assert_eq!(taken[&claim(0)].skipped, KEEP_BYTES as u64);
+    }
+
+    #[test]
+    fn a_crowd_of_small_ones_and_mad_figures_stay_within_the_limits() {
+        let mut waiting = Waiting::default();
+        let crowd = (0..).take_while(|n| waiting.add(claim(*n), u64::MAX, b"x")).count();
+        assert_eq!(crowd, MAX_WAITING_BYTES / (EACH_BYTES + 1));
+        assert!(waiting.add(claim(1 << 40), u64::MAX, b""), "nothing takes no room");
+        for n in 0..2 * MAX_LOST as u64 {
+            waiting.lost(claim(n), u64::MAX);
+        }
+        assert_eq!(waiting.lost.len(), MAX_LOST);
+        waiting.take();
+        assert!(waiting.add(claim(0), u64::MAX, b"x"));
+    }
+}

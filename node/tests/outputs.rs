@@ -1,0 +1,116 @@
+//! What attempts print, by HTTP: in through a receipt, out through the job, also when it has ended and after a restart.
+
+mod rig;
+
+use onward_core::ids::JobId;
+use onward_core::job::Draft;
+use onward_core::job::draft::WorkflowDraft;
+use onward_node::server::Node;
+use rig::{PATIENCE, Reply, Request, lease, poll_body, post, start, submit, submit_kind, until, verb};
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
+async fn output(node: &Node, job: JobId, tail: &str) -> Reply {
+    Request::get(&format!("/v1/jobs/{job}/attempts/{tail}")).send(node.address()).await
+}
+
+fn skipped(reply: &Reply) -> u64 {
+    let line = reply.head.lines().find_map(|line| line.strip_prefix("onward-skipped-bytes: "));
+    line.expect("it is always said").parse().unwrap()
+}
+
+async fn print(node: &Node, lease: &Value, body: Value) {
+    let reply = post(node, &verb(lease, "output"), body).await;
+    assert_eq!((reply.status, reply.body.len()), (204, 0));
+}
+
+#[tokio::test]
+async fn output_is_there_while_the_job_runs_when_it_is_archived_and_after_a_restart() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let job = submit_kind(node.engine(), "k").await;
+    let held = lease(&node, poll_body("1")).await.pop().unwrap();
+    assert_eq!(output(&node, job, "1/output").await.code(), (404, "no_output".into()));
+
+    print(&node, &held, json!({ "text": "h\u{e4}llo\n" })).await;
+    print(&node, &held, json!({ "data_base64": "/wAB" })).await;
+    let expected = b"h\xc3\xa4llo\n\xff\x00\x01".to_vec();
+    let running = output(&node, job, "1/output").await;
+    assert_eq!((running.status, skipped(&running), &running.body), (200, 0, &expected));
+    assert!(running.head.contains("content-type: application/octet-stream"), "{}", running.head);
+
+    // The next attempt has its own.
+    assert_eq!(post(&node, &verb(&held, "fail"), json!({ "error": "no", "delay_s": 0 })).await.status, 200);
+    let second = lease(&node, poll_body("1")).await.pop().unwrap();
+    print(&node, &second, json!({ "text": "again" })).await;
+    print(&node, &held, json!({ "text": " (late)" })).await;
+    assert_eq!(post(&node, &verb(&second, "succeed"), json!({})).await.status, 200);
+    until(async || node.engine().archived(job).await.unwrap().is_some()).await;
+    let late = [expected, b" (late)".to_vec()].concat();
+    assert_eq!(output(&node, job, "1/output").await.body, late);
+    assert_eq!(output(&node, job, "2/output").await.body, b"again");
+    node.shutdown(PATIENCE).await;
+    let node = start(data.path()).await;
+    assert_eq!(output(&node, job, "1/output").await.body, late);
+    assert_eq!(output(&node, job, "2/output").await.body, b"again");
+}
+
+#[tokio::test]
+async fn a_long_output_loses_its_beginning_and_says_so() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let job = submit_kind(node.engine(), "k").await;
+    let held = lease(&node, poll_body("1")).await.pop().unwrap();
+    for n in 0..5 {
+        print(&node, &held, json!({ "text": n.to_string().repeat(40_000) })).await;
+    }
+    let kept = output(&node, job, "1/output").await;
+    assert_eq!((kept.body.len() as u64, skipped(&kept)), (64 << 10, 200_000 - (64 << 10)));
+    assert_eq!(kept.body, [vec![b'3'; (64 << 10) - 40_000], vec![b'4'; 40_000]].concat());
+}
+
+#[tokio::test]
+async fn what_there_is_not_has_a_code_of_its_own() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let workflow = |name: &str| WorkflowDraft { name: Some(name.into()), kind: "k".into(), ..WorkflowDraft::default() };
+    let workflows = vec![workflow("a"), workflow("b")];
+    let job = submit(node.engine(), Draft { workflows, ..Draft::default() }).await;
+    for held in lease(&node, poll_body("1")).await {
+        print(&node, &held, json!({ "text": held["workflow"] })).await;
+    }
+    assert_eq!(output(&node, job, "1/output").await.body, b"a");
+    assert_eq!(output(&node, job, "1/output?workflow=b").await.body, b"b");
+    for (tail, code) in [
+        ("2/output", "unknown_attempt"),
+        ("first/output", "unknown_attempt"),
+        ("1/output?workflow=c", "unknown_workflow"),
+        ("0/output?workflow=b", "unknown_attempt"),
+    ] {
+        assert_eq!(output(&node, job, tail).await.code(), (404, code.into()), "{tail}");
+    }
+    assert_eq!(output(&node, job, "1/output?flow=b").await.code(), (400, "invalid".into()));
+    assert_eq!(output(&node, JobId::from_u128(1), "1/output").await.code(), (404, "unknown_job".into()));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_an_output_is_said_and_nothing_is_kept() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let job = submit_kind(node.engine(), "k").await;
+    let held = lease(&node, poll_body("1")).await.pop().unwrap();
+    for (body, status, code, field) in [
+        (json!({}), 400, "invalid", "text"),
+        (json!({ "text": "a", "data_base64": "YQ==" }), 400, "invalid", "text"),
+        (json!({ "data_base64": "?" }), 400, "invalid", "data_base64"),
+        (json!({ "text": "x".repeat((64 << 10) + 1) }), 413, "too_large", "text"),
+    ] {
+        let reply = post(&node, &verb(&held, "output"), body).await;
+        assert_eq!((reply.code(), &reply.json()["field"]), ((status, code.into()), &json!(field)));
+    }
+    let reply = post(&node, "/v1/leases/made-up/output", json!({ "text": "a" })).await;
+    assert_eq!(reply.code(), (404, "unknown_attempt".into()));
+    assert_eq!(output(&node, job, "1/output").await.code(), (404, "no_output".into()));
+    let metrics = Request::get("/metrics").send(node.address()).await;
+    assert!(String::from_utf8_lossy(&metrics.body).contains("\nonward_output_written_bytes_total 0\n"));
+}
