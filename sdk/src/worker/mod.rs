@@ -16,6 +16,7 @@ use onward_core::message::Subscription;
 use onward_proto::manager::Refused;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
 use crate::clock;
@@ -263,34 +264,24 @@ impl Worker {
     }
 
     /// Works until `stop` is ready, then takes nothing more, waits for what runs, and gives back what does not end in
-    /// time.
+    /// time. If this is dropped, what runs is stopped and given back, behind its back.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let drain_grace = self.drain_grace;
-        let mut lanes = self.lanes()?;
-        let mut words = Vec::new();
-        let mut ends = Vec::new();
-        for lane in lanes.drain(..) {
+        let (mut words, mut ends) = (Words(Vec::new()), Vec::new());
+        for lane in self.lanes()? {
             let (word, end) = lane.begin()?;
-            words.push(word);
+            words.0.push(word);
             ends.push(end);
         }
-        let tell = |what: fn() -> Word| {
-            for word in &words {
-                // One that is over already needs no telling.
-                let _ = word.send(what());
-            }
-        };
         let mut over = core::pin::pin!(all_over(ends));
         tokio::select! {
             over = &mut over => return over,
-            () = stop => {}
+            () = stop => words.tell(|| Word::Drain),
         }
-        tell(|| Word::Drain);
         tokio::select! {
             over = &mut over => return over,
-            () = sleep(drain_grace) => {}
+            () = sleep(drain_grace) => words.tell(|| Word::Abandon),
         }
-        tell(|| Word::Abandon);
         over.await
     }
 
@@ -336,6 +327,24 @@ impl Worker {
             lanes.push(shared(common, id, self.slots)?);
         }
         Ok(lanes)
+    }
+}
+
+/// To all sessions of a worker.
+struct Words(Vec<UnboundedSender<Word>>);
+
+impl Words {
+    fn tell(&self, what: fn() -> Word) {
+        for word in &self.0 {
+            // One that is over already needs no telling.
+            let _ = word.send(what());
+        }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        self.tell(|| Word::Abandon);
     }
 }
 
