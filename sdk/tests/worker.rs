@@ -281,6 +281,35 @@ async fn what_does_not_end_in_time_is_given_back_by_a_drain() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_dropped_gives_back_what_it_runs_and_is_gone() {
+    let world = World::start().await;
+    let (go, (watch, mut told)) = (Arc::new(Notify::new()), notices());
+    let grace = Duration::from_millis(50);
+    let working = world.work(|worker| worker.on_notice(watch).cancel_grace(grace).handle("task", waits(&go)));
+    let id = world.submit("task", "1").await;
+    world.until(&id, |job| job.state == JobState::Running).await;
+    working.abort();
+    next(&mut told, |notice| matches!(notice, Notice::Settled { .. })).await;
+    let job = world.client.job(&id).await.unwrap();
+    assert_eq!((job.state, &job.json["workflows"][0]["counted"]), (JobState::Ready, &0.into()), "{}", job.json);
+}
+
+/// The session has a thread of its own, which must not go on for handlers that nobody runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_executor_is_gone_gives_back_what_it_ran() {
+    let world = World::start().await;
+    let (go, (watch, mut told)) = (Arc::new(Notify::new()), notices());
+    let worker = Worker::at(world.place()).id("tester").on_notice(watch).handle("task", waits(&go));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.spawn(worker.run_until(core::future::pending()));
+    let id = world.submit("task", "1").await;
+    world.until(&id, |job| job.state == JobState::Running).await;
+    runtime.shutdown_background();
+    next(&mut told, |notice| matches!(notice, Notice::Settled { .. })).await;
+    assert_eq!(world.client.job(&id).await.unwrap().state, JobState::Ready);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_with_the_same_id_takes_the_place_of_the_first() {
     let world = World::start().await;
     let go = Arc::new(Notify::new());

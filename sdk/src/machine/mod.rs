@@ -22,7 +22,7 @@
 //! **What it can be sure of.** Answers come in the order of what was said, and name their attempt. A refusal that names
 //! none leaves open what was not taken: then the session is ended, and all that was not answered is said on the next.
 //!
-//! No clock, socket or thread in here: [`link`](crate::link) does what the [`Effect`]s say. The same machine can be
+//! No clock, socket or thread in here: the worker's session does what the [`Effect`]s say. The same machine can be
 //! driven by a simulator.
 
 mod attempts;

@@ -1,5 +1,6 @@
 //! A worker: handlers, and the sessions that bring them work.
 
+mod lane;
 mod supervise;
 
 use core::future::Future;
@@ -15,18 +16,16 @@ use onward_core::message::Subscription;
 use onward_proto::manager::Refused;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::link::{Link, Over, Told, Word};
-use crate::machine::{Identity, Machine, Manners};
+use crate::link::Word;
+use crate::machine::{Identity, Manners};
 use crate::place::{Place, PlaceError};
-use supervise::Starter;
+use lane::{Lane, all_over};
 
 type Ended = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
 type Handler = Arc<dyn Fn(Context) -> Ended + Send + Sync>;
@@ -270,34 +269,24 @@ impl Worker {
     }
 
     /// Works until `stop` is ready, then takes nothing more, waits for what runs, and gives back what does not end in
-    /// time.
+    /// time. If this is dropped, what runs is stopped and given back, behind its back.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let (drain_grace, cancel_grace) = (self.drain_grace, self.cancel_grace);
-        let mut lanes = self.lanes()?;
-        let mut words = Vec::new();
-        let mut ends = Vec::new();
-        for lane in lanes.drain(..) {
+        let (mut words, mut ends) = (Words(Vec::new()), Vec::new());
+        for lane in self.lanes()? {
             let (word, end) = lane.begin()?;
-            words.push(word);
+            words.0.push(word);
             ends.push(end);
         }
-        let tell = |what: fn() -> Word| {
-            for word in &words {
-                // One that is over already needs no telling.
-                let _ = word.send(what());
-            }
-        };
         let mut over = core::pin::pin!(all_over(ends));
         tokio::select! {
             over = &mut over => return over,
-            () = stop => {}
+            () = stop => words.tell(|| Word::Drain),
         }
-        tell(|| Word::Drain);
         tokio::select! {
             over = &mut over => return over,
-            () = sleep(drain_grace) => {}
+            () = sleep(drain_grace) => words.tell(|| Word::Abandon),
         }
-        tell(|| Word::Abandon);
         // Without a manager nobody answers, and nobody would wait for it: it hands out again what it does not hear of.
         timeout(cancel_grace + ANSWERED_WITHIN, over).await.unwrap_or(Err(WorkerError::Undelivered))
     }
@@ -347,87 +336,21 @@ impl Worker {
     }
 }
 
-/// One session, with the kinds that share its slots.
-struct Lane {
-    identity: Identity,
-    handlers: BTreeMap<String, Handler>,
-    place: Place,
-    manners: Manners,
-    cancel_grace: Duration,
-    watch: Option<Watch>,
-}
+/// To all sessions of a worker.
+struct Words(Vec<UnboundedSender<Word>>);
 
-type End_ = oneshot::Receiver<std::io::Result<Over>>;
-
-impl Lane {
-    fn begin(self) -> Result<(UnboundedSender<Word>, End_), WorkerError> {
-        let (words_in, words) = unbounded_channel();
-        let executor = Handle::current();
-        let starter = Starter {
-            handlers: self.handlers,
-            executor: executor.clone(),
-            words: words_in.clone(),
-            cancel_grace: self.cancel_grace,
-        };
-        let watch = self.watch;
-        let mut seed = [0; 8];
-        getrandom::fill(&mut seed).map_err(|error| WorkerError::Thread(std::io::Error::other(error)))?;
-        let link = Link {
-            machine: Machine::new(self.identity, self.manners, u64::from_ne_bytes(seed), clock::mono()),
-            place: self.place,
-            words,
-            words_in: words_in.clone(),
-            executor,
-            start: Box::new(move |context| starter.start(context)),
-            told: Box::new(move |told| tell(watch.as_ref(), told)),
-        };
-        let (ended, end) = oneshot::channel();
-        std::thread::Builder::new()
-            .name("onward-session".into())
-            // If nobody waits for it any more, the worker was dropped.
-            .spawn(move || drop(ended.send(link.run())))
-            .map_err(WorkerError::Thread)?;
-        Ok((words_in, end))
+impl Words {
+    fn tell(&self, what: fn() -> Word) {
+        for word in &self.0 {
+            // One that is over already needs no telling.
+            let _ = word.send(what());
+        }
     }
 }
 
-async fn all_over(ends: Vec<End_>) -> Result<(), WorkerError> {
-    let mut result = Ok(());
-    for end in ends {
-        let over = match end.await {
-            Ok(Ok(Over::Drained)) => Ok(()),
-            Ok(Ok(Over::Rejected(refused))) => Err(WorkerError::Rejected(refused)),
-            Ok(Err(error)) => Err(WorkerError::Thread(error)),
-            Err(_) => Err(WorkerError::Broken),
-        };
-        result = result.and(over);
-    }
-    result
-}
-
-fn tell(watch: Option<&Watch>, told: Told) {
-    let notice = match told {
-        Told::Connected => Notice::Connected,
-        Told::Disconnected(why) => Notice::Disconnected { why },
-        Told::Settled { claim, refused: None } => {
-            Notice::Settled { job_id: claim.job.to_string(), fence: claim.fence.get() }
-        }
-        Told::Settled { claim, refused: Some(why) } => {
-            Notice::Refused { job_id: claim.job.to_string(), fence: claim.fence.get(), why }
-        }
-        Told::Starved(lag) => Notice::Starved { lag },
-    };
-    match &notice {
-        Notice::Connected => tracing::info!("connected to the manager"),
-        Notice::Disconnected { why } => tracing::warn!(%why, "no session with the manager; trying again"),
-        Notice::Settled { job_id, .. } => tracing::debug!(%job_id, "outcome accepted"),
-        Notice::Refused { job_id, why, .. } => tracing::warn!(%job_id, %why, "outcome refused"),
-        Notice::Starved { lag } => {
-            tracing::warn!(?lag, "the executor of the handlers is blocked; nothing more is taken")
-        }
-    }
-    if let Some(watch) = watch {
-        watch(notice);
+impl Drop for Words {
+    fn drop(&mut self) {
+        self.tell(|| Word::Abandon);
     }
 }
 

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use onward_core::ids::Claim;
 use onward_proto::common::payload_in;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
@@ -35,13 +36,30 @@ impl Starter {
             let end = End::Released { delay: None };
             return drop(self.words.send(Word::Finished { claim: context.claim(), end }));
         };
-        let (words, grace) = (self.words.clone(), self.cancel_grace);
-        self.executor.spawn(async move {
-            let claim = context.claim();
-            let end = supervise(handler, context, grace).await;
-            // If the link is gone there is nobody to tell; the manager sees that by itself.
-            let _ = words.send(Word::Finished { claim, end });
-        });
+        let grace = self.cancel_grace;
+        let mut finish = Finish { words: self.words.clone(), claim: context.claim(), end: End::Stopped };
+        self.executor.spawn(async move { finish.as_what(supervise(handler, context, grace).await) });
+    }
+}
+
+/// Tells how a handler ended, also if its executor goes away under it.
+struct Finish {
+    words: UnboundedSender<Word>,
+    claim: Claim,
+    end: End,
+}
+
+impl Finish {
+    fn as_what(&mut self, end: End) {
+        self.end = end;
+    }
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        let end = core::mem::replace(&mut self.end, End::Stopped);
+        // If the link is gone there is nobody to tell; the manager sees that by itself.
+        let _ = self.words.send(Word::Finished { claim: self.claim, end });
     }
 }
 

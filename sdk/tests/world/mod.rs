@@ -116,6 +116,11 @@ impl Working {
         timeout(SOON, self.run).await.expect("it ends").unwrap()
     }
 
+    /// Nobody drives it any more.
+    pub fn abort(self) {
+        self.run.abort();
+    }
+
     /// Begins to drain, and gives what is left to wait for.
     pub fn stop(self) -> JoinHandle<Result<(), WorkerError>> {
         self.stop.send(()).expect("it still runs");

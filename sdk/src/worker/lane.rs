@@ -1,0 +1,99 @@
+//! One session with its slots, from its start to its end.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use super::supervise::Starter;
+use super::{Handler, Notice, Watch, WorkerError};
+use crate::clock;
+use crate::link::{Link, Over, Told, Word};
+use crate::machine::{Identity, Machine, Manners};
+use crate::place::Place;
+
+/// One session, with the kinds that share its slots.
+pub(super) struct Lane {
+    pub(super) identity: Identity,
+    pub(super) handlers: BTreeMap<String, Handler>,
+    pub(super) place: Place,
+    pub(super) manners: Manners,
+    pub(super) cancel_grace: Duration,
+    pub(super) watch: Option<Watch>,
+}
+
+pub(super) type Ending = oneshot::Receiver<std::io::Result<Over>>;
+
+impl Lane {
+    pub(super) fn begin(self) -> Result<(UnboundedSender<Word>, Ending), WorkerError> {
+        let (words_in, words) = unbounded_channel();
+        let executor = Handle::current();
+        let starter = Starter {
+            handlers: self.handlers,
+            executor: executor.clone(),
+            words: words_in.clone(),
+            cancel_grace: self.cancel_grace,
+        };
+        let watch = self.watch;
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(|error| WorkerError::Thread(std::io::Error::other(error)))?;
+        let link = Link {
+            machine: Machine::new(self.identity, self.manners, u64::from_ne_bytes(seed), clock::mono()),
+            place: self.place,
+            words,
+            words_in: words_in.clone(),
+            executor,
+            start: Box::new(move |context| starter.start(context)),
+            told: Box::new(move |told| tell(watch.as_ref(), told)),
+        };
+        let (ended, end) = oneshot::channel();
+        std::thread::Builder::new()
+            .name("onward-session".into())
+            // If nobody waits for it any more, the worker was dropped.
+            .spawn(move || drop(ended.send(link.run())))
+            .map_err(WorkerError::Thread)?;
+        Ok((words_in, end))
+    }
+}
+
+pub(super) async fn all_over(ends: Vec<Ending>) -> Result<(), WorkerError> {
+    let mut result = Ok(());
+    for end in ends {
+        let over = match end.await {
+            Ok(Ok(Over::Drained)) => Ok(()),
+            Ok(Ok(Over::Rejected(refused))) => Err(WorkerError::Rejected(refused)),
+            Ok(Err(error)) => Err(WorkerError::Thread(error)),
+            Err(_) => Err(WorkerError::Broken),
+        };
+        result = result.and(over);
+    }
+    result
+}
+
+fn tell(watch: Option<&Watch>, told: Told) {
+    let notice = match told {
+        Told::Connected => Notice::Connected,
+        Told::Disconnected(why) => Notice::Disconnected { why },
+        Told::Settled { claim, refused: None } => {
+            Notice::Settled { job_id: claim.job.to_string(), fence: claim.fence.get() }
+        }
+        Told::Settled { claim, refused: Some(why) } => {
+            Notice::Refused { job_id: claim.job.to_string(), fence: claim.fence.get(), why }
+        }
+        Told::Starved(lag) => Notice::Starved { lag },
+    };
+    match &notice {
+        Notice::Connected => tracing::info!("connected to the manager"),
+        Notice::Disconnected { why } => tracing::warn!(%why, "no session with the manager; trying again"),
+        Notice::Settled { job_id, .. } => tracing::debug!(%job_id, "outcome accepted"),
+        Notice::Refused { job_id, why, .. } => tracing::warn!(%job_id, %why, "outcome refused"),
+        Notice::Starved { lag } => {
+            tracing::warn!(?lag, "the executor of the handlers is blocked; if that lasts, nothing more is taken")
+        }
+    }
+    if let Some(watch) = watch {
+        watch(notice);
+    }
+}
