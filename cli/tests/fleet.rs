@@ -109,27 +109,37 @@ async fn every_job_ends_once_whatever_happens_to_workers() {
     let submitting = tokio::spawn(submit_all(client(), size, seed, records.clone()));
     let mut counts = Counts::default();
     let mut dice = Dice::new(seed ^ 0xb10);
-    let mut blow: u64 = 0;
+    let mut frozen: BTreeMap<usize, Instant> = BTreeMap::new();
     while began.elapsed() < size.submits_for {
         sleep(part(&mut dice, size.blows_within)).await;
-        let at = dice.below(unlucky.len() as u64);
-        let worker = &mut unlucky[at as usize];
+        frozen.retain(|at, until| {
+            let stays = Instant::now() < *until;
+            if !stays {
+                unlucky[*at].signal(Signal::CONT);
+            }
+            stays
+        });
+        let at = dice.below(unlucky.len() as u64) as usize;
+        if frozen.contains_key(&at) {
+            continue;
+        }
         // Taking turns, so that a short run has both.
-        if blow.is_multiple_of(2) {
+        if counts.kills <= counts.freezes {
             counts.kills += 1;
-            worker.kill();
+            unlucky[at].kill();
             if dice.one_in(2) {
                 sleep(part(&mut dice, size.blows_within)).await;
             }
-            *worker = start(size.untouched + at);
+            unlucky[at] = start(size.untouched + at as u64);
         } else {
             counts.freezes += 1;
-            worker.signal(Signal::STOP);
+            unlucky[at].signal(Signal::STOP);
             // Half of them past their leases.
-            sleep(part(&mut dice, size.lease * 2)).await;
-            worker.signal(Signal::CONT);
+            frozen.insert(at, Instant::now() + part(&mut dice, size.lease * 2));
         }
-        blow += 1;
+    }
+    for at in frozen.into_keys() {
+        unlucky[at].signal(Signal::CONT);
     }
     let ids = submitting.await.unwrap();
 
