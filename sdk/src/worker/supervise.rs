@@ -38,7 +38,7 @@ impl Starter {
         };
         let grace = self.cancel_grace;
         let mut finish = Finish { words: self.words.clone(), claim: context.claim(), end: End::Stopped };
-        self.executor.spawn(async move { finish.end = supervise(handler, context, grace).await });
+        self.executor.spawn(async move { finish.by(supervise(handler, context, grace).await) });
     }
 }
 
@@ -47,6 +47,12 @@ struct Finish {
     words: UnboundedSender<Word>,
     claim: Claim,
     end: End,
+}
+
+impl Finish {
+    fn by(&mut self, end: End) {
+        self.end = end;
+    }
 }
 
 impl Drop for Finish {
