@@ -61,7 +61,9 @@ async fn job(args: RunArgs, screen: &Screen) -> Result<u8> {
     let client = Client::at(place.clone());
 
     let seen = Arc::new(Seen::new(screen));
-    let manner = Manner { foreground: true, ..Manner::from(&args.exec) };
+    let manner = Manner::from(&args.exec);
+    let sample_every = manner.sample_every.map(|every| every.min(stuck_after(&args) / 4));
+    let manner = Manner { foreground: true, sample_every, ..manner };
     let worker = Worker::at(place)
         .id("run")
         .beat_every(BEAT_EVERY)

@@ -63,10 +63,11 @@ fn prepare(line: &UnixStream, args: &[OsString]) -> io::Result<Command> {
     rustix::stdio::dup2_stdin(stdin)?;
     let [program, args @ ..] = spec.argv.as_slice() else { return Err(Errno::INVAL.into()) };
     let mut command = Command::new(program);
-    command.args(args).envs(spec.env);
     for name in spec.env_remove {
         command.env_remove(name);
     }
+    // What is given wins over what is not handed down.
+    command.args(args).envs(spec.env);
     if let Some(cwd) = spec.cwd {
         command.current_dir(cwd);
     }

@@ -81,7 +81,7 @@ async fn directives_are_told_and_taken_out() {
 async fn the_command_gets_what_it_was_given() {
     let given = Options {
         env: [("A".to_owned(), "b c".to_owned())].into(),
-        env_remove: vec!["HOME".to_owned()],
+        env_remove: ["HOME", "A", "ONWARD_PAYLOAD_FILE"].map(str::to_owned).to_vec(),
         cwd: Some("/proc".into()),
         payload: Some(b"the payload".to_vec()),
         stdin: Stdin::Bytes(b"input".to_vec()),

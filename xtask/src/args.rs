@@ -163,12 +163,13 @@ It is built against musl where the toolchain has that target and `musl-gcc` is t
 fn help_soak() -> String {
     let plan = soak::Plan::default();
     format!(
-        "Runs the tests of core and log, and kills nodes under load, in the release profile, assertions on, with much larger numbers.
+        "Runs the tests of core and log, and kills nodes under load and workers of a fleet, in the release profile, assertions on, with much larger numbers.
 
 Usage: {SOAK} [--cases N] [--seconds S]
 
   --cases N      cases of each chaos test of core in one round, as ONWARD_SOAK_CASES (default {});
-                 log has a case for every 50 of them, and for every 1,000 a node is killed
+                 log has a case for every 50 of them, and for every 1,000 a node is killed;
+                 the fleet takes two minutes a round, whatever the number
   --seconds S    start another round until S seconds have passed (default: one round)
 
 Property tests without a number of their own run {} cases (PROPTEST_CASES).",

@@ -35,13 +35,22 @@ struct Part {
     /// One case for so many of the plan's.
     share: u64,
     at_most: u64,
+    env: &'static [(&'static str, &'static str)],
 }
 
 const PARTS: &[Part] = &[
-    Part { package: "onward-core", targets: &["--tests"], share: 1, at_most: u64::MAX },
-    Part { package: "onward-log", targets: &["--tests"], share: 50, at_most: u64::MAX },
+    Part { package: "onward-core", targets: &["--tests"], share: 1, at_most: u64::MAX, env: &[] },
+    Part { package: "onward-log", targets: &["--tests"], share: 50, at_most: u64::MAX, env: &[] },
     // Each case kills a node under load.
-    Part { package: "onward-cli", targets: &["--test", "kill"], share: 1_000, at_most: 200 },
+    Part { package: "onward-cli", targets: &["--test", "kill"], share: 1_000, at_most: 200, env: &[] },
+    // Two minutes of twenty workers that are killed and frozen, whatever the number of cases.
+    Part {
+        package: "onward-cli",
+        targets: &["--test", "fleet"],
+        share: u64::MAX,
+        at_most: 1,
+        env: &[("ONWARD_FLEET", "full")],
+    },
 ];
 
 pub fn run(root: &Path, plan: &Plan) -> Result<()> {
@@ -97,6 +106,7 @@ fn tests(root: &Path, plan: &Plan, part: &Part, more: &[&str]) -> Command {
         .args(["test", "--release", "--locked", "--package", part.package])
         .args(part.targets)
         .args(more)
+        .envs(part.env.iter().copied())
         .env("ONWARD_SOAK_CASES", cases(plan, part).to_string())
         .env("PROPTEST_CASES", PROPTEST_CASES.to_string())
         // Release speed, but a broken internal promise or an overflow must not pass unseen.
@@ -112,8 +122,11 @@ mod tests {
     #[test]
     fn each_part_has_its_share_of_the_cases() {
         let shares = |cases| PARTS.iter().map(|part| super::cases(&Plan { cases, at_least_for: None }, part)).collect();
-        let table: [(u64, Vec<u64>); 3] =
-            [(200_000, vec![200_000, 4_000, 200]), (10, vec![10, 1, 1]), (9_000_000, vec![9_000_000, 180_000, 200])];
+        let table: [(u64, Vec<u64>); 3] = [
+            (200_000, vec![200_000, 4_000, 200, 1]),
+            (10, vec![10, 1, 1, 1]),
+            (9_000_000, vec![9_000_000, 180_000, 200, 1]),
+        ];
         for (cases, expected) in table {
             let found: Vec<u64> = shares(cases);
             assert_eq!(found, expected);

@@ -57,7 +57,7 @@ pub struct RunArgs {
     #[command(flatten)]
     pub exec: ExecArgs,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 

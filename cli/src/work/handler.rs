@@ -13,14 +13,15 @@ use super::exit;
 use crate::args::ExecArgs;
 
 pub const KIND: &str = "exec";
-/// Often enough for jobs that may stand still for a few seconds only.
+/// Often enough for jobs that may stand still for a few seconds only. The second look is the first that can find
+/// something.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
 /// How commands are run here.
 #[derive(Clone, Debug)]
 pub struct Manner {
-    /// CPU time and I/O of the tree count as beats, as output does.
-    pub activity: bool,
+    /// How often to look at CPU time and I/O of the tree, which count as beats, as output does; `None`: they do not.
+    pub sample_every: Option<Duration>,
     pub directives: bool,
     /// From SIGTERM to SIGKILL.
     pub grace: Duration,
@@ -30,13 +31,14 @@ pub struct Manner {
 
 impl Default for Manner {
     fn default() -> Self {
-        Self { activity: true, directives: true, grace: Duration::from_secs(10), foreground: false }
+        Self { sample_every: Some(SAMPLE_EVERY), directives: true, grace: Duration::from_secs(10), foreground: false }
     }
 }
 
 impl From<&ExecArgs> for Manner {
     fn from(args: &ExecArgs) -> Self {
-        Self { activity: args.beats != "output", directives: !args.no_directives, grace: args.grace, foreground: false }
+        let sample_every = (args.beats != "output").then_some(SAMPLE_EVERY);
+        Self { sample_every, directives: !args.no_directives, grace: args.grace, foreground: false }
     }
 }
 
@@ -67,7 +69,7 @@ async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, w
     options.env_remove = ["ONWARD_TOKEN", "ONWARD_PAYLOAD_FILE"].map(str::to_owned).to_vec();
     options.payload = Some(payload.to_vec());
     options.directives = manner.directives;
-    options.sample_every = manner.activity.then_some(SAMPLE_EVERY);
+    options.sample_every = manner.sample_every;
     options.grace = manner.grace;
     options.foreground = manner.foreground;
     if manner.foreground && options.stdin == Stdin::Null {

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,6 +14,8 @@ use super::PATIENCE;
 
 /// How long a client waits that was told to come back later.
 pub const LATER: Duration = Duration::from_millis(50);
+
+const IDLE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Reply {
@@ -43,7 +46,9 @@ pub struct Client {
     /// Where to connect to, and what to call the node.
     address: SocketAddr,
     host: SocketAddr,
-    stream: Option<TcpStream>,
+    token: Option<String>,
+    /// And when it was used last: a node closes what is idle.
+    stream: Option<(TcpStream, Instant)>,
 }
 
 impl Client {
@@ -53,23 +58,30 @@ impl Client {
 
     /// By way of somebody in the middle.
     pub fn through(address: SocketAddr, host: SocketAddr) -> Self {
-        Self { address, host, stream: None }
+        Self { address, host, token: None, stream: None }
+    }
+
+    /// May do what needs the token in the data folder: submit commands.
+    pub fn with_token(address: SocketAddr, data: &Path) -> Self {
+        let token = std::fs::read_to_string(data.join("token")).expect("a node has written its token");
+        Self { token: Some(token.trim().to_owned()), ..Self::new(address) }
     }
 
     /// One exchange. An error says that the answer did not arrive in full, and nothing about what was done.
     pub async fn try_call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
         let host = self.host;
         let length = body.len();
+        let token = self.token.as_ref().map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\n{token}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         self.exchange(request.as_bytes()).await
     }
 
     pub async fn exchange(&mut self, request: &[u8]) -> io::Result<Reply> {
         let mut stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => {
+            Some((stream, used)) if used.elapsed() < IDLE => stream,
+            _ => {
                 let stream = TcpStream::connect(self.address).await?;
                 stream.set_nodelay(true)?;
                 stream
@@ -81,7 +93,7 @@ impl Client {
         });
         let reply = reply.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         if !reply.head.contains("connection: close") {
-            self.stream = Some(stream);
+            self.stream = Some((stream, Instant::now()));
         }
         Ok(reply)
     }

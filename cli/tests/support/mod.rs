@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub mod http;
+pub mod jobs;
+pub mod process;
+pub mod worker;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -11,12 +14,19 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 /// Longer than anything here takes; a test that waits for it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The binary in an environment of its own.
+/// The binary in an environment of its own. Commands that it runs find it by its name.
 pub fn onward(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_onward"));
+    let binary = Path::new(env!("CARGO_BIN_EXE_onward"));
+    let mut command = Command::new(binary);
+    let mut path = binary.parent().unwrap().as_os_str().to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    command.env("PATH", path);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONWARD_")) {
         command.env_remove(name);
     }
@@ -41,8 +51,13 @@ impl Node {
     pub fn start_with(data: &Path, listen: &str, more: &[&str]) -> Self {
         let slots: &[&str] = if more.contains(&"--slots") { &[] } else { &["--slots", "0"] };
         let mut command = onward(&["up", "--listen", listen, "--data"]);
-        let mut child =
-            command.arg(data).args(slots).args(more).env("ONWARD_LOG", "warn").stdout(Stdio::piped()).spawn().unwrap();
+        command.arg(data).args(slots).args(more);
+        Self::start_as(command)
+    }
+
+    /// Any command that runs a node.
+    pub fn start_as(mut command: Command) -> Self {
+        let mut child = command.env("ONWARD_LOG", "error").stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (said, hear) = channel();
         std::thread::spawn(move || {
@@ -68,6 +83,15 @@ impl Node {
         end(&mut self.child);
     }
 
+    pub fn signal(&self, what: Signal) {
+        process::signal(self.child.id(), what);
+    }
+
+    /// Its exit code, once it has ended by itself.
+    pub async fn ended(&mut self, within: Duration) -> Option<i32> {
+        process::ended(&mut self.child, within).await
+    }
+
     /// The command line, talking to this node.
     pub fn call(&self, data: &Path, args: &[&str]) -> Output {
         onward(args).env("ONWARD_SERVER", &self.url).env("ONWARD_DATA", data).output().unwrap()
@@ -80,7 +104,7 @@ impl Drop for Node {
     }
 }
 
-fn end(child: &mut Child) {
+pub fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
 }
