@@ -82,9 +82,9 @@ async fn a_command_that_prints_is_not_stuck_however_long_it_takes() {
 
 #[tokio::test]
 async fn silent_work_counts_unless_only_output_shall() {
-    let burn = "timeout 5 sh -c 'while :; do :; done'; exit 0";
+    let burn = "timeout 10 sh -c 'while :; do :; done'; exit 0";
     let (by_activity, by_output) =
-        tokio::join!(sh(&["--stuck-after", "2s"], burn), sh(&["--stuck-after", "2s", "--beats", "output"], burn));
+        tokio::join!(sh(&["--stuck-after", "5s"], burn), sh(&["--stuck-after", "5s", "--beats", "output"], burn));
     assert_eq!(by_activity.code, Some(0), "{by_activity:?}");
     assert_eq!(by_output.code, Some(124), "{by_output:?}");
     assert!(by_output.err.contains("it printed nothing"), "{}", by_output.err);

@@ -247,6 +247,8 @@ async fn what_attempts_print_is_kept_and_needs_no_answer() {
     let mut worker = Worker::welcome(&node, "w", "1", 1, vec![]).await;
     node.submit_one().await;
     let claim = worker.assignment().await.claim;
+    let inputs = || node.engine.stats().inputs.get();
+    let before = inputs();
     // More of them than may wait for an answer.
     for n in 0..3_000_u32 {
         let data = n.to_be_bytes().to_vec().into();
@@ -261,6 +263,7 @@ async fn what_attempts_print_is_kept_and_needs_no_answer() {
     let kept = soon(node.outputs.read(claim)).await.expect("readable").expect("kept");
     assert_eq!((kept.skipped, &*kept.data), (12_007, &b"end"[..]));
     assert_eq!(node.outputs.stats().dropped_bytes.get(), 0);
+    assert!(inputs() - before < 1_000, "the machine is not asked about what it does not keep");
 
     let long = v1::Output { claim: Some(claim.into()), data: vec![0; (64 << 10) + 1].into(), skipped: 0 };
     worker.send(v1::WorkerFrame { outputs: vec![long], ..Default::default() }).await;

@@ -199,7 +199,8 @@ impl Running {
                     }
                 }
                 () = async { sleep(wait.expect("guarded")).await }, if wait.is_some() => self.step(Input::Wake),
-                _ = collect.tick(), if !self.printers.is_empty() => {
+                // While the manager is away, each attempt keeps its own last words.
+                _ = collect.tick(), if !self.printers.is_empty() && self.outputs.len() < MAX_OUTPUTS => {
                     for context in core::mem::take(&mut self.printers) {
                         self.outputs.extend(context.take_output());
                     }
@@ -221,11 +222,10 @@ impl Running {
     }
 
     fn next_frame(&mut self) -> WorkerFrame {
-        let mut frame = pack(&mut self.unsent);
-        if self.link.machine.is_talking() {
-            let count = self.outputs.len().min(MAX_OUTPUTS);
-            frame.outputs = self.outputs.drain(..count).map(worker::output_out).collect();
-        }
+        let outputs = if self.link.machine.is_talking() { self.outputs.len() } else { 0 };
+        // What an attempt printed goes before, or with, how it ended.
+        let mut frame = if outputs > MAX_OUTPUTS { WorkerFrame::default() } else { pack(&mut self.unsent) };
+        frame.outputs = self.outputs.drain(..outputs.min(MAX_OUTPUTS)).map(worker::output_out).collect();
         frame
     }
 

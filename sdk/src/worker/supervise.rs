@@ -38,7 +38,7 @@ impl Starter {
         };
         let grace = self.cancel_grace;
         let mut finish = Finish { words: self.words.clone(), claim: context.claim(), end: End::Stopped };
-        self.executor.spawn(async move { finish.as_what(supervise(handler, context, grace).await) });
+        self.executor.spawn(async move { finish.by(supervise(handler, context, grace).await) });
     }
 }
 
@@ -50,7 +50,7 @@ struct Finish {
 }
 
 impl Finish {
-    fn as_what(&mut self, end: End) {
+    fn by(&mut self, end: End) {
         self.end = end;
     }
 }

@@ -11,6 +11,7 @@ use onward_core::time::Mono;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::process::Command;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
@@ -19,7 +20,7 @@ use crate::failure::What;
 use crate::link::Word;
 use crate::machine::Said;
 
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(20);
 
 fn context() -> (Context, UnboundedReceiver<Word>) {
     let name = |text: &str| Name::new(text).unwrap();
@@ -167,16 +168,17 @@ fn watched(script: &str) -> (Command, impl Future<Output = ()>) {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut command = sh(script);
     command.stdin(writer);
-    let gone = async {
-        tokio::task::spawn_blocking(move || std::io::copy(&mut reader, &mut std::io::sink())).await.unwrap().unwrap();
-    };
+    let (closed, gone) = oneshot::channel();
+    // Not a task: one that waits for ever would keep the runtime, and so the test, from ending.
+    std::thread::spawn(move || closed.send(std::io::copy(&mut reader, &mut std::io::sink())));
+    let gone = async { assert_eq!(gone.await.unwrap().unwrap(), 0, "nobody writes") };
     (command, gone)
 }
 
 #[tokio::test]
 async fn a_command_is_stopped_with_all_that_it_started() {
     let (ctx, mut words) = context();
-    let (command, gone) = watched("trap 'exit 0' TERM; sleep 600 & echo ready; wait");
+    let (command, gone) = watched("exec 3<&0; trap 'exit 0' TERM; sleep 60 & echo ready; wait");
     let run = ctx.command(command);
     let cancel = async {
         words.recv().await.expect("it has written");
@@ -191,7 +193,7 @@ async fn a_command_is_stopped_with_all_that_it_started() {
 #[tokio::test]
 async fn a_command_that_is_dropped_is_killed() {
     let (ctx, mut words) = context();
-    let (command, gone) = watched("trap '' TERM; echo ready; while :; do sleep 600; done");
+    let (command, gone) = watched("trap '' TERM; echo ready; while :; do sleep 60; done");
     let run = ctx.command(command);
     tokio::select! {
         _ = run => panic!("it runs for ever"),
@@ -203,7 +205,7 @@ async fn a_command_that_is_dropped_is_killed() {
 #[tokio::test]
 async fn what_a_command_leaves_behind_is_killed() {
     let (ctx, _words) = context();
-    let (command, gone) = watched("sleep 600 & echo done");
+    let (command, gone) = watched("exec 3<&0; sleep 60 & echo done");
     assert_eq!(timeout(SOON, ctx.command(command)).await.expect("it ends").unwrap().stdout, b"done\n");
     timeout(SOON, gone).await.expect("nothing of it runs on");
 }
