@@ -64,8 +64,12 @@ impl Look {
 
     fn text(&self, screen: &Screen) -> String {
         let mut text = String::new();
-        let state = read::text(&self.status, "state").unwrap_or("unknown");
-        text += &format!("{}   Ctrl-C leaves\n\n", screen.coloured(state));
+        let manager = &self.status["manager"];
+        let seat = read::text(manager, "seat").unwrap_or("not serving");
+        let load = read::word(&self.status["load"], "level");
+        let counts = ["open_jobs", "dead_letters"].map(|field| read::plain(&manager[field]));
+        let [open, dead] = counts;
+        text += &format!("{seat}, load {load}, {open} open jobs, {dead} dead letters; Ctrl-C leaves\n\n");
         text += &screen.table_text(
             &["queue", "state", "ready", "running", "delayed", "waiting"],
             rows(&self.queues, |queue| {

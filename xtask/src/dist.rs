@@ -13,6 +13,7 @@ pub fn run(root: &Path) -> Result<()> {
     println!("onward: dist: a static binary for {target}");
     let mut build = workspace::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "onward-cli", "--target", &target]);
+    build.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
     // musl is static by itself.
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
     let status = build.status().context("cannot start cargo")?;

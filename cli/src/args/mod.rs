@@ -63,7 +63,7 @@ pub enum Command {
         after_help = "Examples:\n  onward up\n  onward up --slots 0 --listen 127.0.0.1:7500 --data /var/lib/onward"
     )]
     Up(UpArgs),
-    /// See five jobs end as they must, two of them stuck and one a zombie, in about 15 seconds
+    /// See five jobs end as they must, two of them stuck and one a zombie, in ten seconds
     #[command(after_help = "Examples:\n  onward demo\n  onward demo --sabotage fence    (and see it go wrong)")]
     Demo {
         /// Take one protection away; the demo must then fail

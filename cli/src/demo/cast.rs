@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::zombie;
 
-pub const TAKES_S: u64 = 15;
+pub const TAKES_S: u64 = 10;
 /// How long the demo's jobs may go without a forward step.
 pub const STUCK_AFTER: Duration = Duration::from_secs(3);
 /// Longer than the demo waits: as if nobody looked.
