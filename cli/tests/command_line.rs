@@ -199,6 +199,39 @@ fn up_is_ready_answers_and_stops_when_asked() {
 }
 
 #[test]
+fn probe_says_whether_a_file_is_fresh_and_an_address_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, missing) = (folder.path().join("beat"), folder.path().join("none"));
+    std::fs::write(&file, "").unwrap();
+    let probe = |args: &[&str]| run(&[&["probe"], args].concat());
+    let (fresh, none) = (file.to_str().unwrap(), missing.to_str().unwrap());
+    assert_eq!(probe(&["--file", fresh, "--max-age", "1h"]).status.code(), Some(0));
+    let beat = std::fs::File::options().write(true).open(&file).unwrap();
+    beat.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(7_200)).unwrap();
+    let stale = probe(&["--file", fresh, "--max-age", "1h"]);
+    assert_eq!(stale.status.code(), Some(1));
+    assert!(err(&stale).contains("is stale") && err(&stale).contains("2h"), "{}", err(&stale));
+    assert_eq!(probe(&["--file", fresh, "--max-age", "3h"]).status.code(), Some(0));
+    assert_eq!(probe(&["--file", none, "--max-age", "1h"]).status.code(), Some(1));
+    for wrong in
+        [&[][..], &["--file", fresh], &["--max-age", "1h"], &["--url", "x", "--file", fresh, "--max-age", "1h"]]
+    {
+        assert_eq!(probe(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+
+    let up = Up::start(&folder.path().join("data"));
+    let url = up.url.clone();
+    assert_eq!(probe(&["--url", &format!("{url}/readyz")]).status.code(), Some(0));
+    let other = probe(&["--url", &format!("{url}/no-such-page")]);
+    assert_eq!(other.status.code(), Some(1));
+    assert!(err(&other).contains("404"), "{}", err(&other));
+    drop(up);
+    let gone = probe(&["--url", &format!("{url}/readyz")]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(err(&gone).contains("does not answer"), "{}", err(&gone));
+}
+
+#[test]
 fn up_refuses_what_would_be_open_to_others() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().to_str().unwrap();
