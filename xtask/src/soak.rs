@@ -111,7 +111,12 @@ fn tests(root: &Path, plan: &Plan, part: &Part, more: &[&str]) -> Command {
         .env("PROPTEST_CASES", PROPTEST_CASES.to_string())
         // Release speed, but a broken internal promise or an overflow must not pass unseen.
         .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
-        .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
+        .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true")
+        // There are many test binaries: what linking each of them whole would gain, its build would lose.
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
+        // Apart from what is built to be run, so that neither throws the other away.
+        .env("CARGO_TARGET_DIR", root.join("target/soak"));
     command
 }
 
