@@ -194,7 +194,7 @@ fn up_is_ready_answers_and_stops_when_asked() {
     assert!(status.status.success(), "{}", err(&status));
     assert!(serde_json::from_slice::<Value>(&status.stdout).unwrap().is_object());
     let pid = up.child.id().to_string();
-    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    assert!(Command::new("sh").args(["-c", "kill -TERM $0", &pid]).status().unwrap().success());
     assert_eq!(up.child.wait().unwrap().code(), Some(0));
 }
 

@@ -140,7 +140,8 @@ pub fn kill(pid: i32) {
 }
 
 pub fn signal_to(pid: i32, signal: &str) {
-    let status = std::process::Command::new("kill").args([signal, &pid.to_string()]).status().expect("kill");
+    let status =
+        std::process::Command::new("sh").args(["-c", "kill $0 $1", signal, &pid.to_string()]).status().expect("sh");
     assert!(status.success());
 }
 
