@@ -62,7 +62,14 @@ pub fn openapi() -> serde_json::Value {
     for operation in operations.filter_map(|methods| methods.as_object_mut()).flat_map(|methods| methods.values_mut()) {
         let Some(responses) = operation["responses"].as_object_mut() else { continue };
         for (status, response) in &mut *responses {
-            let Some(content) = response["content"].as_object_mut() else { continue };
+            if let Some(response) = response.as_object_mut() {
+                let what = if status.starts_with('2') { "done" } else { "refused: what, why and what to do" };
+                response.entry("description").or_insert_with(|| what.into());
+            }
+            // By name: an index would put an empty one where there is none.
+            let Some(content) = response.get_mut("content").and_then(|content| content.as_object_mut()) else {
+                continue;
+            };
             if status.starts_with(['4', '5'])
                 && let Some(problem) = content.remove("application/json")
             {
@@ -81,3 +88,23 @@ pub fn openapi() -> serde_json::Value {
 }
 
 const PROBLEM: &str = "application/problem+json";
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_answer_is_described_and_none_has_an_empty_body() {
+        let all = super::openapi();
+        let paths = all["paths"].as_object().expect("there are paths").iter();
+        let mut answers = 0;
+        for (path, operation) in paths.flat_map(|(path, methods)| {
+            methods.as_object().expect("methods by name").values().map(move |operation| (path, operation))
+        }) {
+            for (status, answer) in operation["responses"].as_object().expect("every call has answers") {
+                answers += 1;
+                assert!(answer["description"].is_string(), "{path} {status}: {answer}");
+                assert!(answer.get("content").is_none_or(serde_json::Value::is_object), "{path} {status}: {answer}");
+            }
+        }
+        assert!(answers > 50, "{answers}");
+    }
+}
