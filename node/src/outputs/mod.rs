@@ -9,8 +9,8 @@
 //! and counted, and a disk that fails costs nothing but output. A file belongs to one fence, so that a zombie spoils no
 //! output but its own.
 //!
-//! [`waiting`] is what was not written yet, [`file`](mod@file) is one attempt's file, [`index`] says which files must go, and
-//! [`store`] is the folder.
+//! `waiting` is what was not written yet, `file` is one attempt's file, `index` says which files must go, and
+//! `store` is the folder.
 
 mod file;
 mod index;
