@@ -35,7 +35,7 @@ impl Seen {
     pub fn new(screen: &Screen) -> Self {
         let bar = ProgressBar::no_length();
         bar.set_draw_target(if screen.bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
-        bar.set_style(style("{spinner} {elapsed} {msg}"));
+        bar.set_style(style("{spinner} {elapsed} {wide_msg}"));
         Self { state: Mutex::new(State { is_at_line_start: true, ..State::default() }), bar, has_bar: screen.bars }
     }
 
@@ -56,11 +56,11 @@ impl Seen {
         if let Some((done, total, _)) = state.progress {
             if let Some(total) = total.filter(|total| *total > 0) {
                 self.bar.set_length(total);
-                self.bar.set_style(style("[{bar:30}] {pos}/{len} {percent}% {elapsed} {msg}"));
+                self.bar.set_style(style("[{bar:30}] {pos}/{len} {percent}% {elapsed} {wide_msg}"));
             }
             self.bar.set_position(done);
         }
-        self.bar.set_message(last_words(&state));
+        self.bar.set_message(brief(&state));
         self.bar.tick();
     }
 
@@ -82,8 +82,20 @@ impl Seen {
     }
 }
 
+/// For the bar: the newest sign of life.
+fn brief(state: &State) -> String {
+    match (state.progress, state.output_at.max(state.activity_at)) {
+        (Some((_, _, at)), _) => format!("last step {} ago", ago(at)),
+        (None, Some(at)) => format!("last active {} ago", ago(at)),
+        (None, None) => String::new(),
+    }
+}
+
+fn ago(at: Instant) -> String {
+    span::human(Duration::from_secs(at.elapsed().as_secs()))
+}
+
 fn last_words(state: &State) -> String {
-    let ago = |at: Instant| span::human(Duration::from_secs(at.elapsed().as_secs()));
     match (state.progress, state.output_at, state.activity_at) {
         (Some((done, total, at)), _, _) => {
             let of = total.map(|total| format!(" of {total}")).unwrap_or_default();
