@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use onward_exec::{Event, Exit, GuardProgram, Options, Running, Stream, tree};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub const GRACE: Duration = Duration::from_millis(200);
 /// Longer than anything here takes, even on a machine that is busy with something else.
@@ -105,12 +106,17 @@ impl Life {
     }
 
     pub async fn gone(self) {
-        let wait = async {
-            while !self.is_gone() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("{self:?} is still there"));
+        // What is told by this handle is of this very process, even if its number is given out again.
+        let pid = rustix::process::Pid::from_raw(self.pid).expect("a pid");
+        let Ok(handle) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+        if self.is_gone() {
+            return;
+        }
+        let waiting = tokio::task::spawn_blocking(move || {
+            let within = Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
+            poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&within)).expect("the kernel tells")
+        });
+        assert!(waiting.await.expect("it does not panic") > 0, "{self:?} is still there");
     }
 }
 

@@ -30,7 +30,7 @@ mod held;
 mod io;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};

@@ -39,7 +39,7 @@ fn name(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
-fn assignment(claim: Claim) -> Assignment {
+pub(crate) fn assignment(claim: Claim) -> Assignment {
     Assignment {
         claim,
         attempt: 1,

@@ -3,10 +3,8 @@
 use core::time::Duration;
 
 use onward_core::fence::AttemptFence;
-use onward_core::ids::{Claim, JobId, Name};
-use onward_core::job::WorkflowSpec;
-use onward_core::message::{Assignment, CancelWhy};
-use onward_core::payload::Payload;
+use onward_core::ids::{Claim, JobId};
+use onward_core::message::CancelWhy;
 use onward_core::time::Mono;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::process::Command;
@@ -23,24 +21,8 @@ use crate::machine::Said;
 const SOON: Duration = Duration::from_secs(20);
 
 fn context() -> (Context, UnboundedReceiver<Word>) {
-    let name = |text: &str| Name::new(text).unwrap();
-    let assignment = Assignment {
-        claim: Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE },
-        attempt: 1,
-        queue: name("default"),
-        workflow: WorkflowSpec {
-            name: name("main"),
-            kind: name("task"),
-            payload: Payload::default(),
-            content_type: None,
-            after: [].into(),
-        },
-        headers: [].into(),
-        inputs: Vec::new(),
-        checkpoint: None,
-        lease: Duration::from_secs(30),
-        deadline_remaining: Duration::from_secs(60),
-    };
+    let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
+    let assignment = crate::machine::tests::assignment(claim);
     let (words, heard) = unbounded_channel();
     (Context::new(assignment, words, Mono::from_ms(0)), heard)
 }
