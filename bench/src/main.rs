@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks on its streams")]
 
 mod allocation;
+mod contest;
 mod cpu;
 mod machine;
 mod reopen;
@@ -56,6 +57,17 @@ fn main() {
                 std::process::exit(2);
             }
         }
+    }
+    if only.as_deref() == Some("ours") {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let plan = if quick { contest::rows::Plan::QUICK } else { contest::rows::Plan::FULL };
+        let measured = runtime
+            .block_on(contest::rows::measure(&contest::ours::grpc::Grpc, plan, |told| eprintln!("{told}")))
+            .expect("it runs");
+        for what in contest::rows::What::ALL {
+            println!("{what:?} {:.3?}", measured.of(what));
+        }
+        return;
     }
     keep_memory();
     let figures = runs::all(quick, only.as_deref(), |stage| eprintln!("running: {stage}"));

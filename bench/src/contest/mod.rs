@@ -3,6 +3,9 @@
 //! Every contender's server is a process of its own with files in a folder of its own; the client is this process;
 //! between them is loopback TCP. The work is the same for all: jobs with a payload of [`PAYLOAD`] bytes.
 
+pub mod ours;
+pub mod rows;
+
 use std::error::Error;
 use std::path::Path;
 use std::time::Duration;

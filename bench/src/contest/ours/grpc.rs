@@ -1,0 +1,293 @@
+//! Through gRPC: submissions by calls, work by a session.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use onward_proto::v1::job_service_client::JobServiceClient;
+use onward_proto::v1::worker_service_client::WorkerServiceClient;
+use onward_proto::v1::{
+    Assignment, Beat, Claim, Draft, Hello, ManagerFrame, Settlement, SubmitRequest, Succeed, WorkerFrame,
+    WorkflowDraft, beat_answer, settlement,
+};
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::time::{Instant as Tick, sleep_until};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+use super::program::Node;
+use super::{KIND, about, number_of, payload, program};
+use crate::contest::{About, BATCH, Contender, Failed, Running};
+
+/// Beats in a frame, and frames that wait for their answers.
+const BEATS: usize = 1_000;
+const FRAMES: usize = 4;
+/// Larger than what a manager puts into a frame.
+const MAX_FRAME: usize = 64 << 20;
+
+#[derive(Debug)]
+pub struct Grpc;
+
+#[derive(Debug)]
+pub struct OverGrpc {
+    pub node: Node,
+    channel: Channel,
+    submitted: u64,
+    settled: u64,
+    sessions: u32,
+}
+
+impl Contender for Grpc {
+    type Running = OverGrpc;
+
+    fn about(&self) -> About {
+        about("Onward, gRPC")
+    }
+
+    fn missing(&self) -> Option<String> {
+        program::program().err().map(|error| error.to_string())
+    }
+
+    async fn start(&self, folder: &Path) -> Result<OverGrpc, Failed> {
+        OverGrpc::on(Node::start(folder)?).await
+    }
+}
+
+impl OverGrpc {
+    pub async fn on(node: Node) -> Result<Self, Failed> {
+        let channel = connect(&node).await?;
+        Ok(Self { node, channel, submitted: 0, settled: 0, sessions: 0 })
+    }
+
+    async fn submit(&mut self, batch: usize) -> Result<(), Failed> {
+        let jobs = (0..batch as u64).map(|one| draft(self.submitted + one)).collect();
+        self.submit_drafts(jobs).await
+    }
+
+    pub async fn submit_drafts(&mut self, jobs: Vec<Draft>) -> Result<(), Failed> {
+        let count = jobs.len() as u64;
+        let mut client = JobServiceClient::new(self.channel.clone());
+        let accepted = client.submit(SubmitRequest { jobs }).await?.into_inner().jobs.len() as u64;
+        if accepted != count {
+            return Err(format!("{accepted} of {count} jobs were accepted").into());
+        }
+        self.submitted += count;
+        Ok(())
+    }
+
+    pub async fn session(&mut self, slots: usize, kinds: Vec<String>) -> Result<Session, Failed> {
+        self.sessions += 1;
+        let hello = Hello {
+            worker: format!("bench-{}", self.sessions),
+            incarnation: "1".into(),
+            queues: vec!["default".into()],
+            kinds,
+            slots: u32::try_from(slots)?,
+            holding: Vec::new(),
+        };
+        // A connection of its own, as a worker has.
+        Session::open(connect(&self.node).await?, hello).await
+    }
+
+    /// Settles jobs as they come, until so many have been.
+    pub async fn settle(&mut self, mut session: Session, jobs: u64) -> Result<Duration, Failed> {
+        let begun = Instant::now();
+        let mut settled = 0;
+        while settled < jobs {
+            let frame = session.hear().await?;
+            settled += accepted(&frame)?;
+            let settlements = frame.assignments.into_iter().map(success).collect::<Result<Vec<_>, _>>()?;
+            session.say(WorkerFrame { settlements, probe_answers: frame.probes, ..WorkerFrame::default() }).await?;
+        }
+        self.settled += settled;
+        let taken = begun.elapsed();
+        session.close().await?;
+        Ok(taken)
+    }
+}
+
+impl Running for OverGrpc {
+    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, Failed> {
+        let begun = Instant::now();
+        let before = self.submitted;
+        while begun.elapsed() < time {
+            self.submit(batch).await?;
+        }
+        Ok(self.submitted - before)
+    }
+
+    async fn fill(&mut self, jobs: u64) -> Result<(), Failed> {
+        let end = self.submitted + jobs;
+        while self.submitted < end {
+            self.submit((end - self.submitted).min(4 * BATCH as u64) as usize).await?;
+        }
+        Ok(())
+    }
+
+    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
+        let session = self.session(in_flight, vec![KIND.into()]).await?;
+        self.settle(session, jobs).await
+    }
+
+    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, Failed> {
+        let mut session = self.session(64, vec![KIND.into()]).await?;
+        let first = self.submitted;
+        let begun = Tick::now() + every;
+        let due = move |number: u64| begun + every * u32::try_from(number - first).expect("few");
+        let mut taken = vec![None; jobs as usize];
+        let channel = self.channel.clone();
+        let submitting = tokio::spawn(async move {
+            for number in first..first + jobs {
+                sleep_until(due(number)).await;
+                let mut client = JobServiceClient::new(channel.clone());
+                // Not waited for: a slow answer must not put off the next submission.
+                tokio::spawn(async move { client.submit(SubmitRequest { jobs: vec![draft(number)] }).await });
+            }
+        });
+        let mut settled = 0;
+        while settled < jobs {
+            let frame = session.hear().await?;
+            let now = Instant::now();
+            settled += accepted(&frame)?;
+            for assignment in &frame.assignments {
+                let number = number_of(&assignment.payload).ok_or("a payload that is not ours")?;
+                taken[(number - first) as usize] = Some(now);
+            }
+            let settlements = frame.assignments.into_iter().map(success).collect::<Result<Vec<_>, _>>()?;
+            session.say(WorkerFrame { settlements, probe_answers: frame.probes, ..WorkerFrame::default() }).await?;
+        }
+        submitting.await?;
+        session.close().await?;
+        self.submitted += jobs;
+        self.settled += settled;
+        // From when it was due: a client that was late for it would hide the wait.
+        let waits = taken.into_iter().enumerate().map(|(index, at)| {
+            let at = at.ok_or("a job did not come")?;
+            Ok(at.saturating_duration_since(due(first + index as u64).into_std()))
+        });
+        waits.collect()
+    }
+
+    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, Failed> {
+        let mut session = self.session(leases as usize, vec![KIND.into()]).await?;
+        let mut held: Vec<Claim> = Vec::new();
+        while (held.len() as u64) < leases {
+            let frame = session.hear().await?;
+            held.extend(frame.assignments.into_iter().filter_map(|assignment| assignment.claim));
+            session.answer(frame.probes).await?;
+        }
+        let (mut sent, mut answered, mut watermark) = (0, 0, 0);
+        let mut claims = held.iter().cycle();
+        let begun = Instant::now();
+        loop {
+            while sent < answered + (FRAMES * BEATS) as u64 && begun.elapsed() < time {
+                watermark += 1;
+                let beat = |claim: &Claim| Beat { claim: Some(claim.clone()), watermark: Some(watermark), ..Beat::default() };
+                let beats = claims.by_ref().take(BEATS).map(beat).collect();
+                session.say(WorkerFrame { beats, ..WorkerFrame::default() }).await?;
+                sent += BEATS as u64;
+            }
+            if sent == answered {
+                break;
+            }
+            let frame = session.hear().await?;
+            for answer in &frame.beat_answers {
+                match &answer.answer {
+                    Some(beat_answer::Answer::Accepted(accepted)) if accepted.lease_remaining_ms > 0 => answered += 1,
+                    other => return Err(format!("a beat did not renew its lease: {other:?}").into()),
+                }
+            }
+            session.answer(frame.probes).await?;
+        }
+        let taken = begun.elapsed();
+        for some in held.chunks(BEATS) {
+            let settlements = some.iter().cloned().map(succeeded).collect();
+            session.say(WorkerFrame { settlements, ..WorkerFrame::default() }).await?;
+        }
+        let mut settled = 0;
+        while settled < leases {
+            settled += accepted(&session.hear().await?)?;
+        }
+        self.settled += settled;
+        session.close().await?;
+        Ok(Some((answered as f64 * time.as_secs_f64() / taken.as_secs_f64()) as u64))
+    }
+
+    async fn clear(&mut self) -> Result<(), Failed> {
+        match self.submitted - self.settled {
+            0 => Ok(()),
+            left => self.drain(left, 1_024).await.map(drop),
+        }
+    }
+}
+
+/// One worker's session.
+#[derive(Debug)]
+pub struct Session {
+    out: Sender<WorkerFrame>,
+    frames: Streaming<ManagerFrame>,
+}
+
+impl Session {
+    async fn open(channel: Channel, hello: Hello) -> Result<Self, Failed> {
+        let (out, frames) = channel_of_frames();
+        out.send(WorkerFrame { hello: Some(hello), ..WorkerFrame::default() }).await?;
+        let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(MAX_FRAME);
+        Ok(Self { out, frames: client.session(frames).await?.into_inner() })
+    }
+
+    pub async fn hear(&mut self) -> Result<ManagerFrame, Failed> {
+        Ok(self.frames.message().await?.ok_or("the node ended the session")?)
+    }
+
+    async fn say(&self, frame: WorkerFrame) -> Result<(), Failed> {
+        let says_something =
+            !(frame.settlements.is_empty() && frame.beats.is_empty() && frame.probe_answers.is_empty());
+        if says_something {
+            self.out.send(frame).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns when the node has seen it: what is submitted from now on does not come to this session.
+    pub async fn close(self) -> Result<(), Failed> {
+        let Self { out, mut frames } = self;
+        drop(out);
+        while frames.message().await?.is_some() {}
+        Ok(())
+    }
+
+    pub async fn answer(&self, probe_answers: Vec<u32>) -> Result<(), Failed> {
+        self.say(WorkerFrame { probe_answers, ..WorkerFrame::default() }).await
+    }
+}
+
+fn channel_of_frames() -> (Sender<WorkerFrame>, ReceiverStream<WorkerFrame>) {
+    let (out, frames) = channel(8);
+    (out, ReceiverStream::new(frames))
+}
+
+async fn connect(node: &Node) -> Result<Channel, Failed> {
+    let endpoint = Endpoint::from_shared(node.url.clone())?.tcp_nodelay(true);
+    Ok(endpoint.initial_stream_window_size(8 << 20).initial_connection_window_size(8 << 20).connect().await?)
+}
+
+fn draft(number: u64) -> Draft {
+    let workflow = WorkflowDraft { kind: KIND.into(), payload: payload(number).to_vec().into(), ..WorkflowDraft::default() };
+    Draft { workflows: vec![workflow], ..Draft::default() }
+}
+
+fn succeeded(claim: Claim) -> Settlement {
+    Settlement { claim: Some(claim), report: Some(settlement::Report::Succeed(Succeed::default())) }
+}
+
+fn success(assignment: Assignment) -> Result<Settlement, Failed> {
+    Ok(succeeded(assignment.claim.ok_or("an assignment without a claim")?))
+}
+
+fn accepted(frame: &ManagerFrame) -> Result<u64, Failed> {
+    match frame.settle_answers.iter().find_map(|answer| answer.refused.as_ref()) {
+        Some(refused) => Err(format!("an outcome was refused: {}", refused.text).into()),
+        None => Ok(frame.settle_answers.len() as u64),
+    }
+}

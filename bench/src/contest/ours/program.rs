@@ -1,0 +1,68 @@
+//! The program under load.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::contest::Failed;
+
+/// A node in a process of its own, which ends with this.
+#[derive(Debug)]
+pub struct Node {
+    process: Child,
+    pub url: String,
+}
+
+impl Node {
+    pub fn start(folder: &Path) -> Result<Self, Failed> {
+        let mut command = Command::new(program()?);
+        command.args(["--json", "up", "--slots", "0", "--listen", "127.0.0.1:0", "--data"]).arg(folder);
+        command.env("ONWARD_LOG", "error").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut process = command.spawn()?;
+        let mut first = String::new();
+        BufReader::new(process.stdout.take().ok_or("its output is not there")?).read_line(&mut first)?;
+        let told: serde_json::Value = serde_json::from_str(&first).unwrap_or_default();
+        let Some(url) = told["ready"].as_str() else {
+            let _ = process.kill();
+            let _ = process.wait();
+            return Err(format!("the node did not start; it said: {first:?}").into());
+        };
+        Ok(Self { url: url.to_owned(), process })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Beside this one, made anew where cargo runs us.
+pub fn program() -> Result<PathBuf, Failed> {
+    static BUILT: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
+    let built = || {
+        if let Some(program) = std::env::var_os("ONWARD_PROGRAM") {
+            return Ok(PathBuf::from(program));
+        }
+        if let Some(cargo) = std::env::var_os("CARGO") {
+            let build = Command::new(cargo).args(["build", "--release", "--locked", "-p", "onward-cli"]).status();
+            if !build.is_ok_and(|status| status.success()) {
+                return Err("`cargo build --release -p onward-cli` failed".into());
+            }
+        }
+        let here = std::env::current_exe().map_err(|error| error.to_string())?;
+        let program = here.with_file_name("onward");
+        let why = || format!("{} is not there; run `cargo build --release` first", program.display());
+        program.exists().then_some(program.clone()).ok_or_else(why)
+    };
+    Ok(BUILT.get_or_init(built).clone()?)
+}
