@@ -9,6 +9,7 @@
 mod allocation;
 mod contest;
 mod cpu;
+mod limits;
 mod machine;
 mod reopen;
 mod runs;
@@ -44,6 +45,7 @@ fn main() {
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--only" => only = arguments.next(),
+            "--echo" => return limits::echo().expect("a connection"),
             "--quick" => quick = true,
             "--json" => json = true,
             "--help" | "-h" => {
@@ -61,12 +63,40 @@ fn main() {
     if only.as_deref() == Some("ours") {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let plan = if quick { contest::rows::Plan::QUICK } else { contest::rows::Plan::FULL };
-        let measured = runtime
-            .block_on(contest::rows::measure(&contest::ours::grpc::Grpc, plan, |told| eprintln!("{told}")))
-            .expect("it runs");
-        for what in contest::rows::What::ALL {
-            println!("{what:?} {:.3?}", measured.of(what));
+        let limits = limits::Limits::measure(plan.time).expect("limits");
+        println!("{limits:.0?} {:.0}", limits.one_in_flight());
+        for http in [false, true] {
+            let measured = runtime.block_on(async {
+                if http {
+                    contest::rows::measure(&contest::ours::http::Http, plan, |told| eprintln!("{told}")).await
+                } else {
+                    contest::rows::measure(&contest::ours::grpc::Grpc, plan, |told| eprintln!("{told}")).await
+                }
+            });
+            let measured = measured.expect("it runs");
+            for what in contest::rows::What::ALL {
+                println!("{what:?} {:.3?}", measured.of(what));
+            }
         }
+        return;
+    }
+    if only.as_deref() == Some("mixed") {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        runtime.block_on(async {
+            use contest::ours::mixed::*;
+            let small = tempfile::tempdir().expect("f");
+            let large = tempfile::tempdir().expect("f");
+            let mut a = Backlog::of(10_000, small.path()).await.expect("a");
+            let begun = std::time::Instant::now();
+            let mut b = Backlog::of(if quick { 200_000 } else { 1_000_000 }, large.path()).await.expect("a");
+            println!("filled in {:?}, {} MB", begun.elapsed(), memory(b.pid()).expect("m") >> 20);
+            for _ in 0..5 {
+                let t = std::time::Duration::from_millis(500);
+                println!("{:.0} {:.0}", a.drain(t).await.expect("d"), b.drain(t).await.expect("d"));
+            }
+            b.kill();
+            println!("reopen {:?}", reopen(large.path()).expect("r"));
+        });
         return;
     }
     keep_memory();

@@ -100,7 +100,7 @@ impl Mix {
         }
     }
 
-    fn names(&self) -> Vec<Name> {
+    pub fn names(&self) -> Vec<Name> {
         self.kinds.iter().map(|kind| Name::new(kind.as_str()).expect("valid")).collect()
     }
 

@@ -36,6 +36,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use args::{CertsCommand, Cli, Command, DatacenterCommand, Global, UpArgs};
 use client::{Client, Target};
 use failure::Failure;

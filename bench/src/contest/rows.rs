@@ -15,12 +15,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub const FULL: Self = Self {
-        runs: 5,
-        time: Duration::from_millis(1_000),
-        latency_every: Duration::from_millis(5),
-        leases: 10_000,
-    };
+    pub const FULL: Self =
+        Self { runs: 5, time: Duration::from_millis(1_000), latency_every: Duration::from_millis(5), leases: 10_000 };
     pub const QUICK: Self = Self { time: Duration::from_millis(200), ..Self::FULL };
 }
 

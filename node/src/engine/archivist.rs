@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onward_core::ids::JobId;
 use onward_core::job::draft::MAX_SPAN;
@@ -47,7 +47,9 @@ type Content = ([u8; 32], Vec<u8>);
 pub(super) struct ToArchive(pub(super) Vec<JobImage>);
 
 /// Between two batches, so that many jobs share a commit and the log has the disk for itself most of the time.
-const REST: Duration = Duration::from_millis(20);
+const REST: Duration = Duration::from_millis(100);
+/// With so many jobs in a batch more are waiting: then the rest is as long as the work was.
+const MANY: usize = 1_000;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const EXPIRE_AT_ONCE: usize = 1_000;
@@ -75,10 +77,12 @@ impl Archivist {
         loop {
             match self.inbox.recv_timeout(EXPIRE_EVERY) {
                 Ok(ToArchive(images)) => {
+                    let begun = Instant::now();
                     let jobs = self.keep(&images);
+                    let rest = if jobs.len() < MANY { REST } else { REST.min(begun.elapsed()) };
                     self.shared.stats.archived.add(jobs.len() as u64);
                     self.shared.ask(Ask::Archived { jobs });
-                    thread::sleep(REST);
+                    thread::sleep(rest);
                     self.shared.ask(Ask::ArchiveReady);
                 }
                 Err(RecvTimeoutError::Timeout) => {}

@@ -14,14 +14,18 @@ use onward_core::ids::Seq;
 use onward_core::manager::SnapshotRecord;
 use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob, codec};
 
+use super::out::{LetGo, Out, Waiting};
 use super::snapshots::TRUNCATE_AT_ONCE;
 use super::{Ask, Shared};
 
 /// What the log's thread is told. Dropping the sender ends it, after all that was told is done.
 pub(super) enum ToLog {
+    /// Either may be empty, save that blobs come with events that name them.
     Append {
         events: Vec<Stamped>,
         blobs: Vec<OwnedBlob>,
+        /// To be let go once the event that each names is durable, in this order.
+        outs: Vec<(Seq, Out)>,
     },
     /// Nothing that was told before names it any more.
     DropBlob(Digest),
@@ -76,6 +80,7 @@ pub(super) fn spawn(
     inbox: Receiver<ToLog>,
     shared: Arc<Shared>,
     mark: Option<Arc<File>>,
+    let_go: LetGo,
 ) -> std::io::Result<JoinHandle<()>> {
     let answers = shared.asks.clone();
     let group = GroupCommit::new(term, last, MAX_BATCH, MAX_BATCH_BLOB_BYTES);
@@ -83,6 +88,7 @@ pub(super) fn spawn(
         log,
         term,
         group,
+        waiting: Waiting::new(last, let_go),
         inbox,
         answers,
         shared,
@@ -108,6 +114,7 @@ struct LogThread {
     log: Box<dyn Log>,
     term: Term,
     group: GroupCommit,
+    waiting: Waiting,
     inbox: Receiver<ToLog>,
     answers: Sender<Ask>,
     shared: Arc<Shared>,
@@ -214,12 +221,13 @@ impl LogThread {
 
     fn take(&mut self, told: ToLog) {
         match told {
-            ToLog::Append { mut events, mut blobs } => {
+            ToLog::Append { mut events, mut blobs, outs } => {
                 // What comes back before it was dropped stays.
                 if !self.to_drop.is_empty() {
                     self.to_drop.retain(|digest| blobs.iter().all(|blob| blob.digest != *digest));
                 }
                 self.group.push(&mut events, &mut blobs);
+                self.waiting.add(outs, &self.shared);
             }
             ToLog::DropBlob(digest) => self.to_drop.push(digest),
             ToLog::ConfirmSeat { question } => self.questions.push(question),
@@ -253,6 +261,7 @@ impl LogThread {
         let took = begun.elapsed();
         self.shared.stats.committed(count, took);
         let seq = self.group.done();
+        self.waiting.made_durable(seq, &self.shared);
         self.say(Told::Durable { seq, took });
         Ok(true)
     }

@@ -23,12 +23,13 @@ use super::archivist::{self, ArchiveRules, ToArchive};
 use super::content::{self, Contents};
 use super::load::{self, Meter};
 use super::log_thread::{self, LogAnswer, ToLog, Told};
+use super::out::{LetGo, Out};
 use super::session::{Outbox, Said};
 use super::snapshots::Snapshots;
 use super::term::{Begun, begin_term};
 use super::told::{jobs_of, report};
 use super::watch::Watchers;
-use super::{Ask, Backup, Deliver, Refused, Shared, View};
+use super::{Ask, Backup, Refused, Shared, View};
 use crate::catalog::Catalog;
 use crate::clock;
 
@@ -131,8 +132,10 @@ fn run_terms(
         shared.trouble.lock().expect("no thread panics while it holds this").clear();
         shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
         let (to_log, log_inbox) = channel();
+        let let_go = LetGo::default();
+        let mark = start.commit_mark.clone();
         let log_thread =
-            log_thread::spawn(term.log, term.term, term.last, log_inbox, shared.clone(), start.commit_mark.clone());
+            log_thread::spawn(term.log, term.term, term.last, log_inbox, shared.clone(), mark, let_go.clone());
         let log_thread = match log_thread {
             Ok(thread) => thread,
             Err(error) => {
@@ -148,6 +151,9 @@ fn run_terms(
             effects: Effects::default(),
             unsent: Vec::new(),
             unsent_blobs: Vec::new(),
+            outs: Vec::new(),
+            handed: 0,
+            let_go,
             held: VecDeque::new(),
             durable: term.last,
             replies: HashMap::new(),
@@ -210,15 +216,6 @@ enum Ended {
     Failed(Error),
 }
 
-/// What is held back until it may be seen.
-#[expect(clippy::large_enum_variant, reason = "nearly all are effects")]
-enum Out {
-    Effect(Effect),
-    Deliver(Deliver),
-    Ring(Arc<tokio::sync::Notify>),
-    SettleDone(SessionId),
-}
-
 struct Machine<'a> {
     manager: Manager,
     catalog: Catalog,
@@ -228,7 +225,13 @@ struct Machine<'a> {
     /// Events of this round, not yet handed to the log.
     unsent: Vec<onward_core::event::Stamped>,
     unsent_blobs: Vec<OwnedBlob>,
-    held: VecDeque<(Seq, Out)>,
+    /// What others will see of this round, or could not be let go at once; handed to the log with the events.
+    outs: Vec<(Seq, Out)>,
+    /// How many were handed to the log until now, and how many of them it has let go.
+    handed: u64,
+    let_go: LetGo,
+    /// What concerns the machine itself, until it may be done.
+    held: VecDeque<(Seq, Effect)>,
     durable: Seq,
     replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
     sessions: HashMap<SessionId, Outbox>,
@@ -253,17 +256,15 @@ impl Machine<'_> {
         };
         let mut stopping = false;
         loop {
-            if let Some(ask) = early.pop_front() {
-                match self.take(ask) {
-                    Ok(Flow::Go) => {}
-                    Ok(Flow::Stop) => stopping = true,
-                    Err(ended) => return ended,
+            let asked = match early.pop_front() {
+                Some(ask) => Ok(ask),
+                None => {
+                    self.shared.vitals.machine.rest();
+                    let asked = inbox.recv_timeout(self.wait());
+                    self.shared.vitals.machine.begin();
+                    asked
                 }
-                continue;
-            }
-            self.shared.vitals.machine.rest();
-            let asked = inbox.recv_timeout(self.wait());
-            self.shared.vitals.machine.begin();
+            };
             match asked {
                 Ok(first) => {
                     self.now = clock::now();
@@ -279,7 +280,8 @@ impl Machine<'_> {
                         if taken % CLOCK_EVERY == 0 {
                             self.now = clock::now();
                         }
-                        next = if taken < ROUND { inbox.try_recv().ok() } else { None };
+                        let mut more = || early.pop_front().or_else(|| inbox.try_recv().ok());
+                        next = if taken < ROUND { more() } else { None };
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -339,7 +341,7 @@ impl Machine<'_> {
                 let is_settle = matches!(message, FromWorker::Settle(_));
                 self.step_with(Input::Session { session, message }, contents);
                 if is_settle {
-                    self.hold(self.manager.newest(), Out::SettleDone(session));
+                    self.say(self.manager.newest(), session, Said::SettleDone);
                 }
             }
             Ask::Call { request, call, contents, reply } => {
@@ -363,7 +365,7 @@ impl Machine<'_> {
                     self.durable = seq;
                     self.load.latency(awake(self.now), took);
                     self.step(Input::Durable { seq });
-                    self.let_go();
+                    self.act_on_durable();
                 }
                 Told::Seat { question, term } => {
                     self.step(Input::SeatConfirmed { term, question });
@@ -408,14 +410,22 @@ impl Machine<'_> {
         for waiting in effects.list.drain(..) {
             match waiting.effect {
                 Effect::ConfirmSeat { question } => self.tell_log(ToLog::ConfirmSeat { question }),
-                effect => self.hold(waiting.after, Out::Effect(effect)),
+                Effect::Send { session, message } => self.say(waiting.after, session, Said::ToWorker(message)),
+                Effect::Reply { request, answer } => {
+                    if let Some(reply) = self.replies.remove(&request) {
+                        let answer = answer.map_err(Refused::ByMachine);
+                        self.hold(waiting.after, Out::Reply { reply, answer });
+                    }
+                }
+                effect if waiting.after <= self.durable && self.held.is_empty() => self.act(effect),
+                effect => self.held.push_back((waiting.after, effect)),
             }
         }
         if !self.watchers.is_empty() {
             let newest = self.manager.newest();
             for job in effects.events.iter().flat_map(|stamped| jobs_of(&stamped.event)) {
                 for bell in self.watchers.bells(job) {
-                    self.held.push_back((newest, Out::Ring(bell)));
+                    self.outs.push((newest, Out::Ring(bell)));
                 }
             }
         }
@@ -439,44 +449,37 @@ impl Machine<'_> {
         }
     }
 
-    /// What waits for nothing goes at once; all else goes in order.
-    fn hold(&mut self, after: Seq, out: Out) {
-        if after <= self.durable && self.held.is_empty() {
-            self.release(out);
-        } else {
-            self.held.push_back((after, out));
+    fn say(&mut self, after: Seq, session: SessionId, said: Said) {
+        if let Some(outbox) = self.sessions.get(&session) {
+            let outbox = outbox.clone();
+            self.hold(after, Out::Say { session, outbox, said });
         }
     }
 
-    fn let_go(&mut self) {
+    /// What waits for nothing goes at once, unless it would overtake something; all else goes in order, by the log's
+    /// thread.
+    fn hold(&mut self, after: Seq, out: Out) {
+        if after <= self.durable && self.outs.is_empty() && self.let_go.count() == self.handed {
+            out.let_go(self.shared);
+        } else {
+            self.outs.push((after, out));
+        }
+    }
+
+    fn act_on_durable(&mut self) {
         while let Some((after, _)) = self.held.front()
             && *after <= self.durable
         {
-            let (_, out) = self.held.pop_front().expect("there is a first");
-            self.release(out);
-        }
-    }
-
-    fn release(&mut self, out: Out) {
-        match out {
-            Out::Deliver(deliver) => deliver(),
-            Out::Ring(bell) => bell.notify_one(),
-            Out::SettleDone(session) => self.put(session, Said::SettleDone),
-            Out::Effect(effect) => self.act(effect),
+            let (_, effect) = self.held.pop_front().expect("there is a first");
+            self.act(effect);
         }
     }
 
     fn act(&mut self, effect: Effect) {
         match effect {
-            Effect::Send { session, message } => self.put(session, Said::ToWorker(message)),
+            // What it was told before it still hears.
             Effect::CloseSession { session } => {
                 self.sessions.remove(&session);
-            }
-            Effect::Reply { request, answer } => {
-                if let Some(reply) = self.replies.remove(&request) {
-                    // Who does not wait any more has said so by CallGone.
-                    let _ = reply.send(answer.map_err(Refused::ByMachine));
-                }
             }
             Effect::Archive { job } => self.ended.push_back(job),
             Effect::Unreferenced { digest } => {
@@ -485,18 +488,10 @@ impl Machine<'_> {
                     self.tell_log(ToLog::DropBlob(digest.0));
                 }
             }
-            Effect::ConfirmSeat { .. } => unreachable!("asked at once, without waiting for an event"),
             Effect::Report(notice) => report(&notice),
-        }
-    }
-
-    fn put(&mut self, session: SessionId, said: Said) {
-        if let Some(outbox) = self.sessions.get(&session)
-            && !outbox.put(said)
-        {
-            self.shared.stats.sessions_cut_off.add(1);
-            self.sessions.remove(&session);
-            self.shared.ask(Ask::Input(Input::SessionClosed { session }));
+            Effect::Send { .. } | Effect::Reply { .. } | Effect::ConfirmSeat { .. } => {
+                unreachable!("these do not wait here")
+            }
         }
     }
 
@@ -517,10 +512,12 @@ impl Machine<'_> {
     }
 
     fn hand_to_log(&mut self) {
-        if !self.unsent.is_empty() {
+        if !self.unsent.is_empty() || !self.outs.is_empty() {
             let events = core::mem::take(&mut self.unsent);
             let blobs = core::mem::take(&mut self.unsent_blobs);
-            self.tell_log(ToLog::Append { events, blobs });
+            let outs = core::mem::take(&mut self.outs);
+            self.handed += outs.len() as u64;
+            self.tell_log(ToLog::Append { events, blobs, outs });
         }
     }
 

@@ -21,9 +21,11 @@
 mod archived;
 mod archivist;
 mod content;
+mod ids;
 mod load;
 mod log_thread;
 mod machine;
+mod out;
 mod session;
 mod snapshots;
 mod stats;
@@ -51,13 +53,13 @@ use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
-use onward_core::time::Wall;
 use onward_log::{Archive, BlobReader, codec};
 use tokio::sync::oneshot;
 
 use crate::catalog::Catalog;
 use crate::clock;
 use content::Contents;
+use ids::Ids;
 
 pub use archivist::ArchiveRules;
 pub use machine::Start;
@@ -148,7 +150,7 @@ struct Shared {
     in_hand: AtomicUsize,
     max_in_hand: usize,
     next: AtomicU64,
-    ids: Mutex<(Wall, u64)>,
+    ids: Mutex<Ids>,
     rules: Rules,
     stats: Stats,
     load: load::Gauge,
@@ -182,7 +184,7 @@ impl Engine {
             in_hand: AtomicUsize::new(0),
             max_in_hand: MAX_IN_HAND,
             next: AtomicU64::new(1),
-            ids: Mutex::new((Wall::ZERO, 0)),
+            ids: Mutex::new(Ids::new()),
             rules: start.rules.clone(),
             stats: Stats::default(),
             load: load::Gauge::default(),
@@ -234,14 +236,7 @@ impl Engine {
     /// A new id; ids of one millisecond count up, so that jobs sort in the order in which they came.
     pub fn new_job_id(&self) -> JobId {
         let wall = clock::now().wall;
-        let turn = {
-            let mut last = self.0.ids.lock().expect("no thread panics while it holds this");
-            *last = if wall > last.0 { (wall, 0) } else { (last.0, last.1 + 1) };
-            *last
-        };
-        let mut random = [0u8; 4];
-        getrandom::fill(&mut random).expect("the system has randomness");
-        JobId::v7(turn.0, u128::from(turn.1) << 32 | u128::from(u32::from_ne_bytes(random)))
+        self.0.ids.lock().expect("no thread panics while it holds this").next(wall)
     }
 
     /// Asks the machine and waits for its answer. Dropping the future says that the caller is gone. Payloads and

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use onward_core::ids::SessionId;
 use onward_core::input::Input;
@@ -16,10 +16,26 @@ use super::{Ask, Engine, Refused};
 /// More than the largest worker may have slots.
 const MAX_UNREAD: usize = 200_000;
 
-/// Where the machine puts what a session is told.
+/// Where what a session is told is put.
+#[derive(Clone)]
 pub(super) struct Outbox {
     sender: UnboundedSender<Said>,
-    unread: Arc<AtomicUsize>,
+    reader: Arc<Reader>,
+}
+
+#[derive(Default)]
+struct Reader {
+    unread: AtomicUsize,
+    is_cut_off: AtomicBool,
+}
+
+/// Whether a session has taken what it was told.
+#[derive(PartialEq, Eq)]
+pub(super) enum Put {
+    Taken,
+    /// It reads too little, or is gone, and must be closed. Said once.
+    CutOff,
+    CutOffBefore,
 }
 
 /// What the machine says to a session.
@@ -34,9 +50,15 @@ pub(super) enum Said {
 pub struct SessionGone;
 
 impl Outbox {
-    /// False if the session must be closed.
-    pub(super) fn put(&self, said: Said) -> bool {
-        self.unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(said).is_ok()
+    pub(super) fn put(&self, said: Said) -> Put {
+        let Reader { unread, is_cut_off } = &*self.reader;
+        if unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(said).is_ok() {
+            Put::Taken
+        } else if is_cut_off.swap(true, Ordering::Relaxed) {
+            Put::CutOffBefore
+        } else {
+            Put::CutOff
+        }
     }
 }
 
@@ -50,7 +72,7 @@ pub struct Session {
     complete: Vec<ToWorker>,
     /// Settle messages that the machine is not done with, in order: the archive may have to answer for it.
     settling: VecDeque<Vec<Settlement>>,
-    unread: Arc<AtomicUsize>,
+    reader: Arc<Reader>,
 }
 
 impl core::fmt::Debug for Session {
@@ -64,10 +86,10 @@ impl Session {
         let shared = &engine.0;
         let id = SessionId(shared.next.fetch_add(1, Ordering::Relaxed));
         let (sender, inbox) = unbounded_channel();
-        let unread = Arc::new(AtomicUsize::new(0));
-        shared.ask(Ask::Open { session: id, outbox: Outbox { sender, unread: unread.clone() } });
+        let reader = Arc::<Reader>::default();
+        shared.ask(Ask::Open { session: id, outbox: Outbox { sender, reader: reader.clone() } });
         let (heard, settling) = (VecDeque::new(), VecDeque::new());
-        Self { id, engine, inbox, heard, complete: Vec::new(), settling, unread }
+        Self { id, engine, inbox, heard, complete: Vec::new(), settling, reader }
     }
 
     /// Results come with their bytes; the large ones go to the store from here.
@@ -86,7 +108,7 @@ impl Session {
             if self.heard.is_empty() && self.complete.is_empty() {
                 let mut heard = Vec::new();
                 let count = self.inbox.recv_many(&mut heard, max).await;
-                self.unread.fetch_sub(count, Ordering::Relaxed);
+                self.reader.unread.fetch_sub(count, Ordering::Relaxed);
                 if count == 0 {
                     return Err(SessionGone);
                 }

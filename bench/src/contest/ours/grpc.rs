@@ -90,17 +90,11 @@ impl OverGrpc {
     }
 
     /// Settles jobs as they come, until so many have been.
-    pub async fn settle(&mut self, mut session: Session, jobs: u64) -> Result<Duration, Failed> {
+    async fn settle(&mut self, mut session: Session, jobs: u64) -> Result<Duration, Failed> {
         let begun = Instant::now();
-        let mut settled = 0;
-        while settled < jobs {
-            let frame = session.hear().await?;
-            settled += accepted(&frame)?;
-            let settlements = frame.assignments.into_iter().map(success).collect::<Result<Vec<_>, _>>()?;
-            session.say(WorkerFrame { settlements, probe_answers: frame.probes, ..WorkerFrame::default() }).await?;
-        }
-        self.settled += settled;
+        let settled = session.settle_some(&mut Vec::new(), jobs).await?;
         let taken = begun.elapsed();
+        self.settled += settled;
         session.close().await?;
         Ok(taken)
     }
@@ -133,16 +127,18 @@ impl Running for OverGrpc {
         let mut session = self.session(64, vec![KIND.into()]).await?;
         let first = self.submitted;
         let begun = Tick::now() + every;
-        let due = move |number: u64| begun + every * u32::try_from(number - first).expect("few");
         let mut taken = vec![None; jobs as usize];
         let channel = self.channel.clone();
         let submitting = tokio::spawn(async move {
+            let mut sent = Vec::new();
             for number in first..first + jobs {
-                sleep_until(due(number)).await;
+                sleep_until(begun + every * u32::try_from(number - first).expect("few")).await;
                 let mut client = JobServiceClient::new(channel.clone());
+                sent.push(Instant::now());
                 // Not waited for: a slow answer must not put off the next submission.
                 tokio::spawn(async move { client.submit(SubmitRequest { jobs: vec![draft(number)] }).await });
             }
+            sent
         });
         let mut settled = 0;
         while settled < jobs {
@@ -156,15 +152,14 @@ impl Running for OverGrpc {
             let settlements = frame.assignments.into_iter().map(success).collect::<Result<Vec<_>, _>>()?;
             session.say(WorkerFrame { settlements, probe_answers: frame.probes, ..WorkerFrame::default() }).await?;
         }
-        submitting.await?;
+        let sent = submitting.await?;
         session.close().await?;
         self.submitted += jobs;
         self.settled += settled;
-        // From when it was due: a client that was late for it would hide the wait.
-        let waits = taken.into_iter().enumerate().map(|(index, at)| {
-            let at = at.ok_or("a job did not come")?;
-            Ok(at.saturating_duration_since(due(first + index as u64).into_std()))
-        });
+        let waits = taken
+            .into_iter()
+            .zip(sent)
+            .map(|(taken, sent)| Ok(taken.ok_or("a job did not come")?.duration_since(sent)));
         waits.collect()
     }
 
@@ -182,7 +177,8 @@ impl Running for OverGrpc {
         loop {
             while sent < answered + (FRAMES * BEATS) as u64 && begun.elapsed() < time {
                 watermark += 1;
-                let beat = |claim: &Claim| Beat { claim: Some(claim.clone()), watermark: Some(watermark), ..Beat::default() };
+                let beat =
+                    |claim: &Claim| Beat { claim: Some(claim.clone()), watermark: Some(watermark), ..Beat::default() };
                 let beats = claims.by_ref().take(BEATS).map(beat).collect();
                 session.say(WorkerFrame { beats, ..WorkerFrame::default() }).await?;
                 sent += BEATS as u64;
@@ -240,6 +236,22 @@ impl Session {
         Ok(self.frames.message().await?.ok_or("the node ended the session")?)
     }
 
+    /// Settles what is in hand and what comes, until so many have been or a few more. What is in hand then is left.
+    pub async fn settle_some(&mut self, in_hand: &mut Vec<Assignment>, jobs: u64) -> Result<u64, Failed> {
+        let mut settled = 0;
+        loop {
+            let settlements = in_hand.drain(..).map(success).collect::<Result<Vec<_>, _>>()?;
+            self.say(WorkerFrame { settlements, ..WorkerFrame::default() }).await?;
+            let frame = self.hear().await?;
+            settled += accepted(&frame)?;
+            *in_hand = frame.assignments;
+            self.answer(frame.probes).await?;
+            if settled >= jobs {
+                return Ok(settled);
+            }
+        }
+    }
+
     async fn say(&self, frame: WorkerFrame) -> Result<(), Failed> {
         let says_something =
             !(frame.settlements.is_empty() && frame.beats.is_empty() && frame.probe_answers.is_empty());
@@ -273,7 +285,8 @@ async fn connect(node: &Node) -> Result<Channel, Failed> {
 }
 
 fn draft(number: u64) -> Draft {
-    let workflow = WorkflowDraft { kind: KIND.into(), payload: payload(number).to_vec().into(), ..WorkflowDraft::default() };
+    let workflow =
+        WorkflowDraft { kind: KIND.into(), payload: payload(number).to_vec().into(), ..WorkflowDraft::default() };
     Draft { workflows: vec![workflow], ..Draft::default() }
 }
 

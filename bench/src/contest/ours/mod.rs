@@ -1,6 +1,8 @@
 //! Onward itself: the program as it is shipped, without a worker of its own.
 
 pub mod grpc;
+pub mod http;
+pub mod mixed;
 pub mod program;
 
 use super::{About, PAYLOAD};

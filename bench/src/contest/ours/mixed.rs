@@ -1,0 +1,88 @@
+//! Onward with much behind what it works on: what a job costs must not depend on it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use onward_proto::draft::draft_out;
+use onward_proto::v1::Assignment;
+
+use super::grpc::{OverGrpc, Session};
+use super::program::Node;
+use crate::contest::Failed;
+use crate::runs::Mix;
+
+/// Jobs in a submission, and what is taken between two submissions.
+const BATCH: usize = 1_024;
+const IN_FLIGHT: usize = 256;
+
+/// A node with a mixed backlog, and a session that works on it.
+pub struct Backlog {
+    over: OverGrpc,
+    session: Session,
+    mix: Mix,
+    in_hand: Vec<Assignment>,
+}
+
+impl Backlog {
+    /// So many jobs: 100 kinds, 3 priorities, 1,000 limit keys; a tenth delayed, a fifth of the workflows waiting.
+    pub async fn of(jobs: usize, folder: &Path) -> Result<Self, Failed> {
+        let mut over = OverGrpc::on(Node::start(folder)?).await?;
+        let mut mix = Mix::new();
+        let mut left = jobs;
+        while left > 0 {
+            let count = left.min(BATCH);
+            over.submit_drafts((0..count).map(|_| draft_out(mix.next(true))).collect()).await?;
+            left -= count;
+        }
+        let kinds = mix.names().iter().map(ToString::to_string).collect();
+        let session = over.session(IN_FLIGHT, kinds).await?;
+        Ok(Self { over, session, mix, in_hand: Vec::new() })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.over.node.pid()
+    }
+
+    /// As many jobs as are settled are submitted in between, so that the backlog stays; only settling is timed. Gives
+    /// workflows a second.
+    pub async fn drain(&mut self, time: Duration) -> Result<f64, Failed> {
+        let (mut spent, mut settled) = (Duration::ZERO, 0);
+        while spent < time {
+            let jobs = (0..BATCH).map(|_| draft_out(self.mix.next(false))).collect();
+            self.over.submit_drafts(jobs).await?;
+            let begun = Instant::now();
+            settled += self.session.settle_some(&mut self.in_hand, BATCH as u64 * 5 / 4).await?;
+            spent += begun.elapsed();
+        }
+        Ok(settled as f64 / spent.as_secs_f64())
+    }
+
+    /// Stops the node without a word, as a power cut would.
+    pub fn kill(self) {}
+}
+
+/// How long a node takes to be ready with what lies in this folder.
+pub fn reopen(folder: &Path) -> Result<Duration, Failed> {
+    let begun = Instant::now();
+    let node = Node::start(folder)?;
+    let taken = begun.elapsed();
+    drop(node);
+    Ok(taken)
+}
+
+/// What the kernel says of a process.
+pub fn memory(pid: u32) -> Result<u64, Failed> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib << 10)
+}
+
+/// Processor time that a process has used.
+pub fn processor_time(pid: u32) -> Result<Duration, Failed> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after = stat.rsplit(')').next().ok_or("no name in stat")?;
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+}

@@ -1,0 +1,45 @@
+//! Ids of new jobs.
+
+use onward_core::ids::JobId;
+use onward_core::time::Wall;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Ids of one millisecond count up, so that jobs sort in the order in which they came; their ends are random, so that
+/// nodes do not make the same ones. The system is asked for randomness once, not once a job.
+pub(super) struct Ids {
+    at: Wall,
+    turn: u64,
+    random: ChaCha8Rng,
+}
+
+impl Ids {
+    pub(super) fn new() -> Self {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).expect("the system has randomness");
+        Self { at: Wall::ZERO, turn: 0, random: ChaCha8Rng::from_seed(seed) }
+    }
+
+    pub(super) fn next(&mut self, now: Wall) -> JobId {
+        (self.at, self.turn) = if now > self.at { (now, 0) } else { (self.at, self.turn + 1) };
+        JobId::v7(self.at, u128::from(self.turn) << 32 | u128::from(self.random.next_u32()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_rise_even_when_the_clock_does_not() {
+        let mut ids = Ids::new();
+        let made: Vec<_> = [5, 5, 4, 5, 6, 1].map(|at| ids.next(Wall::from_ms(at))).into();
+        assert!(made.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn two_nodes_do_not_make_the_same_ids() {
+        let at = Wall::from_ms(5);
+        assert_ne!(Ids::new().next(at), Ids::new().next(at));
+    }
+}
