@@ -322,6 +322,49 @@ async fn a_caller_that_goes_away_is_handed_nothing() {
     assert_eq!(leases.len(), 1);
 }
 
+fn hello(worker: &WorkerId) -> FromWorker {
+    FromWorker::Hello(Hello {
+        worker: worker.clone(),
+        incarnation: Incarnation::new("1").unwrap(),
+        subscription: subscription(),
+        slots: 1,
+        holding: Vec::new(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_nothing_does_not_overtake_what_does() {
+    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
+    let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
+    has_entered.recv().unwrap();
+    open.send(()).unwrap(); // the beginning of the term
+    let (_, call) = submit(&engine, draft());
+    let submitted = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.call(call).await }
+    });
+    has_entered.recv().unwrap();
+    open.send(()).unwrap(); // the job
+    submitted.await.unwrap().unwrap();
+
+    let mut session = engine.open_session();
+    session.say(hello(&WorkerId::new("w").unwrap()));
+    has_entered.recv().unwrap(); // the assignment, which has to wait
+    let before = engine.stats().inputs.get();
+    for _ in 0..3 {
+        session.say(FromWorker::Beats(Vec::new()));
+    }
+    until("the beats were taken", || engine.stats().inputs.get() >= before + 3).await;
+    open.send(()).unwrap();
+    let mut heard = Vec::new();
+    while heard.len() < 5 {
+        session.hear(&mut heard, 10).await.unwrap();
+    }
+    assert!(matches!(&heard[..2], [ToWorker::Welcome { .. }, ToWorker::Assign(_)]), "{heard:?}");
+    assert!(heard[2..].iter().all(|message| matches!(message, ToWorker::BeatAnswers(_))), "{heard:?}");
+    drop(open);
+}
+
 #[tokio::test]
 async fn a_session_is_welcomed_given_work_and_closed_with_its_handle() {
     let engine = start(&MemoryLog::new());
@@ -329,13 +372,7 @@ async fn a_session_is_welcomed_given_work_and_closed_with_its_handle() {
     engine.call(call).await.unwrap();
     let mut session = engine.open_session();
     let worker = WorkerId::new("w").unwrap();
-    session.say(FromWorker::Hello(Hello {
-        worker: worker.clone(),
-        incarnation: Incarnation::new("1").unwrap(),
-        subscription: subscription(),
-        slots: 1,
-        holding: Vec::new(),
-    }));
+    session.say(hello(&worker));
     let mut heard = Vec::new();
     while heard.len() < 2 {
         session.hear(&mut heard, 10).await.unwrap();

@@ -14,7 +14,7 @@ use onward_core::ids::Seq;
 use onward_core::manager::SnapshotRecord;
 use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob, codec};
 
-use super::out::{LetGo, Out, Waiting};
+use super::out::{Out, Waiting};
 use super::snapshots::TRUNCATE_AT_ONCE;
 use super::{Ask, Shared};
 
@@ -77,10 +77,10 @@ pub(super) fn spawn(
     log: Box<dyn Log>,
     term: Term,
     last: Seq,
+    waiting: Waiting,
     inbox: Receiver<ToLog>,
     shared: Arc<Shared>,
     mark: Option<Arc<File>>,
-    let_go: LetGo,
 ) -> std::io::Result<JoinHandle<()>> {
     let answers = shared.asks.clone();
     let group = GroupCommit::new(term, last, MAX_BATCH, MAX_BATCH_BLOB_BYTES);
@@ -88,7 +88,7 @@ pub(super) fn spawn(
         log,
         term,
         group,
-        waiting: Waiting::new(last, let_go),
+        waiting,
         inbox,
         answers,
         shared,

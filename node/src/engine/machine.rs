@@ -23,7 +23,7 @@ use super::archivist::{self, ArchiveRules, ToArchive};
 use super::content::{self, Contents};
 use super::load::{self, Meter};
 use super::log_thread::{self, LogAnswer, ToLog, Told};
-use super::out::{LetGo, Out};
+use super::out::{self, Line, Out};
 use super::session::{Outbox, Said};
 use super::snapshots::Snapshots;
 use super::term::{Begun, begin_term};
@@ -132,10 +132,9 @@ fn run_terms(
         shared.trouble.lock().expect("no thread panics while it holds this").clear();
         shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
         let (to_log, log_inbox) = channel();
-        let let_go = LetGo::default();
+        let (line, waiting) = out::line(term.last);
         let mark = start.commit_mark.clone();
-        let log_thread =
-            log_thread::spawn(term.log, term.term, term.last, log_inbox, shared.clone(), mark, let_go.clone());
+        let log_thread = log_thread::spawn(term.log, term.term, term.last, waiting, log_inbox, shared.clone(), mark);
         let log_thread = match log_thread {
             Ok(thread) => thread,
             Err(error) => {
@@ -151,9 +150,7 @@ fn run_terms(
             effects: Effects::default(),
             unsent: Vec::new(),
             unsent_blobs: Vec::new(),
-            outs: Vec::new(),
-            handed: 0,
-            let_go,
+            line,
             held: VecDeque::new(),
             durable: term.last,
             replies: HashMap::new(),
@@ -225,11 +222,8 @@ struct Machine<'a> {
     /// Events of this round, not yet handed to the log.
     unsent: Vec<onward_core::event::Stamped>,
     unsent_blobs: Vec<OwnedBlob>,
-    /// What others will see of this round, or could not be let go at once; handed to the log with the events.
-    outs: Vec<(Seq, Out)>,
-    /// How many were handed to the log until now, and how many of them it has let go.
-    handed: u64,
-    let_go: LetGo,
+    /// What others will see; handed to the log with the events that it waits for.
+    line: Line,
     /// What concerns the machine itself, until it may be done.
     held: VecDeque<(Seq, Effect)>,
     durable: Seq,
@@ -425,7 +419,7 @@ impl Machine<'_> {
             let newest = self.manager.newest();
             for job in effects.events.iter().flat_map(|stamped| jobs_of(&stamped.event)) {
                 for bell in self.watchers.bells(job) {
-                    self.outs.push((newest, Out::Ring(bell)));
+                    self.line.put(newest, Out::Ring(bell), self.durable, self.shared);
                 }
             }
         }
@@ -456,14 +450,8 @@ impl Machine<'_> {
         }
     }
 
-    /// What waits for nothing goes at once, unless it would overtake something; all else goes in order, by the log's
-    /// thread.
     fn hold(&mut self, after: Seq, out: Out) {
-        if after <= self.durable && self.outs.is_empty() && self.let_go.count() == self.handed {
-            out.let_go(self.shared);
-        } else {
-            self.outs.push((after, out));
-        }
+        self.line.put(after, out, self.durable, self.shared);
     }
 
     fn act_on_durable(&mut self) {
@@ -512,11 +500,10 @@ impl Machine<'_> {
     }
 
     fn hand_to_log(&mut self) {
-        if !self.unsent.is_empty() || !self.outs.is_empty() {
+        if !self.unsent.is_empty() || !self.line.is_empty() {
             let events = core::mem::take(&mut self.unsent);
             let blobs = core::mem::take(&mut self.unsent_blobs);
-            let outs = core::mem::take(&mut self.outs);
-            self.handed += outs.len() as u64;
+            let outs = self.line.take();
             self.tell_log(ToLog::Append { events, blobs, outs });
         }
     }

@@ -15,7 +15,6 @@ use super::session::{Outbox, Put, Said};
 use super::{Ask, Deliver, Refused, Shared};
 
 /// Something for others, complete in itself: whoever holds it can let it go.
-#[expect(clippy::large_enum_variant, reason = "most are for a worker")]
 pub(super) enum Out {
     Deliver(Deliver),
     Ring(Arc<Notify>),
@@ -42,28 +41,54 @@ impl Out {
     }
 }
 
-/// How many the log's thread has let go, so that the machine knows whether one is left that must not be overtaken.
-#[derive(Clone, Default)]
-pub(super) struct LetGo(Arc<AtomicU64>);
-
-impl LetGo {
-    pub(super) fn count(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
-    }
+/// The machine's end of the line: what waits for nothing goes at once, unless it would overtake something; all else
+/// goes in order, by the log's thread.
+pub(super) struct Line {
+    /// Not handed over yet.
+    outs: Vec<(Seq, Out)>,
+    handed: u64,
+    /// How many of those the log's thread has let go.
+    let_go: Arc<AtomicU64>,
 }
 
-/// What waits at the log's thread, in the order in which it was decided.
+/// The other end: what waits at the log's thread, in the order in which it was decided.
 pub(super) struct Waiting {
     queue: VecDeque<(Seq, Out)>,
     durable: Seq,
-    let_go: LetGo,
+    let_go: Arc<AtomicU64>,
+}
+
+pub(super) fn line(durable: Seq) -> (Line, Waiting) {
+    let let_go = Arc::<AtomicU64>::default();
+    let waiting = Waiting { queue: VecDeque::new(), durable, let_go: let_go.clone() };
+    (Line { outs: Vec::new(), handed: 0, let_go }, waiting)
+}
+
+impl Line {
+    pub(super) fn put(&mut self, after: Seq, out: Out, durable: Seq, shared: &Shared) {
+        if after <= durable && self.is_clear() {
+            out.let_go(shared);
+        } else {
+            self.outs.push((after, out));
+        }
+    }
+
+    fn is_clear(&self) -> bool {
+        self.outs.is_empty() && self.let_go.load(Ordering::Acquire) == self.handed
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.outs.is_empty()
+    }
+
+    /// To be handed to the log's thread.
+    pub(super) fn take(&mut self) -> Vec<(Seq, Out)> {
+        self.handed += self.outs.len() as u64;
+        core::mem::take(&mut self.outs)
+    }
 }
 
 impl Waiting {
-    pub(super) fn new(durable: Seq, let_go: LetGo) -> Self {
-        Self { queue: VecDeque::new(), durable, let_go }
-    }
-
     pub(super) fn add(&mut self, outs: Vec<(Seq, Out)>, shared: &Shared) {
         self.queue.extend(outs);
         self.release(shared);
@@ -80,6 +105,67 @@ impl Waiting {
             out.let_go(shared);
         }
         // Only now: none of them may be overtaken by one that the machine lets go itself.
-        self.let_go.0.fetch_add(ready as u64, Ordering::Release);
+        self.let_go.fetch_add(ready as u64, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use onward_core::settings::Rules;
+    use onward_log::MemoryLog;
+
+    use super::*;
+    use crate::engine::{Engine, Start};
+
+    struct Seen {
+        sender: Sender<u32>,
+        seen: Receiver<u32>,
+    }
+
+    impl Seen {
+        fn new() -> Self {
+            let (sender, seen) = channel();
+            Self { sender, seen }
+        }
+
+        fn out(&self, name: u32) -> Out {
+            let sender = self.sender.clone();
+            Out::Deliver(Box::new(move || sender.send(name).expect("the test listens")))
+        }
+
+        fn now(&self) -> Vec<u32> {
+            self.seen.try_iter().collect()
+        }
+    }
+
+    #[test]
+    fn what_waits_goes_in_order_once_it_may_and_nothing_overtakes_it() {
+        let log = MemoryLog::new();
+        let engine = Engine::start(Start::new(Rules::default(), move || Ok(Box::new(log.clone())))).expect("it starts");
+        let (shared, seen) = (&*engine.0, Seen::new());
+        let (mut line, mut waiting) = line(Seq(10));
+        line.put(Seq(10), seen.out(1), Seq(10), shared);
+        assert_eq!(seen.now(), [1], "it waits for nothing");
+
+        line.put(Seq(12), seen.out(2), Seq(10), shared);
+        line.put(Seq(10), seen.out(3), Seq(10), shared);
+        let outs = line.take();
+        assert_eq!(outs.len(), 2);
+        // The machine may hear that all is durable before the log's thread has come to these.
+        line.put(Seq(12), seen.out(4), Seq(12), shared);
+        assert!(seen.now().is_empty(), "those before it have not been let go");
+        waiting.add(outs, shared);
+        assert!(seen.now().is_empty());
+        waiting.made_durable(Seq(11), shared);
+        assert!(seen.now().is_empty());
+        waiting.made_durable(Seq(12), shared);
+        assert_eq!(seen.now(), [2, 3]);
+        waiting.add(line.take(), shared);
+        assert_eq!(seen.now(), [4], "what comes late need not wait");
+        line.put(Seq(12), seen.out(5), Seq(12), shared);
+        assert_eq!(seen.now(), [5]);
+        engine.stop();
     }
 }
