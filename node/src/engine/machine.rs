@@ -247,19 +247,26 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     fn serve(&mut self, inbox: &Receiver<Ask>) -> Ended {
-        let mut early = match self.begin(inbox) {
+        let early = match self.begin(inbox) {
             Ok(early) => early,
             Err(ended) => return ended,
         };
         let mut stopping = false;
+        for ask in early {
+            match self.take(ask) {
+                Ok(Flow::Go) => {}
+                Ok(Flow::Stop) => stopping = true,
+                Err(ended) => return ended,
+            }
+        }
         loop {
-            if let Some(ask) = early.pop_front() {
-                match self.take(ask) {
-                    Ok(Flow::Go) => {}
-                    Ok(Flow::Stop) => stopping = true,
-                    Err(ended) => return ended,
-                }
-                continue;
+            self.pass_on();
+            if self.manager.seat_state() == SeatState::Lost {
+                return Ended::SeatLost;
+            }
+            // A stop waits for what was decided to be durable and answered.
+            if stopping && self.durable >= self.manager.newest() {
+                return Ended::Stopped;
             }
             self.shared.vitals.machine.rest();
             let asked = inbox.recv_timeout(self.wait());
@@ -288,19 +295,16 @@ impl Machine<'_> {
                 }
                 Err(RecvTimeoutError::Disconnected) => stopping = true,
             }
-            self.judge_load();
-            self.hand_to_archive();
-            self.hand_to_log();
-            if let Some(told) = self.snapshots.advance(&mut self.manager) {
-                self.tell_log(told);
-            }
-            if self.manager.seat_state() == SeatState::Lost {
-                return Ended::SeatLost;
-            }
-            // A stop waits for what was decided to be durable and answered.
-            if stopping && self.durable >= self.manager.newest() {
-                return Ended::Stopped;
-            }
+        }
+    }
+
+    /// Hands on what a round has left to do for others.
+    fn pass_on(&mut self) {
+        self.judge_load();
+        self.hand_to_archive();
+        self.hand_to_log();
+        if let Some(told) = self.snapshots.advance(&mut self.manager) {
+            self.tell_log(told);
         }
     }
 
