@@ -430,6 +430,7 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
             done.push(claim.job);
         }
         until("all are archived", || engine.stats().archived.get() >= 150).await;
+        assert_eq!(engine.read(|view| view.manager.state().job_count()).await, Ok(open.len()), "and gone from memory");
         let stats = engine.stats();
         until("a snapshot", || stats.snapshots.get() >= 1 || round == 0 && stats.events.get() < 300).await;
         engine.stop();

@@ -76,7 +76,6 @@ impl Archivist {
             match self.inbox.recv_timeout(EXPIRE_EVERY) {
                 Ok(ToArchive(images)) => {
                     let jobs = self.keep(&images);
-                    self.shared.stats.archived.add(jobs.len() as u64);
                     self.shared.ask(Ask::Archived { jobs });
                     thread::sleep(REST);
                     self.shared.ask(Ask::ArchiveReady);

@@ -387,7 +387,12 @@ impl Machine<'_> {
                 Told::Failed(error) => return Err(Ended::Failed(error)),
             },
             Ask::FromLog(_) => {}
-            Ask::Archived { jobs } => self.step(Input::Archived { jobs }),
+            Ask::Archived { jobs } => {
+                let count = jobs.len() as u64;
+                self.step(Input::Archived { jobs });
+                // Who is told that so many are archived may rely on it that they have left the memory.
+                self.shared.stats.archived.add(count);
+            }
             Ask::ArchiveReady => self.archive_busy = false,
             Ask::Drained => self.step(Input::Drained),
             Ask::Stop => return Ok(Flow::Stop),
