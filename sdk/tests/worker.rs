@@ -366,8 +366,9 @@ async fn a_blocked_executor_is_seen_and_does_not_stop_the_session() {
     });
     let id = world.submit("block", "null").await;
     next(&mut told, |notice| matches!(notice, Notice::Starved { .. })).await;
-    let node = node(&world, "tester").await;
-    assert_eq!(node["signals"]["live"], true, "more probes went by than may be missed: {node}");
+    // More probes went by than may be missed; on a busy computer an answer may be late, but it comes.
+    let is_live = async { while node(&world, "tester").await["signals"]["live"] != true {} };
+    timeout(SOON, is_live).await.expect("it answers probes while the executor is blocked");
     release.send(()).unwrap();
     let job = world.ended(&id).await;
     assert_eq!((&job["state"], &job["result"], attempts(&job)), (&"succeeded".into(), &true.into(), 1), "{job}");
