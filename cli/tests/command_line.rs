@@ -1,12 +1,13 @@
 //! The binary from outside: usage, help, completions, files, and a node that it starts itself.
 
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
+use tokio::net::TcpSocket;
 
 /// The binary in an environment of its own.
 fn onward(args: &[&str]) -> Command {
@@ -89,9 +90,10 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
 
 #[test]
 fn without_a_node_it_says_which_address_and_what_to_do() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    // Taken, so that nobody else listens there, and not listened at.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let url = format!("http://{}", socket.local_addr().unwrap());
     let commands: [&[&str]; 5] =
         [&["list"], &["show", "x"], &["submit", "--kind", "k"], &["status"], &["queue", "pause", "q"]];
     for args in commands {
@@ -163,7 +165,10 @@ struct Up {
 
 impl Up {
     fn start(data: &Path) -> Self {
-        let mut command = onward(&["up", "--slots", "0", "--listen", "127.0.0.1:0", "--data"]);
+        // An address of this process alone: nobody else gets the port when the node is gone.
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        let listen = format!("127.{}.{middle}.{low}:0", 64 | high & 63);
+        let mut command = onward(&["up", "--slots", "0", "--listen", &listen, "--data"]);
         let mut child = command.arg(data).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().map(Result::unwrap).unwrap_or_default();

@@ -55,7 +55,7 @@ async fn who_was_superseded_is_refused_now_and_from_the_archive() {
     assert_eq!(submitted.status, 201, "{}", submitted.text());
     let old = lease(&mut client, "first", 1).await;
     // It does not beat, so that the next one is handed the job as soon as the lease is over.
-    let new = lease(&mut client, "second", 60).await;
+    let new = lease(&mut client, "second", 600).await;
     assert_eq!((&new["job_id"], &old["job_id"]), (&submitted.json()["id"], &submitted.json()["id"]));
     assert!(new["fence"].as_u64() > old["fence"].as_u64());
     refused(&mut client, &old, &new).await;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use support::http::Client;
 use support::jobs::{facts, is_terminal, ledger, outcomes};
 use support::process::until;
-use support::{Node, onward};
+use support::{Node, onward, own_loopback};
 use tokio::time::timeout;
 
 /// What the contract allows it.
@@ -98,7 +98,7 @@ async fn without_a_protection_it_fails_and_says_why() {
 #[tokio::test]
 async fn a_node_with_the_demo_shows_the_same_in_its_ledgers() {
     let folder = tempfile::tempdir().unwrap();
-    let node = Node::start_with(folder.path(), "127.0.0.1:0", &["--demo"]);
+    let node = Node::start_with(folder.path(), &own_loopback(), &["--demo"]);
     let mut client = Client::new(node.address);
     let jobs = until("the demo's jobs end", AT_MOST, async || {
         let listed = client.get("/v1/jobs?tag=demo").await.json();

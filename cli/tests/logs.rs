@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
-use support::Node;
+use support::{Node, own_loopback};
 
 fn out(output: &Output) -> String {
     assert!(output.status.success(), "{}", err(output));
@@ -18,7 +18,7 @@ fn err(output: &Output) -> String {
 }
 
 fn start(data: &Path) -> Node {
-    Node::start_with(data, "127.0.0.1:0", &["--slots", "1"])
+    Node::start_with(data, &own_loopback(), &["--slots", "1"])
 }
 
 /// The id of a job whose command has ended.

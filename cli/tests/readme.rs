@@ -1,7 +1,8 @@
 //! The README's first ten minutes, done literally: every command is run, and what it prints is compared with what the
 //! README says that it prints.
 //!
-//! Both sides are brought to the same form first: ids, times, ports and fences differ from run to run.
+//! Both sides are brought to the same form first: ids, times, addresses and fences differ from run to run. And where a
+//! reader sleeps until something has happened, this waits until it has; a computer may be slower than any reader.
 
 mod support;
 
@@ -21,13 +22,12 @@ fn the_first_ten_minutes_are_as_the_readme_says() {
     let readme = std::fs::read_to_string(root.join("README.md")).expect("there is a README");
     let blocks = blocks(section(&readme, "## The first ten minutes"));
     assert!(blocks.len() >= 8, "only {} blocks were found", blocks.len());
-    let port = free_port();
     let folder = tempfile::tempdir().expect("a folder");
-    let printed = run(&blocks, root, folder.path(), port);
+    let printed = run(&blocks, root, folder.path());
     let mut wrong = String::new();
     for (n, block) in blocks.iter().enumerate() {
         let Some(said) = &block.printed else { continue };
-        let (said, seen) = (normal(said, port), normal(&printed[n], port));
+        let (said, seen) = (normal(said), normal(&printed[n]));
         if said != seen {
             let _ = writeln!(wrong, "--- the README says of\n{}{said}\n--- and it is\n{seen}\n", block.commands);
         }
@@ -59,7 +59,7 @@ fn blocks(text: &str) -> Vec<Block> {
 }
 
 /// Runs all of it in one shell, as a reader would, and gives what each block printed.
-fn run(blocks: &[Block], root: &Path, folder: &Path, port: u16) -> Vec<String> {
+fn run(blocks: &[Block], root: &Path, folder: &Path) -> Vec<String> {
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_onward"));
     let bin = binary.parent().expect("it lies in a folder");
     let mut script = String::new();
@@ -68,22 +68,20 @@ fn run(blocks: &[Block], root: &Path, folder: &Path, port: u16) -> Vec<String> {
         let commands = block.commands.replace("$PWD/target/release", &bin.display().to_string());
         let commands =
             commands.replace("examples/curl-worker.sh", &root.join("examples/curl-worker.sh").display().to_string());
-        let _ = writeln!(script, "{}printf '@@\\n'", commands.replace("7400", &port.to_string()));
+        let _ = writeln!(script, "{commands}printf '@@\\n'");
     }
+    let script = patient(&script.replace("127.0.0.1", &own_loopback()));
     // Whatever goes wrong, nothing is left running.
     let guard = "trap 'kill -9 $NODE $FIRST $SECOND 2>/dev/null' EXIT\n";
-    let mut command = Command::new("sh");
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONWARD_")) {
-        command.env_remove(name);
-    }
+    let mut command = support::in_own_environment(Command::new("sh"));
     // From a file: the commands look for their own text among the arguments of all processes.
     let file = folder.join("script.sh");
     std::fs::write(&file, format!("exec 2>&1\n{guard}{script}")).expect("it can be written");
     let output = command
         .arg(&file)
         .current_dir(folder)
-        .env("ONWARD_LISTEN", format!("127.0.0.1:{port}"))
-        .env("ONWARD_SERVER", format!("http://127.0.0.1:{port}"))
+        .env("ONWARD_LISTEN", format!("{}:7400", own_loopback()))
+        .env("ONWARD_SERVER", format!("http://{}:7400", own_loopback()))
         .env("ONWARD_DATA", folder.join("data"))
         .stdin(Stdio::null())
         .output()
@@ -94,16 +92,55 @@ fn run(blocks: &[Block], root: &Path, folder: &Path, port: u16) -> Vec<String> {
     printed
 }
 
-fn free_port() -> u16 {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    socket.local_addr().expect("it is bound").port()
+/// Events instead of sleeps, spans so long that nothing is late by as much, and commands that are nobody else's.
+fn patient(script: &str) -> String {
+    let pid = std::process::id();
+    let four = format!("in 1 2 3 {pid};");
+    let eight = format!("in 1 2 3 4 5 6 7 {pid};");
+    let runs = "until onward show $ID | grep -q running; do sleep 0.1; done\n";
+    let is_there = |count: u32| {
+        format!("until [ $(grep -ls '[f]or n {eight}' /proc/[0-9]*/cmdline | wc -l) = {count} ]; do sleep 0.1; done\n")
+    };
+    let mut text = script.to_owned();
+    for (from, to) in [
+        (
+            "--stuck-after 3s -- sh -c 'for n in 1 2 3 4 5; do sleep 1;",
+            "--stuck-after 12s -- sh -c 'for n in 1 2 3 4 5; do sleep 3;",
+        ),
+        ("in 1 2 3 4;", four.as_str()),
+        ("in 1 2 3 4 5 6 7 8;", &eight),
+        ("echo $n; sleep 1; done", "echo $n; sleep 3; done"),
+        ("sleep 2\nkill -9 $NODE\n", &format!("{runs}kill -9 $NODE\n")),
+        (
+            "sleep 1\ngrep",
+            &format!(
+                "for n in $(seq 600); do grep -qs '[f]or n {four}' /proc/[0-9]*/cmdline || break; sleep 0.1; done\ngrep"
+            ),
+        ),
+        ("INITIAL=6s", "INITIAL=12s"),
+        ("EXTENSION=6s", "EXTENSION=12s"),
+        ("sleep 3\nkill -STOP", &format!("{runs}kill -STOP")),
+        // Its successor has begun, and its own command has ended.
+        ("sleep 10\nkill -CONT", &format!("{}{}kill -CONT", is_there(2), is_there(1))),
+    ] {
+        assert!(text.contains(from), "the README has changed, and has no more: {from}");
+        text = text.replace(from, to);
+    }
+    text
+}
+
+/// Of this process alone, so that the port is free.
+fn own_loopback() -> String {
+    support::own_loopback().trim_end_matches(":0").to_owned()
 }
 
 /// Without what differs from run to run: ids, instants, spans, numbers of more than three digits, names with a pid.
-fn normal(text: &str, port: u16) -> String {
-    let text = text.replace(&port.to_string(), "7400");
+fn normal(text: &str) -> String {
+    let text = text.replace(&own_loopback(), "127.0.0.1");
     let lines = text.lines().map(|line| {
-        let words: Vec<String> = line.split_whitespace().map(word).collect();
+        let mut words: Vec<String> = line.split_whitespace().map(word).collect();
+        // `1m 2s` is one span.
+        words.dedup_by(|next, before| next == "SPAN" && before == "SPAN");
         words.join(" ")
     });
     lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")

@@ -2,17 +2,17 @@
 
 mod rig;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use onward_exec::{Exit, Options, tree};
-use rig::{ESCAPE, GRACE, LONG, Life, all, carriers, kill, line, mark, options, rest, sh, signal_to, start};
+use rig::{ESCAPE, Life, SHORT_GRACE, all, carriers, kill, line, mark, options, rest, sh, signal_to, start, stubborn};
 
 #[tokio::test]
 async fn stop_is_sigterm_to_all_of_the_tree() {
     let script = "sh -c 'trap \"echo child; exit\" TERM; echo $$; while :; do sleep 0.01; done' & \
                   trap 'wait; echo parent; exit 7' TERM; echo $$; while :; do sleep 0.01; done";
     // Only who hears SIGTERM gets to say something.
-    let mut running = start(Options { grace: 10 * LONG, ..sh(script) });
+    let mut running = start(sh(script));
     let mut lives = Vec::new();
     while lives.len() < 2 {
         lives.extend(Life::of_all(&line(&mut running).await));
@@ -26,13 +26,13 @@ async fn stop_is_sigterm_to_all_of_the_tree() {
 
 #[tokio::test]
 async fn one_that_ignores_sigterm_is_killed_after_the_grace() {
-    let mut running = start(sh("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done"));
+    let mut running = start(stubborn("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done"));
     let lives = Life::of_all(&line(&mut running).await);
     let asked = Instant::now();
     running.stop();
     let seen = rest(running).await;
     assert_eq!(seen.exit, Exit::Signal(9));
-    assert!(asked.elapsed() >= GRACE, "killed after {:?}", asked.elapsed());
+    assert!(asked.elapsed() >= SHORT_GRACE, "killed after {:?}", asked.elapsed());
     assert!(lives.iter().all(|life| life.is_gone()), "{lives:?}");
 }
 
@@ -40,7 +40,7 @@ async fn one_that_ignores_sigterm_is_killed_after_the_grace() {
 async fn kill_does_not_wait_for_the_grace() {
     let script = "trap 'echo term' TERM; echo $$; while :; do sleep 0.01; done";
     for is_stopped_before in [true, false] {
-        let mut running = start(Options { grace: 10 * LONG, ..sh(script) });
+        let mut running = start(sh(script));
         let lives = Life::of_all(&line(&mut running).await);
         if is_stopped_before {
             running.stop();
@@ -54,7 +54,7 @@ async fn kill_does_not_wait_for_the_grace() {
 
 #[tokio::test]
 async fn a_stopped_process_hears_sigterm_too() {
-    let mut running = start(Options { grace: 10 * LONG, ..sh("echo $$; kill -STOP $$; exit 5") });
+    let mut running = start(sh("echo $$; kill -STOP $$; exit 5"));
     let lives = Life::of_all(&line(&mut running).await);
     running.stop();
     assert_eq!(rest(running).await.exit, Exit::Signal(15));
@@ -63,7 +63,9 @@ async fn a_stopped_process_hears_sigterm_too() {
 
 #[tokio::test]
 async fn one_that_escaped_from_session_and_parent_is_ended() {
-    let mut running = start(sh(&format!("{ESCAPE} sleep 1000")));
+    // The command itself heeds SIGTERM, and must have the time for that.
+    let grace = Duration::from_secs(12);
+    let mut running = start(Options { grace, ..sh(&format!("{ESCAPE} sleep 1000")) });
     let lives = Life::of_all(&line(&mut running).await);
     running.stop();
     assert_eq!(rest(running).await.exit, Exit::Signal(15));
@@ -76,7 +78,7 @@ async fn what_the_command_leaves_behind_is_ended_and_does_not_hold_its_output() 
         let gate = tempfile::tempdir().expect("a folder");
         let open = gate.path().join("open");
         let script = format!("{left} until [ -e {} ]; do sleep 0.01; done; echo last; exit 4", open.display());
-        let mut running = start(sh(&script));
+        let mut running = start(stubborn(&script));
         let lives = Life::of_all(&line(&mut running).await);
         std::fs::write(open, "").expect("a file");
         let seen = rest(running).await;
@@ -109,7 +111,7 @@ async fn a_tree_that_forks_while_it_is_killed_is_ended() {
     let script = "trap '' TERM; \
                   setsid sh -c 'trap \"\" TERM; while :; do sleep 0.01 & sleep 0.002; done' & \
                   echo $$ $!; while :; do (sh -c 'sleep 0.05' &); sleep 0.005; done";
-    let mut running = start(sh(script));
+    let mut running = start(stubborn(script));
     let lives = Life::of_all(&line(&mut running).await);
     let mark = mark(lives[0].pid);
     assert!(carriers(&mark).len() >= 2);
@@ -121,7 +123,7 @@ async fn a_tree_that_forks_while_it_is_killed_is_ended() {
 
 #[tokio::test]
 async fn a_killed_guard_is_noticed_and_its_tree_is_ended() {
-    let mut running = start(sh(&format!("{ESCAPE} sleep 1000 & echo $$ $!; wait")));
+    let mut running = start(stubborn(&format!("{ESCAPE} sleep 1000 & echo $$ $!; wait")));
     let mut lives = Life::of_all(&line(&mut running).await);
     while lives.len() < 3 {
         lives.extend(Life::of_all(&line(&mut running).await));
@@ -166,7 +168,7 @@ async fn a_slow_reader_slows_the_command_and_stops_it_all_the_same() {
 async fn in_the_foreground_the_command_shares_our_group_and_its_end_is_not_ours() {
     for foreground in [true, false] {
         let mut running =
-            start(Options { foreground, ..sh("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done") });
+            start(Options { foreground, ..stubborn("trap '' TERM; sleep 1000 & echo $$ $!; while :; do wait; done") });
         let lives = Life::of_all(&line(&mut running).await);
         let group = |pid: i32| tree::read(pid).expect("alive").group;
         let own = group(std::process::id() as i32);

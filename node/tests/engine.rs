@@ -13,15 +13,21 @@ use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
 use onward_core::refusal::Refusal;
-use onward_core::settings::Rules;
+use onward_core::settings::{Rules, Settings};
 use onward_log::memory::Fault;
 use onward_log::{Archive, Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
 use onward_node::engine::{Engine, Refused, Start};
 
+/// Without gaps and questions about the seat: on a busy computer they would come in between.
+fn rules() -> Rules {
+    let long = Duration::from_secs(600);
+    Settings { seat_ttl: 2 * long, gap_after: long, ..Settings::default() }.check().unwrap()
+}
+
 fn start(log: &MemoryLog) -> Engine {
     let log = log.clone();
     let log = move || Ok(Box::new(log.clone()) as Box<dyn Log>);
-    Engine::start(Start::new(Rules::default(), log)).expect("a log in memory can be opened")
+    Engine::start(Start::new(rules(), log)).expect("a log in memory can be opened")
 }
 
 fn draft() -> Draft {
@@ -39,8 +45,8 @@ fn poll(worker: &str) -> Poll {
         incarnation: Incarnation::new("1").unwrap(),
         subscription: subscription(),
         max: 1,
-        wait: Duration::from_secs(30),
-        lease: Duration::from_secs(30),
+        wait: Duration::from_secs(60),
+        lease: Duration::from_secs(3_600),
         id: None,
     }
 }
@@ -164,7 +170,7 @@ impl Log for Gated {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_seen_before_it_is_durable() {
     let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
-    let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
+    let engine = Engine::start(Start::new(rules(), make)).unwrap();
     has_entered.recv().unwrap();
     open.send(()).unwrap(); // the beginning of the term
     until("it serves", || engine.stats().commits.get() == 1).await;
@@ -204,10 +210,23 @@ async fn nothing_is_seen_before_it_is_durable() {
     watch.changed().await;
 }
 
+/// Nothing else wakes the machine here: what it decided goes to the log without waiting for anybody.
+#[tokio::test]
+async fn a_call_that_comes_before_the_term_has_begun_is_answered() {
+    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
+    let engine = Engine::start(Start::new(rules(), make)).unwrap();
+    has_entered.recv().unwrap();
+    let mut call = core::pin::pin!(engine.call(submit(&engine, draft()).1));
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut call).await.is_err(), "the term has not begun");
+    drop(open);
+    let answer = tokio::time::timeout(Duration::from_secs(60), call).await.expect("it does not wait for a wake-up");
+    assert!(matches!(answer, Ok(Answer::Submitted(_))), "{answer:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() {
     let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
-    let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
+    let engine = Engine::start(Start::new(rules(), make)).unwrap();
     let long = Duration::from_secs(3600);
     has_entered.recv().unwrap();
     let why = engine.lifeless(Duration::ZERO).expect("the log is at it");
@@ -243,7 +262,7 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
 async fn a_log_that_panics_is_opened_anew() {
     let (make, _, open, panics) = Gated::over(MemoryLog::new());
     drop(open);
-    let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
+    let engine = Engine::start(Start::new(rules(), make)).unwrap();
     let (first, call) = submit(&engine, draft());
     engine.call(call).await.unwrap();
     panics.store(true, Ordering::Relaxed);
@@ -312,7 +331,9 @@ async fn a_caller_that_goes_away_is_handed_nothing() {
         let engine = engine.clone();
         async move { engine.poll(poll("gone")).await.map(|_| ()) }
     });
-    until("it polls", || engine.stats().inputs.get() >= 4).await;
+    let polls = || engine.read(|view| view.manager.workers().any(|worker| worker.free > 0));
+    let asking = async { while !polls().await.unwrap() {} };
+    tokio::time::timeout(Duration::from_secs(60), asking).await.expect("it polls");
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     let (_, call) = submit(&engine, draft());
@@ -417,7 +438,7 @@ async fn large_payloads_are_in_the_store_and_what_was_refused_is_not() {
 /// An engine on files, as a node has it.
 fn start_on(folder: &std::path::Path, snapshot_every: u64) -> Engine {
     let log = RedbLog::open(folder).unwrap();
-    let mut start = Start::new(Rules::default(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+    let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.archive = Some(Archive::open(folder).unwrap());
     start.snapshot_every = snapshot_every;
     Engine::start(start).unwrap()
@@ -446,6 +467,7 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
             done.push(claim.job);
         }
         until("all are archived", || engine.stats().archived.get() >= 150).await;
+        assert_eq!(engine.read(|view| view.manager.state().job_count()).await, Ok(open.len()), "and gone from memory");
         let stats = engine.stats();
         until("a snapshot", || stats.snapshots.get() >= 1 || round == 0 && stats.events.get() < 300).await;
         engine.stop();

@@ -30,7 +30,7 @@ fn at(level: OverloadLevel, decay_every: Duration) -> Settings {
     };
     let overload =
         OverloadRule { rise: far, latency_ms, resource_percent: far, decay_every, ..OverloadRule::default() };
-    Settings { overload, ..Settings::default() }
+    Settings { overload, ..rig::settings() }
 }
 
 async fn start_at(data: &std::path::Path, settings: Settings) -> Node {
@@ -119,9 +119,7 @@ async fn grpc(node: &Node, now: OverloadLevel) {
 #[tokio::test]
 async fn a_node_that_nobody_asks_recovers() {
     let data = tempdir().unwrap();
-    let long = Duration::from_secs(600);
-    let settings = at(Overloaded, Duration::from_millis(300));
-    let node = start_at(data.path(), Settings { seat_ttl: 2 * long, gap_after: long, ..settings }).await;
+    let node = start_at(data.path(), at(Overloaded, Duration::from_millis(300))).await;
     let queue = Name::new("q").unwrap();
     while node.engine().load() != Overloaded {
         // Each of them is a commit.

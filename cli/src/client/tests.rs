@@ -66,9 +66,10 @@ fn a_refusal_is_told_and_not_repeated() {
 
 #[test]
 fn nobody_there_says_which_address_and_what_to_do() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    // Taken, so that nobody else listens there, and not listened at.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let url = format!("http://{}", socket.local_addr().unwrap());
     let failure = client(&url).get("/v1/jobs").unwrap_err().to_string();
     assert!(failure.contains(&url) && failure.contains("`onward up`"), "{failure}");
 }

@@ -16,7 +16,7 @@ use load::{Stretch, Submitter, Worker, read};
 use record::{Job, Key, Record, submission};
 use serde_json::json;
 use support::http::Client;
-use support::{Dice, Node, PATIENCE};
+use support::{Dice, Node, PATIENCE, own_loopback};
 use tokio::time::sleep;
 
 const KILLS: u64 = 20;
@@ -56,10 +56,12 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
     let mut all = Record::default();
     let mut counts = Counts { least_in_flight: u64::MAX, ..Counts::default() };
     let began = Instant::now();
-    let mut node = Node::start_with(&data, "127.0.0.1:0", &flags);
+    let mut node = Node::start_with(&data, &own_loopback(), &flags);
     let address = node.address;
 
-    for kill in 0..kills {
+    let mut kill = 0;
+    // Which moment a kill hits is chance: there are more of them until each kind was there, within reason.
+    while kill < kills || kill < 5 * kills && (counts.inside_a_commit == 0 || counts.in_a_crowd == 0) {
         let ids = all.jobs.keys().cloned().collect();
         let stretch = Stretch::new(address, NEW_JOBS, ids);
         let submitting: Vec<_> = submitters.drain(..).map(|one| tokio::spawn(one.run(stretch.clone()))).collect();
@@ -98,6 +100,7 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
         none(&format!("seed {seed}, kill {kill}"), &record.broken(address).await);
         all.merge(record);
         none(&format!("seed {seed}, kill {kill}"), &all.contradictions());
+        kill += 1;
     }
 
     let drained = Instant::now();
@@ -117,7 +120,6 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
     );
     say(&summary);
     assert!(counts.inside_a_commit >= 1, "no kill fell into a commit: {summary}");
-    // Who is told to come back later has nothing in flight meanwhile, and how often that is depends on the computer.
     assert!(counts.in_a_crowd >= 1, "never were {CROWD} calls in flight: {summary}");
     assert!(!all.refused.is_empty() && all.keys.values().any(|key| key.conflict), "nothing was refused: {summary}");
 }

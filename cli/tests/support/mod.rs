@@ -16,22 +16,40 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// Longer than anything here takes; a test that waits for it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than anything here takes, on a busy computer too; a test that waits for it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The binary in an environment of its own. Commands that it runs find it by its name.
 pub fn onward(args: &[&str]) -> Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_onward"));
-    let mut command = Command::new(binary);
+    let mut command = in_own_environment(Command::new(binary));
     let mut path = binary.parent().unwrap().as_os_str().to_owned();
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
     command.env("PATH", path);
+    command.args(args);
+    command
+}
+
+/// Without the settings of whoever runs the tests.
+pub fn in_own_environment(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONWARD_")) {
         command.env_remove(name);
     }
-    command.args(args);
+    // How busy the computer is that these tests run on is not what they are about: nobody is turned away for that.
+    for limits in ["RISE", "LATENCY_MS", "RESOURCE_PERCENT"] {
+        for (level, far) in [("BUSY", "1000000"), ("STRESSED", "2000000"), ("OVERLOADED", "3000000")] {
+            command.env(format!("ONWARD_OVERLOAD_{limits}_{level}"), far);
+        }
+    }
     command
+}
+
+/// An address of this process alone, with any port: on the one that all share, somebody else may get a port in the
+/// moment between a node's end and its next start.
+pub fn own_loopback() -> String {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    format!("127.{}.{middle}.{low}:0", 64 | high & 63)
 }
 
 #[derive(Debug)]
@@ -45,7 +63,7 @@ pub struct Node {
 
 impl Node {
     pub fn start(data: &Path) -> Self {
-        Self::start_with(data, "127.0.0.1:0", &[])
+        Self::start_with(data, &own_loopback(), &[])
     }
 
     pub fn start_with(data: &Path, listen: &str, more: &[&str]) -> Self {

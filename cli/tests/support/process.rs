@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
@@ -42,7 +42,9 @@ const VARIABLE: &str = "TEST_MARK";
 impl Mark {
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        Self(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+        // With the time, since pids are given out again.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later").as_nanos();
+        Self(format!("{}-{}-{now}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
     pub fn put<'a>(&self, command: &'a mut Command) -> &'a mut Command {

@@ -1,4 +1,4 @@
-//! Attempts with a short grace, and everything that they tell.
+//! Attempts, and everything that they tell.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::time::Duration;
@@ -6,9 +6,11 @@ use std::time::Duration;
 use onward_exec::{Event, Exit, GuardProgram, Options, Running, Stream, tree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-pub const GRACE: Duration = Duration::from_millis(200);
 /// Longer than anything here takes, even on a machine that is busy with something else.
-pub const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(120);
+/// Whoever heeds SIGTERM has all the time that it needs: only what ignores it is killed, and needs a grace that ends.
+pub const GRACE: Duration = LONG;
+pub const SHORT_GRACE: Duration = Duration::from_millis(200);
 
 pub fn options<const N: usize>(argv: [&str; N]) -> Options {
     let guard = GuardProgram { program: env!("CARGO_BIN_EXE_onward-guard").into(), args: vec![] };
@@ -17,6 +19,11 @@ pub fn options<const N: usize>(argv: [&str; N]) -> Options {
 
 pub fn sh(script: &str) -> Options {
     options(["sh", "-c", script])
+}
+
+/// With a short grace, for what ignores SIGTERM.
+pub fn stubborn(script: &str) -> Options {
+    Options { grace: SHORT_GRACE, ..sh(script) }
 }
 
 pub fn start(options: Options) -> Running {

@@ -80,7 +80,6 @@ impl Archivist {
                     let begun = Instant::now();
                     let jobs = self.keep(&images);
                     let rest = if jobs.len() < MANY { REST } else { REST.min(begun.elapsed()) };
-                    self.shared.stats.archived.add(jobs.len() as u64);
                     self.shared.ask(Ask::Archived { jobs });
                     thread::sleep(rest);
                     self.shared.ask(Ask::ArchiveReady);

@@ -244,21 +244,30 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     fn serve(&mut self, inbox: &Receiver<Ask>) -> Ended {
-        let mut early = match self.begin(inbox) {
+        let early = match self.begin(inbox) {
             Ok(early) => early,
             Err(ended) => return ended,
         };
         let mut stopping = false;
+        for ask in early {
+            match self.take(ask) {
+                Ok(Flow::Go) => {}
+                Ok(Flow::Stop) => stopping = true,
+                Err(ended) => return ended,
+            }
+        }
         loop {
-            let asked = match early.pop_front() {
-                Some(ask) => Ok(ask),
-                None => {
-                    self.shared.vitals.machine.rest();
-                    let asked = inbox.recv_timeout(self.wait());
-                    self.shared.vitals.machine.begin();
-                    asked
-                }
-            };
+            self.pass_on();
+            if self.manager.seat_state() == SeatState::Lost {
+                return Ended::SeatLost;
+            }
+            // A stop waits for what was decided to be durable and answered.
+            if stopping && self.durable >= self.manager.newest() {
+                return Ended::Stopped;
+            }
+            self.shared.vitals.machine.rest();
+            let asked = inbox.recv_timeout(self.wait());
+            self.shared.vitals.machine.begin();
             match asked {
                 Ok(first) => {
                     self.now = clock::now();
@@ -274,8 +283,7 @@ impl Machine<'_> {
                         if taken % CLOCK_EVERY == 0 {
                             self.now = clock::now();
                         }
-                        let mut more = || early.pop_front().or_else(|| inbox.try_recv().ok());
-                        next = if taken < ROUND { more() } else { None };
+                        next = if taken < ROUND { inbox.try_recv().ok() } else { None };
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -284,19 +292,17 @@ impl Machine<'_> {
                 }
                 Err(RecvTimeoutError::Disconnected) => stopping = true,
             }
-            self.judge_load();
-            self.hand_to_archive();
-            self.hand_to_log();
-            if let Some(told) = self.snapshots.advance(&mut self.manager) {
-                self.tell_log(told);
-            }
-            if self.manager.seat_state() == SeatState::Lost {
-                return Ended::SeatLost;
-            }
-            // A stop waits for what was decided to be durable and answered.
-            if stopping && self.durable >= self.manager.newest() {
-                return Ended::Stopped;
-            }
+        }
+    }
+
+    /// Hands on what a round has left to do for others.
+    fn pass_on(&mut self) {
+        self.judge_load();
+        self.hand_to_log();
+        // Images take their time, and the commit need not wait for them.
+        self.hand_to_archive();
+        if let Some(told) = self.snapshots.advance(&mut self.manager) {
+            self.tell_log(told);
         }
     }
 
@@ -379,7 +385,12 @@ impl Machine<'_> {
                 Told::Failed(error) => return Err(Ended::Failed(error)),
             },
             Ask::FromLog(_) => {}
-            Ask::Archived { jobs } => self.step(Input::Archived { jobs }),
+            Ask::Archived { jobs } => {
+                let count = jobs.len() as u64;
+                self.step(Input::Archived { jobs });
+                // Who is told that so many are archived may rely on it that they have left the memory.
+                self.shared.stats.archived.add(count);
+            }
             Ask::ArchiveReady => self.archive_busy = false,
             Ask::Drained => self.step(Input::Drained),
             Ask::Stop => return Ok(Flow::Stop),

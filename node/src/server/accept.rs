@@ -198,15 +198,23 @@ mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(120);
 
-    /// What is answered to `GET path`, up to and with the status.
+    /// What is answered to `GET path`.
     async fn ask(stream: &mut TcpStream, path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut bytes = vec![0; 4096];
-        let count = timeout(PATIENCE, stream.read(&mut bytes)).await.unwrap().unwrap();
-        String::from_utf8_lossy(&bytes[..count]).into_owned()
+        let mut bytes = Vec::new();
+        loop {
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            if let Some((head, body)) = text.split_once("\r\n\r\n") {
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("a length");
+                if body.len() >= length.parse().unwrap() {
+                    return text;
+                }
+            }
+            assert_ne!(timeout(PATIENCE, stream.read_buf(&mut bytes)).await.unwrap().unwrap(), 0, "{text}");
+        }
     }
 
     #[tokio::test]

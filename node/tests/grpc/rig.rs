@@ -8,6 +8,7 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use onward_core::health::LivenessRule;
 use onward_core::health::overload::{Limits, OverloadRule};
 use onward_core::health::verdict::Verdict;
 use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
@@ -32,18 +33,20 @@ use tonic::{Status, Streaming};
 
 /// Nothing here takes long, but a test must not wait for ever.
 pub async fn soon<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(60), what).await.expect("it should have happened by now")
+    tokio::time::timeout(Duration::from_secs(120), what).await.expect("it should have happened by now")
 }
 
 /// More than any test opens.
 pub const MAX_SESSIONS: usize = 100;
 
-/// A machine that is slow or busy is no reason to refuse anything: load, gaps and the seat have tests of their own.
+/// A machine that is slow or busy is no reason to refuse anything: load, gaps and the seat have tests of their own, and
+/// so have probes, which would come in between otherwise.
 pub fn settings() -> Settings {
     let never = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
     let overload = OverloadRule { rise: never, latency_ms: never, resource_percent: never, ..OverloadRule::default() };
     let long = Duration::from_secs(600);
-    Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }
+    let liveness = LivenessRule { probe_every: long, answer_within: 2 * long, ..LivenessRule::default() };
+    Settings { overload, liveness, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }
 }
 
 pub struct Node {
@@ -116,6 +119,12 @@ impl Node {
     pub async fn job(&self, id: JobId) -> JobView {
         let read = self.engine.read(move |view| view.manager.job(id));
         soon(read).await.expect("serving").expect("known")
+    }
+
+    /// It is in the archive, and nowhere else.
+    pub async fn until_archived(&self, id: JobId) {
+        soon(async { while self.engine.read(move |view| view.manager.job(id)).await.expect("serving").is_some() {} })
+            .await;
     }
 
     pub async fn worker(&self, id: &str) -> Option<WorkerView> {

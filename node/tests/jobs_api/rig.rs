@@ -7,11 +7,12 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use onward_core::effect::Answer;
+use onward_core::health::overload::{Limits, OverloadRule};
 use onward_core::ids::{Incarnation, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll};
 use onward_core::manager::SeatState;
 use onward_core::message::{Assignment, Report, Settlement, Subscription};
-use onward_core::settings::{Rules, Settings};
+use onward_core::settings::Settings;
 use onward_log::MemoryLog;
 use onward_node::api::App;
 use onward_node::api::access::Access;
@@ -56,18 +57,22 @@ impl Answered {
 
 impl Rig {
     pub async fn new() -> Self {
-        Self::with(Rules::default(), Followers::at_most(4_096)).await
+        Self::with_settings(|_| {}).await
     }
 
     pub async fn with_settings(change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Settings::default();
-        change(&mut settings);
-        Self::with(settings.check().unwrap(), Followers::at_most(4_096)).await
+        Self::with(change, Followers::at_most(4_096)).await
     }
 
-    pub async fn with(rules: Rules, followers: Followers) -> Self {
+    pub async fn with_followers(followers: Followers) -> Self {
+        Self::with(|_| {}, followers).await
+    }
+
+    async fn with(change: impl FnOnce(&mut Settings), followers: Followers) -> Self {
+        let mut settings = settings();
+        change(&mut settings);
         let log = MemoryLog::new();
-        let start = Start::new(rules, move || Ok(Box::new(log.clone())));
+        let start = Start::new(settings.check().unwrap(), move || Ok(Box::new(log.clone())));
         let engine = Engine::start(start).unwrap();
         // It serves once the beginning of its term is durable.
         while engine.read(|view| view.manager.seat_state()).await != Ok(SeatState::Serving) {
@@ -141,8 +146,8 @@ impl Rig {
             incarnation: Incarnation::new("i1").unwrap(),
             subscription: Subscription { queues: vec![name("default")], kinds: vec![name(kind)] },
             max: 1,
-            wait: Duration::from_secs(20),
-            lease: Duration::from_secs(60),
+            wait: Duration::from_secs(60),
+            lease: Duration::from_secs(3_600),
             id: None,
         };
         let (mut leases, mut delivery) = self.engine.poll(poll).await.unwrap();
@@ -165,6 +170,15 @@ impl Rig {
     pub async fn fail_for_good(&self, taken: &Assignment, error: &str) {
         self.settle(taken, Report::Fail { error: error.into(), retryable: false, delay: None }).await;
     }
+}
+
+/// How busy the computer is that these tests run on is not what they are about: load, gaps and the seat are out of the
+/// way.
+fn settings() -> Settings {
+    let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
+    let long = Duration::from_secs(600);
+    Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }
 }
 
 impl Drop for Rig {

@@ -18,7 +18,8 @@ use crate::failure::What;
 use crate::link::Word;
 use crate::machine::Said;
 
-const SOON: Duration = Duration::from_secs(20);
+/// Longer than anything here takes, on a busy computer too; what must be ended sleeps for longer.
+const SOON: Duration = Duration::from_secs(120);
 
 fn context() -> (Context, UnboundedReceiver<Word>) {
     let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
@@ -160,7 +161,7 @@ fn watched(script: &str) -> (Command, impl Future<Output = ()>) {
 #[tokio::test]
 async fn a_command_is_stopped_with_all_that_it_started() {
     let (ctx, mut words) = context();
-    let (command, gone) = watched("exec 3<&0; trap 'exit 0' TERM; sleep 60 & echo ready; wait");
+    let (command, gone) = watched("exec 3<&0; trap 'exit 0' TERM; sleep 1000 & echo ready; wait");
     let run = ctx.command(command);
     let cancel = async {
         words.recv().await.expect("it has written");
@@ -175,7 +176,7 @@ async fn a_command_is_stopped_with_all_that_it_started() {
 #[tokio::test]
 async fn a_command_that_is_dropped_is_killed() {
     let (ctx, mut words) = context();
-    let (command, gone) = watched("trap '' TERM; echo ready; while :; do sleep 60; done");
+    let (command, gone) = watched("trap '' TERM; echo ready; while :; do sleep 1000; done");
     let run = ctx.command(command);
     tokio::select! {
         _ = run => panic!("it runs for ever"),
@@ -187,7 +188,7 @@ async fn a_command_that_is_dropped_is_killed() {
 #[tokio::test]
 async fn what_a_command_leaves_behind_is_killed() {
     let (ctx, _words) = context();
-    let (command, gone) = watched("exec 3<&0; sleep 60 & echo done");
+    let (command, gone) = watched("exec 3<&0; sleep 1000 & echo done");
     assert_eq!(timeout(SOON, ctx.command(command)).await.expect("it ends").unwrap().stdout, b"done\n");
     timeout(SOON, gone).await.expect("nothing of it runs on");
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onward::{Client, Job, JobInfo, Place, Worker, WorkerError};
+use onward_core::health::overload::{Limits, OverloadRule};
 use onward_core::settings::Settings;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::Value;
@@ -13,7 +14,8 @@ use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{interval, timeout};
 
-pub const SOON: Duration = Duration::from_secs(30);
+/// Longer than anything here takes, on a busy computer too.
+pub const SOON: Duration = Duration::from_secs(120);
 
 pub struct World {
     pub node: Node,
@@ -35,7 +37,11 @@ impl World {
         let data = tempfile::tempdir().unwrap();
         let mut config = NodeConfig::new("127.0.0.1:0".parse().unwrap(), data.path());
         config.listens = false;
-        let mut settings = Settings::default();
+        // How busy the computer is that these tests run on is not what they are about.
+        let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+        let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
+        let long = Duration::from_secs(600);
+        let mut settings = Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() };
         change(&mut settings);
         config.rules = settings.check().unwrap();
         let node = Node::start(config).await.unwrap();
