@@ -7,6 +7,7 @@ const { Queue, Worker } = require('bullmq');
 const NAME = 'jobs';
 // Longer than any measurement.
 const LOCK_MS = 3_600_000;
+const PATIENCE_MS = 60_000;
 
 const connection = { host: '127.0.0.1', port: Number(process.argv[2]), maxRetriesPerRequest: null };
 let queue;
@@ -28,6 +29,24 @@ function worker(handle, more) {
   const made = new Worker(NAME, handle, { connection, autorun: false, lockDuration: LOCK_MS, ...more });
   made.on('error', (error) => console.error(`bullmq: ${error}`));
   return made;
+}
+
+// Ends when `advance` is told so, or fails when it was not called for long.
+function until(use) {
+  return new Promise((resolve, reject) => {
+    let last = performance.now();
+    const watch = setInterval(() => {
+      if (performance.now() - last < PATIENCE_MS) return;
+      clearInterval(watch);
+      reject(new Error('no job for a minute'));
+    }, 1_000);
+    use((isDone) => {
+      last = performance.now();
+      if (!isDone) return;
+      clearInterval(watch);
+      resolve();
+    });
+  });
 }
 
 const answers = {
@@ -58,23 +77,25 @@ const answers = {
     const one = worker(async () => {}, { concurrency });
     await one.waitUntilReady();
     let done = 0;
-    const all = new Promise((resolve) => one.on('completed', () => ++done === jobs && resolve()));
+    const all = until((advance) => one.on('completed', () => advance(++done === jobs)));
     const started = performance.now();
     const running = one.run();
     await all;
     const took = performance.now() - started;
     await one.close();
     await running;
+    // A worker cannot be told to stop at a number: what it finished beyond is added again.
+    if (done > jobs) await add(done - jobs);
     return took;
   },
 
   async latency({ jobs, every }) {
     const times = [];
-    let finished;
-    const all = new Promise((resolve) => (finished = resolve));
+    let advance;
+    const all = until((given) => (advance = given));
     const one = worker(async (job) => {
       times.push(performance.now() - job.data.at);
-      if (times.length === jobs) finished();
+      advance(times.length === jobs);
     });
     await one.waitUntilReady();
     const running = one.run();

@@ -1,6 +1,8 @@
 //! BullMQ on Redis, with every write synced before it is answered. Its client is a Node program that this one talks to
 //! by lines of JSON; what is timed is timed there.
 
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -66,11 +68,12 @@ impl Contender for BullMq {
         std::fs::write(&script, DRIVER)?;
         let mut driver = tokio::process::Command::new(server::needed(NODE)?);
         driver.arg(script).arg(port.to_string()).env("NODE_PATH", self::folder().join("node_modules"));
-        driver.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let complaints = folder.join("driver.output");
+        driver.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&complaints)?).kill_on_drop(true);
         let mut driver = driver.spawn().map_err(|error| format!("cannot start {NODE}: {error}"))?;
         let (words, answers) = driver.stdin.take().zip(driver.stdout.take()).ok_or("no pipes to the driver")?;
         let answers = BufReader::new(answers).lines();
-        let mut started = Started { words, answers, _driver: driver, _server: server };
+        let mut started = Started { words, answers, complaints, _driver: driver, _server: server };
         started.ask(&json!({"do": "connect", "payload": PAYLOAD, "batch": BATCH})).await?;
         Ok(started)
     }
@@ -80,14 +83,17 @@ impl Contender for BullMq {
 pub struct Started {
     words: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
+    /// Where the driver says what it cannot answer.
+    complaints: PathBuf,
     _driver: Child,
     _server: Server,
 }
 
 impl Started {
     async fn ask(&mut self, question: &Value) -> Result<Value, Failed> {
-        self.words.write_all(format!("{question}\n").as_bytes()).await?;
-        let line = self.answers.next_line().await?.ok_or("the driver of BullMQ ended; see what it said above")?;
+        let ended = |_| format!("the driver of BullMQ ended; it said:\n{}", server::end_of(&self.complaints));
+        self.words.write_all(format!("{question}\n").as_bytes()).await.map_err(ended)?;
+        let line = self.answers.next_line().await?.ok_or(()).map_err(|()| ended(ErrorKind::UnexpectedEof.into()))?;
         let mut answer: Value = serde_json::from_str(&line)?;
         match answer["error"].as_str() {
             Some(error) => Err(format!("BullMQ: {error}").into()),

@@ -59,3 +59,27 @@ fn batches(jobs: u64) -> impl Iterator<Item = usize> {
 fn text(path: &Path) -> Result<&str, Failed> {
     path.to_str().ok_or_else(|| format!("{} is not valid UTF-8; choose another folder", path.display()).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_add_up_to_the_jobs() {
+        let sizes = |jobs| batches(jobs).collect::<Vec<_>>();
+        assert_eq!(sizes(0), [0; 0]);
+        assert_eq!(sizes(1), [1]);
+        assert_eq!(sizes(256), [256]);
+        assert_eq!(sizes(600), [256, 256, 88]);
+    }
+
+    #[test]
+    fn a_payload_knows_its_age() {
+        let origin = Instant::now();
+        let body = stamped(origin);
+        assert_eq!(body.len(), PAYLOAD);
+        let age = age(origin, &body).expect("stamped");
+        assert!(age <= origin.elapsed(), "{age:?}");
+        assert!(super::age(origin, &payload()).is_err());
+    }
+}

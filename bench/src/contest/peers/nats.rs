@@ -195,7 +195,7 @@ impl Running for Started {
         let consumer = tokio::spawn(async move {
             let mut times = Vec::new();
             for _ in 0..jobs {
-                let message = messages.next().await.ok_or("the jobs ended")??;
+                let message = tokio::time::timeout(PATIENCE, messages.next()).await?.ok_or("the jobs ended")??;
                 times.push(age(origin, &message.payload)?);
                 message.double_ack().await?;
             }

@@ -1,6 +1,7 @@
 //! PostgreSQL as a queue, as it is commonly written: a table, `for update skip locked`, `listen` and `notify`. Its own
 //! settings as they come: a commit is on disk before it is answered.
 
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -88,6 +89,12 @@ fn user(folder: &Path) -> Result<Option<(u32, u32)>, Failed> {
     let fields = fields.ok_or("PostgreSQL does not run as root, and there is no user `postgres`")?;
     let number = |at: usize| fields.get(at).and_then(|field| field.parse().ok());
     let ids: (u32, u32) = number(2).zip(number(3)).ok_or("/etc/passwd has no ids for the user `postgres`")?;
+    for above in folder.ancestors().skip(1).filter(|above| above.is_dir()) {
+        if above.metadata()?.mode() & 0o001 == 0 {
+            let why = "only its owner may enter it; choose a folder below /tmp";
+            return Err(format!("the user `postgres` cannot reach its files in {}: {why}", above.display()).into());
+        }
+    }
     std::os::unix::fs::chown(folder, Some(ids.0), Some(ids.1))?;
     Ok(Some(ids))
 }
@@ -237,11 +244,11 @@ impl Running for Started {
     }
 
     async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
-        let at_once = in_flight.min(TAKE);
         let mut sessions = Vec::new();
         for _ in 0..in_flight.div_ceil(TAKE) {
             sessions.push(Session::open(self.port).await?);
         }
+        let at_once = in_flight / sessions.len().max(1);
         let left = Arc::new(AtomicU64::new(jobs));
         let started = Instant::now();
         let mut workers = tokio::task::JoinSet::new();

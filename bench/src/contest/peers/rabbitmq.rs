@@ -176,7 +176,7 @@ impl Running for Started {
         let consumer = tokio::spawn(async move {
             let mut times = Vec::new();
             for _ in 0..jobs {
-                let delivery = deliveries.next().await.ok_or("the jobs ended")??;
+                let delivery = tokio::time::timeout(PATIENCE, deliveries.next()).await?.ok_or("the jobs ended")??;
                 times.push(age(origin, &delivery.data)?);
                 delivery.ack(BasicAckOptions::default()).await?;
             }

@@ -75,11 +75,7 @@ impl Server {
     }
 
     fn broken(&self, what: String) -> ServerError {
-        let said = std::fs::read(&self.output).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        let lines: Vec<&str> = said.lines().collect();
-        let said = lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n");
-        ServerError::Broken { program: self.program.clone(), what, said }
+        ServerError::Broken { program: self.program.clone(), what, said: end_of(&self.output) }
     }
 }
 
@@ -98,6 +94,14 @@ impl Drop for Server {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// The last lines of a file that a process wrote its output to.
+pub fn end_of(output: &Path) -> String {
+    let said = std::fs::read(output).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.lines().collect();
+    lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
 }
 
 /// A port on loopback that was free a moment ago.
@@ -143,6 +147,7 @@ pub fn needed(name: &str) -> Result<PathBuf, Failed> {
 
 /// Which of these programs are not installed.
 pub fn missing(names: &[&str]) -> Option<String> {
-    let absent: Vec<&str> = names.iter().copied().filter(|name| program(name).is_none()).collect();
+    let absent = names.iter().filter(|name| program(name).is_none());
+    let absent: Vec<&str> = absent.filter_map(|name| name.rsplit('/').next()).collect();
     (!absent.is_empty()).then(|| absent.join(", "))
 }

@@ -60,5 +60,11 @@ async fn measured(contender: &impl Contender, name: &str) -> Result<(), Failed> 
         Some(touched) => println!("{name}: touch: {touched}/s"),
         None => println!("{name}: touch: nothing like it"),
     }
+    running.clear().await?;
+    // What `touch` held is gone too: nothing else comes than what is added now.
+    running.fill(600).await?;
+    running.drain(300, 64).await?;
+    running.drain(300, 64).await?;
+    running.latency(20, Duration::from_millis(5)).await?;
     running.clear().await
 }
