@@ -48,9 +48,16 @@ fn main() {
             "--echo" => return limits::echo().expect("a connection"),
             "--quick" => quick = true,
             "--json" => json = true,
+            "--install" => {
+                if let Err(error) = contest::peers::install::install() {
+                    eprintln!("onward-bench: {error}");
+                    std::process::exit(1);
+                }
+                return;
+            }
             "--help" | "-h" => {
                 println!(
-                    "Usage: onward-bench [--quick] [--json] [--only STAGE]\n\n  --quick       fewer and shorter runs\n  --json        figures as JSON, one object a line\n  --only STAGE  cycles, backlog, workers or reopen"
+                    "Usage: onward-bench [--quick] [--json] [--only STAGE]\n       onward-bench --install\n\n  --quick       fewer and shorter runs\n  --json        figures as JSON, one object a line\n  --only STAGE  cycles, backlog, workers, reopen or peers (peers:NAME for one)\n  --install     installs the systems that it is compared with (Debian; needs root)"
                 );
                 return;
             }
@@ -100,6 +107,14 @@ fn main() {
         return;
     }
     keep_memory();
+    if let Some(name) = only.as_deref().and_then(|only| only.strip_prefix("peers")) {
+        let name = name.strip_prefix(':');
+        match tokio::runtime::Runtime::new() {
+            Ok(runtime) => runtime.block_on(contest::peers::trial::all(name)),
+            Err(error) => eprintln!("onward-bench: cannot start: {error}"),
+        }
+        return;
+    }
     let figures = runs::all(quick, only.as_deref(), |stage| eprintln!("running: {stage}"));
     for figure in &figures {
         print_figure(figure, json);

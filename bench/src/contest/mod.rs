@@ -10,6 +10,8 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
+pub mod peers;
+
 /// Bytes of a job's payload.
 pub const PAYLOAD: usize = 100;
 
