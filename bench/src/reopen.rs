@@ -13,8 +13,8 @@ use onward_log::{Archive, ArchivedJob, Log, RedbLog, codec};
 use onward_node::engine::{Engine, Start};
 use tokio::runtime::Runtime;
 
-use crate::Figure;
 use crate::allocation::live_bytes;
+use crate::report::Figure;
 use crate::runs::Mix;
 
 const BATCH: usize = 1_000;
@@ -36,8 +36,8 @@ pub fn reopen(queued: usize, archived: usize) -> Vec<Figure> {
     let engine = open(folder.path());
     let with_history = begun.elapsed();
     engine.stop();
-    let seconds = |what, took: Duration, wanted| Figure {
-        what,
+    let seconds = |what: &str, took: Duration, wanted| Figure {
+        what: what.into(),
         value: took.as_secs_f64(),
         unit: "s",
         wanted,
@@ -48,7 +48,7 @@ pub fn reopen(queued: usize, archived: usize) -> Vec<Figure> {
         seconds("reopening 1M queued jobs", scaled(alone, queued), Some(5.0)),
         seconds("the same with 3M archived jobs", scaled(with_history, queued), None),
         Figure {
-            what: "what 3M archived jobs add to reopening",
+            what: "what 3M archived jobs add to reopening".into(),
             value: with_history.as_secs_f64() - alone.as_secs_f64(),
             unit: "s",
             wanted: Some(0.5),
@@ -56,7 +56,7 @@ pub fn reopen(queued: usize, archived: usize) -> Vec<Figure> {
             spread: None,
         },
         Figure {
-            what: "memory per queued job after reopening",
+            what: "memory per queued job after reopening".into(),
             value: bytes,
             unit: "bytes",
             wanted: Some(1_024.0),

@@ -9,41 +9,29 @@ use onward_core::job::{Draft, WorkflowDraft};
 use onward_core::message::FromWorker;
 use onward_core::payload::Payload;
 
-use crate::Figure;
 use crate::allocation::live_bytes;
 use crate::cpu::Stopwatch;
 use crate::machine::Machine;
 use crate::reopen::reopen;
+use crate::report::Figure;
 
 const IN_FLIGHT: usize = 64;
 
-pub fn all(quick: bool, only: Option<&str>, mut stage: impl FnMut(&str)) -> Vec<Figure> {
+/// One part of the run, by its name.
+pub fn stage(name: &str, quick: bool) -> Vec<Figure> {
     let (rounds, jobs) = if quick { (3, 200_000) } else { (5, 1_000_000) };
-    let mut figures = Vec::new();
-    let mut wanted = |name: &str| {
-        let wanted = only.is_none_or(|only| only == name);
-        if wanted {
-            stage(name);
-        }
-        wanted
-    };
-    if wanted("cycles") {
-        figures.push(cycles(rounds, jobs));
+    match name {
+        "cycles" => vec![cycles(rounds, jobs)],
+        "backlog" => backlog(if quick { 10 } else { 30 }),
+        "workers" => workers(rounds),
+        "reopen" if quick => reopen(200_000, 600_000),
+        "reopen" => reopen(1_000_000, 3_000_000),
+        _ => Vec::new(),
     }
-    if wanted("backlog") {
-        figures.extend(backlog(if quick { 15 } else { 40 }));
-    }
-    if wanted("workers") {
-        figures.extend(workers(rounds));
-    }
-    if wanted("reopen") {
-        figures.extend(if quick { reopen(200_000, 600_000) } else { reopen(1_000_000, 3_000_000) });
-    }
-    figures
 }
 
 /// The median, and between what nine tenths of the values lie.
-fn median(mut values: Vec<f64>) -> (f64, Option<(f64, f64)>) {
+pub fn median(mut values: Vec<f64>) -> (f64, Option<(f64, f64)>) {
     values.sort_by(f64::total_cmp);
     let last = values.len() - 1;
     (values[values.len() / 2], Some((values[last / 20], values[last - last / 20])))
@@ -73,7 +61,7 @@ fn cycles(rounds: usize, jobs: u64) -> Figure {
     });
     let (value, spread) = median(rates.collect());
     Figure {
-        what: "submit→assign→beat→succeed cycles",
+        what: "submit→assign→beat→succeed cycles".into(),
         value: value / 1e3,
         unit: "k jobs/s",
         wanted: Some(400.0),
@@ -157,12 +145,13 @@ fn backlog(turns: usize) -> Vec<Figure> {
     let (small, small_spread) = median(small);
     let (large, large_spread) = median(large);
     let (ratio, ratio_spread) = median(ratios);
-    let explains = |what, value, spread| Figure { what, value, unit: "ns", wanted: None, more: false, spread };
+    let explains =
+        |what: &str, value, spread| Figure { what: what.into(), value, unit: "ns", wanted: None, more: false, spread };
     vec![
         explains("cost per workflow at 10k queued, mixed", small, small_spread),
         explains("cost per workflow at 1M queued, mixed", large, large_spread),
         Figure {
-            what: "cost at 1M queued over cost at 10k",
+            what: "cost at 1M queued over cost at 10k".into(),
             value: ratio,
             unit: "×",
             wanted: Some(1.1),
@@ -170,7 +159,7 @@ fn backlog(turns: usize) -> Vec<Figure> {
             spread: ratio_spread,
         },
         Figure {
-            what: "memory per queued job, 100-byte payload, mixed",
+            what: "memory per queued job, 100-byte payload, mixed".into(),
             value: bytes_per_job,
             unit: "bytes",
             wanted: Some(1_024.0),
@@ -269,7 +258,7 @@ fn workers(rounds: usize) -> Vec<Figure> {
     let (judged, judged_spread) = median(all);
     vec![
         Figure {
-            what: "1M workers: 10k changes/s judged, share of a core",
+            what: "1M workers: 10k changes/s judged, share of a core".into(),
             value: share,
             unit: "%",
             wanted: Some(10.0),
@@ -277,7 +266,7 @@ fn workers(rounds: usize) -> Vec<Figure> {
             spread: share_spread,
         },
         Figure {
-            what: "1M workers: 100k probes/s and answers, share of a core",
+            what: "1M workers: 100k probes/s and answers, share of a core".into(),
             value: probe_share,
             unit: "%",
             wanted: Some(50.0),
@@ -285,7 +274,7 @@ fn workers(rounds: usize) -> Vec<Figure> {
             spread: probe_spread,
         },
         Figure {
-            what: "1M workers: all judged",
+            what: "1M workers: all judged".into(),
             value: judged,
             unit: "ms",
             wanted: Some(100.0),
@@ -293,7 +282,7 @@ fn workers(rounds: usize) -> Vec<Figure> {
             spread: judged_spread,
         },
         Figure {
-            what: "memory per tracked idle worker",
+            what: "memory per tracked idle worker".into(),
             value: bytes,
             unit: "bytes",
             wanted: Some(300.0),

@@ -73,15 +73,14 @@ impl Measured {
 }
 
 /// Everything, of one contender.
-pub async fn measure<C: Contender>(contender: &C, plan: Plan, mut tell: impl FnMut(&str)) -> Result<Measured, Failed> {
+pub async fn measure<C: Contender>(contender: &C, plan: Plan) -> Result<Measured, Failed> {
     let mut measured = Measured { about: contender.about(), values: Vec::new() };
     let folder = tempfile::tempdir()?;
     let mut running = contender.start(folder.path()).await?;
     // Warm, and no file is new.
     running.fill(2_000).await?;
     running.drain(2_000, 64).await?;
-    for run in 1..=plan.runs {
-        tell(&format!("run {run} of {}", plan.runs));
+    for _ in 0..plan.runs {
         for (what, batch) in [(What::EnqueueOne, 1), (What::EnqueueBatched, BATCH)] {
             let begun = Instant::now();
             let count = running.enqueue(batch, plan.time).await?;

@@ -56,9 +56,6 @@ impl Backlog {
         }
         Ok(settled as f64 / spent.as_secs_f64())
     }
-
-    /// Stops the node without a word, as a power cut would.
-    pub fn kill(self) {}
 }
 
 /// How long a node takes to be ready with what lies in this folder.

@@ -13,7 +13,6 @@ pub mod nats;
 pub mod postgres;
 pub mod rabbitmq;
 mod server;
-pub mod trial;
 
 /// A job's payload.
 fn payload() -> Vec<u8> {

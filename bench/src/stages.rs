@@ -1,0 +1,224 @@
+//! What is run, in which order, and what the figures should be.
+
+use std::time::Instant;
+
+use crate::contest::ours::grpc::{Grpc, OverGrpc};
+use crate::contest::ours::http::Http;
+use crate::contest::ours::mixed::{self, Backlog};
+use crate::contest::ours::program::Node;
+use crate::contest::peers::beanstalkd::Beanstalkd;
+use crate::contest::peers::bullmq::BullMq;
+use crate::contest::peers::nats::Nats;
+use crate::contest::peers::postgres::Postgres;
+use crate::contest::peers::rabbitmq::RabbitMq;
+use crate::contest::rows::{Measured, Plan, What, measure};
+use crate::contest::{Contender, Failed};
+use crate::limits::Limits;
+use crate::report::{Figure, Report};
+use crate::runs;
+
+/// The parts of a whole run, by the names that `--only` knows.
+pub const STAGES: [&str; 7] = ["limits", "contest", "mixed", "idle", "cycles", "backlog", "workers"];
+/// Parts that are run only by name.
+pub const EXTRA: [&str; 2] = ["ours", "reopen"];
+
+pub struct Run {
+    pub quick: bool,
+    /// None: all.
+    pub only: Vec<String>,
+}
+
+impl Run {
+    fn wants(&self, stage: &str) -> bool {
+        if self.only.is_empty() { STAGES.contains(&stage) } else { self.only.iter().any(|only| only == stage) }
+    }
+
+    pub fn everything(&self) -> Result<Report, Failed> {
+        let runtime = tokio::runtime::Runtime::new()?;
+        let plan = if self.quick { Plan::QUICK } else { Plan::FULL };
+        let mut report = Report::default();
+        let ours_only = self.wants("ours");
+        if self.wants("limits") || self.wants("contest") || ours_only {
+            say("this machine's limits");
+            report.limits = Some(Limits::measure(plan.time)?);
+        }
+        if self.wants("contest") || ours_only {
+            runtime.block_on(contest(&mut report, plan, ours_only));
+            report.figures.extend(judge(&report));
+        }
+        if self.wants("mixed") {
+            let jobs = if self.quick { 200_000 } else { 1_000_000 };
+            report.figures.extend(runtime.block_on(mixed_backlog(jobs, plan))?);
+        }
+        if self.wants("idle") {
+            report.figures.extend(runtime.block_on(idle_sessions(1_000, plan))?);
+        }
+        let core: Vec<&str> =
+            ["cycles", "backlog", "workers", "reopen"].into_iter().filter(|stage| self.wants(stage)).collect();
+        for stage in core {
+            say(stage);
+            report.figures.extend(runs::stage(stage, self.quick));
+        }
+        Ok(report)
+    }
+}
+
+fn say(stage: &str) {
+    eprintln!("running: {stage}");
+}
+
+async fn contest(report: &mut Report, plan: Plan, ours_only: bool) {
+    contend(report, &Grpc, plan).await;
+    contend(report, &Http, plan).await;
+    if !ours_only {
+        contend(report, &Beanstalkd::synced(), plan).await;
+        contend(report, &Beanstalkd::lazy(), plan).await;
+        contend(report, &Nats::synced(), plan).await;
+        contend(report, &Nats::lazy(), plan).await;
+        contend(report, &RabbitMq, plan).await;
+        contend(report, &Postgres, plan).await;
+        contend(report, &BullMq, plan).await;
+    }
+}
+
+async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {
+    let name = contender.about().name;
+    if let Some(missing) = contender.missing() {
+        report.absent.push((name, missing));
+        return;
+    }
+    say(name);
+    match measure(contender, plan).await {
+        Ok(measured) => report.contenders.push(measured),
+        Err(error) => report.absent.push((name, error.to_string())),
+    }
+}
+
+/// What the contest should show.
+fn judge(report: &Report) -> Vec<Figure> {
+    let Some(ours) = report.contenders.iter().find(|one| one.about.name == Grpc.about().name) else {
+        return Vec::new();
+    };
+    let Some(limits) = report.limits else { return Vec::new() };
+    let line = |what: &str, measured: What, scale: f64, unit, wanted, more| {
+        let (median, low, high) = ours.of(measured)?;
+        let spread = Some((low / scale, high / scale));
+        Some(Figure { what: what.into(), value: median / scale, unit, wanted: Some(wanted), more, spread })
+    };
+    let mut figures: Vec<Figure> = [
+        line("enqueue by 256", What::EnqueueBatched, 1e3, "k jobs/s", 150.0, true),
+        line("drain, 64 in flight", What::Drain64, 1e3, "k jobs/s", 60.0, true),
+        line("drain, 1,024 in flight", What::Drain1024, 1e3, "k jobs/s", 120.0, true),
+        line(
+            "one in flight, of what a sync and a round trip allow",
+            What::EnqueueOne,
+            limits.one_in_flight(),
+            "×",
+            0.7,
+            true,
+        ),
+        line("submission to handler at 200/s, p50", What::LatencyP50, 1.0, "ms", 0.6, false),
+        line("submission to handler at 200/s, p99", What::LatencyP99, 1.0, "ms", 3.0, false),
+        line("beats over 10k leases", What::Touch, 1e3, "k/s", 500.0, true),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    figures.extend(against(report, ours, true, "drain with 64, over the best that is durable before it answers", 3.0));
+    figures.extend(against(report, ours, false, "drain with 64, over the best that is not", 1.0));
+    figures
+}
+
+fn against(report: &Report, ours: &Measured, durable: bool, what: &str, wanted: f64) -> Option<Figure> {
+    let rate = |one: &Measured| one.of(What::Drain64).map(|(median, ..)| median);
+    let peers = report.contenders.iter().filter(|one| !one.about.name.starts_with("Onward"));
+    let best = peers.filter(|one| one.about.before_answer == durable).filter_map(|one| Some((rate(one)?, one)));
+    let (best, peer) = best.max_by(|one, other| one.0.total_cmp(&other.0))?;
+    let what = format!("{what} ({})", peer.about.name);
+    Some(Figure { what, value: rate(ours)? / best, unit: "×", wanted: Some(wanted), more: true, spread: None })
+}
+
+/// A small and a large backlog by turns, so that what disturbs the machine disturbs both.
+async fn mixed_backlog(jobs: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
+    const SMALL: usize = 10_000;
+    say("mixed backlog");
+    let folders = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let mut small = Backlog::of(SMALL, folders.0.path()).await?;
+    let mut large = Backlog::of(jobs, folders.1.path()).await?;
+    let bytes = (mixed::memory(large.pid())? as f64 - mixed::memory(small.pid())? as f64) / (jobs - SMALL) as f64;
+    let turn = plan.time / 4;
+    // Both have to get warm.
+    small.drain(turn).await?;
+    large.drain(turn).await?;
+    let (mut at_small, mut at_large, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..plan.runs * 4 {
+        let (of_small, of_large) = (small.drain(turn).await?, large.drain(turn).await?);
+        at_small.push(of_small / 1e3);
+        at_large.push(of_large / 1e3);
+        ratios.push(of_large / of_small);
+    }
+    let millions = jobs as f64 / 1e6;
+    let median = |what: String, values: Vec<f64>, unit, wanted| {
+        let (value, spread) = runs::median(values);
+        Figure { what, value, unit, wanted, more: true, spread }
+    };
+    drop((small, large));
+    let mut reopened = Vec::new();
+    for _ in 0..plan.runs {
+        reopened.push(mixed::reopen(folders.1.path())?.as_secs_f64());
+    }
+    let (value, spread) = runs::median(reopened);
+    let reopened = Figure {
+        what: format!("a node with {millions}M queued jobs, from its start to ready"),
+        value,
+        unit: "s",
+        wanted: Some(5.0 * millions),
+        more: false,
+        spread,
+    };
+    Ok(vec![
+        median("drain with 10k queued, mixed".into(), at_small, "k wf/s", None),
+        median(format!("drain with {millions}M queued, mixed"), at_large, "k wf/s", None),
+        median("the larger over the smaller".into(), ratios, "×", Some(0.9)),
+        Figure {
+            what: "memory of the process per queued job, mixed".into(),
+            value: bytes,
+            unit: "bytes",
+            wanted: Some(1024.0),
+            more: false,
+            spread: None,
+        },
+        reopened,
+    ])
+}
+
+/// Workers that are connected and have nothing to do.
+async fn idle_sessions(count: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
+    say("idle sessions");
+    let folder = tempfile::tempdir()?;
+    let mut over = OverGrpc::on(Node::start(folder.path())?).await?;
+    let pid = over.node.pid();
+    let before = mixed::memory(pid)?;
+    let mut tending = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let mut session = over.session(1, vec!["idle".into()]).await?;
+        tending.spawn(async move {
+            while let Ok(frame) = session.hear().await {
+                let _ = session.answer(frame.probes).await;
+            }
+        });
+    }
+    let each = (mixed::memory(pid)? as f64 - before as f64) / count as f64;
+    let (begun, used) = (Instant::now(), mixed::processor_time(pid)?);
+    tokio::time::sleep(plan.time * 5).await;
+    let share = (mixed::processor_time(pid)? - used).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let line = |what: &str, value, unit| Figure {
+        what: format!("{count} idle sessions: {what}"),
+        value,
+        unit,
+        wanted: None,
+        more: false,
+        spread: None,
+    };
+    Ok(vec![line("share of a core", share * 100.0, "%"), line("memory of the node for each", each / 1024.0, "KiB")])
+}
