@@ -63,9 +63,9 @@ async fn measured(contender: &impl Contender, name: &str) -> Result<(), Failed> 
     running.clear().await?;
     // What `touch` held is gone too: nothing else comes than what is added now.
     for in_flight in [1, 64, 1_024] {
-        running.fill(6_000).await?;
-        running.drain(3_000, in_flight).await?;
-        running.drain(3_000, in_flight).await?;
+        running.fill(600).await?;
+        running.drain(300, in_flight).await?;
+        running.drain(300, in_flight).await?;
         running.latency(20, Duration::from_millis(5)).await?;
     }
     running.clear().await
