@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
-    QueueDeclareOptions, QueuePurgeOptions,
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions, QueuePurgeOptions,
 };
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
 use tokio_stream::StreamExt;
 
@@ -23,6 +23,9 @@ const QUEUE: &str = "jobs";
 
 /// The delivery mode of messages that are written to disk.
 const PERSISTENT: u8 = 2;
+
+/// Jobs that one acknowledgement speaks for at most.
+const ACK_AT_MOST: u64 = 64;
 
 /// After this a job is held for lost.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -133,6 +136,12 @@ impl Started {
     }
 }
 
+/// Ends a consumer. The queue answers that after every acknowledgement that was sent before: they are stored then.
+async fn cancel(channel: &Channel, tag: ShortString) -> Result<(), Failed> {
+    channel.basic_cancel(tag, BasicCancelOptions::default()).await?;
+    Ok(())
+}
+
 impl Running for Started {
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, Failed> {
         let body = payload();
@@ -153,17 +162,20 @@ impl Running for Started {
         Ok(())
     }
 
-    /// RabbitMQ does not answer acknowledgements: a job counts as finished when its acknowledgement was sent, and the
-    /// last when a question on the same channel was answered after it. The prefetch limit bounds what is open.
+    /// RabbitMQ does not answer acknowledgements, so what is finished is known only at the end; the prefetch limit
+    /// bounds what is open. One acknowledgement speaks for several jobs: a channel sends its queue a few dozen commands
+    /// and keeps the others back, and what it still has when it is closed is lost.
     async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
         let started = Instant::now();
         let (channel, mut consumer) = self.consume(in_flight).await?;
-        for _ in 0..jobs {
+        let together = (in_flight as u64 / 4).clamp(1, ACK_AT_MOST);
+        for job in 1..=jobs {
             let delivery = tokio::time::timeout(PATIENCE, consumer.next()).await?.ok_or("the jobs ended")??;
-            delivery.ack(BasicAckOptions::default()).await?;
+            if job % together == 0 || job == jobs {
+                delivery.ack(BasicAckOptions { multiple: true }).await?;
+            }
         }
-        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::durable() };
-        channel.queue_declare(QUEUE.into(), passive, FieldTable::default()).await?;
+        cancel(&channel, consumer.tag()).await?;
         let took = started.elapsed();
         // What came beyond the last goes back.
         channel.close(200, "done".into()).await?;
@@ -173,6 +185,7 @@ impl Running for Started {
     async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, Failed> {
         let origin = Instant::now();
         let (channel, mut deliveries) = self.consume(64).await?;
+        let tag = deliveries.tag();
         let consumer = tokio::spawn(async move {
             let mut times = Vec::new();
             for _ in 0..jobs {
@@ -184,6 +197,7 @@ impl Running for Started {
         });
         paced(jobs, every, origin, async |body| self.add(1, &body).await).await?;
         let times = consumer.await??;
+        cancel(&channel, tag).await?;
         channel.close(200, "done".into()).await?;
         Ok(times)
     }
