@@ -8,6 +8,7 @@
 mod allocation;
 mod contest;
 mod cpu;
+mod fixed;
 mod limits;
 mod machine;
 mod picture;
@@ -48,6 +49,9 @@ struct Args {
     /// Install the systems that it is compared with (Debian and npm packages; needs root), and nothing else
     #[arg(long)]
     install: bool,
+    /// Take so many jobs through a node without sockets and disk, the same way each time: for counting instructions
+    #[arg(long, value_name = "JOBS", hide = true)]
+    fixed: Option<u64>,
     /// Answer what is sent to a socket with the same: the other end of a round trip
     #[arg(long, hide = true)]
     echo: bool,
@@ -61,6 +65,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = if args.echo {
         limits::echo().map_err(Failed::from)
+    } else if let Some(jobs) = args.fixed {
+        println!("{} bytes", fixed::run(jobs));
+        Ok(())
     } else if args.install {
         contest::peers::install::install()
     } else if let Some([from, to]) = args.draw.as_deref() {

@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(parsed("test --no-install"), Ok(Command::Test { may_install: false }));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
         assert_eq!(parsed("dist"), Ok(Command::Dist));
-        assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 200_000, at_least_for: None })));
+        assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 6_000, at_least_for: None })));
         assert_eq!(
             parsed("soak --seconds 60 --cases 7"),
             Ok(Command::Soak(soak::Plan { cases: 7, at_least_for: Some(Duration::from_secs(60)) }))

@@ -15,6 +15,7 @@ mod api_check;
 mod args;
 mod dist;
 mod install;
+mod instructions;
 mod soak;
 mod steps;
 mod stream;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use crate::api_check;
+use crate::instructions;
 use crate::steps::short;
 use crate::stream::{self, Counts};
 use crate::workspace;
@@ -24,7 +25,7 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { cases: 200_000, at_least_for: None }
+        Self { cases: 6_000, at_least_for: None }
     }
 }
 
@@ -40,9 +41,9 @@ struct Part {
 
 const PARTS: &[Part] = &[
     Part { package: "onward-core", targets: &["--tests"], share: 1, at_most: u64::MAX, env: &[] },
-    Part { package: "onward-log", targets: &["--tests"], share: 50, at_most: u64::MAX, env: &[] },
+    Part { package: "onward-log", targets: &["--tests"], share: 1, at_most: u64::MAX, env: &[] },
     // Each case kills a node under load.
-    Part { package: "onward-cli", targets: &["--test", "kill"], share: 1_000, at_most: 200, env: &[] },
+    Part { package: "onward-cli", targets: &["--test", "kill"], share: 30, at_most: 200, env: &[] },
     // Two minutes of twenty workers that are killed and frozen, whatever the number of cases.
     Part {
         package: "onward-cli",
@@ -73,6 +74,7 @@ pub fn run(root: &Path, plan: &Plan) -> Result<()> {
         }
     }
     api_check::run(root)?;
+    instructions::run(root)?;
     println!(
         "onward: soak green: {} passed, 0 failed, {rounds} round{} of {} cases ({})",
         total.passed,
@@ -128,9 +130,9 @@ mod tests {
     fn each_part_has_its_share_of_the_cases() {
         let shares = |cases| PARTS.iter().map(|part| super::cases(&Plan { cases, at_least_for: None }, part)).collect();
         let table: [(u64, Vec<u64>); 3] = [
-            (200_000, vec![200_000, 4_000, 200, 1]),
-            (10, vec![10, 1, 1, 1]),
-            (9_000_000, vec![9_000_000, 180_000, 200, 1]),
+            (6_000, vec![6_000, 6_000, 200, 1]),
+            (10, vec![10, 10, 1, 1]),
+            (9_000_000, vec![9_000_000, 9_000_000, 200, 1]),
         ];
         for (cases, expected) in table {
             let found: Vec<u64> = shares(cases);

@@ -47,7 +47,7 @@ type Content = ([u8; 32], Vec<u8>);
 pub(super) struct ToArchive(pub(super) Vec<JobImage>);
 
 /// Between two batches, so that many jobs share a commit and the log has the disk for itself most of the time.
-const REST: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_secs(1);
 /// With so many jobs in a batch more are waiting: then the rest is as long as the work was.
 const MANY: usize = 1_000;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
