@@ -8,8 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use onward_core::event::{Event, Stamped};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
+use onward_core::time::Wall;
 use onward_log::{Archive, BatchId, BatchKey, Blob, Error, Log, RedbLog, backup, restore};
 use redb::backends::InMemoryBackend;
 use redb::{ReadableDatabase, ReadableTableMetadata, StorageBackend};
@@ -143,15 +145,40 @@ impl StorageBackend for Shared {
     }
 }
 
+/// Two files in memory, and how a log on them is opened.
+fn in_memory(half_bytes: u64) -> impl Fn() -> RedbLog {
+    let files = [(); 2].map(|()| Shared(Arc::new(InMemoryBackend::new())));
+    move || {
+        let [redb, journal] = files.clone();
+        RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes).unwrap()
+    }
+}
+
+/// Rows are equally long and no row enters redb, so what an earlier generation left lies just behind the newest.
+#[test]
+fn what_an_earlier_generation_left_does_not_count() {
+    let open = in_memory(2048);
+    let mut log = open();
+    let term = log.take_seat().unwrap().term;
+    let events = [Stamped { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
+    for first in 1..=300 {
+        log.append(BatchKey { term, id: BatchId(1), first: Seq(first) }, &events, &[]).unwrap();
+        if first % 10 == 0 {
+            snapshot(&mut log, term, first - 5);
+            while log.truncate(term, 9).unwrap() {}
+        }
+        drop(log);
+        log = open();
+        assert_eq!(log.tail().unwrap().last, Seq(first));
+        let from = (first.saturating_sub(10) / 10 * 10 + 6).min(first);
+        assert_eq!(log.read(Seq(from), usize::MAX).unwrap().len() as u64, first - from + 1);
+    }
+}
+
 /// Covered rows are not moved when their half is begun again, so those before them, in redb, are of no use.
 #[test]
 fn rows_before_a_gap_that_a_snapshot_covers_are_not_shown() {
-    let half_bytes = 4096;
-    let files = [(); 2].map(|()| Shared(Arc::new(InMemoryBackend::new())));
-    let open = || {
-        let [redb, journal] = files.clone();
-        RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes).unwrap()
-    };
+    let open = in_memory(4096);
     let mut log = open();
     let term = log.take_seat().unwrap().term;
     append(&mut log, Some(1));

@@ -1,6 +1,6 @@
 //! A log in two files, by [redb](https://docs.rs/redb) and a journal in front of it: nothing to install, and the default.
 //!
-//! An append goes to the [journal]: one write and one sync. What must be found by a name, the term, snapshots and blobs,
+//! An append goes to the journal: one write and one sync. What must be found by a name, the term, snapshots and blobs,
 //! is in redb, and so are the rows that the journal has no room for any more; a batch with blobs goes there in one
 //! transaction with them. What is on the disk after a power loss is what some commit left there: redb never overwrites
 //! what the last one needs, the journal nothing that is not in redb or covered by a snapshot, and the checksums of both
@@ -78,6 +78,14 @@ impl RedbLog {
 
     /// Everything that was appended up to now, and no more, in redb alone.
     pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
+        // Nothing is in doubt for whoever only wants to read.
+        self.view_of_all().map_err(|error| match error {
+            Error::Unknown { cause } => Error::Io { cause },
+            error => error,
+        })
+    }
+
+    fn view_of_all(&self) -> Result<ReadTransaction, Error> {
         let mut writer = self.0.ready()?;
         let (moved, stored) = (writer.state.needed_of_all(), writer.state.stored);
         if let Some(last) = moved.last() {

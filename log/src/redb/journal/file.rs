@@ -18,11 +18,9 @@ impl JournalFile {
     /// Opens it, or makes an empty one: whether it should have been there is for the log to say.
     pub(crate) fn open(folder: &Path) -> io::Result<Self> {
         let path = folder.join(NAME);
-        let is_there = path.try_exists()?;
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        if !is_there {
-            sync_folder(folder)?;
-        }
+        // Also if it was there: whoever made it may have come to an end before this.
+        sync_folder(folder)?;
         Ok(Self(file))
     }
 }
