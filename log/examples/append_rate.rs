@@ -23,7 +23,7 @@ const RUN: Duration = Duration::from_secs(3);
 fn main() -> Result<(), Box<dyn Error>> {
     let parent = std::env::args().nth(1).map_or_else(std::env::temp_dir, Into::into);
     println!(
-        "events a batch | bytes a row | redb: batches/s, events/s | bare sync: batches/s, events/s | redb to bare | reopen ms, read events/s"
+        "events a batch | bytes a row | log: batches/s, events/s | bare sync: batches/s, events/s | log to bare | reopen ms, read events/s"
     );
     for size in [1, 64, 256] {
         let events = submissions(size);
@@ -31,19 +31,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         codec::encode(key(1, 1), &events, &mut row);
         let folder = tempfile::tempdir_in(&parent)?;
         // Alternating, because a shared disk is not the same from one minute to the next.
-        let (mut redb, mut bare) = (0.0, 0.0);
+        let (mut logged, mut bare) = (0.0, 0.0);
         let mut read = (0.0, 0.0);
         for round in 0..2 {
-            redb += append_rate(&folder.path().join(round.to_string()), &events)? / 2.0;
+            logged += append_rate(&folder.path().join(round.to_string()), &events)? / 2.0;
             read = read_rate(&folder.path().join(round.to_string()))?;
             bare += sync_rate(&folder.path().join(format!("bare-{round}")), &row)? / 2.0;
         }
         println!(
-            "{size:>14} | {:>11} | {redb:>9.0} {:>14.0} | {bare:>14.0} {:>15.0} | {:>12.2} | {:>9.0} {:>13.0}",
+            "{size:>14} | {:>11} | {logged:>9.0} {:>14.0} | {bare:>14.0} {:>15.0} | {:>12.2} | {:>9.0} {:>13.0}",
             row.len(),
-            redb * size as f64,
+            logged * size as f64,
             bare * size as f64,
-            redb / bare,
+            logged / bare,
             read.0,
             read.1
         );

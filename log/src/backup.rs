@@ -22,6 +22,7 @@ use ::redb::{
 
 use crate::redb::fault::{Fault, found_while_open};
 use crate::redb::folder::{self, ARCHIVE, LOG, Names, RESTORING, about};
+use crate::redb::journal;
 use crate::redb::rows::{self, corrupt, known_format};
 use crate::{Archive, Error, RedbLog, archive};
 
@@ -142,6 +143,10 @@ pub fn restore(from: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Err
                 return Err(Error::Occupied { folder: shown(folder), found: names.file });
             }
         }
+        // Its rows are those of another log.
+        if folder.join(journal::NAME).try_exists().map_err(failed)? {
+            return Err(Error::Occupied { folder: shown(folder), found: journal::NAME });
+        }
         File::create(&marker).and_then(|file| file.sync_all()).map_err(failed)?;
         folder::sync_folder(folder).map_err(failed)?;
     }
@@ -204,12 +209,13 @@ fn fill(
     fs::rename(&unfinished, &file).map_err(failed)
 }
 
-/// Whoever held the seat of the log that was copied does not hold that of the copy.
+/// Whoever held the seat of the log that was copied does not hold that of the copy, and its journal stays where it was.
 fn leave_the_seat(database: &Database) -> Result<(), Fault> {
     let transaction = database.begin_write()?;
     let mut facts = transaction.open_table(rows::FACTS)?;
     let term = facts.get(rows::TERM)?.map_or(0, |term| term.value());
     facts.insert(rows::TERM, term + 1)?;
+    facts.remove(rows::JOURNAL)?;
     drop(facts);
     transaction.commit()?;
     Ok(())

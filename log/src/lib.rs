@@ -30,7 +30,8 @@
 //!
 //! Data flows through the modules in this order: [`group`] gathers what waits while a commit is under way; [`codec`]
 //! turns a batch into a row; `head` decides whether it may be appended, the same for every engine; [`memory`] and
-//! [`redb`] keep the row, and the blobs with it. The trait is synchronous: a node gives its log a thread of its own.
+//! [`redb`], which has a journal of its own in front, keep the row, and the blobs with it. The trait is synchronous: a
+//! node gives its log a thread of its own.
 
 pub mod archive;
 pub mod backup;

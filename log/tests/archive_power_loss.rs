@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use onward_log::{Archive, Changed, Error};
 
-use disk::{Disk, Trouble};
+use disk::{Disk, Trouble, Which};
 use model::Model;
 use samples::Draw;
 
@@ -152,7 +152,7 @@ fn a_disk_that_lies_about_syncs_is_found_out() {
         // A file that lacks half of its pages may also make redb itself give up, at the latest when it is closed.
         let life = move || {
             let mut world = World::new(seed);
-            world.disk.lie();
+            world.disk.lie(Which::Redb);
             lives(&mut world)
         };
         catch_unwind(AssertUnwindSafe(life)).map_or(true, |result| result.is_err())

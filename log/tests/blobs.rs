@@ -63,7 +63,8 @@ fn append(log: &mut RedbLog, blobs: &[(Digest, &[u8])]) {
 fn a_read_does_not_wait_for_a_commit() {
     let disk = Held { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
     let same = disk.clone();
-    let mut log = RedbLog::on_storage(move || Ok(same.clone())).unwrap();
+    let journal = Held { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
+    let mut log = RedbLog::on_storage(move || Ok(same.clone()), move || Ok(journal.clone()), 1 << 20).unwrap();
     log.take_seat().unwrap();
     let (old, new) = (vec![1; 100_000], vec![2; 100_000]);
     append(&mut log, &[([1; 32], &old)]);

@@ -11,7 +11,7 @@ use onward_core::ids::Seq;
 use onward_log::memory::Fault;
 use onward_log::{BatchId, BatchKey, Blob, Changed, Error, Log, MemoryLog, RedbLog};
 
-use redb::{ReadableTable, TableHandle};
+use redb::{ReadableDatabase, ReadableTable, TableHandle};
 use samples::Draw;
 
 fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<Stamped>) {
@@ -115,14 +115,14 @@ fn something_else_under_our_name_is_left_alone() {
 const FACTS: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("facts");
 const BATCHES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("batches");
 
-/// Changes a log's file behind its back.
+/// Changes redb's file behind the back of a log that has two batches there, one of them with a blob.
 fn tampered(change: impl FnOnce(&redb::WriteTransaction)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut log = RedbLog::open(folder.path()).unwrap();
     let (key, events) = first_batch(&mut log);
     log.append(key, &events, &[]).unwrap();
     let second = BatchKey { first: Seq(log.tail().unwrap().last.0 + 1), ..key };
-    log.append(second, &events, &[]).unwrap();
+    log.append(second, &events, &[Blob { digest: [9; 32], bytes: b"large" }]).unwrap();
     drop(log);
     let database = redb::Database::open(folder.path().join("onward.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -134,32 +134,56 @@ fn tampered(change: impl FnOnce(&redb::WriteTransaction)) -> tempfile::TempDir {
 #[test]
 fn a_file_or_a_row_of_a_newer_format_is_refused_by_name() {
     let newer = tampered(|transaction| {
-        transaction.open_table(FACTS).unwrap().insert("format", 3).unwrap();
+        transaction.open_table(FACTS).unwrap().insert("format", 4).unwrap();
     });
-    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 3, known: 2 });
+    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 4, known: 3 });
     let newer = tampered(|transaction| {
         transaction.open_table(BATCHES).unwrap().insert(100, &[9, 1, 2, 3][..]).unwrap();
     });
     assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 9, known: 1 });
 }
 
-/// Format 1 had no blobs.
+/// Format 1 had no blobs, and format 2 no journal.
 #[test]
-fn a_file_of_an_older_format_is_read_and_goes_on_in_the_new_one() {
-    let older = tampered(|transaction| {
-        transaction.open_table(FACTS).unwrap().insert("format", 1).unwrap();
-        for name in ["blobs", "blob_pieces"] {
-            let table = transaction.list_tables().unwrap().find(|table| table.name() == name).unwrap();
-            assert!(transaction.delete_table(table).unwrap());
+fn a_folder_of_an_older_format_is_read_and_goes_on_in_the_new_one() {
+    let older = |format| {
+        let folder = tampered(|transaction| {
+            let mut facts = transaction.open_table(FACTS).unwrap();
+            facts.insert("format", format).unwrap();
+            assert!(facts.remove("journal").unwrap().is_some());
+            if format == 1 {
+                delete_blobs(transaction);
+            }
+        });
+        std::fs::remove_file(folder.path().join("onward.journal")).unwrap();
+        folder
+    };
+    for (format, appends) in [1, 2].into_iter().flat_map(|format| [(format, 1), (format, 3)]) {
+        let older = older(format);
+        let mut expected = 2;
+        for life in 0..3 {
+            let mut log = RedbLog::open(older.path()).unwrap();
+            for digest in [1, 2, 3].iter().take(appends) {
+                let tail = log.take_seat().unwrap();
+                let key = BatchKey { term: tail.term, id: BatchId(0), first: Seq(tail.last.0 + 1) };
+                let blobs = [Blob { digest: [*digest; 32], bytes: b"large" }];
+                // With blobs and without, in all orders.
+                let blobs = if (life + usize::from(*digest)).is_multiple_of(2) { &blobs[..] } else { &[] };
+                log.append(key, &Draw::new(1).batch(2), blobs).unwrap();
+                expected += 1;
+            }
+            assert_eq!(log.read(Seq(1), usize::MAX).unwrap().len(), expected, "format {format}");
         }
-    });
-    for digest in [[1; 32], [2; 32]] {
-        let mut log = RedbLog::open(older.path()).unwrap();
-        let tail = log.take_seat().unwrap();
-        let key = BatchKey { term: tail.term, id: BatchId(0), first: Seq(tail.last.0 + 1) };
-        let blob = Blob { digest, bytes: b"large" };
-        log.append(key, &Draw::new(1).batch(2), &[blob]).unwrap();
-        assert_eq!(log.blob(&[1; 32]).unwrap().unwrap(), b"large");
+        let file = redb::ReadOnlyDatabase::open(older.path().join("onward.redb")).unwrap();
+        let facts = file.begin_read().unwrap().open_table(FACTS).unwrap();
+        assert_eq!(facts.get("format").unwrap().unwrap().value(), 3, "older programs refuse it");
+    }
+}
+
+fn delete_blobs(transaction: &redb::WriteTransaction) {
+    for name in ["blobs", "blob_pieces"] {
+        let table = transaction.list_tables().unwrap().find(|table| table.name() == name).unwrap();
+        assert!(transaction.delete_table(table).unwrap());
     }
 }
 

@@ -1,25 +1,31 @@
-//! A log in one file, by [redb](https://docs.rs/redb): nothing to install, and the default.
+//! A log in two files, by [redb](https://docs.rs/redb) and a journal in front of it: nothing to install, and the default.
 //!
-//! A commit is one transaction and one sync. What is on the disk after a power loss is what some commit left there:
-//! redb never overwrites what the last one needs, and the checksums of its pages tell whether the newest arrived whole.
+//! An append goes to the journal: one write and one sync. What must be found by a name, the term, snapshots and blobs,
+//! is in redb, and so are the rows that the journal has no room for any more; a batch with blobs goes there in one
+//! transaction with them. What is on the disk after a power loss is what some commit left there: redb never overwrites
+//! what the last one needs, the journal nothing that is not in redb or covered by a snapshot, and the checksums of both
+//! tell whether the newest arrived whole.
 //!
-//! **In doubt, look.** A commit that fails leaves it open whether the disk has it. Then the file is opened anew, as
-//! after a crash, which settles it: what is found is synced before it is believed, and what is not found never will
-//! be. Only if the file cannot be opened either is the answer [`Error::Unknown`]; the next call tries again. One doubt
-//! no program can settle: a system may forget that a write failed and later show from its cache what the disk never
-//! got. A disk that reports errors should be replaced.
+//! **In doubt, look.** A commit that fails leaves it open whether the disk has it. Then both files are opened anew, as
+//! after a crash, which settles it: what is found is made durable before it is believed, and what is not found never
+//! will be. Only if they cannot be opened either is the answer [`Error::Unknown`]; the next call tries again. One doubt
+//! no program can settle: redb believes what the system shows, and that may be a cache of what the disk never got. A
+//! disk that reports errors should be replaced.
 //!
-//! **One process.** A lock on the folder, and redb's own on the file, keep a second process out. So the end of the log
+//! **One process.** A lock on the folder, and redb's own on its file, keep a second process out. So the end of the log
 //! can be remembered between calls, and handles ([`RedbLog::clone`]) share that memory.
-
+//!
 //! **Blobs** lie beside the batches and are written by the same transaction. They are read by transactions of their own,
 //! which see what the last commit left and wait for none.
 //!
-//! **Opening.** After a crash redb reads the whole file once, blobs too. The alternative is a second sync in every
-//! commit, as the [archive](crate::archive) has it; a log holds what is in flight, and not history.
+//! **Opening.** After a crash redb reads the whole file once, blobs too, and the journal is read to its end. The
+//! alternative is a second sync in every commit of redb, as the [archive](crate::archive) has it; a log holds what is in
+//! flight, and not history.
 
 pub(crate) mod fault;
 pub(crate) mod folder;
+pub(crate) mod journal;
+mod kept;
 pub(crate) mod pieces;
 pub(crate) mod rows;
 pub(crate) mod store;
@@ -28,44 +34,111 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use ::redb::{Database, ReadTransaction, StorageBackend};
+use ::redb::{Database, ReadTransaction, StorageBackend, WriteTransaction};
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::head::{Admitted, Head};
+use crate::head::Admitted;
 use crate::{Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, Snapshot, Tail, codec};
 
 use fault::found_while_open;
-use store::{Open, Repair, Store};
+use journal::{JournalFile, NotAppended};
+use kept::Kept;
+use store::{Open, Repair, Store, Writer};
 
 /// Rows are read once, at a takeover, and written once; a large cache would hold what nobody asks for.
 const CACHE_BYTES: usize = 32 << 20;
 
 /// A handle. Its clones are further handles on the same file, each with the same rights.
 #[derive(Clone, Debug)]
-pub struct RedbLog(Arc<Store<Head>>);
+pub struct RedbLog(Arc<Store<Kept>>);
 
 impl RedbLog {
-    /// Opens the log in `folder`, or makes one there: the file is `onward.redb`.
+    /// Opens the log in `folder`, or makes one there: the files are `onward.redb` and `onward.journal`.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
-        let (lock, open) = folder::LOG.prepare(folder.as_ref(), CACHE_BYTES)?;
-        // A second sync would halve the rate of appends, and what a log keeps is bounded by what is in flight.
-        Ok(Self(Arc::new(Store::start(open, rows::prepare, Repair::Full, Some(lock))?)))
+        let folder = folder.as_ref().to_owned();
+        let (lock, open) = folder::LOG.prepare(&folder, CACHE_BYTES)?;
+        let prepare = kept::prepare(move || Ok(Arc::new(JournalFile::open(&folder)?)), journal::HALF_BYTES);
+        // A second sync would make what goes by redb slower, and what a log keeps is bounded by what is in flight.
+        Ok(Self(Arc::new(Store::start(open, prepare, Repair::Full, Some(lock))?)))
     }
 
-    /// A log on storage of one's own making, as for tests of what a disk may do. `storage` is called again after a
-    /// failure, and must give the same bytes each time.
-    pub fn on_storage<B: StorageBackend>(
+    /// A log on storage of one's own making, as for tests of what a disk may do: one for redb, and one for a journal
+    /// of two halves of this many bytes. Each is called again after a failure, and must give the same bytes each time.
+    pub fn on_storage<B: StorageBackend, J: StorageBackend>(
         storage: impl FnMut() -> io::Result<B> + Send + 'static,
+        mut journal: impl FnMut() -> io::Result<J> + Send + 'static,
+        half_bytes: u64,
     ) -> Result<Self, Error> {
         let open = on_storage(storage, CACHE_BYTES);
-        Ok(Self(Arc::new(Store::start(open, rows::prepare, Repair::Full, None)?)))
+        let prepare = kept::prepare(move || Ok(Arc::new(journal()?)), half_bytes);
+        Ok(Self(Arc::new(Store::start(open, prepare, Repair::Full, None)?)))
     }
 
-    /// What the last commit left.
+    /// Everything that was appended up to now, and no more, in redb alone.
     pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
-        self.0.view()
+        // Nothing is in doubt for whoever only wants to read.
+        self.view_of_all().map_err(|error| match error {
+            Error::Unknown { cause } => Error::Io { cause },
+            error => error,
+        })
+    }
+
+    fn view_of_all(&self) -> Result<ReadTransaction, Error> {
+        let mut writer = self.0.ready()?;
+        let (moved, stored) = (writer.state.needed_of_all(), writer.state.stored);
+        if let Some(last) = moved.last() {
+            let put = |transaction: &WriteTransaction| rows::put_rows(transaction, stored, &moved);
+            self.0.commit(&mut writer, put, |kept, _| Ok(kept.stored >= last))?;
+            writer.state.moved(last);
+        }
+        self.0.view_still(&writer)
+    }
+
+    /// One write and one sync, and now and then what it takes to have room for it.
+    fn append_to_journal(
+        &self,
+        writer: &mut Writer<Kept>,
+        key: BatchKey,
+        events: &[Stamped],
+        row: &[u8],
+    ) -> Result<(), Error> {
+        if !writer.state.journal.has_room(row.len()) {
+            let (moved, stored) = (writer.state.needed_of_other(), writer.state.stored);
+            if let Some(last) = moved.last() {
+                let put = |transaction: &WriteTransaction| rows::put_rows(transaction, stored, &moved);
+                self.0.commit(writer, put, |kept, _| Ok(kept.stored >= last))?;
+                writer.state.stored = last;
+            }
+            writer.state.journal.turn();
+        }
+        match writer.state.journal.append(key.first, events.len() as u32, row) {
+            Ok(()) => Ok(()),
+            Err(NotAppended::Unwritten(error)) => Err(error),
+            Err(NotAppended::InDoubt(error)) => {
+                self.0.look(writer, error.into(), |kept, _| Ok(kept.head.newest_batch == Some(key)))
+            }
+        }
+    }
+
+    /// In one transaction with its blobs, and with the rows of the journal, which come before it.
+    fn append_to_redb(
+        &self,
+        writer: &mut Writer<Kept>,
+        key: BatchKey,
+        row: &[u8],
+        blobs: &[Blob<'_>],
+    ) -> Result<(), Error> {
+        let (moved, stored) = (writer.state.needed_of_all(), writer.state.stored);
+        self.0.commit(
+            writer,
+            |transaction| {
+                rows::put_rows(transaction, stored, &moved)?;
+                rows::put_batch(transaction, key.first, row, blobs)
+            },
+            |kept, _| Ok(kept.head.newest_batch == Some(key)),
+        )
     }
 }
 
@@ -82,42 +155,47 @@ pub(crate) fn on_storage<B: StorageBackend>(
 
 impl Log for RedbLog {
     fn tail(&mut self) -> Result<Tail, Error> {
-        Ok(self.0.ready()?.state.tail)
+        Ok(self.0.ready()?.state.head.tail)
     }
 
     fn take_seat(&mut self) -> Result<Tail, Error> {
         let mut writer = self.0.ready()?;
-        let term = writer.state.next_term();
+        let term = writer.state.head.next_term();
         self.0.commit(
             &mut writer,
             |transaction| rows::put_term(transaction, term),
-            |head, _| Ok(head.tail.term == term),
+            |kept, _| Ok(kept.head.tail.term == term),
         )?;
-        writer.state.tail.term = term;
-        Ok(writer.state.tail)
+        writer.state.head.tail.term = term;
+        Ok(writer.state.head.tail)
     }
 
     fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
-        if writer.state.admit(key, events)? == Admitted::AlreadyThere {
+        if writer.state.head.admit(key, events)? == Admitted::AlreadyThere {
             return Ok(());
         }
         let mut row = core::mem::take(&mut writer.row);
         row.clear();
         codec::encode(key, events, &mut row);
-        self.0.commit(
-            &mut writer,
-            |transaction| rows::put_batch(transaction, key.first, &row, blobs),
-            |head, _| Ok(head.newest_batch == Some(key)),
-        )?;
-        writer.state.appended(key, events);
+        let by_journal = blobs.is_empty() && writer.state.journal.takes(row.len());
+        if by_journal {
+            self.append_to_journal(&mut writer, key, events, &row)?;
+        } else {
+            self.append_to_redb(&mut writer, key, &row, blobs)?;
+        }
+        writer.state.head.appended(key, events);
+        if !by_journal {
+            let last = writer.state.head.tail.last;
+            writer.state.moved(last);
+        }
         writer.row = row;
         Ok(())
     }
 
     fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
         let writer = self.0.ready()?;
-        self.0.read_still(&writer, |view, head| rows::read(view, from.max(Seq(1)), max_events, head.tail.last))
+        self.0.read_still(&writer, |view, kept| kept.read(view, from.max(Seq(1)), max_events))
     }
 
     fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
@@ -135,7 +213,7 @@ impl Log for RedbLog {
 
     fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
-        writer.state.holds_seat(term)?;
+        writer.state.head.holds_seat(term)?;
         if !self.0.read_still(&writer, |view, _| rows::has_any(view, digests))? {
             return Ok(());
         }
@@ -148,60 +226,65 @@ impl Log for RedbLog {
 
     fn put_chunk(&mut self, term: Term, covers: Seq, index: u32, chunk: &[u8]) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
-        writer.state.admit_chunk(term, covers, index)?;
+        writer.state.head.admit_chunk(term, covers, index)?;
         let mut row = Vec::new();
         codec::encode_opaque(chunk, &mut row);
-        let finished = writer.state.snapshot;
+        let finished = writer.state.head.snapshot;
         let stored = Some(Snapshot { covers, chunks: index + 1 });
         self.0.commit(
             &mut writer,
             |transaction| rows::put_chunk(transaction, finished, covers, index, &row),
             // The newest chunk may be sent again with other content, so its number alone says nothing.
-            |head, view| Ok(head.unfinished == stored && rows::chunk(view, stored, index)? == chunk),
+            |kept, view| Ok(kept.head.unfinished == stored && rows::chunk(view, stored, index)? == chunk),
         )?;
-        writer.state.chunk_put(covers, index);
+        writer.state.head.chunk_put(covers, index);
         Ok(())
     }
 
     fn finish_snapshot(&mut self, term: Term, covers: Seq, chunks: u32) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
-        if writer.state.admit_finish(term, covers, chunks)? == Admitted::AlreadyThere {
+        if writer.state.head.admit_finish(term, covers, chunks)? == Admitted::AlreadyThere {
             return Ok(());
         }
         let snapshot = Snapshot { covers, chunks };
         self.0.commit(
             &mut writer,
             |transaction| rows::finish_snapshot(transaction, snapshot),
-            |head, _| Ok(head.snapshot == Some(snapshot)),
+            |kept, _| Ok(kept.head.snapshot == Some(snapshot)),
         )?;
-        writer.state.snapshot = Some(snapshot);
-        writer.state.unfinished = None;
+        writer.state.head.snapshot = Some(snapshot);
+        writer.state.head.unfinished = None;
         Ok(())
     }
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>, Error> {
-        Ok(self.0.ready()?.state.snapshot)
+        Ok(self.0.ready()?.state.head.snapshot)
     }
 
     fn chunk(&mut self, index: u32) -> Result<Vec<u8>, Error> {
         let writer = self.0.ready()?;
-        self.0.read_still(&writer, |view, head| rows::chunk(view, head.snapshot, index))
+        self.0.read_still(&writer, |view, kept| rows::chunk(view, kept.head.snapshot, index))
     }
 
     fn truncate(&mut self, term: Term, max_batches: usize) -> Result<bool, Error> {
         let mut writer = self.0.ready()?;
-        writer.state.holds_seat(term)?;
-        let Some(snapshot) = writer.state.snapshot else { return Ok(false) };
-        let mut more = false;
-        self.0.commit(
-            &mut writer,
-            |transaction| {
-                more = rows::truncate(transaction, snapshot.covers, max_batches)?;
-                Ok(())
-            },
-            // What was truncated shows in no number; asking again is harmless.
-            |_, _| Ok(false),
-        )?;
-        Ok(more)
+        writer.state.head.holds_seat(term)?;
+        let Some(Snapshot { covers, .. }) = writer.state.head.snapshot else { return Ok(false) };
+        let next = writer.state.journal.first();
+        let (mut removed, mut more) = (0, false);
+        let covered =
+            |view: &ReadTransaction, _: &Kept| rows::begins_covered(&view.open_table(rows::BATCHES)?, covers, next);
+        if self.0.read_still(&writer, covered)? {
+            self.0.commit(
+                &mut writer,
+                |transaction| {
+                    (removed, more) = rows::truncate(transaction, covers, next, max_batches)?;
+                    Ok(())
+                },
+                // What was truncated shows in no number; asking again is harmless.
+                |_, _| Ok(false),
+            )?;
+        }
+        Ok(more || writer.state.drop_covered(max_batches - removed))
     }
 }

@@ -9,9 +9,10 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
 use crate::head::{Head, trimmed};
-use crate::{Batch, Blob, Digest, Error, Snapshot, codec};
+use crate::{Blob, Digest, Error, Snapshot, codec};
 
 use super::fault::Fault;
+use super::journal::Rows;
 use super::pieces::{self, Label};
 
 /// A batch by the sequence number of its first event.
@@ -23,29 +24,27 @@ pub(crate) const BLOBS: TableDefinition<'_, &[u8; 32], Label> = TableDefinition:
 pub(crate) const PIECES: TableDefinition<'_, (&[u8; 32], u32), &[u8]> = TableDefinition::new("blob_pieces");
 pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 
-/// The format of the tables; that of a row is in the row. Format 1 knew no blobs.
+/// The format of the tables; that of a row is in the row. Format 1 knew no blobs, and format 2
+/// no journal.
 pub(crate) const FORMAT: &str = "format";
-pub(crate) const KNOWN: u8 = 2;
+pub(crate) const KNOWN: u8 = 3;
+/// The number that the journal must have. Absent if there is none yet, as in a folder that was just restored.
+pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const TERM: &str = "term";
 /// Of the newest finished snapshot. Absent if there is none.
 const SNAPSHOT_COVERS: &str = "snapshot_covers";
 const SNAPSHOT_CHUNKS: &str = "snapshot_chunks";
 
-/// Makes the tables in a new file, refuses one that is too new, and finds out where the log ends.
-pub(super) fn prepare(database: &Database) -> Result<Head, Fault> {
+/// Where the log ends as far as redb knows, and the number of its journal. Refuses a file that is too new.
+pub(super) fn found(database: &Database) -> Result<(Head, Option<u64>), Fault> {
     let read = database.begin_read()?;
     let facts = match read.open_table(FACTS) {
         Ok(facts) => facts,
-        Err(TableError::TableDoesNotExist(_)) => {
-            make_tables(database)?;
-            return Ok(Head::default());
-        }
+        Err(TableError::TableDoesNotExist(_)) => return Ok((Head::default(), None)),
         Err(error) => return Err(error.into()),
     };
     let fact = |name: &str| -> Result<Option<u64>, Fault> { Ok(facts.get(name)?.map(|value| value.value())) };
-    if known_format(fact(FORMAT)?, KNOWN)? < KNOWN {
-        make_tables(database)?;
-    }
+    known_format(fact(FORMAT)?, KNOWN)?;
     let mut head = Head::default();
     head.tail.term = Term::new(fact(TERM)?.unwrap_or(0));
     if let Some((at, row)) = read.open_table(BATCHES)?.last()? {
@@ -64,13 +63,14 @@ pub(super) fn prepare(database: &Database) -> Result<Head, Fault> {
             head.chunk_put(Seq(covers), index);
         }
     }
-    Ok(head)
+    Ok((head, fact(JOURNAL)?))
 }
 
-/// Of a new file, and those that one of an older format lacks.
-fn make_tables(database: &Database) -> Result<(), Fault> {
+/// Of a new file, and those that one of an older format lacks. From then on there is a journal.
+pub(super) fn make_tables(database: &Database, journal: u64) -> Result<(), Fault> {
     let write = database.begin_write()?;
     write.open_table(FACTS)?.insert(FORMAT, u64::from(KNOWN))?;
+    write.open_table(FACTS)?.insert(JOURNAL, journal)?;
     write.open_table(BATCHES)?;
     write.open_table(CHUNKS)?;
     write.open_table(BLOBS)?;
@@ -139,34 +139,18 @@ pub(super) fn blobs(view: &ReadTransaction, after: Option<&Digest>, max: usize) 
     rows.map(|row| Ok(*row?.0.value())).collect()
 }
 
-pub(super) fn read(view: &ReadTransaction, from: Seq, max_events: usize, last: Seq) -> Result<Vec<Batch>, Fault> {
-    let rows = view.open_table(BATCHES)?;
-    if let Some((oldest, _)) = rows.first()?
-        && from.0 < oldest.value()
-    {
-        return Err(Error::Truncated { first: Seq(oldest.value()) }.into());
+/// Rows of the journal, behind those that end with `stored`. What lies before a gap is needed by nobody, and goes: here
+/// there is none.
+pub(super) fn put_rows(transaction: &WriteTransaction, stored: Seq, moved: &Rows) -> Result<(), Fault> {
+    let mut rows = transaction.open_table(BATCHES)?;
+    if moved.first().is_some_and(|first| first.0 > stored.0.saturating_add(1)) {
+        rows.retain(|_, _| false)?;
     }
-    if from > last {
-        return Ok(Vec::new());
+    for row in moved.iter() {
+        let (first, row) = row?;
+        rows.insert(first.0, &row[..])?;
     }
-    let start = rows.range(..=from.0)?.next_back().transpose()?.map_or(from.0, |(at, _)| at.value());
-    let (mut batches, mut events, mut next) = (Vec::new(), 0, None);
-    for row in rows.range(start..)? {
-        let (at, row) = row?;
-        let at = Seq(at.value());
-        let batch = codec::decode(row.value())?;
-        if next.is_some_and(|next| next != at) {
-            return Err(corrupt("a batch is missing"));
-        }
-        next = Some(Seq(at.0.saturating_add(batch.events.len() as u64)));
-        let batch = trimmed(batch, at, from)?;
-        events += batch.events.len();
-        batches.push(batch);
-        if events >= max_events {
-            break;
-        }
-    }
-    Ok(batches)
+    Ok(())
 }
 
 pub(super) fn put_chunk(
@@ -202,21 +186,37 @@ pub(super) fn chunk(view: &ReadTransaction, snapshot: Option<Snapshot>, index: u
     Ok(codec::decode_opaque(row.value())?.to_vec())
 }
 
-pub(super) fn truncate(transaction: &WriteTransaction, covers: Seq, max_batches: usize) -> Result<bool, Fault> {
+/// Says how many it removed, and whether there are more. `next` is where the journal begins, if it has rows.
+pub(super) fn truncate(
+    transaction: &WriteTransaction,
+    covers: Seq,
+    next: Option<Seq>,
+    max_batches: usize,
+) -> Result<(usize, bool), Fault> {
     let mut rows = transaction.open_table(BATCHES)?;
     let mut removed = 0;
-    loop {
-        // A batch is covered if the next one begins no later than the first event that is not.
-        let covered = rows.range(..=covers.0.saturating_add(1))?.nth(1).transpose()?.is_some();
-        if !covered {
-            return Ok(false);
-        }
+    while begins_covered(&rows, covers, next)? {
         if removed == max_batches {
-            return Ok(true);
+            return Ok((removed, true));
         }
         rows.pop_first()?;
         removed += 1;
     }
+    Ok((removed, false))
+}
+
+/// A batch is covered if the next one begins no later than the first event that is not.
+pub(super) fn begins_covered(
+    rows: &impl ReadableTable<u64, &'static [u8]>,
+    covers: Seq,
+    next: Option<Seq>,
+) -> Result<bool, Fault> {
+    let mut oldest = rows.range::<u64>(..)?;
+    if oldest.next().transpose()?.is_none() {
+        return Ok(false);
+    }
+    let second = oldest.next().transpose()?.map(|(at, _)| Seq(at.value()));
+    Ok(second.or(next).is_some_and(|next| next.0 <= covers.0.saturating_add(1)))
 }
 
 pub(crate) fn corrupt(what: &str) -> Fault {

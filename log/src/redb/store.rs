@@ -17,6 +17,10 @@ use super::fault::Fault;
 
 pub(crate) type Open = Box<dyn FnMut() -> Result<Database, Error> + Send>;
 
+/// Makes the tables in a new file, refuses one that is too new, and finds out what must be remembered; by what was
+/// remembered before, if the file is opened anew.
+pub(crate) type Prepare<S> = Box<dyn FnMut(&Database, Option<&S>) -> Result<S, Fault> + Send>;
+
 /// `S` is what is remembered of the file between calls.
 pub(crate) struct Store<S> {
     // Dropped before the writer, which has the folder's lock.
@@ -49,8 +53,7 @@ pub(crate) struct Writer<S> {
     /// Whether a commit failed and nobody could look yet what became of it.
     in_doubt: bool,
     open: Open,
-    /// Makes the tables in a new file, refuses one that is too new, and finds out what must be remembered.
-    prepare: fn(&Database) -> Result<S, Fault>,
+    prepare: Prepare<S>,
     /// Held for as long as the file is open.
     _lock: Option<File>,
 }
@@ -58,12 +61,12 @@ pub(crate) struct Writer<S> {
 impl<S> Store<S> {
     pub(crate) fn start(
         mut open: Open,
-        prepare: fn(&Database) -> Result<S, Fault>,
+        mut prepare: Prepare<S>,
         repair: Repair,
         lock: Option<File>,
     ) -> Result<Self, Error> {
         let database = open()?;
-        let state = prepare(&database).map_err(Fault::into_error)?;
+        let state = prepare(&database, None).map_err(Fault::into_error)?;
         let slot = RwLock::new(Slot { database: Some(database), opened: 1 });
         Ok(Self {
             slot,
@@ -130,6 +133,12 @@ impl<S> Store<S> {
         self.begin_read()?.1.map_err(Fault::into_error)
     }
 
+    /// The same, for whoever writes: no commit comes in between.
+    pub(crate) fn view_still(&self, _writer: &MutexGuard<'_, Writer<S>>) -> Result<ReadTransaction, Error> {
+        let begun = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_read();
+        begun.map_err(|error| Fault::from(error).into_error())
+    }
+
     /// Reads together with what is remembered: no commit comes in between.
     pub(crate) fn read_still<T>(
         &self,
@@ -152,18 +161,27 @@ impl<S> Store<S> {
         write: impl FnOnce(&WriteTransaction) -> Result<(), Fault>,
         took_effect: impl FnOnce(&S, &ReadTransaction) -> Result<bool, Fault>,
     ) -> Result<(), Error> {
-        let (fault, was_committing) = match self.written(write) {
-            Err(fault) => (fault, false),
+        match self.written(write) {
+            Err(fault) => {
+                self.close(None);
+                Err(fault.into_error())
+            }
             Ok(transaction) => match transaction.commit() {
-                Ok(()) => return Ok(()),
-                Err(error) => (Fault::from(error), true),
+                Ok(()) => Ok(()),
+                Err(error) => self.look(writer, error.into(), took_effect),
             },
-        };
+        }
+    }
+
+    /// What became of something that failed when it may have been stored.
+    pub(crate) fn look(
+        &self,
+        writer: &mut Writer<S>,
+        fault: Fault,
+        took_effect: impl FnOnce(&S, &ReadTransaction) -> Result<bool, Fault>,
+    ) -> Result<(), Error> {
         // First of all, because the file can be opened once at a time.
         self.close(None);
-        if !was_committing {
-            return Err(fault.into_error());
-        }
         writer.in_doubt = true;
         let found = self.reopen(writer).and_then(|()| {
             let view = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_read();
@@ -186,7 +204,7 @@ impl<S> Store<S> {
 
     fn reopen(&self, writer: &mut Writer<S>) -> Result<(), Error> {
         let database = (writer.open)()?;
-        writer.state = (writer.prepare)(&database).map_err(Fault::into_error)?;
+        writer.state = (writer.prepare)(&database, Some(&writer.state)).map_err(Fault::into_error)?;
         writer.in_doubt = false;
         let mut slot = self.slot.write().expect(SLOT);
         slot.database = Some(database);

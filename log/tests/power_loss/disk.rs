@@ -2,7 +2,11 @@
 //!
 //! What was written and not synced is, after a power loss, there or not: any subset of the sectors of any of the
 //! writes, in whatever order they were made, and the file as long as at the last sync or as at any point since.
+//!
+//! It holds two files, redb's and the journal. Power is lost for both at once, and what one of them synced says nothing
+//! about the other.
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,22 +17,42 @@ use crate::samples::Draw;
 /// What a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
-/// Clones are the same disk.
+/// Clones are the same disk. As storage it is its first file, redb's.
 #[derive(Clone, Debug)]
 pub struct Disk(Arc<Mutex<Platter>>);
 
+/// The second file of a disk.
+#[derive(Clone, Debug)]
+pub struct JournalOf(pub Disk);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    Redb,
+    Journal,
+}
+
 #[derive(Debug, Default)]
 struct Platter {
+    files: [File; 2],
+    /// Writes, changes of length and syncs so far.
+    ops: u64,
+    trouble: Option<Trouble>,
+    is_off: bool,
+}
+
+#[derive(Debug, Default)]
+struct File {
     /// As a program sees it.
     seen: Vec<u8>,
     /// As it is for sure.
     synced: Vec<u8>,
     unsynced: Vec<Op>,
-    /// Writes, changes of length and syncs so far.
-    ops: u64,
-    trouble: Option<Trouble>,
-    is_off: bool,
     lies: bool,
+    /// A sync that fails gives up what it was to bring to the disk, and goes on showing it.
+    forgets: bool,
+    syncs: u64,
+    /// Where writes began.
+    written_at: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -46,7 +70,7 @@ pub enum Trouble {
     FailAt(u64),
     /// All operations from that one on fail.
     FailFrom(u64),
-    /// The file cannot grow beyond this.
+    /// Both files together cannot grow beyond this.
     FullAbove(usize),
 }
 
@@ -64,7 +88,17 @@ impl Disk {
     }
 
     pub fn size(&self) -> usize {
-        self.platter().seen.len()
+        self.platter().size()
+    }
+
+    /// How often a file was synced.
+    pub fn syncs(&self, which: Which) -> u64 {
+        self.platter().files[which as usize].syncs
+    }
+
+    /// Where writes to the journal began since this was asked last.
+    pub fn take_journal_writes(&self) -> BTreeSet<u64> {
+        core::mem::take(&mut self.platter().files[Which::Journal as usize].written_at)
     }
 
     pub fn set_trouble(&self, trouble: Option<Trouble>) {
@@ -79,18 +113,33 @@ impl Disk {
         self.platter().is_off
     }
 
-    /// From now on a sync is answered and not done.
-    pub fn lie(&self) {
-        self.platter().lies = true;
+    /// From now on a sync of this file is answered and not done.
+    pub fn lie(&self, which: Which) {
+        self.platter().files[which as usize].lies = true;
+    }
+
+    /// From now on a sync of this file that fails is not made up for by the next.
+    pub fn forget_failed_syncs(&self, which: Which) {
+        self.platter().files[which as usize].forgets = true;
     }
 
     /// Power is lost, if it was not before, and comes back.
     pub fn lose_power(&self, draw: &mut Draw) {
         let mut platter = self.platter();
-        let mut lengths = vec![platter.synced.len()];
         // Whether most, few, or half of what was in flight arrived.
         let arrives = [1, 8, 15][draw.below(3) as usize];
-        for op in core::mem::take(&mut platter.unsynced) {
+        for file in &mut platter.files {
+            file.lose_power(draw, arrives);
+        }
+        platter.is_off = false;
+        platter.trouble = None;
+    }
+}
+
+impl File {
+    fn lose_power(&mut self, draw: &mut Draw, arrives: u64) {
+        let mut lengths = vec![self.synced.len()];
+        for op in core::mem::take(&mut self.unsynced) {
             match op {
                 Op::Length(length) => lengths.push(length),
                 Op::Write { at, data } => {
@@ -98,7 +147,7 @@ impl Disk {
                     while from < data.len() {
                         let to = data.len().min(from + SECTOR - (at + from) % SECTOR);
                         if draw.below(16) < arrives {
-                            put(&mut platter.synced, at + from, &data[from..to]);
+                            put(&mut self.synced, at + from, &data[from..to]);
                         }
                         from = to;
                     }
@@ -106,10 +155,8 @@ impl Disk {
             }
         }
         let length = lengths[draw.below(lengths.len() as u64) as usize];
-        platter.synced.resize(length, 0);
-        platter.seen = platter.synced.clone();
-        platter.is_off = false;
-        platter.trouble = None;
+        self.synced.resize(length, 0);
+        self.seen = self.synced.clone();
     }
 }
 
@@ -129,8 +176,12 @@ impl Platter {
         if self.is_off { Err(failed(ErrorKind::BrokenPipe)) } else { Ok(()) }
     }
 
+    fn size(&self) -> usize {
+        self.files.iter().map(|file| file.seen.len()).sum()
+    }
+
     /// Counts an operation. `unsynced` is what it leaves on its way to the disk, even if power is lost meanwhile.
-    fn begin(&mut self, unsynced: Option<Op>) -> io::Result<()> {
+    fn begin(&mut self, which: Which, unsynced: Option<Op>) -> io::Result<()> {
         self.check_power()?;
         self.ops += 1;
         match self.trouble {
@@ -138,61 +189,99 @@ impl Platter {
             Some(Trouble::FailAt(at)) if self.ops == at => return Err(failed(ErrorKind::Other)),
             Some(Trouble::FailFrom(at)) if self.ops >= at => return Err(failed(ErrorKind::Other)),
             Some(Trouble::FullAbove(most)) => {
+                let others = self.size() - self.files[which as usize].seen.len();
                 if let Some(Op::Length(length)) = unsynced
-                    && length > most
+                    && length > self.files[which as usize].seen.len()
+                    && length + others > most
                 {
                     return Err(failed(ErrorKind::StorageFull));
                 }
             }
             _ => {}
         }
-        self.unsynced.extend(unsynced);
+        self.files[which as usize].unsynced.extend(unsynced);
         self.check_power()
     }
 }
 
-impl StorageBackend for Disk {
-    fn len(&self) -> io::Result<u64> {
+impl Disk {
+    fn len_of(&self, which: Which) -> io::Result<u64> {
         let platter = self.platter();
         platter.check_power()?;
-        Ok(platter.seen.len() as u64)
+        Ok(platter.files[which as usize].seen.len() as u64)
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    fn read_of(&self, which: Which, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let platter = self.platter();
         platter.check_power()?;
-        let from = offset as usize;
-        let bytes = platter.seen.get(from..from + out.len()).ok_or_else(|| failed(ErrorKind::UnexpectedEof))?;
+        let (seen, from) = (&platter.files[which as usize].seen, offset as usize);
+        let bytes = seen.get(from..from + out.len()).ok_or_else(|| failed(ErrorKind::UnexpectedEof))?;
         out.copy_from_slice(bytes);
         Ok(())
     }
 
-    fn set_len(&self, len: u64) -> io::Result<()> {
+    fn set_len_of(&self, which: Which, len: u64) -> io::Result<()> {
         let mut platter = self.platter();
-        platter.begin(Some(Op::Length(len as usize)))?;
-        platter.seen.resize(len as usize, 0);
+        platter.begin(which, Some(Op::Length(len as usize)))?;
+        platter.files[which as usize].seen.resize(len as usize, 0);
         Ok(())
     }
 
-    fn sync_data(&self) -> io::Result<()> {
+    fn sync_of(&self, which: Which) -> io::Result<()> {
         let mut platter = self.platter();
-        platter.begin(None)?;
-        if platter.lies {
+        let begun = platter.begin(which, None);
+        let is_off = platter.is_off;
+        let file = &mut platter.files[which as usize];
+        if let Err(error) = begun {
+            if file.forgets && !is_off {
+                file.unsynced.clear();
+            }
+            return Err(error);
+        }
+        file.syncs += 1;
+        if file.lies {
             return Ok(());
         }
-        for op in core::mem::take(&mut platter.unsynced) {
+        for op in core::mem::take(&mut file.unsynced) {
             match op {
-                Op::Length(length) => platter.synced.resize(length, 0),
-                Op::Write { at, data } => put(&mut platter.synced, at, &data),
+                Op::Length(length) => file.synced.resize(length, 0),
+                Op::Write { at, data } => put(&mut file.synced, at, &data),
             }
         }
         Ok(())
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn write_of(&self, which: Which, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut platter = self.platter();
-        platter.begin(Some(Op::Write { at: offset as usize, data: data.to_vec() }))?;
-        put(&mut platter.seen, offset as usize, data);
+        platter.begin(which, Some(Op::Write { at: offset as usize, data: data.to_vec() }))?;
+        let file = &mut platter.files[which as usize];
+        file.written_at.insert(offset);
+        put(&mut file.seen, offset as usize, data);
         Ok(())
     }
 }
+
+macro_rules! storage {
+    ($of:ty, $disk:expr, $which:expr) => {
+        impl StorageBackend for $of {
+            fn len(&self) -> io::Result<u64> {
+                $disk(self).len_of($which)
+            }
+            fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+                $disk(self).read_of($which, offset, out)
+            }
+            fn set_len(&self, len: u64) -> io::Result<()> {
+                $disk(self).set_len_of($which, len)
+            }
+            fn sync_data(&self) -> io::Result<()> {
+                $disk(self).sync_of($which)
+            }
+            fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+                $disk(self).write_of($which, offset, data)
+            }
+        }
+    };
+}
+
+storage!(Disk, |disk: &Disk| disk.clone(), Which::Redb);
+storage!(JournalOf, |journal: &JournalOf| journal.0.clone(), Which::Journal);

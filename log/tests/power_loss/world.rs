@@ -8,12 +8,13 @@ use onward_core::ids::Seq;
 use onward_core::time::Wall;
 use onward_log::{Batch, BatchId, BatchKey, Blob, Changed, Digest, Error, Log, RedbLog, Snapshot};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, JournalOf, Which};
 use crate::samples::Draw;
 
 pub struct World {
     pub draw: Draw,
     pub disk: Disk,
+    half_bytes: u64,
     log: Option<RedbLog>,
     term: Term,
     /// Every batch that was acknowledged, from the first on.
@@ -38,18 +39,30 @@ enum Doubt {
     Harmless,
 }
 
+/// Small, so that each is begun again and again, and large enough that some cases stay in one.
+const HALVES: [u64; 4] = [2 << 10, 8 << 10, 24 << 10, 256 << 10];
+
+fn opened(disk: &Disk, half_bytes: u64) -> Result<RedbLog, Error> {
+    let (redb, journal) = (disk.clone(), JournalOf(disk.clone()));
+    RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes)
+}
+
 /// Something is not as it should be.
 pub type Wrong = String;
 
 impl World {
     pub fn new(seed: u64) -> Self {
+        Self::with_halves(seed, HALVES[(seed % HALVES.len() as u64) as usize])
+    }
+
+    fn with_halves(seed: u64, half_bytes: u64) -> Self {
         let disk = Disk::new();
-        let same = disk.clone();
-        let mut log = RedbLog::on_storage(move || Ok(same.clone())).expect("an honest disk so far");
+        let mut log = opened(&disk, half_bytes).expect("an honest disk so far");
         let term = log.take_seat().expect("an honest disk so far").term;
         Self {
             draw: Draw::new(seed),
             disk,
+            half_bytes,
             log: Some(log),
             term,
             batches: Vec::new(),
@@ -122,13 +135,36 @@ impl World {
         let batch = Batch { term: self.term, id: BatchId(self.draw.number()), first: Seq(first), events };
         // Few enough names that one is sometimes there already, or was dropped before.
         let names: Vec<u64> = (0..self.draw.below(4).saturating_sub(1)).map(|_| self.draw.below(40)).collect();
+        let syncs = self.disk.syncs(Which::Redb);
+        self.disk.take_journal_writes();
         let result = self.append_with(&batch, &names);
         if result.is_ok() {
+            self.saw_where(&names, syncs);
             self.batches.push(batch.clone());
             self.blobs.extend(&names);
             self.saw("acknowledged");
         }
         (result, Doubt::Batch(batch, names))
+    }
+
+    /// By which of the two files the batch was stored, and what it took.
+    fn saw_where(&mut self, names: &[u64], syncs: u64) {
+        let by_redb = self.disk.syncs(Which::Redb) > syncs;
+        let writes = self.disk.take_journal_writes();
+        if writes.is_empty() {
+            self.saw(if names.is_empty() { "too large for a half" } else { "with blobs" });
+            return;
+        }
+        self.saw("journalled");
+        if writes.contains(&0) {
+            self.saw("first half begun again");
+        }
+        if writes.contains(&self.half_bytes) {
+            self.saw("second half begun");
+        }
+        if by_redb {
+            self.saw("moved for room");
+        }
     }
 
     fn append_with(&mut self, batch: &Batch, names: &[u64]) -> Result<(), Error> {
@@ -220,8 +256,7 @@ impl World {
     /// Another process begins. What it finds must be what was acknowledged, and perhaps what was in doubt.
     pub fn reopen(&mut self) -> Result<(), Wrong> {
         self.log = None;
-        let disk = self.disk.clone();
-        let opened = RedbLog::on_storage(move || Ok(disk.clone()));
+        let opened = opened(&self.disk, self.half_bytes);
         self.log = match opened {
             Ok(log) => Some(log),
             // The cut came while it was opened: nothing was asked for, and nothing can be said yet.

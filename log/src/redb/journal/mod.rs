@@ -1,0 +1,385 @@
+//! A journal in front of redb: an append is one write and one sync, at a place where the disk has room already.
+//!
+//! The file has two *halves*. Entries are appended to one of them; when it is full the other is begun anew, under a
+//! higher *generation*. What is still needed of it, being neither in redb nor covered by a finished snapshot, goes into
+//! redb before; normally snapshots are faster than that, and no row ever does.
+//!
+//! **What must hold.** A row leaves the journal only if it is durable in redb or covered by a finished snapshot. In redb
+//! lie the older rows and in the journal the newer ones; a row that is in both counts once. Between the two there may
+//! be a gap if a snapshot covers what is missing; then what lies before the gap is not shown any more.
+//!
+//! **In doubt.** After a sync that failed, the system's cache may show what the disk never got. So everything that is
+//! needed and can be read is then put into redb, and both halves begin a new generation, before anything else is done:
+//! what was not found will not be found later either.
+//!
+//! `format` knows the bytes, and this module where they go. Only an index is kept in memory.
+
+mod file;
+mod format;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use ::redb::StorageBackend;
+use onward_core::ids::Seq;
+
+use crate::Error;
+
+use super::fault::is_full;
+
+pub(crate) use file::{JournalFile, NAME};
+use format::{ENTRY, Found, HEADER, Header, Span, put_entry, put_header, scan};
+
+/// So much is written again at most, if snapshots do not keep up.
+pub(crate) const HALF_BYTES: u64 = 32 << 20;
+
+/// A journal that says more is none.
+const MAX_HALF_BYTES: u64 = 1 << 40;
+
+/// How much room is taken ahead: little for a log that is hardly used.
+const FIRST_STEP: u64 = 64 << 10;
+const LAST_STEP: u64 = 1 << 20;
+
+pub(crate) type Storage = Arc<dyn StorageBackend>;
+
+pub(crate) struct Journal {
+    storage: Storage,
+    log: u64,
+    half_bytes: u64,
+    /// As long as the file is: everything up to here has its place on the disk.
+    allocated: u64,
+    step: u64,
+    /// Rows that are shown, oldest first.
+    index: VecDeque<Row>,
+    generation: u64,
+    /// The half that is appended to, where, and what the next checksum goes on from.
+    half: u64,
+    end: u64,
+    chain: u32,
+    /// What is on the disk and what the cache shows may differ.
+    has_failed: bool,
+    /// Reused from append to append.
+    buffer: Vec<u8>,
+}
+
+/// Where a row lies in the file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Row {
+    first: u64,
+    events: u32,
+    half: u64,
+    at: u64,
+    length: usize,
+}
+
+impl Row {
+    const fn next(&self) -> u64 {
+        self.first.saturating_add(self.events as u64)
+    }
+}
+
+/// Why an entry was not appended.
+#[derive(Debug)]
+pub(crate) enum NotAppended {
+    /// Nothing was written of it.
+    Unwritten(Error),
+    InDoubt(Error),
+}
+
+impl Journal {
+    /// Begins the journal of a log that has none yet.
+    pub(crate) fn begin(storage: Storage, log: u64, half_bytes: u64, next: Seq) -> Result<Self, Error> {
+        // More than a header, which is what a crash at this very point may leave, is somebody's rows.
+        if storage.len().map_err(about)? > HEADER as u64 {
+            return Err(foreign());
+        }
+        let mut journal = Self::empty(storage, log, half_bytes, 0);
+        let begun = || -> io::Result<()> {
+            let mut bytes = Vec::new();
+            put_header(&Header { log, half_bytes, generation: 1, first: next.0 }, &mut bytes);
+            journal.storage.set_len(0)?;
+            journal.storage.set_len(HEADER as u64)?;
+            journal.storage.write(0, &bytes)?;
+            journal.storage.sync_data()
+        };
+        begun().map_err(about)?;
+        (journal.allocated, journal.generation) = (HEADER as u64, 1);
+        Ok(journal)
+    }
+
+    /// Reads what an earlier life of this log left. Of its rows, those count that are newer than `stored`, the last
+    /// event in redb; a gap is allowed where a snapshot `covers` what is missing.
+    pub(crate) fn open(storage: Storage, log: u64, stored: Seq, covers: Seq) -> Result<Self, Error> {
+        let allocated = storage.len().map_err(about)?;
+        let read = |from: u64, length: u64| -> Result<Vec<u8>, Error> {
+            let end = allocated.min(from.saturating_add(length));
+            let mut bytes = vec![0; usize::try_from(end.saturating_sub(from)).map_err(|_| foreign())?];
+            if !bytes.is_empty() {
+                storage.read(from, &mut bytes).map_err(about)?;
+            }
+            Ok(bytes)
+        };
+        // The first half is always begun, and says how long it is.
+        let (first, _) = format::header(&read(0, HEADER as u64)?)?.ok_or_else(foreign)?;
+        let half_bytes = first.half_bytes;
+        if first.log != log || half_bytes > MAX_HALF_BYTES {
+            return Err(foreign());
+        }
+        let mut halves: Vec<(u64, Found)> = Vec::new();
+        for half in 0..2 {
+            if let Some(found) = scan(&read(half * half_bytes, half_bytes)?)? {
+                if (found.header.log, found.header.half_bytes) != (log, half_bytes) {
+                    return Err(foreign());
+                }
+                halves.push((half, found));
+            }
+        }
+        halves.sort_by_key(|(_, found)| found.header.generation);
+        let mut journal = Self::empty(storage.clone(), log, half_bytes, allocated);
+        for (half, found) in &halves {
+            journal.generation = found.header.generation;
+            for span in &found.spans {
+                journal.found(*half, span, stored, covers)?;
+            }
+            if let Some(damaged) = found.damaged.filter(|damaged| *damaged > stored.max(covers).0) {
+                return Err(Error::Corrupt {
+                    what: format!("{NAME}: the row at {damaged} does not match its checksum"),
+                });
+            }
+        }
+        let (half, newest) = halves.last().ok_or_else(foreign)?;
+        journal.half = *half;
+        // If none of its rows is needed, it is begun anew with the next one.
+        if journal.index.back().is_some_and(|row| row.half == *half) {
+            (journal.end, journal.chain) = (newest.end as u64, newest.chain);
+        }
+        Ok(journal)
+    }
+
+    fn empty(storage: Storage, log: u64, half_bytes: u64, allocated: u64) -> Self {
+        Self {
+            storage,
+            log,
+            half_bytes,
+            allocated,
+            step: FIRST_STEP,
+            index: VecDeque::new(),
+            generation: 0,
+            half: 0,
+            end: 0,
+            chain: 0,
+            has_failed: false,
+            buffer: Vec::new(),
+        }
+    }
+
+    fn found(&mut self, half: u64, span: &Span, stored: Seq, covers: Seq) -> Result<(), Error> {
+        if span.next() <= stored.0.saturating_add(1) {
+            return Ok(());
+        }
+        let expected = self.index.back().map_or(stored.0.saturating_add(1), Row::next);
+        if span.first > expected && span.first <= covers.0.saturating_add(1) {
+            self.index.clear();
+        } else if span.first != expected {
+            let what = format!("onward.journal goes on at {}, and what comes next is {expected}", span.first);
+            return Err(Error::Corrupt { what });
+        }
+        let at = half * self.half_bytes + span.at as u64;
+        self.index.push_back(Row { first: span.first, events: span.events, half, at, length: span.length });
+        Ok(())
+    }
+
+    /// What a process left that ended while it appended may be in the system's cache only. Written once more and
+    /// synced, it is on the disk, also if an earlier sync failed and was forgotten.
+    pub(crate) fn settle(&self) -> Result<(), Error> {
+        let Some(row) = self.index.back() else { return Ok(()) };
+        // With what is before it in the half, so that a header that came with it is written again too.
+        let from = if row.at - (HEADER + ENTRY) as u64 == row.half * self.half_bytes { HEADER + ENTRY } else { ENTRY };
+        let mut bytes = vec![0; from + row.length];
+        let at = row.at - from as u64;
+        self.storage.read(at, &mut bytes).map_err(about)?;
+        self.storage.write(at, &bytes).and_then(|()| self.storage.sync_data()).map_err(about)
+    }
+
+    /// After a failure, and once all rows are in redb: nothing that was written before counts any more.
+    pub(crate) fn begin_anew(&mut self, next: Seq) -> Result<(), Error> {
+        for half in [1 - self.half, self.half] {
+            let base = half * self.half_bytes;
+            if self.allocated < base + HEADER as u64 {
+                continue;
+            }
+            self.generation += 1;
+            self.buffer.clear();
+            put_header(&self.header(next.0), &mut self.buffer);
+            self.storage.write(base, &self.buffer).map_err(about)?;
+        }
+        self.storage.sync_data().map_err(about)?;
+        self.forget_all();
+        Ok(())
+    }
+
+    fn header(&self, first: u64) -> Header {
+        Header { log: self.log, half_bytes: self.half_bytes, generation: self.generation, first }
+    }
+
+    /// Whether a row of this length can be here at all.
+    pub(crate) fn takes(&self, length: usize) -> bool {
+        (HEADER + ENTRY + length) as u64 <= self.half_bytes
+    }
+
+    /// Whether it can be here without another half.
+    pub(crate) fn has_room(&self, length: usize) -> bool {
+        self.end + (HEADER + ENTRY + length) as u64 <= self.half_bytes
+    }
+
+    /// The rows that must be in redb before the other half is begun.
+    pub(crate) fn needed_of_other(&self, covers: Seq) -> Rows {
+        self.needed(covers, |row| row.half != self.half)
+    }
+
+    /// The rows that must be in redb before the journal is done without. The newest is among them, covered or not.
+    pub(crate) fn needed_of_all(&self, covers: Seq) -> Rows {
+        self.needed(covers, |_| true)
+    }
+
+    fn needed(&self, covers: Seq, which: impl Fn(&Row) -> bool) -> Rows {
+        let newest = self.index.back();
+        let is_needed = |row: &&Row| which(row) && (row.next() > covers.0.saturating_add(1) || newest == Some(row));
+        Rows { rows: self.index.iter().filter(is_needed).copied().collect(), storage: self.storage.clone() }
+    }
+
+    /// Goes on in the other half. What was needed of it is in redb.
+    pub(crate) fn turn(&mut self) {
+        self.half = 1 - self.half;
+        self.end = 0;
+        let half = self.half;
+        self.index.retain(|row| row.half != half);
+    }
+
+    /// All rows are in redb.
+    pub(crate) fn forget_all(&mut self) {
+        self.index.clear();
+        self.end = 0;
+    }
+
+    pub(crate) fn append(&mut self, first: Seq, events: u32, row: &[u8]) -> Result<(), NotAppended> {
+        let (begins, base) = (self.end == 0, self.half * self.half_bytes);
+        self.buffer.clear();
+        let (mut chain, mut generation) = (self.chain, self.generation);
+        if begins {
+            generation += 1;
+            chain = put_header(&Header { generation, ..self.header(first.0) }, &mut self.buffer);
+        }
+        chain = put_entry(generation, chain, first.0, events, row, &mut self.buffer);
+        let (from, length) = (base + self.end, self.buffer.len() as u64);
+        self.allocate(from + length, base).map_err(|error| NotAppended::Unwritten(about(error)))?;
+        let written = self.storage.write(from, &self.buffer).and_then(|()| self.storage.sync_data());
+        if let Err(error) = written {
+            self.has_failed = true;
+            return Err(NotAppended::InDoubt(about(error)));
+        }
+        (self.generation, self.chain) = (generation, chain);
+        self.end += length;
+        let at = base + self.end - row.len() as u64;
+        self.index.push_back(Row { first: first.0, events, half: self.half, at, length: row.len() });
+        Ok(())
+    }
+
+    /// Takes room ahead, so that a sync has no file system to bring up to date but seldom.
+    fn allocate(&mut self, end: u64, base: u64) -> io::Result<()> {
+        if end <= self.allocated {
+            return Ok(());
+        }
+        let from = self.allocated.max(base);
+        let to = end.max((from + self.step).min(base + self.half_bytes));
+        let zeros = vec![0; usize::try_from(to - from).unwrap_or(0)];
+        let taken = self.storage.set_len(to).and_then(|()| self.storage.write(from, &zeros));
+        if let Err(error) = taken {
+            // What has a length and no room would fail later, in the middle of an entry. If this fails as well, it does.
+            let _ = self.storage.set_len(self.allocated);
+            return Err(error);
+        }
+        self.allocated = to;
+        self.step = (self.step * 2).min(LAST_STEP);
+        Ok(())
+    }
+
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Where the rows that are here begin.
+    pub(crate) fn first(&self) -> Option<Seq> {
+        self.index.front().map(|row| Seq(row.first))
+    }
+
+    /// The newest row.
+    pub(crate) fn newest(&self) -> Option<Result<(Seq, Vec<u8>), Error>> {
+        self.index.back().map(|row| read(&self.storage, row))
+    }
+
+    /// Rows from the one on that holds `from`, or from the first.
+    pub(crate) fn rows_from(&self, from: Seq) -> impl Iterator<Item = Result<(Seq, Vec<u8>), Error>> {
+        let start = self.index.partition_point(|row| row.next() <= from.0);
+        self.index.range(start..).map(|row| read(&self.storage, row))
+    }
+
+    /// Drops up to `max` rows that are covered, the oldest first and never the newest. Gives how many, and whether
+    /// there are more.
+    pub(crate) fn drop_covered(&mut self, covers: Seq, max: usize) -> (usize, bool) {
+        let covered = self.index.partition_point(|row| row.next() <= covers.0.saturating_add(1));
+        let covered = covered.min(self.index.len().saturating_sub(1));
+        let dropped = covered.min(max);
+        self.index.drain(..dropped);
+        (dropped, covered > dropped)
+    }
+}
+
+/// Rows on their way into redb.
+pub(crate) struct Rows {
+    rows: Vec<Row>,
+    storage: Storage,
+}
+
+impl Rows {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub(crate) fn first(&self) -> Option<Seq> {
+        self.rows.first().map(|row| Seq(row.first))
+    }
+
+    /// The last event in them.
+    pub(crate) fn last(&self) -> Option<Seq> {
+        self.rows.last().map(|row| Seq(row.next() - 1))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Result<(Seq, Vec<u8>), Error>> {
+        self.rows.iter().map(|row| read(&self.storage, row))
+    }
+}
+
+fn read(storage: &Storage, row: &Row) -> Result<(Seq, Vec<u8>), Error> {
+    let mut bytes = vec![0; row.length];
+    storage.read(row.at, &mut bytes).map_err(about)?;
+    Ok((Seq(row.first), bytes))
+}
+
+pub(crate) fn about(error: io::Error) -> Error {
+    let cause = format!("{NAME}: {error}");
+    if is_full(error.kind()) { Error::Full { cause } } else { Error::Io { cause } }
+}
+
+fn foreign() -> Error {
+    Error::Corrupt { what: format!("{NAME} is missing, or is not the journal of this log") }
+}
+
+impl core::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let rows = self.index.len();
+        let place = (self.generation, self.half, self.end);
+        f.debug_struct("Journal").field("rows", &rows).field("place", &place).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,208 @@
+//! The journal in front of redb: what lies where, and what is made of a journal that is not as it was left.
+
+#![allow(dead_code, reason = "the samples serve several tests")]
+
+mod samples;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use onward_core::event::{Event, Stamped};
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
+use onward_core::time::Wall;
+use onward_log::{Archive, BatchId, BatchKey, Blob, Error, Log, RedbLog, backup, restore};
+use redb::backends::InMemoryBackend;
+use redb::{ReadableDatabase, ReadableTableMetadata, StorageBackend};
+
+use samples::Draw;
+
+const BATCHES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("batches");
+
+/// One batch of two events, and a blob if one is given.
+fn append(log: &mut RedbLog, blob: Option<u8>) {
+    let tail = log.tail().unwrap();
+    let key = BatchKey { term: tail.term, id: BatchId(tail.last.0), first: Seq(tail.last.0 + 1) };
+    let blob = blob.map(|name| Blob { digest: [name; 32], bytes: b"large" });
+    let mut events = Draw::new(tail.last.0).batch(2);
+    events.resize(2, events[0].clone());
+    log.append(key, &events, blob.as_slice()).unwrap();
+}
+
+fn snapshot(log: &mut RedbLog, term: Term, covers: u64) {
+    log.put_chunk(term, Seq(covers), 0, b"state").unwrap();
+    log.finish_snapshot(term, Seq(covers), 1).unwrap();
+}
+
+fn rows_in_redb(folder: &Path) -> u64 {
+    let file = redb::ReadOnlyDatabase::open(folder.join("onward.redb")).unwrap();
+    file.begin_read().unwrap().open_table(BATCHES).unwrap().len().unwrap()
+}
+
+/// A folder with ten batches in its journal.
+fn filled() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    log.take_seat().unwrap();
+    (0..10).for_each(|_| append(&mut log, None));
+    folder
+}
+
+#[test]
+fn a_row_enters_redb_with_a_blob_only_and_takes_those_before_it_along() {
+    let folder = filled();
+    assert_eq!(rows_in_redb(folder.path()), 0);
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    append(&mut log, Some(1));
+    append(&mut log, None);
+    drop(log);
+    assert_eq!(rows_in_redb(folder.path()), 11);
+    assert_eq!(RedbLog::open(folder.path()).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 12);
+}
+
+#[test]
+fn a_backup_has_what_is_in_the_journal_and_a_restored_folder_has_none() {
+    let folder = filled();
+    let (log, archive) = (RedbLog::open(folder.path()).unwrap(), Archive::open(folder.path()).unwrap());
+    let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
+    backup(&log, &archive, &[], &file, |_, _| ()).unwrap();
+    restore(&file, &new).unwrap();
+    assert!(!new.join("onward.journal").exists());
+    assert_eq!(RedbLog::open(&new).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 10);
+    // The rows of another log are not taken for those of the one that is restored.
+    fs::remove_file(new.join("onward.redb")).unwrap();
+    fs::remove_file(new.join("archive.redb")).unwrap();
+    let occupied = Error::Occupied { folder: new.display().to_string(), found: "onward.journal" };
+    assert_eq!(restore(&file, &new), Err(occupied));
+}
+
+fn refused(folder: &Path, says: &str) {
+    let before = fs::read(folder.join("onward.journal")).unwrap_or_default();
+    match RedbLog::open(folder) {
+        Err(error @ Error::Corrupt { .. }) => assert!(error.to_string().contains(says), "{error}"),
+        other => panic!("{says}: {other:?}"),
+    }
+    assert_eq!(fs::read(folder.join("onward.journal")).unwrap_or_default(), before, "{says}: it was left alone");
+}
+
+#[test]
+fn a_journal_that_is_not_the_one_of_this_log_is_refused() {
+    let says = "onward.journal is missing, or is not the journal of this log";
+    let (one, other) = (filled(), filled());
+    let journal = |folder: &tempfile::TempDir| folder.path().join("onward.journal");
+    fs::copy(journal(&other), journal(&one)).unwrap();
+    refused(one.path(), says);
+    fs::remove_file(journal(&one)).unwrap();
+    refused(one.path(), says);
+    fs::write(journal(&one), b"a shopping list that is somewhat longer than the header of a journal").unwrap();
+    refused(one.path(), "onward.journal does not begin as a journal does");
+    // And a journal whose log is lost is not overwritten by another.
+    fs::remove_file(other.path().join("onward.redb")).unwrap();
+    refused(other.path(), says);
+}
+
+#[test]
+fn damage_before_the_end_is_named_and_a_torn_end_is_the_end() {
+    let folder = filled();
+    let path = folder.path().join("onward.journal");
+    let whole = fs::read(&path).unwrap();
+    let end = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    for (at, is_torn) in [(100, false), (end / 2, false), (end, true)] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        fs::write(&path, &damaged).unwrap();
+        if is_torn {
+            let mut log = RedbLog::open(folder.path()).unwrap();
+            assert_eq!(log.tail().unwrap().last, Seq(18));
+            append(&mut log, None);
+            drop(log);
+            assert_eq!(RedbLog::open(folder.path()).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 10);
+        } else {
+            refused(folder.path(), "onward.journal: the row at ");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Shared(Arc<InMemoryBackend>);
+
+impl StorageBackend for Shared {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.sync_data()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
+/// Two files in memory, and how a log on them is opened.
+fn in_memory(half_bytes: u64) -> impl Fn() -> RedbLog {
+    let files = [(); 2].map(|()| Shared(Arc::new(InMemoryBackend::new())));
+    move || {
+        let [redb, journal] = files.clone();
+        RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes).unwrap()
+    }
+}
+
+/// Rows are equally long and no row enters redb, so what an earlier generation left lies just behind the newest.
+#[test]
+fn what_an_earlier_generation_left_does_not_count() {
+    let open = in_memory(2048);
+    let mut log = open();
+    let term = log.take_seat().unwrap().term;
+    let events = [Stamped { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
+    for first in 1..=300 {
+        log.append(BatchKey { term, id: BatchId(1), first: Seq(first) }, &events, &[]).unwrap();
+        if first % 10 == 0 {
+            snapshot(&mut log, term, first - 5);
+            while log.truncate(term, 9).unwrap() {}
+        }
+        drop(log);
+        log = open();
+        assert_eq!(log.tail().unwrap().last, Seq(first));
+        let from = (first.saturating_sub(10) / 10 * 10 + 6).min(first);
+        assert_eq!(log.read(Seq(from), usize::MAX).unwrap().len() as u64, first - from + 1);
+    }
+}
+
+/// Covered rows are not moved when their half is begun again, so those before them, in redb, are of no use.
+#[test]
+fn rows_before_a_gap_that_a_snapshot_covers_are_not_shown() {
+    let open = in_memory(4096);
+    let mut log = open();
+    let term = log.take_seat().unwrap().term;
+    append(&mut log, Some(1));
+    (0..3).for_each(|_| append(&mut log, None));
+    snapshot(&mut log, term, 8);
+    assert_eq!(log.read(Seq(1), usize::MAX).unwrap().len(), 4, "nothing was truncated yet");
+    let mut first = Seq(1);
+    while first == Seq(1) {
+        append(&mut log, None);
+        if let Err(Error::Truncated { first: now }) = log.read(Seq(1), 1) {
+            first = now;
+        }
+    }
+    assert!(first > Seq(3) && first <= Seq(9), "{first:?}");
+    let all = log.read(first, usize::MAX).unwrap();
+    drop(log);
+    let mut log = open();
+    assert_eq!(log.read(Seq(9), usize::MAX).unwrap(), all[all.len() - log.read(Seq(9), 999).unwrap().len()..]);
+    assert!(matches!(log.read(Seq(1), 1), Err(Error::Truncated { .. })));
+    while log.truncate(term, 1).unwrap() {}
+    assert_eq!(log.read(Seq(8), 1), Err(Error::Truncated { first: Seq(9) }));
+    // All of it in redb, behind what was there before the gap.
+    append(&mut log, Some(2));
+    drop(log);
+    let mut log = open();
+    assert_eq!(log.read(Seq(9), usize::MAX).unwrap().len(), (log.tail().unwrap().last.0 as usize - 8) / 2);
+}
