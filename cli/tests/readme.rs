@@ -95,36 +95,33 @@ fn run(blocks: &[Block], root: &Path, folder: &Path) -> Vec<String> {
 /// Events instead of sleeps, spans so long that nothing is late by as much, and commands that are nobody else's.
 fn patient(script: &str) -> String {
     let pid = std::process::id();
-    let four = format!("in 1 2 3 {pid};");
-    let eight = format!("in 1 2 3 4 5 6 7 {pid};");
-    let runs = "until onward show $ID | grep -q running; do sleep 0.1; done\n";
-    let is_there = |count: u32| {
-        format!("until [ $(grep -ls '[f]or n {eight}' /proc/[0-9]*/cmdline | wc -l) = {count} ]; do sleep 0.1; done\n")
-    };
+    let (four, eight) = (format!("for n in 1 2 3 {pid};"), format!("for n in 1 2 3 4 5 6 7 {pid};"));
+    // The pattern does not find itself.
+    let running = |command: &str| format!("grep -ls '[f]{}' /proc/[0-9]*/cmdline", &command[1..]);
+    let until = |holds: &str| format!("until {holds}; do sleep 0.1; done\n");
+    let has_begun = until("onward show $ID | grep -q running");
+    let is_gone = format!("for n in $(seq 600); do {} > gone.log || break; sleep 0.1; done\n", running(&four));
+    // The second has begun, the command of the first has ended, and the second goes on until the first was refused.
+    let is_zombie =
+        until("onward show $ID | grep -q second") + &until(&format!("[ $({} | wc -l) = 1 ]", running(&eight)));
+    let is_refused = until("onward explain $ID | grep -q 'a `succeed` under .* was refused'") + "touch refused\n";
+    let eight_and_on = "sleep 1; done; [ $ONWARD_ATTEMPT = 1 ] || until [ -e refused ]; do echo; sleep 0.2; done'";
     let mut text = script.to_owned();
     for (from, to) in [
         (
             "--stuck-after 3s -- sh -c 'for n in 1 2 3 4 5; do sleep 1;",
-            "--stuck-after 12s -- sh -c 'for n in 1 2 3 4 5; do sleep 3;",
+            "--stuck-after 12s -- sh -c 'for n in 1 2 3 4 5; do sleep 3;".to_owned(),
         ),
-        ("in 1 2 3 4;", four.as_str()),
-        ("in 1 2 3 4 5 6 7 8;", &eight),
-        ("echo $n; sleep 1; done", "echo $n; sleep 3; done"),
-        ("sleep 2\nkill -9 $NODE\n", &format!("{runs}kill -9 $NODE\n")),
-        (
-            "sleep 1\ngrep",
-            &format!(
-                "for n in $(seq 600); do grep -qs '[f]or n {four}' /proc/[0-9]*/cmdline || break; sleep 0.1; done\ngrep"
-            ),
-        ),
-        ("INITIAL=6s", "INITIAL=12s"),
-        ("EXTENSION=6s", "EXTENSION=12s"),
-        ("sleep 3\nkill -STOP", &format!("{runs}kill -STOP")),
-        // Its successor has begun, and its own command has ended.
-        ("sleep 10\nkill -CONT", &format!("{}{}kill -CONT", is_there(2), is_there(1))),
+        ("for n in 1 2 3 4; do echo $n; sleep 1;", format!("{four} do echo $n; sleep 3;")),
+        ("[f]or n in 1 2 3 4;", format!("[f]{}", &four[1..])),
+        ("for n in 1 2 3 4 5 6 7 8; do echo $n; sleep 1; done'", format!("{eight} do echo $n; {eight_and_on}")),
+        ("sleep 2\nkill -9 $NODE\nsleep 1\n", format!("{has_begun}kill -9 $NODE\n{is_gone}")),
+        ("INITIAL=6s ONWARD_LEASE_EXTENSION=6s", "INITIAL=12s ONWARD_LEASE_EXTENSION=12s".to_owned()),
+        ("sleep 3\nkill -STOP", format!("{has_begun}kill -STOP")),
+        ("sleep 10\nkill -CONT $FIRST\n", format!("{is_zombie}kill -CONT $FIRST\n{is_refused}")),
     ] {
         assert!(text.contains(from), "the README has changed, and has no more: {from}");
-        text = text.replace(from, to);
+        text = text.replace(from, &to);
     }
     text
 }
