@@ -99,7 +99,8 @@ fn patient(script: &str) -> String {
     // The pattern does not find itself.
     let running = |command: &str| format!("grep -ls '[f]{}' /proc/[0-9]*/cmdline", &command[1..]);
     let until = |holds: &str| format!("until {holds}; do sleep 0.1; done\n");
-    let has_begun = until("onward show $ID | grep -q running");
+    // The node says `running` before the worker has heard of it; the process is there when it has.
+    let has_begun = |command: &str| until(&format!("{} > begun.log", running(command)));
     let is_gone = format!("for n in $(seq 600); do {} > gone.log || break; sleep 0.1; done\n", running(&four));
     // The second has begun, the command of the first has ended, and the second goes on until the first was refused.
     let is_zombie =
@@ -115,9 +116,9 @@ fn patient(script: &str) -> String {
         ("for n in 1 2 3 4; do echo $n; sleep 1;", format!("{four} do echo $n; sleep 3;")),
         ("[f]or n in 1 2 3 4;", format!("[f]{}", &four[1..])),
         ("for n in 1 2 3 4 5 6 7 8; do echo $n; sleep 1; done'", format!("{eight} do echo $n; {eight_and_on}")),
-        ("sleep 2\nkill -9 $NODE\nsleep 1\n", format!("{has_begun}kill -9 $NODE\n{is_gone}")),
+        ("sleep 2\nkill -9 $NODE\nsleep 1\n", format!("{}kill -9 $NODE\n{is_gone}", has_begun(&four))),
         ("INITIAL=6s ONWARD_LEASE_EXTENSION=6s", "INITIAL=12s ONWARD_LEASE_EXTENSION=12s".to_owned()),
-        ("sleep 3\nkill -STOP", format!("{has_begun}kill -STOP")),
+        ("sleep 3\nkill -STOP", format!("{}kill -STOP", has_begun(&eight))),
         ("sleep 10\nkill -CONT $FIRST\n", format!("{is_zombie}kill -CONT $FIRST\n{is_refused}")),
     ] {
         assert!(text.contains(from), "the README has changed, and has no more: {from}");
