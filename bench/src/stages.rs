@@ -34,7 +34,8 @@ impl Run {
     }
 
     pub fn everything(&self) -> Result<Report, Failed> {
-        let runtime = tokio::runtime::Runtime::new()?;
+        // One thread for the client: waking another for every answer would be measured, too.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let plan = if self.quick { Plan::QUICK } else { Plan::FULL };
         let mut report = Report::default();
         let ours_only = self.wants("ours");

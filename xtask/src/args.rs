@@ -168,7 +168,7 @@ fn help_soak() -> String {
 Usage: {SOAK} [--cases N] [--seconds S]
 
   --cases N      cases of each chaos test of core in one round, as ONWARD_SOAK_CASES (default {});
-                 log has a case for every 50 of them, and for every 1,000 a node is killed;
+                 so many of log, too, and for every 30 a node is killed, up to 200 times;
                  the fleet takes two minutes a round, whatever the number
   --seconds S    start another round until S seconds have passed (default: one round)
 
