@@ -19,7 +19,8 @@ const MANY: u64 = 8_192;
 pub fn run(root: &Path) -> Result<()> {
     ensure!(is_there("valgrind"), "soak RED: valgrind is needed to count instructions: apt-get install valgrind");
     println!("onward: soak: instructions of a job, counted by valgrind");
-    let built = workspace::cargo(root).args(["build", "--release", "--locked", "--package", "onward-bench"]).status()?;
+    let built =
+        workspace::cargo(root).args(["build", "--release", "--locked", "--package", "onward-bench"]).status()?;
     ensure!(built.success(), "soak RED: the build of onward-bench failed ({built})");
     let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
     let program = folder.join("release/onward-bench");

@@ -2,8 +2,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,9 @@ use onward_log::{Archive, Error, Log, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::archivist::{self, ArchiveRules, ToArchive};
+use super::committer::{Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
 use super::content::{self, Contents};
 use super::load::{self, Meter};
-use super::log_thread::{self, LogAnswer, ToLog, Told};
 use super::out::{self, Line, Out};
 use super::session::{Outbox, Said};
 use super::snapshots::Snapshots;
@@ -79,6 +79,8 @@ const ROUND: usize = 1_024;
 const CLOCK_EVERY: usize = 64;
 /// Making an image of a job takes about a microsecond, and everything else waits for it.
 const ARCHIVE_AT_ONCE: usize = 4_000;
+/// When to look whether the log is further, if what waits for it concerns the machine alone.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Between two attempts to begin a term.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -86,7 +88,7 @@ pub(super) fn spawn(mut start: Start, inbox: Receiver<Ask>, shared: &Arc<Shared>
     // The first term is begun here, so that whoever starts a node learns at once what is wrong.
     let first = begin_term(&mut start, shared)?;
     let theirs = shared.clone();
-    let work = move || run(first, start, &inbox, &theirs);
+    let work = move || run(first, start, inbox, &theirs);
     let thread = thread::Builder::new().name("onward-machine".into()).spawn(work);
     let thread = thread.map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
     *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
@@ -94,13 +96,13 @@ pub(super) fn spawn(mut start: Start, inbox: Receiver<Ask>, shared: &Arc<Shared>
 }
 
 /// Term after term, until told to stop.
-fn run(first: Begun, start: Start, inbox: &Receiver<Ask>, shared: &Arc<Shared>) {
+fn run(first: Begun, start: Start, mut inbox: Receiver<Ask>, shared: &Arc<Shared>) {
     let archivist = start.archive.clone().and_then(|archive| {
         let spawned = archivist::spawn(archive, start.archive_rules.clone(), shared.clone());
         spawned.inspect_err(|error| tracing::error!(%error, "cannot start the archive's thread")).ok()
     });
     let (to_archive, archive_thread) = archivist.unzip();
-    run_terms(first, start, inbox, shared, to_archive);
+    run_terms(first, start, &mut inbox, shared, to_archive);
     if archive_thread.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("the archive's thread panicked");
     }
@@ -110,7 +112,7 @@ fn run(first: Begun, start: Start, inbox: &Receiver<Ask>, shared: &Arc<Shared>) 
 fn run_terms(
     first: Begun,
     mut start: Start,
-    inbox: &Receiver<Ask>,
+    inbox: &mut Receiver<Ask>,
     shared: &Arc<Shared>,
     to_archive: Option<Sender<ToArchive>>,
 ) {
@@ -131,18 +133,10 @@ fn run_terms(
         };
         shared.trouble.lock().expect("no thread panics while it holds this").clear();
         shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
-        let (to_log, log_inbox) = channel();
         let (line, waiting) = out::line(term.last);
         let mark = start.commit_mark.clone();
-        let log_thread = log_thread::spawn(term.log, term.term, term.last, waiting, log_inbox, shared.clone(), mark);
-        let log_thread = match log_thread {
-            Ok(thread) => thread,
-            Err(error) => {
-                say_trouble(shared, &Error::Io { cause: format!("cannot start a thread: {error}") });
-                continue;
-            }
-        };
-        let mut machine = Machine {
+        let (committer, log) = Committer::new(term.log, term.term, term.last, waiting, shared.clone(), mark);
+        let machine = Machine {
             catalog: Catalog::of(term.manager.state()),
             manager: term.manager,
             term: term.term,
@@ -163,16 +157,14 @@ fn run_terms(
             to_archive: to_archive.clone(),
             ended: VecDeque::new(),
             archive_busy: false,
-            to_log,
+            log,
+            inbox,
+            stopping: false,
+            ended_by: None,
             shared,
         };
-        let ended = machine.serve(inbox);
-        drop(machine);
+        let ended = serve(machine, committer);
         shared.vitals.machine.rest();
-        // Its sender is gone, so it finishes what it was told and ends.
-        if log_thread.join().is_err() {
-            tracing::error!("the log's thread panicked");
-        }
         watchers.ring_all();
         match ended {
             Ended::Stopped => return,
@@ -180,6 +172,38 @@ fn run_terms(
             Ended::SeatLost => tracing::warn!("another process took the seat"),
         }
     }
+}
+
+/// One term, by two threads that change places: see [`commit_if_free`].
+fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
+    machine.step(Input::SeatTaken { term: machine.term });
+    machine.hand_to_log();
+    // Nobody is heard before the beginning of the term is durable: all would be refused.
+    committer.work();
+    machine.now = clock::now();
+    machine.look_at_log();
+    let told = machine.log.told();
+    let (machine, committer) = (Mutex::new(machine), Mutex::new(committer));
+    let take_turns = || loop {
+        let mut turn = machine.lock().expect("the other thread has not panicked");
+        if turn.ended_by.is_some() {
+            return;
+        }
+        turn.ended_by = turn.round();
+        drop(turn);
+        commit_if_free(&committer, &told);
+    };
+    thread::scope(|scope| {
+        let other = thread::Builder::new().name("onward-machine-2".into()).spawn_scoped(scope, take_turns);
+        if let Err(error) = other {
+            tracing::warn!(%error, "cannot start a thread; going on with one");
+        }
+        take_turns();
+    });
+    let ended = machine.into_inner().expect("no thread has panicked").ended_by;
+    // What was decided before the end may still be told.
+    committer.into_inner().expect("no thread has panicked").work();
+    ended.expect("the threads have ended for a reason")
 }
 
 fn say_trouble(shared: &Shared, error: &Error) {
@@ -238,61 +262,63 @@ struct Machine<'a> {
     /// Ended jobs that are not in the archive yet.
     ended: VecDeque<JobId>,
     archive_busy: bool,
-    to_log: Sender<ToLog>,
+    log: LogDesk,
+    inbox: &'a mut Receiver<Ask>,
+    stopping: bool,
+    ended_by: Option<Ended>,
     shared: &'a Arc<Shared>,
 }
 
 impl Machine<'_> {
-    fn serve(&mut self, inbox: &Receiver<Ask>) -> Ended {
-        let early = match self.begin(inbox) {
-            Ok(early) => early,
-            Err(ended) => return ended,
-        };
-        let mut stopping = false;
-        for ask in early {
-            match self.take(ask) {
-                Ok(Flow::Go) => {}
-                Ok(Flow::Stop) => stopping = true,
-                Err(ended) => return ended,
-            }
-        }
-        loop {
-            self.pass_on();
-            if self.manager.seat_state() == SeatState::Lost {
-                return Ended::SeatLost;
-            }
-            // A stop waits for what was decided to be durable and answered.
-            if stopping && self.durable >= self.manager.newest() {
-                return Ended::Stopped;
-            }
-            self.shared.vitals.machine.rest();
-            let asked = inbox.recv_timeout(self.wait());
-            self.shared.vitals.machine.begin();
-            match asked {
-                Ok(first) => {
-                    self.now = clock::now();
-                    let mut next = Some(first);
-                    let mut taken = 0;
-                    while let Some(ask) = next {
-                        match self.take(ask) {
-                            Ok(Flow::Go) => {}
-                            Ok(Flow::Stop) => stopping = true,
-                            Err(ended) => return ended,
-                        }
-                        taken += 1;
-                        if taken % CLOCK_EVERY == 0 {
-                            self.now = clock::now();
-                        }
-                        next = if taken < ROUND { inbox.try_recv().ok() } else { None };
+    /// Waits for something to do, and does all that there is; says if that was the end.
+    fn round(&mut self) -> Option<Ended> {
+        self.shared.vitals.machine.rest();
+        let asked = self.inbox.recv_timeout(self.wait());
+        self.shared.vitals.machine.begin();
+        self.now = clock::now();
+        self.look_at_log();
+        match asked {
+            Ok(first) => {
+                let mut next = Some(first);
+                let mut taken = 0;
+                while let Some(ask) = next {
+                    if let Err(ended) = self.take(ask) {
+                        return Some(ended);
                     }
+                    taken += 1;
+                    if taken % CLOCK_EVERY == 0 {
+                        self.now = clock::now();
+                    }
+                    next = if taken < ROUND { self.inbox.try_recv().ok() } else { None };
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    self.now = clock::now();
-                    self.step(Input::Wake);
-                }
-                Err(RecvTimeoutError::Disconnected) => stopping = true,
             }
+            Err(RecvTimeoutError::Timeout) => self.step(Input::Wake),
+            Err(RecvTimeoutError::Disconnected) => self.stop(),
         }
+        self.pass_on();
+        self.shared.vitals.machine.rest();
+        if self.manager.seat_state() == SeatState::Lost {
+            return Some(Ended::SeatLost);
+        }
+        // A stop waits for what was decided to be durable and answered.
+        (self.stopping && self.durable >= self.manager.newest()).then_some(Ended::Stopped)
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.log.news.wait_for(true);
+        self.look_at_log();
+    }
+
+    /// What has become durable since the last look.
+    fn look_at_log(&mut self) {
+        let Some(Commits { durable, took }) = self.log.news.take() else { return };
+        self.durable = durable;
+        for took in took {
+            self.load.latency(awake(self.now), took);
+        }
+        self.step(Input::Durable { seq: durable });
+        self.act_on_durable();
     }
 
     /// Hands on what a round has left to do for others.
@@ -313,28 +339,12 @@ impl Machine<'_> {
             Some((at, _)) => at.since(clock::mono()),
             None => Duration::from_secs(3600),
         };
+        // What waits for the log here is not urgent.
+        let wait = if self.held.is_empty() { wait } else { wait.min(LOOK_AGAIN) };
         if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) }
     }
 
-    /// Nobody is heard before the beginning of the term is durable: all would be refused. Gives what was asked meanwhile.
-    fn begin(&mut self, inbox: &Receiver<Ask>) -> Result<VecDeque<Ask>, Ended> {
-        self.step(Input::SeatTaken { term: self.term });
-        self.hand_to_log();
-        let mut early = VecDeque::new();
-        while self.durable < self.manager.newest() {
-            match inbox.recv() {
-                Ok(ask @ (Ask::FromLog(_) | Ask::Drained)) => {
-                    self.now = clock::now();
-                    self.take(ask)?;
-                }
-                Ok(ask) => early.push_back(ask),
-                Err(_) => return Err(Ended::Stopped),
-            }
-        }
-        Ok(early)
-    }
-
-    fn take(&mut self, ask: Ask) -> Result<Flow, Ended> {
+    fn take(&mut self, ask: Ask) -> Result<(), Ended> {
         match ask {
             Ask::Input(input) => self.step(input),
             Ask::Said { session, message, contents } => {
@@ -361,12 +371,7 @@ impl Machine<'_> {
             Ask::Watch { job, bell } => self.watchers.add(job, bell),
             Ask::Unwatch { job, bell } => self.watchers.remove(job, bell),
             Ask::FromLog(LogAnswer { term, what }) if term == self.term => match what {
-                Told::Durable { seq, took } => {
-                    self.durable = seq;
-                    self.load.latency(awake(self.now), took);
-                    self.step(Input::Durable { seq });
-                    self.act_on_durable();
-                }
+                Told::News => self.look_at_log(),
                 Told::Seat { question, term } => {
                     self.step(Input::SeatConfirmed { term, question });
                     // What is queued now is fed in before this comes back.
@@ -393,9 +398,9 @@ impl Machine<'_> {
             }
             Ask::ArchiveReady => self.archive_busy = false,
             Ask::Drained => self.step(Input::Drained),
-            Ask::Stop => return Ok(Flow::Stop),
+            Ask::Stop => self.stop(),
         }
-        Ok(Flow::Go)
+        Ok(())
     }
 
     fn step(&mut self, input: Input) {
@@ -520,8 +525,7 @@ impl Machine<'_> {
     }
 
     fn tell_log(&self, told: ToLog) {
-        // If its thread has ended, its last word is in our inbox already.
-        let _ = self.to_log.send(told);
+        self.log.tell(told);
     }
 }
 

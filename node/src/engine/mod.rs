@@ -20,10 +20,10 @@
 
 mod archived;
 mod archivist;
+mod committer;
 mod content;
 mod ids;
 mod load;
-mod log_thread;
 mod machine;
 mod out;
 mod session;
@@ -129,7 +129,7 @@ enum Ask {
         job: JobId,
         bell: u64,
     },
-    FromLog(log_thread::LogAnswer),
+    FromLog(committer::LogAnswer),
     /// These jobs are safely in the archive.
     Archived {
         jobs: Vec<JobId>,

@@ -99,6 +99,11 @@ impl Waiting {
         self.release(shared);
     }
 
+    /// Nobody will ever see these.
+    pub(super) fn drop_all(&mut self) {
+        self.queue.clear();
+    }
+
     fn release(&mut self, shared: &Shared) {
         let ready = self.queue.iter().take_while(|(after, _)| *after <= self.durable).count();
         for (_, out) in self.queue.drain(..ready) {

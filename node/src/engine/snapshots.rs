@@ -4,7 +4,7 @@
 use onward_core::ids::Seq;
 use onward_core::manager::Manager;
 
-use super::log_thread::ToLog;
+use super::committer::ToLog;
 
 /// How many batches of the log are removed at once.
 pub(super) const TRUNCATE_AT_ONCE: usize = 256;

@@ -1,11 +1,13 @@
-//! The thread that owns the log. It commits all that waits at once, then looks again; nothing waits for company.
+//! Whoever has the log. It commits all that waits at once, then looks again; nothing waits for company.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use onward_core::event::Stamped;
@@ -18,7 +20,7 @@ use super::out::{Out, Waiting};
 use super::snapshots::TRUNCATE_AT_ONCE;
 use super::{Ask, Shared};
 
-/// What the log's thread is told. Dropping the sender ends it, after all that was told is done.
+/// What is to be done with the log, in the order in which it was told.
 pub(super) enum ToLog {
     /// Either may be empty, save that blobs come with events that name them.
     Append {
@@ -50,10 +52,8 @@ pub(super) struct LogAnswer {
 }
 
 pub(super) enum Told {
-    Durable {
-        seq: Seq,
-        took: Duration,
-    },
+    /// There is [`News`] that was asked for.
+    News,
     Seat {
         question: u64,
         term: Term,
@@ -73,49 +73,69 @@ const MAX_BATCH_BLOB_BYTES: usize = 8 << 20;
 /// How long to wait before asking again, in doubt.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-pub(super) fn spawn(
-    log: Box<dyn Log>,
-    term: Term,
-    last: Seq,
-    waiting: Waiting,
-    inbox: Receiver<ToLog>,
-    shared: Arc<Shared>,
-    mark: Option<Arc<File>>,
-) -> std::io::Result<JoinHandle<()>> {
-    let answers = shared.asks.clone();
-    let group = GroupCommit::new(term, last, MAX_BATCH, MAX_BATCH_BLOB_BYTES);
-    let thread = LogThread {
-        log,
-        term,
-        group,
-        waiting,
-        inbox,
-        answers,
-        shared,
-        mark,
-        questions: Vec::new(),
-        to_drop: Vec::new(),
-        snapshot_step: None,
-        truncating: false,
-    };
-    let (term, answers, pulsing) = (thread.term, thread.answers.clone(), thread.shared.clone());
-    let work = move || {
-        if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
-            // What was under way is in doubt, as after a crash; the next term reads what is there.
-            pulsing.vitals.log.rest();
-            let what = Told::Failed(Error::Io { cause: "the log's thread panicked".into() });
-            let _ = answers.send(Ask::FromLog(LogAnswer { term, what }));
-        }
-    };
-    thread::Builder::new().name("onward-log".into()).spawn(work)
+/// How far the log is. The machine looks before every round, and is woken by it only if it waits for it: waking a thread
+/// takes longer than most of what it would do.
+#[derive(Default)]
+pub(super) struct News {
+    commits: Mutex<Option<Commits>>,
+    is_waited_for: AtomicBool,
 }
 
-struct LogThread {
+/// What was committed since the last look.
+pub(super) struct Commits {
+    pub(super) durable: Seq,
+    /// How long each took, up to some of them.
+    pub(super) took: Vec<Duration>,
+}
+
+/// Enough to judge the load by.
+const MAX_TOOK: usize = 64;
+
+impl News {
+    pub(super) fn take(&self) -> Option<Commits> {
+        self.commits.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// From now on every commit is told; look once more after this.
+    pub(super) fn wait_for(&self, is_waited_for: bool) {
+        self.is_waited_for.store(is_waited_for, Ordering::SeqCst);
+    }
+
+    fn put(&self, seq: Seq, took: Duration) {
+        let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        let commits = commits.get_or_insert_with(|| Commits { durable: seq, took: Vec::new() });
+        commits.durable = seq;
+        if commits.took.len() < MAX_TOOK {
+            commits.took.push(took);
+        }
+    }
+}
+
+/// How the machine tells the log something.
+pub(super) struct LogDesk {
+    sender: Sender<ToLog>,
+    /// Told, and not yet taken up.
+    told: Arc<AtomicUsize>,
+    pub(super) news: Arc<News>,
+}
+
+impl LogDesk {
+    pub(super) fn tell(&self, told: ToLog) {
+        self.told.fetch_add(1, Ordering::SeqCst);
+        // If nobody takes it up any more, the reason is in our inbox already.
+        let _ = self.sender.send(told);
+    }
+}
+
+/// The log of one term, and what waits for it.
+pub(super) struct Committer {
     log: Box<dyn Log>,
     term: Term,
     group: GroupCommit,
     waiting: Waiting,
     inbox: Receiver<ToLog>,
+    told: Arc<AtomicUsize>,
+    news: Arc<News>,
     answers: Sender<Ask>,
     shared: Arc<Shared>,
     mark: Option<Arc<File>>,
@@ -124,20 +144,64 @@ struct LogThread {
     /// There is at most one at a time.
     snapshot_step: Option<ToLog>,
     truncating: bool,
+    has_failed: bool,
 }
 
-impl LogThread {
-    fn run(mut self) {
-        if let Err(error) = self.serve() {
-            self.say(Told::Failed(error));
+impl Committer {
+    pub(super) fn new(
+        log: Box<dyn Log>,
+        term: Term,
+        last: Seq,
+        waiting: Waiting,
+        shared: Arc<Shared>,
+        mark: Option<Arc<File>>,
+    ) -> (Self, LogDesk) {
+        let (sender, inbox) = channel();
+        let (told, news) = (Arc::<AtomicUsize>::default(), Arc::<News>::default());
+        let desk = LogDesk { sender, told: told.clone(), news: news.clone() };
+        let committer = Self {
+            log,
+            term,
+            group: GroupCommit::new(term, last, MAX_BATCH, MAX_BATCH_BLOB_BYTES),
+            waiting,
+            inbox,
+            told,
+            news,
+            answers: shared.asks.clone(),
+            shared,
+            mark,
+            questions: Vec::new(),
+            to_drop: Vec::new(),
+            snapshot_step: None,
+            truncating: false,
+            has_failed: false,
+        };
+        (committer, desk)
+    }
+
+    /// Does all that was told. After a failure nothing is done any more, and what waits is let go of unseen.
+    pub(super) fn work(&mut self) {
+        if !self.has_failed {
+            let failed = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => error,
+                // What was under way is in doubt, as after a crash; the next term reads what is there.
+                Err(_) => {
+                    self.shared.vitals.log.rest();
+                    Error::Io { cause: "the log's thread panicked".into() }
+                }
+            };
+            self.has_failed = true;
+            self.say(Told::Failed(failed));
         }
+        self.waiting.drop_all();
+        while self.next().is_some() {}
     }
 
     fn serve(&mut self) -> Result<(), Error> {
-        while let Some(first) = self.next() {
-            self.take_some(first);
+        loop {
             loop {
-                while let Ok(more) = self.inbox.try_recv() {
+                while let Some(more) = self.next() {
                     self.take(more);
                 }
                 if !self.commit()? {
@@ -156,30 +220,17 @@ impl LogThread {
                 self.ask_until_known(|log| log.drop_blobs(term, &digests))?;
             }
             self.snapshot()?;
-            if self.truncating {
-                self.truncate()?;
+            if !self.truncating {
+                return Ok(());
             }
-        }
-        Ok(())
-    }
-
-    /// What was told next. While the log is being truncated nobody is waited for.
-    fn next(&self) -> Option<Option<ToLog>> {
-        if self.truncating {
-            match self.inbox.try_recv() {
-                Ok(told) => Some(Some(told)),
-                Err(TryRecvError::Empty) => Some(None),
-                Err(TryRecvError::Disconnected) => None,
-            }
-        } else {
-            self.inbox.recv().ok().map(Some)
+            self.truncate()?;
         }
     }
 
-    fn take_some(&mut self, told: Option<ToLog>) {
-        if let Some(told) = told {
-            self.take(told);
-        }
+    fn next(&mut self) -> Option<ToLog> {
+        let told = self.inbox.try_recv().ok()?;
+        self.told.fetch_sub(1, Ordering::SeqCst);
+        Some(told)
     }
 
     /// A snapshot is worth nothing if the disk is full, and the log may have room for a batch all the same.
@@ -262,7 +313,10 @@ impl LogThread {
         self.shared.stats.committed(count, took);
         let seq = self.group.done();
         self.waiting.made_durable(seq, &self.shared);
-        self.say(Told::Durable { seq, took });
+        self.news.put(seq, took);
+        if self.news.is_waited_for.load(Ordering::SeqCst) {
+            self.say(Told::News);
+        }
         Ok(true)
     }
 
@@ -292,5 +346,22 @@ fn mark_commit(mark: Option<&File>, state: &[u8; 1]) {
         && let Err(error) = mark.write_all_at(state, 0)
     {
         tracing::warn!(%error, "cannot write the commit mark");
+    }
+}
+
+/// Two threads that change places: one is the machine, and when it has decided something it becomes the committer,
+/// unless there is one, while the other goes on as the machine. So a lone decision is committed by the very thread that
+/// made it, without waking another, and under load deciding and committing go on side by side.
+pub(super) fn commit_if_free(committer: &Mutex<Committer>, desk_told: &AtomicUsize) {
+    // Whoever leaves looks again: what was told meanwhile, while nobody else could take the place, must not lie.
+    while desk_told.load(Ordering::SeqCst) > 0 {
+        let Ok(mut committer) = committer.try_lock() else { return };
+        committer.work();
+    }
+}
+
+impl LogDesk {
+    pub(super) fn told(&self) -> Arc<AtomicUsize> {
+        self.told.clone()
     }
 }
