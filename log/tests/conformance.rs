@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "the samples serve several tests")]
 
 mod samples;
+mod storage;
 
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
@@ -57,6 +58,28 @@ impl Bed for Redb {
     }
 }
 
+/// With halves of the journal that take a batch or two, so that rows lie in either file.
+struct SmallHalves {
+    log: RedbLog,
+    open: Box<dyn Fn() -> RedbLog>,
+}
+
+impl Bed for SmallHalves {
+    type Log = RedbLog;
+    fn new() -> Self {
+        let open = Box::new(storage::in_memory(512));
+        Self { log: open(), open }
+    }
+    fn handle(&self) -> RedbLog {
+        self.log.clone()
+    }
+    fn restart(self) -> Self {
+        let Self { log, open } = self;
+        drop(log);
+        Self { log: open(), open }
+    }
+}
+
 macro_rules! conformance {
     ($($name:ident)*) => {
         mod memory {
@@ -64,6 +87,9 @@ macro_rules! conformance {
         }
         mod redb {
             $(#[test] fn $name() { super::$name::<super::Redb>(); })*
+        }
+        mod small_halves {
+            $(#[test] fn $name() { super::$name::<super::SmallHalves>(); })*
         }
     };
 }

@@ -3,20 +3,20 @@
 #![allow(dead_code, reason = "the samples serve several tests")]
 
 mod samples;
+mod storage;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use onward_core::event::{Event, Stamped};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 use onward_log::{Archive, BatchId, BatchKey, Blob, Error, Log, RedbLog, backup, restore};
-use redb::backends::InMemoryBackend;
-use redb::{ReadableDatabase, ReadableTableMetadata, StorageBackend};
+use redb::{ReadableDatabase, ReadableTableMetadata};
 
 use samples::Draw;
+use storage::in_memory;
 
 const BATCHES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("batches");
 
@@ -121,36 +121,6 @@ fn damage_before_the_end_is_named_and_a_torn_end_is_the_end() {
         } else {
             refused(folder.path(), "onward.journal: the row at ");
         }
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Shared(Arc<InMemoryBackend>);
-
-impl StorageBackend for Shared {
-    fn len(&self) -> std::io::Result<u64> {
-        self.0.len()
-    }
-    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        self.0.read(offset, out)
-    }
-    fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.0.set_len(len)
-    }
-    fn sync_data(&self) -> std::io::Result<()> {
-        self.0.sync_data()
-    }
-    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.0.write(offset, data)
-    }
-}
-
-/// Two files in memory, and how a log on them is opened.
-fn in_memory(half_bytes: u64) -> impl Fn() -> RedbLog {
-    let files = [(); 2].map(|()| Shared(Arc::new(InMemoryBackend::new())));
-    move || {
-        let [redb, journal] = files.clone();
-        RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes).unwrap()
     }
 }
 

@@ -85,6 +85,7 @@ fn what_was_acknowledged_survives_a_loss_of_power() {
         "blobs",
         "blobs dropped",
         "cut while opening",
+        "opened again",
         "journalled",
         "first half begun again",
         "second half begun",
@@ -148,7 +149,7 @@ fn a_disk_that_fails_loses_nothing_and_recovers() {
     occurred(
         cases,
         &seen,
-        &["acknowledged", "failed", "in doubt", "asked again: stored", "asked again: still in doubt"],
+        &["acknowledged", "failed", "in doubt", "asked again: stored", "asked again: still in doubt", "moved for room"],
     );
 }
 

@@ -52,11 +52,7 @@ pub type Wrong = String;
 
 impl World {
     pub fn new(seed: u64) -> Self {
-        Self::with_halves(seed, HALVES[(seed % HALVES.len() as u64) as usize])
-    }
-
-    fn with_halves(seed: u64, half_bytes: u64) -> Self {
-        let disk = Disk::new();
+        let (disk, half_bytes) = (Disk::new(), HALVES[(seed % HALVES.len() as u64) as usize]);
         let mut log = opened(&disk, half_bytes).expect("an honest disk so far");
         let term = log.take_seat().expect("an honest disk so far").term;
         Self {
@@ -271,6 +267,7 @@ impl World {
             }
             Err(error) => return Err(format!("the log cannot be opened: {error}")),
         };
+        self.saw("opened again");
         self.check()
     }
 
