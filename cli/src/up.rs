@@ -33,12 +33,10 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let (slots, drain) = (effective.node.slots, effective.node.drain.grace);
     let commands = Commands { id: Some("local".into()), slots, queues: Vec::new(), manner, drain };
     log_to_stderr(screen);
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(up(
-        node_config(effective, commit_mark),
-        commands,
-        with_demo,
-        screen,
-    ))
+    // Deciding and committing have threads of their own; on few processors more would only be in their way.
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    runtime.block_on(up(node_config(effective, commit_mark), commands, with_demo, screen))
 }
 
 /// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;

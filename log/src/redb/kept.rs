@@ -85,6 +85,10 @@ impl Kept {
         self.journal.needed_of_other(covers(&self.head))
     }
 
+    pub(super) fn due_of_other(&self) -> Option<Rows> {
+        self.journal.due_of_other(covers(&self.head))
+    }
+
     /// Everything up to `last` is in redb, and nothing is needed of the journal.
     pub(super) fn moved(&mut self, last: Seq) {
         self.stored = last;

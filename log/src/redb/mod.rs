@@ -43,7 +43,7 @@ use crate::head::Admitted;
 use crate::{Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, Snapshot, Tail, codec};
 
 use fault::found_while_open;
-use journal::{JournalFile, NotAppended};
+use journal::{JournalFile, NotAppended, Rows};
 use kept::Kept;
 use store::{Open, Repair, Store, Writer};
 
@@ -105,13 +105,11 @@ impl RedbLog {
         row: &[u8],
     ) -> Result<(), Error> {
         if !writer.state.journal.has_room(row.len()) {
-            let (moved, stored) = (writer.state.needed_of_other(), writer.state.stored);
-            if let Some(last) = moved.last() {
-                let put = |transaction: &WriteTransaction| rows::put_rows(transaction, stored, &moved);
-                self.0.commit(writer, put, |kept, _| Ok(kept.stored >= last))?;
-                writer.state.stored = last;
-            }
+            let left = writer.state.needed_of_other();
+            self.move_rows(writer, &left)?;
             writer.state.journal.turn();
+        } else if let Some(due) = writer.state.due_of_other() {
+            self.move_rows(writer, &due)?;
         }
         match writer.state.journal.append(key.first, events.len() as u32, row) {
             Ok(()) => Ok(()),
@@ -120,6 +118,17 @@ impl RedbLog {
                 self.0.look(writer, error.into(), |kept, _| Ok(kept.head.newest_batch == Some(key)))
             }
         }
+    }
+
+    /// From the journal into redb; they are the oldest of the journal.
+    fn move_rows(&self, writer: &mut Writer<Kept>, moved: &Rows) -> Result<(), Error> {
+        let Some(last) = moved.last() else { return Ok(()) };
+        let stored = writer.state.stored;
+        let put = |transaction: &WriteTransaction| rows::put_rows(transaction, stored, moved);
+        self.0.commit(writer, put, |kept, _| Ok(kept.stored >= last))?;
+        writer.state.stored = last;
+        writer.state.journal.forget_up_to(last);
+        Ok(())
     }
 
     /// In one transaction with its blobs, and with the rows of the journal, which come before it.

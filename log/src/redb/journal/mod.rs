@@ -2,7 +2,7 @@
 //!
 //! The file has two *halves*. Entries are appended to one of them; when it is full the other is begun anew, under a
 //! higher *generation*. What is still needed of it, being neither in redb nor covered by a finished snapshot, goes into
-//! redb before; normally snapshots are faster than that, and no row ever does.
+//! redb before, piece by piece; normally snapshots are faster than that, and no row ever does.
 //!
 //! **What must hold.** A row leaves the journal only if it is durable in redb or covered by a finished snapshot. In redb
 //! lie the older rows and in the journal the newer ones; a row that is in both counts once. Between the two there may
@@ -34,6 +34,9 @@ use format::{ENTRY, Found, HEADER, Header, Span, put_entry, put_header, scan};
 /// So much is written again at most, if snapshots do not keep up.
 pub(crate) const HALF_BYTES: u64 = 32 << 20;
 
+/// Rows of a half go into redb in half as many pieces as this, while the second half of the other is written.
+const PIECES: u64 = 32;
+
 /// A journal that says more is none.
 const MAX_HALF_BYTES: u64 = 1 << 40;
 
@@ -57,6 +60,8 @@ pub(crate) struct Journal {
     half: u64,
     end: u64,
     chain: u32,
+    /// Where `end` was when rows of the other half last went into redb.
+    moved_at: u64,
     /// What is on the disk and what the cache shows may differ.
     has_failed: bool,
     /// Reused from append to append.
@@ -169,6 +174,7 @@ impl Journal {
             half: 0,
             end: 0,
             chain: 0,
+            moved_at: 0,
             has_failed: false,
             buffer: Vec::new(),
         }
@@ -238,6 +244,31 @@ impl Journal {
         self.needed(covers, |row| row.half != self.half)
     }
 
+    /// Some of them, if it is time: from the middle of this half on a piece now and then, so that few are left at its
+    /// end, when everybody would wait for all of them.
+    pub(crate) fn due_of_other(&self, covers: Seq) -> Option<Rows> {
+        let piece = self.half_bytes / PIECES;
+        let is_due = self.end > self.half_bytes / 2 && self.end - self.moved_at >= piece;
+        if !is_due || self.index.front()?.half == self.half {
+            return None;
+        }
+        let mut due = self.needed_of_other(covers);
+        let mut bytes = 0;
+        let enough = due.rows.iter().position(|row| {
+            bytes += row.length as u64;
+            bytes >= 2 * piece
+        });
+        due.rows.truncate(enough.map_or(usize::MAX, |last| last + 1));
+        (!due.is_empty()).then_some(due)
+    }
+
+    /// Everything up to `last` is in redb.
+    pub(crate) fn forget_up_to(&mut self, last: Seq) {
+        let moved = self.index.partition_point(|row| row.next() <= last.0.saturating_add(1));
+        self.index.drain(..moved);
+        self.moved_at = self.end;
+    }
+
     /// The rows that must be in redb before the journal is done without. The newest is among them, covered or not.
     pub(crate) fn needed_of_all(&self, covers: Seq) -> Rows {
         self.needed(covers, |_| true)
@@ -252,7 +283,7 @@ impl Journal {
     /// Goes on in the other half. What was needed of it is in redb.
     pub(crate) fn turn(&mut self) {
         self.half = 1 - self.half;
-        self.end = 0;
+        (self.end, self.moved_at) = (0, 0);
         let half = self.half;
         self.index.retain(|row| row.half != half);
     }
@@ -260,7 +291,7 @@ impl Journal {
     /// All rows are in redb.
     pub(crate) fn forget_all(&mut self) {
         self.index.clear();
-        self.end = 0;
+        (self.end, self.moved_at) = (0, 0);
     }
 
     pub(crate) fn append(&mut self, first: Seq, events: u32, row: &[u8]) -> Result<(), NotAppended> {
