@@ -9,6 +9,7 @@ mod allocation;
 mod contest;
 mod cpu;
 mod fixed;
+mod growth;
 mod limits;
 mod machine;
 mod picture;
@@ -102,7 +103,7 @@ fn run(args: Args) -> Result<(), Failed> {
 fn draw(from: &Path, to: &Path) -> Result<(), Failed> {
     let text = std::fs::read_to_string(from).map_err(|error| format!("{}: {error}", from.display()))?;
     let figures = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", from.display()))?;
-    std::fs::write(to, picture::side_by_side(&figures)?).map_err(|error| format!("{}: {error}", to.display()).into())
+    std::fs::write(to, picture::of(&figures)?).map_err(|error| format!("{}: {error}", to.display()).into())
 }
 
 /// Starts over with an allocator that gives no memory back to the system: what was touched once stays fast, whatever

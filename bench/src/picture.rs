@@ -1,4 +1,4 @@
-//! Saved figures as a picture: three groups of bars, the same systems in each.
+//! Saved figures as a picture: groups of bars, the same systems in each; or curves of what a job costs as things grow.
 
 use std::fmt::Write;
 
@@ -27,10 +27,16 @@ struct Bar<'a> {
     colour: &'static str,
 }
 
-pub fn side_by_side(figures: &Value) -> Result<String, Failed> {
-    let contenders = figures["contenders"].as_array().filter(|list| !list.is_empty());
-    let contenders =
-        contenders.ok_or("there are no contenders in this file; save a run of all, or of `--only contest`")?;
+pub fn of(figures: &Value) -> Result<String, Failed> {
+    let list = |name: &str| figures[name].as_array().filter(|list| !list.is_empty());
+    match (list("contenders"), list("growth")) {
+        (Some(contenders), _) => side_by_side(contenders),
+        (None, Some(curves)) => growth(curves),
+        (None, None) => Err("nothing in this file can be drawn; save a run of all, or of `--only growth`".into()),
+    }
+}
+
+fn side_by_side(contenders: &[Value]) -> Result<String, Failed> {
     let mut body = String::new();
     let mut y = TOP;
     for (title, key, is_time) in GROUPS {
@@ -68,6 +74,57 @@ pub fn side_by_side(figures: &Value) -> Result<String, Failed> {
     ))
 }
 
+/// Both ways by powers of ten: what grows with something goes up beside it, what does not is level.
+fn growth(curves: &[Value]) -> Result<String, Failed> {
+    const SIDE: f64 = 250.0;
+    const HEIGHT: f64 = 260.0;
+    const FLOOR: f64 = 200.0;
+    let mut body = String::new();
+    for (index, curve) in curves.iter().enumerate() {
+        let left = 40.0 + index as f64 * (SIDE + 40.0);
+        let point = |point: &Value| Some((point[0].as_f64()?, point[1].as_f64()?));
+        let points: Vec<(f64, f64)> = curve["points"].as_array().into_iter().flatten().filter_map(point).collect();
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
+        let (from, to) = (first.0.log10(), last.0.log10().max(first.0.log10() + 1.0));
+        let across = |size: f64| left + (size.log10() - from) / (to - from) * (SIDE - 30.0);
+        // From a microsecond to ten milliseconds.
+        let up = |cost: f64| FLOOR - cost.log10().clamp(0.0, 4.0) / 4.0 * 150.0;
+        let title = escaped(curve["what"].as_str().unwrap_or_default());
+        writeln!(body, r#"<text x="{left:.0}" y="28" class="small">{title}</text>"#)?;
+        for (power, label) in ["1 µs", "10", "100", "1 ms", "10"].into_iter().enumerate() {
+            let y = up(10_f64.powi(power as i32));
+            writeln!(body, r##"<path d="M{left:.0} {y:.0}h{:.0}" stroke="#d9e2ec"/>"##, SIDE - 30.0)?;
+            writeln!(body, r#"<text x="{:.0}" y="{:.0}" class="tick">{label}</text>"#, left - 4.0, y + 4.0)?;
+        }
+        let path: Vec<String> =
+            points.iter().map(|(size, cost)| format!("{:.1},{:.1}", across(*size), up(*cost))).collect();
+        writeln!(body, r#"<polyline points="{}" fill="none" stroke="{OURS}" stroke-width="2"/>"#, path.join(" "))?;
+        for (size, cost) in points {
+            let (x, y) = (across(size), up(cost));
+            writeln!(body, r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" fill="{OURS}"/>"#)?;
+            writeln!(body, r#"<text x="{x:.0}" y="{:.0}" class="point">{cost:.0}</text>"#, y - 7.0)?;
+            writeln!(body, r#"<text x="{x:.0}" y="218" class="point">{}</text>"#, sized(size))?;
+        }
+        let unit = curve["unit"].as_str().unwrap_or_default();
+        writeln!(body, r#"<text x="{left:.0}" y="238" class="small">{unit}</text>"#)?;
+    }
+    Ok(format!(
+        r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" font-family="system-ui, sans-serif">
+<style>.small{{font-size:12px;fill:#1f2933}}.tick{{font-size:10px;text-anchor:end;fill:#7b8794}}.point{{font-size:10px;text-anchor:middle;fill:#52606d}}</style>
+<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff" stroke="#d9e2ec"/>
+{body}</svg>
+"##
+    ))
+}
+
+fn sized(size: f64) -> String {
+    match size {
+        size if size >= 1e6 => format!("{:.0}M", size / 1e6),
+        size if size >= 1e3 => format!("{:.0}k", size / 1e3),
+        size => format!("{size:.0}"),
+    }
+}
+
 const OURS: &str = "#0b7285";
 const DURABLE: &str = "#7b8794";
 const LAZY: &str = "#e0c097";
@@ -99,11 +156,26 @@ mod tests {
             let measures = json!({ "drain_64": { "median": rate }, "latency_p50_ms": { "median": wait } });
             json!({ "name": name, "durable_before_answer": false, "measures": measures })
         };
-        let svg = side_by_side(&json!({ "contenders": [one("slow & old", 10.0, 2.5), one("quick", 90_000.0, 0.5)] }))
+        let svg = of(&json!({ "contenders": [one("slow & old", 10.0, 2.5), one("quick", 90_000.0, 0.5)] }))
             .expect("it can be drawn");
         let place = |text: &str| svg.find(text).unwrap_or_else(|| panic!("{text} is in {svg}"));
         assert!(place(">90.0k<") < place(">10<") && place(">0.50 ms<") < place(">2.50 ms<"));
         assert!(svg.contains("slow &amp; old"));
-        assert!(side_by_side(&json!({ "contenders": [] })).is_err());
+        assert!(of(&json!({ "contenders": [] })).is_err());
+    }
+
+    #[test]
+    fn what_costs_more_is_higher() {
+        let curve = json!({ "what": "a", "unit": "jobs", "points": [[10, 5.0], [1_000, 5.0], [100_000, 500.0]] });
+        let svg = of(&json!({ "growth": [curve] })).expect("it can be drawn");
+        let line = svg.lines().find(|line| line.contains("polyline")).expect("there is a line");
+        let heights: Vec<f64> = line
+            .split('"')
+            .nth(1)
+            .expect("points")
+            .split(' ')
+            .map(|point| point.split(',').nth(1).expect("a height").parse().expect("a number"))
+            .collect();
+        assert!(heights[0] == heights[1] && heights[2] < heights[1], "{heights:?}");
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::contest::rows::{Measured, What};
+use crate::growth::Curve;
 use crate::limits::Limits;
 
 /// One figure, and what it should be.
@@ -33,6 +34,7 @@ pub struct Report {
     /// Contenders that could not take part, and why.
     pub absent: Vec<(&'static str, String)>,
     pub figures: Vec<Figure>,
+    pub growth: Vec<Curve>,
 }
 
 impl What {
@@ -84,6 +86,12 @@ impl Report {
         }
         for (name, why) in &self.absent {
             println!("{name}: did not take part: {why}");
+        }
+        for Curve { what, unit, points } in &self.growth {
+            println!("\n{what}, µs each:");
+            for (size, cost) in points {
+                println!("{size:>10} {unit:<8} {cost:>8.1}");
+            }
         }
         if !self.figures.is_empty() {
             println!();
@@ -148,6 +156,7 @@ impl Report {
             "contenders": contenders.collect::<Vec<_>>(),
             "absent": absent.collect::<Vec<_>>(),
             "figures": figures.collect::<Vec<_>>(),
+            "growth": self.growth.iter().map(Curve::json).collect::<Vec<_>>(),
         })
     }
 }

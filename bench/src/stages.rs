@@ -13,6 +13,7 @@ use crate::contest::peers::postgres::Postgres;
 use crate::contest::peers::rabbitmq::RabbitMq;
 use crate::contest::rows::{Measured, Plan, What, measure};
 use crate::contest::{Contender, Failed};
+use crate::growth;
 use crate::limits::Limits;
 use crate::report::{Figure, Report};
 use crate::runs;
@@ -20,7 +21,7 @@ use crate::runs;
 /// The parts of a whole run, by the names that `--only` knows.
 pub const STAGES: [&str; 7] = ["limits", "contest", "mixed", "idle", "cycles", "backlog", "workers"];
 /// Parts that are run only by name.
-pub const EXTRA: [&str; 2] = ["ours", "reopen"];
+pub const EXTRA: [&str; 3] = ["ours", "reopen", "growth"];
 
 pub struct Run {
     pub quick: bool,
@@ -53,6 +54,9 @@ impl Run {
         }
         if self.wants("idle") {
             report.figures.extend(runtime.block_on(idle_sessions(1_000, plan))?);
+        }
+        if self.wants("growth") {
+            report.growth = runtime.block_on(growth::all(self.quick, plan.time, say))?;
         }
         let core: Vec<&str> =
             ["cycles", "backlog", "workers", "reopen"].into_iter().filter(|stage| self.wants(stage)).collect();

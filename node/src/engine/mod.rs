@@ -1,22 +1,23 @@
 //! The run loop: inputs → step → commit → effects.
 //!
 //! ```text
-//!   API, sessions ──asks──▶ machine thread ──events──▶ log thread
-//!        ▲                   │  ▲                          │ one commit for all that waits
-//!        │                   │  └──────── durable ─────────┘
-//!        └─ answers, once durable
+//!   API, sessions ──asks──▶ the machine ──events, and what waits for them──▶ the committer
+//!        ▲                   │      ▲                                        │  │ one commit for all that waits
+//!        │                   │      └─────────────── durable ────────────────┘  │
+//!        └─ answers, once durable ──────────────────────────────────────────────┘
 //!                            └── ended jobs ──▶ archive thread ── archived ──▶ (back to the machine)
 //! ```
 //!
-//! One thread owns the machine, another the log; neither waits for the other. While a commit is under way the machine
-//! goes on deciding, and what it decided goes together in the next commit.
+//! The machine and the committer are two places, and two threads change between them ([`committer`]): whoever has
+//! decided something commits it, unless another does so already, and then that one takes it along. So a lone decision
+//! wakes nobody, and while a commit is under way the machine goes on deciding.
 //!
 //! **Durable before visible.** Whatever leaves (an answer, a refusal, a read, an assignment, a notification) waits until
 //! the newest event that it could have seen is durable. Reads are closures that run on the machine's thread and whose
 //! result is held back in the same line as answers.
 //!
 //! **Failures.** If an append definitely failed, the machine is dropped, everyone who waits is told `Unavailable`, and
-//! a new machine is built from the log under a new term. In doubt, the log thread asks again until there is an answer.
+//! a new machine is built from the log under a new term. In doubt, the committer asks again until there is an answer.
 
 mod archived;
 mod archivist;

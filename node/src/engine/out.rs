@@ -1,6 +1,6 @@
 //! What others will see, held back until it may be seen.
 //!
-//! The thread that makes something durable also lets go what waited for it: the machine need not be woken first.
+//! Whoever makes something durable also lets go what waited for it: the machine need not be woken first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,16 +42,16 @@ impl Out {
 }
 
 /// The machine's end of the line: what waits for nothing goes at once, unless it would overtake something; all else
-/// goes in order, by the log's thread.
+/// goes in order, by the committer.
 pub(super) struct Line {
     /// Not handed over yet.
     outs: Vec<(Seq, Out)>,
     handed: u64,
-    /// How many of those the log's thread has let go.
+    /// How many of those the committer has let go.
     let_go: Arc<AtomicU64>,
 }
 
-/// The other end: what waits at the log's thread, in the order in which it was decided.
+/// The other end: what waits for the log, in the order in which it was decided.
 pub(super) struct Waiting {
     queue: VecDeque<(Seq, Out)>,
     durable: Seq,
@@ -81,7 +81,7 @@ impl Line {
         self.outs.is_empty()
     }
 
-    /// To be handed to the log's thread.
+    /// To be handed to the committer.
     pub(super) fn take(&mut self) -> Vec<(Seq, Out)> {
         self.handed += self.outs.len() as u64;
         core::mem::take(&mut self.outs)
@@ -158,7 +158,7 @@ mod tests {
         line.put(Seq(10), seen.out(3), Seq(10), shared);
         let outs = line.take();
         assert_eq!(outs.len(), 2);
-        // The machine may hear that all is durable before the log's thread has come to these.
+        // The machine may hear that all is durable before the committer has come to these.
         line.put(Seq(12), seen.out(4), Seq(12), shared);
         assert!(seen.now().is_empty(), "those before it have not been let go");
         waiting.add(outs, shared);

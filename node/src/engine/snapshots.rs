@@ -1,5 +1,5 @@
 //! When a snapshot is taken, and how far it is. The machine gives a few records at a time, between its other work; the
-//! log's thread encodes and stores them.
+//! committer encodes and stores them.
 
 use onward_core::ids::Seq;
 use onward_core::manager::Manager;

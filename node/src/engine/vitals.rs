@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What one thread is at. It says so itself, and says nothing while it waits for something to do.
+/// What one of them is at. It says so itself, and says nothing while it waits for something to do.
 #[derive(Debug)]
 pub(super) struct Pulse {
     epoch: Instant,
@@ -48,10 +48,10 @@ pub(super) struct Vitals {
 
 impl Vitals {
     pub(super) fn hang(&self, after: Duration) -> Option<String> {
-        let threads = [("machine", "step", &self.machine), ("log", "call", &self.log)];
-        threads.into_iter().find_map(|(thread, what, pulse)| {
+        let places = [("machine", "step", &self.machine), ("log", "call", &self.log)];
+        places.into_iter().find_map(|(place, what, pulse)| {
             let busy = pulse.busy_for().filter(|busy| *busy >= after)?;
-            Some(format!("the {thread}'s thread hangs: it has been at one {what} for {busy:?}; restart the node"))
+            Some(format!("the {place} hangs: it has been at one {what} for {busy:?}; restart the node"))
         })
     }
 }
@@ -67,10 +67,10 @@ mod tests {
         vitals.log.begin();
         assert_eq!(vitals.hang(Duration::from_secs(3600)), None, "it has only begun");
         let why = vitals.hang(Duration::ZERO).expect("no time at all is allowed");
-        assert!(why.starts_with("the log's thread hangs"), "{why}");
+        assert!(why.starts_with("the log hangs"), "{why}");
         vitals.machine.begin();
         vitals.log.rest();
-        assert!(vitals.hang(Duration::ZERO).unwrap().starts_with("the machine's thread hangs"));
+        assert!(vitals.hang(Duration::ZERO).unwrap().starts_with("the machine hangs"));
         vitals.machine.rest();
         assert_eq!(vitals.hang(Duration::ZERO), None);
     }
