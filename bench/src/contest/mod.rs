@@ -67,4 +67,9 @@ pub trait Running {
 
     /// Throws every job away that is left.
     async fn clear(&mut self) -> Result<(), Failed>;
+
+    /// Waits for what the system has begun in the background and will end by itself.
+    async fn rest(&mut self) -> Result<(), Failed> {
+        Ok(())
+    }
 }

@@ -81,6 +81,7 @@ pub async fn measure<C: Contender>(contender: &C, plan: Plan) -> Result<Measured
     running.fill(2_000).await?;
     running.drain(2_000, 64).await?;
     for _ in 0..plan.runs {
+        running.rest().await?;
         for (what, batch) in [(What::EnqueueOne, 1), (What::EnqueueBatched, BATCH)] {
             let begun = Instant::now();
             let count = running.enqueue(batch, plan.time).await?;
@@ -91,6 +92,7 @@ pub async fn measure<C: Contender>(contender: &C, plan: Plan) -> Result<Measured
             let rate = drain(&mut running, in_flight, plan.time).await?;
             measured.add(what, rate);
         }
+        running.rest().await?;
         let jobs = (plan.time.as_secs_f64() / plan.latency_every.as_secs_f64()).ceil() as u64;
         let mut waits = running.latency(jobs, plan.latency_every).await?;
         waits.sort_unstable();

@@ -136,7 +136,6 @@ pub(super) struct Committer {
     inbox: Receiver<ToLog>,
     told: Arc<AtomicUsize>,
     news: Arc<News>,
-    answers: Sender<Ask>,
     shared: Arc<Shared>,
     mark: Option<Arc<File>>,
     questions: Vec<u64>,
@@ -167,7 +166,6 @@ impl Committer {
             inbox,
             told,
             news,
-            answers: shared.asks.clone(),
             shared,
             mark,
             questions: Vec::new(),
@@ -336,8 +334,7 @@ impl Committer {
     }
 
     fn say(&self, what: Told) {
-        // A machine that is gone needs no answer.
-        let _ = self.answers.send(Ask::FromLog(LogAnswer { term: self.term, what }));
+        self.shared.ask(Ask::FromLog(LogAnswer { term: self.term, what }));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use super::archivist::{self, ArchiveRules, ToArchive};
 use super::committer::{Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
 use super::content::{self, Contents};
+use super::inbox::Inbox;
 use super::load::{self, Meter};
 use super::out::{self, Line, Out};
 use super::session::{Outbox, Said};
@@ -84,11 +85,11 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Between two attempts to begin a term.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-pub(super) fn spawn(mut start: Start, inbox: Receiver<Ask>, shared: &Arc<Shared>) -> Result<(), Error> {
+pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
     // The first term is begun here, so that whoever starts a node learns at once what is wrong.
     let first = begin_term(&mut start, shared)?;
     let theirs = shared.clone();
-    let work = move || run(first, start, inbox, &theirs);
+    let work = move || run(first, start, &theirs);
     let thread = thread::Builder::new().name("onward-machine".into()).spawn(work);
     let thread = thread.map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
     *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
@@ -96,26 +97,22 @@ pub(super) fn spawn(mut start: Start, inbox: Receiver<Ask>, shared: &Arc<Shared>
 }
 
 /// Term after term, until told to stop.
-fn run(first: Begun, start: Start, mut inbox: Receiver<Ask>, shared: &Arc<Shared>) {
+fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
+    // Also if it panics: nobody may wait for a machine that is no more.
+    let _close = CloseAtEnd(&shared.inbox);
     let archivist = start.archive.clone().and_then(|archive| {
         let spawned = archivist::spawn(archive, start.archive_rules.clone(), shared.clone());
         spawned.inspect_err(|error| tracing::error!(%error, "cannot start the archive's thread")).ok()
     });
     let (to_archive, archive_thread) = archivist.unzip();
-    run_terms(first, start, &mut inbox, shared, to_archive);
+    run_terms(first, start, shared, to_archive);
     if archive_thread.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("the archive's thread panicked");
     }
     shared.close();
 }
 
-fn run_terms(
-    first: Begun,
-    mut start: Start,
-    inbox: &mut Receiver<Ask>,
-    shared: &Arc<Shared>,
-    to_archive: Option<Sender<ToArchive>>,
-) {
+fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: Option<Sender<ToArchive>>) {
     let mut begun = Some(first);
     let mut watchers = Watchers::default();
     loop {
@@ -124,7 +121,7 @@ fn run_terms(
                 Ok(term) => begun = Some(term),
                 Err(error) => {
                     say_trouble(shared, &error);
-                    if refuse_for(TRY_AGAIN, inbox, &mut watchers) == Flow::Stop {
+                    if refuse_for(TRY_AGAIN, shared, &mut watchers) == Flow::Stop {
                         return;
                     }
                 }
@@ -158,7 +155,6 @@ fn run_terms(
             ended: VecDeque::new(),
             archive_busy: false,
             log,
-            inbox,
             stopping: false,
             ended_by: None,
             shared,
@@ -176,6 +172,7 @@ fn run_terms(
 
 /// One term, by two threads that change places: see [`commit_if_free`].
 fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
+    let shared = machine.shared;
     machine.step(Input::SeatTaken { term: machine.term });
     machine.hand_to_log();
     // Nobody is heard before the beginning of the term is durable: all would be refused.
@@ -184,26 +181,54 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
     machine.look_at_log();
     let told = machine.log.told();
     let (machine, committer) = (Mutex::new(machine), Mutex::new(committer));
-    let take_turns = || loop {
-        let mut turn = machine.lock().expect("the other thread has not panicked");
-        if turn.ended_by.is_some() {
-            return;
+    let inbox = &shared.inbox;
+    inbox.begin_anew();
+    let take_turns = |thread| {
+        // Whatever happens to one thread, the other must not wait for it for ever.
+        let _end = EndOnPanic(inbox);
+        let mut asks = VecDeque::new();
+        while inbox.take_turn(thread, &mut asks) {
+            let mut turn = machine.lock().expect("the other thread has not panicked");
+            turn.ended_by = turn.round(&mut asks);
+            if turn.ended_by.is_some() {
+                inbox.give_back(&mut asks);
+                inbox.end();
+            } else {
+                inbox.end_turn(turn.wait());
+            }
+            drop(turn);
+            commit_if_free(&committer, &told);
         }
-        turn.ended_by = turn.round();
-        drop(turn);
-        commit_if_free(&committer, &told);
     };
     thread::scope(|scope| {
-        let other = thread::Builder::new().name("onward-machine-2".into()).spawn_scoped(scope, take_turns);
+        let other = thread::Builder::new().name("onward-machine-2".into()).spawn_scoped(scope, || take_turns(1));
         if let Err(error) = other {
             tracing::warn!(%error, "cannot start a thread; going on with one");
         }
-        take_turns();
+        take_turns(0);
     });
     let ended = machine.into_inner().expect("no thread has panicked").ended_by;
     // What was decided before the end may still be told.
     committer.into_inner().expect("no thread has panicked").work();
     ended.expect("the threads have ended for a reason")
+}
+
+struct CloseAtEnd<'a>(&'a Inbox);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+struct EndOnPanic<'a>(&'a Inbox);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.end();
+        }
+    }
 }
 
 fn say_trouble(shared: &Shared, error: &Error) {
@@ -218,17 +243,17 @@ enum Flow {
 }
 
 /// Whoever asks while no machine serves is refused, by dropping what they wait on.
-fn refuse_for(span: Duration, inbox: &Receiver<Ask>, watchers: &mut Watchers) -> Flow {
+fn refuse_for(span: Duration, shared: &Shared, watchers: &mut Watchers) -> Flow {
     let until = Instant::now() + span;
-    loop {
-        match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Ask::Stop) | Err(RecvTimeoutError::Disconnected) => return Flow::Stop,
-            Ok(Ask::Watch { job, bell }) => watchers.add(job, bell),
-            Ok(Ask::Unwatch { job, bell }) => watchers.remove(job, bell),
-            Ok(_) => {}
-            Err(RecvTimeoutError::Timeout) => return Flow::Go,
+    while let Some(ask) = shared.inbox.next_within(until.saturating_duration_since(Instant::now())) {
+        match ask {
+            Ask::Stop => return Flow::Stop,
+            Ask::Watch { job, bell } => watchers.add(job, bell),
+            Ask::Unwatch { job, bell } => watchers.remove(job, bell),
+            _ => {}
         }
     }
+    Flow::Go
 }
 
 enum Ended {
@@ -263,37 +288,32 @@ struct Machine<'a> {
     ended: VecDeque<JobId>,
     archive_busy: bool,
     log: LogDesk,
-    inbox: &'a mut Receiver<Ask>,
     stopping: bool,
     ended_by: Option<Ended>,
     shared: &'a Arc<Shared>,
 }
 
 impl Machine<'_> {
-    /// Waits for something to do, and does all that there is; says if that was the end.
-    fn round(&mut self) -> Option<Ended> {
-        self.shared.vitals.machine.rest();
-        let asked = self.inbox.recv_timeout(self.wait());
+    /// Does what was asked, and what is asked meanwhile; says if that was the end.
+    fn round(&mut self, asks: &mut VecDeque<Ask>) -> Option<Ended> {
         self.shared.vitals.machine.begin();
         self.now = clock::now();
         self.look_at_log();
-        match asked {
-            Ok(first) => {
-                let mut next = Some(first);
-                let mut taken = 0;
-                while let Some(ask) = next {
-                    if let Err(ended) = self.take(ask) {
-                        return Some(ended);
-                    }
-                    taken += 1;
-                    if taken % CLOCK_EVERY == 0 {
-                        self.now = clock::now();
-                    }
-                    next = if taken < ROUND { self.inbox.try_recv().ok() } else { None };
-                }
+        if asks.is_empty() {
+            self.step(Input::Wake);
+        }
+        let mut taken = 0;
+        while let Some(ask) = asks.pop_front() {
+            if let Err(ended) = self.take(ask) {
+                return Some(ended);
             }
-            Err(RecvTimeoutError::Timeout) => self.step(Input::Wake),
-            Err(RecvTimeoutError::Disconnected) => self.stop(),
+            taken += 1;
+            if taken % CLOCK_EVERY == 0 {
+                self.now = clock::now();
+            }
+            if asks.is_empty() && taken < ROUND {
+                self.shared.inbox.take_more(asks);
+            }
         }
         self.pass_on();
         self.shared.vitals.machine.rest();

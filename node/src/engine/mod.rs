@@ -24,6 +24,7 @@ mod archivist;
 mod committer;
 mod content;
 mod ids;
+mod inbox;
 mod load;
 mod machine;
 mod out;
@@ -39,7 +40,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ enum Ask {
 pub struct Engine(Arc<Shared>);
 
 struct Shared {
-    asks: Sender<Ask>,
+    inbox: inbox::Inbox,
     in_hand: AtomicUsize,
     max_in_hand: usize,
     next: AtomicU64,
@@ -179,9 +179,8 @@ const MAX_IN_HAND: usize = 65_536;
 impl Engine {
     /// Starts the threads and returns once the log was replayed and the seat taken, or with what stood in the way.
     pub fn start(start: Start) -> Result<Self, onward_log::Error> {
-        let (asks, inbox): (Sender<Ask>, Receiver<Ask>) = channel();
         let shared = Arc::new(Shared {
-            asks,
+            inbox: inbox::Inbox::default(),
             in_hand: AtomicUsize::new(0),
             max_in_hand: MAX_IN_HAND,
             next: AtomicU64::new(1),
@@ -197,7 +196,7 @@ impl Engine {
             backup: Mutex::new(start.backup.clone()),
             stopping: AtomicBool::new(false),
         });
-        machine::spawn(start, inbox, &shared)?;
+        machine::spawn(start, &shared)?;
         Ok(Self(shared))
     }
 
@@ -422,7 +421,7 @@ impl Engine {
 impl Shared {
     /// Asks of a machine that is gone are dropped: whoever waits for an answer finds that out by itself.
     fn ask(&self, ask: Ask) {
-        let _ = self.asks.send(ask);
+        self.inbox.put(ask);
     }
 
     fn is_stopping(&self) -> bool {

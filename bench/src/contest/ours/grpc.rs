@@ -215,6 +215,10 @@ impl Running for OverGrpc {
             left => self.drain(left, 1_024).await.map(drop),
         }
     }
+
+    async fn rest(&mut self) -> Result<(), Failed> {
+        self.node.rest().await
+    }
 }
 
 /// One worker's session.

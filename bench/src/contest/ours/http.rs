@@ -175,6 +175,10 @@ impl Running for OverHttp {
             left => self.drain(left, 1_024).await.map(drop),
         }
     }
+
+    async fn rest(&mut self) -> Result<(), Failed> {
+        self.node.rest().await
+    }
 }
 
 /// A worker in whatever language: it polls, and says how things ended.

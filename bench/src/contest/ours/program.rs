@@ -34,6 +34,19 @@ impl Node {
         self.process.id()
     }
 
+    /// Waits until every job that has ended is in the archive.
+    pub async fn rest(&self) -> Result<(), Failed> {
+        let client = onward::Client::connect(&self.url)?;
+        loop {
+            let status: serde_json::Value = client.get("/status").await?;
+            let count = |name: &str| status["manager"][name].as_u64().ok_or("no count of jobs in the status");
+            if count("jobs")? == count("open_jobs")? {
+                return Ok(());
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+
     pub fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
     }

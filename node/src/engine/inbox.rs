@@ -1,0 +1,256 @@
+//! What the machine is asked, and whose turn it is to be the machine.
+//!
+//! Threads wait here for a *turn*: the machine's place and all that was asked. Nobody is woken who would find the place
+//! taken: whoever leaves it looks whether more was asked meanwhile, and calls another only then.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Ask;
+
+#[derive(Default)]
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+/// How many threads take turns.
+pub(super) const THREADS: usize = 2;
+
+#[derive(Default)]
+struct State {
+    asks: VecDeque<Ask>,
+    /// Somebody is the machine.
+    is_taken: bool,
+    /// The machine wants a turn at this time although nobody asks.
+    wake_at: Option<Instant>,
+    /// Who waits, and until when at most.
+    waiting: [Option<Waiter>; THREADS],
+    /// One of them was called and did not come yet.
+    is_called: bool,
+    has_ended: bool,
+    is_closed: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Waiter {
+    until: Option<Instant>,
+}
+
+impl Inbox {
+    pub(super) fn put(&self, ask: Ask) {
+        let mut state = self.state();
+        if state.is_closed {
+            return;
+        }
+        state.asks.push_back(ask);
+        if !state.is_taken {
+            self.call(state);
+        }
+    }
+
+    /// Waits until the place is free and there is something to do; puts what was asked into `asks`, which may be nothing
+    /// if it is only time. False once it has ended.
+    pub(super) fn take_turn(&self, thread: usize, asks: &mut VecDeque<Ask>) -> bool {
+        let mut state = self.state();
+        loop {
+            if state.has_ended {
+                return false;
+            }
+            let now = Instant::now();
+            let is_time = state.wake_at.is_some_and(|at| at <= now);
+            if !state.is_taken && (is_time || !state.asks.is_empty()) {
+                state.is_taken = true;
+                core::mem::swap(&mut state.asks, asks);
+                return true;
+            }
+            // If it is time and the place is taken, whoever leaves it will call.
+            let until = state.wake_at.filter(|_| !is_time);
+            state = self.wait(state, thread, until, now);
+        }
+    }
+
+    fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        thread: usize,
+        until: Option<Instant>,
+        now: Instant,
+    ) -> MutexGuard<'a, State> {
+        state.waiting[thread] = Some(Waiter { until });
+        state = match until {
+            Some(until) => self.bell.wait_timeout(state, until - now).unwrap_or_else(PoisonError::into_inner).0,
+            None => self.bell.wait(state).unwrap_or_else(PoisonError::into_inner),
+        };
+        state.waiting[thread] = None;
+        // Whoever was called: it is this one, or it comes anyway.
+        state.is_called = false;
+        state
+    }
+
+    /// What was asked since the turn was taken.
+    pub(super) fn take_more(&self, asks: &mut VecDeque<Ask>) {
+        core::mem::swap(&mut self.state().asks, asks);
+    }
+
+    /// Leaves the place.
+    pub(super) fn end_turn(&self, wait: Duration) {
+        let mut state = self.state();
+        let wake_at = Instant::now() + wait;
+        (state.is_taken, state.wake_at) = (false, Some(wake_at));
+        // Somebody has to watch the time while we are at something else.
+        let is_watched =
+            state.waiting.iter().flatten().any(|waiter| waiter.until.is_some_and(|until| until <= wake_at));
+        if !state.asks.is_empty() || !is_watched {
+            self.call(state);
+        }
+    }
+
+    /// Nobody gets a turn any more.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        (state.has_ended, state.is_taken) = (true, false);
+        drop(state);
+        self.bell.notify_all();
+    }
+
+    /// What was taken and not looked at is for the next machine.
+    pub(super) fn give_back(&self, asks: &mut VecDeque<Ask>) {
+        let mut state = self.state();
+        while let Some(ask) = asks.pop_back() {
+            state.asks.push_front(ask);
+        }
+    }
+
+    /// There will be no machine any more. What is asked is dropped from now on, and whoever waits for an answer finds
+    /// that out by it.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        let dropped = core::mem::take(&mut state.asks);
+        drop(state);
+        drop(dropped);
+    }
+
+    /// As before the first turn; what was asked is kept.
+    pub(super) fn begin_anew(&self) {
+        let mut state = self.state();
+        (state.has_ended, state.is_taken, state.is_called, state.wake_at) = (false, false, false, Some(Instant::now()));
+    }
+
+    /// Without a machine: the next ask, if one comes in time.
+    pub(super) fn next_within(&self, span: Duration) -> Option<Ask> {
+        let until = Instant::now() + span;
+        let mut state = self.state();
+        loop {
+            if let Some(ask) = state.asks.pop_front() {
+                return Some(ask);
+            }
+            let now = Instant::now();
+            if now >= until {
+                return None;
+            }
+            state = self.wait(state, 0, Some(until), now);
+        }
+    }
+
+    fn call(&self, mut state: MutexGuard<'_, State>) {
+        if !state.is_called && state.waiting.iter().any(Option::is_some) {
+            state.is_called = true;
+            drop(state);
+            self.bell.notify_one();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while it is held leaves it whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// A thread that takes one turn, says how many asks it had, and ends it when told.
+    fn turn(inbox: &Arc<Inbox>, index: usize) -> (Receiver<Option<usize>>, std::sync::mpsc::Sender<Duration>) {
+        let (inbox, (tell, told), (end, ended)) = (inbox.clone(), channel(), channel());
+        thread::spawn(move || {
+            let mut asks = VecDeque::new();
+            let has_turn = inbox.take_turn(index, &mut asks);
+            tell.send(has_turn.then_some(asks.len())).expect("the test listens");
+            if has_turn && let Ok(wait) = ended.recv() {
+                inbox.end_turn(wait);
+            }
+        });
+        (told, end)
+    }
+
+    #[test]
+    fn one_at_a_time_and_nothing_is_forgotten() {
+        let inbox = Arc::new(Inbox::default());
+        inbox.begin_anew();
+        let (first, end_first) = turn(&inbox, 0);
+        assert_eq!(first.recv(), Ok(Some(0)), "it is time for the first turn");
+        let (second, end_second) = turn(&inbox, 1);
+        inbox.put(Ask::Drained);
+        inbox.put(Ask::Drained);
+        assert!(second.recv_timeout(Duration::from_millis(20)).is_err(), "the place is taken");
+        end_first.send(LONG).expect("it listens");
+        assert_eq!(second.recv(), Ok(Some(2)), "who leaves calls the other");
+        end_second.send(LONG).expect("it listens");
+        let (third, _end) = turn(&inbox, 0);
+        assert!(third.recv_timeout(Duration::from_millis(20)).is_err(), "nothing to do");
+        inbox.put(Ask::Drained);
+        assert_eq!(third.recv(), Ok(Some(1)));
+    }
+
+    #[test]
+    fn somebody_watches_the_time_while_the_machine_is_elsewhere() {
+        let inbox = Arc::new(Inbox::default());
+        inbox.begin_anew();
+        let mut asks = VecDeque::new();
+        assert!(inbox.take_turn(0, &mut asks));
+        // It waits without a limit: the first turn is under way, and its time has come.
+        let (other, _end) = turn(&inbox, 1);
+        while inbox.state().waiting[1].is_none() {
+            thread::yield_now();
+        }
+        inbox.end_turn(Duration::from_millis(5));
+        // We do not come back, as if a commit took very long.
+        assert_eq!(other.recv(), Ok(Some(0)), "it is time");
+    }
+
+    #[test]
+    fn what_ends_ends_for_all() {
+        let inbox = Arc::new(Inbox::default());
+        let ((one, _end_one), (two, _end_two)) = (turn(&inbox, 0), turn(&inbox, 1));
+        inbox.end();
+        assert_eq!((one.recv(), two.recv()), (Ok(None), Ok(None)));
+        inbox.begin_anew();
+        assert!(inbox.take_turn(0, &mut VecDeque::new()));
+    }
+
+    #[test]
+    fn what_was_not_looked_at_is_for_the_next_in_its_order_and_nobody_waits_for_a_closed_one() {
+        let inbox = Inbox::default();
+        let read = |name: usize| Ask::Unwatch { job: onward_core::ids::JobId::from_u128(0), bell: name as u64 };
+        let mut asks: VecDeque<Ask> = [read(1), read(2)].into();
+        inbox.put(read(3));
+        inbox.give_back(&mut asks);
+        for name in 1..=3 {
+            let found = inbox.next_within(Duration::ZERO);
+            assert!(matches!(found, Some(Ask::Unwatch { bell, .. }) if bell == name), "{name}");
+        }
+        inbox.close();
+        inbox.put(read(4));
+        assert!(inbox.next_within(Duration::ZERO).is_none());
+    }
+}
