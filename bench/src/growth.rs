@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::contest::Failed;
 use crate::contest::ours::grpc::OverGrpc;
-use crate::contest::ours::mixed::Backlog;
+use crate::contest::ours::mixed::{self, Backlog};
 use crate::contest::ours::program::Node;
 
 const KIND: &str = "work";
@@ -40,6 +40,7 @@ pub async fn all(quick: bool, time: Duration, say: impl Fn(&str)) -> Result<Vec<
         say(&format!("growth: {jobs} jobs queued"));
         let folder = tempfile::tempdir()?;
         let mut node = Backlog::of(jobs as usize, folder.path()).await?;
+        mixed::calm(node.pid()).await?;
         node.drain(time / 2).await?;
         backlog.push((jobs, 1e6 / node.drain(time).await?));
     }
@@ -63,6 +64,8 @@ pub async fn all(quick: bool, time: Duration, say: impl Fn(&str)) -> Result<Vec<
 /// Every worker has a connection and a slot, and settles what it gets at once.
 async fn with_workers(count: u64, time: Duration) -> Result<f64, Failed> {
     let folder = tempfile::tempdir()?;
+    // Room for all of them, and for us.
+    std::fs::write(folder.path().join("onward.toml"), "[http]\nconnections = 6000\nsessions = 5500\n")?;
     let mut over = OverGrpc::on(Node::start(folder.path())?).await?;
     let mut sessions = Vec::new();
     for _ in 0..count {

@@ -151,6 +151,7 @@ async fn mixed_backlog(jobs: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
     let mut small = Backlog::of(SMALL, folders.0.path()).await?;
     let mut large = Backlog::of(jobs, folders.1.path()).await?;
     let bytes = (mixed::memory(large.pid())? as f64 - mixed::memory(small.pid())? as f64) / (jobs - SMALL) as f64;
+    mixed::calm(large.pid()).await?;
     let turn = plan.time / 4;
     // Both have to get warm.
     small.drain(turn).await?;
@@ -168,18 +169,15 @@ async fn mixed_backlog(jobs: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
         Figure { what, value, unit, wanted, more: true, spread }
     };
     drop((small, large));
-    let mut reopened = Vec::new();
+    let after_kill = vec![mixed::reopen(folders.1.path())?.as_secs_f64()];
+    let mut after_stop = Vec::new();
     for _ in 0..plan.runs {
-        reopened.push(mixed::reopen(folders.1.path())?.as_secs_f64());
+        after_stop.push(mixed::reopen(folders.1.path())?.as_secs_f64());
     }
-    let (value, spread) = runs::median(reopened);
-    let reopened = Figure {
-        what: format!("a node with {millions}M queued jobs, from its start to ready"),
-        value,
-        unit: "s",
-        wanted: Some(5.0 * millions),
-        more: false,
-        spread,
+    let reopened = |after: &str, values| {
+        let (value, spread) = runs::median(values);
+        let what = format!("{millions}M queued jobs after a {after}, from start to ready");
+        Figure { what, value, unit: "s", wanted: Some(5.0 * millions), more: false, spread }
     };
     Ok(vec![
         median("drain with 10k queued, mixed".into(), at_small, "k wf/s", None),
@@ -193,7 +191,8 @@ async fn mixed_backlog(jobs: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
             more: false,
             spread: None,
         },
-        reopened,
+        reopened("stop", after_stop),
+        reopened("kill", after_kill),
     ])
 }
 
@@ -214,9 +213,9 @@ async fn idle_sessions(count: usize, plan: Plan) -> Result<Vec<Figure>, Failed> 
         });
     }
     let each = (mixed::memory(pid)? as f64 - before as f64) / count as f64;
-    let (begun, used) = (Instant::now(), mixed::processor_time(pid)?);
+    let (begun, used) = (Instant::now(), mixed::cpu_time(pid)?);
     tokio::time::sleep(plan.time * 5).await;
-    let share = (mixed::processor_time(pid)? - used).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let share = (mixed::cpu_time(pid)? - used).as_secs_f64() / begun.elapsed().as_secs_f64();
     let line = |what: &str, value, unit| Figure {
         what: format!("{count} idle sessions: {what}"),
         value,

@@ -58,13 +58,25 @@ impl Backlog {
     }
 }
 
-/// How long a node takes to be ready with what lies in this folder.
+/// How long a node takes to be ready with what lies in this folder. It is stopped afterwards.
 pub fn reopen(folder: &Path) -> Result<Duration, Failed> {
     let begun = Instant::now();
     let node = Node::start(folder)?;
     let taken = begun.elapsed();
-    drop(node);
+    node.stop()?;
     Ok(taken)
+}
+
+/// Waits until a process does next to nothing: no snapshot is being written any more.
+pub async fn calm(pid: u32) -> Result<(), Failed> {
+    const LOOK: Duration = Duration::from_millis(300);
+    loop {
+        let before = cpu_time(pid)?;
+        tokio::time::sleep(LOOK).await;
+        if cpu_time(pid)? - before < LOOK / 20 {
+            return Ok(());
+        }
+    }
 }
 
 /// What the kernel says of a process.
@@ -76,7 +88,7 @@ pub fn memory(pid: u32) -> Result<u64, Failed> {
 }
 
 /// Processor time that a process has used.
-pub fn processor_time(pid: u32) -> Result<Duration, Failed> {
+pub fn cpu_time(pid: u32) -> Result<Duration, Failed> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after = stat.rsplit(')').next().ok_or("no name in stat")?;
     let fields: Vec<&str> = after.split_whitespace().collect();

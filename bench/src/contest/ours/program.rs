@@ -30,6 +30,15 @@ impl Node {
         Ok(Self { url: url.to_owned(), process })
     }
 
+    /// Ends it as an operator does, and waits for it. Dropping it instead is a kill.
+    pub fn stop(mut self) -> Result<(), Failed> {
+        let pid = i32::try_from(self.process.id())?;
+        let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        self.process.wait()?;
+        Ok(())
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
