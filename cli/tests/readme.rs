@@ -98,7 +98,9 @@ fn patient(script: &str) -> String {
     let (four, eight) = (format!("for n in 1 2 3 {pid};"), format!("for n in 1 2 3 4 5 6 7 {pid};"));
     // The pattern does not find itself.
     let running = |command: &str| format!("grep -ls '[f]{}' /proc/[0-9]*/cmdline", &command[1..]);
-    let until = |holds: &str| format!("until {holds}; do sleep 0.1; done\n");
+    // What does not happen in five minutes will not.
+    let until =
+        |holds: &str| format!("N=0; until {holds}; do N=$((N + 1)); [ $N -lt 3000 ] || exit 1; sleep 0.1; done\n");
     // The node says `running` before the worker has heard of it; the process is there when it has.
     let has_begun = |command: &str| until(&format!("{} > begun.log", running(command)));
     let is_gone = format!("for n in $(seq 600); do {} > gone.log || break; sleep 0.1; done\n", running(&four));
