@@ -8,7 +8,7 @@ use crate::contest::Failed;
 use crate::report::short;
 
 const WIDTH: f64 = 900.0;
-const NAME: f64 = 190.0;
+const NAME: f64 = 206.0;
 const BAR: f64 = 16.0;
 const ROW: f64 = 22.0;
 const GROUP: f64 = 46.0;
@@ -81,7 +81,7 @@ fn growth(curves: &[Value]) -> Result<String, Failed> {
     const FLOOR: f64 = 200.0;
     let mut body = String::new();
     for (index, curve) in curves.iter().enumerate() {
-        let left = 40.0 + index as f64 * (SIDE + 40.0);
+        let left = 50.0 + index as f64 * (SIDE + 36.0);
         let point = |point: &Value| Some((point[0].as_f64()?, point[1].as_f64()?));
         let points: Vec<(f64, f64)> = curve["points"].as_array().into_iter().flatten().filter_map(point).collect();
         let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
@@ -91,7 +91,7 @@ fn growth(curves: &[Value]) -> Result<String, Failed> {
         let up = |cost: f64| FLOOR - cost.log10().clamp(0.0, 4.0) / 4.0 * 150.0;
         let title = escaped(curve["what"].as_str().unwrap_or_default());
         writeln!(body, r#"<text x="{left:.0}" y="28" class="small">{title}</text>"#)?;
-        for (power, label) in ["1 µs", "10", "100", "1 ms", "10"].into_iter().enumerate() {
+        for (power, label) in ["1 µs", "10 µs", "100 µs", "1 ms", "10 ms"].into_iter().enumerate() {
             let y = up(10_f64.powi(power as i32));
             writeln!(body, r##"<path d="M{left:.0} {y:.0}h{:.0}" stroke="#d9e2ec"/>"##, SIDE - 30.0)?;
             writeln!(body, r#"<text x="{:.0}" y="{:.0}" class="tick">{label}</text>"#, left - 4.0, y + 4.0)?;

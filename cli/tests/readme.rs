@@ -160,6 +160,13 @@ fn word(word: &str) -> String {
     if bare.len() >= 20 && bare.ends_with('Z') && bare.contains('T') && bare.starts_with("20") {
         return "INSTANT".to_owned();
     }
+    // A name with the number of a process, which may be as short as it likes.
+    if let Some((name, number)) = bare.rsplit_once('-')
+        && name.chars().all(|c| c.is_ascii_alphabetic())
+        && number.chars().all(|c| c.is_ascii_digit())
+    {
+        return format!("{name}-#");
+    }
     let mut out = String::new();
     let mut digits = String::new();
     for c in word.chars().chain(['\n']) {
