@@ -8,7 +8,7 @@
 //!                            └── ended jobs ──▶ archive thread ── archived ──▶ (back to the machine)
 //! ```
 //!
-//! The machine and the committer are two places, and two threads change between them ([`committer`]): whoever has
+//! The machine and the committer are two places, and two threads change between them (`committer.rs`): whoever has
 //! decided something commits it, unless another does so already, and then that one takes it along. So a lone decision
 //! wakes nobody, and while a commit is under way the machine goes on deciding.
 //!
