@@ -25,6 +25,8 @@ use clap::Parser;
 
 use contest::Failed;
 
+const KEEPING: &str = "MIMALLOC_PURGE_DELAY";
+
 #[global_allocator]
 static ALLOCATOR: allocation::Counting = allocation::Counting;
 
@@ -70,7 +72,7 @@ fn main() -> ExitCode {
         println!("{} bytes", fixed::run(jobs));
         Ok(())
     } else if args.install {
-        contest::peers::install::install()
+        install()
     } else if let Some([from, to]) = args.draw.as_deref() {
         draw(from, to)
     } else {
@@ -83,6 +85,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+#[cfg(feature = "peers")]
+fn install() -> Result<(), Failed> {
+    contest::peers::install::install()
+}
+
+#[cfg(not(feature = "peers"))]
+fn install() -> Result<(), Failed> {
+    Err("this was built without the feature `peers`, and would not use them".into())
 }
 
 fn run(args: Args) -> Result<(), Failed> {
@@ -109,15 +121,14 @@ fn draw(from: &Path, to: &Path) -> Result<(), Failed> {
 /// Starts over with an allocator that gives no memory back to the system: what was touched once stays fast, whatever
 /// ran before. It reads this setting only when the process starts.
 fn keep_memory() {
-    const SETTING: &str = "MIMALLOC_PURGE_DELAY";
-    if std::env::var_os(SETTING).is_some() {
+    if std::env::var_os(KEEPING).is_some() {
         return;
     }
     let again = std::env::current_exe().and_then(|program| {
-        std::process::Command::new(program).args(std::env::args_os().skip(1)).env(SETTING, "-1").status()
+        std::process::Command::new(program).args(std::env::args_os().skip(1)).env(KEEPING, "-1").status()
     });
     match again {
         Ok(status) => std::process::exit(status.code().unwrap_or(1)),
-        Err(error) => eprintln!("onward-bench: {SETTING} is not set ({error}): figures will vary more"),
+        Err(error) => eprintln!("onward-bench: {KEEPING} is not set ({error}): figures will vary more"),
     }
 }

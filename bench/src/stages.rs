@@ -6,11 +6,6 @@ use crate::contest::ours::grpc::{Grpc, OverGrpc};
 use crate::contest::ours::http::Http;
 use crate::contest::ours::mixed::{self, Backlog};
 use crate::contest::ours::program::Node;
-use crate::contest::peers::beanstalkd::Beanstalkd;
-use crate::contest::peers::bullmq::BullMq;
-use crate::contest::peers::nats::Nats;
-use crate::contest::peers::postgres::Postgres;
-use crate::contest::peers::rabbitmq::RabbitMq;
 use crate::contest::rows::{Measured, Plan, What, measure};
 use crate::contest::{Contender, Failed};
 use crate::growth;
@@ -76,14 +71,28 @@ async fn contest(report: &mut Report, plan: Plan, ours_only: bool) {
     contend(report, &Grpc, plan).await;
     contend(report, &Http, plan).await;
     if !ours_only {
-        contend(report, &Beanstalkd::synced(), plan).await;
-        contend(report, &Beanstalkd::lazy(), plan).await;
-        contend(report, &Nats::synced(), plan).await;
-        contend(report, &Nats::lazy(), plan).await;
-        contend(report, &RabbitMq, plan).await;
-        contend(report, &Postgres, plan).await;
-        contend(report, &BullMq, plan).await;
+        others(report, plan).await;
     }
+}
+
+#[cfg(feature = "peers")]
+async fn others(report: &mut Report, plan: Plan) {
+    use crate::contest::peers::{
+        beanstalkd::Beanstalkd, bullmq::BullMq, nats::Nats, postgres::Postgres, rabbitmq::RabbitMq,
+    };
+    contend(report, &Beanstalkd::synced(), plan).await;
+    contend(report, &Beanstalkd::lazy(), plan).await;
+    contend(report, &Nats::synced(), plan).await;
+    contend(report, &Nats::lazy(), plan).await;
+    contend(report, &RabbitMq, plan).await;
+    contend(report, &Postgres, plan).await;
+    contend(report, &BullMq, plan).await;
+}
+
+#[cfg(not(feature = "peers"))]
+#[expect(clippy::unused_async, reason = "the other one waits")]
+async fn others(report: &mut Report, _: Plan) {
+    report.absent.push(("other systems", "this was built without the feature `peers`".into()));
 }
 
 async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {

@@ -70,7 +70,7 @@ impl Archive {
     /// Opens the archive in `folder`, or makes one there: the file is `archive.redb`.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let (lock, open) = folder::ARCHIVE.prepare(folder.as_ref(), CACHE_BYTES)?;
-        Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), Repair::Quick, Some(lock))?)))
+        Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), Some(lock))?)))
     }
 
     /// As [`RedbLog::on_storage`](crate::RedbLog::on_storage).
@@ -78,7 +78,7 @@ impl Archive {
         storage: impl FnMut() -> io::Result<B> + Send + 'static,
     ) -> Result<Self, Error> {
         let open = on_storage(storage, CACHE_BYTES);
-        Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), Repair::Quick, None)?)))
+        Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), None)?)))
     }
 
     /// Stores all of these or none, durably. A job that is there already is replaced by the one given.
@@ -176,6 +176,7 @@ impl Archive {
         let next = Commits(writer.state.0 + 1);
         self.0.commit(
             &mut writer,
+            Repair::Quick,
             |transaction| {
                 let mut tables = Tables::open(transaction)?;
                 change(&mut tables)?;

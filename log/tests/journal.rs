@@ -61,6 +61,43 @@ fn a_row_enters_redb_with_a_blob_only_and_takes_those_before_it_along() {
     assert_eq!(RedbLog::open(folder.path()).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 12);
 }
 
+/// What a process that was killed now would leave.
+fn killed(folder: &Path) -> tempfile::TempDir {
+    let left = tempfile::tempdir().unwrap();
+    for file in ["onward.redb", "onward.journal"] {
+        fs::copy(folder.join(file), left.path().join(file)).unwrap();
+    }
+    left
+}
+
+fn opens_without_repair(folder: &Path) -> bool {
+    let opened =
+        redb::Database::builder().set_repair_callback(redb::RepairSession::abort).create(folder.join("onward.redb"));
+    match opened {
+        Ok(_) => true,
+        Err(redb::DatabaseError::RepairAborted) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn after_a_crash_redb_need_not_read_its_whole_file_unless_a_blob_came_last() {
+    let folder = filled();
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    let term = log.take_seat().unwrap().term;
+    assert!(opens_without_repair(killed(folder.path()).path()), "the seat");
+    snapshot(&mut log, term, 8);
+    append(&mut log, None);
+    assert!(opens_without_repair(killed(folder.path()).path()), "a snapshot");
+    append(&mut log, Some(1));
+    let left = killed(folder.path());
+    assert!(!opens_without_repair(left.path()), "whoever brought the blob waits for one sync only");
+    log.drop_blobs(term, &[[1; 32]]).unwrap();
+    let left = killed(folder.path());
+    assert!(opens_without_repair(left.path()), "the blob is gone");
+    assert_eq!(RedbLog::open(left.path()).unwrap().tail(), log.tail());
+}
+
 #[test]
 fn a_backup_has_what_is_in_the_journal_and_a_restored_folder_has_none() {
     let folder = filled();

@@ -48,11 +48,15 @@ pub const ALL: &[Step] = &[
     Step {
         name: TESTS,
         work: Work::Tests {
-            with_nextest: cargo(&["nextest", "run", "--workspace", "--locked"]),
-            without: cargo(&["test", "--workspace", "--locked", "--tests"]),
+            // Without the clients of the systems that the benchmarks compare with, which take long to build.
+            with_nextest: cargo(&["nextest", "run", "--workspace", "--no-default-features", "--locked"]),
+            without: cargo(&["test", "--workspace", "--no-default-features", "--locked", "--tests"]),
         },
     },
-    Step { name: "doc tests", work: Work::DocTests(cargo(&["test", "--doc", "--workspace", "--locked"])) },
+    Step {
+        name: "doc tests",
+        work: Work::DocTests(cargo(&["test", "--doc", "--workspace", "--no-default-features", "--locked"])),
+    },
     Step { name: "tidy", work: Work::Tidy },
     Step {
         name: "docs",

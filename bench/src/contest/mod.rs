@@ -10,6 +10,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
+#[cfg(feature = "peers")]
 pub mod peers;
 
 /// Bytes of a job's payload.

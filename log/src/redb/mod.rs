@@ -18,9 +18,9 @@
 //! **Blobs** lie beside the batches and are written by the same transaction. They are read by transactions of their own,
 //! which see what the last commit left and wait for none.
 //!
-//! **Opening.** After a crash redb reads the whole file once, blobs too, and the journal is read to its end. The
-//! alternative is a second sync in every commit of redb, as the [archive](crate::archive) has it; a log holds what is in
-//! flight, and not history.
+//! **Opening.** The journal is read to its end. redb's commits bring the map of free pages with them, at the price of a
+//! second sync, so that the file opens at once after a crash; but not those with blobs, because somebody waits for them:
+//! if the newest was such a one, redb reads the whole file, about a second for each gigabyte of blobs.
 
 pub(crate) mod fault;
 pub(crate) mod folder;
@@ -60,8 +60,7 @@ impl RedbLog {
         let folder = folder.as_ref().to_owned();
         let (lock, open) = folder::LOG.prepare(&folder, CACHE_BYTES)?;
         let prepare = kept::prepare(move || Ok(Arc::new(JournalFile::open(&folder)?)), journal::HALF_BYTES);
-        // A second sync would make what goes by redb slower, and what a log keeps is bounded by what is in flight.
-        Ok(Self(Arc::new(Store::start(open, prepare, Repair::Full, Some(lock))?)))
+        Ok(Self(Arc::new(Store::start(open, prepare, Some(lock))?)))
     }
 
     /// A log on storage of one's own making, as for tests of what a disk may do: one for redb, and one for a journal
@@ -73,7 +72,7 @@ impl RedbLog {
     ) -> Result<Self, Error> {
         let open = on_storage(storage, CACHE_BYTES);
         let prepare = kept::prepare(move || Ok(Arc::new(journal()?)), half_bytes);
-        Ok(Self(Arc::new(Store::start(open, prepare, Repair::Full, None)?)))
+        Ok(Self(Arc::new(Store::start(open, prepare, None)?)))
     }
 
     /// Everything that was appended up to now, and no more, in redb alone.
@@ -90,7 +89,7 @@ impl RedbLog {
         let (moved, stored) = (writer.state.needed_of_all(), writer.state.stored);
         if let Some(last) = moved.last() {
             let put = |transaction: &WriteTransaction| rows::put_rows(transaction, stored, &moved);
-            self.0.commit(&mut writer, put, |kept, _| Ok(kept.stored >= last))?;
+            self.0.commit(&mut writer, Repair::Quick, put, |kept, _| Ok(kept.stored >= last))?;
             writer.state.moved(last);
         }
         self.0.view_still(&writer)
@@ -125,7 +124,7 @@ impl RedbLog {
         let Some(last) = moved.last() else { return Ok(()) };
         let stored = writer.state.stored;
         let put = |transaction: &WriteTransaction| rows::put_rows(transaction, stored, moved);
-        self.0.commit(writer, put, |kept, _| Ok(kept.stored >= last))?;
+        self.0.commit(writer, Repair::Quick, put, |kept, _| Ok(kept.stored >= last))?;
         writer.state.stored = last;
         writer.state.journal.forget_up_to(last);
         Ok(())
@@ -142,6 +141,8 @@ impl RedbLog {
         let (moved, stored) = (writer.state.needed_of_all(), writer.state.stored);
         self.0.commit(
             writer,
+            // Somebody waits for this one.
+            Repair::Full,
             |transaction| {
                 rows::put_rows(transaction, stored, &moved)?;
                 rows::put_batch(transaction, key.first, row, blobs)
@@ -172,6 +173,7 @@ impl Log for RedbLog {
         let term = writer.state.head.next_term();
         self.0.commit(
             &mut writer,
+            Repair::Quick,
             |transaction| rows::put_term(transaction, term),
             |kept, _| Ok(kept.head.tail.term == term),
         )?;
@@ -228,6 +230,7 @@ impl Log for RedbLog {
         }
         self.0.commit(
             &mut writer,
+            Repair::Quick,
             |transaction| rows::drop_blobs(transaction, digests),
             |_, view| Ok(!rows::has_any(view, digests)?),
         )
@@ -242,6 +245,7 @@ impl Log for RedbLog {
         let stored = Some(Snapshot { covers, chunks: index + 1 });
         self.0.commit(
             &mut writer,
+            Repair::Quick,
             |transaction| rows::put_chunk(transaction, finished, covers, index, &row),
             // The newest chunk may be sent again with other content, so its number alone says nothing.
             |kept, view| Ok(kept.head.unfinished == stored && rows::chunk(view, stored, index)? == chunk),
@@ -258,6 +262,7 @@ impl Log for RedbLog {
         let snapshot = Snapshot { covers, chunks };
         self.0.commit(
             &mut writer,
+            Repair::Quick,
             |transaction| rows::finish_snapshot(transaction, snapshot),
             |kept, _| Ok(kept.head.snapshot == Some(snapshot)),
         )?;
@@ -286,6 +291,7 @@ impl Log for RedbLog {
         if self.0.read_still(&writer, covered)? {
             self.0.commit(
                 &mut writer,
+                Repair::Quick,
                 |transaction| {
                     (removed, more) = rows::truncate(transaction, covers, next, max_batches)?;
                     Ok(())

@@ -26,10 +26,9 @@ pub(crate) struct Store<S> {
     // Dropped before the writer, which has the folder's lock.
     slot: RwLock<Slot>,
     writer: Mutex<Writer<S>>,
-    repair: Repair,
 }
 
-/// What a commit does for the next time that the file is opened after a crash.
+/// What a commit does for the next time that the file is opened after a crash. The newest commit counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repair {
     /// Nothing, for one sync a commit: after a crash, redb reads the whole file.
@@ -59,19 +58,13 @@ pub(crate) struct Writer<S> {
 }
 
 impl<S> Store<S> {
-    pub(crate) fn start(
-        mut open: Open,
-        mut prepare: Prepare<S>,
-        repair: Repair,
-        lock: Option<File>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn start(mut open: Open, mut prepare: Prepare<S>, lock: Option<File>) -> Result<Self, Error> {
         let database = open()?;
         let state = prepare(&database, None).map_err(Fault::into_error)?;
         let slot = RwLock::new(Slot { database: Some(database), opened: 1 });
         Ok(Self {
             slot,
             writer: Mutex::new(Writer { state, row: Vec::new(), in_doubt: false, open, prepare, _lock: lock }),
-            repair,
         })
     }
 
@@ -158,10 +151,11 @@ impl<S> Store<S> {
     pub(crate) fn commit(
         &self,
         writer: &mut Writer<S>,
+        repair: Repair,
         write: impl FnOnce(&WriteTransaction) -> Result<(), Fault>,
         took_effect: impl FnOnce(&S, &ReadTransaction) -> Result<bool, Fault>,
     ) -> Result<(), Error> {
-        match self.written(write) {
+        match self.written(repair, write) {
             Err(fault) => {
                 self.close(None);
                 Err(fault.into_error())
@@ -194,10 +188,14 @@ impl<S> Store<S> {
         }
     }
 
-    fn written(&self, write: impl FnOnce(&WriteTransaction) -> Result<(), Fault>) -> Result<WriteTransaction, Fault> {
+    fn written(
+        &self,
+        repair: Repair,
+        write: impl FnOnce(&WriteTransaction) -> Result<(), Fault>,
+    ) -> Result<WriteTransaction, Fault> {
         let mut transaction = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_write()?;
         transaction.set_durability(Durability::Immediate).expect("no savepoints are used");
-        transaction.set_quick_repair(self.repair == Repair::Quick);
+        transaction.set_quick_repair(repair == Repair::Quick);
         write(&transaction)?;
         Ok(transaction)
     }

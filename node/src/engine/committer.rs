@@ -116,10 +116,16 @@ pub(super) struct LogDesk {
     sender: Sender<ToLog>,
     /// Told, and not yet taken up.
     told: Arc<AtomicUsize>,
+    is_busy: Arc<AtomicBool>,
     pub(super) news: Arc<News>,
 }
 
 impl LogDesk {
+    /// Whether somebody is at the log already, who will take along what is told.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed)
+    }
+
     pub(super) fn tell(&self, told: ToLog) {
         self.told.fetch_add(1, Ordering::SeqCst);
         // If nobody takes it up any more, the reason is in our inbox already.
@@ -135,6 +141,7 @@ pub(super) struct Committer {
     waiting: Waiting,
     inbox: Receiver<ToLog>,
     told: Arc<AtomicUsize>,
+    is_busy: Arc<AtomicBool>,
     news: Arc<News>,
     shared: Arc<Shared>,
     mark: Option<Arc<File>>,
@@ -157,7 +164,8 @@ impl Committer {
     ) -> (Self, LogDesk) {
         let (sender, inbox) = channel();
         let (told, news) = (Arc::<AtomicUsize>::default(), Arc::<News>::default());
-        let desk = LogDesk { sender, told: told.clone(), news: news.clone() };
+        let is_busy = Arc::<AtomicBool>::default();
+        let desk = LogDesk { sender, told: told.clone(), is_busy: is_busy.clone(), news: news.clone() };
         let committer = Self {
             log,
             term,
@@ -165,6 +173,7 @@ impl Committer {
             waiting,
             inbox,
             told,
+            is_busy,
             news,
             shared,
             mark,
@@ -179,6 +188,12 @@ impl Committer {
 
     /// Does all that was told. After a failure nothing is done any more, and what waits is let go of unseen.
     pub(super) fn work(&mut self) {
+        self.is_busy.store(true, Ordering::Relaxed);
+        self.work_off();
+        self.is_busy.store(false, Ordering::Relaxed);
+    }
+
+    fn work_off(&mut self) {
         if !self.has_failed {
             let failed = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(Ok(())) => return,

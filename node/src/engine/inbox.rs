@@ -15,6 +15,10 @@ pub(super) struct Inbox {
     bell: Condvar,
 }
 
+/// So much later than the machine wants a turn it may come while the other thread is at the disk: waking one only to
+/// have it watch the time costs more than that is worth.
+const LATE: Duration = Duration::from_millis(10);
+
 /// How many threads take turns.
 pub(super) const THREADS: usize = 2;
 
@@ -100,8 +104,8 @@ impl Inbox {
         let wake_at = Instant::now() + wait;
         (state.is_taken, state.wake_at) = (false, Some(wake_at));
         // Somebody has to watch the time while we are at something else.
-        let is_watched =
-            state.waiting.iter().flatten().any(|waiter| waiter.until.is_some_and(|until| until <= wake_at));
+        let latest = wake_at + LATE;
+        let is_watched = state.waiting.iter().flatten().any(|waiter| waiter.until.is_some_and(|until| until <= latest));
         if !state.asks.is_empty() || !is_watched {
             self.call(state);
         }

@@ -51,8 +51,8 @@ pub struct Start {
 }
 
 impl Start {
-    /// Fewer events than this are replayed faster than a snapshot is worth.
-    pub const SNAPSHOT_EVERY: u64 = 100_000;
+    /// Fewer events than this are replayed in less than a second, which a snapshot would hardly shorten.
+    pub const SNAPSHOT_EVERY: u64 = 500_000;
 
     /// With the defaults for all but what is named.
     pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
@@ -76,6 +76,8 @@ impl core::fmt::Debug for Start {
 
 /// How many asks are taken before what they decided is handed to the log.
 const ROUND: usize = 1_024;
+/// So many events are worth a commit of their own, if more is asked: while it is under way, the next are decided.
+const WORTH_A_COMMIT: usize = 32;
 /// The clock is read again after so many inputs.
 const CLOCK_EVERY: usize = 64;
 /// Making an image of a job takes about a microsecond, and everything else waits for it.
@@ -190,8 +192,8 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
         while inbox.take_turn(thread, &mut asks) {
             let mut turn = machine.lock().expect("the other thread has not panicked");
             turn.ended_by = turn.round(&mut asks);
+            inbox.give_back(&mut asks);
             if turn.ended_by.is_some() {
-                inbox.give_back(&mut asks);
                 inbox.end();
             } else {
                 inbox.end_turn(turn.wait());
@@ -294,7 +296,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Does what was asked, and what is asked meanwhile; says if that was the end.
+    /// Does what was asked, and what is asked meanwhile; says if that was the end. What it leaves is for the next turn.
     fn round(&mut self, asks: &mut VecDeque<Ask>) -> Option<Ended> {
         self.shared.vitals.machine.begin();
         self.now = clock::now();
@@ -310,6 +312,9 @@ impl Machine<'_> {
             taken += 1;
             if taken % CLOCK_EVERY == 0 {
                 self.now = clock::now();
+            }
+            if self.unsent.len() >= WORTH_A_COMMIT && !self.log.is_busy() && !asks.is_empty() {
+                break;
             }
             if asks.is_empty() && taken < ROUND {
                 self.shared.inbox.take_more(asks);
@@ -347,7 +352,7 @@ impl Machine<'_> {
         self.hand_to_log();
         // Images take their time, and the commit need not wait for them.
         self.hand_to_archive();
-        if let Some(told) = self.snapshots.advance(&mut self.manager) {
+        if let Some(told) = self.snapshots.advance(Instant::now(), &mut self.manager) {
             self.tell_log(told);
         }
     }
@@ -361,6 +366,7 @@ impl Machine<'_> {
         };
         // What waits for the log here is not urgent.
         let wait = if self.held.is_empty() { wait } else { wait.min(LOOK_AGAIN) };
+        let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest));
         if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) }
     }
 
@@ -397,7 +403,7 @@ impl Machine<'_> {
                     // What is queued now is fed in before this comes back.
                     self.shared.ask(Ask::Drained);
                 }
-                Told::ChunkStored => self.snapshots.chunk_stored(),
+                Told::ChunkStored => self.snapshots.chunk_stored(Instant::now()),
                 Told::SnapshotFinished => {
                     self.shared.stats.snapshots.add(1);
                     self.snapshots.finished();

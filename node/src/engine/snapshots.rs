@@ -1,5 +1,7 @@
 //! When a snapshot is taken, and how far it is. The machine gives a few records at a time, between its other work; the
-//! committer encodes and stores them.
+//! committer encodes and stores them. Appends wait while it stores one, so it is given time for them in between.
+
+use std::time::{Duration, Instant};
 
 use onward_core::ids::Seq;
 use onward_core::manager::Manager;
@@ -9,6 +11,9 @@ use super::committer::ToLog;
 /// How many batches of the log are removed at once.
 pub(super) const TRUNCATE_AT_ONCE: usize = 256;
 const RECORDS: usize = 1_000;
+/// Between two chunks, as a multiple of the time that the last one took.
+const REST: u32 = 2;
+const LONGEST_REST: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Snapshots {
@@ -20,15 +25,28 @@ pub(super) struct Snapshots {
 #[derive(Debug)]
 enum Stage {
     Idle,
-    /// A chunk is on its way, unless `ready`.
     Taking {
         covers: Seq,
         next: u32,
-        ready: bool,
+        pace: Pace,
         last: bool,
     },
     /// The snapshot is there, and what it covers is removed from the log.
     Truncating,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Pace {
+    /// A chunk is on its way since then.
+    Storing(Instant),
+    /// The next one may go then.
+    Resting(Instant),
+}
+
+impl Pace {
+    fn allows(self, now: Instant) -> bool {
+        matches!(self, Self::Resting(until) if until <= now)
+    }
 }
 
 impl Snapshots {
@@ -37,21 +55,21 @@ impl Snapshots {
         Self { every, newest, stage: Stage::Idle }
     }
 
-    /// What to tell the log now, if anything. A snapshot costs as much as there are jobs, so it is due after as many
+    /// What to tell the log now, if anything. A snapshot costs as much as there are jobs, so it is due after half as many
     /// events.
-    pub(super) fn advance(&mut self, manager: &mut Manager) -> Option<ToLog> {
+    pub(super) fn advance(&mut self, now: Instant, manager: &mut Manager) -> Option<ToLog> {
         match &mut self.stage {
             Stage::Idle => {
                 let events = manager.newest().0 - self.newest.0;
-                if events < self.every.max(manager.state().job_count() as u64) {
+                if events < self.every.max(manager.state().job_count() as u64 / 2) {
                     return None;
                 }
                 let covers = manager.begin_snapshot();
-                self.stage = Stage::Taking { covers, next: 0, ready: true, last: false };
-                self.advance(manager)
+                self.stage = Stage::Taking { covers, next: 0, pace: Pace::Resting(now), last: false };
+                self.advance(now, manager)
             }
-            Stage::Taking { covers, next, ready, last } if *ready => {
-                *ready = false;
+            Stage::Taking { covers, next, pace, last } if pace.allows(now) => {
+                *pace = Pace::Storing(now);
                 let covers = *covers;
                 if *last {
                     return Some(ToLog::FinishSnapshot { covers, chunks: *next });
@@ -66,9 +84,19 @@ impl Snapshots {
         }
     }
 
-    pub(super) fn chunk_stored(&mut self) {
-        if let Stage::Taking { ready, .. } = &mut self.stage {
-            *ready = true;
+    pub(super) fn chunk_stored(&mut self, now: Instant) {
+        if let Stage::Taking { pace: pace @ Pace::Storing(_), .. } = &mut self.stage
+            && let Pace::Storing(since) = *pace
+        {
+            *pace = Pace::Resting(now + ((now - since) * REST).min(LONGEST_REST));
+        }
+    }
+
+    /// How long there is nothing to do here, if it is known.
+    pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
+        match self.stage {
+            Stage::Taking { pace: Pace::Resting(until), .. } => Some(until.saturating_duration_since(now)),
+            _ => None,
         }
     }
 
@@ -88,5 +116,31 @@ impl Snapshots {
         manager.abandon_snapshot();
         self.newest = manager.newest();
         self.stage = Stage::Idle;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onward_core::settings::Rules;
+
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn between_two_chunks_the_log_has_time_for_others() {
+        let mut manager = Manager::new(Rules::default(), 1, clock::now());
+        let mut snapshots = Snapshots::after(Seq::default(), 0);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(matches!(snapshots.advance(at(0), &mut manager), Some(ToLog::Chunk { index: 0, .. })));
+        assert!(snapshots.advance(at(100), &mut manager).is_none(), "it is being stored");
+        assert_eq!(snapshots.rest(at(100)), None, "who knows for how long");
+        snapshots.chunk_stored(at(4));
+        assert_eq!(snapshots.rest(at(5)), Some(Duration::from_millis(7)), "twice as long as it took");
+        assert!(snapshots.advance(at(11), &mut manager).is_none());
+        assert_eq!(snapshots.rest(at(13)), Some(Duration::ZERO));
+        assert!(matches!(snapshots.advance(at(12), &mut manager), Some(ToLog::FinishSnapshot { chunks: 1, .. })));
+        snapshots.chunk_stored(at(1_000));
+        assert_eq!(snapshots.rest(at(1_000)), Some(LONGEST_REST), "and not for ever");
     }
 }

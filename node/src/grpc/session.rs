@@ -30,6 +30,9 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const MAX_MESSAGES: usize = 4_096;
 /// A frame is closed when it has this many bytes, about.
 const FRAME_BYTES: usize = 1 << 20;
+/// And when it has this many assignments: the worker begins with these while the next are packed, and what it says of
+/// them is committed while it works on those.
+const MAX_ASSIGNMENTS: usize = 256;
 /// What one session may have waiting for the machine: two full frames, or this many messages.
 const MAX_UNANSWERED_BYTES: usize = 2 * MAX_FRAME_BYTES;
 const MAX_UNANSWERED: usize = 1_024;
@@ -247,11 +250,12 @@ impl Unanswered {
 
 /// The first of `told` that fit into one frame; at least one of them, however large. Nothing, if they said nothing.
 fn pack(told: &mut Vec<ToWorker>) -> Option<ManagerFrame> {
-    let mut bytes = 0;
+    let (mut bytes, mut assigned) = (0, 0);
     let more = told.iter().position(|message| {
         let is_first = bytes == 0;
         bytes += manager::weight(message);
-        !is_first && bytes > FRAME_BYTES
+        assigned += usize::from(matches!(message, ToWorker::Assign(_)));
+        !is_first && (bytes > FRAME_BYTES || assigned > MAX_ASSIGNMENTS)
     });
     let mut frame = ManagerFrame::default();
     for message in told.drain(..more.unwrap_or(told.len())) {
@@ -282,12 +286,35 @@ fn invalid(field: &str, text: String) -> Status {
 mod tests {
     use super::*;
     use onward_core::fence::AttemptFence;
-    use onward_core::ids::{Claim, JobId};
-    use onward_core::message::SettleAnswer;
+    use onward_core::ids::{Claim, JobId, Name};
+    use onward_core::job::WorkflowSpec;
+    use onward_core::message::{Assignment, SettleAnswer};
 
     fn answers(count: usize) -> ToWorker {
         let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
         ToWorker::SettleAnswers(vec![SettleAnswer { claim, answer: Ok(()) }; count])
+    }
+
+    fn assignment() -> Assignment {
+        let name = Name::new("a").expect("a name");
+        let workflow = WorkflowSpec {
+            name: name.clone(),
+            kind: name.clone(),
+            payload: (*b"1").into(),
+            content_type: None,
+            after: [].into(),
+        };
+        Assignment {
+            claim: Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE },
+            attempt: 1,
+            queue: name,
+            workflow,
+            headers: Vec::new().into(),
+            inputs: Vec::new(),
+            checkpoint: None,
+            lease: Duration::ZERO,
+            deadline_remaining: Duration::ZERO,
+        }
     }
 
     #[test]
@@ -306,6 +333,16 @@ mod tests {
         let mut told = vec![answers(100_000), ToWorker::Probe { probe: 1 }];
         assert_eq!(pack(&mut told).map(|frame| frame.settle_answers.len()), Some(100_000));
         assert_eq!(told, [ToWorker::Probe { probe: 1 }]);
+    }
+
+    #[test]
+    fn a_frame_has_so_many_assignments_and_no_more() {
+        let mut told = vec![ToWorker::Assign(assignment()); 600];
+        told.insert(300, answers(1));
+        let packed: Vec<_> = core::iter::from_fn(|| pack(&mut told))
+            .map(|frame| (frame.assignments.len(), frame.settle_answers.len()))
+            .collect();
+        assert_eq!(packed, [(256, 0), (256, 1), (88, 0)]);
     }
 
     #[test]

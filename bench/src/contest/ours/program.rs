@@ -17,7 +17,13 @@ impl Node {
     pub fn start(folder: &Path) -> Result<Self, Failed> {
         let mut command = Command::new(program()?);
         command.args(["--json", "up", "--slots", "0", "--listen", "127.0.0.1:0", "--data"]).arg(folder);
-        command.env("ONWARD_LOG", "error").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        // Ours alone; the program is measured as its users have it.
+        command
+            .env_remove(crate::KEEPING)
+            .env("ONWARD_LOG", "error")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
         let mut process = command.spawn()?;
         let mut first = String::new();
         BufReader::new(process.stdout.take().ok_or("its output is not there")?).read_line(&mut first)?;
