@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::process::{Mark, signal};
-use support::{PATIENCE, onward};
+use support::jobs::{attempts, span};
+use support::process::{Mark, signal, with_gaps};
+use support::{PATIENCE, a_moment, onward};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Child;
 use tokio::time::timeout;
@@ -67,6 +68,22 @@ async fn a_command_that_stands_still_is_ended_as_stuck() {
     assert_eq!((ran.code, ran.text()), (Some(124), "a\n"), "{ran:?}");
     assert!(ran.err.contains("`sh` was stuck: no forward step for 2s"), "{}", ran.err);
     assert!(ran.err.contains("why: it last printed ") && ran.err.contains("--stuck-after"), "{}", ran.err);
+}
+
+#[tokio::test]
+async fn who_never_moves_is_stuck_when_it_was_said_and_not_much_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report.json");
+    let options = ["--stuck-after", "3s", "--beats", "output", "--report", file.to_str().unwrap()];
+    let (ran, gaps) = with_gaps(sh(&options, "sleep 1000")).await;
+    assert_eq!(ran.code, Some(124), "{ran:?}");
+    assert!(ran.err.contains("no forward step for 3s"), "{}", ran.err);
+    let report = read_json(&file);
+    let attempt = &attempts(&report["job"])[0];
+    // As it was decided, however long this computer took to start the command and to end it.
+    let took = span(attempt.started_at, attempt.ended_at.expect("it has ended"));
+    let about = Duration::from_secs(3)..Duration::from_secs(5) + gaps;
+    assert!(about.contains(&took), "after {took:?}: {report}");
 }
 
 #[tokio::test]
@@ -189,7 +206,7 @@ async fn a_command_that_moves_ends_at_its_timeout_all_the_same() {
 #[tokio::test]
 async fn retries_go_on_until_it_succeeds_or_they_are_spent() {
     let folder = tempfile::tempdir().unwrap();
-    for (retries, code, attempts) in [("2", 0, 3), ("1", 9, 2)] {
+    for (retries, code, begun) in [("2", 0, 3), ("1", 9, 2)] {
         let counter = folder.path().join(format!("counter-{retries}"));
         let report = folder.path().join(format!("report-{retries}"));
         let counted = counter.display();
@@ -198,11 +215,11 @@ async fn retries_go_on_until_it_succeeds_or_they_are_spent() {
         );
         let ran = sh(&["--retries", retries, "--report", report.to_str().unwrap()], &script).await;
         assert_eq!(ran.code, Some(code), "{retries} retries: {ran:?}");
-        let numbers: String = (1..=attempts).map(|n| format!("{n}\n")).collect();
+        let numbers: String = (1..=begun).map(|n| format!("{n}\n")).collect();
         assert_eq!(std::fs::read_to_string(&counter).unwrap(), numbers);
-        assert_eq!(ran.text(), "attempt\n".repeat(attempts));
+        assert_eq!(ran.text(), "attempt\n".repeat(begun));
         let report = read_json(&report);
-        assert_eq!(support::jobs::attempts(&report["job"]).len(), attempts, "{report}");
+        assert_eq!(support::jobs::attempts(&report["job"]).len(), begun, "{report}");
     }
 }
 
@@ -292,16 +309,17 @@ async fn nothing_survives_its_sudden_end() {
 #[tokio::test]
 async fn a_second_signal_stops_at_once_and_leaves_nothing() {
     let mark = Mark::new();
-    let grace = Duration::from_secs(20);
     let child = begin(&mark, &["--grace", "20s", "--", "sh", "-c", STUBBORN], Stdio::null());
     mark.runs("sleep", 2).await;
     let pid = child.id().unwrap();
-    let began = Instant::now();
+    let (moment, asked) = (a_moment(), Instant::now());
     signal(pid, Signal::INT);
     signal(pid, Signal::TERM);
-    let ran = end(child).await;
+    let (ran, gaps) = with_gaps(end(child)).await;
     assert!(matches!(ran.code, Some(130 | 143)), "{ran:?}");
-    assert!(began.elapsed() < grace, "it has waited for the grace: {ran:?}");
+    let took = asked.elapsed();
+    assert!(took < moment.max(a_moment()) + gaps, "it took {took:?}: {ran:?}");
+    // What it ran has its grace, and is ended by its guard.
     mark.gone(PATIENCE).await;
 }
 

@@ -2,20 +2,23 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::Client;
-use support::jobs::{attempts, ended, facts, ledger, outcomes, refusals, shell, show, submit};
-use support::process::{Mark, until};
+use support::jobs::{attempts, ended, facts, ledger, now, outcomes, refusals, shell, show, span, submit};
+use support::process::{Mark, until, with_gaps};
 use support::worker::Worker;
-use support::{Node, PATIENCE, onward, own_loopback};
+use support::{Node, PATIENCE, a_moment, onward, own_loopback};
 use tempfile::TempDir;
 
 /// Ignores SIGTERM, and so does what it has put into a session of its own.
 const STUBBORN: &str = "trap '' TERM; setsid sh -c 'sleep 81; sleep 82' & sleep 83; sleep 84";
+
+/// Who is gone, or holds a lease of 12 s, is without its job after this.
+const REDELIVERED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A folder for files that commands and the test leave for each other, beside the node's data.
 struct Place {
@@ -62,16 +65,34 @@ impl Place {
         .await
     }
 
+    /// For how long the node could not run at all, as it has noticed itself: its clocks do not count that.
+    fn gaps(&self) -> Duration {
+        let lines = self.lines("log");
+        let of = |line: &String| line.split_once("gap_ms=")?.1.split_whitespace().next()?.parse::<u64>().ok();
+        Duration::from_millis(lines.iter().filter_map(of).sum())
+    }
+
+    /// Its log goes to this folder.
+    fn node(&self, listen: &str, slots: &str, mark: &Mark) -> Node {
+        let log = std::fs::File::options().create(true).append(true).open(self.at("log")).unwrap();
+        let mut command = onward(&["up", "--slots", slots, "--listen", listen, "--grace", "500ms", "--data"]);
+        mark.put(command.arg(self.data()).env("ONWARD_LOG", "warn").stderr(log));
+        Node::start_as(command)
+    }
+
     /// A script that runs in this folder.
     fn job(&self, script: &str, more: &Value) -> Value {
         shell(&format!("cd '{}'; {script}", self.folder.path().display()), &[], more)
     }
 }
 
-fn node(data: &Path, listen: &str, slots: &str, mark: &Mark) -> Node {
-    let mut command = onward(&["up", "--slots", slots, "--listen", listen, "--grace", "500ms", "--data"]);
-    mark.put(command.arg(data));
-    Node::start_as(command)
+async fn is_connected(client: &mut Client, id: &str, connected: bool) {
+    until(&format!("{id} is connected: {connected}"), PATIENCE, async || {
+        let nodes = client.get("/v1/nodes").await.json();
+        let mut nodes = nodes["nodes"].as_array()?.iter();
+        nodes.any(|node| node["id"] == id && node["connected"] == connected).then_some(())
+    })
+    .await;
 }
 
 fn with_retries() -> Value {
@@ -81,7 +102,7 @@ fn with_retries() -> Value {
 #[tokio::test]
 async fn a_killed_workers_job_goes_to_another_and_is_done_once() {
     let (place, mark) = (Place::new(), Mark::new());
-    let node = node(&place.data(), &own_loopback(), "0", &mark);
+    let node = place.node(&own_loopback(), "0", &mark);
     let mut client = Client::with_token(node.address, &place.data());
     let mut first = Worker::start(&node.url, &place.data(), "first", &["--slots", "1"]);
     // Only a successor finds the file.
@@ -89,9 +110,12 @@ async fn a_killed_workers_job_goes_to_another_and_is_done_once() {
     let id = submit(&mut client, &place.job(script, &with_retries())).await;
     place.has_lines("begun", 1, PATIENCE).await;
     let second = Worker::start(&node.url, &place.data(), "second", &["--slots", "1"]);
+    // One of one would not be evicted.
+    is_connected(&mut client, "second", true).await;
     first.kill();
+    is_connected(&mut client, "first", false).await;
+    let missed = now(&mut client).await;
     first.mark.gone(PATIENCE).await;
-    // Nobody has waited for the end of its lease, which is longer than this.
     let begun = place.has_lines("begun", 2, PATIENCE).await;
     place.touch("go");
     let job = ended(&mut client, &id, PATIENCE).await;
@@ -100,6 +124,9 @@ async fn a_killed_workers_job_goes_to_another_and_is_done_once() {
     assert_eq!(attempts.len(), 2, "{attempts:?}");
     assert_eq!((&*attempts[0].worker, &*attempts[1].worker), ("first", "second"));
     assert_eq!(attempts[1].outcome, "succeeded");
+    // Nobody has waited for the end of its lease, which is far longer.
+    let took = span(missed, attempts[1].started_at);
+    assert!(took <= REDELIVERED_WITHIN + place.gaps(), "redelivered after {took:?}: {job}");
     let fences: Vec<String> = attempts.iter().map(|attempt| attempt.fence.to_string()).collect();
     assert_eq!(begun, fences);
     assert_eq!(place.lines("done"), [fences[1].clone()], "it was finished once, by its last holder");
@@ -109,7 +136,7 @@ async fn a_killed_workers_job_goes_to_another_and_is_done_once() {
 /// The worker is frozen past its lease, somebody else has its job, and then it wakes up.
 async fn thaw(first_goes_on: bool) {
     let (place, mark) = (Place::with_short_leases(), Mark::new());
-    let node = node(&place.data(), &own_loopback(), "0", &mark);
+    let node = place.node(&own_loopback(), "0", &mark);
     let mut client = Client::with_token(node.address, &place.data());
     let first = Worker::start(&node.url, &place.data(), "first", &["--slots", "1"]);
     // Each attempt says who it is, and waits for leave to end.
@@ -121,13 +148,17 @@ async fn thaw(first_goes_on: bool) {
     let id = submit(&mut client, &place.job(&script, &with_retries())).await;
     place.has_lines("begun", 1, PATIENCE).await;
     first.signal(Signal::STOP);
+    let frozen = now(&mut client).await;
     if !first_goes_on {
         place.touch("leave-1");
         place.has_lines("done", 1, PATIENCE).await;
     }
     let second = Worker::start(&node.url, &place.data(), "second", &["--slots", "1"]);
     place.has_lines("begun", 2, PATIENCE).await;
-    assert_eq!(outcomes(&show(&mut client, &id).await), ["lease_expired", ""]);
+    let job = show(&mut client, &id).await;
+    assert_eq!(outcomes(&job), ["lease_expired", ""]);
+    let took = span(frozen, attempts(&job)[0].ended_at.expect("it has ended"));
+    assert!(took <= REDELIVERED_WITHIN + place.gaps(), "the lease was over after {took:?}: {job}");
     first.signal(Signal::CONT);
     first.is_alone(PATIENCE).await;
     if !first_goes_on {
@@ -177,7 +208,7 @@ async fn what_a_frozen_worker_still_runs_is_ended_when_it_wakes() {
 #[tokio::test]
 async fn nothing_survives_a_killed_node_and_its_jobs_run_again() {
     let (place, mark) = (Place::new(), Mark::new());
-    let first = node(&place.data(), &own_loopback(), "2", &mark);
+    let first = place.node(&own_loopback(), "2", &mark);
     let mut client = Client::with_token(first.address, &place.data());
     let script = format!("echo $ONWARD_FENCE >> \"$0\"; [ -e go ] || {{ {STUBBORN}; }}");
     let mut ids = Vec::new();
@@ -192,7 +223,7 @@ async fn nothing_survives_a_killed_node_and_its_jobs_run_again() {
 
     place.touch("go");
     let mark = Mark::new();
-    let second = node(&place.data(), &own_loopback(), "2", &mark);
+    let second = place.node(&own_loopback(), "2", &mark);
     let mut client = Client::with_token(second.address, &place.data());
     for (id, name) in ids.iter().zip(["a", "b"]) {
         let job = ended(&mut client, id, PATIENCE).await;
@@ -207,7 +238,7 @@ async fn nothing_survives_a_killed_node_and_its_jobs_run_again() {
 #[tokio::test]
 async fn a_cancelled_command_is_gone_after_its_grace_however_it_resists() {
     let (place, mark) = (Place::new(), Mark::new());
-    let node = node(&place.data(), &own_loopback(), "2", &mark);
+    let node = place.node(&own_loopback(), "2", &mark);
     let mut client = Client::with_token(node.address, &place.data());
     let mut jobs = Vec::new();
     for script in ["trap '' TERM; while :; do sleep 86; done", STUBBORN] {
@@ -233,7 +264,7 @@ async fn a_cancelled_command_is_gone_after_its_grace_however_it_resists() {
 #[tokio::test]
 async fn the_first_interrupt_drains_and_the_second_stops_at_once() {
     let (place, mark) = (Place::new(), Mark::new());
-    let mut first = node(&place.data(), &own_loopback(), "2", &mark);
+    let mut first = place.node(&own_loopback(), "2", &mark);
     let mut client = Client::with_token(first.address, &place.data());
     let id = submit(&mut client, &place.job("echo b >> begun; sleep 2; echo d >> done", &json!({}))).await;
     place.has_lines("begun", 1, PATIENCE).await;
@@ -256,16 +287,19 @@ async fn the_first_interrupt_drains_and_the_second_stops_at_once() {
         place.lines("said").iter().any(|line| line.contains("once more stops at once")).then_some(())
     })
     .await;
+    let (moment, asked) = (a_moment(), Instant::now());
     second.signal(Signal::INT);
-    // Long before the job would have ended.
-    assert_eq!(second.ended(PATIENCE).await, Some(130));
+    let (code, gaps) = with_gaps(second.ended(PATIENCE)).await;
+    let took = asked.elapsed();
+    assert_eq!(code, Some(130));
+    assert!(took < moment.max(a_moment()) + gaps, "it took {took:?}");
     mark.gone(PATIENCE).await;
 }
 
 #[tokio::test]
 async fn a_worker_and_its_command_outlive_a_restart_of_the_node() {
     let (place, mark) = (Place::new(), Mark::new());
-    let first = node(&place.data(), &own_loopback(), "0", &mark);
+    let first = place.node(&own_loopback(), "0", &mark);
     let address = first.address;
     let mut client = Client::with_token(address, &place.data());
     let worker = Worker::start(&first.url, &place.data(), "far", &["--slots", "1"]);
@@ -274,13 +308,9 @@ async fn a_worker_and_its_command_outlive_a_restart_of_the_node() {
     let begun = place.has_lines("begun", 1, PATIENCE).await;
     let fence = attempts(&show(&mut client, &id).await)[0].fence;
     first.kill();
-    let second = node(&place.data(), &address.to_string(), "0", &mark);
+    let second = place.node(&address.to_string(), "0", &mark);
     let mut client = Client::with_token(second.address, &place.data());
-    until("the worker is back", PATIENCE, async || {
-        let nodes = client.get("/v1/nodes").await.json();
-        nodes["nodes"].as_array()?.iter().any(|node| node["id"] == "far" && node["connected"] == true).then_some(())
-    })
-    .await;
+    is_connected(&mut client, "far", true).await;
     place.touch("go");
     let job = ended(&mut client, &id, PATIENCE).await;
     assert_eq!((&job["state"], outcomes(&job)), (&json!("succeeded"), vec!["succeeded".to_owned()]), "{job}");

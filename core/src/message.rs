@@ -15,6 +15,8 @@
 //!   │◀─ ExtensionAnswer ──────────────────────────────────│
 //!   │◀─ Cancel ─── Ended ────────────────────────────────▶│  stop this attempt; it has stopped
 //!   │── Capacity (slots, accepting) ─────────────────────▶│  credit; accepting = false drains
+//!   │── Goodbye ─────────────────────────────────────────▶│  it holds nothing; what is on its way goes to others
+//!   │◀─ Goodbye ──────────────────────────────────────────│  that is durable, and the session ends
 //! ```
 //!
 //! Everything that names an attempt carries its [`Claim`]. A claim whose fence is not the newest is refused, whoever
@@ -47,6 +49,8 @@ pub enum FromWorker {
     RequestExtension(ExtensionRequest),
     /// These attempts have stopped, in answer to a cancel.
     Ended(Vec<Claim>),
+    /// The worker holds nothing, and leaves.
+    Goodbye,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -69,6 +73,8 @@ pub enum ToWorker {
     },
     /// A message that could not be taken at all, such as one before the hello.
     Refused(Refusal),
+    /// The worker is not expected to hold anything, and the session ends.
+    Goodbye,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -327,6 +327,49 @@ fn a_worker_that_drained_itself_and_left_is_forgotten_at_once() {
 }
 
 #[test]
+fn what_was_on_its_way_to_a_worker_that_says_goodbye_goes_to_another_at_once() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 2, &["k"]);
+    let (first, second) = (rig.submit(job("k")), rig.submit(job("k")));
+    let cancelled = rig.assigned(session)[0].claim;
+    rig.cancel(first);
+    rig.messages(session);
+    // It has neither heard of the one nor of the other.
+    rig.tell(session, FromWorker::Goodbye);
+    assert_eq!(rig.messages(session), [ToWorker::Goodbye]);
+    assert_eq!((rig.closed.clone(), rig.knows("w")), (vec![session], false));
+    assert_eq!((rig.state_of(first), rig.state_of(second)), (JobState::Cancelled, JobState::Ready));
+    assert_eq!((rig.endings(second), rig.counted(second)), (vec!["never_arrived"], 0));
+    // The shell reports the end of a session that it was told to close.
+    rig.step(Input::SessionClosed { session });
+    let other = rig.worker("other", 2, 1, &["k"]);
+    let claim = rig.claim(other);
+    assert_eq!(claim.job, second);
+    // Whoever has left and speaks all the same is nobody.
+    rig.tell(session, FromWorker::Ended(vec![cancelled]));
+    assert_eq!(rig.messages(session), [ToWorker::Refused(Refusal::UnknownWorker)]);
+    rig.succeed(other, claim).unwrap();
+    rig.advance(secs(60));
+    assert!(rig.evictions().is_empty());
+}
+
+#[test]
+fn an_eviction_is_not_undone_by_a_goodbye() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 9, 1, &["k"]);
+    rig.submit(job("k"));
+    let claim = rig.claim(session);
+    rig.silence(session);
+    rig.advance(secs(45));
+    assert_eq!(rig.evictions(), ["w"]);
+    rig.tell(session, FromWorker::Goodbye);
+    let again = rig.hello("w", "1", 10, 1, &["k"], vec![claim]);
+    assert_eq!(rig.assigned(again).len(), 0, "it has come back as the same incarnation, and too soon");
+    assert_eq!(rig.cancelled(again), [claim]);
+}
+
+#[test]
 fn before_its_hello_a_session_is_refused_whatever_it_says() {
     let mut rig = Rig::new();
     let worker = rig.worker("w", 1, 1, &["k"]);
@@ -349,6 +392,7 @@ fn before_its_hello_a_session_is_refused_whatever_it_says() {
             estimated_remaining: None,
         }),
         FromWorker::Ended(vec![claim]),
+        FromWorker::Goodbye,
     ];
     let count = messages.len();
     for message in messages {

@@ -354,6 +354,23 @@ async fn a_drained_worker_gets_nothing_and_may_leave() {
 }
 
 #[tokio::test]
+async fn a_goodbye_is_answered_once_nothing_is_held_and_ends_the_session_well() {
+    let node = Node::start().await;
+    let id = node.submit_one().await;
+    let mut worker = Worker::welcome(&node, "w", "1", 1, vec![]).await;
+    worker.say([FromWorker::Capacity { slots: 1, accepting: false }, FromWorker::Goodbye]).await;
+    // The assignment was on its way.
+    let mut heard = Vec::new();
+    while let Some(frame) = worker.frame().await.expect("it ends well") {
+        heard.extend(frame);
+    }
+    assert!(matches!(&heard[..], [Heard::Assign(_), Heard::Goodbye]), "{heard:?}");
+    let job = node.job(id).await;
+    assert_eq!((job.state, job.workflows[0].counted), (JobState::Ready, 0));
+    assert!(node.worker("w").await.is_none());
+}
+
+#[tokio::test]
 async fn a_submission_is_all_or_nothing_and_says_what_is_wrong() {
     let node = Node::start().await;
     let keyed = |payload| onward_core::job::Draft { idempotency_key: Some("k".into()), ..job(payload) };

@@ -30,6 +30,7 @@ pub fn put(frame: &mut v1::ManagerFrame, message: ToWorker) {
             frame.cancels.push(v1::Cancel { claim: Some(claim.into()), why: cancel_why_out(why).into() });
         }
         ToWorker::Refused(refusal) => frame.refusals.push(refusal_out(&refusal)),
+        ToWorker::Goodbye => frame.goodbye = Some(v1::Goodbye {}),
     }
 }
 
@@ -86,6 +87,8 @@ pub enum Heard {
         why: CancelWhy,
     },
     Refused(Refused),
+    /// The manager thinks that the worker holds nothing, durably.
+    Goodbye,
 }
 
 /// A refusal or a denial, as it came over the wire.
@@ -121,6 +124,7 @@ pub fn frame_in(frame: &v1::ManagerFrame) -> Result<Vec<Heard>, Malformed> {
     heard.extend(frame.probes.iter().map(|probe| Heard::Probe { probe: *probe }));
     heard.extend(each(&frame.cancels, "cancels", cancel_in)?);
     heard.extend(frame.refusals.iter().map(|refusal| Heard::Refused(refusal.into())));
+    heard.extend(frame.goodbye.map(|v1::Goodbye {}| Heard::Goodbye));
     Ok(heard)
 }
 

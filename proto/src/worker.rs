@@ -37,6 +37,7 @@ pub fn frame_in(frame: &v1::WorkerFrame) -> Result<Vec<FromWorker>, Malformed> {
     if !frame.ended.is_empty() {
         parts.push(FromWorker::Ended(claims_in(&frame.ended, "ended")?));
     }
+    parts.extend(frame.goodbye.map(|v1::Goodbye {}| FromWorker::Goodbye));
     Ok(parts)
 }
 
@@ -87,6 +88,7 @@ pub fn put(frame: &mut v1::WorkerFrame, message: FromWorker) {
         FromWorker::ProbeAnswer { probe } => frame.probe_answers.push(probe),
         FromWorker::RequestExtension(request) => frame.extension_requests.push(extension_out(request)),
         FromWorker::Ended(claims) => frame.ended.extend(claims_out(claims)),
+        FromWorker::Goodbye => frame.goodbye = Some(v1::Goodbye {}),
     }
 }
 

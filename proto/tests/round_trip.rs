@@ -102,6 +102,7 @@ fn as_heard(told: ToWorker) -> Vec<Heard> {
         ToWorker::Probe { probe } => vec![Heard::Probe { probe }],
         ToWorker::Cancel { claim, why } => vec![Heard::Cancel { claim, why }],
         ToWorker::Refused(refusal) => vec![Heard::Refused(refused(refusal))],
+        ToWorker::Goodbye => vec![Heard::Goodbye],
     }
 }
 

@@ -284,6 +284,26 @@ async fn a_drain_finishes_what_runs_and_takes_nothing_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_on_its_way_to_a_worker_that_leaves_is_not_lost() {
+    let world = World::start().await;
+    let mut ids = Vec::new();
+    for round in 0..40 {
+        let (told, mut notices) = notices();
+        let done = |_: Context, _: Value| async { Ok(json!(null)) };
+        let working = world.work(|worker| worker.id(format!("w{round}")).slots(8).on_notice(told).handle("task", done));
+        next(&mut notices, |notice| *notice == Notice::Connected).await;
+        let (submitted, over) = tokio::join!(submit_many(&world, "task", 8), working.finish());
+        over.unwrap();
+        ids.extend(submitted);
+        for id in &ids {
+            let job = world.client.job(id).await.unwrap();
+            assert_ne!(job.state, JobState::Running, "round {round}, whose worker is gone: {}", job.json);
+            assert!(job.json["workflows"][0]["counted"].as_u64() <= Some(1), "{}", job.json);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_does_not_end_in_time_is_given_back_by_a_drain() {
     let (world, gate) = (World::start().await, Gate::new());
     let grace = Duration::from_millis(50);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::http::Client;
@@ -16,6 +17,8 @@ pub struct Attempt {
     pub worker: String,
     /// Empty while it runs.
     pub outcome: String,
+    pub started_at: Timestamp,
+    pub ended_at: Option<Timestamp>,
 }
 
 /// A shell script as a job; `more` goes into the submission.
@@ -56,8 +59,26 @@ pub fn attempts(job: &Value) -> Vec<Attempt> {
         fence: one["fence"].as_u64().expect("a fence is a number"),
         worker: text(one, "worker"),
         outcome: text(one, "outcome"),
+        started_at: instant(&one["started_at"]).expect("an attempt has begun"),
+        ended_at: instant(&one["ended_at"]),
     };
     shown.iter().map(one).collect()
+}
+
+/// By the node's clock, which no delay of a test can move.
+pub fn instant(value: &Value) -> Option<Timestamp> {
+    value.as_str().map(|text| text.parse().expect("instants are written as RFC 3339"))
+}
+
+/// From one instant to another; nothing, if the other was first.
+pub fn span(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}
+
+/// What time it is for the node: it stamps a job that nobody takes.
+pub async fn now(client: &mut Client) -> Timestamp {
+    let id = submit(client, &json!({ "kind": "nobody-takes-this" })).await;
+    instant(&show(client, &id).await["created_at"]).expect("it was submitted")
 }
 
 pub fn outcomes(job: &Value) -> Vec<String> {

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -75,7 +75,10 @@ impl Node {
 
     /// Any command that runs a node.
     pub fn start_as(mut command: Command) -> Self {
-        let mut child = command.env("ONWARD_LOG", "error").stdout(Stdio::piped()).spawn().unwrap();
+        if !command.get_envs().any(|(name, _)| name == "ONWARD_LOG") {
+            command.env("ONWARD_LOG", "error");
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let (said, hear) = channel();
         std::thread::spawn(move || {
@@ -120,6 +123,14 @@ impl Drop for Node {
     fn drop(&mut self) {
         end(&mut self.child);
     }
+}
+
+/// What may pass while something happens at once. That is three seconds; or, on a computer that is slower than that, as
+/// long as it now takes to start and end the binary twenty times.
+pub fn a_moment() -> Duration {
+    let began = Instant::now();
+    assert!(onward(&["--version"]).output().expect("the binary is there").status.success());
+    Duration::from_secs(3).max(20 * began.elapsed())
 }
 
 pub fn end(child: &mut Child) {

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::PATIENCE;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A tick that is later than this was kept from coming.
+const GAP_AFTER: Duration = Duration::from_millis(500);
 
 /// Asks again and again until there is an answer.
 pub async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
@@ -20,6 +22,21 @@ pub async fn until<T>(what: &str, within: Duration, mut look: impl AsyncFnMut() 
         }
         assert!(Instant::now() < deadline, "not within {within:?}: {what}");
         sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Waits for it, and says for how long this process could not run meanwhile: stopped or starved, it sees its own ticks
+/// come late.
+pub async fn with_gaps<T>(what: impl Future<Output = T>) -> (T, Duration) {
+    let mut what = std::pin::pin!(what);
+    let (mut gaps, mut before) = (Duration::ZERO, Instant::now());
+    loop {
+        if let Ok(done) = timeout(LOOK_EVERY, &mut what).await {
+            return (done, gaps);
+        }
+        let late = before.elapsed().saturating_sub(LOOK_EVERY);
+        gaps += if late > GAP_AFTER { late } else { Duration::ZERO };
+        before = Instant::now();
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A worker is its id; an incarnation is one life of it. A new incarnation replaces the old: what that held ends at
 //! once, and whoever still speaks as the old one is refused. The same incarnation on a new session is the same worker
-//! come back: it keeps what it still holds, and what it does not hold never arrived.
+//! come back: it keeps what it still holds, and what it does not hold never arrived. One that says goodbye holds
+//! nothing: what was on its way to it goes to another at once, and not when somebody misses it.
 
 use crate::effect::{Effect, Effects};
 use crate::event::Event;
@@ -50,6 +51,10 @@ impl Manager {
                 self.send(session, ToWorker::ExtensionAnswer(answer), fx);
             }),
             FromWorker::Ended(claims) => self.ended(worker, claims, fx),
+            FromWorker::Goodbye => {
+                self.goodbye(worker, session, fx);
+                Ok(())
+            }
         };
         if let Err(refusal) = taken {
             self.refuse_session(session, refusal, fx);
@@ -245,6 +250,16 @@ impl Manager {
             rare.unconfirmed.retain(|open| open != claim);
             self.readmit_if_due(key, fx);
         }
+    }
+
+    /// As a hello that holds nothing, of a worker that wants nothing.
+    fn goodbye(&mut self, key: WorkerKey, session: SessionId, fx: &mut Effects) {
+        self.workers.at_mut(key).accepting = false;
+        self.update_offer(key);
+        self.reconcile(key, &[], fx);
+        self.send(session, ToWorker::Goodbye, fx);
+        self.push(Effect::CloseSession { session }, fx);
+        self.session_closed(session, fx);
     }
 
     pub(super) fn session_closed(&mut self, session: SessionId, fx: &mut Effects) {

@@ -151,7 +151,8 @@ async fn complete(engine: &Engine, message: &mut ToWorker, settling: Option<&Vec
         | ToWorker::ExtensionAnswer(_)
         | ToWorker::Probe { .. }
         | ToWorker::Cancel { .. }
-        | ToWorker::Refused(_) => Ok(()),
+        | ToWorker::Refused(_)
+        | ToWorker::Goodbye => Ok(()),
     }
 }
 

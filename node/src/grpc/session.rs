@@ -82,7 +82,7 @@ async fn serve(
     }
 }
 
-/// Returns when the worker has closed, or was rejected and knows it.
+/// Returns when the worker has closed, or was rejected or bidden goodbye and knows it.
 async fn converse(
     engine: &Engine,
     outputs: Outputs,
@@ -169,7 +169,8 @@ struct Talk {
 enum Stage {
     Greeting,
     Welcome,
-    Rejected,
+    /// It was rejected, or has said goodbye: the end of the session says nothing new.
+    Dismissed,
 }
 
 impl Talk {
@@ -195,7 +196,7 @@ impl Talk {
         for message in told {
             match message {
                 ToWorker::Welcome { .. } => self.stage = Stage::Welcome,
-                ToWorker::Rejected(_) => self.stage = Stage::Rejected,
+                ToWorker::Rejected(_) | ToWorker::Goodbye => self.stage = Stage::Dismissed,
                 // Without a welcome nothing else will be taken either: the worker has to begin anew.
                 ToWorker::Refused(refusal) if self.stage == Stage::Greeting => return Err(status::refusal(refusal)),
                 ToWorker::BeatAnswers(_)
@@ -210,7 +211,7 @@ impl Talk {
     }
 
     fn closed_by_machine(&self) -> Result<(), Status> {
-        if self.stage == Stage::Rejected {
+        if self.stage == Stage::Dismissed {
             return Ok(());
         }
         let text = "the manager has closed this session; connect again, with what you hold in the hello";
@@ -220,7 +221,11 @@ impl Talk {
 
 fn is_answered(part: &FromWorker) -> bool {
     match part {
-        FromWorker::Hello(_) | FromWorker::Beats(_) | FromWorker::Settle(_) | FromWorker::RequestExtension(_) => true,
+        FromWorker::Hello(_)
+        | FromWorker::Beats(_)
+        | FromWorker::Settle(_)
+        | FromWorker::RequestExtension(_)
+        | FromWorker::Goodbye => true,
         FromWorker::Capacity { .. } | FromWorker::ProbeAnswer { .. } | FromWorker::Ended(_) => false,
     }
 }

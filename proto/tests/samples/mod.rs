@@ -100,10 +100,11 @@ pub fn worker_parts() -> impl Strategy<Value = Vec<FromWorker>> {
         vec(probe, 0..3),
         vec(extension, 0..3),
         of(vec(claim(), 1..3).prop_map(FromWorker::Ended)),
+        of(Just(FromWorker::Goodbye)),
     );
-    parts.prop_map(|(hello, capacity, beats, settle, probes, extensions, ended)| {
+    parts.prop_map(|(hello, capacity, beats, settle, probes, extensions, ended, goodbye)| {
         let first = [hello, capacity, beats, settle].into_iter().flatten();
-        first.chain(probes).chain(extensions).chain(ended).collect()
+        first.chain(probes).chain(extensions).chain(ended).chain(goodbye).collect()
     })
 }
 
@@ -173,6 +174,7 @@ pub fn told() -> impl Strategy<Value = ToWorker> {
         any::<u32>().prop_map(|probe| ToWorker::Probe { probe }),
         (claim(), why).prop_map(|(claim, why)| ToWorker::Cancel { claim, why }),
         refusal().prop_map(ToWorker::Refused),
+        Just(ToWorker::Goodbye),
     ]
 }
 

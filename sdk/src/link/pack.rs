@@ -48,6 +48,7 @@ fn size(message: &FromWorker) -> (usize, usize, u8) {
         FromWorker::ProbeAnswer { .. } => (1, SMALL, 4),
         FromWorker::RequestExtension(request) => (1 + request.claims.len(), (1 + request.claims.len()) * SMALL, 5),
         FromWorker::Ended(claims) => (claims.len(), claims.len() * SMALL, 6),
+        FromWorker::Goodbye => (1, SMALL, 7),
     }
 }
 

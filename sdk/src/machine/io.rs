@@ -28,6 +28,8 @@ pub struct Manners {
     pub on_lost: LostPolicy,
     /// An executor that lets a ready task wait for longer is starved, and nothing more is taken meanwhile.
     pub starved_after: Duration,
+    /// A worker that leaves waits no longer than this for the manager's goodbye.
+    pub goodbye_within: Duration,
 }
 
 impl Default for Manners {
@@ -37,6 +39,7 @@ impl Default for Manners {
             reconnect: Backoff { base: Duration::from_millis(200), max: Duration::from_secs(5) },
             on_lost: LostPolicy::Cancel,
             starved_after: Duration::from_secs(2),
+            goodbye_within: Duration::from_secs(5),
         }
     }
 }
@@ -125,7 +128,7 @@ pub enum Effect {
     },
     /// Something was not taken, and the worker goes on.
     Noted(Refused),
-    /// Nothing is held any more after a drain: the session can be closed.
+    /// Nothing is held any more after a drain, and the manager knows, or does not answer: the session can be closed.
     Drained,
     /// The worker must not come back as this incarnation.
     Rejected(Refused),

@@ -19,6 +19,10 @@
 //! it came); what a handler hands in after that is sent all the same, so that the manager refuses and counts it, in the
 //! open.
 //!
+//! **How it leaves.** Once it holds nothing after a drain, an assignment may still be on its way to it. So it says goodbye,
+//! begins nothing that comes after that, and goes when the manager has said goodbye too: then the manager has given to
+//! others what was on its way. If there is no answer, also over new sessions, it goes all the same after a while.
+//!
 //! **What it can be sure of.** Answers come in the order of what was said, and name their attempt. A refusal that names
 //! none leaves open what was not taken: then the session is ended, and all that was not answered is said on the next.
 //!
@@ -71,6 +75,12 @@ pub struct Machine {
     starved: bool,
     /// What the manager was told of it on this session. A hello says yes.
     told_accepting: bool,
+    /// Whether any manager has heard of this worker: only then can something be on its way to it.
+    is_known: bool,
+    /// On this session.
+    said_goodbye: bool,
+    /// Set while there is nothing left but to say goodbye.
+    leaves_by: Option<Mono>,
     /// Sessions that were lost in a row without a welcome.
     failures: u32,
     held: BTreeMap<Claim, Held>,
@@ -91,6 +101,9 @@ impl Machine {
             stage: Stage::Working,
             starved: false,
             told_accepting: true,
+            is_known: false,
+            said_goodbye: false,
+            leaves_by: None,
             failures: 0,
             held: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -130,10 +143,29 @@ impl Machine {
         if self.session == Session::Talking {
             self.tell_capacity(out);
         }
-        if self.stage == Stage::Draining && self.held.is_empty() {
-            self.stage = Stage::Over;
-            out.push(Effect::Drained);
+        if self.stage == Stage::Draining {
+            self.leave(now, out);
         }
+    }
+
+    /// If nothing is held.
+    fn leave(&mut self, now: Mono, out: &mut Vec<Effect>) {
+        if !self.held.is_empty() {
+            self.leaves_by = None;
+            return;
+        }
+        let by = *self.leaves_by.get_or_insert(now + self.manners.goodbye_within);
+        if !self.is_known || by <= now {
+            self.over(out);
+        } else if self.session == Session::Talking && !self.said_goodbye {
+            self.said_goodbye = true;
+            out.push(Effect::Send(FromWorker::Goodbye));
+        }
+    }
+
+    fn over(&mut self, out: &mut Vec<Effect>) {
+        self.stage = Stage::Over;
+        out.push(Effect::Drained);
     }
 
     /// May lie in the past, which means at once.
@@ -143,7 +175,7 @@ impl Machine {
         }
         let timer = self.timers.first().map(|(at, _)| *at);
         let dial = if let Session::Apart(at) = self.session { Some(at) } else { None };
-        timer.into_iter().chain(dial).min()
+        timer.into_iter().chain(dial).chain(self.leaves_by).min()
     }
 
     /// Attempts whose end the manager has not answered yet.
@@ -161,7 +193,7 @@ impl Machine {
             return;
         }
         self.session = Session::Greeting;
-        self.told_accepting = true;
+        (self.told_accepting, self.said_goodbye, self.is_known) = (true, false, true);
         let holding = self.held.keys().copied().collect();
         let Identity { worker, incarnation, subscription, slots } = self.identity.clone();
         out.push(Effect::Send(FromWorker::Hello(Hello { worker, incarnation, subscription, slots, holding })));
@@ -217,6 +249,11 @@ impl Machine {
             // The rest of a session that was given up.
             return;
         }
+        let is_final = matches!(heard, Heard::Goodbye | Heard::Refused(_) | Heard::Rejected(_));
+        if self.said_goodbye && !is_final {
+            // It has crossed the goodbye: the manager answers for it.
+            return;
+        }
         match heard {
             Heard::Welcome { .. } => self.welcomed(now, out),
             Heard::Rejected(refused) => self.rejected(refused, out),
@@ -234,6 +271,8 @@ impl Machine {
             }
             Heard::Probe { probe } => out.push(Effect::Send(FromWorker::ProbeAnswer { probe })),
             Heard::Cancel { claim, why } => self.cancel(claim, why, out),
+            Heard::Goodbye if self.said_goodbye => self.over(out),
+            Heard::Goodbye => {}
             Heard::Refused(refused) => {
                 out.push(Effect::Noted(refused));
                 out.push(Effect::HangUp);

@@ -236,6 +236,10 @@ fn ended(n: u128) -> Effect {
     Effect::Send(FromWorker::Ended(vec![claim(n)]))
 }
 
+fn goodbye() -> Effect {
+    Effect::Send(FromWorker::Goodbye)
+}
+
 fn cancel(why: CancelWhy) -> Effect {
     Effect::Cancel { claim: claim(1), why }
 }

@@ -36,6 +36,8 @@ const EXPECTED: &[&str] = &[
     "extension unanswered",
     "drained while working",
     "abandoned",
+    "goodbye",
+    "left unanswered",
     "starved",
 ];
 

@@ -61,6 +61,8 @@ struct Worker {
     handlers: BTreeMap<Claim, Handler>,
     /// What was reported, and whether it was a success.
     settled: BTreeMap<Claim, bool>,
+    /// The manager has answered its goodbye.
+    is_dismissed: bool,
     is_over: bool,
 }
 
@@ -87,6 +89,8 @@ pub struct World {
     decided: BTreeMap<(JobId, u16), Claim>,
     succeeded: BTreeSet<Claim>,
     is_healed: bool,
+    /// Nothing is left of what went wrong before.
+    is_calm: bool,
     /// Workers that have drained stay away.
     is_ending: bool,
     pub seen: BTreeSet<&'static str>,
@@ -126,6 +130,7 @@ impl World {
             decided: BTreeMap::new(),
             succeeded: BTreeSet::new(),
             is_healed: false,
+            is_calm: false,
             is_ending: false,
             seen: BTreeSet::new(),
         };
@@ -160,6 +165,7 @@ impl World {
             assert!(self.now < end, "not everything has ended: {:?}", self.open());
             self.run_until(self.now + Duration::from_secs(5));
         }
+        self.leave_while_work_comes();
         self.is_ending = true;
         for worker in 0..WORKERS {
             self.tell_worker(worker, Input::Drain);
@@ -172,6 +178,23 @@ impl World {
         }
         for claim in &self.succeeded {
             assert_eq!(self.decided.get(&(claim.job, claim.workflow)), Some(claim), "a success that was taken is kept");
+        }
+    }
+
+    /// Assignments cross the goodbyes of workers that hold nothing.
+    fn leave_while_work_comes(&mut self) {
+        self.is_calm = true;
+        for worker in 0..WORKERS {
+            self.submit();
+            let pause = Duration::from_millis(self.below(30));
+            self.run_until(self.now + pause);
+            self.submit();
+            self.tell_worker(worker, Input::Drain);
+        }
+        let end = self.now + HEALED_WITHIN;
+        while !self.all_done() {
+            assert!(self.now < end, "not everything has ended: {:?}", self.open());
+            self.run_until(self.now + Duration::from_secs(5));
         }
     }
 
@@ -268,6 +291,23 @@ impl World {
         }
     }
 
+    /// Whoever has left leaves nothing behind that others would have to miss first.
+    fn check_leaving(&mut self, at: usize) {
+        let worker = &self.workers[at];
+        if !worker.is_dismissed {
+            assert!(!self.is_calm, "in a healed world a goodbye is answered");
+            self.seen.insert("left unanswered");
+            return;
+        }
+        self.seen.insert("goodbye");
+        let life = Incarnation::new(worker.life.to_string()).expect("valid");
+        let id = WorkerId::new(format!("w{at}")).expect("valid");
+        let known = self.manager.as_ref().and_then(|manager| manager.worker(&id));
+        // An impostor may have come since.
+        let left = known.filter(|view| view.incarnation == life).map_or(0, |view| view.held);
+        assert_eq!(left, 0, "it has left, and is thought to work");
+    }
+
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::ToManager { line, message } if !self.lines[line].is_cut && !self.lines[line].manager_knows => {
@@ -276,6 +316,7 @@ impl World {
             Happening::ToWorker { line, frame } => {
                 let Line { worker, is_cut, worker_knows, .. } = self.lines[line];
                 if !is_cut && !worker_knows {
+                    self.workers[worker].is_dismissed |= frame.goodbye.is_some();
                     for part in heard(&frame) {
                         self.tell_worker(worker, Input::Heard(part));
                     }
@@ -327,7 +368,7 @@ impl World {
         let manners = Manners { on_lost: policy, ..Manners::default() };
         let machine = Machine::new(identity, manners, self.rng.next_u64(), self.now);
         let (handlers, settled) = Default::default();
-        Worker { machine, life, line: None, policy, handlers, settled, is_over: false }
+        Worker { machine, life, line: None, policy, handlers, settled, is_dismissed: false, is_over: false }
     }
 
     fn tell_worker(&mut self, worker: usize, input: Input) {
@@ -395,6 +436,7 @@ impl World {
                 _ => {}
             },
             Effect::Drained => {
+                self.check_leaving(at);
                 self.workers[at].is_over = true;
                 if !self.is_ending {
                     self.begin_anew(at);

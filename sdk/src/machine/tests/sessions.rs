@@ -181,16 +181,78 @@ fn a_drain_takes_nothing_more_and_waits_for_the_answers() {
     assert_eq!(bench.finish(6, End::Succeeded(result())), [settle(success())]);
     assert_eq!(bench.reconnect(7, 9_000), [settle(success())], "also over a new session");
     let answered = Effect::Settled { claim: claim(1), answer: Ok(()) };
-    assert_eq!(bench.settled(9_001, Ok(())), [answered, Effect::Drained]);
-    assert_eq!((bench.at(9_002, Input::Disconnected), bench.machine.next_wakeup()), (vec![], None));
+    assert_eq!(bench.settled(9_001, Ok(())), [answered, goodbye()]);
+    assert_eq!(bench.heard(9_002, Heard::Goodbye), [Effect::Drained]);
 }
 
 #[test]
-fn a_drain_of_nothing_is_over_at_once() {
-    for mut bench in [Bench::talking(), Bench::new()] {
-        assert_eq!(bench.at(1, Input::Drain).last(), Some(&Effect::Drained));
-        assert_eq!(bench.at(2, Input::Wake), []);
-    }
+fn a_drain_of_nothing_is_over_when_the_manager_says_goodbye() {
+    let mut bench = Bench::talking();
+    assert_eq!(bench.at(1, Input::Drain), [capacity(false), goodbye()]);
+    assert_eq!(bench.until(4_000), [], "said once, and nothing is begun meanwhile");
+    assert_eq!(bench.heard(4_000, Heard::Goodbye), [Effect::Drained]);
+    assert_eq!((bench.at(4_001, Input::Disconnected), bench.machine.next_wakeup()), (vec![], None));
+
+    let mut bench = Bench::talking();
+    assert_eq!(bench.heard(1, Heard::Goodbye), [], "nobody has asked for it");
+    bench.assign(1);
+}
+
+#[test]
+fn what_crosses_a_goodbye_is_left_to_the_manager() {
+    let mut bench = Bench::talking();
+    bench.at(1, Input::Drain);
+    assert_eq!(bench.heard(2, Heard::Assign(assignment(claim(1)))), []);
+    assert_eq!(bench.heard(2, Heard::Probe { probe: 1 }), []);
+    assert_eq!(bench.heard(3, Heard::Cancel { claim: claim(1), why: CancelWhy::Asked }), []);
+    assert_eq!((bench.machine.holding(), bench.heard(4, Heard::Goodbye)), (0, vec![Effect::Drained]));
+}
+
+#[test]
+fn what_came_before_the_goodbye_is_given_back_first() {
+    let mut bench = Bench::new();
+    bench.step(Input::Wake);
+    bench.at(1, Input::Connected);
+    assert_eq!(bench.at(2, Input::Drain), [], "not before the welcome");
+    assert_eq!(bench.welcome(3), [capacity(false), goodbye()]);
+
+    let mut bench = Bench::running();
+    assert_eq!(bench.at(1, Input::Abandon), [cancel(CancelWhy::Asked), capacity(false)]);
+    assert_eq!(bench.finish(2, End::Stopped), [settle(Report::Release { delay: None })]);
+    assert_eq!(bench.until(9_000), [], "its answer is waited for, for as long as it takes");
+    let answered = Effect::Settled { claim: claim(1), answer: Ok(()) };
+    assert_eq!(bench.settled(9_000, Ok(())), [answered, goodbye()]);
+}
+
+#[test]
+fn a_goodbye_is_said_again_on_a_new_session() {
+    let mut bench = Bench::talking();
+    bench.at(1, Input::Drain);
+    bench.at(2, Input::Disconnected);
+    bench.until(2_000);
+    assert_eq!(bench.at(2_000, Input::Connected), [hello(&[]), capacity(false)]);
+    assert_eq!(bench.welcome(2_001), [goodbye()]);
+    let told = bench.heard(2_002, Heard::Refused(refused(RefusalKind::NoLeader)));
+    assert_eq!(told, [Effect::Noted(refused(RefusalKind::NoLeader)), Effect::HangUp]);
+    bench.until(4_000);
+    bench.at(4_000, Input::Connected);
+    assert_eq!(bench.welcome(4_001), [goodbye()]);
+    assert_eq!(bench.heard(4_002, Heard::Goodbye), [Effect::Drained]);
+}
+
+#[test]
+fn a_manager_that_does_not_answer_keeps_nobody_for_long() {
+    let mut bench = Bench::talking();
+    bench.at(1, Input::Drain);
+    assert_eq!(bench.until(60_000), [(5_001, Effect::Drained)], "nothing is heard");
+    assert_eq!(bench.machine.next_wakeup(), None);
+
+    let mut bench = Bench::talking();
+    bench.at(1, Input::Disconnected);
+    bench.at(2, Input::Drain);
+    assert_eq!(bench.until(60_000).last(), Some(&(5_002, Effect::Drained)), "nobody can be reached");
+
+    assert_eq!(Bench::new().at(1, Input::Drain).last(), Some(&Effect::Drained), "nobody has ever heard of it");
 }
 
 #[test]
@@ -199,12 +261,12 @@ fn whoever_does_not_wait_any_longer_stops_what_runs_and_gives_it_back() {
     assert_eq!(bench.at(1, Input::Abandon), [cancel(CancelWhy::Asked), capacity(false)]);
     assert_eq!(bench.at(2, Input::Abandon), []);
     assert_eq!(bench.finish(3, End::Stopped), [settle(Report::Release { delay: None })]);
-    assert_eq!(bench.settled(4, Ok(())).last(), Some(&Effect::Drained));
+    assert_eq!(bench.settled(4, Ok(())).last(), Some(&goodbye()));
 
     let mut bench = Bench::running();
     bench.at(1, Input::Abandon);
     bench.heard(2, Heard::Cancel { claim: claim(1), why: CancelWhy::Asked });
-    assert_eq!(bench.finish(3, End::Stopped), [ended(1), Effect::Drained], "the manager wants to hear just this");
+    assert_eq!(bench.finish(3, End::Stopped), [ended(1), goodbye()], "the manager wants to hear just this");
 }
 
 #[test]

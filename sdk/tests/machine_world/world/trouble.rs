@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    fn submit(&mut self) {
+    pub(super) fn submit(&mut self) {
         let id = JobId::v7(Wall::from_ms(1_800_000_000_000 + self.now.as_ms()), u128::from(self.rng.next_u64()));
         let draft = Draft { stuck_after: Some(Duration::from_secs(40)), ..Draft::of_kind("task", *b"{}") };
         self.jobs.push(id);
