@@ -271,8 +271,8 @@ async fn watch(mut client: Client, untouched: u64, over: Arc<AtomicBool>) -> See
 
 #[test]
 fn a_job_that_went_wrong_is_noticed() {
-    let attempt =
-        |fence: u64, worker: &str, outcome: &str| json!({ "fence": fence, "worker": worker, "outcome": outcome });
+    let at = "2026-01-01T00:00:00Z";
+    let attempt = |fence: u64, worker: &str, outcome: &str| json!({ "fence": fence, "worker": worker, "outcome": outcome, "started_at": at, "ended_at": at });
     let job = |state: &str, attempts: &[Value]| json!({ "state": state, "workflows": [{ "attempts": attempts }] });
     let lost = attempt(1, "w9", "lease_expired");
     let good = job("succeeded", &[lost.clone(), attempt(2, "w0", "succeeded")]);

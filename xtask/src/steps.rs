@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(alone[0], "cargo fmt --all --check");
         assert_eq!(alone[5], "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps --workspace --locked");
         assert!(alone.iter().all(|line| line.contains("cargo ")));
-        assert_eq!(alone[2], "cargo nextest run --workspace --locked");
-        assert_eq!(ALL[2].alone(false), "cargo test --workspace --locked --tests");
+        assert_eq!(alone[2], "cargo nextest run --workspace --no-default-features --locked");
+        assert_eq!(ALL[2].alone(false), "cargo test --workspace --no-default-features --locked --tests");
     }
 }
