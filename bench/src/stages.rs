@@ -14,9 +14,9 @@ use crate::report::{Figure, Report};
 use crate::runs;
 
 /// The parts of a whole run, by the names that `--only` knows.
-pub const STAGES: [&str; 7] = ["limits", "contest", "mixed", "idle", "cycles", "backlog", "workers"];
+pub const STAGES: [&str; 8] = ["limits", "contest", "mixed", "idle", "cycles", "backlog", "workers", "reopen"];
 /// Parts that are run only by name.
-pub const EXTRA: [&str; 3] = ["ours", "reopen", "growth"];
+pub const EXTRA: [&str; 2] = ["ours", "growth"];
 
 pub struct Run {
     pub quick: bool,
