@@ -21,7 +21,7 @@ impl Plan {
     pub const FULL: Self = Self {
         runs: 5,
         time: Duration::from_millis(800),
-        long: Duration::from_secs(3),
+        long: Duration::from_secs(4),
         latency_every: Duration::from_millis(5),
         leases: 10_000,
     };

@@ -135,12 +135,8 @@ impl Started {
     }
 
     async fn forget_consumer(&self) -> Result<(), Failed> {
-        match self.stream.delete_consumer(CONSUMER).await {
-            Ok(_) => Ok(()),
-            // It is forgotten; its folder was just being written to, and the server could not remove it.
-            Err(error) if error.to_string().contains("directory not empty") => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.stream.delete_consumer(CONSUMER).await?;
+        Ok(())
     }
 
     /// Where the server's answers to acknowledgements go: one subscription for all, which costs less than one for each.
