@@ -4,7 +4,7 @@
 //! `sleep` and a deadlock do not make it rise; a silent computation or copy does. It is measured by the guard, which is
 //! above the tree, so that measuring does not count as activity.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 
 use crate::tree::{self, Process};
@@ -19,8 +19,16 @@ pub struct Activity {
 impl Activity {
     /// What the descendants of `root` have done up to now. Never less than the time before.
     pub fn sample(&mut self, root: i32) -> u64 {
-        let descendants = tree::descendants(root, &tree::all());
-        self.add(descendants.iter().map(|process| ((process.pid, process.started), process.cpu + io_bytes(process))))
+        let mut there = tree::below(root);
+        there.extend(self.overlooked(&there));
+        self.add(there.iter().map(|process| (name(process), process.cpu + io_bytes(process))))
+    }
+
+    /// Those that were seen before and are still there, but not in `found`: forgotten, they would count as new next time.
+    fn overlooked(&self, found: &[Process]) -> Vec<Process> {
+        let found: HashSet<(i32, u64)> = found.iter().map(name).collect();
+        let missing = self.seen.keys().filter(|known| !found.contains(known));
+        missing.filter_map(|known| tree::read(known.0).filter(|now| name(now) == *known)).collect()
     }
 
     /// A process that is new counts in full; of one that was there, what it has done since.
@@ -38,6 +46,10 @@ impl Activity {
         self.seen = next;
         self.total
     }
+}
+
+fn name(process: &Process) -> (i32, u64) {
+    (process.pid, process.started)
 }
 
 /// Bytes through system calls, and bytes that reached a disk without one (mapped files).
@@ -76,6 +88,17 @@ mod tests {
         ] {
             assert_eq!(activity.add(now.clone().into_iter()), total, "{now:?}");
         }
+    }
+
+    #[test]
+    fn one_that_was_overlooked_is_not_new_the_next_time() {
+        let me = tree::read(std::process::id() as i32).expect("this process");
+        let since = |started: u64| Activity { seen: HashMap::from([((me.pid, started), 5)]), total: 5 };
+        let known = since(me.started);
+        assert_eq!(known.overlooked(&[]).iter().map(name).collect::<Vec<_>>(), [name(&me)]);
+        assert_eq!(known.overlooked(std::slice::from_ref(&me)), []);
+        // Another process that had the same number.
+        assert_eq!(since(me.started + 1).overlooked(&[]), []);
     }
 
     #[test]

@@ -18,12 +18,22 @@ const REAP_AGAIN: Duration = Duration::from_millis(50);
 
 pub(crate) struct Ending {
     root: i32,
+    session: Session,
     grace: Duration,
     phase: Phase,
     fds: Vec<OwnedFd>,
     /// Those that were there when we last killed.
     survivors: HashSet<(i32, u64)>,
     again: Duration,
+}
+
+/// Whose session the tree is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// That of `root`, which has begun it. Whoever is in it, or in one begun by somebody in it, is in the tree.
+    Own,
+    /// Somebody else's. Strangers may be in the same group.
+    Shared,
 }
 
 enum Phase {
@@ -34,9 +44,9 @@ enum Phase {
 
 impl Ending {
     /// Of all descendants of `root`, which must be their subreaper, and reap between one push and the next.
-    pub fn new(root: i32, order: Order, grace: Duration) -> Self {
+    pub fn new(root: i32, session: Session, order: Order, grace: Duration) -> Self {
         let phase = if order == Order::Kill { Phase::Kill } else { Phase::Begin };
-        Self { root, grace, phase, fds: Vec::new(), survivors: HashSet::new(), again: KILL_AGAIN }
+        Self { root, session, grace, phase, fds: Vec::new(), survivors: HashSet::new(), again: KILL_AGAIN }
     }
 
     pub fn kill_now(&mut self) {
@@ -53,7 +63,7 @@ impl Ending {
                 self.grace.min(REAP_AGAIN)
             }
             Phase::Grace { until } if now < until => {
-                self.fds = self.descendants().1.iter().filter_map(open).collect();
+                self.fds = self.descendants().iter().filter_map(open).collect();
                 (until - now).min(REAP_AGAIN)
             }
             Phase::Grace { .. } | Phase::Kill => {
@@ -70,7 +80,7 @@ impl Ending {
 
     /// Once, to those that are there: what they start to clean up gets the rest of the grace in peace.
     fn terminate(&mut self) {
-        let (_, descendants) = self.descendants();
+        let descendants = self.descendants();
         for process in &descendants {
             // One that may not be signalled is still there afterwards, and is met again.
             let _ = process.signal(Signal::TERM);
@@ -81,9 +91,13 @@ impl Ending {
     }
 
     fn kill(&mut self) -> Duration {
-        let (all, descendants) = self.descendants();
+        let descendants = self.descendants();
+        let others = match self.session {
+            Session::Own => tree::read(self.root).into_iter().collect(),
+            Session::Shared => tree::all(),
+        };
         // A signal to a group is atomic: nothing in it can escape by forking faster than we read /proc.
-        for group in own_groups(&all, &descendants) {
+        for group in own_groups(&others, &descendants) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         for process in &descendants {
@@ -96,19 +110,18 @@ impl Ending {
         self.again
     }
 
-    fn descendants(&self) -> (Vec<Process>, Vec<Process>) {
-        let all = tree::all();
-        let mut descendants = tree::descendants(self.root, &all);
+    fn descendants(&self) -> Vec<Process> {
+        let mut descendants = tree::below(self.root);
         descendants.retain(Process::is_alive);
-        (all, descendants)
+        descendants
     }
 }
 
-/// Process groups that have no member outside the tree.
-fn own_groups(all: &[Process], descendants: &[Process]) -> Vec<Pid> {
+/// Process groups that have no member outside the tree. `others` are those that could be, and may be in it.
+fn own_groups(others: &[Process], descendants: &[Process]) -> Vec<Pid> {
     let inside: HashSet<i32> = descendants.iter().map(|process| process.pid).collect();
     let mut groups: HashSet<i32> = descendants.iter().map(|process| process.group).collect();
-    for process in all.iter().filter(|process| process.is_alive() && !inside.contains(&process.pid)) {
+    for process in others.iter().filter(|process| process.is_alive() && !inside.contains(&process.pid)) {
         groups.remove(&process.group);
     }
     // Groups 0 and 1 are not what they seem: the one is our own, the other everybody.

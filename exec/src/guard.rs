@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, set_child_subreaper, setsid, wait};
 
 use crate::activity::Activity;
-use crate::ending::Ending;
+use crate::ending::{Ending, Session};
 use crate::wire::{self, How, Order, Said, Spec};
 use crate::{leaf, start};
 
@@ -143,7 +143,8 @@ impl<'a> Guard<'a> {
 
     /// Ends what is left of the tree, and comes back when nothing is.
     fn end(&mut self, order: Order) {
-        let mut ending = Ending::new(own_pid(), order, Duration::from_millis(self.spec.grace_ms));
+        let session = if self.spec.foreground { Session::Shared } else { Session::Own };
+        let mut ending = Ending::new(own_pid(), session, order, Duration::from_millis(self.spec.grace_ms));
         while self.reap() {
             let wait_for = ending.push();
             let fds = ending.fds();

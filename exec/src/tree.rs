@@ -1,7 +1,11 @@
-//! The processes of this machine, as `/proc` shows them, and which of them descend from one.
+//! Processes, as `/proc` shows them, and which of them descend from one.
+//!
+//! A machine may have thousands of processes and a guard for each hundredth of them. So a guard does not read all of
+//! `/proc`, but goes down from itself; only a kernel that does not tell a process's children makes it read everything.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
@@ -50,7 +54,48 @@ pub fn all() -> Vec<Process> {
     entries.flatten().filter_map(|entry| read(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// Children, their children, and so on; without `root`.
+/// The descendants of `root` that are there now, without itself.
+///
+/// This is no snapshot: one whose parent or sibling ends meanwhile may be missing this time.
+pub fn below(root: i32) -> Vec<Process> {
+    if !children_are_told() {
+        return descendants(root, &all());
+    }
+    // A process that has changed its parent meanwhile may be met twice.
+    let mut seen = HashSet::from([root]);
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(parent) = open.pop() {
+        for pid in children(parent) {
+            if seen.insert(pid)
+                && let Some(process) = read(pid)
+            {
+                found.push(process);
+                open.push(pid);
+            }
+        }
+    }
+    found
+}
+
+/// Not every kernel is built with it.
+fn children_are_told() -> bool {
+    static TOLD: OnceLock<bool> = OnceLock::new();
+    *TOLD.get_or_init(|| fs::exists("/proc/thread-self/children").unwrap_or(false))
+}
+
+/// Each thread has children of its own.
+fn children(parent: i32) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+    let told = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+    threads.flatten().map(told).flat_map(|pids| numbers(&pids)).collect()
+}
+
+fn numbers(text: &str) -> Vec<i32> {
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Those of `all` that descend from `root`, without itself.
 pub fn descendants(root: i32, all: &[Process]) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
     for process in all {
@@ -120,6 +165,40 @@ mod tests {
         found.sort_unstable();
         assert_eq!(found, [3, 4, 5]);
         assert_eq!(descendants(5, &all), []);
+    }
+
+    #[test]
+    fn those_below_are_found_in_every_generation_and_of_every_thread() {
+        let own = std::process::id() as i32;
+        // A child of another thread than this one, with a child of its own; both end with the pipe.
+        let starting = std::thread::spawn(|| {
+            std::process::Command::new("sh")
+                .args(["-c", "cat | cat"])
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .expect("a shell")
+        });
+        let mut child = starting.join().expect("it starts");
+        let shell = child.id() as i32;
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let found = loop {
+            let found: Vec<Process> =
+                below(own).into_iter().filter(|one| one.pid == shell || one.parent == shell).collect();
+            if found.len() == 3 {
+                break found;
+            }
+            assert!(std::time::Instant::now() < deadline, "{found:?}");
+            std::thread::yield_now();
+        };
+        let mut all: Vec<i32> = descendants(shell, &all()).iter().map(|process| process.pid).collect();
+        all.push(shell);
+        all.sort_unstable();
+        let mut pids: Vec<i32> = found.iter().map(|process| process.pid).collect();
+        pids.sort_unstable();
+        assert_eq!(pids, all);
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+        assert!(below(own).iter().all(|process| process.pid != shell));
     }
 
     #[test]
