@@ -170,15 +170,17 @@ mod tests {
     #[test]
     fn those_below_are_found_in_every_generation_and_of_every_thread() {
         let own = std::process::id() as i32;
-        // A child of another thread than this one, with a child of its own; both end with the pipe.
-        let starting = std::thread::spawn(|| {
-            std::process::Command::new("sh")
-                .args(["-c", "cat | cat"])
-                .stdin(std::process::Stdio::piped())
-                .spawn()
-                .expect("a shell")
+        // A child of another thread than the first, with children of its own; all end with the pipe.
+        let mut shell_of_a_thread = std::process::Command::new("sh");
+        shell_of_a_thread.args(["-c", "cat | cat"]).stdin(std::process::Stdio::piped());
+        let (started, child) = std::sync::mpsc::channel();
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            started.send(shell_of_a_thread.spawn().expect("a shell")).expect("somebody waits");
+            // The children of a thread that has ended are another's.
+            let _ = is_over.recv();
         });
-        let mut child = starting.join().expect("it starts");
+        let mut child = child.recv().expect("it starts");
         let shell = child.id() as i32;
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         let found = loop {
@@ -196,6 +198,8 @@ mod tests {
         let mut pids: Vec<i32> = found.iter().map(|process| process.pid).collect();
         pids.sort_unstable();
         assert_eq!(pids, all);
+        drop(over);
+        thread.join().expect("it only waits");
         drop(child.stdin.take());
         child.wait().expect("it ends");
         assert!(below(own).iter().all(|process| process.pid != shell));
