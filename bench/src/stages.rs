@@ -1,5 +1,6 @@
 //! What is run, in which order, and what the figures should be.
 
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::contest::ours::grpc::{Grpc, OverGrpc};
@@ -44,7 +45,7 @@ impl Run {
             report.figures.extend(judge(&report));
         }
         if self.wants("mixed") {
-            let jobs = if self.quick { 200_000 } else { 1_000_000 };
+            let jobs = if self.quick { 100_000 } else { 1_000_000 };
             report.figures.extend(runtime.block_on(mixed_backlog(jobs, plan))?);
         }
         if self.wants("idle") {
@@ -64,7 +65,9 @@ impl Run {
 }
 
 fn say(stage: &str) {
-    eprintln!("running: {stage}");
+    static BEGUN: OnceLock<Instant> = OnceLock::new();
+    let so_far = BEGUN.get_or_init(Instant::now).elapsed().as_secs();
+    eprintln!("{:>3}:{:02} running: {stage}", so_far / 60, so_far % 60);
 }
 
 async fn contest(report: &mut Report, plan: Plan, ours_only: bool) {

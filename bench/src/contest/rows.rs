@@ -20,12 +20,19 @@ pub struct Plan {
 impl Plan {
     pub const FULL: Self = Self {
         runs: 5,
-        time: Duration::from_millis(800),
-        long: Duration::from_secs(4),
+        time: Duration::from_millis(500),
+        long: Duration::from_secs(3),
         latency_every: Duration::from_millis(5),
         leases: 10_000,
     };
-    pub const QUICK: Self = Self { time: Duration::from_millis(200), long: Duration::from_millis(400), ..Self::FULL };
+    /// Enough to see that everything works and about where it stands.
+    pub const QUICK: Self = Self {
+        runs: 3,
+        time: Duration::from_millis(150),
+        long: Duration::from_millis(300),
+        leases: 1_000,
+        ..Self::FULL
+    };
 }
 
 /// What is measured.
@@ -121,7 +128,7 @@ pub async fn measure<C: Contender>(contender: &C, plan: Plan) -> Result<Measured
 
 /// As many jobs as take about that long, by a short run before.
 async fn drain(running: &mut impl Running, in_flight: usize, time: Duration) -> Result<f64, Failed> {
-    let few = (4 * in_flight as u64).max(200);
+    let few = (2 * in_flight as u64).max(200);
     running.fill(few).await?;
     let rate = few as f64 / running.drain(few, in_flight).await?.as_secs_f64();
     let jobs = ((rate * time.as_secs_f64()) as u64).max(few);
