@@ -113,30 +113,22 @@ async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {
 
 /// What the contest should show.
 fn judge(report: &Report) -> Vec<Figure> {
-    let Some(ours) = report.contenders.iter().find(|one| one.about.name == Grpc.about().name) else {
-        return Vec::new();
-    };
-    let Some(limits) = report.limits else { return Vec::new() };
-    let line = |what: &str, measured: What, scale: f64, unit, wanted, more| {
-        let (median, low, high) = ours.of(measured)?;
-        let spread = Some((low / scale, high / scale));
-        Some(Figure { what: what.into(), value: median / scale, unit, wanted: Some(wanted), more, spread })
-    };
+    let find = |name: &str| report.contenders.iter().find(|one| one.about.name == name);
+    let (Some(ours), Some(limits)) = (find(Grpc.about().name), report.limits) else { return Vec::new() };
+    let http = find(Http.about().name);
+    let thousands = 1e3;
+    let one = ("one in flight, of what a sync and a round trip allow", What::EnqueueOne, limits.one_in_flight());
+    let p50 = ("submission to handler at 200/s, p50", What::LatencyP50, 1.0);
     let mut figures: Vec<Figure> = [
-        line("enqueue by 256", What::EnqueueBatched, 1e3, "k jobs/s", 150.0, true),
-        line("drain, 64 in flight", What::Drain64, 1e3, "k jobs/s", 60.0, true),
-        line("drain, 1,024 in flight", What::Drain1024, 1e3, "k jobs/s", 120.0, true),
-        line(
-            "one in flight, of what a sync and a round trip allow",
-            What::EnqueueOne,
-            limits.one_in_flight(),
-            "×",
-            0.7,
-            true,
-        ),
-        line("submission to handler at 200/s, p50", What::LatencyP50, 1.0, "ms", 0.6, false),
-        line("submission to handler at 200/s, p99", What::LatencyP99, 1.0, "ms", 3.0, false),
-        line("beats over 10k leases", What::Touch, 1e3, "k/s", 500.0, true),
+        line(ours, "enqueue by 256", What::EnqueueBatched, thousands, "k jobs/s", 150.0, true),
+        line(ours, "drain, 64 in flight", What::Drain64, thousands, "k jobs/s", 60.0, true),
+        line(ours, "drain, 1,024 in flight", What::Drain1024, thousands, "k jobs/s", 120.0, true),
+        line(ours, one.0, one.1, one.2, "×", 0.7, true),
+        http.and_then(|http| line(http, &format!("{} (HTTP)", one.0), one.1, one.2, "×", 0.7, true)),
+        line(ours, p50.0, p50.1, p50.2, "ms", 0.6, false),
+        http.and_then(|http| line(http, &format!("{} (HTTP)", p50.0), p50.1, p50.2, "ms", 0.6, false)),
+        line(ours, "submission to handler at 200/s, p99", What::LatencyP99, 1.0, "ms", 3.0, false),
+        line(ours, "beats over 10k leases", What::Touch, thousands, "k/s", 500.0, true),
     ]
     .into_iter()
     .flatten()
@@ -144,6 +136,20 @@ fn judge(report: &Report) -> Vec<Figure> {
     figures.extend(against(report, ours, true, "drain with 64, over the best that is durable before it answers", 3.0));
     figures.extend(against(report, ours, false, "drain with 64, over the best that is not", 1.0));
     figures
+}
+
+fn line(
+    of: &Measured,
+    what: &str,
+    measured: What,
+    scale: f64,
+    unit: &'static str,
+    wanted: f64,
+    more: bool,
+) -> Option<Figure> {
+    let (median, low, high) = of.of(measured)?;
+    let spread = Some((low / scale, high / scale));
+    Some(Figure { what: what.into(), value: median / scale, unit, wanted: Some(wanted), more, spread })
 }
 
 fn against(report: &Report, ours: &Measured, durable: bool, what: &str, wanted: f64) -> Option<Figure> {
