@@ -138,7 +138,8 @@ struct Binary {
     is_integration: bool,
 }
 
-/// The test binaries among cargo's messages: first the tests of programs, then other integration tests, then unit tests.
+/// The test binaries among cargo's messages: tests of programs at one end, other integration tests at the other, and in
+/// the middle unit tests, which are quick, so that the lanes end together.
 fn in_order(messages: &str) -> Vec<Binary> {
     let (mut binaries, mut programs) = (Vec::new(), Vec::new());
     for message in messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
@@ -151,7 +152,7 @@ fn in_order(messages: &str) -> Vec<Binary> {
     }
     binaries.sort_by_cached_key(|binary| {
         let waits = binary.is_integration && programs.contains(&binary.package);
-        (!waits, !binary.is_integration, binary.source.clone())
+        (!waits, binary.is_integration, binary.source.clone())
     });
     binaries
 }
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_of_programs_come_first_and_unit_tests_last() {
+    fn unit_tests_are_between_those_of_programs_and_the_others() {
         let messages = [
             message("core", "lib", "src/lib.rs", true),
             message("core", "test", "tests/chaos.rs", true),
@@ -197,7 +198,7 @@ mod tests {
         let binaries = in_order(&messages.join("\n"));
         let sources: Vec<&str> = binaries.iter().map(|binary| binary.source.to_str().unwrap()).collect();
         let expected =
-            ["cli/tests/kill/main.rs", "cli/tests/run.rs", "core/tests/chaos.rs", "cli/src/main.rs", "core/src/lib.rs"];
+            ["cli/tests/kill/main.rs", "cli/tests/run.rs", "cli/src/main.rs", "core/src/lib.rs", "core/tests/chaos.rs"];
         assert_eq!(sources, expected.map(|source| format!("/w/{source}")));
         assert_eq!(binaries[0].package, Path::new("/w/cli"));
         assert_eq!(binaries[0].executable, Path::new("/t/cli-test"));
