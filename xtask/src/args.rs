@@ -134,7 +134,7 @@ Steps, in this order; each can be run alone:
     for step in steps::ALL {
         text.push_str(&format!("  {:<10} {}\n", step.name, step.alone(true)));
     }
-    text.push_str("\nThe tests run under cargo-nextest where it is installed, else under `cargo test`.");
+    text.push_str("\nThe tests run under cargo-nextest where it is installed; else the test binaries of cargo run, several at a time.");
     text
 }
 

@@ -3,6 +3,7 @@
 //! - [`args`] reads the command line and holds every help text;
 //! - [`install`] finds out what this machine lacks, and gets it;
 //! - [`steps`] is the test command: which steps, in which order, and what the last line says;
+//! - [`binaries`] runs the test binaries where there is no nextest;
 //! - [`stream`] runs one child command, passes its output through and counts its tests;
 //! - [`tidy`] holds the checks that are ours alone;
 //! - [`dist`] builds the binary to hand out;
@@ -13,6 +14,7 @@
 
 mod api_check;
 mod args;
+mod binaries;
 mod dist;
 mod install;
 mod instructions;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 
 use crate::stream::{self, Counts};
-use crate::{install, tidy, workspace};
+use crate::{binaries, install, tidy, workspace};
 
 #[derive(Debug)]
 pub struct Step {
@@ -78,6 +78,9 @@ impl Step {
     /// What the step has counted, if it counts; an error if it is red.
     fn run(&self, root: &Path, has_nextest: bool) -> Result<Option<Counts>> {
         let Some(cargo) = self.cargo(has_nextest) else { return tidy::run(root).map(|()| None) };
+        if !has_nextest && matches!(self.work, Work::Tests { .. }) {
+            return binaries::run(root, cargo.args).map(Some);
+        }
         let mut command = workspace::cargo(root);
         command.args(cargo.args).envs(cargo.env.iter().copied());
         let (status, counts) = stream::run(command)?;

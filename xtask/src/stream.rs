@@ -44,6 +44,13 @@ pub fn run(mut command: Command) -> Result<(ExitStatus, Counts)> {
     Ok((status, counts))
 }
 
+/// What all the summary lines in a text say together.
+pub fn counts(text: &str) -> Counts {
+    let mut counts = Counts::default();
+    text.lines().filter_map(summary).for_each(|found| counts.add(found));
+    counts
+}
+
 fn pass_through(from: impl Read, mut to: impl Write) -> io::Result<Counts> {
     let mut from = BufReader::new(from);
     let mut counts = Counts::default();
@@ -130,5 +137,6 @@ mod tests {
         let counts = pass_through(text.as_bytes(), &mut seen).unwrap();
         assert_eq!(seen, text.as_bytes());
         assert_eq!(counts, Counts { passed: 5, failed: 1 });
+        assert_eq!(super::counts(text), counts);
     }
 }

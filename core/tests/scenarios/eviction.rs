@@ -1,14 +1,12 @@
 //! Eviction, hold, readmission and probation.
 
-mod rig;
-
+use crate::rig::*;
 use onward_core::effect::Notice;
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::job::JobState;
 use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
 use onward_core::refusal::Refusal;
-use rig::*;
 
 fn hold_notices(rig: &Rig) -> Vec<Notice> {
     let of_hold = |notice: &&Notice| matches!(notice, Notice::HoldBegan { .. } | Notice::HoldEnded);

@@ -1,18 +1,16 @@
 //! The port: who gets in, who is kept out, and what one bad client cannot do to the others.
 
-mod rig;
-
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::rig::{self, PATIENCE, Request, config, lease, poll_body, post, read_reply, start, submit_kind};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use onward_node::server::{DrainRule, HttpLimits, Node, NodeConfig, StartError};
-use rig::{PATIENCE, Request, config, lease, poll_body, post, read_reply, start, submit_kind};
 use serde_json::json;
 use tempfile::tempdir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

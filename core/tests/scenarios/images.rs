@@ -1,7 +1,6 @@
 //! A job as a record of its own: an archived job is shown as a live one is, and its late workers get the same answers.
 
-mod rig;
-
+use crate::rig::{Rig, bytes, failure, job, ms, name, secs, success};
 use onward_core::effect::Answer;
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId, SessionId};
@@ -10,7 +9,6 @@ use onward_core::job::{Draft, Retry, WorkflowDraft};
 use onward_core::manager::JobView;
 use onward_core::message::{Beat, Report};
 use onward_core::refusal::Refusal;
-use rig::{Rig, bytes, failure, job, ms, name, secs, success};
 
 fn dag() -> Draft {
     let step = |name: &str, after: &[&str]| WorkflowDraft {

@@ -1,7 +1,6 @@
 //! Workers with a session: who they are, what they are given, and what they keep.
 
-mod rig;
-
+use crate::rig::*;
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, Incarnation, SessionId};
 use onward_core::input::{Call, Input};
@@ -9,7 +8,6 @@ use onward_core::job::JobState;
 use onward_core::limits::Limit;
 use onward_core::message::{Beat, CancelWhy, FromWorker, Hello, Report, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
-use rig::*;
 
 fn jobs(rig: &mut Rig, kind: &str, count: usize) {
     rig.submit_all(vec![job(kind); count]).expect("accepted");

@@ -1,15 +1,13 @@
 //! What is healthy stays green, however long it takes: the verdict is looked at after every single wake-up.
 
-mod rig;
-
 use std::time::Duration;
 
+use crate::rig::*;
 use onward_core::event::Event;
 use onward_core::health::{Progress, ProgressReason, Reason, Verdict};
 use onward_core::job::{Draft, JobState, Retry};
 use onward_core::message::Beat;
 use onward_core::time::Wall;
-use rig::*;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 

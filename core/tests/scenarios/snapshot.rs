@@ -1,19 +1,16 @@
 //! Snapshots: what is taken bit by bit while the machine goes on is the state at one event, and a machine made of it
 //! is the same machine.
 
-mod rig;
-mod twins;
-
 use std::sync::Arc;
 
+use crate::rig::{Rig, job, name, secs, subscription, worker_id};
+use crate::twins::{Twins, replayed, restored};
 use onward_core::input::{Call, Input};
 use onward_core::job::{Draft, JobState, Retry};
 use onward_core::manager::{Manager, SnapshotCut, SnapshotRecord};
 use onward_core::message::{Beat, FromWorker};
 use onward_core::payload::{Digest, Payload};
 use onward_core::settings::{Rules, Settings};
-use rig::{Rig, job, name, secs, subscription, worker_id};
-use twins::{Twins, replayed, restored};
 
 fn rules() -> Rules {
     Settings::default().check().expect("valid settings")

@@ -1,17 +1,12 @@
 //! What every engine promises, asked of each in the same words.
 
-#![allow(dead_code, reason = "the samples serve several tests")]
-
-mod samples;
-mod storage;
-
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 use onward_log::{Batch, BatchId, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
 
-use samples::Draw;
+use crate::samples::Draw;
 
 /// An engine under test: handles on one log, and the log as another process finds it later.
 trait Bed {
@@ -67,7 +62,7 @@ struct SmallHalves {
 impl Bed for SmallHalves {
     type Log = RedbLog;
     fn new() -> Self {
-        let open = Box::new(storage::in_memory(512));
+        let open = Box::new(crate::storage::in_memory(512));
         Self { log: open(), open }
     }
     fn handle(&self) -> RedbLog {

@@ -1,9 +1,8 @@
 //! What looks busy and gets nothing done is caught: every case here would pass a check that only asks for activity.
 
-mod rig;
-
 use std::time::Duration;
 
+use crate::rig::*;
 use onward_core::effect::Notice;
 use onward_core::health::loops::probes;
 use onward_core::health::{
@@ -14,7 +13,6 @@ use onward_core::job::{Draft, JobState, OnStuck, Retry};
 use onward_core::message::{Beat, CancelWhy, ToWorker};
 use onward_core::time::Awake;
 use onward_core::timeout::TimeoutReason;
-use rig::*;
 
 /// Retries come after this long at most; how long exactly is drawn.
 const BACKOFF: Duration = Duration::from_secs(1);

@@ -1,12 +1,10 @@
 //! What attempts print, by HTTP: in through a receipt, out through the job, also when it has ended and after a restart.
 
-mod rig;
-
+use crate::rig::{PATIENCE, Reply, Request, lease, poll_body, post, start, submit, submit_kind, until, verb};
 use onward_core::ids::JobId;
 use onward_core::job::Draft;
 use onward_core::job::draft::WorkflowDraft;
 use onward_node::server::Node;
-use rig::{PATIENCE, Reply, Request, lease, poll_body, post, start, submit, submit_kind, until, verb};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 

@@ -1,17 +1,12 @@
 //! What the archive promises, and a comparison with a list in memory.
 
 #![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
-#![allow(dead_code, reason = "the samples serve several tests")]
-
-#[path = "archive/model.rs"]
-mod model;
-mod samples;
 
 use onward_log::{Archive, ArchivedJob, Blob, Error, RedbLog};
 use redb::TableHandle;
 
-use model::Model;
-use samples::Draw;
+use crate::model::Model;
+use crate::samples::Draw;
 
 fn job(id: u128, ended_at_ms: u64, expires_at_ms: Option<u64>, row: &[u8]) -> ArchivedJob<'_> {
     ArchivedJob { id, ended_at_ms, expires_at_ms, row, blobs: &[] }

@@ -1,7 +1,6 @@
 //! Jobs from submission to their end: dependencies, retries, dead letters, keys, order, cancel and timeout.
 
-mod rig;
-
+use crate::rig::*;
 use onward_core::effect::{Accepted, Answer, Notice};
 use onward_core::fence::GateEpoch;
 use onward_core::health::Verdict;
@@ -12,7 +11,6 @@ use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::state::LedgerFact;
 use onward_core::timeout::TimeoutReason;
-use rig::*;
 
 /// Workflows of kind `k`, each with its name and those that it waits for.
 fn dag(workflows: &[(&str, &[&str])]) -> Draft {

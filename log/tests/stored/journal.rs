@@ -1,10 +1,5 @@
 //! The journal in front of redb: what lies where, and what is made of a journal that is not as it was left.
 
-#![allow(dead_code, reason = "the samples serve several tests")]
-
-mod samples;
-mod storage;
-
 use std::fs;
 use std::path::Path;
 
@@ -15,8 +10,8 @@ use onward_core::time::Wall;
 use onward_log::{Archive, BatchId, BatchKey, Blob, Error, Log, RedbLog, backup, restore};
 use redb::{ReadableDatabase, ReadableTableMetadata};
 
-use samples::Draw;
-use storage::in_memory;
+use crate::samples::Draw;
+use crate::storage::in_memory;
 
 const BATCHES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("batches");
 

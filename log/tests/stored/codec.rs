@@ -1,9 +1,5 @@
 //! Stored bytes: what was written is read, whatever it is; what was damaged is refused; what was released stays.
 
-#![allow(dead_code, reason = "the samples serve several tests")]
-
-mod samples;
-
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
@@ -12,12 +8,12 @@ use onward_log::codec::{self, DecodeError, KNOWN};
 use onward_log::{Batch, BatchId, BatchKey};
 use proptest::prelude::*;
 
-use samples::{Draw, VARIANTS, variant};
+use crate::samples::{Draw, VARIANTS, variant};
 
-const GOLDEN: &[u8] = include_bytes!("golden/v1.bin");
-const GOLDEN_TEXT: &str = include_str!("golden/v1.txt");
-const RECORDS: &[u8] = include_bytes!("golden/v1-records.bin");
-const RECORDS_TEXT: &str = include_str!("golden/v1-records.txt");
+const GOLDEN: &[u8] = include_bytes!("../golden/v1.bin");
+const GOLDEN_TEXT: &str = include_str!("../golden/v1.txt");
+const RECORDS: &[u8] = include_bytes!("../golden/v1-records.bin");
+const RECORDS_TEXT: &str = include_str!("../golden/v1-records.txt");
 
 fn key() -> BatchKey {
     BatchKey { term: Term::new(7), id: BatchId(u64::MAX), first: Seq(1_000_000) }

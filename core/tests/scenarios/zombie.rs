@@ -1,10 +1,9 @@
 //! Whoever lost an attempt and does not know it yet can do no harm: every word of it is refused by its fence, counted,
 //! and noted once; the successor never notices.
 
-mod rig;
-
 use std::time::Duration;
 
+use crate::rig::*;
 use onward_core::event::Verb;
 use onward_core::fence::AttemptFence;
 use onward_core::grant::Denial;
@@ -14,7 +13,6 @@ use onward_core::job::{Draft, JobState, Retry};
 use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::state::LedgerFact;
-use rig::*;
 
 fn quick_retry(draft: Draft) -> Draft {
     Draft { retry: Some(Retry { max_attempts: 5, base: ms(1), max: ms(1) }), ..draft }

@@ -1,9 +1,8 @@
 //! More time, if earned: grants, denials, what a grant moves, and the ledger.
 
-mod rig;
-
 use std::time::Duration;
 
+use crate::rig::*;
 use onward_core::effect::Answer;
 use onward_core::grant::{Denial, ExtensionReason, Malformed};
 use onward_core::health::Verdict;
@@ -13,7 +12,6 @@ use onward_core::job::{Draft, JobState, WorkflowDraft};
 use onward_core::message::{ExtensionAnswer, ExtensionRequest, FromWorker, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::state::LedgerFact;
-use rig::*;
 
 const GRANTS_MS: [u64; 5] = [30_000, 15_000, 7_500, 3_750, 1_875];
 

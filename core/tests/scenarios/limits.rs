@@ -1,7 +1,6 @@
 //! Every limit, met: it is named, and nothing changes.
 
-mod rig;
-
+use crate::rig::*;
 use onward_core::effect::Answer;
 use onward_core::ids::{Claim, SessionId};
 use onward_core::input::Call;
@@ -10,7 +9,6 @@ use onward_core::job::{Draft, WorkflowDraft};
 use onward_core::limits::{Limit, LimitMet, Limits};
 use onward_core::message::{Beat, FromWorker, Hello, Report, ToWorker};
 use onward_core::refusal::Refusal;
-use rig::*;
 
 /// The field of a limit, to be set to 1. A new limit does not compile before it is here.
 fn field(limits: &mut Limits, limit: Limit) -> &mut usize {

@@ -1,7 +1,6 @@
 //! Workers without a session: polls, leases, and liveness by calls.
 
-mod rig;
-
+use crate::rig::*;
 use onward_core::health::Verdict;
 use onward_core::ids::{Incarnation, Name, RequestId};
 use onward_core::input::{Call, Input, Poll};
@@ -9,7 +8,6 @@ use onward_core::job::JobState;
 use onward_core::limits::Limit;
 use onward_core::message::{Assignment, Beat, ExtensionRequest, Report};
 use onward_core::refusal::{Refusal, RefusalKind};
-use rig::*;
 
 use onward_core::effect::Answer;
 

@@ -1,9 +1,5 @@
 //! Blobs in redb: who waits for whom, and what room they take.
 
-#![allow(dead_code, reason = "the samples serve several tests")]
-
-mod samples;
-
 use core::time::Duration;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,7 +11,7 @@ use onward_log::{BatchId, BatchKey, Blob, Digest, Log, RedbLog};
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
-use samples::Draw;
+use crate::samples::Draw;
 
 /// A disk on which a sync can be held up: it says that it began, and waits until it may end.
 #[derive(Clone, Debug)]

@@ -1,7 +1,6 @@
 //! Large content lies in the store: the machine counts who refers to it, and says when nobody does any more.
 
-mod rig;
-
+use crate::rig::{Rig, name, secs};
 use onward_core::effect::Answer;
 use onward_core::ids::Claim;
 use onward_core::input::{Call, Input};
@@ -9,7 +8,6 @@ use onward_core::job::{Draft, WorkflowDraft};
 use onward_core::message::Report;
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::Refusal;
-use rig::{Rig, name, secs};
 
 fn stored(text: &str, len: u32) -> Payload {
     Payload::stored(Digest::of(text.as_bytes()), len)

@@ -1,10 +1,9 @@
 //! Another leader, or the same one after it could not run: what must not change does not, what must wait waits.
 
-mod rig;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::rig::*;
 use onward_core::effect::{Answer, Effect, Effects, Notice};
 use onward_core::event::Event;
 use onward_core::fence::Term;
@@ -17,7 +16,6 @@ use onward_core::message::{Beat, FromWorker, Report, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::time::{Wall, WallStep};
 use onward_core::timeout::TimeoutReason;
-use rig::*;
 
 const SEAT_TTL: Duration = Duration::from_secs(3);
 

@@ -1,9 +1,5 @@
 //! What goes wrong on request, and who is kept out.
 
-#![allow(dead_code, reason = "the samples serve several tests")]
-
-mod samples;
-
 use core::time::Duration;
 
 use onward_core::event::Stamped;
@@ -11,8 +7,8 @@ use onward_core::ids::Seq;
 use onward_log::memory::Fault;
 use onward_log::{BatchId, BatchKey, Blob, Changed, Error, Log, MemoryLog, RedbLog};
 
+use crate::samples::Draw;
 use redb::{ReadableDatabase, ReadableTable, TableHandle};
-use samples::Draw;
 
 fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<Stamped>) {
     let term = log.take_seat().unwrap().term;

@@ -1,14 +1,12 @@
 //! Leases over HTTP, as a worker in any language sees them.
 
-mod rig;
-
+use crate::rig::{self, Request, lease, poll_body, post, receipt, start, submit, submit_kind, until, verb};
 use onward_core::ids::{JobId, Name};
 use onward_core::input::Call;
 use onward_core::job::Draft;
 use onward_core::job::draft::{JobDefaults, WorkflowDraft};
 use onward_core::settings::Settings;
 use onward_node::server::{Node, NodeConfig};
-use rig::{Request, lease, poll_body, post, receipt, start, submit, submit_kind, until, verb};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 use tokio::io::AsyncWriteExt;

@@ -1,9 +1,6 @@
 //! Backups of a log that is being written, and folders made from them.
 
 #![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
-#![allow(dead_code, reason = "the samples serve several tests")]
-
-mod samples;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +15,7 @@ use onward_log::{
     Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, Error, Log, RedbLog, Snapshot, backup, restore,
 };
 
-use samples::Draw;
+use crate::samples::Draw;
 
 /// A leader, and all that it ever wrote.
 struct Leader {

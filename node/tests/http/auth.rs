@@ -1,15 +1,13 @@
 //! Who may do what over HTTP.
 
-mod rig;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::rig::{self, Reply, Request, config, poll_body, start};
 use onward_node::api::access::Access;
 use onward_node::auth::{Scope, TokenFile};
 use onward_node::server::{Node, NodeConfig};
-use rig::{Reply, Request, config, poll_body, start};
 use serde_json::json;
 use tempfile::tempdir;
 

@@ -1,10 +1,8 @@
 //! The vertical slice: submit, lease, beat, succeed.
 
-mod rig;
-
+use crate::rig::*;
 use onward_core::job::JobState;
 use onward_core::message::Beat;
-use rig::*;
 
 #[test]
 fn a_job_goes_from_submission_to_success() {

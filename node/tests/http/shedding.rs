@@ -1,9 +1,8 @@
 //! Load: what is turned away at which level, and that a node which turns everybody away finds out that it may stop.
 
-mod rig;
-
 use std::time::Duration;
 
+use crate::rig::{self, PATIENCE, Request, config, lease, poll_body, start, submit_kind, until, verb};
 use onward_core::health::overload::{Limits, OverloadLevel::*};
 use onward_core::health::overload::{LoadClass, OverloadLevel, OverloadRule, sheds};
 use onward_core::ids::Name;
@@ -13,7 +12,6 @@ use onward_node::server::{Node, NodeConfig};
 use onward_proto::v1::job_service_client::JobServiceClient;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{SubmitRequest, WorkerFrame};
-use rig::{PATIENCE, Request, config, lease, poll_body, start, submit_kind, until, verb};
 use serde_json::json;
 use tempfile::tempdir;
 use tokio::time::timeout;

@@ -1,0 +1,21 @@
+//! What a manager does, told in scenarios. They share one binary, since each would link the same rig and machine again.
+
+#[path = "../rig/mod.rs"]
+mod rig;
+#[path = "../twins/mod.rs"]
+mod twins;
+
+mod eviction;
+mod extensions;
+mod false_greens;
+mod false_reds;
+mod images;
+mod jobs;
+mod limits;
+mod polls;
+mod sessions;
+mod slice;
+mod snapshot;
+mod stored;
+mod takeover;
+mod zombie;

@@ -1,0 +1,10 @@
+//! A node on a port, from outside, by HTTP.
+
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod auth;
+mod leases_api;
+mod outputs;
+mod server;
+mod shedding;
