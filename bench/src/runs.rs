@@ -170,9 +170,11 @@ fn backlog(settle: u64, turns: usize) -> Vec<Figure> {
 }
 
 /// Has the system back this much memory now. It does so when a page is first touched, which can take longer than
-/// everything that is measured; the allocator keeps what is given back to it here.
+/// everything that is measured; the allocator keeps what is given back to it here. In pieces: what is too large for
+/// its arenas it would return to the system at once.
 fn make_memory_real(bytes: usize) {
-    drop(black_box(vec![1_u8; bytes]));
+    const PIECE: usize = 1 << 20;
+    drop(black_box((0..bytes / PIECE).map(|_| vec![1_u8; PIECE]).collect::<Vec<_>>()));
 }
 
 /// A machine with so many jobs queued, and workers that take whatever comes.

@@ -1,11 +1,12 @@
 //! A manager's frame: packed from what the machine tells a session, and taken apart again by a worker.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use onward_core::fence::Term;
 use onward_core::grant::Denial;
 use onward_core::ids::{Claim, Name};
-use onward_core::job::WorkflowSpec;
+use onward_core::job::{Outline, WorkflowSpec};
 use onward_core::message::{Assignment, BeatAccepted, BeatAnswer, CancelWhy, ExtensionAnswer, SettleAnswer, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 
@@ -167,11 +168,13 @@ fn assignment_in(wire: &v1::Assignment) -> Result<Assignment, Malformed> {
         attempt: wire.attempt,
         queue: name_in(&wire.queue, "queue")?,
         workflow: WorkflowSpec {
-            name: name_in(&wire.workflow, "workflow")?,
-            kind: name_in(&wire.kind, "kind")?,
+            outline: Arc::new(Outline {
+                name: name_in(&wire.workflow, "workflow")?,
+                kind: name_in(&wire.kind, "kind")?,
+                content_type: wire.content_type.as_deref().map(|text| name_in(text, "content_type")).transpose()?,
+                after: Arc::default(),
+            }),
             payload: payload_in(&wire.payload),
-            content_type: wire.content_type.as_deref().map(|text| name_in(text, "content_type")).transpose()?,
-            after: [].into(),
         },
         headers: each(&wire.headers, "headers", header)?.into(),
         inputs: each(&wire.inputs, "inputs", input)?,

@@ -22,19 +22,18 @@ mod keys;
 mod lanes;
 mod line;
 mod list;
+mod shared;
 mod shelves;
 
 use core::hint::black_box;
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use core::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use crate::ids::Name;
-use crate::job::{JobSpec, Policy};
+use crate::job::{JobSpec, Outline, Policy};
 use crate::limits::{Limit, LimitMet, Limits};
 use crate::pages::Pages;
 use crate::state::{NO_KEY, State, WorkflowKey};
@@ -45,6 +44,7 @@ use keys::{LimitKey, LimitSet};
 use lanes::Lane;
 use line::Line;
 use list::{Links, List};
+use shared::Shared;
 use shelves::{Pair, Shelf};
 
 pub use groups::{GroupKey, Tier};
@@ -83,9 +83,8 @@ pub struct Dispatch {
     shelves: Pages<Shelf>,
     keys: Pages<LimitKey>,
     key_ids: HashTable<u32>,
-    /// Policies that jobs share, with their hash.
-    policies: HashTable<(u64, Arc<Policy>)>,
-    sweep_policies_at: usize,
+    policies: Shared<Policy>,
+    outlines: Shared<Outline>,
     limit_sets: Pages<LimitSet>,
     limit_set_ids: HashTable<u32>,
     lanes: Pages<Lane>,
@@ -140,8 +139,8 @@ impl Dispatch {
             shelves: Pages::new(),
             keys: Pages::new(),
             key_ids: HashTable::new(),
-            policies: HashTable::new(),
-            sweep_policies_at: 64,
+            policies: Shared::new(),
+            outlines: Shared::new(),
             limit_sets: Pages::new(),
             limit_set_ids: HashTable::new(),
             lanes: Pages::new(),
@@ -178,30 +177,6 @@ impl Dispatch {
             limits.check(Limit::LimitKeys, self.keys.len() + new.len())?;
         }
         Ok(())
-    }
-
-    /// Lets a job share with others what they have in common: its policy, and names. Most jobs are alike.
-    pub fn share(&mut self, spec: &mut JobSpec) {
-        let hash = self.hasher.hash_one(&*spec.policy);
-        match self.policies.find(hash, |(_, known)| *known == spec.policy) {
-            Some((_, known)) => spec.policy = known.clone(),
-            None => {
-                if self.policies.len() >= self.sweep_policies_at {
-                    // What no job has any more is let go; amortized, one look per policy.
-                    self.policies.retain(|(_, policy)| Arc::strong_count(policy) > 1);
-                    self.sweep_policies_at = 2 * self.policies.len() + 64;
-                }
-                self.policies.insert_unique(hash, (hash, spec.policy.clone()), |(hash, _)| *hash);
-            }
-        }
-        for workflow in spec.workflows.iter_mut() {
-            if let Some(kind) = self.shared_kind(&spec.policy.queue, &workflow.kind) {
-                if workflow.name == *kind {
-                    workflow.name = kind.clone();
-                }
-                workflow.kind = kind.clone();
-            }
-        }
     }
 
     /// A new workflow. It waits for nothing until [`Self::ready`] says so.

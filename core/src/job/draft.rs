@@ -11,8 +11,8 @@ use crate::payload::Payload;
 use crate::time::Wall;
 
 use super::spec::{
-    ConcurrencyLimit, Extras, Headers, JobSpec, Keys, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec,
-    Workflows,
+    ConcurrencyLimit, Extras, Headers, JobSpec, Keys, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy,
+    WorkflowSpec, Workflows,
 };
 
 pub const DEFAULT_QUEUE: &str = "default";
@@ -296,16 +296,16 @@ fn check_workflow(
     }
     after.sort_unstable();
     after.dedup();
-    Ok(WorkflowSpec {
+    let outline = Outline {
         name: match draft.name {
             Some(text) => name("workflows.name", text)?,
             None => kind.clone(),
         },
         kind,
-        payload: draft.payload,
         content_type: draft.content_type.map(|text| name("content_type", text)).transpose()?,
         after: if after.is_empty() { Arc::default() } else { after.into() },
-    })
+    };
+    Ok(WorkflowSpec { outline: Arc::new(outline), payload: draft.payload })
 }
 
 /// Takes away workflows without open predecessors until none is left; what cannot be taken away is on a cycle or behind one.

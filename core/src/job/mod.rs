@@ -12,5 +12,5 @@ pub mod transition;
 
 pub use draft::{Draft, Invalid, WorkflowDraft};
 pub use retry::{Ending, EndingKind, Next};
-pub use spec::{JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
+pub use spec::{JobSpec, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
 pub use transition::{Cause, JobState, WorkflowState, transition};

@@ -1,5 +1,6 @@
 //! What a job is, checked: the form in which it is stored, from the first format on.
 
+use core::fmt;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::sync::Arc;
@@ -85,14 +86,45 @@ impl DerefMut for Workflows {
     }
 }
 
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq)]
 pub struct WorkflowSpec {
+    /// What it is, apart from its payload; reads like fields of the specification itself.
+    pub outline: Arc<Outline>,
+    pub payload: Payload,
+}
+
+/// What the same workflow of many jobs has in common.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Outline {
     pub name: Name,
     pub kind: Name,
-    pub payload: Payload,
     pub content_type: Option<Name>,
     /// Indexes of the workflows whose success this one waits for; sorted, without repeats, never itself.
     pub after: Arc<[u16]>,
+}
+
+/// As one record: what is shared is an affair of memory.
+impl fmt::Debug for WorkflowSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { outline, payload } = self;
+        let Outline { name, kind, content_type, after } = &**outline;
+        f.debug_struct("WorkflowSpec")
+            .field("name", name)
+            .field("kind", kind)
+            .field("payload", payload)
+            .field("content_type", content_type)
+            .field("after", after)
+            .finish()
+    }
+}
+
+impl Deref for WorkflowSpec {
+    type Target = Outline;
+
+    #[inline]
+    fn deref(&self) -> &Outline {
+        &self.outline
+    }
 }
 
 /// At most `max` running workflows that carry `key`. A workflow is judged by its own `max`.

@@ -1,4 +1,4 @@
-//! Names that many jobs have in common. The log and snapshots write them out each time; while those are read, equal
+//! Names of workers that many jobs have in common. The log and snapshots write them out each time; while those are read, equal
 //! ones become one again, so that a job takes no more memory after a restart than before.
 
 use core::hash::Hash;
@@ -6,27 +6,16 @@ use core::hash::Hash;
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 
-use crate::ids::{Incarnation, Name, WorkerId};
-use crate::job::JobSpec;
+use crate::ids::{Incarnation, WorkerId};
 use crate::state::JobImage;
 
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
-    kinds: HashSet<Name, FixedState>,
     workers: HashSet<WorkerId, FixedState>,
     incarnations: HashSet<Incarnation, FixedState>,
 }
 
 impl Sharing {
-    pub(super) fn spec(&mut self, spec: &mut JobSpec) {
-        for workflow in spec.workflows.iter_mut() {
-            share(&mut self.kinds, &mut workflow.kind);
-            if workflow.name == workflow.kind {
-                workflow.name = workflow.kind.clone();
-            }
-        }
-    }
-
     pub(super) fn worker(&mut self, worker: &mut WorkerId) {
         share(&mut self.workers, worker);
     }
@@ -36,7 +25,6 @@ impl Sharing {
     }
 
     pub(super) fn image(&mut self, image: &mut JobImage) {
-        self.spec(&mut image.spec);
         for workflow in &mut image.workflows {
             if let Some(past) = &mut workflow.past {
                 past.attempts.iter_mut().for_each(|ended| share(&mut self.workers, &mut ended.worker));

@@ -282,7 +282,6 @@ impl Manager {
             Event::JobSubmitted(submitted) => {
                 let mut submitted = submitted.clone();
                 let spec = Arc::make_mut(&mut submitted.spec);
-                sharing.spec(spec);
                 self.dispatch.share(spec);
                 self.share_with_original(spec, submitted.retry_of.as_ref().map(|retry| retry.job));
                 Event::JobSubmitted(submitted)

@@ -162,13 +162,13 @@ impl Manager {
     /// The instant in log time at which the job is over, extensions included.
     pub(super) fn overall_deadline(&self, key: JobKey) -> Option<Wall> {
         let job = self.state.job(key);
-        let started = job.started_at?;
+        let started = job.started_at.get()?;
         Some(overall_deadline(started, job.spec.timeout, job.extensions(), job.spec.max_extension))
     }
 
     /// When the overall timer of a job is to fire.
     fn overall_fires_at(&self, key: JobKey) -> Option<Wall> {
-        let (deadline, started) = (self.overall_deadline(key)?, self.state.job(key).started_at?);
+        let (deadline, started) = (self.overall_deadline(key)?, self.state.job(key).started_at.get()?);
         Some(fires_at(deadline, started, self.seat.taken_at(), self.rules.takeover_grace))
     }
 

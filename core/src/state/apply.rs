@@ -190,7 +190,7 @@ impl State {
     fn submit(&mut self, at: Wall, submitted: &JobSubmitted, changes: &mut Changes) {
         let spec = &submitted.spec;
         let job_key = self.jobs.next_key();
-        let mut new_workflow = |index: usize| {
+        let new_workflow = |index: usize| {
             let after = spec.workflows[index].after.len() as u16;
             let (state, due_at, wall_due) = match spec.start {
                 _ if after > 0 => (WorkflowState::Waiting, at, false),
@@ -216,11 +216,8 @@ impl State {
             key
         };
         let count = spec.workflows.len();
-        let workflows = match count {
-            1 => Members::One([new_workflow(0)]),
-            _ => Members::Many((0..count).map(new_workflow).collect()),
-        };
-        let started_at = matches!(spec.start, Start::AtOnce).then_some(at);
+        let workflows = Members::from((0..count).map(new_workflow));
+        let started_at = matches!(spec.start, Start::AtOnce).then_some(at).into();
         // A copy of its own: it lies with the job, and shares what is large.
         let mut own = (**spec).clone();
         own.workflows.iter_mut().for_each(|workflow| self.stored.hold(&mut workflow.payload));
@@ -229,7 +226,7 @@ impl State {
             spec: own,
             created_at: at,
             started_at,
-            ended_at: None,
+            ended_at: Stamp::NOT_YET,
             workflows,
             open: count as u16,
             cancel_asked: false,
@@ -259,7 +256,8 @@ impl State {
     fn due(&mut self, at: Wall, workflow: &WorkflowRef, changes: &mut Changes) {
         let job = self.expect_job(workflow.job);
         let key = self.jobs[job].workflows.as_slice()[usize::from(workflow.workflow)];
-        self.jobs[job].started_at.get_or_insert(at);
+        let started = &mut self.jobs[job].started_at;
+        *started = Some(started.get().unwrap_or(at)).into();
         self.workflows[key].ready_at = at;
         self.go(key, Cause::Due, NO_KEY, changes);
     }
@@ -433,10 +431,10 @@ impl State {
 
     fn end_job_if_done(&mut self, at: Wall, key: JobKey, changes: &mut Changes) {
         let job = &mut self.jobs[key];
-        if job.open > 0 || job.ended_at.is_some() {
+        if job.open > 0 || job.ended_at != Stamp::NOT_YET {
             return;
         }
-        job.ended_at = Some(at);
+        job.ended_at = Some(at).into();
         self.open_jobs -= 1;
         changes.ended.push(key);
         let job = &self.jobs[key];

@@ -1,5 +1,6 @@
 //! The records of the state. Millions of [`Job`] and [`Workflow`] lie in memory: what most never need is boxed.
 
+use core::fmt;
 use core::time::Duration;
 
 use crate::event::{Verb, Via};
@@ -12,16 +13,18 @@ use crate::refusal::RefusalKind;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
-use super::{AttemptKey, JobKey, PastImage, WorkflowKey};
+use super::{AttemptKey, JobKey, NO_KEY, PastImage, WorkflowKey};
 
+/// Fills two lines of memory: see `records_lie_in_few_lines_of_memory`.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Job {
     pub id: JobId,
     pub spec: JobSpec,
     pub created_at: Wall,
     /// When it could first run; stamped once.
-    pub started_at: Option<Wall>,
-    pub ended_at: Option<Wall>,
+    pub started_at: Stamp,
+    pub ended_at: Stamp,
     pub workflows: Members,
     /// Workflows that have not ended.
     pub open: u16,
@@ -30,6 +33,31 @@ pub struct Job {
     pub dead: bool,
     pub timed_out: Option<TimeoutReason>,
     pub more: Option<Box<JobMore>>,
+}
+
+/// An instant, once it has come: no larger than the instant alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Stamp(Wall);
+
+impl Stamp {
+    pub const NOT_YET: Self = Self(Wall::MAX);
+
+    #[inline]
+    pub fn get(self) -> Option<Wall> {
+        (self != Self::NOT_YET).then_some(self.0)
+    }
+}
+
+impl From<Option<Wall>> for Stamp {
+    fn from(at: Option<Wall>) -> Self {
+        at.map_or(Self::NOT_YET, Self)
+    }
+}
+
+impl fmt::Debug for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
 }
 
 /// What few jobs have.
@@ -71,22 +99,43 @@ impl Job {
 
 /// The workflows of a job, in the order of its specification.
 #[derive(Debug)]
-pub enum Members {
-    One([WorkflowKey; 1]),
+pub struct Members(Held);
+
+/// Few lie with the job.
+#[derive(Debug)]
+enum Held {
+    Few { count: u8, keys: [WorkflowKey; FEW] },
     Many(Box<[WorkflowKey]>),
 }
+
+/// As many as fit into the space of a list.
+const FEW: usize = 3;
 
 impl Members {
     #[inline]
     pub fn as_slice(&self) -> &[WorkflowKey] {
-        match self {
-            Self::One(one) => one,
-            Self::Many(many) => many,
+        match &self.0 {
+            Held::Few { count, keys } => &keys[..usize::from(*count)],
+            Held::Many(many) => many,
         }
     }
 }
 
+impl<I: ExactSizeIterator<Item = WorkflowKey>> From<I> for Members {
+    fn from(members: I) -> Self {
+        let count = members.len();
+        if count > FEW {
+            return Self(Held::Many(members.collect()));
+        }
+        let mut keys = [NO_KEY; FEW];
+        keys.iter_mut().zip(members).for_each(|(key, member)| *key = member);
+        Self(Held::Few { count: count as u8, keys })
+    }
+}
+
+/// Lies in one line of memory.
 #[derive(Debug)]
+#[repr(align(64))]
 pub struct Workflow {
     pub job: JobKey,
     /// The running attempt, or `NO_KEY`.
@@ -304,4 +353,24 @@ pub enum LedgerFact {
         verb: Verb,
         refusal: RefusalKind,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::Pages;
+
+    #[test]
+    fn records_lie_in_few_lines_of_memory() {
+        assert_eq!(Pages::<Job>::ENTRY_BYTES, 128);
+        assert_eq!(Pages::<Workflow>::ENTRY_BYTES, 64);
+    }
+
+    #[test]
+    fn members_are_the_same_wherever_they_lie() {
+        for count in 0..=FEW as u32 + 2 {
+            let keys: Vec<WorkflowKey> = (0..count).map(|key| 7 * key).collect();
+            assert_eq!(Members::from(keys.iter().copied()).as_slice(), keys);
+        }
+    }
 }

@@ -292,8 +292,10 @@ fn unshared_spec(spec: &onward_core::job::JobSpec) -> onward_core::job::JobSpec 
     policy.limits = policy.limits.to_vec().into();
     spec.policy = Arc::new(policy);
     for workflow in spec.workflows.iter_mut() {
-        workflow.kind = own_name(&workflow.kind);
-        workflow.name = own_name(&workflow.name);
+        let mut outline = (*workflow.outline).clone();
+        outline.kind = own_name(&outline.kind);
+        outline.name = own_name(&outline.name);
+        workflow.outline = Arc::new(outline);
         workflow.payload = match &workflow.payload {
             Payload::Inline(bytes) => bytes.to_vec().into(),
             Payload::Stored(stored) => Payload::stored(stored.digest, stored.len),

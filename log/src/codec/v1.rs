@@ -14,7 +14,7 @@ use onward_core::grant::{Denial, ExtensionReason, Malformed};
 use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
-use onward_core::job::{Ending, JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
+use onward_core::job::{Ending, JobSpec, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
 use onward_core::payload::{self, Digest, Payload};
 use onward_core::refusal::RefusalKind;
 use onward_core::time::Wall;
@@ -235,7 +235,6 @@ record! {
     Policy {
         queue, limits, timeout, stuck_after, max_extension, start, retry, priority, on_stuck, require_progress
     }
-    WorkflowSpec { name, kind, payload, content_type, after }
     ConcurrencyLimit { key, max }
     Retry { max_attempts, base, max }
     Keys { unique, idempotency }
@@ -258,6 +257,25 @@ macro_rules! shared_list {
 }
 
 shared_list!(ConcurrencyLimit, u16, (Name, Box<str>));
+
+/// As one record: what many have in common is written out each time.
+impl Stored for WorkflowSpec {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Self { outline, payload } = self;
+        let Outline { name, kind, content_type, after } = &**outline;
+        name.put(out);
+        kind.put(out);
+        payload.put(out);
+        content_type.put(out);
+        after.put(out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (name, kind) = (Stored::get(from)?, Stored::get(from)?);
+        let payload = Stored::get(from)?;
+        let (content_type, after) = (Stored::get(from)?, Stored::get(from)?);
+        Ok(Self { outline: Arc::new(Outline { name, kind, content_type, after }), payload })
+    }
+}
 
 /// As a list, however many there are.
 impl Stored for Workflows {

@@ -11,7 +11,9 @@ use onward_core::grant::{Denial, ExtensionReason, Fraction, Malformed};
 use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
-use onward_core::job::{Ending, JobSpec, OnStuck, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec, WorkflowState};
+use onward_core::job::{
+    Ending, JobSpec, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec, WorkflowState,
+};
 use onward_core::manager::{JobRecord, KeyExpiry, SnapshotHead, SnapshotRecord};
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::RefusalKind;
@@ -111,12 +113,10 @@ impl Draw {
     }
 
     fn spec(&mut self) -> JobSpec {
-        let workflow = |draw: &mut Self| WorkflowSpec {
-            name: draw.name(),
-            kind: draw.name(),
-            payload: draw.payload(300),
-            content_type: draw.maybe(Self::name),
-            after: draw.list(3, Self::index).into(),
+        let workflow = |draw: &mut Self| {
+            let (name, kind, payload) = (draw.name(), draw.name(), draw.payload(300));
+            let (content_type, after) = (draw.maybe(Self::name), draw.list(3, Self::index).into());
+            WorkflowSpec { outline: Outline { name, kind, content_type, after }.into(), payload }
         };
         let workflows = Workflows::new(self.list(3, workflow));
         let policy = Policy {

@@ -292,7 +292,7 @@ mod tests {
     use super::*;
     use onward_core::fence::AttemptFence;
     use onward_core::ids::{Claim, JobId, Name};
-    use onward_core::job::WorkflowSpec;
+    use onward_core::job::{Outline, WorkflowSpec};
     use onward_core::message::{Assignment, SettleAnswer};
 
     fn answers(count: usize) -> ToWorker {
@@ -302,13 +302,8 @@ mod tests {
 
     fn assignment() -> Assignment {
         let name = Name::new("a").expect("a name");
-        let workflow = WorkflowSpec {
-            name: name.clone(),
-            kind: name.clone(),
-            payload: (*b"1").into(),
-            content_type: None,
-            after: [].into(),
-        };
+        let outline = Outline { name: name.clone(), kind: name.clone(), content_type: None, after: [].into() };
+        let workflow = WorkflowSpec { outline: outline.into(), payload: (*b"1").into() };
         Assignment {
             claim: Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE },
             attempt: 1,

@@ -7,7 +7,7 @@ use onward_core::fence::{AttemptFence, Term};
 use onward_core::grant::{Denial, Malformed};
 use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::draft::{Invalid, Problem};
-use onward_core::job::{Draft, JobState, OnStuck, Retry, TimeoutPolicy, WorkflowDraft, WorkflowSpec};
+use onward_core::job::{Draft, JobState, OnStuck, Outline, Retry, TimeoutPolicy, WorkflowDraft, WorkflowSpec};
 use onward_core::message::{
     Assignment, Beat, BeatAccepted, BeatAnswer, CancelWhy, ExtensionAnswer, ExtensionRequest, FromWorker, Hello,
     Report, SettleAnswer, Settlement, Subscription, ToWorker,
@@ -131,7 +131,7 @@ fn maybe<T: core::fmt::Debug, E: core::fmt::Debug>(
 
 fn assignment() -> impl Strategy<Value = Assignment> {
     let workflow = (name(), name(), payload(), of(name())).prop_map(|(name, kind, payload, content_type)| {
-        WorkflowSpec { name, kind, payload, content_type, after: [].into() }
+        WorkflowSpec { outline: Outline { name, kind, content_type, after: [].into() }.into(), payload }
     });
     let headers = vec((name(), text().prop_map(Box::from)), 0..3);
     let rest = (headers, vec((name(), payload()), 0..3), of(bytes()), span(), span());

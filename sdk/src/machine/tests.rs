@@ -7,7 +7,7 @@ mod sessions;
 use onward_core::backoff::Backoff;
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::ids::{Incarnation, JobId, Name, WorkerId};
-use onward_core::job::WorkflowSpec;
+use onward_core::job::{Outline, WorkflowSpec};
 use onward_core::lease::LostPolicy;
 use onward_core::message::{Assignment, Beat, BeatAccepted, CancelWhy, Report, Subscription};
 use onward_core::payload::Payload;
@@ -45,11 +45,8 @@ pub(crate) fn assignment(claim: Claim) -> Assignment {
         attempt: 1,
         queue: name("default"),
         workflow: WorkflowSpec {
-            name: name("main"),
-            kind: name("task"),
+            outline: Outline { name: name("main"), kind: name("task"), content_type: None, after: [].into() }.into(),
             payload: Payload::default(),
-            content_type: None,
-            after: [].into(),
         },
         headers: [].into(),
         inputs: Vec::new(),
