@@ -34,7 +34,7 @@ static ALLOCATOR: allocation::Counting = allocation::Counting;
 #[derive(Parser)]
 #[command(name = "onward-bench")]
 struct Args {
-    /// Shorter runs: about 5 minutes instead of 14
+    /// Shorter runs: about 2 minutes instead of 10
     #[arg(long)]
     quick: bool,
     /// Print JSON instead of tables

@@ -22,8 +22,8 @@ pub fn stage(name: &str, quick: bool) -> Vec<Figure> {
     let (rounds, jobs) = if quick { (3, 200_000) } else { (5, 1_000_000) };
     match name {
         "cycles" => vec![cycles(rounds, jobs)],
-        "backlog" if quick => backlog(200_000, 3),
-        "backlog" => backlog(1_000_000, 20),
+        "backlog" if quick => backlog(200_000, 15),
+        "backlog" => backlog(1_000_000, 100),
         "workers" => workers(rounds),
         "reopen" if quick => reopen(200_000, 600_000),
         "reopen" => reopen(1_000_000, 3_000_000),
@@ -121,12 +121,12 @@ impl Mix {
 /// The same work with 10k and with 1M jobs queued behind it.
 ///
 /// What is measured is the steady state: each machine has first completed `settle` workflows (a million is at least as
-/// many as were queued), so that what it keeps lies as scattered in memory as after days. Then they take turns, and in its turn one is
-/// alone: what the other left in the caches is gone before anything is measured.
+/// many as were queued), so that what it keeps lies as scattered in memory as after days. Then they take turns, and in
+/// its turn one is alone: what the other left in the caches is gone before anything is measured.
 fn backlog(settle: u64, turns: usize) -> Vec<Figure> {
-    const UNMEASURED: u64 = 20_000;
-    /// The system counts processor time in steps of some milliseconds: this is a hundred of them.
-    const MEASURED: u64 = 200_000;
+    const UNMEASURED: u64 = 10_000;
+    /// A tenth of a second: what disturbs the machine mostly disturbs both of a pair, or few of them.
+    const MEASURED: u64 = 40_000;
     make_memory_real(2 << 30);
     let mut machines = [10_000, 1_000_000].map(Backlog::of);
     let bytes_per_job = machines[1].bytes_per_job;
