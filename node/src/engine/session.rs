@@ -39,7 +39,6 @@ pub(super) enum Put {
 }
 
 /// What the machine says to a session.
-#[expect(clippy::large_enum_variant, reason = "nearly all are for the worker")]
 pub(super) enum Said {
     ToWorker(ToWorker),
     /// The next of the settle messages is dealt with: answered before this, or refused as a whole.
