@@ -1,7 +1,7 @@
 //! Processes, as `/proc` shows them, and which of them descend from one.
 //!
-//! A machine may have thousands of processes and a guard for each hundredth of them. So a guard does not read all of
-//! `/proc`, but goes down from itself; only a kernel that does not tell a process's children makes it read everything.
+//! Every attempt has a guard, and a machine may run a thousand of them. So a guard does not read all of `/proc`, but
+//! goes down from itself; only a kernel that does not tell a process's children makes it read everything.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

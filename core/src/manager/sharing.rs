@@ -1,5 +1,5 @@
-//! Names of workers that many jobs have in common. The log and snapshots write them out each time; while those are read, equal
-//! ones become one again, so that a job takes no more memory after a restart than before.
+//! Names of workers that many jobs have in common. The log and snapshots write them out each time; while those are
+//! read, equal ones become one again, so that a job takes no more memory after a restart than before.
 
 use core::hash::Hash;
 
