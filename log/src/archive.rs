@@ -5,8 +5,8 @@
 //! in both, and copying it again is harmless ([`Archive::put`] is asked again without a thought). There is no term
 //! here: what is finished does not change, and whoever copies it copies the same.
 //!
-//! Rows are opaque. Beside a row lie the blobs of its job, and go with it. Two small tables keep the order in which
-//! jobs expire and in which they ended; the number of jobs is kept, and not counted.
+//! Rows are opaque. Beside a row lie the blobs of its job, and go with it. Two small tables keep the [order](order) in
+//! which jobs expire and in which they ended; the number of jobs is kept, and not counted.
 //!
 //! **Opening.** Each commit stores redb's map of free pages with it, at the price of a second sync, so that the file
 //! opens at once after a crash, however long the history is. Archiving is done in batches by a thread that nobody
@@ -14,7 +14,10 @@
 //!
 //! **In doubt, look**, as the [log](crate::redb) does: a counter of commits tells whether the last one arrived.
 
+pub(crate) mod order;
+
 use core::ops::Bound;
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,20 +33,25 @@ use crate::redb::rows::{corrupt, known_format};
 use crate::redb::store::{Repair, Store};
 use crate::redb::{folder, on_storage};
 use crate::{Blob, Digest, Error, codec};
+use order::{Order, Rows};
 
 /// A page of a dashboard, and the inner nodes of the tree.
 const CACHE_BYTES: usize = 32 << 20;
 
 /// When a job ended and when it expires ([`NEVER`] if it does not), and its row, framed.
 pub(crate) const JOBS: TableDefinition<'_, u128, (u64, u64, &[u8])> = TableDefinition::new("jobs");
-pub(crate) const ENDED: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("ended");
-pub(crate) const EXPIRES: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("expires");
+pub(crate) const ENDED: Rows = TableDefinition::new("ended_in");
+pub(crate) const EXPIRES: Rows = TableDefinition::new("expire_in");
 pub(crate) const BLOBS: TableDefinition<'_, (u128, &[u8; 32]), Label> = TableDefinition::new("job_blobs");
 pub(crate) const PIECES: TableDefinition<'_, (u128, &[u8; 32], u32), &[u8]> = TableDefinition::new("job_blob_pieces");
 pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 
 pub(crate) const FORMAT: &str = "archive_format";
-pub(crate) const KNOWN: u8 = 1;
+/// 1 had a row for each job in both orders.
+pub(crate) const KNOWN: u8 = 2;
+/// The orders of format 1, which the first opening brings into the form of today.
+pub(crate) const ENDED_1: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("ended");
+pub(crate) const EXPIRES_1: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("expires");
 const COUNT: &str = "count";
 /// How many commits there were.
 const COMMITS: &str = "commits";
@@ -86,7 +94,17 @@ impl Archive {
         if jobs.is_empty() {
             return Ok(());
         }
-        self.commit(|tables| jobs.iter().try_for_each(|job| tables.put(job)))
+        // In their order, so that neighbours in the tree come one after the other; and of one job only what comes last.
+        let mut jobs: Vec<&ArchivedJob<'_>> = jobs.iter().collect();
+        jobs.sort_by_key(|job| job.id);
+        jobs.dedup_by(|later, kept| {
+            let is_same = later.id == kept.id;
+            if is_same {
+                *kept = *later;
+            }
+            is_same
+        });
+        self.commit(|tables| tables.put(&jobs))
     }
 
     pub fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error> {
@@ -140,15 +158,9 @@ impl Archive {
         }
         let mut removed = 0;
         self.commit(|tables| {
-            while removed < max_rows
-                && let Some(id) = tables.next_to_go(now_ms, keep_at_most)?
-            {
-                if !tables.remove(id)? {
-                    return Err(corrupt("a job is listed and not there"));
-                }
-                removed += 1;
-            }
-            Ok(())
+            let due = tables.next_to_go(now_ms, keep_at_most, max_rows)?;
+            removed = tables.remove(&due)?;
+            if removed == due.len() { Ok(()) } else { Err(corrupt("a job is listed and not there")) }
         })?;
         Ok(removed)
     }
@@ -160,7 +172,7 @@ impl Archive {
         }
         let mut was_there = false;
         self.commit(|tables| {
-            was_there = tables.remove(id)?;
+            was_there = tables.remove(&[id])? == 1;
             Ok(())
         })?;
         Ok(was_there)
@@ -193,23 +205,33 @@ impl Archive {
 
 fn prepare(database: &Database) -> Result<Commits, Fault> {
     let view = database.begin_read()?;
-    match view.open_table(FACTS) {
-        Ok(facts) => known_format(facts.get(FORMAT)?.map(|format| format.value()), KNOWN)?,
-        Err(TableError::TableDoesNotExist(_)) => {
-            let mut transaction = database.begin_write()?;
-            transaction.set_durability(Durability::Immediate).expect("no savepoints are used");
-            transaction.set_quick_repair(true);
-            let mut tables = Tables::open(&transaction)?;
-            for (name, value) in [(FORMAT, u64::from(KNOWN)), (COUNT, 0), (COMMITS, 0)] {
-                tables.facts.insert(name, value)?;
-            }
-            drop(tables);
-            transaction.commit()?;
-            return Ok(Commits(0));
-        }
+    let format = match view.open_table(FACTS) {
+        Ok(facts) => Some(known_format(facts.get(FORMAT)?.map(|format| format.value()), KNOWN)?),
+        Err(TableError::TableDoesNotExist(_)) => None,
         Err(error) => return Err(error.into()),
     };
-    Ok(Commits(fact(&view, COMMITS)?))
+    if format != Some(KNOWN) {
+        let mut transaction = database.begin_write()?;
+        transaction.set_durability(Durability::Immediate).expect("no savepoints are used");
+        transaction.set_quick_repair(true);
+        let mut tables = Tables::open(&transaction)?;
+        tables.facts.insert(FORMAT, u64::from(KNOWN))?;
+        if format.is_none() {
+            tables.facts.insert(COUNT, 0)?;
+            tables.facts.insert(COMMITS, 0)?;
+        } else {
+            for (order, old) in [(&mut tables.ended, ENDED_1), (&mut tables.expires, EXPIRES_1)] {
+                let old = transaction.open_table(old)?;
+                let entries = old.iter()?.map(|entry| entry.map(|(key, _)| key.value()));
+                order.add(entries.collect::<Result<_, _>>()?)?;
+            }
+        }
+        drop(tables);
+        transaction.delete_table(ENDED_1)?;
+        transaction.delete_table(EXPIRES_1)?;
+        transaction.commit()?;
+    }
+    Ok(Commits(fact(&database.begin_read()?, COMMITS)?))
 }
 
 fn fact(view: &ReadTransaction, name: &str) -> Result<u64, Fault> {
@@ -228,8 +250,8 @@ fn unframed((_, _, row): (u64, u64, &[u8])) -> Result<Vec<u8>, Fault> {
 /// All tables, in a transaction.
 struct Tables<'a> {
     jobs: Table<'a, u128, (u64, u64, &'static [u8])>,
-    ended: Table<'a, (u64, u128), ()>,
-    expires: Table<'a, (u64, u128), ()>,
+    ended: Order<'a>,
+    expires: Order<'a>,
     blobs: Table<'a, (u128, &'static [u8; 32]), Label>,
     pieces: Table<'a, (u128, &'static [u8; 32], u32), &'static [u8]>,
     facts: Table<'a, &'static str, u64>,
@@ -242,8 +264,8 @@ impl<'a> Tables<'a> {
         let count = facts.get(COUNT)?.map_or(0, |count| count.value());
         Ok(Self {
             jobs: transaction.open_table(JOBS)?,
-            ended: transaction.open_table(ENDED)?,
-            expires: transaction.open_table(EXPIRES)?,
+            ended: Order(transaction.open_table(ENDED)?),
+            expires: Order(transaction.open_table(EXPIRES)?),
             blobs: transaction.open_table(BLOBS)?,
             pieces: transaction.open_table(PIECES)?,
             facts,
@@ -251,32 +273,56 @@ impl<'a> Tables<'a> {
         })
     }
 
-    fn put(&mut self, job: &ArchivedJob<'_>) -> Result<(), Fault> {
-        self.remove(job.id)?;
-        // The last millisecond there is stands for never.
-        let expires_at = job.expires_at_ms.unwrap_or(NEVER);
-        let mut row = Vec::with_capacity(job.row.len() + 8);
-        codec::encode_opaque(job.row, &mut row);
-        self.jobs.insert(job.id, (job.ended_at_ms, expires_at, &row[..]))?;
-        self.ended.insert((job.ended_at_ms, job.id), ())?;
-        if expires_at != NEVER {
-            self.expires.insert((expires_at, job.id), ())?;
+    /// Each job once.
+    fn put(&mut self, jobs: &[&ArchivedJob<'_>]) -> Result<(), Fault> {
+        let (mut before, mut now) = (Times::default(), Times::default());
+        let mut row = Vec::new();
+        for job in jobs {
+            // The last millisecond there is stands for never.
+            let expires_at = job.expires_at_ms.unwrap_or(NEVER);
+            row.clear();
+            codec::encode_opaque(job.row, &mut row);
+            let replaced = self.jobs.insert(job.id, (job.ended_at_ms, expires_at, &row[..]))?;
+            now.push(job.id, job.ended_at_ms, expires_at);
+            if let Some((ended_at, expires_at, _)) = replaced.as_ref().map(|job| job.value()) {
+                before.push(job.id, ended_at, expires_at);
+                drop(replaced);
+                self.remove_blobs(job.id)?;
+            } else {
+                self.count += 1;
+            }
+            for blob in job.blobs {
+                pieces::put(&mut self.blobs, &mut self.pieces, (job.id, blob.digest), blob)?;
+            }
         }
-        for blob in job.blobs {
-            pieces::put(&mut self.blobs, &mut self.pieces, (job.id, blob.digest), blob)?;
-        }
-        self.count += 1;
-        Ok(())
+        self.forget(before)?;
+        self.ended.add(now.ended)?;
+        self.expires.add(now.expires)
     }
 
-    fn remove(&mut self, id: u128) -> Result<bool, Fault> {
-        let Some((ended_at, expires_at)) = self.jobs.remove(id)?.map(|job| (job.value().0, job.value().1)) else {
-            return Ok(false);
-        };
-        self.ended.remove((ended_at, id))?;
-        if expires_at != NEVER {
-            self.expires.remove((expires_at, id))?;
+    /// Says how many were there.
+    fn remove(&mut self, ids: &[u128]) -> Result<usize, Fault> {
+        let mut before = Times::default();
+        for id in ids {
+            if let Some((ended_at, expires_at, _)) = self.jobs.remove(id)?.as_ref().map(|job| job.value()) {
+                before.push(*id, ended_at, expires_at);
+            }
         }
+        let removed = before.ended.len();
+        self.count = self.count.checked_sub(removed as u64).ok_or_else(|| corrupt("more jobs than were counted"))?;
+        for (_, id) in &before.ended {
+            self.remove_blobs(*id)?;
+        }
+        self.forget(before)?;
+        Ok(removed)
+    }
+
+    fn forget(&mut self, times: Times) -> Result<(), Fault> {
+        self.ended.remove(times.ended)?;
+        self.expires.remove(times.expires)
+    }
+
+    fn remove_blobs(&mut self, id: u128) -> Result<(), Fault> {
         let mut digests: Vec<Digest> = Vec::new();
         for blob in self.blobs.range((id, &[0; 32])..=(id, &[u8::MAX; 32]))? {
             digests.push(*blob?.0.value().1);
@@ -284,16 +330,35 @@ impl<'a> Tables<'a> {
         for digest in digests {
             pieces::remove(&mut self.blobs, &mut self.pieces, (id, digest))?;
         }
-        self.count = self.count.checked_sub(1).ok_or_else(|| corrupt("more jobs than were counted"))?;
-        Ok(true)
+        Ok(())
     }
 
-    fn next_to_go(&self, now_ms: u64, keep_at_most: u64) -> Result<Option<u128>, Fault> {
-        if let Some((key, _)) = self.expires.first()?
-            && key.value().0 <= now_ms
-        {
-            return Ok(Some(key.value().1));
+    /// What has expired, and then what ended first as long as there is too much; at most `max`.
+    fn next_to_go(&self, now_ms: u64, keep_at_most: u64, max: usize) -> Result<Vec<u128>, Fault> {
+        let mut due = self.expires.first(max, |at| at <= now_ms)?;
+        let too_many = self.count.saturating_sub(keep_at_most).saturating_sub(due.len() as u64);
+        let more = (max - due.len()).min(usize::try_from(too_many).unwrap_or(usize::MAX));
+        if more > 0 {
+            let expired: HashSet<u128> = due.iter().copied().collect();
+            let oldest = self.ended.first(due.len() + more, |_| true)?;
+            due.extend(oldest.into_iter().filter(|id| !expired.contains(id)).take(more));
         }
-        if self.count > keep_at_most { Ok(self.ended.first()?.map(|(key, _)| key.value().1)) } else { Ok(None) }
+        Ok(due)
+    }
+}
+
+/// When jobs ended, and when they expire if they do.
+#[derive(Default)]
+struct Times {
+    ended: Vec<(u64, u128)>,
+    expires: Vec<(u64, u128)>,
+}
+
+impl Times {
+    fn push(&mut self, id: u128, ended_at: u64, expires_at: u64) {
+        self.ended.push((ended_at, id));
+        if expires_at != NEVER {
+            self.expires.push((expires_at, id));
+        }
     }
 }

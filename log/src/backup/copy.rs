@@ -43,8 +43,10 @@ impl<'a> Copy<'a> {
 
     pub(super) fn archive(&mut self) -> Result<(), Fault> {
         self.table(archive::JOBS, |(_, _, row)| framed(row))?;
-        self.table(archive::ENDED, |()| Ok(()))?;
-        self.table(archive::EXPIRES, |()| Ok(()))?;
+        self.table(archive::ENDED, |_| Ok(()))?;
+        self.table(archive::EXPIRES, |_| Ok(()))?;
+        self.table(archive::ENDED_1, |()| Ok(()))?;
+        self.table(archive::EXPIRES_1, |()| Ok(()))?;
         self.table(archive::BLOBS, |_| Ok(()))?;
         self.table(archive::PIECES, |_| Ok(()))?;
         self.table(archive::FACTS, |_| Ok(()))

@@ -129,9 +129,9 @@ const JOBS: redb::TableDefinition<'_, u128, (u64, u64, &[u8])> = redb::TableDefi
 #[test]
 fn newer_formats_and_damage_are_named() {
     let newer = tampered(|transaction| {
-        transaction.open_table(FACTS).unwrap().insert("archive_format", 2).unwrap();
+        transaction.open_table(FACTS).unwrap().insert("archive_format", 3).unwrap();
     });
-    assert_eq!(Archive::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 2, known: 1 });
+    assert_eq!(Archive::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 3, known: 2 });
     let damaged = tampered(|transaction| {
         transaction.open_table(JOBS).unwrap().insert(1, (10, u64::MAX, &[1, 0, 0, 0, 0, 7][..])).unwrap();
     });
@@ -143,6 +143,62 @@ fn newer_formats_and_damage_are_named() {
         transaction.open_table(FACTS).unwrap().remove("archive_format").unwrap();
     });
     assert!(matches!(Archive::open(other.path()), Err(Error::Corrupt { .. })), "some other file of redb's");
+}
+
+/// As archives of format 1 were: a row for each job in both orders.
+#[test]
+fn an_archive_of_the_first_format_is_brought_into_the_form_of_today() {
+    const ENDED: redb::TableDefinition<'_, (u64, u128), ()> = redb::TableDefinition::new("ended");
+    const EXPIRES: redb::TableDefinition<'_, (u64, u128), ()> = redb::TableDefinition::new("expires");
+    let folder = tempfile::tempdir().unwrap();
+    let database = redb::Database::create(folder.path().join("archive.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let mut row = Vec::new();
+    onward_log::codec::encode_opaque(b"old", &mut row);
+    for (id, ended, expires) in [(1_u128, 10, 90), (2, 10, u64::MAX), (3, 9, 80)] {
+        transaction.open_table(JOBS).unwrap().insert(id, (ended, expires, &row[..])).unwrap();
+        transaction.open_table(ENDED).unwrap().insert((ended, id), ()).unwrap();
+        if expires != u64::MAX {
+            transaction.open_table(EXPIRES).unwrap().insert((expires, id), ()).unwrap();
+        }
+    }
+    for (name, value) in [("archive_format", 1), ("count", 3), ("commits", 1)] {
+        transaction.open_table(FACTS).unwrap().insert(name, value).unwrap();
+    }
+    transaction.commit().unwrap();
+    drop(database);
+    let archive = Archive::open(folder.path()).unwrap();
+    assert_eq!((archive.count().unwrap(), archive.get(2).unwrap()), (3, Some(b"old".to_vec())));
+    assert_eq!(archive.expire(85, 9, 9).unwrap(), 1, "3 has expired");
+    assert_eq!(archive.get(3).unwrap(), None);
+    archive.put(&[job(4, 10, None, b"new")]).unwrap();
+    assert_eq!(archive.expire(85, 2, 9).unwrap(), 1, "1 ended first");
+    assert!(archive.remove(2).unwrap());
+    assert_eq!(ids(&archive), [4]);
+    drop(archive);
+    assert_eq!(ids(&Archive::open(folder.path()).unwrap()), [4]);
+}
+
+#[test]
+fn of_jobs_that_ended_at_once_each_goes_once_and_in_the_order_of_their_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    // Stored by turns, so that no row has neighbours only; and more than a row takes.
+    for turn in 0..3 {
+        let jobs: Vec<_> = (0..100).map(|at| job(3 * at + turn, 7, Some(9), b"")).collect();
+        archive.put(&jobs).unwrap();
+    }
+    for removed in [0, 299, 150] {
+        assert!(archive.remove(removed).unwrap());
+    }
+    assert_eq!(archive.expire(9, 999, 120).unwrap(), 120);
+    let mut left: Vec<_> = (121..299).filter(|id| *id != 150).collect();
+    left.reverse();
+    assert_eq!(ids(&archive), left);
+    assert_eq!(archive.expire(0, 57, 999).unwrap(), left.len() - 57, "the rest by number");
+    assert_eq!(ids(&archive), left[..57]);
+    assert_eq!(archive.expire(9, 0, 999).unwrap(), 57);
+    assert_eq!((archive.count().unwrap(), archive.expire(9, 0, 999).unwrap()), (0, 0));
 }
 
 #[test]

@@ -259,7 +259,7 @@ fn tampered(folder: &Path, change: impl FnOnce(&redb::WriteTransaction)) -> std:
 #[test]
 fn newer_formats_are_refused_by_name_in_every_part() {
     for (table, name, known) in
-        [("backup", "backup_format", 1), ("log_facts", "format", 3), ("archive_facts", "archive_format", 1)]
+        [("backup", "backup_format", 1), ("log_facts", "format", 3), ("archive_facts", "archive_format", 2)]
     {
         let folder = tempfile::tempdir().unwrap();
         let file = tampered(folder.path(), |transaction| {
