@@ -44,12 +44,19 @@ impl ArchiveRules {
 /// Bytes, with the digest that they are found by.
 type Content = ([u8; 32], Vec<u8>);
 
-pub(super) struct ToArchive(pub(super) Vec<JobImage>);
+pub(super) struct ToArchive {
+    pub(super) images: Vec<JobImage>,
+    /// How many more are waiting.
+    pub(super) behind: usize,
+}
 
 /// Between two batches, so that many jobs share a commit and the log has the disk for itself most of the time.
 const REST: Duration = Duration::from_secs(1);
 /// With so many jobs in a batch more are waiting: then the rest is as long as the work was.
 const MANY: usize = 1_000;
+/// With so many more waiting it is time to keep up, and not to be polite any more.
+const MANY_BEHIND: usize = 100_000;
+const LEAST_PRIORITY: i32 = 19;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const EXPIRE_AT_ONCE: usize = 1_000;
@@ -60,25 +67,24 @@ pub(super) fn spawn(
     shared: Arc<Shared>,
 ) -> std::io::Result<(Sender<ToArchive>, JoinHandle<()>)> {
     let (sender, inbox) = channel();
-    let archivist = Archivist { archive, rules, inbox, shared };
-    let thread = thread::Builder::new().name("onward-archive".into()).spawn(move || archivist.run())?;
+    let archivist = Archivist { archive, rules, shared };
+    let thread = thread::Builder::new().name("onward-archive".into()).spawn(move || archivist.run(&inbox))?;
     Ok((sender, thread))
 }
 
 struct Archivist {
     archive: Archive,
     rules: ArchiveRules,
-    inbox: Receiver<ToArchive>,
     shared: Arc<Shared>,
 }
 
 impl Archivist {
-    fn run(self) {
+    fn run(self, inbox: &Receiver<ToArchive>) {
         loop {
-            match self.inbox.recv_timeout(EXPIRE_EVERY) {
-                Ok(ToArchive(images)) => {
+            match inbox.recv_timeout(EXPIRE_EVERY) {
+                Ok(ToArchive { images, behind }) => {
                     let begun = Instant::now();
-                    let jobs = self.keep(&images);
+                    let jobs = if behind < MANY_BEHIND { self.keep_gently(&images) } else { self.keep(&images) };
                     let rest = if jobs.len() < MANY { REST } else { REST.min(begun.elapsed()) };
                     self.shared.ask(Ask::Archived { jobs });
                     thread::sleep(rest);
@@ -91,6 +97,22 @@ impl Archivist {
                 tracing::warn!(%error, "old jobs could not be removed from the archive; trying again later");
             }
         }
+    }
+
+    /// The same on a thread that gets out of everybody's way. A thread cannot be made as important again as it was, so it
+    /// is one for this alone.
+    fn keep_gently(&self, images: &[JobImage]) -> Vec<JobId> {
+        thread::scope(|scope| {
+            let gently = || {
+                // Where that is not possible, it works as the others do.
+                let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
+                self.keep(images)
+            };
+            match thread::Builder::new().name("onward-archive-2".into()).spawn_scoped(scope, gently) {
+                Ok(thread) => thread.join().expect("it panics only if this one would have"),
+                Err(_) => self.keep(images),
+            }
+        })
     }
 
     /// Stores these jobs, trying again as long as it takes or until the node stops. Gives those that are stored.

@@ -13,6 +13,8 @@ use super::Ask;
 pub(super) struct Inbox {
     state: Mutex<State>,
     bell: Condvar,
+    /// A thread that is called runs at once, and on few cores in the place of whoever called it.
+    has_few_cores: bool,
 }
 
 /// So much later than the machine wants a turn it may come while the other thread is at the disk: waking one only to
@@ -43,6 +45,10 @@ struct Waiter {
 }
 
 impl Inbox {
+    pub(super) fn on(cores: usize) -> Self {
+        Self { has_few_cores: cores <= THREADS, ..Self::default() }
+    }
+
     pub(super) fn put(&self, ask: Ask) {
         let mut state = self.state();
         if state.is_closed {
@@ -98,7 +104,8 @@ impl Inbox {
         core::mem::swap(&mut self.state().asks, asks);
     }
 
-    /// Leaves the place.
+    /// Leaves the place. With few cores nobody is called for what is left of the asks: the commit that is about to begin
+    /// would only begin after it. Who leaves comes back, and whoever asks next calls the other thread.
     pub(super) fn end_turn(&self, wait: Duration) {
         let mut state = self.state();
         let wake_at = Instant::now() + wait;
@@ -106,7 +113,7 @@ impl Inbox {
         // Somebody has to watch the time while we are at something else.
         let latest = wake_at + LATE;
         let is_watched = state.waiting.iter().flatten().any(|waiter| waiter.until.is_some_and(|until| until <= latest));
-        if !state.asks.is_empty() || !is_watched {
+        if (!state.asks.is_empty() && !self.has_few_cores) || !is_watched {
             self.call(state);
         }
     }
@@ -214,6 +221,27 @@ mod tests {
         assert!(third.recv_timeout(Duration::from_millis(20)).is_err(), "nothing to do");
         inbox.put(Ask::Drained);
         assert_eq!(third.recv(), Ok(Some(1)));
+    }
+
+    #[test]
+    fn with_few_cores_who_leaves_calls_nobody_and_whoever_asks_does() {
+        let inbox = Arc::new(Inbox::on(THREADS));
+        inbox.begin_anew();
+        let mut asks = VecDeque::new();
+        // It waits for the time that we watch too, so that it need not be called for that.
+        assert!(inbox.take_turn(0, &mut asks));
+        inbox.end_turn(LONG);
+        let (other, end_other) = turn(&inbox, 1);
+        while inbox.state().waiting[1].is_none() {
+            thread::yield_now();
+        }
+        inbox.state().is_taken = true;
+        inbox.put(Ask::Drained);
+        inbox.end_turn(LONG);
+        assert!(!inbox.state().is_called, "we come back for it");
+        inbox.put(Ask::Drained);
+        assert_eq!(other.recv(), Ok(Some(2)), "the disk takes long, and somebody asks");
+        end_other.send(LONG).expect("it listens");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use onward_core::effect::{Answer, Effect, Effects};
 use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadDetector, OverloadLevel, OverloadReason};
-use onward_core::ids::{JobId, RequestId, Seq, SessionId};
+use onward_core::ids::{RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
 use onward_core::message::FromWorker;
@@ -23,6 +23,7 @@ use super::archivist::{self, ArchiveRules, ToArchive};
 use super::committer::{Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
 use super::content::{self, Contents};
 use super::inbox::Inbox;
+use super::leaving::Leaving;
 use super::load::{self, Meter};
 use super::out::{self, Line, Out};
 use super::session::{Outbox, Said};
@@ -52,7 +53,7 @@ pub struct Start {
 
 impl Start {
     /// Fewer events than this are replayed in less than a second, which a snapshot would hardly shorten.
-    pub const SNAPSHOT_EVERY: u64 = 500_000;
+    pub const SNAPSHOT_EVERY: u64 = 2_000_000;
 
     /// With the defaults for all but what is named.
     pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
@@ -80,8 +81,6 @@ const ROUND: usize = 1_024;
 const WORTH_A_COMMIT: usize = 32;
 /// The clock is read again after so many inputs.
 const CLOCK_EVERY: usize = 64;
-/// Making an image of a job takes about a microsecond, and everything else waits for it.
-const ARCHIVE_AT_ONCE: usize = 4_000;
 /// When to look whether the log is further, if what waits for it concerns the machine alone.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Between two attempts to begin a term.
@@ -153,9 +152,7 @@ fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: O
             level: OverloadLevel::Normal,
             meter: Meter::default(),
             snapshots: Snapshots::after(term.snapshot, start.snapshot_every),
-            to_archive: to_archive.clone(),
-            ended: VecDeque::new(),
-            archive_busy: false,
+            leaving: Leaving::to(to_archive.clone()),
             log,
             stopping: false,
             ended_by: None,
@@ -196,9 +193,11 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
             if turn.ended_by.is_some() {
                 inbox.end();
             } else {
-                inbox.end_turn(turn.wait());
+                let wait = turn.wait();
+                // Before the other is called, so that it does not find it locked.
+                drop(turn);
+                inbox.end_turn(wait);
             }
-            drop(turn);
             commit_if_free(&committer, &told);
         }
     };
@@ -285,10 +284,7 @@ struct Machine<'a> {
     level: OverloadLevel,
     meter: Meter,
     snapshots: Snapshots,
-    to_archive: Option<Sender<ToArchive>>,
-    /// Ended jobs that are not in the archive yet.
-    ended: VecDeque<JobId>,
-    archive_busy: bool,
+    leaving: Leaving,
     log: LogDesk,
     stopping: bool,
     ended_by: Option<Ended>,
@@ -304,6 +300,8 @@ impl Machine<'_> {
         if asks.is_empty() {
             self.step(Input::Wake);
         }
+        // While one half is being committed and answered, the other is decided.
+        let half = asks.len() / 2;
         let mut taken = 0;
         while let Some(ask) = asks.pop_front() {
             if let Err(ended) = self.take(ask) {
@@ -313,7 +311,7 @@ impl Machine<'_> {
             if taken % CLOCK_EVERY == 0 {
                 self.now = clock::now();
             }
-            if self.unsent.len() >= WORTH_A_COMMIT && !self.log.is_busy() && !asks.is_empty() {
+            if taken >= half && self.unsent.len() >= WORTH_A_COMMIT && !self.log.is_busy() && !asks.is_empty() {
                 break;
             }
             if asks.is_empty() && taken < ROUND {
@@ -349,9 +347,9 @@ impl Machine<'_> {
     /// Hands on what a round has left to do for others.
     fn pass_on(&mut self) {
         self.judge_load();
+        self.forget_archived();
         self.hand_to_log();
-        // Images take their time, and the commit need not wait for them.
-        self.hand_to_archive();
+        self.leaving.go_on(&self.manager);
         if let Some(told) = self.snapshots.advance(Instant::now(), &mut self.manager) {
             self.tell_log(told);
         }
@@ -367,6 +365,7 @@ impl Machine<'_> {
         // What waits for the log here is not urgent.
         let wait = if self.held.is_empty() { wait } else { wait.min(LOOK_AGAIN) };
         let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest));
+        let wait = if self.leaving.is_under_way() { Duration::ZERO } else { wait };
         if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) }
     }
 
@@ -416,13 +415,8 @@ impl Machine<'_> {
                 Told::Failed(error) => return Err(Ended::Failed(error)),
             },
             Ask::FromLog(_) => {}
-            Ask::Archived { jobs } => {
-                let count = jobs.len() as u64;
-                self.step(Input::Archived { jobs });
-                // Who is told that so many are archived may rely on it that they have left the memory.
-                self.shared.stats.archived.add(count);
-            }
-            Ask::ArchiveReady => self.archive_busy = false,
+            Ask::Archived { jobs } => self.leaving.archived(jobs),
+            Ask::ArchiveReady => self.leaving.archive_is_ready(),
             Ask::Drained => self.step(Input::Drained),
             Ask::Stop => self.stop(),
         }
@@ -511,7 +505,7 @@ impl Machine<'_> {
             Effect::CloseSession { session } => {
                 self.sessions.remove(&session);
             }
-            Effect::Archive { job } => self.ended.push_back(job),
+            Effect::Archive { job } => self.leaving.ended(job),
             Effect::Unreferenced { digest } => {
                 // It may have come back since; then it is in the store, or on its way there behind what we say now.
                 if self.manager.state().stored_refs(&digest) == 0 {
@@ -525,19 +519,13 @@ impl Machine<'_> {
         }
     }
 
-    /// The next jobs, once those before them are there.
-    fn hand_to_archive(&mut self) {
-        let Some(to_archive) = &self.to_archive else {
-            self.ended.clear();
-            return;
-        };
-        if self.archive_busy || self.ended.is_empty() {
-            return;
-        }
-        let count = self.ended.len().min(ARCHIVE_AT_ONCE);
-        let images: Vec<_> = self.ended.drain(..count).filter_map(|job| self.manager.image(job)).collect();
-        if !images.is_empty() {
-            self.archive_busy = to_archive.send(ToArchive(images)).is_ok();
+    fn forget_archived(&mut self) {
+        let jobs = self.leaving.next_archived();
+        if !jobs.is_empty() {
+            let count = jobs.len() as u64;
+            self.step(Input::Archived { jobs });
+            // Who is told that so many are archived may rely on it that they have left the memory.
+            self.shared.stats.archived.add(count);
         }
     }
 

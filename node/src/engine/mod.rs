@@ -25,6 +25,7 @@ mod committer;
 mod content;
 mod ids;
 mod inbox;
+mod leaving;
 mod load;
 mod machine;
 mod out;
@@ -36,6 +37,7 @@ mod told;
 mod vitals;
 mod watch;
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -180,7 +182,7 @@ impl Engine {
     /// Starts the threads and returns once the log was replayed and the seat taken, or with what stood in the way.
     pub fn start(start: Start) -> Result<Self, onward_log::Error> {
         let shared = Arc::new(Shared {
-            inbox: inbox::Inbox::default(),
+            inbox: inbox::Inbox::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
             in_hand: AtomicUsize::new(0),
             max_in_hand: MAX_IN_HAND,
             next: AtomicU64::new(1),

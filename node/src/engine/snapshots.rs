@@ -4,13 +4,16 @@
 use std::time::{Duration, Instant};
 
 use onward_core::ids::Seq;
-use onward_core::manager::Manager;
+use onward_core::manager::{Manager, SnapshotRecord};
 
 use super::committer::ToLog;
 
 /// How many batches of the log are removed at once.
 pub(super) const TRUNCATE_AT_ONCE: usize = 256;
-const RECORDS: usize = 1_000;
+/// What shares a chunk.
+const RECORDS: usize = 2_000;
+/// And how many of them are taken in one turn: everything else waits meanwhile.
+const A_FEW: usize = 64;
 /// Between two chunks, as a multiple of the time that the last one took.
 const REST: u32 = 2;
 const LONGEST_REST: Duration = Duration::from_millis(20);
@@ -29,6 +32,8 @@ enum Stage {
         covers: Seq,
         next: u32,
         pace: Pace,
+        /// Of the next chunk.
+        records: Vec<SnapshotRecord>,
         last: bool,
     },
     /// The snapshot is there, and what it covers is removed from the log.
@@ -55,30 +60,36 @@ impl Snapshots {
         Self { every, newest, stage: Stage::Idle }
     }
 
-    /// What to tell the log now, if anything. A snapshot costs as much as there are jobs, so it is due after half as many
-    /// events.
+    /// What to tell the log now, if anything. A snapshot costs as much as there are jobs, so the more there are the later
+    /// it is due; replaying twice as many events takes about as long as reading them.
     pub(super) fn advance(&mut self, now: Instant, manager: &mut Manager) -> Option<ToLog> {
         match &mut self.stage {
             Stage::Idle => {
                 let events = manager.newest().0 - self.newest.0;
-                if events < self.every.max(manager.state().job_count() as u64 / 2) {
+                if events < self.every.max(2 * manager.state().job_count() as u64) {
                     return None;
                 }
                 let covers = manager.begin_snapshot();
-                self.stage = Stage::Taking { covers, next: 0, pace: Pace::Resting(now), last: false };
+                let (pace, records) = (Pace::Resting(now), Vec::new());
+                self.stage = Stage::Taking { covers, next: 0, pace, records, last: false };
                 self.advance(now, manager)
             }
-            Stage::Taking { covers, next, pace, last } if pace.allows(now) => {
-                *pace = Pace::Storing(now);
+            Stage::Taking { covers, next, pace, records, last } if pace.allows(now) => {
                 let covers = *covers;
                 if *last {
+                    *pace = Pace::Storing(now);
                     return Some(ToLog::FinishSnapshot { covers, chunks: *next });
                 }
-                let part = manager.snapshot_next(RECORDS);
+                let part = manager.snapshot_next(A_FEW);
+                records.extend(part.records);
                 *last = part.done;
+                if !*last && records.len() < RECORDS {
+                    return None;
+                }
+                *pace = Pace::Storing(now);
                 let index = *next;
                 *next += 1;
-                Some(ToLog::Chunk { covers, index, records: part.records })
+                Some(ToLog::Chunk { covers, index, records: core::mem::take(records) })
             }
             Stage::Taking { .. } | Stage::Truncating => None,
         }

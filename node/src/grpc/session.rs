@@ -33,6 +33,7 @@ const FRAME_BYTES: usize = 1 << 20;
 /// And when it has this many assignments: the worker begins with these while the next are packed, and what it says of
 /// them is committed while it works on those.
 const MAX_ASSIGNMENTS: usize = 256;
+const SETTLE_AT_ONCE: usize = 32;
 /// What one session may have waiting for the machine: two full frames, or this many messages.
 const MAX_UNANSWERED_BYTES: usize = 2 * MAX_FRAME_BYTES;
 const MAX_UNANSWERED: usize = 1_024;
@@ -186,6 +187,7 @@ impl Talk {
             // The answer to no beats at all tells when the machine has come this far; the worker never sees it.
             parts.push(FromWorker::Beats(Vec::new()));
         }
+        let parts: Vec<_> = parts.into_iter().flat_map(in_bites).collect();
         self.unanswered.add(parts.iter().filter(|part| is_answered(part)).count(), bytes);
         for part in parts {
             self.session.say(part);
@@ -216,6 +218,23 @@ impl Talk {
         }
         let text = "the manager has closed this session; connect again, with what you hold in the hello";
         Err(status::of(Code::Unavailable, "session_closed", text))
+    }
+}
+
+/// What many attempts came to is said in several messages, so that the first of it can be committed, and what it makes
+/// room for be on its way, while the machine decides on the rest.
+fn in_bites(part: FromWorker) -> Vec<FromWorker> {
+    match part {
+        FromWorker::Settle(mut all) if all.len() > SETTLE_AT_ONCE => {
+            let mut bites = Vec::with_capacity(all.len().div_ceil(SETTLE_AT_ONCE));
+            while all.len() > SETTLE_AT_ONCE {
+                let rest = all.split_off(SETTLE_AT_ONCE);
+                bites.push(FromWorker::Settle(core::mem::replace(&mut all, rest)));
+            }
+            bites.push(FromWorker::Settle(all));
+            bites
+        }
+        part => vec![part],
     }
 }
 
@@ -293,7 +312,7 @@ mod tests {
     use onward_core::fence::AttemptFence;
     use onward_core::ids::{Claim, JobId, Name};
     use onward_core::job::{Outline, WorkflowSpec};
-    use onward_core::message::{Assignment, SettleAnswer};
+    use onward_core::message::{Assignment, Report, SettleAnswer, Settlement};
 
     fn answers(count: usize) -> ToWorker {
         let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
@@ -343,6 +362,25 @@ mod tests {
             .map(|frame| (frame.assignments.len(), frame.settle_answers.len()))
             .collect();
         assert_eq!(packed, [(256, 0), (256, 1), (88, 0)]);
+    }
+
+    #[test]
+    fn many_outcomes_are_said_in_bites_and_none_is_lost() {
+        let settlement = |job| Settlement {
+            claim: Claim { job: JobId::from_u128(job), workflow: 0, fence: AttemptFence::NONE },
+            report: Report::Release { delay: None },
+        };
+        for count in [0, 1, SETTLE_AT_ONCE, SETTLE_AT_ONCE + 1, 5 * SETTLE_AT_ONCE] {
+            let all: Vec<_> = (0..count as u128).map(settlement).collect();
+            let bites = in_bites(FromWorker::Settle(all.clone()));
+            assert_eq!(bites.len(), count.div_ceil(SETTLE_AT_ONCE).max(1), "{count}");
+            let said = bites.into_iter().flat_map(|bite| match bite {
+                FromWorker::Settle(some) if some.len() <= SETTLE_AT_ONCE => some,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(said.collect::<Vec<_>>(), all);
+        }
+        assert_eq!(in_bites(FromWorker::Goodbye), [FromWorker::Goodbye]);
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! Ended jobs on their way from memory to the archive. Each step takes a few of them at a time, because everything else
+//! waits for it; what is left is for the next turn.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+
+use onward_core::ids::JobId;
+use onward_core::manager::Manager;
+use onward_core::state::JobImage;
+
+use super::archivist::ToArchive;
+
+/// An image of a job takes about a microsecond, and forgetting it two.
+const A_FEW: usize = 128;
+/// So many share a commit of the archive.
+const BATCH: usize = 8_000;
+
+pub(super) struct Leaving {
+    archive: Option<Sender<ToArchive>>,
+    /// Not in the archive yet.
+    ended: VecDeque<JobId>,
+    /// Of the next batch.
+    images: Vec<JobImage>,
+    /// The archive works on a batch, or rests.
+    is_busy: bool,
+    /// In the archive, and still in memory.
+    archived: Vec<JobId>,
+}
+
+impl Leaving {
+    pub(super) fn to(archive: Option<Sender<ToArchive>>) -> Self {
+        Self { archive, ended: VecDeque::new(), images: Vec::new(), is_busy: false, archived: Vec::new() }
+    }
+
+    pub(super) fn ended(&mut self, job: JobId) {
+        if self.archive.is_some() {
+            self.ended.push_back(job);
+        }
+    }
+
+    pub(super) fn archive_is_ready(&mut self) {
+        self.is_busy = false;
+    }
+
+    pub(super) fn archived(&mut self, mut jobs: Vec<JobId>) {
+        self.archived.append(&mut jobs);
+    }
+
+    /// Makes some images of the next batch, and hands it over once it is complete.
+    pub(super) fn go_on(&mut self, manager: &Manager) {
+        let Some(archive) = &self.archive else { return };
+        if self.is_busy || self.ended.is_empty() {
+            return;
+        }
+        let count = self.ended.len().min(A_FEW).min(BATCH - self.images.len());
+        self.images.extend(self.ended.drain(..count).filter_map(|job| manager.image(job)));
+        if (self.ended.is_empty() || self.images.len() >= BATCH) && !self.images.is_empty() {
+            let batch = ToArchive { images: core::mem::take(&mut self.images), behind: self.ended.len() };
+            self.is_busy = archive.send(batch).is_ok();
+        }
+    }
+
+    /// Some that memory need not hold any more.
+    pub(super) fn next_archived(&mut self) -> Vec<JobId> {
+        self.archived.split_off(self.archived.len().saturating_sub(A_FEW))
+    }
+
+    /// Whether there is something to do that waits for nobody.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.archived.is_empty() || (!self.is_busy && !self.ended.is_empty() && self.archive.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use onward_core::settings::Rules;
+
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn memory_forgets_a_few_at_a_time() {
+        let mut leaving = Leaving::to(None);
+        assert!(!leaving.is_under_way());
+        leaving.archived((0..300).map(JobId::from_u128).collect());
+        let mut forgotten = Vec::new();
+        while leaving.is_under_way() {
+            let some = leaving.next_archived();
+            assert!((1..=A_FEW).contains(&some.len()));
+            forgotten.extend(some);
+        }
+        forgotten.sort_unstable();
+        assert_eq!(forgotten, (0..300).map(JobId::from_u128).collect::<Vec<_>>());
+        assert_eq!(leaving.next_archived(), []);
+    }
+
+    #[test]
+    fn without_an_archive_nothing_waits_for_one() {
+        let mut leaving = Leaving::to(None);
+        leaving.ended(JobId::from_u128(1));
+        assert!(!leaving.is_under_way());
+    }
+
+    #[test]
+    fn what_ends_waits_while_the_archive_is_busy() {
+        let (archive, batches) = channel();
+        let mut leaving = Leaving::to(Some(archive));
+        let manager = Manager::new(Rules::default(), 1, clock::now());
+        leaving.is_busy = true;
+        for job in 0..2 * A_FEW as u128 {
+            leaving.ended(JobId::from_u128(job));
+        }
+        leaving.go_on(&manager);
+        assert_eq!((leaving.is_under_way(), leaving.ended.len()), (false, 2 * A_FEW));
+        leaving.archive_is_ready();
+        assert!(leaving.is_under_way());
+        leaving.go_on(&manager);
+        assert_eq!(leaving.ended.len(), A_FEW, "a few at a time");
+        leaving.go_on(&manager);
+        assert!(
+            !leaving.is_under_way() && batches.try_recv().is_err(),
+            "no image was found of any, so there is no batch"
+        );
+    }
+}
