@@ -13,6 +13,10 @@ use onward_core::settings::{BadSetting, in_range, span_in_range};
 use onward_core::state::JobImage;
 use onward_core::time::span_ms;
 use onward_log::{Archive, ArchivedJob, Blob, Error, codec};
+use thread_priority::ThreadPriority;
+use thread_priority::unix::{
+    NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
+};
 
 use super::{Ask, Shared};
 use crate::clock;
@@ -56,7 +60,6 @@ const REST: Duration = Duration::from_secs(1);
 const MANY: usize = 1_000;
 /// With so many more waiting it is time to keep up, and not to be polite any more.
 const MANY_BEHIND: usize = 100_000;
-const LEAST_PRIORITY: i32 = 19;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const EXPIRE_AT_ONCE: usize = 1_000;
@@ -99,13 +102,14 @@ impl Archivist {
         }
     }
 
-    /// The same on a thread that gets out of everybody's way. A thread cannot be made as important again as it was, so it
-    /// is one for this alone.
+    /// The same on a thread that runs where nothing else would; a core that is busy with it counts as idle. A thread
+    /// cannot be made as important again as it was, so it is one for this alone.
     fn keep_gently(&self, images: &[JobImage]) -> Vec<JobId> {
         thread::scope(|scope| {
             let gently = || {
                 // Where that is not possible, it works as the others do.
-                let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
+                let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+                let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy);
                 self.keep(images)
             };
             match thread::Builder::new().name("onward-archive-2".into()).spawn_scoped(scope, gently) {
