@@ -7,6 +7,7 @@
 mod apply;
 mod dump;
 mod image;
+mod job_ids;
 mod records;
 mod standing;
 mod stored;
@@ -33,6 +34,7 @@ pub use apply::{Changes, Moved};
 pub use image::{AttemptImage, JobImage, PastImage, WorkflowImage};
 pub use records::*;
 
+use job_ids::{JobIds, hash_workflow};
 use standing::{FenceStanding, answer_over, compare};
 use stored::StoredCounts;
 
@@ -49,7 +51,7 @@ pub struct State {
     newest: Wall,
     seq: Seq,
     jobs: Pages<Job>,
-    job_ids: HashTable<JobKey>,
+    job_ids: JobIds,
     /// Found last. Most look-ups in a row are about one job.
     found: Cell<JobKey>,
     workflows: Pages<Workflow>,
@@ -100,7 +102,7 @@ impl State {
             newest: Wall::ZERO,
             seq: Seq::default(),
             jobs: Pages::new(),
-            job_ids: HashTable::new(),
+            job_ids: JobIds::default(),
             found: Cell::new(NO_KEY),
             workflows: Pages::new(),
             attempts: Pages::new(),
@@ -143,7 +145,7 @@ impl State {
         if self.jobs.get(last).is_some_and(|job| job.id == id) {
             return Some(last);
         }
-        let key = self.job_ids.find(hash_id(id), |key| self.jobs[*key].id == id).copied()?;
+        let key = self.job_ids.find(id, |key| self.jobs[key].id == id)?;
         self.found.set(key);
         Some(key)
     }
@@ -337,21 +339,6 @@ impl State {
     pub fn dead_letter_count(&self) -> usize {
         self.dead.len()
     }
-}
-
-/// Where a job lies in the index. Ids that were made one after another, as generators of version 7 do by counting
-/// within a millisecond, lie side by side: jobs that come and go together are found together. Ids that are random there
-/// are simply spread.
-fn hash_id(id: JobId) -> u64 {
-    let raw = id.as_u128();
-    let millisecond = (raw >> 80) as u64;
-    let turn = (raw >> 32) as u64 & 0x3fff_ffff;
-    let tag = raw as u64 & 0x7f;
-    (millisecond.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(turn) & (u64::MAX >> 7)) | (tag << 57)
-}
-
-fn hash_workflow(job: JobId, workflow: u16) -> u64 {
-    hash_id(job).wrapping_add(u64::from(workflow).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
 impl Workflow {
