@@ -13,12 +13,13 @@ mod standing;
 mod stored;
 
 use core::cell::Cell;
-use core::hint::black_box;
 use core::ops::Range;
+use core::slice::from_ref;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashTable};
+use prefetch_index::prefetch_index;
 
 use crate::fence::Term;
 use crate::ids::{Claim, JobId, Name, Seq, WorkerId};
@@ -165,21 +166,24 @@ impl State {
         &self.attempts[key]
     }
 
-    /// Reads a little of every line of memory that the hand-out of these workflows will need. No read waits for that of
-    /// another workflow, so that all take little longer than one. Returns their jobs; `NO_KEY` for one that is gone.
-    pub fn fetch<const N: usize>(&self, keys: [WorkflowKey; N]) -> [JobKey; N] {
-        let workflows = keys.map(|key| self.workflows.get(key));
-        black_box(workflows.map(|workflow| workflow.map(|known| (known.ready_at, known.past.is_some()))));
-        let keys = workflows.map(|workflow| workflow.map_or(NO_KEY, |known| known.job));
-        let jobs = keys.map(|key| self.jobs.get(key));
-        black_box(jobs.map(|job| job.map(|job| (job.id, job.created_at, job.open, job.spec.extras.is_some()))));
-        let specs = core::array::from_fn::<_, N, _>(|at| {
-            let index = usize::from(workflows[at]?.index);
-            black_box(jobs[at]?.workflows.as_slice().get(index));
-            jobs[at]?.spec.workflows.get(index)
-        });
-        black_box(specs.map(|spec| spec.map(|spec| (spec.kind.as_str().len(), spec.after.first().copied()))));
-        keys
+    /// Has what hand-outs will need brought into the caches, and does not wait for it. Each workflow is to be named
+    /// first, then second, third and fourth: where one thing refers to the next, it goes one further each time, and
+    /// finds there what it asked for before. Returns the job of the second; `NO_KEY` if there is none.
+    pub fn prefetch(&self, [first, second, third, fourth]: [WorkflowKey; 4]) -> JobKey {
+        let job_of = |key| self.workflows.get(key).map_or(NO_KEY, |workflow| workflow.job);
+        self.workflows.prefetch(first);
+        let coming = job_of(second);
+        self.jobs.prefetch(coming);
+        if let Some(job) = self.jobs.get(job_of(third)) {
+            prefetch_index(from_ref(&job.spec), 0);
+        }
+        if let Some(workflow) = self.workflows.get(fourth)
+            && let Some(job) = self.jobs.get(workflow.job)
+        {
+            prefetch_index(from_ref(&*job.spec.policy), 0);
+            prefetch_index(&*job.spec.workflows, usize::from(workflow.index));
+        }
+        coming
     }
 
     pub fn jobs(&self) -> impl Iterator<Item = (JobKey, &Job)> {
