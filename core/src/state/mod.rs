@@ -180,7 +180,7 @@ impl State {
         if let Some(workflow) = self.workflows.get(fourth)
             && let Some(job) = self.jobs.get(workflow.job)
         {
-            prefetch_index(from_ref(&*job.spec.policy), 0);
+            job.spec.policy.prefetch();
             prefetch_index(&*job.spec.workflows, usize::from(workflow.index));
         }
         coming
