@@ -10,6 +10,8 @@
 use core::mem;
 use core::ops::{Index, IndexMut};
 
+use prefetch_index::prefetch_index;
+
 const PAGE: usize = 512;
 /// End of the free list. Never handed out as a key.
 const NONE: u32 = u32::MAX;
@@ -93,6 +95,15 @@ impl<T> Pages<T> {
         match self.pages.get(page).map(|page| &page[slot]) {
             Some(Entry::Full(value)) => Some(value),
             _ => None,
+        }
+    }
+
+    /// Has the beginning of an entry brought into the caches, and does not wait for it.
+    #[inline]
+    pub fn prefetch(&self, key: u32) {
+        let (page, slot) = split(key);
+        if let Some(page) = self.pages.get(page) {
+            prefetch_index(page.as_slice(), slot);
         }
     }
 

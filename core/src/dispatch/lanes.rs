@@ -180,7 +180,6 @@ impl Dispatch {
         entry.place = Place::Shelf;
         entry.key = key;
         self.shelves[shelf].line.insert(entry.order, first);
-        self.note_coming(first);
         self.reindex(shelf);
     }
 }

@@ -25,12 +25,12 @@ mod list;
 mod shared;
 mod shelves;
 
-use core::hint::black_box;
 use core::time::Duration;
 use std::collections::BTreeSet;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
+use prefetch_index::prefetch_index;
 
 use crate::ids::Name;
 use crate::job::{JobSpec, Outline, Policy};
@@ -92,15 +92,10 @@ pub struct Dispatch {
     group_ids: HashTable<u32>,
     seats: Vec<Seat>,
     dirty: Vec<GroupKey>,
-    /// Will soon have their turn, and were not asked for yet.
-    coming: Vec<WorkflowKey>,
     /// How often a workflow was put into a lane.
     #[cfg(test)]
     parks: u64,
 }
-
-/// How many workflows are fetched at once: a processor has only so many reads under way.
-pub const COMING: usize = 8;
 
 /// Where one workflow is, as far as dispatch cares.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +143,6 @@ impl Dispatch {
             group_ids: HashTable::new(),
             seats: Vec::new(),
             dirty: Vec::new(),
-            coming: Vec::new(),
             #[cfg(test)]
             parks: 0,
         }
@@ -259,11 +253,7 @@ impl Dispatch {
         match entry.place {
             Place::Away => return None,
             Place::Shelf => {
-                let line = &mut self.shelves[entry.shelf].line;
-                line.remove(entry.order, workflow);
-                // Early enough that a batch is fetched before its first is taken, even from a single shelf.
-                let coming = if line.len() > COMING { line.behind(COMING) } else { line.head() };
-                self.note_coming(coming);
+                self.shelves[entry.shelf].line.remove(entry.order, workflow);
                 self.reindex(entry.shelf);
             }
             Place::Parked => self.unpark(workflow, &entry),
@@ -295,20 +285,20 @@ impl Dispatch {
         None
     }
 
-    /// A workflow that has lain behind others will soon have its turn.
-    fn note_coming(&mut self, workflow: WorkflowKey) {
-        if workflow != NO_KEY && self.coming.len() < COMING {
-            self.coming.push(workflow);
-        }
+    /// A workflow that will have its turn after the one that was picked, with about `turns` between them or more: from
+    /// the same shelf, or from the same lane if that one was parked. `NO_KEY` if there is none.
+    pub fn behind(&self, group: GroupKey, picked: WorkflowKey, turns: usize) -> WorkflowKey {
+        let Entry { shelf, limits, key, .. } = self.entries[picked as usize];
+        let lane = if key == NO_KEY { None } else { self.limit_sets[limits].lanes.get(&shelf) };
+        let line = lane.map_or(&self.shelves[shelf].line, |lane| &self.lanes[*lane].line);
+        // Shelves mostly take turns.
+        let shelves: usize = self.groups[group].levels.iter().map(|level| level.shelves.len()).sum();
+        line.behind(1 + turns / shelves.max(1))
     }
 
-    /// Workflows that will soon have their turn, once there are enough of them: whoever is about to read what is kept of
-    /// them can have it fetched for all at once. Some may have gone since.
-    pub fn coming(&mut self) -> Option<[WorkflowKey; COMING]> {
-        let batch: [WorkflowKey; COMING] = self.coming.as_slice().try_into().ok()?;
-        self.coming.clear();
-        black_box(batch.map(|key| self.entries[key as usize].limits));
-        Some(batch)
+    /// Has what is kept here of a workflow brought into the caches, and does not wait for it.
+    pub fn prefetch(&self, workflow: WorkflowKey) {
+        prefetch_index(&self.entries, workflow as usize);
     }
 
     fn best_shelf(&self, group: GroupKey, state: &State, now: Wall) -> Option<u32> {

@@ -946,6 +946,31 @@ fn a_pick_stops_where_its_budget_ends_and_the_next_goes_on_from_there() {
 }
 
 #[test]
+fn who_comes_next_is_known_for_a_single_shelf_for_many_and_for_a_lane() {
+    let mut world = World::new();
+    let group = world.group(&["q"], &["a", "b", "c"]);
+    let alone: Vec<_> = (0..6).map(|_| world.submit(job("q", "a", 0, &[]))).collect();
+    assert_eq!(world.pick(group), Some(alone[0]));
+    let behind = |world: &World, picked| world.dispatch.behind(group, picked, 4);
+    assert_eq!(behind(&world, alone[0]), alone[5]);
+    world.hand_out(alone[0]);
+    assert_eq!(behind(&world, alone[1]), NO_KEY);
+
+    // Three shelves that take turns: the second of this one comes after four others.
+    let others = ["b", "c"].map(|kind| [(); 3].map(|()| world.submit(job("q", kind, 0, &[]))));
+    assert_eq!(behind(&world, alone[1]), alone[3]);
+    assert_eq!(behind(&world, others[0][0]), others[0][2]);
+
+    let mut world = World::new();
+    let group = world.group(&["q"], &["a"]);
+    let lane: Vec<_> = (0..8).map(|_| world.submit(job("q", "a", 0, &[("k", 1)]))).collect();
+    assert_eq!(world.take_all(group), [lane[0]]);
+    world.end(lane[0], How::Succeed);
+    assert_eq!(world.pick(group), Some(lane[1]));
+    assert_eq!(world.dispatch.behind(group, lane[1], 4), lane[7], "behind the head of its lane");
+}
+
+#[test]
 fn workers_are_asked_in_turn_and_slow_ones_apart() {
     let mut world = World::new();
     let group = world.group(&["mail"], &KINDS);

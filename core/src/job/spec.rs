@@ -2,8 +2,11 @@
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
+use core::slice::from_ref;
 use core::time::Duration;
 use std::sync::Arc;
+
+use prefetch_index::prefetch_index;
 
 use crate::ids::Name;
 use crate::payload::Payload;
@@ -34,6 +37,15 @@ pub struct Policy {
     pub priority: i8,
     pub on_stuck: OnStuck,
     pub require_progress: bool,
+}
+
+impl Policy {
+    /// Has it brought into the caches, all three lines of memory, and does not wait for it.
+    pub fn prefetch(&self) {
+        prefetch_index(from_ref(&self.timeout), 0);
+        prefetch_index(from_ref(&self.retry), 0);
+        prefetch_index(from_ref(&self.queue), 0);
+    }
 }
 
 impl Deref for JobSpec {

@@ -1,9 +1,10 @@
 //! Handing out work: who has room meets what is ready.
 
-use core::hint::black_box;
 use core::time::Duration;
 
-use crate::dispatch::{COMING, GroupKey, Tier};
+use prefetch_index::prefetch_index;
+
+use crate::dispatch::{GroupKey, Tier};
 use crate::effect::Effects;
 use crate::event::{Event, HandedOut, Via, WorkflowRef};
 use crate::fence::AttemptFence;
@@ -51,21 +52,23 @@ impl Manager {
     fn serve(&mut self, group: GroupKey, tier: Tier, budget: &mut u32, fx: &mut Effects) {
         let now = self.log_now();
         while *budget > 0 && self.dispatch.has_worker(group, tier) {
-            if let Some(coming) = self.dispatch.coming() {
-                self.fetch(coming);
-            }
             let Some(workflow) = self.dispatch.pick(group, &self.state, now, budget) else { return };
             *budget = budget.saturating_sub(1);
+            self.prefetch_behind(group, workflow);
             let worker = self.dispatch.next_worker(group, tier).expect("the ring is not empty");
             self.hand_out(workflow, worker, fx);
         }
     }
 
-    /// Most of what is kept of a workflow was last touched when it was submitted. Read one after another it would be
-    /// waited for many times per hand-out; so it is read ahead, of several workflows at once.
-    fn fetch(&self, coming: [WorkflowKey; COMING]) {
-        let jobs = self.state.fetch(coming);
-        black_box(jobs.map(|job| self.overall.get(job as usize).copied()));
+    /// Most of what is kept of a workflow was last touched when it was submitted. It is asked for while others are
+    /// handed out: if each piece were waited for when its turn comes, a long backlog would slow every hand-out.
+    fn prefetch_behind(&mut self, group: GroupKey, picked: WorkflowKey) {
+        let coming = self.dispatch.behind(group, picked, self.coming.len());
+        self.coming.rotate_right(1);
+        self.coming[0] = coming;
+        self.dispatch.prefetch(coming);
+        let job = self.state.prefetch(self.coming);
+        prefetch_index(&self.overall, job as usize);
     }
 
     fn hand_out(&mut self, key: WorkflowKey, worker: WorkerKey, fx: &mut Effects) {

@@ -65,7 +65,7 @@ use crate::pages::Pages;
 use crate::payload::Digest;
 use crate::refusal::{Refusal, RefusalCounts};
 use crate::settings::Rules;
-use crate::state::{Changes, State, WorkflowKey};
+use crate::state::{Changes, NO_KEY, State, WorkflowKey};
 use crate::time::{Awake, Now, Wall};
 use crate::wheel::{TimerKey, Wheel};
 
@@ -122,6 +122,8 @@ pub struct Manager {
     hold: judge::HoldState,
     /// Workers whose signals may have changed in this step.
     to_judge: Vec<WorkerKey>,
+    /// Will soon be handed out, and are being brought into the caches; the newest first. Some may have gone since.
+    coming: [WorkflowKey; 4],
     /// Groups whose slow workers are asked at the end of this step.
     slow_groups: Vec<GroupKey>,
     /// A step's share of matching was used up: there is more to do at once.
@@ -172,6 +174,7 @@ impl Manager {
             flow: judge::Flow::default(),
             hold: judge::HoldState::default(),
             to_judge: Vec::new(),
+            coming: [NO_KEY; 4],
             slow_groups: Vec::new(),
             assign_again: false,
             handing_to: crate::state::NO_KEY,

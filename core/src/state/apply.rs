@@ -12,7 +12,7 @@ use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
 use super::records::*;
-use super::{AttemptKey, JobKey, KeyRecord, NO_KEY, State, WorkflowKey, hash_id, hash_workflow};
+use super::{AttemptKey, JobKey, KeyRecord, NO_KEY, State, WorkflowKey, hash_workflow};
 
 /// How long an idempotency key is remembered past the end of its job.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -183,8 +183,7 @@ impl State {
                 .filter_map(|ended| ended.result())
                 .for_each(&mut release);
         }
-        let entry = self.job_ids.find_entry(hash_id(job.id), |known| *known == key);
-        entry.expect("every job is in the index").remove();
+        self.job_ids.remove(job.id, key);
     }
 
     fn submit(&mut self, at: Wall, submitted: &JobSubmitted, changes: &mut Changes) {
@@ -235,8 +234,7 @@ impl State {
             more: None,
         };
         assert_eq!(self.jobs.insert(job), job_key);
-        let (jobs, ids) = (&self.jobs, &mut self.job_ids);
-        ids.insert_unique(hash_id(submitted.id), job_key, |key| hash_id(jobs[*key].id));
+        self.job_ids.insert(submitted.id, job_key);
         self.open_jobs += 1;
         if let Some(key) = spec.unique_key() {
             self.unique.insert(key.clone(), job_key);

@@ -17,7 +17,7 @@ use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
 use super::standing::{FenceStanding, answer_over, compare};
-use super::{Attempt, WorkerRecord, hash_id, hash_workflow};
+use super::{Attempt, WorkerRecord, hash_workflow};
 use super::{EndedAttempt, Job, JobKey, JobMore, KeyRecord, Members, NO_KEY, Past, State, Workflow, WorkflowKey};
 
 #[derive(Clone, PartialEq, Debug)]
@@ -184,8 +184,7 @@ impl State {
             more,
         };
         assert_eq!(self.jobs.insert(job), job_key);
-        let (jobs, ids) = (&self.jobs, &mut self.job_ids);
-        ids.insert_unique(hash_id(id), job_key, |key| hash_id(jobs[*key].id));
+        self.job_ids.insert(id, job_key);
         job_key
     }
 

@@ -7,17 +7,19 @@
 mod apply;
 mod dump;
 mod image;
+mod job_ids;
 mod records;
 mod standing;
 mod stored;
 
 use core::cell::Cell;
-use core::hint::black_box;
 use core::ops::Range;
+use core::slice::from_ref;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashTable};
+use prefetch_index::prefetch_index;
 
 use crate::fence::Term;
 use crate::ids::{Claim, JobId, Name, Seq, WorkerId};
@@ -33,6 +35,7 @@ pub use apply::{Changes, Moved};
 pub use image::{AttemptImage, JobImage, PastImage, WorkflowImage};
 pub use records::*;
 
+use job_ids::{JobIds, hash_workflow};
 use standing::{FenceStanding, answer_over, compare};
 use stored::StoredCounts;
 
@@ -49,7 +52,7 @@ pub struct State {
     newest: Wall,
     seq: Seq,
     jobs: Pages<Job>,
-    job_ids: HashTable<JobKey>,
+    job_ids: JobIds,
     /// Found last. Most look-ups in a row are about one job.
     found: Cell<JobKey>,
     workflows: Pages<Workflow>,
@@ -100,7 +103,7 @@ impl State {
             newest: Wall::ZERO,
             seq: Seq::default(),
             jobs: Pages::new(),
-            job_ids: HashTable::new(),
+            job_ids: JobIds::default(),
             found: Cell::new(NO_KEY),
             workflows: Pages::new(),
             attempts: Pages::new(),
@@ -143,7 +146,7 @@ impl State {
         if self.jobs.get(last).is_some_and(|job| job.id == id) {
             return Some(last);
         }
-        let key = self.job_ids.find(hash_id(id), |key| self.jobs[*key].id == id).copied()?;
+        let key = self.job_ids.find(id, |key| self.jobs[key].id == id)?;
         self.found.set(key);
         Some(key)
     }
@@ -163,21 +166,24 @@ impl State {
         &self.attempts[key]
     }
 
-    /// Reads a little of every line of memory that the hand-out of these workflows will need. No read waits for that of
-    /// another workflow, so that all take little longer than one. Returns their jobs; `NO_KEY` for one that is gone.
-    pub fn fetch<const N: usize>(&self, keys: [WorkflowKey; N]) -> [JobKey; N] {
-        let workflows = keys.map(|key| self.workflows.get(key));
-        black_box(workflows.map(|workflow| workflow.map(|known| (known.ready_at, known.past.is_some()))));
-        let keys = workflows.map(|workflow| workflow.map_or(NO_KEY, |known| known.job));
-        let jobs = keys.map(|key| self.jobs.get(key));
-        black_box(jobs.map(|job| job.map(|job| (job.id, job.created_at, job.open, job.spec.extras.is_some()))));
-        let specs = core::array::from_fn::<_, N, _>(|at| {
-            let index = usize::from(workflows[at]?.index);
-            black_box(jobs[at]?.workflows.as_slice().get(index));
-            jobs[at]?.spec.workflows.get(index)
-        });
-        black_box(specs.map(|spec| spec.map(|spec| (spec.kind.as_str().len(), spec.after.first().copied()))));
-        keys
+    /// Has what hand-outs will need brought into the caches, and does not wait for it. Each workflow is to be named
+    /// first, then second, third and fourth: where one thing refers to the next, it goes one further each time, and
+    /// finds there what it asked for before. Returns the job of the second; `NO_KEY` if there is none.
+    pub fn prefetch(&self, [first, second, third, fourth]: [WorkflowKey; 4]) -> JobKey {
+        let job_of = |key| self.workflows.get(key).map_or(NO_KEY, |workflow| workflow.job);
+        self.workflows.prefetch(first);
+        let coming = job_of(second);
+        self.jobs.prefetch(coming);
+        if let Some(job) = self.jobs.get(job_of(third)) {
+            prefetch_index(from_ref(&job.spec), 0);
+        }
+        if let Some(workflow) = self.workflows.get(fourth)
+            && let Some(job) = self.jobs.get(workflow.job)
+        {
+            job.spec.policy.prefetch();
+            prefetch_index(&*job.spec.workflows, usize::from(workflow.index));
+        }
+        coming
     }
 
     pub fn jobs(&self) -> impl Iterator<Item = (JobKey, &Job)> {
@@ -337,21 +343,6 @@ impl State {
     pub fn dead_letter_count(&self) -> usize {
         self.dead.len()
     }
-}
-
-/// Where a job lies in the index. Ids that were made one after another, as generators of version 7 do by counting
-/// within a millisecond, lie side by side: jobs that come and go together are found together. Ids that are random there
-/// are simply spread.
-fn hash_id(id: JobId) -> u64 {
-    let raw = id.as_u128();
-    let millisecond = (raw >> 80) as u64;
-    let turn = (raw >> 32) as u64 & 0x3fff_ffff;
-    let tag = raw as u64 & 0x7f;
-    (millisecond.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(turn) & (u64::MAX >> 7)) | (tag << 57)
-}
-
-fn hash_workflow(job: JobId, workflow: u16) -> u64 {
-    hash_id(job).wrapping_add(u64::from(workflow).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }
 
 impl Workflow {

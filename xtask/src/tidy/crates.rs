@@ -11,7 +11,8 @@ use crate::workspace;
 const CORE: &str = "onward-core";
 
 /// What core may use: it does no I/O, reads no clock, and gives the same answer to the same input.
-const CORE_MAY_USE: &[&str] = &["foldhash", "hashbrown", "rand", "rand_chacha", "sha2", "thiserror", "uuid"];
+const CORE_MAY_USE: &[&str] =
+    &["foldhash", "hashbrown", "prefetch-index", "rand", "rand_chacha", "sha2", "thiserror", "uuid"];
 
 /// Our crates from the innermost out. One may use its own layer and those before it.
 /// A crate that is not here (the simulator, the benchmark, this one) may use any, and none of these may use it.

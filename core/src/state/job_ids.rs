@@ -1,0 +1,104 @@
+//! Which job has an id: an index that reads a job only to confirm that it is the one.
+
+use hashbrown::HashTable;
+
+use crate::ids::JobId;
+
+use super::JobKey;
+
+#[derive(Debug, Default)]
+pub(super) struct JobIds {
+    table: HashTable<Entry>,
+}
+
+/// The mark tells nearly all jobs apart, and says where the entry lies: those of other jobs are passed by, and the
+/// table grows, without a look at jobs that nobody has touched for long.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    mark: u32,
+    key: JobKey,
+}
+
+impl JobIds {
+    pub(super) fn find(&self, id: JobId, is_it: impl Fn(JobKey) -> bool) -> Option<JobKey> {
+        let mark = mark(id);
+        self.table.find(place(mark), |entry| entry.mark == mark && is_it(entry.key)).map(|entry| entry.key)
+    }
+
+    pub(super) fn insert(&mut self, id: JobId, key: JobKey) {
+        let mark = mark(id);
+        self.table.insert_unique(place(mark), Entry { mark, key }, |entry| place(entry.mark));
+    }
+
+    pub(super) fn remove(&mut self, id: JobId, key: JobKey) {
+        let entry = self.table.find_entry(place(mark(id)), |entry| entry.key == key);
+        entry.expect("every job is in the index").remove();
+    }
+}
+
+/// Ids that were made one after another, as generators of version 7 do by counting within a millisecond, have marks one
+/// after another. Ids that are random there have random ones.
+fn mark(id: JobId) -> u32 {
+    let raw = id.as_u128();
+    let millisecond = (raw >> 80) as u32;
+    let turn = (raw >> 32) as u32 & 0x3fff_ffff;
+    millisecond.wrapping_mul(0x9e37_79b1).wrapping_add(turn)
+}
+
+/// The lowest bits of a hash say where an entry lies, the highest seven tell it from its neighbours. Marks one after
+/// another lie side by side: jobs that come and go together are found together.
+fn place(mark: u32) -> u64 {
+    let tag = mark.wrapping_mul(0x9e37_79b1) >> 25;
+    u64::from(mark) | u64::from(tag) << 57
+}
+
+/// Where a workflow lies in an index of its own.
+pub(super) fn hash_workflow(job: JobId, workflow: u16) -> u64 {
+    place(mark(job)).wrapping_add(u64::from(workflow).wrapping_mul(0xd1b5_4a32_d192_ed03))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::time::Wall;
+
+    #[test]
+    fn finds_each_of_many_and_none_that_is_gone() {
+        let ids: Vec<JobId> = (0..5_000)
+            .map(|n: u64| JobId::v7(Wall::from_ms(n / 50), u128::from(n) << 32 | u128::from(n % 7)))
+            .collect();
+        let mut index = JobIds::default();
+        let mut model = BTreeMap::new();
+        for (key, id) in (0..).zip(&ids) {
+            index.insert(*id, key);
+            model.insert(*id, key);
+            // One in three goes again, while the table grows.
+            if key % 3 == 0 {
+                let gone = ids[key as usize / 3];
+                index.remove(gone, model.remove(&gone).expect("each goes once"));
+            }
+        }
+        for id in &ids {
+            assert_eq!(index.find(*id, |key| ids[key as usize] == *id), model.get(id).copied());
+        }
+    }
+
+    #[test]
+    fn ids_with_one_mark_are_told_apart() {
+        let ids = [0, 1, 1 << 62].map(JobId::from_u128);
+        assert_eq!(ids.map(mark), [0; 3]);
+        let mut index = JobIds::default();
+        (0..).zip(ids).for_each(|(key, id)| index.insert(id, key));
+        index.remove(ids[1], 1);
+        let found = ids.map(|id| index.find(id, |key| ids[key as usize] == id));
+        assert_eq!(found, [Some(0), None, Some(2)]);
+    }
+
+    #[test]
+    fn ids_made_one_after_another_lie_side_by_side() {
+        let places = [0, 1, 2].map(|n: u128| place(mark(JobId::v7(Wall::from_ms(7), n << 32))) as u32);
+        assert_eq!(places, [0, 1, 2].map(|n| places[0] + n));
+    }
+}
