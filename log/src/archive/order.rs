@@ -12,18 +12,21 @@ use ::redb::{ReadableTable, Table, TableDefinition};
 use crate::redb::fault::Fault;
 use crate::redb::rows::corrupt;
 
-/// By a time in milliseconds and the first id: all ids, in their order, as they sort.
-pub(crate) type Rows = TableDefinition<'static, (u64, u128), &'static [u8]>;
+/// By a time and the first id: all ids, in their order, as they sort.
+pub(crate) type Rows = TableDefinition<'static, Entry, &'static [u8]>;
 
 /// Few enough that writing a row anew for one of them costs little.
 const MOST: usize = 64;
 const ID_BYTES: usize = size_of::<u128>();
 
-pub(super) struct Order<'a>(pub(super) Table<'a, (u64, u128), &'static [u8]>);
+/// A time in milliseconds, and an id.
+type Entry = (u64, u128);
+
+pub(super) struct Order<'a>(pub(super) Table<'a, Entry, &'static [u8]>);
 
 impl Order<'_> {
     /// None of these may be there.
-    pub(super) fn add(&mut self, mut entries: Vec<(u64, u128)>) -> Result<(), Fault> {
+    pub(super) fn add(&mut self, mut entries: Vec<Entry>) -> Result<(), Fault> {
         entries.sort_unstable();
         let mut row = Vec::with_capacity(MOST * ID_BYTES);
         for same_time in entries.chunk_by(|one, next| one.0 == next.0) {
@@ -37,7 +40,7 @@ impl Order<'_> {
     }
 
     /// All of these must be there.
-    pub(super) fn remove(&mut self, mut entries: Vec<(u64, u128)>) -> Result<(), Fault> {
+    pub(super) fn remove(&mut self, mut entries: Vec<Entry>) -> Result<(), Fault> {
         entries.sort_unstable();
         let mut is_gone = vec![false; entries.len()];
         for at in 0..entries.len() {
@@ -60,7 +63,7 @@ impl Order<'_> {
         Ok(())
     }
 
-    fn row_of(&self, (time, id): (u64, u128)) -> Result<Option<((u64, u128), Vec<u128>)>, Fault> {
+    fn row_of(&self, (time, id): Entry) -> Result<Option<(Entry, Vec<u128>)>, Fault> {
         for row in self.0.range((time, 0)..=(time, id))?.rev() {
             let (key, ids) = row?;
             let ids: Vec<u128> = ids_in(ids.value())?.collect();

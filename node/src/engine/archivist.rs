@@ -58,7 +58,7 @@ pub(super) struct ToArchive {
 const REST: Duration = Duration::from_secs(1);
 /// With so many jobs in a batch more are waiting: then the rest is as long as the work was.
 const MANY: usize = 1_000;
-/// With so many more waiting it is time to keep up, and not to be polite any more.
+/// With so many more waiting it is time to keep up: they are in memory.
 const MANY_BEHIND: usize = 100_000;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
@@ -82,13 +82,43 @@ struct Archivist {
 }
 
 impl Archivist {
+    /// By two threads, because one cannot be made as important again as it was: the other runs where nothing else would,
+    /// and a core that is busy with it counts as idle.
     fn run(self, inbox: &Receiver<ToArchive>) {
+        let (to_gentle, batches) = channel::<Vec<JobImage>>();
+        let (stored, from_gentle) = channel();
+        let gently = || {
+            // Where that is not possible, it works as the others do.
+            let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+            let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy);
+            for images in batches {
+                let _ = stored.send(self.keep(&images));
+            }
+        };
+        thread::scope(|scope| {
+            let other = thread::Builder::new().name("onward-archive-2".into()).spawn_scoped(scope, gently);
+            let other = other.ok().map(|_| (to_gentle, from_gentle));
+            self.work(inbox, |images, behind| match &other {
+                Some((to, from)) if behind < MANY_BEHIND => {
+                    to.send(images).ok().and_then(|()| from.recv().ok()).unwrap_or_default()
+                }
+                _ => self.keep(&images),
+            });
+        });
+    }
+
+    fn work(&self, inbox: &Receiver<ToArchive>, keep: impl Fn(Vec<JobImage>, usize) -> Vec<JobId>) {
         loop {
             match inbox.recv_timeout(EXPIRE_EVERY) {
                 Ok(ToArchive { images, behind }) => {
                     let begun = Instant::now();
-                    let jobs = if behind < MANY_BEHIND { self.keep_gently(&images) } else { self.keep(&images) };
-                    let rest = if jobs.len() < MANY { REST } else { REST.min(begun.elapsed()) };
+                    let jobs = keep(images, behind);
+                    let work = begun.elapsed();
+                    let rest = match jobs.len() {
+                        ..MANY => REST,
+                        _ if behind >= MANY_BEHIND => REST.min(work / 4),
+                        _ => REST.min(work),
+                    };
                     self.shared.ask(Ask::Archived { jobs });
                     thread::sleep(rest);
                     self.shared.ask(Ask::ArchiveReady);
@@ -100,23 +130,6 @@ impl Archivist {
                 tracing::warn!(%error, "old jobs could not be removed from the archive; trying again later");
             }
         }
-    }
-
-    /// The same on a thread that runs where nothing else would; a core that is busy with it counts as idle. A thread
-    /// cannot be made as important again as it was, so it is one for this alone.
-    fn keep_gently(&self, images: &[JobImage]) -> Vec<JobId> {
-        thread::scope(|scope| {
-            let gently = || {
-                // Where that is not possible, it works as the others do.
-                let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-                let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy);
-                self.keep(images)
-            };
-            match thread::Builder::new().name("onward-archive-2".into()).spawn_scoped(scope, gently) {
-                Ok(thread) => thread.join().expect("it panics only if this one would have"),
-                Err(_) => self.keep(images),
-            }
-        })
     }
 
     /// Stores these jobs, trying again as long as it takes or until the node stops. Gives those that are stored.

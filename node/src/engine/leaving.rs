@@ -10,8 +10,9 @@ use onward_core::state::JobImage;
 
 use super::archivist::ToArchive;
 
-/// An image of a job takes about a microsecond, and forgetting it two.
-const A_FEW: usize = 128;
+/// How many take a step in one turn, or as many as the turn has decided events, if those are more: so that as many leave
+/// as come. An image of a job takes about a microsecond, and forgetting it two.
+const A_FEW: usize = 64;
 /// So many share a commit of the archive.
 const BATCH: usize = 8_000;
 
@@ -47,12 +48,12 @@ impl Leaving {
     }
 
     /// Makes some images of the next batch, and hands it over once it is complete.
-    pub(super) fn go_on(&mut self, manager: &Manager) {
+    pub(super) fn go_on(&mut self, manager: &Manager, decided: usize) {
         let Some(archive) = &self.archive else { return };
         if self.is_busy || self.ended.is_empty() {
             return;
         }
-        let count = self.ended.len().min(A_FEW).min(BATCH - self.images.len());
+        let count = self.ended.len().min(decided.max(A_FEW)).min(BATCH - self.images.len());
         self.images.extend(self.ended.drain(..count).filter_map(|job| manager.image(job)));
         if (self.ended.is_empty() || self.images.len() >= BATCH) && !self.images.is_empty() {
             let batch = ToArchive { images: core::mem::take(&mut self.images), behind: self.ended.len() };
@@ -61,8 +62,8 @@ impl Leaving {
     }
 
     /// Some that memory need not hold any more.
-    pub(super) fn next_archived(&mut self) -> Vec<JobId> {
-        self.archived.split_off(self.archived.len().saturating_sub(A_FEW))
+    pub(super) fn next_archived(&mut self, decided: usize) -> Vec<JobId> {
+        self.archived.split_off(self.archived.len().saturating_sub(decided.max(A_FEW)))
     }
 
     /// Whether there is something to do that waits for nobody.
@@ -87,13 +88,18 @@ mod tests {
         leaving.archived((0..300).map(JobId::from_u128).collect());
         let mut forgotten = Vec::new();
         while leaving.is_under_way() {
-            let some = leaving.next_archived();
+            let some = leaving.next_archived(0);
             assert!((1..=A_FEW).contains(&some.len()));
             forgotten.extend(some);
+            if forgotten.len() < 200 {
+                let more = leaving.next_archived(100);
+                assert_eq!(more.len(), 100, "as many as come");
+                forgotten.extend(more);
+            }
         }
         forgotten.sort_unstable();
         assert_eq!(forgotten, (0..300).map(JobId::from_u128).collect::<Vec<_>>());
-        assert_eq!(leaving.next_archived(), []);
+        assert_eq!(leaving.next_archived(0), []);
     }
 
     #[test]
@@ -112,13 +118,13 @@ mod tests {
         for job in 0..2 * A_FEW as u128 {
             leaving.ended(JobId::from_u128(job));
         }
-        leaving.go_on(&manager);
+        leaving.go_on(&manager, 0);
         assert_eq!((leaving.is_under_way(), leaving.ended.len()), (false, 2 * A_FEW));
         leaving.archive_is_ready();
         assert!(leaving.is_under_way());
-        leaving.go_on(&manager);
+        leaving.go_on(&manager, 0);
         assert_eq!(leaving.ended.len(), A_FEW, "a few at a time");
-        leaving.go_on(&manager);
+        leaving.go_on(&manager, 0);
         assert!(
             !leaving.is_under_way() && batches.try_recv().is_err(),
             "no image was found of any, so there is no batch"

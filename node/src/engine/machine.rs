@@ -83,6 +83,8 @@ const WORTH_A_COMMIT: usize = 32;
 const CLOCK_EVERY: usize = 64;
 /// When to look whether the log is further, if what waits for it concerns the machine alone.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Between two turns in which something is done for later: there may be somebody who waits for this core.
+const BREATH: Duration = Duration::from_micros(500);
 /// Between two attempts to begin a term.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -190,12 +192,13 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
             let mut turn = machine.lock().expect("the other thread has not panicked");
             turn.ended_by = turn.round(&mut asks);
             inbox.give_back(&mut asks);
-            if turn.ended_by.is_some() {
+            let wait = turn.wait();
+            let has_ended = turn.ended_by.is_some();
+            // Before the other is called, so that it does not find it locked.
+            drop(turn);
+            if has_ended {
                 inbox.end();
             } else {
-                let wait = turn.wait();
-                // Before the other is called, so that it does not find it locked.
-                drop(turn);
                 inbox.end_turn(wait);
             }
             commit_if_free(&committer, &told);
@@ -347,9 +350,10 @@ impl Machine<'_> {
     /// Hands on what a round has left to do for others.
     fn pass_on(&mut self) {
         self.judge_load();
-        self.forget_archived();
+        let decided = self.unsent.len();
+        self.forget_archived(decided);
         self.hand_to_log();
-        self.leaving.go_on(&self.manager);
+        self.leaving.go_on(&self.manager, decided);
         if let Some(told) = self.snapshots.advance(Instant::now(), &mut self.manager) {
             self.tell_log(told);
         }
@@ -364,8 +368,8 @@ impl Machine<'_> {
         };
         // What waits for the log here is not urgent.
         let wait = if self.held.is_empty() { wait } else { wait.min(LOOK_AGAIN) };
-        let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest));
-        let wait = if self.leaving.is_under_way() { Duration::ZERO } else { wait };
+        let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest.max(BREATH)));
+        let wait = if self.leaving.is_under_way() { wait.min(BREATH) } else { wait };
         if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) }
     }
 
@@ -519,8 +523,8 @@ impl Machine<'_> {
         }
     }
 
-    fn forget_archived(&mut self) {
-        let jobs = self.leaving.next_archived();
+    fn forget_archived(&mut self, decided: usize) {
+        let jobs = self.leaving.next_archived(decided);
         if !jobs.is_empty() {
             let count = jobs.len() as u64;
             self.step(Input::Archived { jobs });
