@@ -8,8 +8,8 @@ use onward_core::manager::{Manager, SnapshotRecord};
 
 use super::committer::ToLog;
 
-/// How many batches of the log are removed at once.
-pub(super) const TRUNCATE_AT_ONCE: usize = 256;
+/// How many batches of the log are removed at once: appends wait meanwhile.
+pub(super) const TRUNCATE_AT_ONCE: usize = 64;
 /// What shares a chunk.
 const RECORDS: usize = 2_000;
 /// And how many of them are taken in one turn: everything else waits meanwhile.
