@@ -13,10 +13,6 @@ use onward_core::settings::{BadSetting, in_range, span_in_range};
 use onward_core::state::JobImage;
 use onward_core::time::span_ms;
 use onward_log::{Archive, ArchivedJob, Blob, Error, codec};
-use thread_priority::ThreadPriority;
-use thread_priority::unix::{
-    NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy, thread_native_id,
-};
 
 use super::{Ask, Shared};
 use crate::clock;
@@ -82,37 +78,12 @@ struct Archivist {
 }
 
 impl Archivist {
-    /// By two threads, because one cannot be made as important again as it was: the other runs where nothing else would,
-    /// and a core that is busy with it counts as idle.
     fn run(self, inbox: &Receiver<ToArchive>) {
-        let (to_gentle, batches) = channel::<Vec<JobImage>>();
-        let (stored, from_gentle) = channel();
-        let gently = || {
-            // Where that is not possible, it works as the others do.
-            let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-            let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy);
-            for images in batches {
-                let _ = stored.send(self.keep(&images));
-            }
-        };
-        thread::scope(|scope| {
-            let other = thread::Builder::new().name("onward-archive-2".into()).spawn_scoped(scope, gently);
-            let other = other.ok().map(|_| (to_gentle, from_gentle));
-            self.work(inbox, |images, behind| match &other {
-                Some((to, from)) if behind < MANY_BEHIND => {
-                    to.send(images).ok().and_then(|()| from.recv().ok()).unwrap_or_default()
-                }
-                _ => self.keep(&images),
-            });
-        });
-    }
-
-    fn work(&self, inbox: &Receiver<ToArchive>, keep: impl Fn(Vec<JobImage>, usize) -> Vec<JobId>) {
         loop {
             match inbox.recv_timeout(EXPIRE_EVERY) {
                 Ok(ToArchive { images, behind }) => {
                     let begun = Instant::now();
-                    let jobs = keep(images, behind);
+                    let jobs = self.keep(&images);
                     let work = begun.elapsed();
                     let rest = match jobs.len() {
                         ..MANY => REST,
