@@ -5,7 +5,7 @@
 //! in both, and copying it again is harmless ([`Archive::put`] is asked again without a thought). There is no term
 //! here: what is finished does not change, and whoever copies it copies the same.
 //!
-//! Rows are opaque. Beside a row lie the blobs of its job, and go with it. Two small tables keep the [order](order) in
+//! Rows are opaque. Beside a row lie the blobs of its job, and go with it. Two small tables keep the order in
 //! which jobs expire and in which they ended; the number of jobs is kept, and not counted.
 //!
 //! **Opening.** Each commit stores redb's map of free pages with it, at the price of a second sync, so that the file
