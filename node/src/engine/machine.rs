@@ -52,7 +52,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Fewer events than this are replayed in less than a second, which a snapshot would hardly shorten.
+    /// So many events are replayed in about a second, and a snapshot would hardly shorten that.
     pub const SNAPSHOT_EVERY: u64 = 2_000_000;
 
     /// With the defaults for all but what is named.
