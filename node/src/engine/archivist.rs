@@ -52,9 +52,9 @@ pub(super) struct ToArchive {
 
 /// Between two batches, so that many jobs share a commit and the log has the disk for itself most of the time.
 const REST: Duration = Duration::from_secs(1);
-/// With so many jobs in a batch more are waiting: then the rest is as long as the work was.
+/// With so many jobs in a batch more are waiting: then it works for a quarter of the time.
 const MANY: usize = 1_000;
-/// With so many more waiting it is time to keep up: they are in memory.
+/// With so many more waiting, for they are in memory, it is time to keep up, and it works for most of the time.
 const MANY_BEHIND: usize = 100_000;
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ impl Archivist {
                     let rest = match jobs.len() {
                         ..MANY => REST,
                         _ if behind >= MANY_BEHIND => REST.min(work / 4),
-                        _ => REST.min(work),
+                        _ => REST.min(work * 3),
                     };
                     self.shared.ask(Ask::Archived { jobs });
                     thread::sleep(rest);
