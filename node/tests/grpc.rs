@@ -2,6 +2,8 @@
 
 #[path = "grpc/rig.rs"]
 mod rig;
+#[path = "grpc/submissions.rs"]
+mod submissions;
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -45,7 +45,7 @@ impl ArchiveRules {
 type Content = ([u8; 32], Vec<u8>);
 
 pub(super) struct ToArchive {
-    pub(super) images: Vec<JobImage>,
+    pub(super) images: Vec<Vec<JobImage>>,
     /// How many more are waiting.
     pub(super) behind: usize,
 }
@@ -83,6 +83,7 @@ impl Archivist {
             match inbox.recv_timeout(EXPIRE_EVERY) {
                 Ok(ToArchive { images, behind }) => {
                     let begun = Instant::now();
+                    let images: Vec<&JobImage> = images.iter().flatten().collect();
                     let jobs = self.keep(&images);
                     let work = begun.elapsed();
                     let rest = match jobs.len() {
@@ -104,7 +105,7 @@ impl Archivist {
     }
 
     /// Stores these jobs, trying again as long as it takes or until the node stops. Gives those that are stored.
-    fn keep(&self, images: &[JobImage]) -> Vec<JobId> {
+    fn keep(&self, images: &[&JobImage]) -> Vec<JobId> {
         loop {
             match self.put(images) {
                 Ok(()) => return images.iter().map(|image| image.id).collect(),
@@ -117,7 +118,7 @@ impl Archivist {
         }
     }
 
-    fn put(&self, images: &[JobImage]) -> Result<(), Error> {
+    fn put(&self, images: &[&JobImage]) -> Result<(), Error> {
         let mut rows = Vec::with_capacity(images.len());
         let mut blobs: Vec<Vec<Content>> = Vec::with_capacity(images.len());
         for image in images {

@@ -21,6 +21,15 @@ pub(super) struct Inbox {
 /// have it watch the time costs more than that is worth.
 const LATE: Duration = Duration::from_millis(10);
 
+/// For how long the machine needs no turn although nobody asks.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    /// Until a timer of its own is due, which somebody watches for even while a commit takes long.
+    pub(super) for_timers: Duration,
+    /// Until anything is to be done, what is done for later included. That can wait for whoever has left the place.
+    pub(super) for_all: Duration,
+}
+
 /// How many threads take turns.
 pub(super) const THREADS: usize = 2;
 
@@ -106,12 +115,12 @@ impl Inbox {
 
     /// Leaves the place. With few cores nobody is called for what is left of the asks: the commit that is about to begin
     /// would only begin after it. Who leaves comes back, and whoever asks next calls the other thread.
-    pub(super) fn end_turn(&self, wait: Duration) {
+    pub(super) fn end_turn(&self, wait: Wait) {
         let mut state = self.state();
-        let wake_at = Instant::now() + wait;
-        (state.is_taken, state.wake_at) = (false, Some(wake_at));
+        let now = Instant::now();
+        (state.is_taken, state.wake_at) = (false, Some(now + wait.for_all));
         // Somebody has to watch the time while we are at something else.
-        let latest = wake_at + LATE;
+        let latest = now + wait.for_timers + LATE;
         let is_watched = state.waiting.iter().flatten().any(|waiter| waiter.until.is_some_and(|until| until <= latest));
         if (!state.asks.is_empty() && !self.has_few_cores) || !is_watched {
             self.call(state);
@@ -188,10 +197,10 @@ mod tests {
 
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(3600);
+    const LONG: Wait = Wait { for_timers: Duration::from_secs(3600), for_all: Duration::from_secs(3600) };
 
     /// A thread that takes one turn, says how many asks it had, and ends it when told.
-    fn turn(inbox: &Arc<Inbox>, index: usize) -> (Receiver<Option<usize>>, std::sync::mpsc::Sender<Duration>) {
+    fn turn(inbox: &Arc<Inbox>, index: usize) -> (Receiver<Option<usize>>, std::sync::mpsc::Sender<Wait>) {
         let (inbox, (tell, told), (end, ended)) = (inbox.clone(), channel(), channel());
         thread::spawn(move || {
             let mut asks = VecDeque::new();
@@ -255,9 +264,26 @@ mod tests {
         while inbox.state().waiting[1].is_none() {
             thread::yield_now();
         }
-        inbox.end_turn(Duration::from_millis(5));
+        inbox.end_turn(Wait { for_timers: Duration::from_millis(5), for_all: Duration::from_millis(5) });
         // We do not come back, as if a commit took very long.
         assert_eq!(other.recv(), Ok(Some(0)), "it is time");
+    }
+
+    #[test]
+    fn nobody_is_called_for_what_can_wait() {
+        let inbox = Arc::new(Inbox::default());
+        inbox.begin_anew();
+        let mut asks = VecDeque::new();
+        assert!(inbox.take_turn(0, &mut asks));
+        inbox.end_turn(LONG);
+        let _other = turn(&inbox, 1);
+        while inbox.state().waiting[1].is_none() {
+            thread::yield_now();
+        }
+        inbox.state().is_taken = true;
+        inbox.end_turn(Wait { for_all: Duration::from_millis(5), ..LONG });
+        assert!(!inbox.state().is_called, "the other watches for timers already");
+        assert!(inbox.take_turn(0, &mut asks), "who has left comes back for it");
     }
 
     #[test]

@@ -20,8 +20,9 @@ pub(super) struct Leaving {
     archive: Option<Sender<ToArchive>>,
     /// Not in the archive yet.
     ended: VecDeque<JobId>,
-    /// Of the next batch.
-    images: Vec<JobImage>,
+    /// Of the next batch, those of each step together: one large piece of memory would have to be moved as it grows.
+    images: Vec<Vec<JobImage>>,
+    imaged: usize,
     /// The archive works on a batch, or rests.
     is_busy: bool,
     /// In the archive, and still in memory.
@@ -30,7 +31,7 @@ pub(super) struct Leaving {
 
 impl Leaving {
     pub(super) fn to(archive: Option<Sender<ToArchive>>) -> Self {
-        Self { archive, ended: VecDeque::new(), images: Vec::new(), is_busy: false, archived: Vec::new() }
+        Self { archive, ended: VecDeque::new(), images: Vec::new(), imaged: 0, is_busy: false, archived: Vec::new() }
     }
 
     pub(super) fn ended(&mut self, job: JobId) {
@@ -53,9 +54,14 @@ impl Leaving {
         if self.is_busy || self.ended.is_empty() {
             return;
         }
-        let count = self.ended.len().min(decided.max(A_FEW)).min(BATCH - self.images.len());
-        self.images.extend(self.ended.drain(..count).filter_map(|job| manager.image(job)));
-        if (self.ended.is_empty() || self.images.len() >= BATCH) && !self.images.is_empty() {
+        let count = self.ended.len().min(decided.max(A_FEW)).min(BATCH - self.imaged);
+        let some: Vec<_> = self.ended.drain(..count).filter_map(|job| manager.image(job)).collect();
+        if !some.is_empty() {
+            self.imaged += some.len();
+            self.images.push(some);
+        }
+        if (self.ended.is_empty() || self.imaged >= BATCH) && self.imaged > 0 {
+            self.imaged = 0;
             let batch = ToArchive { images: core::mem::take(&mut self.images), behind: self.ended.len() };
             self.is_busy = archive.send(batch).is_ok();
         }

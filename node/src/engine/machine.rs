@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use super::archivist::{self, ArchiveRules, ToArchive};
 use super::committer::{Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
 use super::content::{self, Contents};
-use super::inbox::Inbox;
+use super::inbox::{Inbox, Wait};
 use super::leaving::Leaving;
 use super::load::{self, Meter};
 use super::out::{self, Line, Out};
@@ -361,16 +361,18 @@ impl Machine<'_> {
 
     /// For how long there is nothing to do unless somebody asks. Load that is high is looked at again in a while: with
     /// everybody turned away, nobody may ask.
-    fn wait(&self) -> Duration {
-        let wait = match self.manager.next_wakeup() {
+    fn wait(&self) -> Wait {
+        let for_timers = match self.manager.next_wakeup() {
             Some((at, _)) => at.since(clock::mono()),
             None => Duration::from_secs(3600),
         };
+        let wait = for_timers;
         // What waits for the log here is not urgent.
         let wait = if self.held.is_empty() { wait } else { wait.min(LOOK_AGAIN) };
         let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest.max(BREATH)));
         let wait = if self.leaving.is_under_way() { wait.min(BREATH) } else { wait };
-        if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) }
+        let for_all = if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) };
+        Wait { for_timers, for_all }
     }
 
     fn take(&mut self, ask: Ask) -> Result<(), Ended> {
@@ -535,7 +537,9 @@ impl Machine<'_> {
 
     fn hand_to_log(&mut self) {
         if !self.unsent.is_empty() || !self.line.is_empty() {
-            let events = core::mem::take(&mut self.unsent);
+            // The next are likely to be as many.
+            let next = Vec::with_capacity(self.unsent.len());
+            let events = core::mem::replace(&mut self.unsent, next);
             let blobs = core::mem::take(&mut self.unsent_blobs);
             let outs = self.line.take();
             self.tell_log(ToLog::Append { events, blobs, outs });

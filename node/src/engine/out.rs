@@ -54,13 +54,15 @@ pub(super) struct Line {
 /// The other end: what waits for the log, in the order in which it was decided.
 pub(super) struct Waiting {
     queue: VecDeque<(Seq, Out)>,
+    /// Of what is being let go: all but what sessions are told.
+    others: Vec<Out>,
     durable: Seq,
     let_go: Arc<AtomicU64>,
 }
 
 pub(super) fn line(durable: Seq) -> (Line, Waiting) {
     let let_go = Arc::<AtomicU64>::default();
-    let waiting = Waiting { queue: VecDeque::new(), durable, let_go: let_go.clone() };
+    let waiting = Waiting { queue: VecDeque::new(), others: Vec::new(), durable, let_go: let_go.clone() };
     (Line { outs: Vec::new(), handed: 0, let_go }, waiting)
 }
 
@@ -84,7 +86,9 @@ impl Line {
     /// To be handed to the committer.
     pub(super) fn take(&mut self) -> Vec<(Seq, Out)> {
         self.handed += self.outs.len() as u64;
-        core::mem::take(&mut self.outs)
+        // The next are likely to be as many.
+        let next = Vec::with_capacity(self.outs.len());
+        core::mem::replace(&mut self.outs, next)
     }
 }
 
@@ -104,10 +108,18 @@ impl Waiting {
         self.queue.clear();
     }
 
+    /// Workers first: whoever is let go may get the core at once, and an answer to one who has submitted a job should not
+    /// hold up the worker who is to do it. Each still gets what is its own in order.
     fn release(&mut self, shared: &Shared) {
         let ready = self.queue.iter().take_while(|(after, _)| *after <= self.durable).count();
         for (_, out) in self.queue.drain(..ready) {
-            out.let_go(shared);
+            match out {
+                Out::Say { .. } => out.let_go(shared),
+                other => self.others.push(other),
+            }
+        }
+        for other in self.others.drain(..) {
+            other.let_go(shared);
         }
         // Only now: none of them may be overtaken by one that the machine lets go itself.
         self.let_go.fetch_add(ready as u64, Ordering::Release);
@@ -117,6 +129,8 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use onward_core::message::ToWorker;
 
     use onward_core::settings::Rules;
     use onward_log::MemoryLog;
@@ -171,6 +185,36 @@ mod tests {
         assert_eq!(seen.now(), [4], "what comes late need not wait");
         line.put(Seq(12), seen.out(5), Seq(12), shared);
         assert_eq!(seen.now(), [5]);
+        engine.stop();
+    }
+
+    #[test]
+    fn workers_come_first_and_each_in_order() {
+        let log = MemoryLog::new();
+        let engine = Engine::start(Start::new(Rules::default(), move || Ok(Box::new(log.clone())))).expect("it starts");
+        let (shared, seen) = (&*engine.0, Seen::new());
+        let (outbox, mut told) = Outbox::unread();
+        let say = |probe| {
+            let said = Said::ToWorker(ToWorker::Probe { probe });
+            Out::Say { session: SessionId(1), outbox: outbox.clone(), said }
+        };
+        let (mut line, mut waiting) = line(Seq(0));
+        // First in the line, and yet sees what both of the session's messages are.
+        let look = Out::Deliver(Box::new({
+            let sender = seen.sender.clone();
+            move || {
+                while let Ok(Said::ToWorker(ToWorker::Probe { probe })) = told.try_recv() {
+                    sender.send(probe).expect("the test listens");
+                }
+            }
+        }));
+        for out in [look, seen.out(10), say(1), seen.out(11), say(2)] {
+            line.put(Seq(1), out, Seq(0), shared);
+        }
+        line.put(Seq(2), say(3), Seq(0), shared);
+        waiting.add(line.take(), shared);
+        waiting.made_durable(Seq(1), shared);
+        assert_eq!(seen.now(), [1, 2, 10, 11]);
         engine.stop();
     }
 }

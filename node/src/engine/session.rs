@@ -49,6 +49,13 @@ pub(super) enum Said {
 pub struct SessionGone;
 
 impl Outbox {
+    /// Of a session that nobody serves, with what it is told.
+    #[cfg(test)]
+    pub(super) fn unread() -> (Self, UnboundedReceiver<Said>) {
+        let (sender, told) = unbounded_channel();
+        (Self { sender, reader: Arc::default() }, told)
+    }
+
     pub(super) fn put(&self, said: Said) -> Put {
         let Reader { unread, is_cut_off } = &*self.reader;
         if unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(said).is_ok() {

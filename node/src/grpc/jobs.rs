@@ -1,57 +1,94 @@
-//! Jobs in large numbers.
+//! Jobs in large numbers: call by call, or as a stream.
 
 use onward_core::effect::Answer;
+use onward_core::health::overload::LoadClass;
 use onward_core::input::{Call, Submission};
+use onward_core::refusal::RefusalKind;
 use onward_proto::v1::job_service_server::JobService;
 use onward_proto::v1::{SubmitAnswer, SubmitRequest};
 use onward_proto::{MAX_FRAME_ENTRIES, Malformed, Problem, draft};
-use tonic::{Request, Response, Status};
+use tokio::sync::watch;
+use tonic::{Code, Request, Response, Status, Streaming};
 
+use super::submissions::Submissions;
 use super::{ByToken, status};
 use crate::api::jobs::submit::EXEC;
 use crate::engine::Engine;
+use crate::server::shed;
 
 #[derive(Debug)]
 pub(super) struct Jobs {
     engine: Engine,
+    draining: watch::Receiver<bool>,
 }
 
 impl Jobs {
-    pub(super) fn new(engine: Engine) -> Self {
-        Self { engine }
-    }
-
-    fn submissions(&self, request: SubmitRequest) -> Result<Vec<Submission>, Malformed> {
-        let count = request.jobs.len();
-        if count == 0 {
-            return Err(Malformed::new("jobs", Problem::Missing));
-        }
-        if count > MAX_FRAME_ENTRIES {
-            return Err(Malformed::new("jobs", Problem::TooMany { count, max: MAX_FRAME_ENTRIES }));
-        }
-        let retry = &self.engine.rules().job.retry;
-        let submission = |(index, wire)| {
-            let draft = draft::draft_in(wire, retry).map_err(|error| error.at("jobs", index))?;
-            Ok(Submission { id: self.engine.new_job_id(), draft })
-        };
-        request.jobs.into_iter().enumerate().map(submission).collect()
+    pub(super) fn new(engine: Engine, draining: watch::Receiver<bool>) -> Self {
+        Self { engine, draining }
     }
 }
 
 #[tonic::async_trait]
 impl JobService for Jobs {
+    type SubmitStreamStream = Submissions;
+
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitAnswer>, Status> {
-        let by_token = request.extensions().get().is_some_and(|ByToken(by_token)| *by_token);
-        let submissions = self.submissions(request.into_inner()).map_err(|error| status::malformed(&error))?;
-        let mut workflows = submissions.iter().flat_map(|submission| &submission.draft.workflows);
-        if !by_token && workflows.any(|workflow| &*workflow.kind == EXEC) {
-            return Err(Status::permission_denied(
-                "a job of kind `exec` runs a command, so submitting one needs a token: `authorization: Bearer <token>`",
-            ));
-        }
-        let answer = self.engine.call(Call::Submit(submissions)).await.map_err(|refused| status::refused(&refused))?;
-        let Answer::Submitted(accepted) = answer else { unreachable!("a submission is answered with its jobs") };
-        let jobs = accepted.into_iter().map(|one| draft::accepted_out(one.id, one.duplicate)).collect();
-        Ok(Response::new(SubmitAnswer { jobs }))
+        let may_exec = may_exec(&request);
+        submit(self.engine.clone(), request.into_inner(), may_exec).await.map(Response::new)
     }
+
+    async fn submit_stream(
+        &self,
+        request: Request<Streaming<SubmitRequest>>,
+    ) -> Result<Response<Self::SubmitStreamStream>, Status> {
+        let may_exec = may_exec(&request);
+        let engine = self.engine.clone();
+        let answer = move |request| {
+            let engine = engine.clone();
+            async move {
+                // A call is shed before it comes here; a stream that was opened in better times is not.
+                let answered = match shed::refused(&engine, LoadClass::Submission) {
+                    Some(text) => Err(status::of(Code::Unavailable, RefusalKind::Overloaded.code(), text)),
+                    None => submit(engine, request, may_exec).await,
+                };
+                let refused = |status| SubmitAnswer { refused: Some(status::in_stream(&status)), jobs: Vec::new() };
+                answered.unwrap_or_else(refused)
+            }
+        };
+        Ok(Response::new(Submissions::new(request.into_inner(), answer, self.draining.clone())))
+    }
+}
+
+fn may_exec<T>(request: &Request<T>) -> bool {
+    request.extensions().get().is_some_and(|ByToken(by_token)| *by_token)
+}
+
+async fn submit(engine: Engine, request: SubmitRequest, may_exec: bool) -> Result<SubmitAnswer, Status> {
+    let submissions = submissions(&engine, request).map_err(|error| status::malformed(&error))?;
+    let mut workflows = submissions.iter().flat_map(|submission| &submission.draft.workflows);
+    if !may_exec && workflows.any(|workflow| &*workflow.kind == EXEC) {
+        let text =
+            "a job of kind `exec` runs a command, so submitting one needs a token: `authorization: Bearer <token>`";
+        return Err(status::of(Code::PermissionDenied, "unauthorized", text));
+    }
+    let answer = engine.call(Call::Submit(submissions)).await.map_err(|refused| status::refused(&refused))?;
+    let Answer::Submitted(accepted) = answer else { unreachable!("a submission is answered with its jobs") };
+    let jobs = accepted.into_iter().map(|one| draft::accepted_out(one.id, one.duplicate)).collect();
+    Ok(SubmitAnswer { jobs, refused: None })
+}
+
+fn submissions(engine: &Engine, request: SubmitRequest) -> Result<Vec<Submission>, Malformed> {
+    let count = request.jobs.len();
+    if count == 0 {
+        return Err(Malformed::new("jobs", Problem::Missing));
+    }
+    if count > MAX_FRAME_ENTRIES {
+        return Err(Malformed::new("jobs", Problem::TooMany { count, max: MAX_FRAME_ENTRIES }));
+    }
+    let retry = &engine.rules().job.retry;
+    let submission = |(index, wire)| {
+        let draft = draft::draft_in(wire, retry).map_err(|error| error.at("jobs", index))?;
+        Ok(Submission { id: engine.new_job_id(), draft })
+    };
+    request.jobs.into_iter().enumerate().map(submission).collect()
 }

@@ -7,13 +7,16 @@
 //! - HTTP/2 keepalive, such as an interval of 20 s and a timeout of 10 s. Without it a peer that vanished without a
 //!   word is found only by the machine's probes.
 //! - Windows of about 1 MiB for a stream and 4 MiB for a connection: the default of 64 KiB is less than a full frame.
-//! - No time limit on requests to `/onward.v1.WorkerService/Session`, and no compression.
+//! - No time limit on requests to `/onward.v1.WorkerService/Session` and `/onward.v1.JobService/SubmitStream`, and no
+//!   compression.
 //!
 //! Who may call is decided by a [`CheckAccess`], before anything of the body is read.
 
 mod jobs;
 mod session;
 mod status;
+mod submissions;
+mod unanswered;
 
 use std::sync::Arc;
 
@@ -21,6 +24,7 @@ use onward_core::refusal::RefusalKind;
 use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::v1::job_service_server::JobServiceServer;
 use onward_proto::v1::worker_service_server::WorkerServiceServer;
+use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Status};
 
@@ -30,11 +34,17 @@ use crate::outputs::Outputs;
 /// Given the bearer token of a call, if it has one, and the scope that it needs (`work` or `submit`).
 pub type CheckAccess = Arc<dyn Fn(Option<&str>, &'static str) -> Result<(), Status> + Send + Sync>;
 
-/// Both services, without a fallback, and with room for so many sessions.
-pub fn routes_for(engine: Engine, outputs: Outputs, check: CheckAccess, max_sessions: usize) -> axum::Router {
+/// Both services, without a fallback, and with room for so many sessions. Streams of submissions end once `draining`.
+pub fn routes_for(
+    engine: Engine,
+    outputs: Outputs,
+    draining: watch::Receiver<bool>,
+    check: CheckAccess,
+    max_sessions: usize,
+) -> axum::Router {
     let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), outputs, max_sessions))
         .max_decoding_message_size(MAX_FRAME_BYTES);
-    let jobs = JobServiceServer::new(jobs::Jobs::new(engine)).max_decoding_message_size(MAX_FRAME_BYTES);
+    let jobs = JobServiceServer::new(jobs::Jobs::new(engine, draining)).max_decoding_message_size(MAX_FRAME_BYTES);
     let workers = InterceptedService::new(workers, guard(check.clone(), "work"));
     let jobs = InterceptedService::new(jobs, guard(check, "submit"));
     axum::Router::new()

@@ -4,7 +4,6 @@
 //! that has gathered until then; so a slow reader gets fewer and larger frames. In: no frame is read while too much of
 //! what was read before waits for the machine, so a worker cannot fill its queue.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use onward_core::refusal::RefusalKind;
 use onward_proto::v1::worker_service_server::WorkerService;
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
 use onward_proto::worker::Output;
-use onward_proto::{MAX_FRAME_BYTES, manager, worker};
+use onward_proto::{manager, worker};
 use prost::Message as _;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -21,6 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::status;
+use super::unanswered::Unanswered;
 use crate::engine::{Engine, Session};
 use crate::outputs::Outputs;
 
@@ -34,9 +34,6 @@ const FRAME_BYTES: usize = 1 << 20;
 /// them is committed while it works on those.
 const MAX_ASSIGNMENTS: usize = 256;
 const SETTLE_AT_ONCE: usize = 32;
-/// What one session may have waiting for the machine: two full frames, or this many messages.
-const MAX_UNANSWERED_BYTES: usize = 2 * MAX_FRAME_BYTES;
-const MAX_UNANSWERED: usize = 1_024;
 
 type Out = Sender<Result<ManagerFrame, Status>>;
 
@@ -96,7 +93,7 @@ async fn converse(
     };
     let late =
         |_| status::of(Code::DeadlineExceeded, RefusalKind::Invalid.code(), "no hello came within 10 s; say it first");
-    let Some(first) = first.map_err(late)?.map_err(undecodable)? else { return Ok(()) };
+    let Some(first) = first.map_err(late)?.map_err(status::undecodable)? else { return Ok(()) };
     if first.hello.is_none() {
         return Err(wrong_hello("is missing; the first frame of a session must have one"));
     }
@@ -131,7 +128,7 @@ async fn converse(
                 talk.heard(&told)?;
             }
             frame = frames.message(), if talk.unanswered.has_room() => {
-                let Some(frame) = frame.map_err(undecodable)? else { return Ok(()) };
+                let Some(frame) = frame.map_err(status::undecodable)? else { return Ok(()) };
                 if frame.hello.is_some() {
                     return Err(wrong_hello("was said already; a session has one, so open another session"));
                 }
@@ -249,29 +246,6 @@ fn is_answered(part: &FromWorker) -> bool {
     }
 }
 
-/// What was said and not answered yet. The machine answers in the order in which it is asked.
-#[derive(Default)]
-struct Unanswered {
-    bytes_of: VecDeque<usize>,
-    bytes: usize,
-}
-
-impl Unanswered {
-    fn add(&mut self, messages: usize, bytes: usize) {
-        self.bytes_of.extend(core::iter::repeat_n(bytes / messages, messages));
-        self.bytes += bytes / messages * messages;
-    }
-
-    fn answered(&mut self) {
-        // A refusal may also be of something that needs no answer; then one is missing here, which does no harm.
-        self.bytes -= self.bytes_of.pop_front().unwrap_or(0);
-    }
-
-    fn has_room(&self) -> bool {
-        self.bytes < MAX_UNANSWERED_BYTES && self.bytes_of.len() < MAX_UNANSWERED
-    }
-}
-
 /// The first of `told` that fit into one frame; at least one of them, however large. Nothing, if they said nothing.
 fn pack(told: &mut Vec<ToWorker>) -> Option<ManagerFrame> {
     let (mut bytes, mut assigned) = (0, 0);
@@ -289,21 +263,7 @@ fn pack(told: &mut Vec<ToWorker>) -> Option<ManagerFrame> {
 }
 
 fn wrong_hello(what: &str) -> Status {
-    invalid("hello", format!("`hello` {what}"))
-}
-
-/// What was sent is not a frame, or is too large for one; or the connection broke, which nobody will read about.
-fn undecodable(error: Status) -> Status {
-    match error.code() {
-        Code::Internal | Code::OutOfRange => {
-            invalid("frame", format!("not a frame of at most {MAX_FRAME_BYTES} bytes: {}", error.message()))
-        }
-        _ => error,
-    }
-}
-
-fn invalid(field: &str, text: String) -> Status {
-    status::with_field(status::of(Code::InvalidArgument, RefusalKind::Invalid.code(), text), field)
+    status::invalid("hello", format!("`hello` {what}"))
 }
 
 #[cfg(test)]
@@ -386,24 +346,5 @@ mod tests {
     #[test]
     fn answers_to_nothing_make_no_frame() {
         assert_eq!(pack(&mut vec![ToWorker::BeatAnswers(Vec::new())]), None);
-    }
-
-    #[test]
-    fn room_comes_back_with_the_answers() {
-        let mut unanswered = Unanswered::default();
-        unanswered.add(2, MAX_UNANSWERED_BYTES + 1);
-        unanswered.add(1, 1);
-        unanswered.answered();
-        assert!(unanswered.has_room());
-        unanswered.add(1, MAX_UNANSWERED_BYTES);
-        assert!(!unanswered.has_room());
-        for _ in 0..4 {
-            unanswered.answered();
-        }
-        assert_eq!((unanswered.bytes, unanswered.bytes_of.len()), (0, 0));
-        for _ in 0..MAX_UNANSWERED {
-            unanswered.add(1, 0);
-        }
-        assert!(!unanswered.has_room());
     }
 }

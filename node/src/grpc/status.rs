@@ -1,7 +1,7 @@
 //! Refusals as gRPC statuses: `onward-code` has the stable word, `onward-field` the field at fault.
 
 use onward_core::refusal::{Refusal, RefusalKind};
-use onward_proto::Malformed;
+use onward_proto::{MAX_FRAME_BYTES, Malformed, v1};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
@@ -14,7 +14,27 @@ pub fn of(code: Code, word: &'static str, text: impl Into<String>) -> Status {
 }
 
 pub fn malformed(error: &Malformed) -> Status {
-    with_field(of(Code::InvalidArgument, RefusalKind::Invalid.code(), error.to_string()), &error.field)
+    invalid(&error.field, error.to_string())
+}
+
+pub fn invalid(field: &str, text: String) -> Status {
+    with_field(of(Code::InvalidArgument, RefusalKind::Invalid.code(), text), field)
+}
+
+/// What was sent is not a frame, or is too large for one; or the connection broke, which nobody will read about.
+pub fn undecodable(error: Status) -> Status {
+    match error.code() {
+        Code::Internal | Code::OutOfRange => {
+            invalid("frame", format!("not a frame of at most {MAX_FRAME_BYTES} bytes: {}", error.message()))
+        }
+        _ => error,
+    }
+}
+
+/// For a stream that goes on after it.
+pub fn in_stream(status: &Status) -> v1::Refusal {
+    let word = status.metadata().get("onward-code").and_then(|word| word.to_str().ok());
+    v1::Refusal { code: word.unwrap_or("invalid").to_owned(), text: status.message().to_owned() }
 }
 
 pub fn refusal(refusal: &Refusal) -> Status {
@@ -34,7 +54,7 @@ pub fn refused(refused: &Refused) -> Status {
     }
 }
 
-pub fn with_field(mut status: Status, field: &str) -> Status {
+fn with_field(mut status: Status, field: &str) -> Status {
     // The names of our fields are ASCII, so there is none that this leaves out.
     if let Ok(field) = MetadataValue::try_from(field) {
         status.metadata_mut().insert("onward-field", field);

@@ -11,7 +11,7 @@ mod guard;
 mod hosts;
 mod pages;
 mod preface;
-mod shed;
+pub(crate) mod shed;
 mod tls;
 
 use core::time::Duration;
@@ -132,7 +132,8 @@ impl Node {
             limits: config.limits.clone(),
         });
         let (engine, outputs) = (app.engine.clone(), app.outputs.clone());
-        let services = grpc::routes_for(engine, outputs, grpc_access(guard.clone()), config.limits.sessions);
+        let (draining_seen, access) = (app.draining.clone(), grpc_access(guard.clone()));
+        let services = grpc::routes_for(engine, outputs, draining_seen, access, config.limits.sessions);
         let more = more(&app).merge(services);
         let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
         router.set(full).expect("it is set here only");

@@ -59,15 +59,21 @@ pub(super) async fn shed(State(engine): State<Engine>, request: Request, next: N
     // What is not there at all is answered as such.
     let Some(path) = request.extensions().get::<MatchedPath>().cloned() else { return next.run(request).await };
     let class = class_of(request.method(), path.as_str()).unwrap_or(LoadClass::Other);
-    if !sheds(level, class) {
-        return next.run(request).await;
-    }
-    count(engine.stats(), class);
-    let text = refusal(level, engine.load_reason(), class);
+    let Some(text) = refused(&engine, class) else { return next.run(request).await };
     if path.as_str().starts_with("/onward.") {
         return grpc::overloaded(text);
     }
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", text).into_response()
+}
+
+/// Why something of this class is turned away now, if it is; that is counted.
+pub(crate) fn refused(engine: &Engine, class: LoadClass) -> Option<String> {
+    let level = engine.load();
+    if !sheds(level, class) {
+        return None;
+    }
+    count(engine.stats(), class);
+    Some(refusal(level, engine.load_reason(), class))
 }
 
 fn count(stats: &Stats, class: LoadClass) {

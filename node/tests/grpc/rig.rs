@@ -27,6 +27,7 @@ use onward_proto::v1::{ManagerFrame, SubmitRequest, WorkerFrame};
 use onward_proto::{draft, worker};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{Sender, channel};
+use tokio::sync::watch;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
@@ -52,6 +53,7 @@ pub fn settings() -> Settings {
 pub struct Node {
     pub engine: Engine,
     pub outputs: Outputs,
+    pub draining: watch::Sender<bool>,
     pub address: String,
     _folder: tempfile::TempDir,
 }
@@ -84,7 +86,8 @@ impl Node {
         soon(async { while engine.read(|_| ()).await.is_err() {} }).await;
         let folder = tempfile::tempdir().expect("a folder");
         let outputs = Outputs::start(folder.path().join("output"), OutputRules::default()).expect("a thread");
-        let router = routes_for(engine.clone(), outputs.clone(), check, max_sessions);
+        let (draining, drained) = watch::channel(false);
+        let router = routes_for(engine.clone(), outputs.clone(), drained, check, max_sessions);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
         tokio::spawn(async move {
@@ -98,7 +101,7 @@ impl Node {
                 });
             }
         });
-        Self { engine, outputs, address, _folder: folder }
+        Self { engine, outputs, draining, address, _folder: folder }
     }
 
     pub async fn channel(&self) -> Channel {

@@ -1,4 +1,4 @@
-//! Through gRPC: submissions by calls, work by a session.
+//! Through gRPC: submissions by a stream, work by a session.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use onward_proto::v1::job_service_client::JobServiceClient;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{
-    Assignment, Beat, Claim, Draft, Hello, ManagerFrame, Settlement, SubmitRequest, Succeed, WorkerFrame,
+    Assignment, Beat, Claim, Draft, Hello, ManagerFrame, Settlement, SubmitAnswer, SubmitRequest, Succeed, WorkerFrame,
     WorkflowDraft, beat_answer, settlement,
 };
 use tokio::sync::mpsc::{Sender, channel};
@@ -31,7 +31,7 @@ pub struct Grpc;
 #[derive(Debug)]
 pub struct OverGrpc {
     pub node: Node,
-    channel: Channel,
+    submissions: Submissions,
     submitted: u64,
     settled: u64,
     sessions: u32,
@@ -55,8 +55,8 @@ impl Contender for Grpc {
 
 impl OverGrpc {
     pub async fn on(node: Node) -> Result<Self, Failed> {
-        let channel = connect(&node).await?;
-        Ok(Self { node, channel, submitted: 0, settled: 0, sessions: 0 })
+        let submissions = Submissions::open(&node).await?;
+        Ok(Self { node, submissions, submitted: 0, settled: 0, sessions: 0 })
     }
 
     async fn submit(&mut self, batch: usize) -> Result<(), Failed> {
@@ -66,11 +66,8 @@ impl OverGrpc {
 
     pub async fn submit_drafts(&mut self, jobs: Vec<Draft>) -> Result<(), Failed> {
         let count = jobs.len() as u64;
-        let mut client = JobServiceClient::new(self.channel.clone());
-        let accepted = client.submit(SubmitRequest { jobs }).await?.into_inner().jobs.len() as u64;
-        if accepted != count {
-            return Err(format!("{accepted} of {count} jobs were accepted").into());
-        }
+        self.submissions.send(jobs).await?;
+        self.submissions.accepted(count).await?;
         self.submitted += count;
         Ok(())
     }
@@ -128,17 +125,22 @@ impl Running for OverGrpc {
         let first = self.submitted;
         let begun = Tick::now() + every;
         let mut taken = vec![None; jobs as usize];
-        let channel = self.channel.clone();
+        let Submissions { out, mut answers } = Submissions::open(&self.node).await?;
         let submitting = tokio::spawn(async move {
             let mut sent = Vec::new();
             for number in first..first + jobs {
                 sleep_until(begun + every * u32::try_from(number - first).expect("few")).await;
-                let mut client = JobServiceClient::new(channel.clone());
                 sent.push(Instant::now());
-                // Not waited for: a slow answer must not put off the next submission.
-                tokio::spawn(async move { client.submit(SubmitRequest { jobs: vec![draft(number)] }).await });
+                // Its answer is not waited for: a slow one must not put off the next submission.
+                out.send(SubmitRequest { jobs: vec![draft(number)] }).await?;
             }
-            sent
+            Ok::<_, Failed>(sent)
+        });
+        let answered = tokio::spawn(async move {
+            for _ in 0..jobs {
+                accepted_by(&mut answers, 1).await?;
+            }
+            Ok::<_, Failed>(())
         });
         let mut settled = 0;
         while settled < jobs {
@@ -152,7 +154,8 @@ impl Running for OverGrpc {
             let settlements = frame.assignments.into_iter().map(success).collect::<Result<Vec<_>, _>>()?;
             session.say(WorkerFrame { settlements, probe_answers: frame.probes, ..WorkerFrame::default() }).await?;
         }
-        let sent = submitting.await?;
+        let sent = submitting.await??;
+        answered.await??;
         session.close().await?;
         self.submitted += jobs;
         self.settled += settled;
@@ -218,6 +221,37 @@ impl Running for OverGrpc {
 
     async fn rest(&mut self) -> Result<(), Failed> {
         self.node.rest().await
+    }
+}
+
+/// A stream of submissions, on a connection of its own.
+#[derive(Debug)]
+struct Submissions {
+    out: Sender<SubmitRequest>,
+    answers: Streaming<SubmitAnswer>,
+}
+
+impl Submissions {
+    async fn open(node: &Node) -> Result<Self, Failed> {
+        let (out, requests) = channel(8);
+        let mut client = JobServiceClient::new(connect(node).await?);
+        Ok(Self { out, answers: client.submit_stream(ReceiverStream::new(requests)).await?.into_inner() })
+    }
+
+    async fn send(&self, jobs: Vec<Draft>) -> Result<(), Failed> {
+        Ok(self.out.send(SubmitRequest { jobs }).await?)
+    }
+
+    async fn accepted(&mut self, count: u64) -> Result<(), Failed> {
+        accepted_by(&mut self.answers, count).await
+    }
+}
+
+async fn accepted_by(answers: &mut Streaming<SubmitAnswer>, count: u64) -> Result<(), Failed> {
+    let answer = answers.message().await?.ok_or("the node ended the stream")?;
+    match (answer.refused, answer.jobs.len() as u64) {
+        (None, accepted) if accepted == count => Ok(()),
+        (refused, accepted) => Err(format!("{accepted} of {count} jobs were accepted: {refused:?}").into()),
     }
 }
 
