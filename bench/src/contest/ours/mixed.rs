@@ -21,6 +21,8 @@ pub struct Backlog {
     session: Session,
     mix: Mix,
     in_hand: Vec<Assignment>,
+    /// Settled, beyond what was submitted for it: a session settles all that it has got.
+    ahead: u64,
 }
 
 impl Backlog {
@@ -36,23 +38,27 @@ impl Backlog {
         }
         let kinds = mix.names().iter().map(ToString::to_string).collect();
         let session = over.session(IN_FLIGHT, kinds).await?;
-        Ok(Self { over, session, mix, in_hand: Vec::new() })
+        Ok(Self { over, session, mix, in_hand: Vec::new(), ahead: 0 })
     }
 
     pub fn pid(&self) -> u32 {
         self.over.node.pid()
     }
 
-    /// As many jobs as are settled are submitted in between, so that the backlog stays; only settling is timed. Gives
-    /// workflows a second.
+    /// As many workflows as are settled are submitted in between, so that the backlog stays; only settling is timed.
+    /// Gives workflows a second.
     pub async fn drain(&mut self, time: Duration) -> Result<f64, Failed> {
         let (mut spent, mut settled) = (Duration::ZERO, 0);
         while spent < time {
-            let jobs = (0..BATCH).map(|_| draft_out(self.mix.next(false))).collect();
+            let jobs: Vec<_> = (0..BATCH).map(|_| draft_out(self.mix.next(false))).collect();
+            let submitted: usize = jobs.iter().map(|job| job.workflows.len()).sum();
             self.over.submit_drafts(jobs).await?;
+            let due = (submitted as u64).saturating_sub(self.ahead);
             let begun = Instant::now();
-            settled += self.session.settle_some(&mut self.in_hand, BATCH as u64 * 5 / 4).await?;
+            let found = self.session.settle_some(&mut self.in_hand, due).await?;
             spent += begun.elapsed();
+            settled += found;
+            self.ahead = (self.ahead + found).saturating_sub(submitted as u64);
         }
         Ok(settled as f64 / spent.as_secs_f64())
     }
