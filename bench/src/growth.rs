@@ -12,6 +12,8 @@ use crate::contest::Failed;
 use crate::contest::ours::grpc::OverGrpc;
 use crate::contest::ours::mixed::{self, Backlog};
 use crate::contest::ours::program::Node;
+use crate::contest::rows::Plan;
+use crate::runs::median;
 
 const KIND: &str = "work";
 /// Bytes of payloads in one submission, at most; and of those in flight.
@@ -22,94 +24,170 @@ const AT_ONCE: usize = 1 << 20;
 pub struct Curve {
     pub what: &'static str,
     pub unit: &'static str,
-    pub points: Vec<(u64, f64)>,
+    pub points: Vec<Point>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    pub size: u64,
+    /// From beginning to end, by the clock.
+    pub taken: f64,
+    /// Of the node's processor time. The rest is the client's, the disk's and waiting.
+    pub node: f64,
 }
 
 impl Curve {
     pub fn json(&self) -> Value {
-        json!({ "what": self.what, "unit": self.unit, "points": self.points })
+        let points: Vec<_> = self.points.iter().map(|point| json!([point.size, point.taken, point.node])).collect();
+        json!({ "what": self.what, "unit": self.unit, "points": points })
     }
 }
 
-pub async fn all(quick: bool, time: Duration, say: impl Fn(&str)) -> Result<Vec<Curve>, Failed> {
+/// The curves that `wants` asks for by name: `backlog`, `workers`, `payload`.
+pub async fn curves(
+    quick: bool,
+    plan: Plan,
+    wants: impl Fn(&str) -> bool,
+    say: impl Fn(&str),
+) -> Result<Vec<Curve>, Failed> {
     let cut = |sizes: &[u64], most: u64| -> Vec<u64> {
         sizes.iter().copied().filter(|size| !quick || *size <= most).collect()
     };
-    let mut backlog = Vec::new();
-    for jobs in cut(&[1_000, 10_000, 100_000, 1_000_000, 3_000_000], 100_000) {
-        say(&format!("growth: {jobs} jobs queued"));
-        let folder = tempfile::tempdir()?;
-        let mut node = Backlog::of(jobs as usize, folder.path()).await?;
-        mixed::calm(node.pid()).await?;
-        node.drain(time / 2).await?;
-        backlog.push((jobs, 1e6 / node.drain(time).await?));
+    let mut curves = Vec::new();
+    if wants("backlog") {
+        let mut points = Vec::new();
+        for jobs in cut(&[1_000, 10_000, 100_000, 1_000_000, 3_000_000], 100_000) {
+            say(&format!("growth: {jobs} jobs queued"));
+            points.push(with_backlog(jobs, plan).await?);
+        }
+        curves.push(Curve { what: "settling a workflow, by jobs queued (mixed)", unit: "jobs", points });
     }
-    let mut workers = Vec::new();
-    for count in cut(&[10, 100, 1_000, 5_000], 1_000) {
-        say(&format!("growth: {count} workers"));
-        workers.push((count, with_workers(count, time).await?));
+    if wants("workers") {
+        let mut points = Vec::new();
+        for count in cut(&[10, 100, 1_000, 5_000], 1_000) {
+            say(&format!("growth: {count} workers"));
+            points.push(with_workers(count, plan).await?);
+        }
+        curves.push(Curve { what: "settling a job, by workers with a slot each", unit: "workers", points });
     }
-    let mut payload = Vec::new();
-    for bytes in cut(&[100, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10], 16 << 10) {
-        say(&format!("growth: payloads of {bytes} bytes"));
-        payload.push((bytes, with_payload(bytes as usize, time).await?));
+    if wants("payload") {
+        let mut points = Vec::new();
+        for bytes in cut(&[100, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10], 16 << 10) {
+            say(&format!("growth: payloads of {bytes} bytes"));
+            points.push(with_payload(bytes, plan).await?);
+        }
+        curves.push(Curve { what: "submitting and settling a job, by its payload", unit: "bytes", points });
     }
-    Ok(vec![
-        Curve { what: "settling a workflow, by jobs queued (mixed)", unit: "jobs", points: backlog },
-        Curve { what: "settling a job, by workers with a slot each", unit: "workers", points: workers },
-        Curve { what: "submitting and settling a job, by its payload", unit: "bytes", points: payload },
-    ])
+    Ok(curves)
+}
+
+/// The rounds of one point, each with how many jobs it had.
+struct Rounds {
+    pid: u32,
+    taken: Vec<f64>,
+    node: Vec<f64>,
+}
+
+impl Rounds {
+    fn of(pid: u32) -> Self {
+        Self { pid, taken: Vec::new(), node: Vec::new() }
+    }
+
+    fn add(&mut self, jobs: u64, from: Begun) -> Result<(), Failed> {
+        let used = mixed::cpu_time(self.pid)?.saturating_sub(from.used);
+        self.taken.push(from.at.elapsed().as_secs_f64() * 1e6 / jobs as f64);
+        self.node.push(used.as_secs_f64() * 1e6 / jobs as f64);
+        Ok(())
+    }
+
+    fn begin(&self) -> Result<Begun, Failed> {
+        Ok(Begun { used: mixed::cpu_time(self.pid)?, at: Instant::now() })
+    }
+
+    /// Medians, without the first: in that, everything gets warm.
+    fn point(mut self, size: u64) -> Point {
+        let of = |values: &mut Vec<f64>| median(values.drain(..).skip(1).collect()).0;
+        Point { size, taken: of(&mut self.taken), node: of(&mut self.node) }
+    }
+}
+
+struct Begun {
+    used: Duration,
+    at: Instant,
+}
+
+async fn with_backlog(jobs: u64, plan: Plan) -> Result<Point, Failed> {
+    let folder = tempfile::tempdir()?;
+    let mut node = Backlog::of(jobs as usize, folder.path()).await?;
+    mixed::calm(node.pid()).await?;
+    let mut rounds = Rounds::of(node.pid());
+    for _ in 0..=plan.runs {
+        let drained = node.drain(plan.time).await?;
+        rounds.taken.push(drained.taken.as_secs_f64() * 1e6 / drained.workflows as f64);
+        rounds.node.push(drained.used.as_secs_f64() * 1e6 / drained.workflows as f64);
+    }
+    Ok(rounds.point(jobs))
 }
 
 /// Every worker has a connection and a slot, and settles what it gets at once.
-async fn with_workers(count: u64, time: Duration) -> Result<f64, Failed> {
+async fn with_workers(count: u64, plan: Plan) -> Result<Point, Failed> {
     let folder = tempfile::tempdir()?;
     // Room for all of them, and for us.
     std::fs::write(folder.path().join("onward.toml"), "[http]\nconnections = 6000\nsessions = 5500\n")?;
     let mut over = OverGrpc::on(Node::start(folder.path())?).await?;
     let mut sessions = Vec::new();
     for _ in 0..count {
-        sessions.push(over.session(1, vec![KIND.into()]).await?);
+        sessions.push((over.session(1, vec![KIND.into()]).await?, Vec::new()));
     }
     // About as many as are settled in the time that was asked for, and the same share for all.
-    let each = ((40_000.0 * time.as_secs_f64()) as u64 / count).max(2);
-    let mut jobs = (count * each) as usize;
-    let begun = Instant::now();
-    let mut working = JoinSet::new();
-    for mut session in sessions {
-        working.spawn(async move { session.settle_some(&mut Vec::new(), each).await });
+    let each = ((40_000.0 * plan.time.as_secs_f64()) as u64 / count).max(8);
+    // One more than are needed for everyone, so that nobody waits for the last ones.
+    submit(&mut over, count * 2).await?;
+    let mut rounds = Rounds::of(over.node.pid());
+    for _ in 0..=plan.runs {
+        submit(&mut over, count * each).await?;
+        mixed::calm(over.node.pid()).await?;
+        let begun = rounds.begin()?;
+        let mut working = JoinSet::new();
+        for (mut session, mut in_hand) in sessions.drain(..) {
+            working.spawn(async move {
+                session.settle_some(&mut in_hand, each).await?;
+                Ok::<_, Failed>((session, in_hand))
+            });
+        }
+        while let Some(done) = working.join_next().await {
+            sessions.push(done??);
+        }
+        rounds.add(count * each, begun)?;
     }
-    let settled = async {
-        while let Some(settled) = working.join_next().await {
-            settled??;
-        }
-        Ok::<_, Failed>(())
-    };
-    let submitted = async {
-        // More than are needed, so that nobody waits for the last ones.
-        jobs += count as usize * 4;
-        while jobs > 0 {
-            let batch = jobs.min(1_024);
-            over.submit_drafts((0..batch).map(|_| draft(100)).collect()).await?;
-            jobs -= batch;
-        }
-        Ok::<_, Failed>(())
-    };
-    tokio::try_join!(settled, submitted)?;
-    Ok(begun.elapsed().as_secs_f64() * 1e6 / (count * each) as f64)
+    Ok(rounds.point(count))
 }
 
-async fn with_payload(bytes: usize, time: Duration) -> Result<f64, Failed> {
+async fn submit(over: &mut OverGrpc, mut jobs: u64) -> Result<(), Failed> {
+    while jobs > 0 {
+        let batch = jobs.min(1_024);
+        over.submit_drafts((0..batch).map(|_| draft(100)).collect()).await?;
+        jobs -= batch;
+    }
+    Ok(())
+}
+
+async fn with_payload(bytes: u64, plan: Plan) -> Result<Point, Failed> {
     let folder = tempfile::tempdir()?;
     let mut over = OverGrpc::on(Node::start(folder.path())?).await?;
-    let batch = (AT_ONCE / bytes).clamp(1, 256);
+    let batch = (AT_ONCE / bytes as usize).clamp(1, 256);
     let mut session = over.session(batch, vec![KIND.into()]).await?;
-    let (begun, mut jobs, mut in_hand) = (Instant::now(), 0, Vec::new());
-    while begun.elapsed() < time {
-        over.submit_drafts((0..batch).map(|_| draft(bytes)).collect()).await?;
-        jobs += session.settle_some(&mut in_hand, batch as u64).await?;
+    let mut in_hand = Vec::new();
+    let mut rounds = Rounds::of(over.node.pid());
+    for _ in 0..=plan.runs {
+        let (begun, mut jobs) = (rounds.begin()?, 0);
+        while begun.at.elapsed() < plan.time {
+            over.submit_drafts((0..batch).map(|_| draft(bytes as usize)).collect()).await?;
+            jobs += session.settle_some(&mut in_hand, batch as u64).await?;
+        }
+        rounds.add(jobs, begun)?;
     }
-    Ok(begun.elapsed().as_secs_f64() * 1e6 / jobs as f64)
+    Ok(rounds.point(bytes))
 }
 
 /// Each payload is another, as users' are: equal ones would be stored once.

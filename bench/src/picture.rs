@@ -74,7 +74,8 @@ fn side_by_side(contenders: &[Value]) -> Result<String, Failed> {
     ))
 }
 
-/// Both ways by powers of ten: what grows with something goes up beside it, what does not is level.
+/// Both ways by powers of ten: what grows with something goes up beside it, what does not is level. The thinner line is
+/// the node's processor time.
 fn growth(curves: &[Value]) -> Result<String, Failed> {
     const SIDE: f64 = 250.0;
     const HEIGHT: f64 = 260.0;
@@ -82,8 +83,11 @@ fn growth(curves: &[Value]) -> Result<String, Failed> {
     let mut body = String::new();
     for (index, curve) in curves.iter().enumerate() {
         let left = 50.0 + index as f64 * (SIDE + 36.0);
-        let point = |point: &Value| Some((point[0].as_f64()?, point[1].as_f64()?));
-        let points: Vec<(f64, f64)> = curve["points"].as_array().into_iter().flatten().filter_map(point).collect();
+        let by = |column: usize| -> Vec<(f64, f64)> {
+            let point = |point: &Value| Some((point[0].as_f64()?, point[column].as_f64()?));
+            curve["points"].as_array().into_iter().flatten().filter_map(point).collect()
+        };
+        let (points, of_node) = (by(1), by(2));
         let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
         let (from, to) = (first.0.log10(), last.0.log10().max(first.0.log10() + 1.0));
         let across = |size: f64| left + (size.log10() - from) / (to - from) * (SIDE - 30.0);
@@ -96,9 +100,12 @@ fn growth(curves: &[Value]) -> Result<String, Failed> {
             writeln!(body, r##"<path d="M{left:.0} {y:.0}h{:.0}" stroke="#d9e2ec"/>"##, SIDE - 30.0)?;
             writeln!(body, r#"<text x="{:.0}" y="{:.0}" class="tick">{label}</text>"#, left - 4.0, y + 4.0)?;
         }
-        let path: Vec<String> =
-            points.iter().map(|(size, cost)| format!("{:.1},{:.1}", across(*size), up(*cost))).collect();
-        writeln!(body, r#"<polyline points="{}" fill="none" stroke="{OURS}" stroke-width="2"/>"#, path.join(" "))?;
+        for (points, colour, width) in [(&points, OURS, 2.0), (&of_node, DURABLE, 1.2)] {
+            let path: Vec<String> =
+                points.iter().map(|(size, cost)| format!("{:.1},{:.1}", across(*size), up(*cost))).collect();
+            let path = path.join(" ");
+            writeln!(body, r#"<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>"#)?;
+        }
         for (size, cost) in points {
             let (x, y) = (across(size), up(cost));
             writeln!(body, r#"<circle cx="{x:.1}" cy="{y:.1}" r="3" fill="{OURS}"/>"#)?;
@@ -107,6 +114,10 @@ fn growth(curves: &[Value]) -> Result<String, Failed> {
         }
         let unit = curve["unit"].as_str().unwrap_or_default();
         writeln!(body, r#"<text x="{left:.0}" y="238" class="small">{unit}</text>"#)?;
+    }
+    for (x, colour, what) in [(590, OURS, "by the clock"), (710, DURABLE, "the node's processor time")] {
+        writeln!(body, r#"<path d="M{x} 248h14" stroke="{colour}" stroke-width="2"/>"#)?;
+        writeln!(body, r#"<text x="{}" y="252" class="small">{what}</text>"#, x + 18)?;
     }
     Ok(format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" font-family="system-ui, sans-serif">
@@ -166,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_costs_more_is_higher() {
-        let curve = json!({ "what": "a", "unit": "jobs", "points": [[10, 5.0], [1_000, 5.0], [100_000, 500.0]] });
+        let curve = json!({ "what": "a", "unit": "jobs", "points": [[10, 5.0, 1.0], [1_000, 5.0, 1.0], [100_000, 500.0, 1.0]] });
         let svg = of(&json!({ "growth": [curve] })).expect("it can be drawn");
         let line = svg.lines().find(|line| line.contains("polyline")).expect("there is a line");
         let heights: Vec<f64> = line

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::contest::rows::{Measured, What};
-use crate::growth::Curve;
+use crate::growth::{Curve, Point};
 use crate::limits::Limits;
 
 /// One figure, and what it should be.
@@ -88,9 +88,9 @@ impl Report {
             println!("{name}: did not take part: {why}");
         }
         for Curve { what, unit, points } in &self.growth {
-            println!("\n{what}, µs each:");
-            for (size, cost) in points {
-                println!("{size:>10} {unit:<8} {cost:>8.1}");
+            println!("\n{what}, µs each, and µs of the node's processor time:");
+            for Point { size, taken, node } in points {
+                println!("{size:>10} {unit:<8} {taken:>8.1} {node:>8.1}");
             }
         }
         if !self.figures.is_empty() {

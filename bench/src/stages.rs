@@ -17,7 +17,7 @@ use crate::runs;
 /// The parts of a whole run, by the names that `--only` knows.
 pub const STAGES: [&str; 8] = ["limits", "contest", "mixed", "idle", "cycles", "backlog", "workers", "reopen"];
 /// Parts that are run only by name.
-pub const EXTRA: [&str; 2] = ["ours", "growth"];
+pub const EXTRA: [&str; 5] = ["ours", "growth", "growth-backlog", "growth-workers", "growth-payload"];
 
 pub struct Run {
     pub quick: bool,
@@ -51,9 +51,8 @@ impl Run {
         if self.wants("idle") {
             report.figures.extend(runtime.block_on(idle_sessions(1_000, plan))?);
         }
-        if self.wants("growth") {
-            report.growth = runtime.block_on(growth::all(self.quick, plan.time, say))?;
-        }
+        let curve = |name: &str| self.wants("growth") || self.wants(&format!("growth-{name}"));
+        report.growth = runtime.block_on(growth::curves(self.quick, plan, curve, say))?;
         let core: Vec<&str> =
             ["cycles", "backlog", "workers", "reopen"].into_iter().filter(|stage| self.wants(stage)).collect();
         for stage in core {
@@ -176,7 +175,7 @@ async fn mixed_backlog(jobs: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
     large.drain(turn).await?;
     let (mut at_small, mut at_large, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.runs * 4 {
-        let (of_small, of_large) = (small.drain(turn).await?, large.drain(turn).await?);
+        let (of_small, of_large) = (small.drain(turn).await?.rate(), large.drain(turn).await?.rate());
         at_small.push(of_small / 1e3);
         at_large.push(of_large / 1e3);
         ratios.push(of_large / of_small);
@@ -233,7 +232,7 @@ async fn idle_sessions(count: usize, plan: Plan) -> Result<Vec<Figure>, Failed> 
     let each = (mixed::memory(pid)? as f64 - before as f64) / count as f64;
     let (begun, used) = (Instant::now(), mixed::cpu_time(pid)?);
     tokio::time::sleep(plan.time * 5).await;
-    let share = (mixed::cpu_time(pid)? - used).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let share = mixed::cpu_time(pid)?.saturating_sub(used).as_secs_f64() / begun.elapsed().as_secs_f64();
     let line = |what: &str, value, unit| Figure {
         what: format!("{count} idle sessions: {what}"),
         value,

@@ -46,21 +46,37 @@ impl Backlog {
     }
 
     /// As many workflows as are settled are submitted in between, so that the backlog stays; only settling is timed.
-    /// Gives workflows a second.
-    pub async fn drain(&mut self, time: Duration) -> Result<f64, Failed> {
-        let (mut spent, mut settled) = (Duration::ZERO, 0);
-        while spent < time {
+    pub async fn drain(&mut self, time: Duration) -> Result<Drained, Failed> {
+        let mut drained = Drained::default();
+        while drained.taken < time {
             let jobs: Vec<_> = (0..BATCH).map(|_| draft_out(self.mix.next(false))).collect();
             let submitted: usize = jobs.iter().map(|job| job.workflows.len()).sum();
             self.over.submit_drafts(jobs).await?;
             let due = (submitted as u64).saturating_sub(self.ahead);
-            let begun = Instant::now();
+            let (begun, used) = (Instant::now(), cpu_time(self.pid())?);
             let found = self.session.settle_some(&mut self.in_hand, due).await?;
-            spent += begun.elapsed();
-            settled += found;
+            drained.taken += begun.elapsed();
+            drained.used += cpu_time(self.pid())?.saturating_sub(used);
+            drained.workflows += found;
             self.ahead = (self.ahead + found).saturating_sub(submitted as u64);
         }
-        Ok(settled as f64 / spent.as_secs_f64())
+        Ok(drained)
+    }
+}
+
+/// What a session has settled, and what it took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Drained {
+    pub workflows: u64,
+    pub taken: Duration,
+    /// Of the node's processor time.
+    pub used: Duration,
+}
+
+impl Drained {
+    /// Workflows a second.
+    pub fn rate(&self) -> f64 {
+        self.workflows as f64 / self.taken.as_secs_f64()
     }
 }
 
@@ -79,7 +95,7 @@ pub async fn calm(pid: u32) -> Result<(), Failed> {
     loop {
         let before = cpu_time(pid)?;
         tokio::time::sleep(LOOK).await;
-        if cpu_time(pid)? - before < LOOK / 20 {
+        if cpu_time(pid)?.saturating_sub(before) < LOOK / 20 {
             return Ok(());
         }
     }
@@ -93,11 +109,13 @@ pub fn memory(pid: u32) -> Result<u64, Failed> {
     Ok(kib << 10)
 }
 
-/// Processor time that a process has used.
+/// Processor time that the threads of a process have used.
 pub fn cpu_time(pid: u32) -> Result<Duration, Failed> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after = stat.rsplit(')').next().ok_or("no name in stat")?;
-    let fields: Vec<&str> = after.split_whitespace().collect();
-    let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-    Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+    let mut used = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        // Nanoseconds it ran, nanoseconds it waited, and how often. A thread that has ended meanwhile counts no more.
+        let Ok(schedstat) = std::fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        used += schedstat.split(' ').next().ok_or("an empty schedstat")?.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(used))
 }
