@@ -1,6 +1,6 @@
 //! What a job costs as things grow: the backlog behind it, the workers beside it, its payload.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use onward_core::job::Draft;
 use onward_core::payload::Payload;
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::contest::Failed;
 use crate::contest::ours::grpc::OverGrpc;
-use crate::contest::ours::mixed::{self, Backlog};
+use crate::contest::ours::mixed::{self, Backlog, Begun, Spent};
 use crate::contest::ours::program::Node;
 use crate::contest::rows::Plan;
 use crate::runs::median;
@@ -81,52 +81,26 @@ pub async fn curves(
     Ok(curves)
 }
 
-/// The rounds of one point, each with how many jobs it had.
-struct Rounds {
-    pid: u32,
-    taken: Vec<f64>,
-    node: Vec<f64>,
-}
-
-impl Rounds {
-    fn of(pid: u32) -> Self {
-        Self { pid, taken: Vec::new(), node: Vec::new() }
+impl Point {
+    /// Medians of rounds, without the first: in that, everything gets warm.
+    fn of(size: u64, rounds: &[Spent]) -> Self {
+        let of = |cost: fn(&Spent) -> Duration| {
+            let each = |round: &Spent| cost(round).as_secs_f64() * 1e6 / round.on as f64;
+            median(rounds[1..].iter().map(each).collect()).0
+        };
+        Self { size, taken: of(|round| round.taken), node: of(|round| round.used) }
     }
-
-    fn add(&mut self, jobs: u64, from: Begun) -> Result<(), Failed> {
-        let used = mixed::cpu_time(self.pid)?.saturating_sub(from.used);
-        self.taken.push(from.at.elapsed().as_secs_f64() * 1e6 / jobs as f64);
-        self.node.push(used.as_secs_f64() * 1e6 / jobs as f64);
-        Ok(())
-    }
-
-    fn begin(&self) -> Result<Begun, Failed> {
-        Ok(Begun { used: mixed::cpu_time(self.pid)?, at: Instant::now() })
-    }
-
-    /// Medians, without the first: in that, everything gets warm.
-    fn point(mut self, size: u64) -> Point {
-        let of = |values: &mut Vec<f64>| median(values.drain(..).skip(1).collect()).0;
-        Point { size, taken: of(&mut self.taken), node: of(&mut self.node) }
-    }
-}
-
-struct Begun {
-    used: Duration,
-    at: Instant,
 }
 
 async fn with_backlog(jobs: u64, plan: Plan) -> Result<Point, Failed> {
     let folder = tempfile::tempdir()?;
     let mut node = Backlog::of(jobs as usize, folder.path()).await?;
     mixed::calm(node.pid()).await?;
-    let mut rounds = Rounds::of(node.pid());
+    let mut rounds = Vec::new();
     for _ in 0..=plan.runs {
-        let drained = node.drain(plan.time).await?;
-        rounds.taken.push(drained.taken.as_secs_f64() * 1e6 / drained.workflows as f64);
-        rounds.node.push(drained.used.as_secs_f64() * 1e6 / drained.workflows as f64);
+        rounds.push(node.drain(plan.time).await?);
     }
-    Ok(rounds.point(jobs))
+    Ok(Point::of(jobs, &rounds))
 }
 
 /// Every worker has a connection and a slot, and settles what it gets at once.
@@ -143,11 +117,11 @@ async fn with_workers(count: u64, plan: Plan) -> Result<Point, Failed> {
     let each = ((40_000.0 * plan.time.as_secs_f64()) as u64 / count).max(8);
     // One more than are needed for everyone, so that nobody waits for the last ones.
     submit(&mut over, count * 2).await?;
-    let mut rounds = Rounds::of(over.node.pid());
+    let mut rounds = Vec::new();
     for _ in 0..=plan.runs {
         submit(&mut over, count * each).await?;
         mixed::calm(over.node.pid()).await?;
-        let begun = rounds.begin()?;
+        let begun = Begun::now(over.node.pid())?;
         let mut working = JoinSet::new();
         for (mut session, mut in_hand) in sessions.drain(..) {
             working.spawn(async move {
@@ -158,9 +132,9 @@ async fn with_workers(count: u64, plan: Plan) -> Result<Point, Failed> {
         while let Some(done) = working.join_next().await {
             sessions.push(done??);
         }
-        rounds.add(count * each, begun)?;
+        rounds.push(begun.spent_on(count * each)?);
     }
-    Ok(rounds.point(count))
+    Ok(Point::of(count, &rounds))
 }
 
 async fn submit(over: &mut OverGrpc, mut jobs: u64) -> Result<(), Failed> {
@@ -178,16 +152,16 @@ async fn with_payload(bytes: u64, plan: Plan) -> Result<Point, Failed> {
     let batch = (AT_ONCE / bytes as usize).clamp(1, 256);
     let mut session = over.session(batch, vec![KIND.into()]).await?;
     let mut in_hand = Vec::new();
-    let mut rounds = Rounds::of(over.node.pid());
+    let mut rounds = Vec::new();
     for _ in 0..=plan.runs {
-        let (begun, mut jobs) = (rounds.begin()?, 0);
+        let (begun, mut jobs) = (Begun::now(over.node.pid())?, 0);
         while begun.at.elapsed() < plan.time {
             over.submit_drafts((0..batch).map(|_| draft(bytes as usize)).collect()).await?;
             jobs += session.settle_some(&mut in_hand, batch as u64).await?;
         }
-        rounds.add(jobs, begun)?;
+        rounds.push(begun.spent_on(jobs)?);
     }
-    Ok(rounds.point(bytes))
+    Ok(Point::of(bytes, &rounds))
 }
 
 /// Each payload is another, as users' are: equal ones would be stored once.

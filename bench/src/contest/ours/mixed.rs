@@ -46,37 +46,60 @@ impl Backlog {
     }
 
     /// As many workflows as are settled are submitted in between, so that the backlog stays; only settling is timed.
-    pub async fn drain(&mut self, time: Duration) -> Result<Drained, Failed> {
-        let mut drained = Drained::default();
-        while drained.taken < time {
+    pub async fn drain(&mut self, time: Duration) -> Result<Spent, Failed> {
+        let mut spent = Spent::default();
+        while spent.taken < time {
             let jobs: Vec<_> = (0..BATCH).map(|_| draft_out(self.mix.next(false))).collect();
             let submitted: usize = jobs.iter().map(|job| job.workflows.len()).sum();
             self.over.submit_drafts(jobs).await?;
             let due = (submitted as u64).saturating_sub(self.ahead);
-            let (begun, used) = (Instant::now(), cpu_time(self.pid())?);
+            let begun = Begun::now(self.pid())?;
             let found = self.session.settle_some(&mut self.in_hand, due).await?;
-            drained.taken += begun.elapsed();
-            drained.used += cpu_time(self.pid())?.saturating_sub(used);
-            drained.workflows += found;
+            spent = spent.and(begun.spent_on(found)?);
             self.ahead = (self.ahead + found).saturating_sub(submitted as u64);
         }
-        Ok(drained)
+        Ok(spent)
     }
 }
 
-/// What a session has settled, and what it took.
+/// What was done, and what it took.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Drained {
-    pub workflows: u64,
+pub struct Spent {
+    /// So many jobs, or workflows.
+    pub on: u64,
+    /// By the clock.
     pub taken: Duration,
     /// Of the node's processor time.
     pub used: Duration,
 }
 
-impl Drained {
-    /// Workflows a second.
+impl Spent {
+    fn and(self, more: Self) -> Self {
+        Self { on: self.on + more.on, taken: self.taken + more.taken, used: self.used + more.used }
+    }
+
+    /// In a second.
     pub fn rate(&self) -> f64 {
-        self.workflows as f64 / self.taken.as_secs_f64()
+        self.on as f64 / self.taken.as_secs_f64()
+    }
+}
+
+/// When something was begun, by the clock and by what the node had used.
+#[derive(Debug)]
+pub struct Begun {
+    pid: u32,
+    used: Duration,
+    pub at: Instant,
+}
+
+impl Begun {
+    pub fn now(pid: u32) -> Result<Self, Failed> {
+        Ok(Self { pid, used: cpu_time(pid)?, at: Instant::now() })
+    }
+
+    pub fn spent_on(self, on: u64) -> Result<Spent, Failed> {
+        let taken = self.at.elapsed();
+        Ok(Spent { on, taken, used: cpu_time(self.pid)?.saturating_sub(self.used) })
     }
 }
 
