@@ -7,6 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::runs::median;
+
 /// Of a record, about what a job with a small payload takes in a log.
 const RECORD: usize = 200;
 /// What the file is made of before: a sync then carries data alone.
@@ -30,6 +32,12 @@ impl Limits {
         let records = 64.0 * syncs(64 * RECORD, time)?;
         let mut echo = Echo::start()?;
         Ok(Self { sync, records, round_trip: echo.round_trips(time)? })
+    }
+
+    /// Of each, the one in the middle.
+    pub fn median(all: [Self; 3]) -> Self {
+        let of = |what: fn(&Self) -> f64| median(all.iter().map(what).collect()).0;
+        Self { sync: of(|one| one.sync), records: of(|one| one.records), round_trip: of(|one| one.round_trip) }
     }
 
     /// The most that one who waits for each answer can get: a commit and a round trip for each.
