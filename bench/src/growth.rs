@@ -115,7 +115,7 @@ async fn with_workers(count: u64, plan: Plan) -> Result<Point, Failed> {
     }
     // About as many as are settled in the time that was asked for, and the same share for all.
     let each = ((40_000.0 * plan.time.as_secs_f64()) as u64 / count).max(8);
-    // One more than are needed for everyone, so that nobody waits for the last ones.
+    // Two more for everyone: one that it has in hand after a round, and one so that nobody waits for the last ones.
     submit(&mut over, count * 2).await?;
     let mut rounds = Vec::new();
     for _ in 0..=plan.runs {

@@ -177,16 +177,16 @@ mod tests {
 
     #[test]
     fn what_costs_more_is_higher() {
-        let curve = json!({ "what": "a", "unit": "jobs", "points": [[10, 5.0, 1.0], [1_000, 5.0, 1.0], [100_000, 500.0, 1.0]] });
+        let points = json!([[10, 5.0, 3.0], [1_000, 5.0, 3.0], [100_000, 500.0, 3.0]]);
+        let curve = json!({ "what": "a", "unit": "jobs", "points": points });
         let svg = of(&json!({ "growth": [curve] })).expect("it can be drawn");
-        let line = svg.lines().find(|line| line.contains("polyline")).expect("there is a line");
-        let heights: Vec<f64> = line
-            .split('"')
-            .nth(1)
-            .expect("points")
-            .split(' ')
-            .map(|point| point.split(',').nth(1).expect("a height").parse().expect("a number"))
-            .collect();
-        assert!(heights[0] == heights[1] && heights[2] < heights[1], "{heights:?}");
+        let heights = |line: &str| -> Vec<f64> {
+            let points = line.split('"').nth(1).expect("points").split(' ');
+            points.map(|point| point.split(',').nth(1).expect("a height").parse().expect("a number")).collect()
+        };
+        let lines: Vec<_> = svg.lines().filter(|line| line.contains("polyline")).map(heights).collect();
+        let [taken, node] = &lines[..] else { panic!("a line by the clock and one of the node: {lines:?}") };
+        assert!(taken[0] == taken[1] && taken[2] < taken[1], "{taken:?}");
+        assert!(node[0] == node[2] && node[0] > taken[0], "what costs less is lower: {node:?}");
     }
 }

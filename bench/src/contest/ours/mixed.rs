@@ -140,5 +140,9 @@ pub fn cpu_time(pid: u32) -> Result<Duration, Failed> {
         let Ok(schedstat) = std::fs::read_to_string(thread?.path().join("schedstat")) else { continue };
         used += schedstat.split(' ').next().ok_or("an empty schedstat")?.parse::<u64>()?;
     }
+    // A process that runs has used some: a kernel that does not count must not pass for one that rests.
+    if used == 0 {
+        return Err(format!("this system does not say what process {pid} has used (no schedstat)").into());
+    }
     Ok(Duration::from_nanos(used))
 }
