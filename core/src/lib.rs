@@ -20,6 +20,7 @@
 
 pub mod backoff;
 pub mod beat;
+pub mod carried;
 pub mod dispatch;
 pub mod effect;
 pub mod event;

@@ -21,8 +21,11 @@ pub enum Error {
     Io { cause: String },
     #[error("another process has the data folder ({folder}); stop it, or use another folder. Nothing was changed")]
     Locked { folder: String },
-    #[error("written in format {found}, and this program knows {known}; use a newer program. Nothing was changed")]
+    #[error("written in format {found}, and this program knows {known}; use a newer onward. Nothing was changed")]
     NewerFormat { found: u8, known: u8 },
+    /// Not damage: a newer program reads it.
+    #[error("written by a newer version, which knows {what} number {number}; use a newer onward. Nothing was changed")]
+    NewerVersion { what: &'static str, number: u64 },
     #[error("the store is damaged: {what}; restore it from a backup. Nothing was changed")]
     Corrupt { what: String },
     /// Load the snapshot and read from the event after it.
@@ -57,6 +60,7 @@ impl Error {
             | Self::Io { .. }
             | Self::Locked { .. }
             | Self::NewerFormat { .. }
+            | Self::NewerVersion { .. }
             | Self::Corrupt { .. }
             | Self::Truncated { .. }
             | Self::Exists { .. }
@@ -71,6 +75,7 @@ impl From<DecodeError> for Error {
     fn from(error: DecodeError) -> Self {
         match error {
             DecodeError::NewerFormat { found, known } => Self::NewerFormat { found, known },
+            DecodeError::NewerVersion { what, number } => Self::NewerVersion { what, number },
             DecodeError::Corrupt(what) => Self::Corrupt { what: what.to_owned() },
         }
     }
@@ -93,6 +98,7 @@ mod tests {
             Error::Io { cause: text() },
             Error::Locked { folder: text() },
             Error::NewerFormat { found: 2, known: 1 },
+            Error::NewerVersion { what: "x", number: 1 },
             Error::Corrupt { what: text() },
             Error::Truncated { first: seq },
             Error::Exists { path: text() },

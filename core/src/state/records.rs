@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use crate::carried::Carried;
 use crate::event::{Verb, Via};
 use crate::fence::{AttemptFence, GateEpoch};
 use crate::grant::{Denial, ExtensionReason, Fraction};
@@ -74,6 +75,7 @@ pub struct JobMore {
     pub ledger: Ledger,
     /// Its place among the dead letters.
     pub died: Option<crate::ids::Seq>,
+    pub carried: Carried,
 }
 
 impl Job {
@@ -269,6 +271,7 @@ pub struct WorkerRecord {
     pub drained: bool,
     /// Incarnations that were replaced; the oldest are forgotten.
     pub replaced: Vec<Incarnation>,
+    pub carried: Carried,
 }
 
 /// How many replaced incarnations of a worker are kept.

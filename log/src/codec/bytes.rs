@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use super::DecodeError;
+use super::{DecodeError, Format};
 
 /// Something with a stored form. What `put` writes, `get` reads.
 pub(super) trait Stored: Sized {
@@ -13,7 +13,10 @@ pub(super) trait Stored: Sized {
 
 /// What is left to read.
 #[derive(Debug)]
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct Reader<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) format: Format,
+}
 
 const CUT_OFF: DecodeError = DecodeError::Corrupt("the row ends too early");
 
@@ -22,14 +25,14 @@ const BELIEVED: usize = 1024;
 
 impl<'a> Reader<'a> {
     pub(super) fn byte(&mut self) -> Result<u8, DecodeError> {
-        let (&byte, rest) = self.0.split_first().ok_or(CUT_OFF)?;
-        self.0 = rest;
+        let (&byte, rest) = self.bytes.split_first().ok_or(CUT_OFF)?;
+        self.bytes = rest;
         Ok(byte)
     }
 
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (array, rest) = self.0.split_first_chunk().ok_or(CUT_OFF)?;
-        self.0 = rest;
+        let (array, rest) = self.bytes.split_first_chunk().ok_or(CUT_OFF)?;
+        self.bytes = rest;
         Ok(*array)
     }
 
@@ -52,13 +55,23 @@ impl<'a> Reader<'a> {
 
     pub(super) fn slice(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = usize::try_from(self.number()?).map_err(|_| CUT_OFF)?;
-        let (slice, rest) = self.0.split_at_checked(length).ok_or(CUT_OFF)?;
-        self.0 = rest;
+        let (slice, rest) = self.bytes.split_at_checked(length).ok_or(CUT_OFF)?;
+        self.bytes = rest;
         Ok(slice)
     }
 
     pub(super) fn text(&mut self) -> Result<&'a str, DecodeError> {
         core::str::from_utf8(self.slice()?).map_err(|_| DecodeError::Corrupt("text that is not UTF-8"))
+    }
+
+    /// Nothing may be left.
+    pub(super) fn end(&self) -> Result<(), DecodeError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(DecodeError::Corrupt("more bytes than there should be")) }
+    }
+
+    /// What a number that stands for nothing here means: damage, or what a newer version has.
+    pub(super) fn unknown(&self, what: &'static str, number: u64) -> DecodeError {
+        if self.format.has_tails() { DecodeError::NewerVersion { what, number } } else { DecodeError::Corrupt(what) }
     }
 
     pub(super) fn list<T: Stored>(&mut self) -> Result<Vec<T>, DecodeError> {
@@ -250,37 +263,41 @@ impl<A: Stored, B: Stored> Stored for (A, B) {
 mod tests {
     use super::*;
 
+    fn reader(bytes: &[u8]) -> Reader<'_> {
+        Reader { bytes, format: Format::Two }
+    }
+
     #[test]
     fn numbers_take_the_bytes_that_they_need_and_no_more_than_64_bits() {
         for (number, length) in [(0, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (u64::MAX, 10)] {
             let mut out = Vec::new();
             put_number(number, &mut out);
             assert_eq!(out.len(), length, "{number}");
-            let mut reader = Reader(&out);
+            let mut reader = reader(&out);
             assert_eq!(reader.number(), Ok(number));
-            assert!(reader.0.is_empty());
+            assert!(reader.end().is_ok());
         }
         let above = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02];
-        assert_eq!(Reader(&above).number(), Err(DecodeError::Corrupt("a number above 64 bits")));
-        assert_eq!(Reader(&[0x80; 11]).number(), Err(DecodeError::Corrupt("a number above 64 bits")));
+        assert_eq!(reader(&above).number(), Err(DecodeError::Corrupt("a number above 64 bits")));
+        assert_eq!(reader(&[0x80; 11]).number(), Err(DecodeError::Corrupt("a number above 64 bits")));
     }
 
     #[test]
     fn fields_refuse_what_does_not_fit_them() {
-        assert!(u16::get(&mut Reader(&[0xff, 0xff, 0x03])).is_ok());
-        assert!(u16::get(&mut Reader(&[0x80, 0x80, 0x04])).is_err(), "65536");
-        assert!(bool::get(&mut Reader(&[2])).is_err());
-        assert!(Box::<str>::get(&mut Reader(&[1, 0xff])).is_err(), "not UTF-8");
+        assert!(u16::get(&mut reader(&[0xff, 0xff, 0x03])).is_ok());
+        assert!(u16::get(&mut reader(&[0x80, 0x80, 0x04])).is_err(), "65536");
+        assert!(bool::get(&mut reader(&[2])).is_err());
+        assert!(Box::<str>::get(&mut reader(&[1, 0xff])).is_err(), "not UTF-8");
         let mut nanos = vec![1];
         put_number(1_000_000_000, &mut nanos);
-        assert!(Duration::get(&mut Reader(&nanos)).is_err());
+        assert!(Duration::get(&mut reader(&nanos)).is_err());
     }
 
     #[test]
     fn a_count_without_items_takes_no_memory() {
         let mut out = Vec::new();
         put_number(u64::MAX, &mut out);
-        assert_eq!(Reader(&out).list::<u64>(), Err(CUT_OFF));
-        assert_eq!(Reader(&out).slice(), Err(CUT_OFF));
+        assert_eq!(reader(&out).list::<u64>(), Err(CUT_OFF));
+        assert_eq!(reader(&out).slice(), Err(CUT_OFF));
     }
 }

@@ -3,6 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use onward_core::carried::Carried;
 use onward_core::event::{
     Event, ExtensionDecided, HandedOut, JobSubmitted, RetryOf, Stamped, Then, Verb, Via, WorkflowRef,
 };
@@ -147,9 +148,17 @@ impl Draw {
                     retain: draw.maybe(Self::span),
                     datacenters: draw.list(2, Self::name).into(),
                     timeout_policy: draw.one_of(&[TimeoutPolicy::Any, TimeoutPolicy::Majority, TimeoutPolicy::All]),
+                    carried: draw.carried(),
                 })
             }),
         }
+    }
+
+    /// Field 2000 of a newer version, now and then.
+    fn carried(&mut self) -> Carried {
+        let value = self.bytes(20);
+        let entry = [&[0xa0, 0x1f, value.len() as u8], &value[..]].concat();
+        if self.chance(3) { Carried(entry.into()) } else { Carried::default() }
     }
 
     fn ending(&mut self) -> Ending {
@@ -325,6 +334,7 @@ impl Draw {
                         dropped: draw.number(),
                     },
                     died: draw.maybe(|draw| Seq(draw.number())),
+                    carried: draw.carried(),
                 })
             }),
             fingerprint: self.maybe(Self::fingerprint),
@@ -349,6 +359,7 @@ impl Draw {
                     probation: draw.chance(2),
                     drained: draw.chance(2),
                     replaced: draw.list(2, Self::incarnation),
+                    carried: draw.carried(),
                 };
                 (draw.worker(), record)
             }),

@@ -10,10 +10,28 @@ use proptest::prelude::*;
 
 use crate::samples::{Draw, VARIANTS, variant};
 
-const GOLDEN: &[u8] = include_bytes!("../golden/v1.bin");
-const GOLDEN_TEXT: &str = include_str!("../golden/v1.txt");
-const RECORDS: &[u8] = include_bytes!("../golden/v1-records.bin");
-const RECORDS_TEXT: &str = include_str!("../golden/v1-records.txt");
+/// What a format was released with. The bytes never change; the text does if records gain fields.
+struct Golden {
+    format: u8,
+    row: &'static [u8],
+    row_text: &'static str,
+    records: &'static [u8],
+    records_text: &'static str,
+}
+
+macro_rules! golden {
+    ($format:literal) => {
+        Golden {
+            format: $format,
+            row: include_bytes!(concat!("../golden/v", $format, ".bin")),
+            row_text: include_str!(concat!("../golden/v", $format, ".txt")),
+            records: include_bytes!(concat!("../golden/v", $format, "-records.bin")),
+            records_text: include_str!(concat!("../golden/v", $format, "-records.txt")),
+        }
+    };
+}
+
+const RELEASED: [Golden; KNOWN as usize] = [golden!(1), golden!(2)];
 
 fn key() -> BatchKey {
     BatchKey { term: Term::new(7), id: BatchId(u64::MAX), first: Seq(1_000_000) }
@@ -38,42 +56,53 @@ fn golden_events() -> Vec<Stamped> {
     [draw.every_event(), draw.every_event()].concat()
 }
 
-/// To make the files of a new format, set `ONWARD_WRITE_GOLDEN` and build again. Those of a released one never change.
+/// To write the texts of all formats anew, because records gained fields, set `ONWARD_WRITE_GOLDEN` to `text`, test and
+/// test again. To make the bytes of a new format, set it to `new`. Those of a released one never change.
 #[test]
-fn format_1_is_what_it_was() {
-    if std::env::var_os("ONWARD_WRITE_GOLDEN").is_some() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-        let row = row(&golden_events());
-        std::fs::write(format!("{folder}/v1.txt"), format!("{:#?}\n", codec::decode(&row).unwrap())).unwrap();
-        return std::fs::write(format!("{folder}/v1.bin"), row).unwrap();
+fn every_format_is_what_it_was() {
+    if let Some(what) = std::env::var_os("ONWARD_WRITE_GOLDEN") {
+        return write_golden(what == "new");
     }
-    let read = codec::decode(GOLDEN).expect("every format that was released stays readable");
-    assert_eq!(format!("{read:#?}\n"), GOLDEN_TEXT, "the bytes of format 1 mean something else than they did");
-    assert!(row(&read.events) == GOLDEN, "format 1 writes other bytes than it did: make it a new format");
-    let mut found: Vec<usize> = read.events.iter().map(|stamped| variant(&stamped.event)).collect();
-    found.sort_unstable();
-    found.dedup();
-    assert_eq!(found.len(), 27, "the golden file has every variant that there was");
+    for Golden { format, row: bytes, row_text, records, records_text } in RELEASED {
+        let read = codec::decode(bytes).expect("every format that was released stays readable");
+        assert!(format!("{read:#?}\n") == row_text, "the bytes of format {format} mean something else than they did");
+        let again = row(&read.events);
+        assert_eq!(codec::decode(&again).unwrap(), read);
+        let mut found: Vec<usize> = read.events.iter().map(|stamped| variant(&stamped.event)).collect();
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found.len(), 27, "the golden file has every variant that there was");
+        let read = codec::decode_records(records).expect("every format that was released stays readable");
+        assert!(format!("{read:#?}\n") == records_text, "the records of format {format} are not what they were");
+        let records_again = chunk(&read);
+        assert_eq!(codec::decode_records(&records_again).unwrap(), read);
+        if format == KNOWN {
+            assert!(again == bytes, "format {format} writes other bytes than it did: make it a new format");
+            assert!(records_again == records, "format {format} writes other bytes than it did: make it a new format");
+        }
+    }
+}
+
+fn write_golden(is_new: bool) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
+    if is_new {
+        std::fs::write(format!("{folder}/v{KNOWN}.bin"), row(&golden_events())).unwrap();
+        let records = chunk(&[Draw::new(2).records(), Draw::new(3).records()].concat());
+        std::fs::write(format!("{folder}/v{KNOWN}-records.bin"), records).unwrap();
+    }
+    for format in 1..=KNOWN {
+        let row = codec::decode(&std::fs::read(format!("{folder}/v{format}.bin")).unwrap()).unwrap();
+        std::fs::write(format!("{folder}/v{format}.txt"), format!("{row:#?}\n")).unwrap();
+        let bytes = std::fs::read(format!("{folder}/v{format}-records.bin")).unwrap();
+        let records = codec::decode_records(&bytes).unwrap();
+        std::fs::write(format!("{folder}/v{format}-records.txt"), format!("{records:#?}\n")).unwrap();
+    }
 }
 
 fn chunk(records: &[SnapshotRecord]) -> Vec<u8> {
     let mut chunk = Vec::new();
     codec::encode_records(records, &mut chunk);
     chunk
-}
-
-#[test]
-fn format_1_of_records_is_what_it_was() {
-    if std::env::var_os("ONWARD_WRITE_GOLDEN").is_some() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
-        let chunk = chunk(&[Draw::new(2).records(), Draw::new(3).records()].concat());
-        let text = format!("{:#?}\n", codec::decode_records(&chunk).unwrap());
-        std::fs::write(format!("{folder}/v1-records.txt"), text).unwrap();
-        return std::fs::write(format!("{folder}/v1-records.bin"), chunk).unwrap();
-    }
-    let read = codec::decode_records(RECORDS).expect("every format that was released stays readable");
-    assert_eq!(format!("{read:#?}\n"), RECORDS_TEXT, "the bytes of format 1 mean something else than they did");
-    assert!(chunk(&read) == RECORDS, "format 1 writes other bytes than it did: make it a new format");
 }
 
 #[test]
@@ -87,8 +116,8 @@ fn a_newer_format_is_refused_by_name() {
     let mut newer = row(&golden_events());
     newer[0] = KNOWN + 1;
     let refused = codec::decode(&newer).unwrap_err();
-    assert_eq!(refused, DecodeError::NewerFormat { found: 2, known: 1 });
-    assert_eq!(refused.to_string(), "written in format 2, and this program knows 1; use a newer program");
+    assert_eq!(refused, DecodeError::NewerFormat { found: 3, known: 2 });
+    assert_eq!(refused.to_string(), "written in format 3, and this program knows 2; use a newer onward");
     assert_eq!(codec::decode_opaque(&newer).unwrap_err(), refused);
 }
 
@@ -109,7 +138,7 @@ fn what_follows_a_batch_is_damage() {
     let mut body = row(&golden_events()).split_off(5);
     assert!(codec::decode(&sealed(KNOWN, &body)).is_ok());
     body.push(0);
-    assert_eq!(codec::decode(&sealed(KNOWN, &body)), Err(DecodeError::Corrupt("more bytes than the batch has")));
+    assert_eq!(codec::decode(&sealed(KNOWN, &body)), Err(DecodeError::Corrupt("more bytes than there should be")));
     assert!(codec::decode(&[]).is_err());
     assert!(codec::decode(&sealed(0, &body)).is_err());
 }

@@ -136,7 +136,7 @@ fn a_file_or_a_row_of_a_newer_format_is_refused_by_name() {
     let newer = tampered(|transaction| {
         transaction.open_table(BATCHES).unwrap().insert(100, &[9, 1, 2, 3][..]).unwrap();
     });
-    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 9, known: 1 });
+    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 9, known: 2 });
 }
 
 /// Format 1 had no blobs, and format 2 no journal.

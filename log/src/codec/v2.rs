@@ -1,8 +1,23 @@
-//! Format 1. The tables below *are* the format: fields in this order, variants under these numbers.
+//! Format 2, and format 1, which is the same without tails. The tables below *are* the format: fields in this order,
+//! variants under these numbers, and later fields under theirs ([`tail`](super::tail)).
 //!
-//! Each list is exhaustive: a field or a variant that core gains does not compile until it has its place here. Adding
-//! a variant under a number of its own keeps the format; everything else (a field more or less, another order, another
-//! number) changes what old bytes mean and needs a format 2, with the old tables kept to read format 1.
+//! Each list is exhaustive: a field or a variant that core gains does not compile until it has its place here.
+//!
+//! **To add a field:** add it to core's type, and to the braces after the `+` of its record here, under the next number
+//! that this record never used: `ConcurrencyLimit { key, max } + { 1 ordered: critical; }`. Its type needs `Default`
+//! and `PartialEq`; a field with its default is not written, and rows that lack it read as if they had that.
+//! Give it a sample in `tests/samples`, and let `ONWARD_WRITE_GOLDEN=text` write the texts beside the golden files
+//! anew: nothing but the new field, with its default, may have come into them.
+//!
+//! - *critical*: an older program would do the wrong thing without the field, and must refuse the row.
+//! - *optional*: an older program may go without. It keeps the field where the record ends in `keep`
+//!   ([`Carried`](onward_core::carried::Carried)); elsewhere the field is gone with that program's next snapshot.
+//!
+//! **To add a variant:** the next number of its list. A program that does not know it refuses the row as written by a
+//! newer version. A variant without named fields that needs some becomes another variant.
+//!
+//! **Never** reorder, remove or reuse a field or a number, nor put a field before the `+`: that changes what old bytes
+//! mean, and the golden files say so.
 
 use std::sync::Arc;
 
@@ -33,29 +48,45 @@ pub(super) fn put_batch(key: BatchKey, events: &[Stamped], out: &mut Vec<u8>) {
     events.iter().for_each(|event| event.put(out));
 }
 
-/// Something by itself: a whole job, or a list of records.
-pub(super) fn get_whole<T: Stored>(body: &[u8]) -> Result<T, DecodeError> {
-    let mut from = Reader(body);
-    let whole = T::get(&mut from)?;
-    if !from.0.is_empty() {
-        return Err(DecodeError::Corrupt("more bytes than there should be"));
-    }
-    Ok(whole)
-}
-
-pub(super) fn get_batch(body: &[u8]) -> Result<Batch, DecodeError> {
-    let mut from = Reader(body);
+pub(super) fn get_batch(mut from: Reader<'_>) -> Result<Batch, DecodeError> {
     let term = Stored::get(&mut from)?;
     let id = BatchId(from.number()?);
     let first = Seq(from.number()?);
     let events = from.list()?;
-    if !from.0.is_empty() {
-        return Err(DecodeError::Corrupt("more bytes than the batch has"));
-    }
+    from.end()?;
     Ok(Batch { term, id, first, events })
 }
 
+/// Something by itself: a whole job, or a list of records.
+pub(super) fn get_whole<T: Stored>(mut from: Reader<'_>) -> Result<T, DecodeError> {
+    let whole = T::get(&mut from)?;
+    from.end()?;
+    Ok(whole)
+}
+
+/// Fields in this order, and a tail.
 macro_rules! record {
+    ($($type:ident { $($field:ident),* }
+       + { $($number:literal $added:ident: $class:ident;)* $(keep $carried:ident)? })*) => {$(
+        impl Stored for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                let Self { $($field,)* $($added,)* $($carried)? } = self;
+                $($field.put(out);)*
+                put_tail!(out; $($number $added: $class;)* $(keep $carried)?);
+            }
+            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                $(let $field = Stored::get(from)?;)*
+                $(let mut $added = Default::default();)*
+                let _carried = get_tail!(from concat!("a field of ", stringify!($type)); $($number $added),*);
+                $(let $carried = _carried;)?
+                Ok(Self { $($field,)* $($added,)* $($carried)? })
+            }
+        }
+    )*};
+}
+
+/// Fields in this order and none ever more: small parts of records that can grow.
+macro_rules! fixed {
     ($($type:ident { $($field:ident),* })*) => {$(
         impl Stored for $type {
             fn put(&self, out: &mut Vec<u8>) {
@@ -70,63 +101,92 @@ macro_rules! record {
     )*};
 }
 
+/// Variants under these numbers. One with named fields ends in a tail; one that wraps something may.
 macro_rules! choice {
-    ($($type:ident { $($number:literal $variant:ident $({ $($field:ident),* })? $(( $($item:ident),* ))?;)* })*) => {$(
+    ($($type:ident {$(
+        $number:literal $variant:ident
+        $({ $($field:ident),* } + { $($tag:literal $added:ident: $class:ident;)* })?
+        $(( $($item:ident),* ) $(+ $tail:tt)?)?;
+    )*})*) => {$(
         impl Stored for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 match self {$(
-                    Self::$variant $({ $($field),* })? $(( $($item),* ))? => {
-                        out.push($number);
-                        $($($field.put(out);)*)?
-                        $($($item.put(out);)*)?
+                    Self::$variant $({ $($field,)* $($added,)* })? $(( $($item),* ))? => {
+                        put_number($number, out);
+                        $(
+                            $($field.put(out);)*
+                            put_tail!(out; $($tag $added: $class;)*);
+                        )?
+                        $(
+                            $($item.put(out);)*
+                            $(wrapped_tail!(put out $tail);)?
+                        )?
                     }
                 )*}
             }
             fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-                match from.byte()? {
+                match from.number()? {
                     $($number => {
-                        $($(let $field = Stored::get(from)?;)*)?
-                        $($(let $item = Stored::get(from)?;)*)?
-                        Ok(Self::$variant $({ $($field),* })? $(( $($item),* ))?)
+                        $(
+                            $(let $field = Stored::get(from)?;)*
+                            $(let mut $added = Default::default();)*
+                            let what = concat!("a field of ", stringify!($type), "::", stringify!($variant));
+                            get_tail!(from what; $($tag $added),*);
+                        )?
+                        $(
+                            $(let $item = Stored::get(from)?;)*
+                            $(wrapped_tail!(get from $variant $tail);)?
+                        )?
+                        Ok(Self::$variant $({ $($field,)* $($added,)* })? $(( $($item),* ))?)
                     })*
-                    _ => Err(DecodeError::Corrupt(concat!("no such ", stringify!($type)))),
+                    number => Err(from.unknown(stringify!($type), number)),
                 }
             }
         }
     )*};
 }
 
+/// Of a variant that wraps something: room for the fields that it may have by name one day.
+macro_rules! wrapped_tail {
+    (put $out:ident {}) => {
+        put_tail!($out;)
+    };
+    (get $from:ident $variant:ident {}) => {
+        get_tail!($from concat!("a field of ", stringify!($variant));)
+    };
+}
+
 mod image;
 
 choice! {
     Event {
-        1 TermBegan { term };
+        1 TermBegan { term } + {};
         2 JobSubmitted(job);
-        3 WorkflowDue(workflow);
+        3 WorkflowDue(workflow) + {};
         4 HandedOut(handed);
-        5 AttemptEnded { claim, ending, then };
-        6 CancelAsked { job, epoch };
-        7 JobTimedOut { job, reason };
-        8 QuietBegan { claim, allowed };
-        9 QuietEnded { claim, used };
-        10 Checkpointed { claim, data };
-        11 ProgressMarked { claim, watermark, total };
+        5 AttemptEnded { claim, ending, then } + {};
+        6 CancelAsked { job, epoch } + {};
+        7 JobTimedOut { job, reason } + {};
+        8 QuietBegan { claim, allowed } + {};
+        9 QuietEnded { claim, used } + {};
+        10 Checkpointed { claim, data } + {};
+        11 ProgressMarked { claim, watermark, total } + {};
         12 ExtensionDecided(decided);
-        13 JobExtended { job, by, reason, request };
-        14 ClaimRefused { claim, verb, refusal };
-        15 WorkerEvicted { worker, incarnation, readmit_at };
-        16 ProbationBegan { worker };
-        17 ProbationEnded { worker };
-        18 GrantsReset { worker };
-        19 WorkerDrained { worker };
-        20 WorkerUndrained { worker };
-        21 WorkerForgotten { worker };
-        22 QueuePaused { queue };
-        23 QueueResumed { queue };
-        24 DeadLetterDropped { job };
-        25 JobsArchived { jobs };
-        26 KeysExpired { keys };
-        27 IncarnationReplaced { worker, old };
+        13 JobExtended { job, by, reason, request } + {};
+        14 ClaimRefused { claim, verb, refusal } + {};
+        15 WorkerEvicted { worker, incarnation, readmit_at } + {};
+        16 ProbationBegan { worker } + {};
+        17 ProbationEnded { worker } + {};
+        18 GrantsReset { worker } + {};
+        19 WorkerDrained { worker } + {};
+        20 WorkerUndrained { worker } + {};
+        21 WorkerForgotten { worker } + {};
+        22 QueuePaused { queue } + {};
+        23 QueueResumed { queue } + {};
+        24 DeadLetterDropped { job } + {};
+        25 JobsArchived { jobs } + {};
+        26 KeysExpired { keys } + {};
+        27 IncarnationReplaced { worker, old } + {};
     }
     Payload {
         1 Inline(bytes);
@@ -134,12 +194,12 @@ choice! {
     }
     Via {
         1 Session;
-        2 Http { poll };
+        2 Http { poll } + {};
     }
     Then {
         1 Succeeded;
         2 Ready;
-        3 Delayed { until };
+        3 Delayed { until } + {};
         4 Failed;
         5 TimedOut;
         6 Cancelled;
@@ -152,9 +212,9 @@ choice! {
         5 RequestExtension;
     }
     Ending {
-        1 Succeeded { result };
-        2 Failed { error, retryable, delay };
-        3 Released { delay };
+        1 Succeeded { result } + {};
+        2 Failed { error, retryable, delay } + {};
+        3 Released { delay } + {};
         4 LeaseExpired;
         5 Stuck;
         6 Evicted;
@@ -223,22 +283,25 @@ choice! {
 }
 
 record! {
+    JobSubmitted { id, spec, fingerprint, retry_of } + {}
+    HandedOut { workflow, fence, worker, incarnation, lease, via } + {}
+    ExtensionDecided { worker, claims, reason, progress, result } + {}
+    JobSpec { policy, workflows, keys, extras } + {}
+    Policy {
+        queue, limits, timeout, stuck_after, max_extension, start, retry, priority, on_stuck, require_progress
+    } + {}
+    ConcurrencyLimit { key, max } + {}
+    Retry { max_attempts, base, max } + {}
+    Keys { unique, idempotency } + {}
+    Extras { tags, headers, retain, datacenters, timeout_policy } + { keep carried }
+}
+
+fixed! {
     Stamped { at, event }
     WorkflowRef { job, workflow }
     Claim { job, workflow, fence }
     GateEpoch { n, gate }
-    JobSubmitted { id, spec, fingerprint, retry_of }
     RetryOf { job, request }
-    HandedOut { workflow, fence, worker, incarnation, lease, via }
-    ExtensionDecided { worker, claims, reason, progress, result }
-    JobSpec { policy, workflows, keys, extras }
-    Policy {
-        queue, limits, timeout, stuck_after, max_extension, start, retry, priority, on_stuck, require_progress
-    }
-    ConcurrencyLimit { key, max }
-    Retry { max_attempts, base, max }
-    Keys { unique, idempotency }
-    Extras { tags, headers, retain, datacenters, timeout_policy }
 }
 
 /// Lists that jobs share.
@@ -268,11 +331,13 @@ impl Stored for WorkflowSpec {
         payload.put(out);
         content_type.put(out);
         after.put(out);
+        put_tail!(out;);
     }
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let (name, kind) = (Stored::get(from)?, Stored::get(from)?);
         let payload = Stored::get(from)?;
         let (content_type, after) = (Stored::get(from)?, Stored::get(from)?);
+        get_tail!(from "a field of WorkflowSpec";);
         Ok(Self { outline: Arc::new(Outline { name, kind, content_type, after }), payload })
     }
 }
@@ -358,3 +423,6 @@ macro_rules! name {
 }
 
 name!(Name, WorkerId, Incarnation);
+
+#[cfg(test)]
+mod tests;

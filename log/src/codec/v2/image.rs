@@ -1,4 +1,4 @@
-//! Format 1 of whole jobs, and of the records that a snapshot is made of.
+//! Whole jobs, and the records that a snapshot is made of.
 
 use onward_core::grant::Fraction;
 use onward_core::ids::Seq;
@@ -15,22 +15,25 @@ use crate::codec::bytes::{Reader, Stored, put_number};
 record! {
     JobImage {
         id, spec, created_at, started_at, ended_at, cancel_asked, timed_out, more, fingerprint, workflows
-    }
-    JobMore { extensions, epoch, retry_of, retried_as, ledger, died }
-    Ledger { entries, dropped }
-    LedgerEntry { at, what, times }
+    } + {}
+    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { keep carried }
+    Ledger { entries, dropped } + {}
     WorkflowImage {
         state, counted, handouts, last_fence, ready_at, due_at, wall_due, predecessors_left, past, attempt
-    }
-    PastImage { attempts, dropped, checkpoint }
-    EndedAttempt { number, fence, worker, started_at, ended_at, ending, refused }
+    } + {}
+    PastImage { attempts, dropped, checkpoint } + {}
+    EndedAttempt { number, fence, worker, started_at, ended_at, ending, refused } + {}
     AttemptImage {
         worker, incarnation, via, handed_at, lease, grants, last_grant_progress, quiet, quiet_used, mark
-    }
-    SnapshotHead { term, newest, seq, turn, jobs, keys, workers, paused }
-    WorkerRecord { grants, evictions, evicted, probation, drained, replaced }
-    JobRecord { image, turns }
-    KeyExpiry { expires_at, key, record }
+    } + {}
+    SnapshotHead { term, newest, seq, turn, jobs, keys, workers, paused } + {}
+    WorkerRecord { grants, evictions, evicted, probation, drained, replaced } + { keep carried }
+    JobRecord { image, turns } + {}
+    KeyExpiry { expires_at, key, record } + {}
+}
+
+fixed! {
+    LedgerEntry { at, what, times }
     KeyRecord { job, fingerprint }
 }
 
@@ -64,15 +67,15 @@ choice! {
         10 TimedOut;
     }
     LedgerFact {
-        1 Granted { worker, by, reason, progress };
-        2 Denied { worker, denial, reason, progress };
-        3 ExtendedByHand { by, reason, request };
-        4 QuietBegan { workflow, allowed };
-        5 QuietEnded { workflow, used };
-        6 AttemptEnded { workflow, fence, ending };
-        7 TimedOut { reason };
-        8 CancelAsked { epoch };
-        9 Refused { workflow, fence, verb, refusal };
+        1 Granted { worker, by, reason, progress } + {};
+        2 Denied { worker, denial, reason, progress } + {};
+        3 ExtendedByHand { by, reason, request } + {};
+        4 QuietBegan { workflow, allowed } + {};
+        5 QuietEnded { workflow, used } + {};
+        6 AttemptEnded { workflow, fence, ending } + {};
+        7 TimedOut { reason } + {};
+        8 CancelAsked { epoch } + {};
+        9 Refused { workflow, fence, verb, refusal } + {};
     }
 }
 
