@@ -2,7 +2,8 @@
 //!
 //! The file is a redb database itself: the tables of the log and of the archive under names of their own, what else
 //! the caller gives (its settings, say), and a table that names the format and how many rows each other table has. It
-//! is written under another name, synced and renamed; and it says its format last of all.
+//! is written under a name that no other backup has, `<name>.<number>.unfinished`, synced, and only then given its own;
+//! and it says its format last of all.
 //!
 //! **What it shows.** The log at one moment, then the archive at a later one. A job that moves in between is in both,
 //! which is harmless: it is archived again. The other way round it would be in neither.
@@ -12,6 +13,7 @@
 mod copy;
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -58,25 +60,34 @@ fn backup_and(
     mut progress: impl FnMut(u64, u64),
     between: impl FnOnce(),
 ) -> Result<(), Error> {
-    let exists = |path: &Path| if path.exists() { Err(Error::Exists { path: shown(path) }) } else { Ok(()) };
-    exists(to)?;
+    refuse_existing(to)?;
     let log = log.view()?;
     between();
     let archive = archive.view()?;
 
-    let unfinished = with_suffix(to, ".unfinished");
-    let failed = |error| about(to, &error);
-    folder::remove_if_there(&unfinished).map_err(failed)?;
+    let number = RandomState::new().build_hasher().finish();
+    let unfinished = with_suffix(to, &format!(".{number:016x}.unfinished"));
     let written = write(&log, &archive, extra, &unfinished, &mut progress);
-    // Another may have been made under this name meanwhile.
-    let named = written.and_then(|()| exists(to)).and_then(|()| fs::rename(&unfinished, to).map_err(failed));
-    if let Err(error) = named {
-        // What is left of it has no use, and takes room on what may be a full disk.
-        let _ = folder::remove_if_there(&unfinished);
-        return Err(error);
-    }
+    let named = written.and_then(|()| give_name(&unfinished, to));
+    // What is left of it has no use, and takes room on what may be a full disk.
+    let _ = folder::remove_if_there(&unfinished);
+    named?;
     folder::sync_folder(folder::parent(to))
         .map_err(|error| Error::Unknown { cause: format!("{}: the backup is written, and {error}", to.display()) })
+}
+
+/// Another backup may have been given this name meanwhile: then that one stays.
+fn give_name(unfinished: &Path, to: &Path) -> Result<(), Error> {
+    match fs::hard_link(unfinished, to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Exists { path: shown(to) }),
+        // Not every file system has links.
+        Err(_) => refuse_existing(to).and_then(|()| fs::rename(unfinished, to).map_err(|error| about(to, &error))),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn refuse_existing(path: &Path) -> Result<(), Error> {
+    if path.exists() { Err(Error::Exists { path: shown(path) }) } else { Ok(()) }
 }
 
 fn write(

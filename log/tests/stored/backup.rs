@@ -197,9 +197,9 @@ fn nothing_is_overwritten() {
     assert_eq!(leader.backup(&file), Err(Error::Exists { path: file.display().to_string() }));
     assert_eq!(std::fs::read(&file).unwrap(), b"mine");
     std::fs::remove_file(&file).unwrap();
-    std::fs::write(folder.path().join("copy.unfinished"), "of a crash").unwrap();
     leader.backup(&file).unwrap();
-    assert!(!folder.path().join("copy.unfinished").exists());
+    let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.map(|name| name.into_string().unwrap()).all(|name| !name.contains("unfinished")));
 
     assert!(matches!(restore(&file, &old), Err(Error::Locked { .. })), "a node runs there");
     let last = leader.last();
@@ -208,6 +208,26 @@ fn nothing_is_overwritten() {
     assert_eq!(RedbLog::open(&old).unwrap().tail().unwrap().last.0, last);
     drop(Archive::open(&new).unwrap());
     assert!(matches!(restore(&file, &new), Err(Error::Occupied { found: "archive.redb", .. })));
+}
+
+/// The second begins, and ends, while the first is in the middle of it.
+#[test]
+fn two_backups_under_one_name_do_not_share_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, old, new) = (folder.path().join("copy"), folder.path().join("old"), folder.path().join("new"));
+    let mut leader = Leader::new(&old, 1);
+    (0..10).for_each(|_| leader.act());
+    let mut second = None;
+    let first = backup(&leader.log, &leader.archive, &[("settings", b"first".to_vec())], &file, |_, _| {
+        second.get_or_insert_with(|| leader.backup(&file));
+    });
+    assert_eq!(second, Some(Ok(())), "it was done first");
+    assert_eq!(first, Err(Error::Exists { path: file.display().to_string() }));
+    let extras = restore(&file, &new).unwrap();
+    assert_eq!(extras[1], ("settings".to_owned(), b"x = 1".to_vec()), "all of it is the second's");
+    assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last.0, leader.last());
+    let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.map(|name| name.into_string().unwrap()).all(|name| !name.contains("unfinished")));
 }
 
 #[test]
