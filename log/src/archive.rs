@@ -3,7 +3,8 @@
 //!
 //! A job is copied here first, and only then does the log say that it was archived; so after a crash in between it is
 //! in both, and copying it again is harmless ([`Archive::put`] is asked again without a thought). There is no term
-//! here: what is finished does not change, and whoever copies it copies the same.
+//! here: what is finished does not change, and whoever copies it copies the same. A copy that brings less content than
+//! the one before takes nothing away from it.
 //!
 //! Rows are opaque. Beside a row lie the blobs of its job, and go with it. Two small tables keep the order in
 //! which jobs expire and in which they ended; the number of jobs is kept, and not counted.
@@ -89,21 +90,15 @@ impl Archive {
         Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), None)?)))
     }
 
-    /// Stores all of these or none, durably. A job that is there already is replaced by the one given.
+    /// Stores all of these or none, durably. The row of a job that is there already is replaced by the one given; blobs
+    /// are added to those that are there, and none goes.
     pub fn put(&self, jobs: &[ArchivedJob<'_>]) -> Result<(), Error> {
         if jobs.is_empty() {
             return Ok(());
         }
-        // In their order, so that neighbours in the tree come one after the other; and of one job only what comes last.
+        // In their order, so that neighbours in the tree come one after the other; of one job the row that comes last.
         let mut jobs: Vec<&ArchivedJob<'_>> = jobs.iter().collect();
         jobs.sort_by_key(|job| job.id);
-        jobs.dedup_by(|later, kept| {
-            let is_same = later.id == kept.id;
-            if is_same {
-                *kept = *later;
-            }
-            is_same
-        });
         self.commit(|tables| tables.put(&jobs))
     }
 
@@ -231,7 +226,10 @@ fn prepare(database: &Database) -> Result<Commits, Fault> {
         transaction.delete_table(EXPIRES_1)?;
         transaction.commit()?;
     }
-    Ok(Commits(fact(&database.begin_read()?, COMMITS)?))
+    let view = database.begin_read()?;
+    // Without it, the jobs would be counted from none.
+    fact(&view, COUNT)?;
+    Ok(Commits(fact(&view, COMMITS)?))
 }
 
 fn fact(view: &ReadTransaction, name: &str) -> Result<u64, Fault> {
@@ -273,11 +271,17 @@ impl<'a> Tables<'a> {
         })
     }
 
-    /// Each job once.
+    /// In the order of their ids.
     fn put(&mut self, jobs: &[&ArchivedJob<'_>]) -> Result<(), Fault> {
         let (mut before, mut now) = (Times::default(), Times::default());
         let mut row = Vec::new();
-        for job in jobs {
+        for (job, next) in jobs.iter().zip(jobs[1..].iter().map(Some).chain([None])) {
+            for blob in job.blobs {
+                pieces::put(&mut self.blobs, &mut self.pieces, (job.id, blob.digest), blob)?;
+            }
+            if next.is_some_and(|next| next.id == job.id) {
+                continue;
+            }
             // The last millisecond there is stands for never.
             let expires_at = job.expires_at_ms.unwrap_or(NEVER);
             row.clear();
@@ -286,13 +290,8 @@ impl<'a> Tables<'a> {
             now.push(job.id, job.ended_at_ms, expires_at);
             if let Some((ended_at, expires_at, _)) = replaced.as_ref().map(|job| job.value()) {
                 before.push(job.id, ended_at, expires_at);
-                drop(replaced);
-                self.remove_blobs(job.id)?;
             } else {
                 self.count += 1;
-            }
-            for blob in job.blobs {
-                pieces::put(&mut self.blobs, &mut self.pieces, (job.id, blob.digest), blob)?;
             }
         }
         self.forget(before)?;

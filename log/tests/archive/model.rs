@@ -14,7 +14,7 @@ pub struct Job {
     ended_at: u64,
     expires_at: Option<u64>,
     row: Vec<u8>,
-    blobs: Vec<(Digest, Vec<u8>)>,
+    blobs: BTreeMap<Digest, Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,7 +43,13 @@ impl Model {
     pub fn apply(&mut self, change: &Change) -> usize {
         match change {
             Change::Put(jobs) => {
-                self.0.extend(jobs.iter().cloned());
+                for (id, job) in jobs {
+                    let before = self.0.remove(id).map(|before| before.blobs).unwrap_or_default();
+                    self.0.insert(
+                        *id,
+                        Job { blobs: before.into_iter().chain(job.blobs.clone()).collect(), ..job.clone() },
+                    );
+                }
                 0
             }
             Change::Remove(id) => usize::from(self.0.remove(id).is_some()),
@@ -87,9 +93,10 @@ impl Model {
 impl Job {
     fn draw(draw: &mut Draw) -> Self {
         let most = if draw.chance(10) { 40_000 } else { 300 };
-        let blobs = (0..draw.below(3)).map(|name| {
-            let most = if draw.chance(6) { 80_000 } else { 6000 };
-            ([name as u8; 32], draw.bytes(most))
+        let blobs = (0..draw.below(3)).map(|_| {
+            // Under one digest there is one content.
+            let name = draw.below(9);
+            ([name as u8; 32], Draw::new(name).bytes(if name == 0 { 80_000 } else { 6000 }))
         });
         let blobs = blobs.collect();
         let expires_at = if draw.chance(3) { None } else { Some(draw.below(80)) };

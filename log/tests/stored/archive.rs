@@ -49,7 +49,27 @@ fn a_job_that_is_put_again_is_there_once() {
     // Its old place in the order of expiry is gone too.
     archive.put(&[job(1, 10, Some(90), b"later")]).unwrap();
     assert_eq!(archive.expire(50, 9, 9).unwrap(), 0);
-    assert_eq!((archive.get(1).unwrap().unwrap(), archive.blob(1, &[1; 32]).unwrap()), (b"later".to_vec(), None));
+    assert_eq!(archive.get(1).unwrap().unwrap(), b"later");
+}
+
+/// What has ended does not change, so who brings less has lost something.
+#[test]
+fn a_job_that_is_put_again_with_less_content_loses_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    let [payload, result] = [Blob { digest: [1; 32], bytes: b"payload" }, Blob { digest: [2; 32], bytes: b"result" }];
+    for blobs in [&[payload][..], &[result], &[]] {
+        archive.put(&[ArchivedJob { blobs, ..job(1, 10, None, b"same") }]).unwrap();
+    }
+    for blob in [payload, result] {
+        assert_eq!(archive.blob(1, &blob.digest).unwrap().unwrap(), blob.bytes);
+    }
+    // Of two that are put together both count, too.
+    let (one, other) = ([payload], [result]);
+    archive.put(&[&one, &other].map(|blobs| ArchivedJob { blobs, ..job(2, 10, None, b"same") })).unwrap();
+    assert!([payload, result].iter().all(|blob| archive.blob(2, &blob.digest).unwrap().is_some()));
+    assert!(archive.remove(1).unwrap() && archive.remove(2).unwrap());
+    assert_eq!(archive.blob(1, &[1; 32]).unwrap(), None, "they go with their job");
 }
 
 #[test]
@@ -143,6 +163,8 @@ fn newer_formats_and_damage_are_named() {
         transaction.open_table(FACTS).unwrap().remove("archive_format").unwrap();
     });
     assert!(matches!(Archive::open(other.path()), Err(Error::Corrupt { .. })), "some other file of redb's");
+    let uncounted = tampered(|transaction| drop(transaction.open_table(FACTS).unwrap().remove("count").unwrap()));
+    assert!(matches!(Archive::open(uncounted.path()), Err(Error::Corrupt { .. })), "jobs, and none are counted");
 }
 
 /// As archives of format 1 were: a row for each job in both orders.
