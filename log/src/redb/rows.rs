@@ -48,12 +48,18 @@ pub(super) fn found(database: &Database) -> Result<(Head, Option<u64>), Fault> {
     let mut head = Head::default();
     head.tail.term = Term::new(fact(TERM)?.unwrap_or(0));
     if let Some((at, row)) = read.open_table(BATCHES)?.last()? {
+        // Counted from none, a term would be given out a second time.
+        fact(TERM)?.ok_or_else(|| corrupt("there are rows, and no term that they could be of"))?;
         let at = Seq(at.value());
         head.found(&trimmed(codec::decode(row.value())?, at, at)?);
     }
-    if let (Some(covers), Some(chunks)) = (fact(SNAPSHOT_COVERS)?, fact(SNAPSHOT_CHUNKS)?) {
-        let chunks = u32::try_from(chunks).map_err(|_| corrupt("a snapshot with too many chunks"))?;
-        head.snapshot = Some(Snapshot { covers: Seq(covers), chunks });
+    match (fact(SNAPSHOT_COVERS)?, fact(SNAPSHOT_CHUNKS)?) {
+        (Some(covers), Some(chunks)) => {
+            let chunks = u32::try_from(chunks).map_err(|_| corrupt("a snapshot with too many chunks"))?;
+            head.snapshot = Some(Snapshot { covers: Seq(covers), chunks });
+        }
+        (None, None) => {}
+        _ => return Err(corrupt("of the snapshot's two numbers one is missing")),
     }
     // At most one other snapshot has chunks, and they were stored in order.
     let finished = head.snapshot.map_or(0, |snapshot| snapshot.covers.0);

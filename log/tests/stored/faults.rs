@@ -218,3 +218,11 @@ fn damage_is_named_and_not_read_past() {
     });
     assert!(matches!(RedbLog::open(moved.path()), Err(Error::Corrupt { .. })), "a row in the wrong place");
 }
+
+#[test]
+fn a_number_that_is_missing_is_not_taken_for_none() {
+    let termless = tampered(|transaction| drop(transaction.open_table(FACTS).unwrap().remove("term").unwrap()));
+    assert!(matches!(RedbLog::open(termless.path()), Err(Error::Corrupt { .. })), "terms begin anew");
+    let half = tampered(|transaction| drop(transaction.open_table(FACTS).unwrap().insert("snapshot_covers", 1)));
+    assert!(matches!(RedbLog::open(half.path()), Err(Error::Corrupt { .. })), "a snapshot without chunks");
+}
