@@ -1,14 +1,22 @@
 //! The thread that moves ended jobs to the archive, apart from the log: neither a commit nor reopening grows with
 //! history. A job leaves memory only once it is safely there.
+//!
+//! **Each term hands over its own.** Jobs that ended under an earlier term and are not archived as far as the log knows
+//! are handed over again by the next one, and only what was stored for the term that reigns is reported: content is
+//! dropped from the log when that term has made `JobsArchived` durable, so whoever copies a job finds its content.
+//!
+//! **Content that is missing is an error.** A job whose content is neither in the log nor in the archive is not stored:
+//! a copy without it would look whole. It stays in memory, and the node's log says so.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use onward_core::fence::Term;
 use onward_core::ids::JobId;
 use onward_core::job::draft::MAX_SPAN;
-use onward_core::payload::Payload;
+use onward_core::payload::{Digest, Payload};
 use onward_core::settings::{BadSetting, in_range, span_in_range};
 use onward_core::state::JobImage;
 use onward_core::time::span_ms;
@@ -45,6 +53,8 @@ impl ArchiveRules {
 type Content = ([u8; 32], Vec<u8>);
 
 pub(super) struct ToArchive {
+    /// The term that hands them over.
+    pub(super) term: Term,
     pub(super) images: Vec<Vec<JobImage>>,
     /// How many more are waiting.
     pub(super) behind: usize,
@@ -81,19 +91,18 @@ impl Archivist {
     fn run(self, inbox: &Receiver<ToArchive>) {
         loop {
             match inbox.recv_timeout(EXPIRE_EVERY) {
-                Ok(ToArchive { images, behind }) => {
+                Ok(batch) => {
                     let begun = Instant::now();
-                    let images: Vec<&JobImage> = images.iter().flatten().collect();
-                    let jobs = self.keep(&images);
+                    let Some((ToArchive { term, behind, .. }, jobs)) = self.keep(batch, inbox) else { return };
                     let work = begun.elapsed();
                     let rest = match jobs.len() {
                         ..MANY => REST,
                         _ if behind >= MANY_BEHIND => REST.min(work / 4),
                         _ => REST.min(work * 3),
                     };
-                    self.shared.ask(Ask::Archived { jobs });
+                    self.shared.ask(Ask::Archived { term, jobs });
                     thread::sleep(rest);
-                    self.shared.ask(Ask::ArchiveReady);
+                    self.shared.ask(Ask::ArchiveReady { term });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -104,53 +113,71 @@ impl Archivist {
         }
     }
 
-    /// Stores these jobs, trying again as long as it takes or until the node stops. Gives those that are stored.
-    fn keep(&self, images: &[&JobImage]) -> Vec<JobId> {
+    /// Stores these jobs, trying again as long as it takes; or those of a newer term, which hands over the same again.
+    /// Gives the batch with those that are stored; nothing if the node stops.
+    fn keep(&self, mut batch: ToArchive, inbox: &Receiver<ToArchive>) -> Option<(ToArchive, Vec<JobId>)> {
         loop {
-            match self.put(images) {
-                Ok(()) => return images.iter().map(|image| image.id).collect(),
+            batch = inbox.try_iter().last().unwrap_or(batch);
+            match self.put(batch.images.iter().flatten()) {
+                Ok(jobs) => return Some((batch, jobs)),
                 Err(error) => tracing::error!(%error, "the archive does not store; ended jobs stay in memory"),
             }
             if self.shared.is_stopping() {
-                return Vec::new();
+                return None;
             }
-            thread::sleep(TRY_AGAIN);
+            match inbox.recv_timeout(TRY_AGAIN) {
+                Ok(newer) => batch = newer,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
         }
     }
 
-    fn put(&self, images: &[&JobImage]) -> Result<(), Error> {
-        let mut rows = Vec::with_capacity(images.len());
-        let mut blobs: Vec<Vec<Content>> = Vec::with_capacity(images.len());
+    /// Stores all of which the content is found; gives these.
+    fn put<'a>(&self, images: impl Iterator<Item = &'a JobImage>) -> Result<Vec<JobId>, Error> {
+        let mut found = Vec::new();
         for image in images {
-            let mut row = Vec::new();
-            codec::encode_image(image, &mut row);
-            rows.push(row);
-            blobs.push(self.blobs_of(image)?);
+            match self.blobs_of(image)? {
+                Ok(blobs) => {
+                    let mut row = Vec::new();
+                    codec::encode_image(image, &mut row);
+                    found.push((image, row, blobs));
+                }
+                Err(Missing(digest)) => {
+                    let job = image.id;
+                    tracing::error!(%job, ?digest, "content of an ended job is missing; the job is not archived");
+                }
+            }
         }
-        let blobs: Vec<Vec<Blob<'_>>> = blobs
+        let blobs: Vec<Vec<Blob<'_>>> = found
             .iter()
-            .map(|blobs| blobs.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect())
+            .map(|(_, _, blobs)| blobs.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect())
             .collect();
-        let jobs = images.iter().zip(&rows).zip(&blobs).map(|((image, row), blobs)| {
+        let jobs = found.iter().zip(&blobs).map(|((image, row, _), blobs)| {
             let ended_at_ms = image.ended_at.unwrap_or(image.created_at).as_ms();
             let retain = image.spec.extras.as_ref().and_then(|extras| extras.retain).unwrap_or(self.rules.retain);
             let expires_at_ms = Some(ended_at_ms.saturating_add(span_ms(retain)));
             ArchivedJob { id: image.id.as_u128(), ended_at_ms, expires_at_ms, row, blobs }
         });
-        self.archive.put(&jobs.collect::<Vec<_>>())
+        self.archive.put(&jobs.collect::<Vec<_>>())?;
+        Ok(found.iter().map(|(image, ..)| image.id).collect())
     }
 
-    fn blobs_of(&self, image: &JobImage) -> Result<Vec<Content>, Error> {
+    /// All content of a job that is not in the archive with it yet.
+    fn blobs_of(&self, image: &JobImage) -> Result<Result<Vec<Content>, Missing>, Error> {
+        let reader = self.shared.blob_reader();
+        let reader = reader.ok_or_else(|| Error::Io { cause: "the log is closed".to_owned() })?;
         let mut found = Vec::new();
-        for payload in payloads(image) {
-            if let Payload::Stored(stored) = payload
-                && let Some(reader) = self.shared.blob_reader()
-                && let Some(bytes) = reader.blob(&stored.digest.0)?
-            {
-                found.push((stored.digest.0, bytes));
+        for stored in payloads(image).filter_map(Payload::as_stored) {
+            let digest = stored.digest.0;
+            match reader.blob(&digest)? {
+                Some(bytes) => found.push((digest, bytes)),
+                // It was copied before, and what the archive has it keeps.
+                None if self.archive.blob(image.id.as_u128(), &digest)?.is_some() => {}
+                None => return Ok(Err(Missing(stored.digest))),
             }
         }
-        Ok(found)
+        Ok(Ok(found))
     }
 
     fn expire(&self) -> Result<(), Error> {
@@ -163,6 +190,9 @@ impl Archivist {
         Ok(())
     }
 }
+
+/// Content that is nowhere to be found.
+struct Missing(Digest);
 
 /// Every payload and result of a job.
 fn payloads(image: &JobImage) -> impl Iterator<Item = &Payload> {

@@ -71,7 +71,7 @@ pub(super) enum Told {
 const MAX_BATCH: usize = 16_384;
 const MAX_BATCH_BLOB_BYTES: usize = 8 << 20;
 /// How long to wait before asking again, in doubt.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// How far the log is. The machine looks before every round, and is woken by it only if it waits for it: waking a thread
 /// takes longer than most of what it would do.
@@ -193,6 +193,11 @@ impl Committer {
         self.is_busy.store(false, Ordering::Relaxed);
     }
 
+    /// Whether it does nothing any more.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
     fn work_off(&mut self) {
         if !self.has_failed {
             let failed = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
@@ -228,10 +233,7 @@ impl Committer {
                     self.say(Told::Seat { question, term });
                 }
             }
-            if !self.to_drop.is_empty() {
-                let (term, digests) = (self.term, core::mem::take(&mut self.to_drop));
-                self.ask_until_known(|log| log.drop_blobs(term, &digests))?;
-            }
+            self.drop_blobs()?;
             self.snapshot()?;
             if !self.truncating {
                 return Ok(());
@@ -244,6 +246,21 @@ impl Committer {
         let told = self.inbox.try_recv().ok()?;
         self.told.fetch_sub(1, Ordering::SeqCst);
         Some(told)
+    }
+
+    /// What nobody needs takes room, and nothing else: if it cannot be dropped, the next term does it.
+    fn drop_blobs(&mut self) -> Result<(), Error> {
+        if self.to_drop.is_empty() {
+            return Ok(());
+        }
+        let (term, digests) = (self.term, core::mem::take(&mut self.to_drop));
+        match self.ask_until_known(|log| log.drop_blobs(term, &digests)) {
+            Err(error) if !ends_term(&error) => {
+                tracing::warn!(%error, "content that nothing refers to could not be dropped; the next term tries again");
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// A snapshot is worth nothing if the disk is full, and the log may have room for a batch all the same.
@@ -264,7 +281,7 @@ impl Committer {
         };
         match done {
             Ok(told) => self.say(told),
-            Err(error @ Error::StaleTerm { .. }) => return Err(error),
+            Err(error) if ends_term(&error) => return Err(error),
             Err(error) => self.say(Told::SnapshotFailed(error)),
         }
         Ok(())
@@ -275,7 +292,7 @@ impl Committer {
         match self.ask_until_known(|log| log.truncate(term, TRUNCATE_AT_ONCE)) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(error @ Error::StaleTerm { .. }) => return Err(error),
+            Err(error) if ends_term(&error) => return Err(error),
             Err(error) => tracing::warn!(%error, "the log was not truncated; the next snapshot tries again"),
         }
         self.truncating = false;
@@ -308,19 +325,17 @@ impl Committer {
         mark_commit(self.mark.as_deref(), b"1");
         let pulse = &self.shared.vitals.log;
         pulse.begin();
+        let mut doubt = Doubt::none();
         let mut answer = self.log.append(batch.key, batch.events, &batch.blobs);
         pulse.rest();
         while let Err(error) = answer {
-            if error.changed() == Changed::No {
-                return Err(error);
-            }
-            tracing::warn!(%error, "asking the log again");
-            thread::sleep(ASK_AGAIN);
+            doubt.wait(error, &self.shared)?;
             let batch = self.group.again().expect("a batch is under way until it is done");
             pulse.begin();
             answer = self.log.append(batch.key, batch.events, &batch.blobs);
             pulse.rest();
         }
+        doubt.end(&self.shared);
         mark_commit(self.mark.as_deref(), b"0");
         let took = begun.elapsed();
         self.shared.stats.committed(count, took);
@@ -334,22 +349,58 @@ impl Committer {
     }
 
     fn ask_until_known<T>(&mut self, ask: impl Fn(&mut dyn Log) -> Result<T, Error>) -> Result<T, Error> {
+        let mut doubt = Doubt::none();
         loop {
             self.shared.vitals.log.begin();
             let answer = ask(&mut *self.log);
             self.shared.vitals.log.rest();
             match answer {
-                Err(error) if error.changed() == Changed::Maybe => {
-                    tracing::warn!(%error, "asking the log again");
-                    thread::sleep(ASK_AGAIN);
+                Err(error) if error.changed() == Changed::Maybe => doubt.wait(error, &self.shared)?,
+                known => {
+                    doubt.end(&self.shared);
+                    return known;
                 }
-                known => return known,
             }
         }
     }
 
     fn say(&self, what: Told) {
         self.shared.ask(Ask::FromLog(LogAnswer { term: self.term, what }));
+    }
+}
+
+/// Whether a failure of something that could be done without, or later, leaves nothing to go on with.
+fn ends_term(error: &Error) -> bool {
+    matches!(error, Error::StaleTerm { .. } | Error::Unknown { .. })
+}
+
+/// For how long the log has not known what became of something. Meanwhile all who look are told why nothing is stored;
+/// after `seat_ttl` nobody is kept waiting any more.
+struct Doubt {
+    since: Option<Instant>,
+}
+
+impl Doubt {
+    const fn none() -> Self {
+        Self { since: None }
+    }
+
+    /// Until it may be asked again; gives the error if that has no sense, or has had none for too long.
+    fn wait(&mut self, error: Error, shared: &Shared) -> Result<(), Error> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if error.changed() == Changed::No || since.elapsed() >= shared.rules.seat_ttl {
+            return Err(error);
+        }
+        tracing::warn!(%error, "asking the log again");
+        shared.set_trouble(error.to_string());
+        thread::sleep(ASK_AGAIN);
+        Ok(())
+    }
+
+    fn end(&self, shared: &Shared) {
+        if self.since.is_some() {
+            shared.set_trouble(String::new());
+        }
     }
 }
 

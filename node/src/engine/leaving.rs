@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
 
+use onward_core::fence::Term;
 use onward_core::ids::JobId;
 use onward_core::manager::Manager;
 use onward_core::state::JobImage;
@@ -17,6 +18,7 @@ const A_FEW: usize = 64;
 const BATCH: usize = 8_000;
 
 pub(super) struct Leaving {
+    term: Term,
     archive: Option<Sender<ToArchive>>,
     /// Not in the archive yet.
     ended: VecDeque<JobId>,
@@ -30,8 +32,16 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    pub(super) fn to(archive: Option<Sender<ToArchive>>) -> Self {
-        Self { archive, ended: VecDeque::new(), images: Vec::new(), imaged: 0, is_busy: false, archived: Vec::new() }
+    pub(super) fn to(archive: Option<Sender<ToArchive>>, term: Term) -> Self {
+        Self {
+            term,
+            archive,
+            ended: VecDeque::new(),
+            images: Vec::new(),
+            imaged: 0,
+            is_busy: false,
+            archived: Vec::new(),
+        }
     }
 
     pub(super) fn ended(&mut self, job: JobId) {
@@ -40,12 +50,17 @@ impl Leaving {
         }
     }
 
-    pub(super) fn archive_is_ready(&mut self) {
-        self.is_busy = false;
+    /// `of`: the term that handed over what the archive has done.
+    pub(super) fn archive_is_ready(&mut self, of: Term) {
+        self.is_busy &= of != self.term;
     }
 
-    pub(super) fn archived(&mut self, mut jobs: Vec<JobId>) {
-        self.archived.append(&mut jobs);
+    /// Only what this term has handed over counts: it hands over everything again that an earlier one did, and none of
+    /// that may lose its content before.
+    pub(super) fn archived(&mut self, of: Term, mut jobs: Vec<JobId>) {
+        if of == self.term {
+            self.archived.append(&mut jobs);
+        }
     }
 
     /// Makes some images of the next batch, and hands it over once it is complete.
@@ -62,7 +77,8 @@ impl Leaving {
         }
         if (self.ended.is_empty() || self.imaged >= BATCH) && self.imaged > 0 {
             self.imaged = 0;
-            let batch = ToArchive { images: core::mem::take(&mut self.images), behind: self.ended.len() };
+            let images = core::mem::take(&mut self.images);
+            let batch = ToArchive { term: self.term, images, behind: self.ended.len() };
             self.is_busy = archive.send(batch).is_ok();
         }
     }
@@ -87,11 +103,22 @@ mod tests {
     use super::*;
     use crate::clock;
 
+    const TERM: Term = Term::new(7);
+
+    #[test]
+    fn what_was_archived_for_an_earlier_term_is_forgotten_when_it_was_archived_for_this_one() {
+        let mut leaving = Leaving::to(None, TERM);
+        leaving.archived(Term::new(6), vec![JobId::from_u128(1)]);
+        assert_eq!(leaving.next_archived(0), []);
+        leaving.archived(TERM, vec![JobId::from_u128(1)]);
+        assert_eq!(leaving.next_archived(0), [JobId::from_u128(1)]);
+    }
+
     #[test]
     fn memory_forgets_a_few_at_a_time() {
-        let mut leaving = Leaving::to(None);
+        let mut leaving = Leaving::to(None, TERM);
         assert!(!leaving.is_under_way());
-        leaving.archived((0..300).map(JobId::from_u128).collect());
+        leaving.archived(TERM, (0..300).map(JobId::from_u128).collect());
         let mut forgotten = Vec::new();
         while leaving.is_under_way() {
             let some = leaving.next_archived(0);
@@ -110,7 +137,7 @@ mod tests {
 
     #[test]
     fn without_an_archive_nothing_waits_for_one() {
-        let mut leaving = Leaving::to(None);
+        let mut leaving = Leaving::to(None, TERM);
         leaving.ended(JobId::from_u128(1));
         assert!(!leaving.is_under_way());
     }
@@ -118,7 +145,7 @@ mod tests {
     #[test]
     fn what_ends_waits_while_the_archive_is_busy() {
         let (archive, batches) = channel();
-        let mut leaving = Leaving::to(Some(archive));
+        let mut leaving = Leaving::to(Some(archive), TERM);
         let manager = Manager::new(Rules::default(), 1, clock::now());
         leaving.is_busy = true;
         for job in 0..2 * A_FEW as u128 {
@@ -126,7 +153,9 @@ mod tests {
         }
         leaving.go_on(&manager, 0);
         assert_eq!((leaving.is_under_way(), leaving.ended.len()), (false, 2 * A_FEW));
-        leaving.archive_is_ready();
+        leaving.archive_is_ready(Term::new(6));
+        assert!(!leaving.is_under_way(), "that was a batch of an earlier term");
+        leaving.archive_is_ready(TERM);
         assert!(leaving.is_under_way());
         leaving.go_on(&manager, 0);
         assert_eq!(leaving.ended.len(), A_FEW, "a few at a time");

@@ -16,11 +16,11 @@ use onward_core::manager::{Manager, SeatState};
 use onward_core::message::FromWorker;
 use onward_core::settings::Rules;
 use onward_core::time::{Awake, Now};
-use onward_log::{Archive, Error, Log, OwnedBlob};
+use onward_log::{Archive, Changed, Error, Log, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::archivist::{self, ArchiveRules, ToArchive};
-use super::committer::{Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
+use super::committer::{ASK_AGAIN, Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
 use super::content::{self, Contents};
 use super::inbox::{Inbox, Wait};
 use super::leaving::Leaving;
@@ -85,18 +85,31 @@ const CLOCK_EVERY: usize = 64;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Between two turns in which something is done for later: there may be somebody who waits for this core.
 const BREATH: Duration = Duration::from_micros(500);
-/// Between two attempts to begin a term.
+/// From one attempt to begin a term to the next, at least.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
     // The first term is begun here, so that whoever starts a node learns at once what is wrong.
-    let first = begin_term(&mut start, shared)?;
+    let first = begin_first_term(&mut start, shared)?;
     let theirs = shared.clone();
     let work = move || run(first, start, &theirs);
     let thread = thread::Builder::new().name("onward-machine".into()).spawn(work);
     let thread = thread.map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
     *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
     Ok(())
+}
+
+/// In doubt it is tried again for a while: whoever starts a node may have to come and do it once more.
+fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+    let since = Instant::now();
+    loop {
+        match begin_term(start, shared) {
+            Err(error) if error.changed() == Changed::Maybe && since.elapsed() < start.rules.seat_ttl => {
+                thread::sleep(ASK_AGAIN);
+            }
+            known => return known,
+        }
+    }
 }
 
 /// Term after term, until told to stop.
@@ -116,59 +129,72 @@ fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
 }
 
 fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: Option<Sender<ToArchive>>) {
-    let mut begun = Some(first);
+    let mut begun = Ok(first);
+    let mut tried_at = Instant::now();
     let mut watchers = Watchers::default();
     loop {
-        let Some(term) = begun.take() else {
-            match begin_term(&mut start, shared) {
-                Ok(term) => begun = Some(term),
-                Err(error) => {
-                    say_trouble(shared, &error);
-                    if refuse_for(TRY_AGAIN, shared, &mut watchers) == Flow::Stop {
-                        return;
-                    }
-                }
-            }
-            continue;
+        let ended = match begun {
+            Ok(term) => serve_term(term, &start, shared, &to_archive, &mut watchers),
+            Err(error) => Ended::Failed(error),
         };
-        shared.trouble.lock().expect("no thread panics while it holds this").clear();
-        shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
-        let (line, waiting) = out::line(term.last);
-        let mark = start.commit_mark.clone();
-        let (committer, log) = Committer::new(term.log, term.term, term.last, waiting, shared.clone(), mark);
-        let machine = Machine {
-            catalog: Catalog::of(term.manager.state()),
-            manager: term.manager,
-            term: term.term,
-            now: clock::now(),
-            effects: Effects::default(),
-            unsent: Vec::new(),
-            unsent_blobs: Vec::new(),
-            line,
-            held: VecDeque::new(),
-            durable: term.last,
-            replies: HashMap::new(),
-            sessions: HashMap::new(),
-            watchers: &mut watchers,
-            load: OverloadDetector::new(start.rules.overload),
-            level: OverloadLevel::Normal,
-            meter: Meter::default(),
-            snapshots: Snapshots::after(term.snapshot, start.snapshot_every),
-            leaving: Leaving::to(to_archive.clone()),
-            log,
-            stopping: false,
-            ended_by: None,
-            shared,
-        };
-        let ended = serve(machine, committer);
-        shared.vitals.machine.rest();
-        watchers.ring_all();
         match ended {
             Ended::Stopped => return,
             Ended::Failed(error) => say_trouble(shared, &error),
-            Ended::SeatLost => tracing::warn!("another process took the seat"),
+            Ended::SeatLost => {
+                tracing::warn!("another process took the seat");
+                shared.set_trouble("another process took the seat".into());
+            }
         }
+        // Whatever failed, the disk and the node's own log are left in peace for a while.
+        let rest = TRY_AGAIN.saturating_sub(tried_at.elapsed());
+        let is_told_to_stop = !rest.is_zero() && refuse_for(rest, shared, &mut watchers) == Flow::Stop;
+        if is_told_to_stop || shared.is_stopping() {
+            return;
+        }
+        tried_at = Instant::now();
+        begun = begin_term(&mut start, shared);
     }
+}
+
+fn serve_term(
+    term: Begun,
+    start: &Start,
+    shared: &Arc<Shared>,
+    to_archive: &Option<Sender<ToArchive>>,
+    watchers: &mut Watchers,
+) -> Ended {
+    shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
+    let (line, waiting) = out::line(term.last);
+    let mark = start.commit_mark.clone();
+    let (committer, log) = Committer::new(term.log, term.term, term.last, waiting, shared.clone(), mark);
+    let machine = Machine {
+        catalog: Catalog::of(term.manager.state()),
+        manager: term.manager,
+        term: term.term,
+        now: clock::now(),
+        effects: Effects::default(),
+        unsent: Vec::new(),
+        unsent_blobs: Vec::new(),
+        line,
+        held: VecDeque::new(),
+        durable: term.last,
+        replies: HashMap::new(),
+        sessions: HashMap::new(),
+        watchers: &mut *watchers,
+        load: OverloadDetector::new(start.rules.overload),
+        level: OverloadLevel::Normal,
+        meter: Meter::default(),
+        snapshots: Snapshots::after(term.snapshot, start.snapshot_every),
+        leaving: Leaving::to(to_archive.clone(), term.term),
+        log,
+        stopping: false,
+        ended_by: None,
+        shared,
+    };
+    let ended = serve(machine, committer);
+    shared.vitals.machine.rest();
+    watchers.ring_all();
+    ended
 }
 
 /// One term, by two threads that change places: see [`commit_if_free`].
@@ -178,6 +204,9 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
     machine.hand_to_log();
     // Nobody is heard before the beginning of the term is durable: all would be refused.
     committer.work();
+    if !committer.has_failed() {
+        shared.set_trouble(String::new());
+    }
     machine.now = clock::now();
     machine.look_at_log();
     let told = machine.log.told();
@@ -237,7 +266,7 @@ impl Drop for EndOnPanic<'_> {
 
 fn say_trouble(shared: &Shared, error: &Error) {
     tracing::error!(%error, "the node cannot serve; it will try again");
-    *shared.trouble.lock().expect("no thread panics while it holds this") = error.to_string();
+    shared.set_trouble(error.to_string());
 }
 
 #[derive(PartialEq, Eq)]
@@ -421,8 +450,8 @@ impl Machine<'_> {
                 Told::Failed(error) => return Err(Ended::Failed(error)),
             },
             Ask::FromLog(_) => {}
-            Ask::Archived { jobs } => self.leaving.archived(jobs),
-            Ask::ArchiveReady => self.leaving.archive_is_ready(),
+            Ask::Archived { term, jobs } => self.leaving.archived(term, jobs),
+            Ask::ArchiveReady { term } => self.leaving.archive_is_ready(term),
             Ask::Drained => self.step(Input::Drained),
             Ask::Stop => self.stop(),
         }

@@ -17,7 +17,8 @@
 //! result is held back in the same line as answers.
 //!
 //! **Failures.** If an append definitely failed, the machine is dropped, everyone who waits is told `Unavailable`, and
-//! a new machine is built from the log under a new term. In doubt, the committer asks again until there is an answer.
+//! a new machine is built from the log under a new term, once a second at most. In doubt, the committer asks again until
+//! there is an answer, for `seat_ttl`; then that is a failure too, and the next term reads what became of it.
 
 mod archived;
 mod archivist;
@@ -46,6 +47,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use onward_core::effect::Answer;
+use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_core::ids::{JobId, Name, RequestId, SessionId};
 use onward_core::input::{Call, Input, Poll};
@@ -133,12 +135,15 @@ enum Ask {
         bell: u64,
     },
     FromLog(committer::LogAnswer),
-    /// These jobs are safely in the archive.
+    /// These jobs, which this term handed over, are safely in the archive.
     Archived {
+        term: Term,
         jobs: Vec<JobId>,
     },
-    /// The archive takes the next jobs.
-    ArchiveReady,
+    /// The archive takes the next jobs of this term.
+    ArchiveReady {
+        term: Term,
+    },
     /// Everything that was queued before this has been fed in.
     Drained,
     Stop,
@@ -158,7 +163,7 @@ struct Shared {
     stats: Stats,
     load: load::Gauge,
     vitals: vitals::Vitals,
-    /// Why no machine serves; empty while one does.
+    /// Why no machine serves, or why the one that does cannot store anything; else empty.
     trouble: Mutex<String>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Of the log of this term.
@@ -219,7 +224,7 @@ impl Engine {
         self.0.load.reason()
     }
 
-    /// Why no machine serves, if none does.
+    /// Why nothing can be stored, if that is so.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.0.trouble();
         (!trouble.is_empty()).then_some(trouble)
@@ -462,6 +467,10 @@ impl Shared {
         } else {
             trouble
         })
+    }
+
+    fn set_trouble(&self, why: String) {
+        *self.trouble.lock().expect("no thread panics while it holds this") = why;
     }
 
     fn trouble(&self) -> String {

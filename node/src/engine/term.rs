@@ -3,13 +3,12 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::Duration;
 
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::payload::Digest;
-use onward_log::{Batch, Changed, Error, Log, Snapshot, codec};
+use onward_log::{Batch, Error, Log, Snapshot, codec};
 
 use super::Shared;
 use super::machine::Start;
@@ -31,12 +30,8 @@ pub(super) struct Begun {
 
 pub(super) fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     let mut log = (start.log)()?;
-    let tail = loop {
-        match log.take_seat() {
-            Err(error) if error.changed() == Changed::Maybe => thread::sleep(Duration::from_millis(200)),
-            known => break known?,
-        }
-    };
+    // In doubt too, the next attempt takes the seat anew: a term may go unused.
+    let tail = log.take_seat()?;
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).expect("the system has randomness");
     let mut manager = Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
@@ -49,7 +44,18 @@ pub(super) fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Er
             .map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
         build(&pieces, &mut manager)
     })?;
-    sweep(&mut *log, &manager, tail.term)?;
+    if manager.newest() != tail.last {
+        let what = format!("the log ends at {:?}, and could be read up to {:?} only", tail.last, manager.newest());
+        return Err(Error::Corrupt { what });
+    }
+    match sweep(&mut *log, &manager, tail.term) {
+        Err(error @ (Error::StaleTerm { .. } | Error::Unknown { .. })) => return Err(error),
+        // What nobody needs takes room, and nothing else.
+        Err(error) => {
+            tracing::warn!(%error, "content that nothing refers to could not be dropped; the next term tries again")
+        }
+        Ok(()) => {}
+    }
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(log.blob_reader());
     shared.stats.terms.add(1);
     Ok(Begun { log, manager, term: tail.term, last: tail.last, snapshot })

@@ -1,0 +1,183 @@
+//! A disk in memory whose operations can be made to fail, one of them or all from one on; or to wait.
+//!
+//! It holds the three files of a node's storage. What was written before an operation that fails stays, and of a write
+//! that fails the beginning may have been written, as on a disk that is full.
+
+use std::io::{self, ErrorKind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use onward_log::{Archive, Error, RedbLog};
+use redb::StorageBackend;
+
+/// Small, so that rows move on to redb and halves turn within a few jobs.
+const HALF_BYTES: u64 = 16 << 10;
+/// `EIO`: the standard library has no name for it.
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+
+/// Clones are the same disk.
+#[derive(Clone, Debug, Default)]
+pub struct Disk(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    released: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: [Vec<u8>; 3],
+    /// Writes, changes of length and syncs so far.
+    ops: u64,
+    fault: Option<Fault>,
+    /// How many operations the fault has met.
+    met: u64,
+    /// Operations on this file wait.
+    held: Option<Which>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    Log,
+    Journal,
+    Archive,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    Write,
+    SetLen,
+    Sync,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Io,
+    Full,
+}
+
+/// Which operations fail, and how.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// The first of them, counted from the beginning of the disk.
+    pub from: u64,
+    /// How many of those that match, from that one on.
+    pub times: u64,
+    pub kind: Kind,
+    /// Only these operations; all if none is named.
+    pub op: Option<Op>,
+    /// Half of a write that fails is written.
+    pub is_short: bool,
+}
+
+impl Disk {
+    pub fn log(&self) -> Result<RedbLog, Error> {
+        let (log, journal) = (self.clone(), self.clone());
+        let log = move || Ok(File(log.clone(), Which::Log));
+        RedbLog::on_storage(log, move || Ok(File(journal.clone(), Which::Journal)), HALF_BYTES)
+    }
+
+    pub fn archive(&self) -> Result<Archive, Error> {
+        let disk = self.clone();
+        Archive::on_storage(move || Ok(File(disk.clone(), Which::Archive)))
+    }
+
+    pub fn ops(&self) -> u64 {
+        self.state().ops
+    }
+
+    /// From the next operation on.
+    pub fn break_with(&self, kind: Kind, op: Option<Op>) {
+        let mut state = self.state();
+        state.fault = Some(Fault { from: state.ops + 1, times: u64::MAX, kind, op, is_short: false });
+    }
+
+    /// Nothing fails any more. Says how often something did.
+    pub fn heal(&self) -> u64 {
+        let mut state = self.state();
+        state.fault = None;
+        core::mem::take(&mut state.met)
+    }
+
+    /// Operations on this file wait until [`Self::release`].
+    pub fn hold(&self, which: Which) {
+        self.state().held = Some(which);
+    }
+
+    pub fn release(&self) {
+        self.state().held = None;
+        self.0.released.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap()
+    }
+
+    /// Counts an operation; says how it fails, if it does.
+    fn begin(&self, which: Which, op: Op) -> (MutexGuard<'_, State>, Option<Fault>) {
+        let is_held = |state: &mut State| state.held == Some(which);
+        let mut state = self.0.released.wait_while(self.state(), is_held).unwrap();
+        state.ops += 1;
+        let fault = state.fault.filter(|fault| {
+            state.ops >= fault.from && state.met < fault.times && fault.op.is_none_or(|failing| failing == op)
+        });
+        state.met += u64::from(fault.is_some());
+        (state, fault)
+    }
+}
+
+fn failed(kind: Kind) -> io::Error {
+    io::Error::from_raw_os_error(match kind {
+        Kind::Io => EIO,
+        Kind::Full => ENOSPC,
+    })
+}
+
+/// One of the files.
+#[derive(Debug)]
+struct File(Disk, Which);
+
+impl StorageBackend for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.state().files[self.1 as usize].len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let (state, from) = (self.0.state(), offset as usize);
+        let bytes = state.files[self.1 as usize].get(from..from + out.len());
+        out.copy_from_slice(bytes.ok_or(ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let (mut state, fault) = self.0.begin(self.1, Op::SetLen);
+        if let Some(fault) = fault {
+            return Err(failed(fault.kind));
+        }
+        state.files[self.1 as usize].resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        match self.0.begin(self.1, Op::Sync).1 {
+            Some(fault) => Err(failed(fault.kind)),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let (mut state, fault) = self.0.begin(self.1, Op::Write);
+        let written = match fault {
+            None => data.len(),
+            Some(fault) if fault.is_short => data.len() / 2,
+            Some(_) => 0,
+        };
+        let (file, from) = (&mut state.files[self.1 as usize], offset as usize);
+        if written > 0 && file.len() < from + written {
+            file.resize(from + written, 0);
+        }
+        file[from..from + written].copy_from_slice(&data[..written]);
+        fault.map_or(Ok(()), |fault| Err(failed(fault.kind)))
+    }
+}

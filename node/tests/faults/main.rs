@@ -1,0 +1,6 @@
+//! The run loop on a disk that fails.
+
+mod archiving;
+mod disk;
+mod rig;
+mod terms;

@@ -1,0 +1,86 @@
+//! Clients and workers of an engine, for tests of what a disk does to it.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use onward_core::effect::Answer;
+use onward_core::ids::{Incarnation, JobId, Name, WorkerId};
+use onward_core::input::{Call, Poll, Submission};
+use onward_core::job::{Draft, JobState};
+use onward_core::message::{Report, Settlement, Subscription};
+use onward_core::settings::{Rules, Settings};
+use onward_log::{Archive, Error, Log};
+use onward_node::engine::{Engine, Refused, Start};
+
+/// Without gaps and questions about the seat: on a busy computer they would come in between.
+pub fn rules() -> Rules {
+    let long = Duration::from_secs(600);
+    Settings { seat_ttl: 2 * long, gap_after: long, ..Settings::default() }.check().unwrap()
+}
+
+pub fn start_of<L: Log + Clone + 'static>(log: L, archive: Option<Archive>) -> Start {
+    let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+    start.archive = archive;
+    start
+}
+
+pub fn start<L: Log + Clone + 'static>(log: L, archive: Option<Archive>) -> Result<Engine, Error> {
+    Engine::start(start_of(log, archive))
+}
+
+pub async fn submit(engine: &Engine, payload: &[u8]) -> Result<JobId, Refused> {
+    let id = engine.new_job_id();
+    let draft = Draft::of_kind("resize", payload);
+    let answer = engine.call(Call::Submit(vec![Submission { id, draft }])).await?;
+    assert!(matches!(&answer, Answer::Submitted(accepted) if accepted[0].id == id), "{answer:?}");
+    Ok(id)
+}
+
+pub fn poll() -> Poll {
+    let name = |name| Name::new(name).unwrap();
+    Poll {
+        worker: WorkerId::new("w").unwrap(),
+        incarnation: Incarnation::new("1").unwrap(),
+        subscription: Subscription { queues: vec![name("default")], kinds: vec![name("resize")] },
+        max: 1,
+        wait: Duration::from_secs(60),
+        lease: Duration::from_secs(3_600),
+        id: None,
+    }
+}
+
+pub fn cancel(job: JobId) -> Call {
+    Call::Cancel { job, epoch: None }
+}
+
+/// Leases one job and reports its success.
+pub async fn succeed_one(engine: &Engine, result: &[u8]) -> Result<JobId, Refused> {
+    let (leases, mut delivery) = engine.poll(poll()).await?;
+    delivery.done();
+    let claim = leases[0].claim;
+    let report = Report::Succeed { result: Arc::<[u8]>::from(result).into() };
+    let answer = engine.call(Call::Settle(vec![Settlement { claim, report }])).await?;
+    assert!(matches!(&answer, Answer::Settled(answers) if answers[0].answer == Ok(())), "{answer:?}");
+    Ok(claim.job)
+}
+
+/// The payload and the result of an archived job that has succeeded.
+pub async fn archived_content(engine: &Engine, job: JobId) -> Result<(Arc<[u8]>, Arc<[u8]>), Refused> {
+    let image = engine.archived(job).await?.expect("it is in the archive");
+    assert_eq!(image.state(), JobState::Succeeded);
+    let attempts = &image.workflows[0].past.as_ref().expect("it was attempted").attempts;
+    let result = attempts.iter().find_map(|ended| ended.result()).expect("it succeeded");
+    let payload = engine.content(job, &image.spec.workflows[0].payload).await?;
+    Ok((payload, engine.content(job, result).await?))
+}
+
+/// Spins until something that other threads do has happened; fails after a long while.
+pub async fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if happened() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("this never happened: {what}");
+}

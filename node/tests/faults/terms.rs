@@ -1,0 +1,115 @@
+//! Term after term on a log that fails: callers hear why, and the disk is left in peace between two attempts.
+
+use core::time::Duration;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Instant;
+
+use onward_core::settings::{Rules, Settings};
+use onward_log::memory::Fault;
+use onward_log::{Error, Log, MemoryLog};
+use onward_node::engine::{Engine, Refused};
+use tokio::time::timeout;
+
+use crate::disk::{Disk, Kind, Op};
+use crate::rig::{start, start_of, submit, until};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Taking the seat works, and then nothing can be appended: not even the beginning of the term.
+#[tokio::test]
+async fn a_term_whose_first_append_fails_is_tried_once_a_second() {
+    let log = MemoryLog::new();
+    let begun = Instant::now();
+    let engine = start(log.clone(), None).unwrap();
+    for _ in 0..10_000 {
+        log.inject(Fault::Full);
+    }
+    let refused = timeout(LONG, submit(&engine, b"x")).await.expect("it is answered");
+    assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
+    until("a fourth term", || engine.stats().terms.get() >= 4).await;
+    assert!(begun.elapsed() >= Duration::from_secs(3), "four terms in {:?}", begun.elapsed());
+    engine.stop();
+}
+
+#[tokio::test]
+async fn a_seat_that_is_taken_away_is_fought_for_once_a_second() {
+    let log = MemoryLog::new();
+    let begun = Instant::now();
+    let mut with = start_of(log.clone(), None);
+    with.rules = short_seat();
+    let engine = Engine::start(with).unwrap();
+    let mut other = log;
+    for terms in 2..=4 {
+        other.take_seat().unwrap();
+        // It learns that by the first thing that it wants to store.
+        let _ = submit(&engine, b"x").await;
+        until("another term", || engine.stats().terms.get() >= terms).await;
+    }
+    assert!(begun.elapsed() >= Duration::from_secs(3), "four terms in {:?}", begun.elapsed());
+    engine.stop();
+}
+
+fn short_seat() -> Rules {
+    let (seat_ttl, gap_after) = (Duration::from_millis(1_500), Duration::from_millis(1_400));
+    Settings { seat_ttl, gap_after, ..Settings::default() }.check().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_no_sync_succeeds_callers_hear_why_and_afterwards_all_is_well() {
+    let disk = Disk::default();
+    let mut with = start_of(disk.log().unwrap(), Some(disk.archive().unwrap()));
+    with.rules = short_seat();
+    let engine = Engine::start(with).unwrap();
+    let first = submit(&engine, &[1; 10_000]).await.unwrap();
+    disk.break_with(Kind::Io, Some(Op::Sync));
+    for payload in [&b"small"[..], &[2; 10_000]] {
+        let refused = timeout(Duration::from_secs(20), submit(&engine, payload)).await;
+        let refused = refused.expect("nobody waits for a disk that does not come back");
+        let Err(Refused::Unavailable(why)) = refused else { panic!("{refused:?}") };
+        assert!(why.contains("Input/output error"), "{why}");
+        assert!(engine.trouble().is_some_and(|why| why.contains("Input/output error")), "{:?}", engine.trouble());
+    }
+    disk.heal();
+    let again = async { while submit(&engine, b"again").await.is_err() {} };
+    timeout(LONG, again).await.expect("it serves again");
+    assert_eq!(engine.trouble(), None);
+    assert!(engine.read(move |view| view.manager.job(first).is_some()).await.unwrap());
+    engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_stops_although_its_disk_fails() {
+    for (kind, op) in [(Kind::Io, None), (Kind::Io, Some(Op::Sync)), (Kind::Full, Some(Op::Write))] {
+        let disk = Disk::default();
+        let mut with = start_of(disk.log().unwrap(), Some(disk.archive().unwrap()));
+        with.rules = short_seat();
+        let engine = Engine::start(with).unwrap();
+        submit(&engine, b"x").await.unwrap();
+        disk.break_with(kind, op);
+        let under_way = tokio::spawn({
+            let engine = engine.clone();
+            async move { submit(&engine, b"y").await }
+        });
+        let (stopped, has_stopped) = channel();
+        thread::spawn(move || {
+            engine.stop();
+            stopped.send(()).unwrap();
+        });
+        until("it has stopped", || has_stopped.try_recv().is_ok()).await;
+        assert!(timeout(LONG, under_way).await.expect("it is answered").unwrap().is_err());
+    }
+}
+
+#[test]
+fn a_start_on_a_disk_that_fails_says_so() {
+    let disk = Disk::default();
+    let log = disk.log().unwrap();
+    disk.break_with(Kind::Io, Some(Op::Sync));
+    let mut with = start_of(log, None);
+    with.rules = short_seat();
+    let (started, has_started) = channel();
+    thread::spawn(move || started.send(Engine::start(with).err()).unwrap());
+    let failed = has_started.recv_timeout(LONG).expect("it is not tried for ever");
+    assert!(matches!(failed, Some(Error::Unknown { .. } | Error::Io { .. })), "{failed:?}");
+}
