@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use onward::Client;
@@ -30,8 +31,9 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let (config, commit_mark, manner) = (args.config.clone(), args.commit_mark.clone(), Manner::from(&args.exec));
     let effective =
         config::load(config.as_deref(), &flags(args, data), |name| std::env::var_os(name)).map_err(Failure::from)?;
-    let (slots, drain) = (effective.node.slots, effective.node.drain.grace);
-    let commands = Commands { id: Some("local".into()), slots, queues: Vec::new(), manner, drain };
+    let slots = effective.node.slots;
+    let stop_within = worker_share(effective.node.drain.grace);
+    let commands = Commands { id: Some("local".into()), slots, queues: Vec::new(), manner, stop_within };
     log_to_stderr(screen);
     // Deciding and committing have threads of their own; on few processors more would only be in their way.
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
@@ -72,6 +74,14 @@ fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
+/// What the node itself needs after its worker has ended.
+const NODE_SHARE: Duration = Duration::from_secs(2);
+
+/// How much of the time to stop the local worker may use.
+fn worker_share(grace: Duration) -> Duration {
+    grace - NODE_SHARE.min(grace / 10)
+}
+
 async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
     let data = config.data.clone();
@@ -95,6 +105,8 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
         }
     }
     screen.note("onward: finishing what is under way; once more stops at once");
+    // Whatever runs here: nobody may be routed to a node that is about to go.
+    node.leave();
     drop(drain);
     let finish = async {
         if let Some(cast) = cast {

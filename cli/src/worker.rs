@@ -31,7 +31,7 @@ pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> R
         slots: args.slots.unwrap_or_else(work::cores),
         queues: args.queues,
         manner: (&args.exec).into(),
-        drain: args.drain,
+        stop_within: args.drain,
     };
     up::log_to_stderr(screen);
     let slots = commands.slots;

@@ -75,7 +75,7 @@ pub struct WorkerArgs {
     /// What the worker is called, over restarts [default: the host's name and the process id]
     #[arg(long, value_name = "NAME")]
     pub id: Option<String>,
-    /// How long commands may go on after Ctrl-C before they are stopped and given back
+    /// How long the worker may take to end after Ctrl-C; commands that still run shortly before are stopped and given back
     #[arg(long, value_parser = span::parse, value_name = "DURATION", default_value = "30s")]
     pub drain: Duration,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use super::handler::{KIND, Manner, Witness, handler};
 use crate::failure::Failure;
 
 /// What a stopped command may take beyond its own grace before its worker gives up on it.
-const SLACK: Duration = Duration::from_secs(5);
+const SLACK: Duration = Duration::from_secs(2);
 
 /// Output goes to the node, which keeps the end of it.
 struct ToNode;
@@ -29,8 +29,8 @@ pub struct Commands {
     pub slots: u32,
     pub queues: Vec<String>,
     pub manner: Manner,
-    /// How long what runs may go on once it should stop.
-    pub drain: Duration,
+    /// How long the worker may take to end once it should stop.
+    pub stop_within: Duration,
 }
 
 /// Runs commands until `stop`, and then those that are under way to their end.
@@ -39,7 +39,8 @@ pub async fn serve(commands: Commands, place: Place, stop: impl Future<Output = 
     let mut worker = Worker::at(place)
         .slots(commands.slots)
         .cancel_grace(grace)
-        .drain_grace(commands.drain)
+        .drain_grace(commands.stop_within)
+        .stop_within(commands.stop_within)
         .handle_bytes(KIND, handler(commands.manner, Arc::new(ToNode)));
     if let Some(id) = commands.id {
         worker = worker.id(id);

@@ -124,7 +124,8 @@ pub struct DrainRule {
     /// How long a node that was told to stop still takes connections, while `/readyz` says that it drains; without it
     /// not at all on loopback, and for 5 s elsewhere, where somebody may route to us by what `/readyz` says.
     pub ready_grace: Option<Duration>,
-    /// How long requests that are under way may take to finish then.
+    /// From the signal to stop until the process has ended, at most: `ready_grace`, the local worker's commands and open
+    /// requests share it.
     pub grace: Duration,
 }
 

@@ -17,7 +17,7 @@ use onward_proto::manager::Refused;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::clock;
 use crate::context::Context;
@@ -32,6 +32,8 @@ type Handler = Arc<dyn Fn(Context) -> Ended + Send + Sync>;
 
 /// What is given back at the end is answered within this, or not at all.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
+/// What a manager that answers needs to take the last outcomes.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Takes attempts from a node, runs a handler for each, and reports how they ended.
 ///
@@ -63,6 +65,7 @@ pub struct Worker {
     manners: Manners,
     cancel_grace: Duration,
     drain_grace: Duration,
+    stop_within: Duration,
     watch: Option<Watch>,
 }
 
@@ -153,6 +156,7 @@ impl Worker {
             manners: Manners::default(),
             cancel_grace: Duration::from_secs(10),
             drain_grace: Duration::from_secs(30),
+            stop_within: Duration::from_secs(30),
             watch: None,
         }
     }
@@ -230,9 +234,17 @@ impl Worker {
         self
     }
 
-    /// How long a drain waits for what runs before it is stopped and given back. Default 30 s.
+    /// How long a drain waits for running handlers before they are stopped and their jobs given back. Default 30 s, and
+    /// never longer than [`Self::stop_within`] leaves after the grace of handlers that were told to stop.
     pub fn drain_grace(mut self, grace: Duration) -> Self {
         self.drain_grace = grace;
+        self
+    }
+
+    /// The longest time from the signal to stop until the worker has ended, all graces included. Default 30 s, which
+    /// is what Kubernetes waits for before it kills.
+    pub fn stop_within(mut self, bound: Duration) -> Self {
+        self.stop_within = bound;
         self
     }
 
@@ -271,7 +283,8 @@ impl Worker {
     /// Works until `stop` is ready, then takes nothing more, waits for what runs, and gives back what does not end in
     /// time. If this is dropped, what runs is stopped and given back, behind its back.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), WorkerError> {
-        let (drain_grace, cancel_grace) = (self.drain_grace, self.cancel_grace);
+        let (bound, cancel_grace) = (self.stop_within, self.cancel_grace);
+        let drain_grace = drain_share(bound, self.drain_grace, cancel_grace);
         let (mut words, mut ends) = (Words(Vec::new()), Vec::new());
         for lane in self.lanes()? {
             let (word, end) = lane.begin()?;
@@ -283,12 +296,14 @@ impl Worker {
             over = &mut over => return over,
             () = stop => words.tell(|| Word::Drain),
         }
+        let stop_by = Instant::now() + bound;
         tokio::select! {
             over = &mut over => return over,
             () = sleep(drain_grace) => words.tell(|| Word::Abandon),
         }
         // Without a manager nobody answers, and nobody would wait for it: it hands out again what it does not hear of.
-        timeout(cancel_grace + ANSWERED_WITHIN, over).await.unwrap_or(Err(WorkerError::Undelivered))
+        let answered_by = stop_by.min(Instant::now() + cancel_grace + ANSWERED_WITHIN);
+        timeout_at(answered_by, over).await.unwrap_or(Err(WorkerError::Undelivered))
     }
 
     fn lanes(self) -> Result<Vec<Lane>, WorkerError> {
@@ -336,6 +351,13 @@ impl Worker {
     }
 }
 
+/// How long running handlers may go on by themselves, if those that are then told to stop are to have their grace, and
+/// the manager is to hear of all of it, within the bound.
+fn drain_share(bound: Duration, drain_grace: Duration, cancel_grace: Duration) -> Duration {
+    let to_tell = TOLD_WITHIN.min(bound / 10);
+    drain_grace.min(bound.saturating_sub(cancel_grace + to_tell))
+}
+
 /// To all sessions of a worker.
 struct Words(Vec<UnboundedSender<Word>>);
 
@@ -366,5 +388,22 @@ fn random_id() -> String {
         Ok(()) => format!("{:016x}", u64::from_ne_bytes(bytes)),
         // The clock differs between two lives, which is all that is asked of it.
         Err(_) => format!("{}-{}", std::process::id(), clock::mono().as_ms()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_graces_of_a_stop_do_not_add_up_beyond_its_bound() {
+        for (bound, drain_grace, cancel_grace, share) in
+            [(30, 30, 10, 19), (30, 5, 10, 5), (30, 30, 60, 0), (0, 30, 10, 0), (100, 30, 10, 30), (5, 30, 0, 4)]
+        {
+            let of = Duration::from_secs;
+            let given = drain_share(of(bound), of(drain_grace), of(cancel_grace));
+            assert_eq!(given.as_secs(), share, "{bound} {drain_grace} {cancel_grace}");
+            assert!(given + of(cancel_grace) <= of(bound) || given.is_zero());
+        }
     }
 }
