@@ -128,6 +128,23 @@ pub enum Malformed {
 }
 
 impl Denial {
+    pub const ALL: [Self; 9] = [
+        Self::UnknownWorker,
+        Self::Malformed(Malformed::ProgressOutOfRange),
+        Self::Malformed(Malformed::UnknownReason),
+        Self::StaleAttempt,
+        Self::WorkerSuspect,
+        Self::WorkerEvicted,
+        Self::WorkerGrantsSpent,
+        Self::AttemptGrantsSpent,
+        Self::NoProgress,
+    ];
+
+    /// Its place in [`Self::ALL`].
+    pub fn index(self) -> usize {
+        Self::ALL.iter().position(|denial| *denial == self).expect("all are listed")
+    }
+
     pub const fn code(self) -> &'static str {
         match self {
             Self::UnknownWorker => "unknown_worker",

@@ -16,11 +16,12 @@
 //! 5. [`state`]: the persisted truth, a fold over events. [`dispatch`]: who gets what, by heads instead of by search.
 //! 6. [`manager`]: the machine. `step(now, input, &mut effects)`, `next_wakeup()`, `apply(event)`.
 //!
-//! [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1).
+//! [`counts`] is what a dashboard shows of it. [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1).
 
 pub mod backoff;
 pub mod beat;
 pub mod carried;
+pub mod counts;
 pub mod dispatch;
 pub mod effect;
 pub mod event;

@@ -255,7 +255,7 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
 
     assert!(engine.read(|_| panic!("as a bug would")).await.is_err());
     until("it has ended", || engine.lifeless(long).is_some()).await;
-    assert!(engine.lifeless(long).unwrap().contains("has died"));
+    assert!(engine.lifeless(long).unwrap().contains("the core thread died"));
     assert!(engine.read(|_| ()).await.is_err(), "nobody waits for it");
 }
 

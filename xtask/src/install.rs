@@ -56,6 +56,12 @@ const NEEDS: &[Need] = &[
         comes_from: Source::Debian(&["curl"]),
     },
     Need {
+        name: "promtool",
+        why: "checks the metrics and the alert rules",
+        seen_by: Detect::OnPath("promtool"),
+        comes_from: Source::Debian(&["prometheus"]),
+    },
+    Need {
         name: "cargo fmt",
         why: "checks the formatting",
         seen_by: Detect::Cargo("fmt"),

@@ -3,6 +3,7 @@
 use core::hash::BuildHasher;
 
 use crate::ids::Name;
+use crate::state::{NO_KEY, WorkflowKey};
 
 use super::{Dispatch, GroupKey, Line};
 
@@ -164,6 +165,14 @@ impl Dispatch {
             ready: pair.shelves.iter().map(|(_, shelf)| self.shelves[*shelf].line.len() as u64).sum(),
             capable: !pair.groups.is_empty(),
         })
+    }
+
+    /// The first of every shelf and lane, with its queue. For people, not for dispatch.
+    pub fn heads(&self) -> impl Iterator<Item = (&Name, WorkflowKey)> {
+        let shelves = self.shelves.iter().map(|(_, shelf)| (shelf.pair, shelf.line.head()));
+        let lanes = self.lanes.iter().map(|(_, lane)| (self.shelves[lane.shelf].pair, lane.line.head()));
+        let waiting = shelves.chain(lanes).filter(|(_, head)| *head != NO_KEY);
+        waiting.map(|(pair, head)| (&self.pairs[pair].queue, head))
     }
 
     pub fn groups_of(&self, queue: &Name, kind: &Name) -> &[GroupKey] {

@@ -29,6 +29,10 @@ pub enum Verdict {
     Suspect,
 }
 
+impl Verdict {
+    pub const ALL: [Self; 6] = [Self::Healthy, Self::Busy, Self::Slow, Self::Degraded, Self::Stuck, Self::Suspect];
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Action {
     Route,

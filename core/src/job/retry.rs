@@ -89,6 +89,19 @@ pub enum EndingKind {
 }
 
 impl EndingKind {
+    pub const ALL: [Self; 10] = [
+        Self::Succeeded,
+        Self::Failed,
+        Self::Released,
+        Self::LeaseExpired,
+        Self::Stuck,
+        Self::Evicted,
+        Self::Crashed,
+        Self::NeverArrived,
+        Self::Cancelled,
+        Self::TimedOut,
+    ];
+
     pub const fn code(self) -> &'static str {
         match self {
             Self::Succeeded => "succeeded",

@@ -53,6 +53,7 @@ impl Manager {
         let held: Vec<Option<AttemptKey>> = claims.iter().map(|claim| self.held_by(claim, worker)).collect();
         let reason = asked.reason.parse::<ExtensionReason>();
         let result = self.weigh_extension(asked.progress, reason, worker, &held);
+        self.counts.extension(&result);
         if let Err(Denial::StaleAttempt) = result {
             self.refuse_stale(&claims, &held, fx);
         }

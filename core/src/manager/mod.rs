@@ -27,12 +27,13 @@
 //! | `sessions`, `polls` | who workers are, and what they still hold |
 //! | `judge` | verdicts on workers, eviction, hold, probation |
 //! | `timers` | what is due |
-//! | `view` | what can be seen |
+//! | `view`, `counting` | what can be seen |
 //! | `snapshot`, `sharing` | the whole state at one event, taken bit by bit; and put back, no larger than it was |
 
 mod assign;
 mod attempts;
 mod command;
+mod counting;
 mod deadlines;
 mod extension;
 mod judge;
@@ -54,6 +55,7 @@ use hashbrown::HashMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use crate::counts::Counts;
 use crate::dispatch::{Dispatch, GroupKey};
 use crate::effect::{Effect, Effects, Notice, Waiting};
 use crate::event::{Event, Stamped};
@@ -112,6 +114,7 @@ pub struct Manager {
     /// Stored content that no job refers to any more, to be told at the end of this step.
     unreferenced: Vec<Digest>,
     refusals: RefusalCounts,
+    counts: Counts,
     load: OverloadLevel,
     durable: Seq,
     /// Steps whose events are not durable yet, oldest first.
@@ -167,6 +170,7 @@ impl Manager {
             to_archive: Vec::new(),
             unreferenced: Vec::new(),
             refusals: RefusalCounts::default(),
+            counts: Counts::new(seed),
             load: OverloadLevel::Normal,
             durable: Seq::default(),
             unsynced: VecDeque::new(),
@@ -351,5 +355,9 @@ impl Manager {
 
     pub fn refusals(&self) -> &RefusalCounts {
         &self.refusals
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 }

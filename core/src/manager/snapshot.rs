@@ -257,6 +257,7 @@ impl Manager {
         self.sharing.get_or_insert_default().image(&mut image);
         let key = self.state.restore_job(image);
         let job = self.state.job(key);
+        self.counts.queue(&job.spec.queue).moved(None, self.state.job_state(key));
         let restoring = self.restoring.as_mut().expect("a snapshot begins with its head");
         for (index, workflow) in self.state.workflows_of(job) {
             if workflow.state.is_terminal() {

@@ -184,6 +184,7 @@ impl Manager {
         for key in changes.submitted.drain(..) {
             self.admit(key);
         }
+        self.count_moves(&changes.workflows);
         for moved in changes.workflows.drain(..) {
             self.place(moved);
         }
@@ -199,6 +200,7 @@ impl Manager {
             }
         }
         for key in changes.archived.drain(..) {
+            self.counts.left(&self.state.job(key).spec.queue, self.state.job_state(key));
             self.state.remove_archived(key, &mut changes.unreferenced);
         }
         if !self.replaying {
@@ -219,8 +221,8 @@ impl Manager {
     }
 
     fn place(&mut self, moved: Moved) {
-        let Moved { workflow: key, ended, was_delayed } = moved;
-        if was_delayed {
+        let Moved { workflow: key, ended, from } = moved;
+        if from == Some(WorkflowState::Delayed) {
             self.disarm_due(key);
         }
         if ended != NO_KEY {

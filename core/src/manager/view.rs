@@ -88,6 +88,8 @@ pub struct ManagerView {
     pub open_jobs: usize,
     pub dead_letters: usize,
     pub workers: usize,
+    /// Attempts that somebody holds.
+    pub leases: usize,
     pub refusals: RefusalCounts,
 }
 
@@ -194,6 +196,12 @@ impl Manager {
         self.dispatch.demand()
     }
 
+    /// For how long the head of each queue and kind waits for a worker, those that wait for a concurrency key included.
+    pub fn longest_waits(&self) -> impl Iterator<Item = (&Name, Duration)> {
+        let now = self.log_now();
+        self.dispatch.heads().map(move |(queue, head)| (queue, now.since(self.state.workflow(head).ready_at)))
+    }
+
     fn worker_view(&self, key: u32) -> WorkerView {
         let worker = self.workers.at(key);
         let (judgement, _) = self.judgement(key);
@@ -223,6 +231,7 @@ impl Manager {
             open_jobs: self.state.open_jobs(),
             dead_letters: self.state.dead_letter_count(),
             workers: self.workers.len(),
+            leases: self.state.attempt_count(),
             refusals: self.refusals.clone(),
         }
     }

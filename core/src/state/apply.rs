@@ -37,8 +37,8 @@ pub struct Moved {
     pub workflow: WorkflowKey,
     /// The attempt that ended by it, or `NO_KEY`.
     pub ended: AttemptKey,
-    /// It was delayed before.
-    pub was_delayed: bool,
+    /// Its state before; a new one had none.
+    pub from: Option<WorkflowState>,
 }
 
 impl Changes {
@@ -211,7 +211,7 @@ impl State {
                 wall_due,
                 past: None,
             });
-            changes.workflows.push(Moved { workflow: key, ended: NO_KEY, was_delayed: false });
+            changes.workflows.push(Moved { workflow: key, ended: NO_KEY, from: None });
             key
         };
         let count = spec.workflows.len();
@@ -418,13 +418,13 @@ impl State {
     fn go(&mut self, key: WorkflowKey, cause: Cause, ended_attempt: AttemptKey, changes: &mut Changes) {
         let workflow = &mut self.workflows[key];
         let to = transition(workflow.state, cause).unwrap_or_else(|illegal| panic!("{illegal}"));
-        let was_delayed = workflow.state == WorkflowState::Delayed;
+        let from = Some(workflow.state);
         workflow.state = to;
         let job = workflow.job;
         if to.is_terminal() {
             self.jobs[job].open -= 1;
         }
-        changes.workflows.push(Moved { workflow: key, ended: ended_attempt, was_delayed });
+        changes.workflows.push(Moved { workflow: key, ended: ended_attempt, from });
     }
 
     fn end_job_if_done(&mut self, at: Wall, key: JobKey, changes: &mut Changes) {

@@ -194,6 +194,10 @@ impl State {
         self.attempts.iter()
     }
 
+    pub fn attempt_count(&self) -> usize {
+        self.attempts.len()
+    }
+
     pub fn workflows_of<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (WorkflowKey, &'a Workflow)> {
         job.workflows.as_slice().iter().map(|key| (*key, &self.workflows[*key]))
     }

@@ -6,7 +6,7 @@ use onward_core::effect::{Answer, Effect, Waiting};
 use onward_core::event::{Event, Stamped, Then};
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId};
-use onward_core::job::Ending;
+use onward_core::job::{Ending, JobState};
 use onward_core::manager::Manager;
 use onward_core::message::{BeatAnswer, SettleAnswer, ToWorker};
 use onward_core::time::Mono;
@@ -128,8 +128,21 @@ impl Leases {
     }
 }
 
+/// What is counted as things happen is what a look at all jobs finds.
+fn check_counts(manager: &Manager) {
+    let state = manager.state();
+    let mut found: BTreeMap<&str, [u64; JobState::ALL.len()]> = BTreeMap::new();
+    for (key, job) in state.jobs() {
+        found.entry(job.spec.queue.as_str()).or_default()[state.job_state(key) as usize] += 1;
+    }
+    let counted = manager.counts().queues().map(|(_, queue, counts)| (queue.as_str(), counts.jobs));
+    let counted: BTreeMap<&str, _> = counted.filter(|(_, jobs)| jobs.iter().any(|count| *count > 0)).collect();
+    assert_eq!(counted, found, "jobs are counted wrongly by queue and state");
+}
+
 /// Bounds that hold in every state.
 pub fn check_bounds(manager: &Manager) {
+    check_counts(manager);
     let state = manager.state();
     let mut running: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
     for (key, job) in state.jobs() {

@@ -5,6 +5,7 @@ mod rig;
 #[path = "../twins/mod.rs"]
 mod twins;
 
+mod counts;
 mod eviction;
 mod extensions;
 mod false_greens;

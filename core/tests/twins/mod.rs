@@ -60,6 +60,14 @@ impl Twins {
         let machines = [replayed(rules, log, seed, now), restored(rules, records, log, seed, now)];
         let [one, other] = &machines;
         assert_eq!(one.state().dump(), other.state().dump(), "a restored machine differs from one that replayed all");
+        let jobs = |manager: &Manager| -> Vec<(String, Vec<u64>)> {
+            let of_queues =
+                manager.counts().queues().map(|(_, queue, counts)| (queue.to_string(), counts.jobs.to_vec()));
+            let mut jobs: Vec<_> = of_queues.filter(|(_, jobs)| jobs.iter().any(|count| *count > 0)).collect();
+            jobs.sort();
+            jobs
+        };
+        assert_eq!(jobs(one), jobs(other), "a restored machine counts its jobs as one that replayed all");
         let term = Term::new(one.state().term().get() + 1);
         Self {
             machines,

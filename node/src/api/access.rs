@@ -34,8 +34,7 @@ impl Access {
         if self.scopes.has(scope) {
             return Ok(());
         }
-        let detail =
-            format!("this token has not the scope `{scope}`; use one that has, or make one: `onward token new`");
+        let detail = format!("this token lacks the scope `{scope}`; use one that has, or make one: `onward token new`");
         Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail))
     }
 

@@ -45,7 +45,7 @@ pub fn need_json(headers: &axum::http::HeaderMap) -> Result<(), Problem> {
 /// An empty body is read as `{}`.
 pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let body = if body.is_empty() { b"{}" } else { body };
-    serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("the body is not as it must be: {error}")))
+    serde_json::from_slice(body).map_err(|error| Problem::invalid(format!("invalid request body: {error}")))
 }
 
 impl<T: Serialize> IntoResponse for Json<T> {

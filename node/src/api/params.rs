@@ -31,10 +31,12 @@ impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = text(parts, state).await;
-        text.and_then(Name::new).map(Self).ok_or_else(|| {
-            Problem::invalid("the name of a queue is 1 to 128 bytes without control characters").of_field("name")
-        })
+        text.and_then(Name::new).map(Self).ok_or_else(bad_queue_name)
     }
+}
+
+pub fn bad_queue_name() -> Problem {
+    Problem::invalid("the name of a queue is 1 to 128 bytes without control characters").of_field("name")
 }
 
 /// `{id}` of a worker.

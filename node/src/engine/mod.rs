@@ -235,7 +235,7 @@ impl Engine {
         let has_ended = |thread: &JoinHandle<()>| thread.is_finished();
         let thread = self.0.thread.lock().expect("no thread panics while it holds this");
         if thread.as_ref().is_some_and(has_ended) {
-            return Some("the machine's thread has died; the node's log says why. Restart the node".into());
+            return Some("the core thread died; the node's log says why. Restart the node".into());
         }
         self.0.vitals.hang(hang_after)
     }

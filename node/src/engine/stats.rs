@@ -4,37 +4,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($name:ident: $what:literal,)*) => {
         #[derive(Debug, Default)]
-        pub struct Stats { $($(#[$doc])* pub $name: Counter,)* }
+        pub struct Stats { $(#[doc = $what] pub $name: Counter,)* }
 
         impl Stats {
             pub fn listed(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-                [$((stringify!($name), self.$name.get()),)*].into_iter()
+                self.described().map(|(name, _, value)| (name, value))
+            }
+
+            /// Each with a sentence that says what it counts.
+            pub fn described(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> + '_ {
+                [$((stringify!($name), $what, self.$name.get()),)*].into_iter()
             }
         }
     };
 }
 
 counters! {
-    inputs,
-    reads,
-    commits_begun,
-    commits,
-    events,
-    commit_us,
-    /// Of the last commit.
-    last_commit_us,
-    snapshots,
-    archived,
-    terms,
-    sessions_cut_off,
-    /// Somebody spoke for an attempt of a job that is in the archive.
-    late_claims_refused,
-    /// Calls that were turned away because of load.
-    shed_telemetry,
-    shed_submissions,
-    shed_other,
+    inputs: "Inputs that the core was stepped with.",
+    reads: "Reads that the core answered.",
+    commits_begun: "Commits to the log that were begun.",
+    commits: "Commits to the log.",
+    events: "Events that were committed to the log.",
+    commit_us: "Microseconds spent in commits.",
+    last_commit_us: "Microseconds that the last commit took.",
+    snapshots: "Snapshots that were finished.",
+    archived: "Jobs that were moved to the archive.",
+    terms: "Terms that were begun; more than one means that writes have failed.",
+    sessions_cut_off: "gRPC workers that were cut off because they did not read fast enough.",
+    late_claims_refused: "Calls that were refused because they spoke for an attempt of an archived job.",
+    shed_telemetry: "Telemetry calls that were turned away because of load.",
+    shed_submissions: "Submissions that were turned away because of load.",
+    shed_other: "Other calls that were turned away because of load.",
 }
 
 #[derive(Debug, Default)]

@@ -48,10 +48,10 @@ pub(super) struct Vitals {
 
 impl Vitals {
     pub(super) fn hang(&self, after: Duration) -> Option<String> {
-        let places = [("machine", "step", &self.machine), ("log", "call", &self.log)];
+        let places = [("core", "step", &self.machine), ("log", "call", &self.log)];
         places.into_iter().find_map(|(place, what, pulse)| {
             let busy = pulse.busy_for().filter(|busy| *busy >= after)?;
-            Some(format!("the {place} hangs: it has been at one {what} for {busy:?}; restart the node"))
+            Some(format!("the {place} thread has been blocked in one {what} for {busy:?}; restart the node"))
         })
     }
 }
@@ -67,10 +67,10 @@ mod tests {
         vitals.log.begin();
         assert_eq!(vitals.hang(Duration::from_secs(3600)), None, "it has only begun");
         let why = vitals.hang(Duration::ZERO).expect("no time at all is allowed");
-        assert!(why.starts_with("the log hangs"), "{why}");
+        assert!(why.starts_with("the log thread has been blocked"), "{why}");
         vitals.machine.begin();
         vitals.log.rest();
-        assert!(vitals.hang(Duration::ZERO).unwrap().starts_with("the machine hangs"));
+        assert!(vitals.hang(Duration::ZERO).unwrap().starts_with("the core thread has been blocked"));
         vitals.machine.rest();
         assert_eq!(vitals.hang(Duration::ZERO), None);
     }

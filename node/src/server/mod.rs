@@ -9,6 +9,7 @@ mod backup;
 mod config;
 mod guard;
 mod hosts;
+mod metrics;
 mod pages;
 mod preface;
 pub(crate) mod shed;
@@ -28,7 +29,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::api::jobs::follow::Followers;
 use crate::api::problem::Problem;
@@ -63,6 +64,7 @@ pub struct Node {
     places: Arc<Semaphore>,
     connections: u32,
     ready_grace: Duration,
+    left_at: OnceLock<Instant>,
 }
 
 impl Node {
@@ -140,7 +142,19 @@ impl Node {
         phase.send_replace(Phase::Serving);
         tracing::info!(%address, tls = is_tls, "listening");
         let ready_grace = config.effective_ready_grace();
-        Ok(Self { app, address, tls: is_tls, phase, draining, accepting, door, places, connections, ready_grace })
+        Ok(Self {
+            app,
+            address,
+            tls: is_tls,
+            phase,
+            draining,
+            accepting,
+            door,
+            places,
+            connections,
+            ready_grace,
+            left_at: OnceLock::new(),
+        })
     }
 
     /// Where it listens, the port being the real one.
@@ -161,17 +175,28 @@ impl Node {
         &self.app.engine
     }
 
-    /// Says that it is not ready, for as long as it was told to before it takes no more connections; then answers polls
-    /// that are open, lets other requests finish for at most `grace`, and stops the engine.
+    /// `/readyz` says from now on that the node drains, and everything else goes on as before. The graces of
+    /// [`Self::shutdown`] count from here.
+    pub fn leave(&self) {
+        self.left_at.get_or_init(|| {
+            self.phase.send_replace(Phase::Leaving);
+            Instant::now()
+        });
+    }
+
+    /// Leaves, if it has not done so, and takes connections until its ready grace is over; then answers open polls, lets
+    /// other requests finish, and stops the engine. Requests that are left `grace` after the node began to leave are cut.
     pub async fn shutdown(mut self, grace: Duration) {
-        self.phase.send_replace(Phase::Leaving);
-        sleep(self.ready_grace).await;
+        self.leave();
+        let left_at = *self.left_at.get().expect("the node has just left");
+        let stop_by = left_at + grace;
+        sleep_until(stop_by.min(left_at + self.ready_grace)).await;
         self.draining.send_replace(true);
         self.phase.send_replace(Phase::Draining);
         if let Err(error) = (&mut self.accepting).await {
             tracing::error!(%error, "the loop that accepts connections failed");
         }
-        if timeout(grace, self.places.acquire_many(self.connections)).await.is_err() {
+        if timeout_at(stop_by, self.places.acquire_many(self.connections)).await.is_err() {
             tracing::warn!(?grace, "requests that did not finish in time are cut");
             self.phase.send_replace(Phase::Closing);
             let _all = self.places.acquire_many(self.connections).await;
@@ -215,7 +240,7 @@ fn grpc_access(guard: Arc<Guard>) -> grpc::CheckAccess {
         let needed: Scope = scope.parse().expect("services name scopes that there are");
         match scopes {
             Some(scopes) if scopes.has(needed) => Ok(()),
-            Some(_) => Err(tonic::Status::permission_denied(format!("this token has not the scope `{scope}`"))),
+            Some(_) => Err(tonic::Status::permission_denied(format!("this token lacks the scope `{scope}`"))),
             None => Err(tonic::Status::unauthenticated("send a token of this node: `authorization: Bearer <token>`")),
         }
     })

@@ -1,13 +1,10 @@
-//! What is outside `/v1`: probes, status, metrics, the description of the API, and a first page.
+//! What is outside `/v1`: probes, status, the description of the API, and a first page.
 
-use core::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use onward_core::manager::{ManagerView, SeatState};
@@ -65,7 +62,7 @@ pub(super) fn all() -> [(&'static str, MethodRouter<Pages>); 7] {
         ("/readyz", get(readyz)),
         ("/startupz", get(startupz)),
         ("/status", get(status)),
-        ("/metrics", get(metrics)),
+        ("/metrics", get(super::metrics::metrics)),
         ("/openapi.json", get(openapi)),
     ]
 }
@@ -209,62 +206,4 @@ const fn seat_word(seat: SeatState) -> &'static str {
         SeatState::Serving => "serving",
         SeatState::Lost => "lost",
     }
-}
-
-async fn metrics(_: May<Read>, State(pages): State<Pages>) -> Response {
-    let view = machine(&pages).await.ok();
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], render(&pages, view)).into_response()
-}
-
-fn render(pages: &Pages, view: Option<(ManagerView, u64)>) -> String {
-    let mut text = String::new();
-    let mut metric = |kind: &str, name: &str, values: &[(String, u64)]| {
-        // Writing into a string cannot fail.
-        let _ = writeln!(text, "# TYPE onward_{name} {kind}");
-        for (labels, value) in values {
-            let _ = writeln!(text, "onward_{name}{labels} {value}");
-        }
-    };
-    let alone = |value: u64| [(String::new(), value)];
-    metric("gauge", "ready", &alone(u64::from(view.is_some())));
-    metric("gauge", "load_level", &alone(pages.app.engine.load() as u64));
-    for (name, value) in pages.app.engine.stats().listed() {
-        match name {
-            "last_commit_us" => metric("gauge", name, &alone(value)),
-            _ => metric("counter", &format!("{name}_total"), &alone(value)),
-        }
-    }
-    let outputs = pages.app.outputs.stats();
-    for (name, counter) in [
-        ("output_written_bytes_total", &outputs.written_bytes),
-        ("output_dropped_bytes_total", &outputs.dropped_bytes),
-        ("output_removed_total", &outputs.removed),
-        ("output_errors_total", &outputs.errors),
-    ] {
-        metric("counter", name, &alone(counter.get()));
-    }
-    metric("gauge", "output_kept_bytes", &alone(outputs.kept_bytes.get()));
-    metric("gauge", "output_kept_files", &alone(outputs.kept_files.get()));
-    let counts = &pages.about.counts;
-    for (name, counter) in [
-        ("http_connections_accepted_total", &counts.accepted),
-        ("http_connections_refused_total", &counts.refused),
-        ("http_connections_failed_total", &counts.failed),
-    ] {
-        metric("counter", name, &alone(counter.load(Ordering::Relaxed)));
-    }
-    let Some((view, term)) = view else { return text };
-    for (name, value) in [
-        ("term", term),
-        ("jobs", view.jobs as u64),
-        ("open_jobs", view.open_jobs as u64),
-        ("dead_letters", view.dead_letters as u64),
-        ("workers", view.workers as u64),
-    ] {
-        metric("gauge", name, &alone(value));
-    }
-    let refusals: Vec<_> =
-        view.refusals.listed().map(|(kind, count)| (format!("{{code=\"{}\"}}", kind.code()), count)).collect();
-    metric("counter", "refusals_total", &refusals);
-    text
 }

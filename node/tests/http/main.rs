@@ -5,6 +5,7 @@ mod rig;
 
 mod auth;
 mod leases_api;
+mod metrics;
 mod outputs;
 mod server;
 mod shedding;

@@ -306,7 +306,7 @@ async fn a_node_whose_machine_has_died_is_not_alive() {
     rig::until(async || !is_served(&node).await).await;
     let told = Request::get("/livez").send(node.address()).await;
     assert_eq!(told.status, 503);
-    assert!(told.json()["reason"].as_str().unwrap().contains("has died"), "{:?}", told.json());
+    assert!(told.json()["reason"].as_str().unwrap().contains("the core thread died"), "{:?}", told.json());
     assert_eq!(Request::get("/readyz").send(node.address()).await.status, 503);
 }
 

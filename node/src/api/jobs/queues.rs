@@ -1,22 +1,24 @@
 //! Queues: what is in them, and whether they are paused. And how the manager is doing.
 
+use core::time::Duration;
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use onward_core::ids::{JobId, Name};
+use onward_core::ids::Name;
 use onward_core::input::Call;
+use onward_core::job::JobState;
 use onward_core::manager::SeatState;
-use serde::Serialize;
-use utoipa::ToSchema;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use super::super::App;
 use super::super::json::Json;
 use super::super::may::{May, Operate, Read};
-use super::super::params::QueuePath;
+use super::super::params::{Params, QueuePath, bad_queue_name};
 use super::super::problem::Problem;
 use super::command::Nothing;
 use super::nodes::Health;
-use crate::engine::{Engine, View};
+use crate::engine::View;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct QueueList {
@@ -31,9 +33,13 @@ pub struct Queue {
     pub paused: bool,
     /// Workflows that wait for a worker and no full concurrency key: exact.
     pub ready_workflows: u64,
-    /// Jobs by state.
+    /// Ready workflows and running jobs: what workers are needed for. Zero, and nobody needs to run.
+    pub demand: u64,
+    /// For how long the first workflow of the queue has waited for a worker; 0 if none waits.
+    pub oldest_waiting_s: f64,
+    /// Jobs in memory by state: exact.
     pub counts: BTreeMap<&'static str, u64>,
-    /// `counts` are of the newest jobs only, since there are too many to count.
+    /// Always false.
     pub approximate: bool,
 }
 
@@ -43,86 +49,75 @@ pub struct Paused {
     pub paused: bool,
 }
 
-const JOBS_PER_READ: usize = 2_000;
-const MAX_JOBS: usize = 200_000;
 /// More queues than this are not listed.
 const MAX_QUEUES: usize = 10_000;
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Which {
+    /// This queue alone. It is shown even if nothing is known of it, so that the answer has the same shape always.
+    name: Option<String>,
+}
 
 #[derive(Default)]
 struct Counted {
     paused: bool,
     ready: u64,
+    oldest: Option<Duration>,
     by_state: BTreeMap<&'static str, u64>,
 }
 
 /// List queues.
-#[utoipa::path(get, path = "/v1/queues", tag = "queues", responses((status = 200, body = QueueList)))]
-pub async fn list(_: May<Read>, State(app): State<App>) -> Result<Json<QueueList>, Problem> {
+#[utoipa::path(get, path = "/v1/queues", tag = "queues", params(Which), responses((status = 200, body = QueueList)))]
+pub async fn list(
+    _: May<Read>,
+    State(app): State<App>,
+    Params(which): Params<Which>,
+) -> Result<Json<QueueList>, Problem> {
+    let only = which.name.map(|name| Name::new(name).ok_or_else(bad_queue_name)).transpose()?;
     let mut queues = app.engine.read(known).await?;
-    let approximate = count_jobs(&app.engine, &mut queues).await?;
+    if let Some(name) = only {
+        let counted = queues.remove(&name).unwrap_or_default();
+        queues = BTreeMap::from([(name, counted)]);
+    }
     let shown = |(name, counted): (Name, Counted)| Queue {
         name: name.to_string(),
         paused: counted.paused,
         ready_workflows: counted.ready,
+        demand: counted.ready + counted.by_state.get(JobState::Running.word()).unwrap_or(&0),
+        oldest_waiting_s: counted.oldest.unwrap_or_default().as_secs_f64(),
         counts: counted.by_state,
-        approximate,
+        approximate: false,
     };
     Ok(Json(QueueList { queues: queues.into_iter().map(shown).collect(), next_cursor: None }))
 }
 
-/// What dispatch and the state know without looking at jobs.
+/// Nothing here looks at jobs: it costs as much as there are queues, kinds and priorities.
 fn known(view: &View<'_>) -> BTreeMap<Name, Counted> {
     let mut queues: BTreeMap<Name, Counted> = BTreeMap::new();
-    for queue in view.manager.state().paused().iter().take(MAX_QUEUES) {
-        queues.entry(queue.clone()).or_default().paused = true;
+    let mut change = |name: &Name, change: &mut dyn FnMut(&mut Counted)| {
+        if queues.len() < MAX_QUEUES || queues.contains_key(name) {
+            change(queues.entry(name.clone()).or_default());
+        }
+    };
+    for queue in view.manager.state().paused() {
+        change(queue, &mut |known| known.paused = true);
     }
     for demand in view.manager.demand_by_kind() {
-        if let Some(known) = queues.get_mut(demand.queue) {
-            known.ready += demand.ready;
-        } else if queues.len() < MAX_QUEUES {
-            queues.insert(demand.queue.clone(), Counted { ready: demand.ready, ..Counted::default() });
+        change(demand.queue, &mut |known| known.ready += demand.ready);
+    }
+    for (queue, waited) in view.manager.longest_waits() {
+        change(queue, &mut |known| known.oldest = known.oldest.max(Some(waited)));
+    }
+    for (_, queue, counts) in view.manager.counts().queues() {
+        for state in JobState::ALL.into_iter().filter(|state| counts.jobs[*state as usize] > 0) {
+            change(queue, &mut |known| {
+                known.by_state.insert(state.word(), counts.jobs[state as usize]);
+            });
         }
     }
     queues
-}
-
-/// Goes through the newest jobs in short reads; true if some were left out.
-async fn count_jobs(engine: &Engine, queues: &mut BTreeMap<Name, Counted>) -> Result<bool, Problem> {
-    let (mut cursor, mut seen) = (None, 0);
-    loop {
-        let (found, examined, next) = engine.read(move |view| look(view, cursor)).await?;
-        seen += examined;
-        for (queue, state) in found {
-            if queues.len() < MAX_QUEUES || queues.contains_key(&queue) {
-                *queues.entry(queue).or_default().by_state.entry(state).or_default() += 1;
-            }
-        }
-        if next.is_none() || seen >= MAX_JOBS {
-            return Ok(next.is_some());
-        }
-        cursor = next;
-    }
-}
-
-type Looked = (Vec<(Name, &'static str)>, usize, Option<JobId>);
-
-fn look(view: &View<'_>, cursor: Option<JobId>) -> Looked {
-    let state = view.manager.state();
-    let mut found = Vec::new();
-    let mut examined = 0;
-    let mut ids = view.catalog.newest_before(cursor).peekable();
-    while let Some(id) = ids.next() {
-        let Some(key) = state.find(id) else { continue };
-        let job = state.job(key);
-        found.push((job.spec.queue.clone(), state.job_state(key).word()));
-        // Telling a job's state takes as long as it has workflows.
-        examined += 1 + job.workflows.as_slice().len();
-        if examined >= JOBS_PER_READ {
-            let next = ids.peek().map(|_| id);
-            return (found, examined, next);
-        }
-    }
-    (found, examined, None)
 }
 
 /// Hand out nothing of a queue.

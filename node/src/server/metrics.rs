@@ -1,0 +1,308 @@
+//! `/metrics`: what Prometheus scrapes.
+//!
+//! Everything is counted as it happens, so that a scrape costs as much as there are queues, kinds and workers, however
+//! many jobs there are. Queues and kinds beyond the first [`NAMES_SHOWN`] share the label `other`. Units are seconds
+//! and bytes.
+
+use core::fmt::{Display, Write};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use onward_core::counts::{Histogram, KindCounts, QueueCounts};
+use onward_core::health::Verdict;
+use onward_core::job::{EndingKind, JobState};
+use onward_core::manager::ManagerView;
+use tokio::time::timeout;
+
+use super::pages::Pages;
+use crate::api::may::{May, Read};
+use crate::engine::View;
+
+/// How many queues have a label of their own; as many kinds are counted by name.
+const NAMES_SHOWN: u32 = 100;
+const OTHER: &str = "other";
+
+pub(super) async fn metrics(_: May<Read>, State(pages): State<Pages>) -> Response {
+    let within = pages.about.probes.answer_within;
+    let seen = match pages.app.engine.trouble() {
+        Some(_) => None,
+        None => timeout(within, pages.app.engine.read(Seen::of)).await.ok().and_then(Result::ok),
+    };
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render(&pages, seen)).into_response()
+}
+
+/// What one short read takes from the machine.
+struct Seen {
+    view: ManagerView,
+    term: u64,
+    queues: BTreeMap<String, (QueueCounts, Option<Duration>)>,
+    kinds: BTreeMap<String, KindCounts>,
+    verdicts: BTreeMap<&'static str, u64>,
+    grants: u64,
+    denials: Vec<(&'static str, u64)>,
+}
+
+impl Seen {
+    fn of(view: &View<'_>) -> Self {
+        let (manager, counts) = (view.manager, view.manager.counts());
+        let mut queues: BTreeMap<String, (QueueCounts, Option<Duration>)> = BTreeMap::new();
+        let mut shown: BTreeMap<&str, &str> = BTreeMap::new();
+        for (number, name, counts) in counts.queues() {
+            let label = if number < NAMES_SHOWN { name.as_str() } else { OTHER };
+            shown.insert(name.as_str(), label);
+            queues.entry(label.to_owned()).or_default().0.add(counts);
+        }
+        if *counts.forgotten_queues() != QueueCounts::default() {
+            queues.entry(OTHER.to_owned()).or_default().0.add(counts.forgotten_queues());
+        }
+        for (queue, waited) in manager.longest_waits() {
+            let label = shown.get(queue.as_str()).copied().unwrap_or(OTHER);
+            let longest = &mut queues.entry(label.to_owned()).or_default().1;
+            *longest = (*longest).max(Some(waited));
+        }
+        let mut kinds: BTreeMap<String, KindCounts> = BTreeMap::new();
+        for (name, counts) in counts.kinds() {
+            kinds.entry(name.to_string()).or_default().add(counts);
+        }
+        if *counts.other_kinds() != KindCounts::default() {
+            kinds.entry(OTHER.to_owned()).or_default().add(counts.other_kinds());
+        }
+        let mut verdicts: BTreeMap<&str, u64> = Verdict::ALL.into_iter().map(|verdict| (verdict.code(), 0)).collect();
+        for verdict in manager.judge_all() {
+            *verdicts.entry(verdict.code()).or_default() += 1;
+        }
+        Self {
+            view: manager.view(),
+            term: manager.state().term().get(),
+            queues,
+            kinds,
+            verdicts,
+            grants: counts.grants(),
+            denials: counts.denials().map(|(denial, count)| (denial.code(), count)).collect(),
+        }
+    }
+}
+
+fn render(pages: &Pages, seen: Option<Seen>) -> String {
+    let mut text = Text::default();
+    text.gauge(
+        "ready",
+        "Whether the core answers: 1 or 0. The metrics of jobs and workers are left out if it does not.",
+    )
+    .sample(&[], u64::from(seen.is_some()));
+    text.gauge("load_level", "How busy the node is: 0 normal, 1 busy, 2 stressed, 3 overloaded.")
+        .sample(&[], pages.app.engine.load() as u64);
+    engine(&mut text, pages);
+    outputs(&mut text, pages);
+    if let Some(seen) = seen {
+        overview(&mut text, &seen);
+        of_queues(&mut text, &seen);
+        of_kinds(&mut text, &seen);
+    }
+    text.0
+}
+
+fn engine(text: &mut Text, pages: &Pages) {
+    let stats = pages.app.engine.stats();
+    for (name, what, value) in stats.described() {
+        match name {
+            "commit_us" => text
+                .counter("commit_seconds_total", "Time spent in commits to the log.")
+                .sample(&[], Duration::from_micros(value).as_secs_f64()),
+            "last_commit_us" => text
+                .gauge("last_commit_seconds", "How long the last commit to the log took.")
+                .sample(&[], Duration::from_micros(value).as_secs_f64()),
+            _ => text.counter(&format!("{name}_total"), what).sample(&[], value),
+        };
+    }
+    let counts = &pages.about.counts;
+    for (name, what, counter) in [
+        ("accepted", "Connections that were accepted.", &counts.accepted),
+        ("refused", "Connections that were refused because there were too many.", &counts.refused),
+        ("failed", "Connections that ended without a proper request.", &counts.failed),
+    ] {
+        text.counter(&format!("http_connections_{name}_total"), what).sample(&[], counter.load(Ordering::Relaxed));
+    }
+}
+
+fn outputs(text: &mut Text, pages: &Pages) {
+    let outputs = pages.app.outputs.stats();
+    for (name, what, counter) in [
+        ("written_bytes", "Output of attempts that was kept.", &outputs.written_bytes),
+        (
+            "dropped_bytes",
+            "Output of attempts that was lost for lack of room or by a failing disk.",
+            &outputs.dropped_bytes,
+        ),
+        ("removed", "Files with output that a limit has removed.", &outputs.removed),
+        ("errors", "Reads, writes and removals of output that failed.", &outputs.errors),
+    ] {
+        text.counter(&format!("output_{name}_total"), what).sample(&[], counter.get());
+    }
+    text.gauge("output_kept_bytes", "Output of attempts that is kept now.").sample(&[], outputs.kept_bytes.get());
+    text.gauge("output_kept_files", "Files with output that are kept now.").sample(&[], outputs.kept_files.get());
+}
+
+fn overview(text: &mut Text, seen: &Seen) {
+    let view = &seen.view;
+    for (name, what, value) in [
+        ("term", "The term of this node's seat.", seen.term),
+        ("jobs", "Jobs in memory: open, or ended and not yet archived.", view.jobs as u64),
+        ("open_jobs", "Jobs that have not ended.", view.open_jobs as u64),
+        ("dead_letters", "Jobs with a dead letter.", view.dead_letters as u64),
+        ("workers", "Workers that the node knows.", view.workers as u64),
+        ("leases", "Attempts that workers hold.", view.leases as u64),
+    ] {
+        text.gauge(name, what).sample(&[], value);
+    }
+    let mut verdicts = text.gauge("worker_verdicts", "Workers by verdict.");
+    for (verdict, count) in &seen.verdicts {
+        verdicts = verdicts.sample(&[("verdict", verdict)], count);
+    }
+    text.counter("grants_total", "Extensions that were granted.").sample(&[], seen.grants);
+    let mut denials = text.counter("denials_total", "Extensions that were denied, by reason.");
+    for (reason, count) in &seen.denials {
+        denials = denials.sample(&[("reason", reason)], count);
+    }
+    let mut refusals = text.counter("refusals_total", "Calls that the core refused, by code.");
+    for (kind, count) in view.refusals.listed() {
+        refusals = refusals.sample(&[("code", kind.code())], count);
+    }
+}
+
+fn of_queues(text: &mut Text, seen: &Seen) {
+    let mut jobs = text.gauge("queue_jobs", "Jobs in memory, by queue and state.");
+    for (queue, (counts, _)) in &seen.queues {
+        for state in JobState::ALL {
+            jobs = jobs.sample(&[("queue", queue), ("state", state.word())], counts.jobs[state as usize]);
+        }
+    }
+    let what = "For how long the first job of a queue waits for a worker; 0 if none does.";
+    let mut oldest = text.gauge("queue_oldest_waiting_seconds", what);
+    for (queue, (_, waited)) in &seen.queues {
+        oldest = oldest.sample(&[("queue", queue)], waited.unwrap_or_default().as_secs_f64());
+    }
+    let mut submitted = text.counter("jobs_submitted_total", "Jobs that were submitted, by queue.");
+    for (queue, (counts, _)) in &seen.queues {
+        submitted = submitted.sample(&[("queue", queue)], counts.submitted);
+    }
+    let mut ended = text.counter("jobs_ended_total", "Jobs that ended, by queue and outcome.");
+    for (queue, (counts, _)) in &seen.queues {
+        for outcome in JobState::ALL.into_iter().filter(|state| state.is_terminal()) {
+            ended = ended.sample(&[("queue", queue), ("outcome", outcome.word())], counts.ended[outcome as usize]);
+        }
+    }
+    let what = "From when a workflow could first run (its submission, or the end of its delay or of its predecessors) \
+                until its first hand-out, by queue.";
+    let mut wait = text.histogram("submit_to_start_seconds", what);
+    for (queue, (counts, _)) in &seen.queues {
+        wait = wait.spans(("queue", queue), &counts.wait);
+    }
+}
+
+fn of_kinds(text: &mut Text, seen: &Seen) {
+    let mut attempts = text.counter("attempts_total", "Attempts that ended, by kind and outcome.");
+    for (kind, counts) in &seen.kinds {
+        for ending in EndingKind::ALL {
+            let labels = [("kind", kind.as_str()), ("outcome", ending.code())];
+            attempts = attempts.sample(&labels, counts.attempts[ending as usize]);
+        }
+    }
+    let what = "From the hand-out of an attempt to its end, by kind.";
+    let mut run = text.histogram("attempt_run_seconds", what);
+    for (kind, counts) in &seen.kinds {
+        run = run.spans(("kind", kind), &counts.run);
+    }
+}
+
+/// The text format of Prometheus. Writing into a string cannot fail.
+#[derive(Default)]
+struct Text(String);
+
+struct Family<'a> {
+    text: &'a mut String,
+    name: String,
+}
+
+impl Text {
+    fn gauge(&mut self, name: &str, what: &str) -> Family<'_> {
+        self.family("gauge", name, what)
+    }
+
+    fn counter(&mut self, name: &str, what: &str) -> Family<'_> {
+        self.family("counter", name, what)
+    }
+
+    fn histogram(&mut self, name: &str, what: &str) -> Family<'_> {
+        self.family("histogram", name, what)
+    }
+
+    fn family(&mut self, kind: &str, name: &str, what: &str) -> Family<'_> {
+        let name = format!("onward_{name}");
+        let _ = writeln!(self.0, "# HELP {name} {what}\n# TYPE {name} {kind}");
+        Family { text: &mut self.0, name }
+    }
+}
+
+impl Family<'_> {
+    fn sample(self, labels: &[(&str, &str)], value: impl Display) -> Self {
+        self.part("", labels, value)
+    }
+
+    fn spans(mut self, label: (&str, &str), histogram: &Histogram) -> Self {
+        for (bound, count) in histogram.cumulative() {
+            self = self.part("_bucket", &[label, ("le", &bound.as_secs_f64().to_string())], count);
+        }
+        self.part("_bucket", &[label, ("le", "+Inf")], histogram.count())
+            .part("_sum", &[label], histogram.sum().as_secs_f64())
+            .part("_count", &[label], histogram.count())
+    }
+
+    fn part(self, suffix: &str, labels: &[(&str, &str)], value: impl Display) -> Self {
+        let labels: Vec<String> = labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.text, "{}{suffix}{labels} {value}", self.name);
+        self
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_has_help_type_and_escaped_labels() {
+        let mut text = Text::default();
+        text.gauge("jobs", "Jobs.").sample(&[("queue", "a\"b\\c")], 3).sample(&[], 0.25);
+        let expected = "# HELP onward_jobs Jobs.\n# TYPE onward_jobs gauge\n\
+                        onward_jobs{queue=\"a\\\"b\\\\c\"} 3\nonward_jobs 0.25\n";
+        assert_eq!(text.0, expected);
+    }
+
+    #[test]
+    fn a_histogram_is_cumulative_and_in_seconds() {
+        let mut histogram = Histogram::default();
+        histogram.observe(Duration::from_millis(30));
+        histogram.observe(Duration::from_secs(100_000));
+        let mut text = Text::default();
+        text.histogram("run_seconds", "Runs.").spans(("kind", "k"), &histogram);
+        for line in [
+            "onward_run_seconds_bucket{kind=\"k\",le=\"0.025\"} 0",
+            "onward_run_seconds_bucket{kind=\"k\",le=\"0.1\"} 1",
+            "onward_run_seconds_bucket{kind=\"k\",le=\"14400\"} 1",
+            "onward_run_seconds_bucket{kind=\"k\",le=\"+Inf\"} 2",
+            "onward_run_seconds_sum{kind=\"k\"} 100000.03",
+            "onward_run_seconds_count{kind=\"k\"} 2",
+        ] {
+            assert!(text.0.lines().any(|found| found == line), "{line} in {}", text.0);
+        }
+    }
+}
