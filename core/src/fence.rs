@@ -61,6 +61,11 @@ impl AttemptFence {
     pub const fn term(self) -> Term {
         Term(self.0 >> 20)
     }
+
+    /// How many times the workflow had been handed out with this one, 1 for the first.
+    pub const fn handout(self) -> u32 {
+        (self.0 & Self::MAX_HANDOUTS as u64) as u32
+    }
 }
 
 /// A gate's claim to decide about a job: a number, then the gate's id to break ties.
@@ -107,7 +112,7 @@ mod tests {
         assert!(fence(1, 2) > fence(1, 1));
         assert!(fence(2, 3) > fence(1, AttemptFence::MAX_HANDOUTS));
         assert!(fence(1, 1) > AttemptFence::NONE);
-        assert_eq!(fence(9, 4).term(), Term::new(9));
+        assert_eq!((fence(9, 4).term(), fence(9, 4).handout()), (Term::new(9), 4));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
 use crate::payload::Payload;
+use crate::predecessors::{self, Identity};
 use crate::report::SOCKET_VARIABLE;
 use crate::supervise::Supervisor;
 use crate::wire::{Order, Spec};
@@ -46,6 +47,8 @@ pub struct Options {
     /// Whether the command stays in the foreground of this process's terminal, and gets its Ctrl-C.
     pub foreground: bool,
     pub guard: GuardProgram,
+    /// Told to every process of the attempt, so that a successor finds them.
+    pub identity: Option<Identity>,
     /// Where the attempt's private folder is made: by default, where temporary files are.
     pub folder: Option<PathBuf>,
 }
@@ -87,6 +90,7 @@ impl Options {
             grace: Duration::from_secs(10),
             foreground: false,
             guard: GuardProgram::default(),
+            identity: None,
             folder: None,
         }
     }
@@ -130,6 +134,22 @@ pub enum Stream {
     Stderr,
 }
 
+/// Which streams nobody reads any more.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Closed {
+    stdout: bool,
+    stderr: bool,
+}
+
+impl Closed {
+    pub fn has(self, stream: Stream) -> bool {
+        match stream {
+            Stream::Stdout => self.stdout,
+            Stream::Stderr => self.stderr,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exit {
     Code(i32),
@@ -167,6 +187,7 @@ pub enum SpawnError {
 pub struct Running {
     events: mpsc::Receiver<Event>,
     order: watch::Sender<Option<Order>>,
+    closed: watch::Sender<Closed>,
     has_ended: bool,
 }
 
@@ -193,6 +214,15 @@ impl Running {
         self.ask(Order::Kill);
     }
 
+    /// Takes nothing more from this stream. As with a pipe whose reader is gone, the command gets SIGPIPE when it writes
+    /// to it; what it has written before may still come.
+    pub fn close(&self, stream: Stream) {
+        self.closed.send_modify(|closed| match stream {
+            Stream::Stdout => closed.stdout = true,
+            Stream::Stderr => closed.stderr = true,
+        });
+    }
+
     fn ask(&self, order: Order) {
         self.order.send_if_modified(|now| {
             let is_more = *now < Some(order);
@@ -217,6 +247,12 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     let mut env = options.env;
     env.entry("PYTHONUNBUFFERED".to_owned()).or_insert_with(|| "1".to_owned());
     env.insert(SOCKET_VARIABLE.to_owned(), report_path.display().to_string());
+    let mut env_remove = options.env_remove;
+    env_remove.push(predecessors::WORKER.to_owned());
+    let identity = options.identity.as_ref().map(Identity::variables);
+    for (name, value) in identity.iter().flatten() {
+        env.insert((*name).to_owned(), value.clone());
+    }
     if let Some(payload) = &options.payload {
         let path = write(&folder, "payload", payload)?;
         env.insert("ONWARD_PAYLOAD_FILE".to_owned(), path.display().to_string());
@@ -233,6 +269,8 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     let child = Command::new(&program)
         .args(&args)
         .arg(&guard_path)
+        .envs(identity.into_iter().flatten())
+        .env(predecessors::WORKER, std::process::id().to_string())
         .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -241,7 +279,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     let spec = Spec {
         argv: options.argv,
         env,
-        env_remove: options.env_remove,
+        env_remove,
         cwd: options.cwd,
         foreground: options.foreground,
         grace_ms: millis(options.grace),
@@ -251,6 +289,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     };
     let (events, receiver) = mpsc::channel(QUEUE);
     let (order, orders) = watch::channel(None);
+    let (closed, is_closed) = watch::channel(Closed::default());
     let mark = orphans::Mark::new(&report_path, child.id());
     let supervisor = Supervisor {
         folder,
@@ -260,11 +299,12 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
         spec,
         events,
         orders,
+        is_closed,
         mark,
         directives: options.directives,
     };
     tokio::spawn(supervisor.run());
-    Ok(Running { events: receiver, order, has_ended: false })
+    Ok(Running { events: receiver, order, closed, has_ended: false })
 }
 
 fn millis(span: Duration) -> u64 {

@@ -23,7 +23,8 @@
 //! | [`Running::stop`], or it is dropped | the guard, by a word | SIGTERM to all, the grace, SIGKILL until nothing is left |
 //! | the worker's process is killed | the guard, by the end of the connection | the same |
 //! | the guard is killed | the worker, by the end of the connection | the command dies with it; the rest is known by its environment and killed |
-//! | both are killed at once | the kernel | the command dies; what it had started stays, if it does not notice by itself |
+//! | both are killed at once | the kernel | the command dies; what it had started stays, until a successor finds it |
+//! | an attempt follows one of a killed worker | the worker that has it, by the environment of processes ([`Identity`]) | it waits for the end of the earlier tree |
 //!
 //! What the guard does not reach is what is not below it: a container that the command asked a daemon to start, a
 //! process of another user.
@@ -46,6 +47,7 @@ mod leaf;
 mod listen;
 mod orphans;
 pub mod payload;
+mod predecessors;
 pub mod report;
 mod start;
 mod supervise;
@@ -55,5 +57,6 @@ mod wire;
 
 pub use attempt::{Event, Exit, GuardProgram, Options, Running, SpawnError, Stdin, Stream, spawn};
 pub use payload::{BadPayload, Payload};
+pub use predecessors::Identity;
 pub use report::{Report, ReportError};
 pub use tail::Tail;

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::attempt::{Event, Exit, Stream};
+use crate::attempt::{Closed, Event, Exit, Stream};
 use crate::directive::{Directive, Piece, Splitter};
 use crate::listen;
 use crate::orphans::Mark;
@@ -34,6 +34,7 @@ pub(crate) struct Supervisor {
     pub spec: Spec,
     pub events: mpsc::Sender<Event>,
     pub orders: watch::Receiver<Option<Order>>,
+    pub is_closed: watch::Receiver<Closed>,
     pub mark: Mark,
     pub directives: bool,
 }
@@ -147,11 +148,11 @@ impl Supervisor {
         if let Some(pipe) = self.child.stdout.take() {
             let splitter = self.directives.then(Splitter::default);
             let teller = Teller { stream: Stream::Stdout, splitter, events: self.events.clone() };
-            inside.readers.push(tokio::spawn(read(pipe, teller, is_gone.clone())));
+            inside.readers.push(tokio::spawn(read(pipe, teller, is_gone.clone(), self.is_closed.clone())));
         }
         if let Some(pipe) = self.child.stderr.take() {
             let teller = Teller { stream: Stream::Stderr, splitter: None, events: self.events.clone() };
-            inside.readers.push(tokio::spawn(read(pipe, teller, is_gone.clone())));
+            inside.readers.push(tokio::spawn(read(pipe, teller, is_gone.clone(), self.is_closed.clone())));
         }
         if let Some(reports) = self.reports.take() {
             inside.reports = Some(tokio::spawn(listen::serve(reports, self.events.clone())));
@@ -193,12 +194,19 @@ impl Inside {
     }
 }
 
-/// Reads one stream of the command to its end, or until the tree is gone and there is no more.
-async fn read(mut pipe: impl AsyncRead + Unpin, mut teller: Teller, mut is_gone: watch::Receiver<bool>) {
+/// Reads one stream of the command to its end, until the tree is gone and there is no more, or until nobody wants it.
+async fn read(
+    mut pipe: impl AsyncRead + Unpin,
+    mut teller: Teller,
+    mut is_gone: watch::Receiver<bool>,
+    mut is_closed: watch::Receiver<Closed>,
+) {
+    let stream = teller.stream;
     let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         let early = tokio::select! {
             biased;
+            () = until_closed(&mut is_closed, stream) => return,
             read = pipe.read(&mut buffer) => Some(read),
             () = until(&mut is_gone) => None,
         };
@@ -222,6 +230,13 @@ async fn read(mut pipe: impl AsyncRead + Unpin, mut teller: Teller, mut is_gone:
 async fn until(is_gone: &mut watch::Receiver<bool>) {
     // Without its sender, the attempt is over too.
     let _ = is_gone.wait_for(|&is_gone| is_gone).await;
+}
+
+async fn until_closed(is_closed: &mut watch::Receiver<Closed>, stream: Stream) {
+    // An attempt that was dropped closes nothing: it ends as it was, and its output is read to its end.
+    if is_closed.wait_for(|closed| closed.has(stream)).await.is_err() {
+        std::future::pending().await
+    }
 }
 
 struct Teller {

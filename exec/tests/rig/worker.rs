@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use onward_exec::{Event, GuardProgram, Options};
+use onward_exec::{Event, GuardProgram, Identity, Options};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
@@ -14,6 +14,8 @@ async fn main() {
     let options = Options {
         guard: GuardProgram { program: guard.into(), args: vec![] },
         folder: Some(folder.into()),
+        // Of a job that no other test has.
+        identity: Some(Identity { job: folder.clone(), workflow: "main".into(), fence: 1 }),
         grace: Duration::from_millis(grace_ms.parse().expect("milliseconds")),
         ..Options::new(["sh", "-c", script])
     };
