@@ -55,8 +55,12 @@ pub(super) struct Calls {
     open: Arc<Mutex<Option<SendRequest<Full<Bytes>>>>>,
 }
 
+/// What the node said, and what could be read of it.
 #[derive(Debug)]
-pub(super) struct Answer(pub(super) Value);
+pub(super) struct Answer {
+    text: Bytes,
+    value: Value,
+}
 
 impl Calls {
     pub(super) fn new(place: Place) -> Self {
@@ -81,7 +85,7 @@ impl Calls {
         loop {
             let tried = timeout(ANSWERED_WITHIN + wait, self.once(method.clone(), path, body.clone())).await;
             let failed = match tried {
-                Ok(Ok((status, text))) if status.is_success() => return read(&text).map(Answer),
+                Ok(Ok((status, text))) if status.is_success() => return Answer::read(text),
                 Ok(Ok((status, text))) => refusal(status, &text),
                 Ok(Err(error)) => error,
                 Err(_) => self.unanswered("it took too long"),
@@ -168,13 +172,8 @@ fn may_pass(error: &CallError) -> bool {
     }
 }
 
-fn read(text: &[u8]) -> Result<Value, CallError> {
-    let text: &[u8] = if text.is_empty() { b"null" } else { text };
-    serde_json::from_slice(text).map_err(|error| CallError::Unreadable(error.to_string()))
-}
-
 fn refusal(status: StatusCode, text: &[u8]) -> CallError {
-    let problem = read(text).unwrap_or_default();
+    let problem = crate::json::read(text).unwrap_or_default();
     let field = |name: &str| problem[name].as_str().map(str::to_owned);
     CallError::Refused {
         status: status.as_u16(),
@@ -184,8 +183,14 @@ fn refusal(status: StatusCode, text: &[u8]) -> CallError {
 }
 
 impl Answer {
+    pub(super) fn read(text: Bytes) -> Result<Self, CallError> {
+        let text = if text.is_empty() { Bytes::from_static(b"null") } else { text };
+        let value = crate::json::read(&text).map_err(|error| CallError::Unreadable(error.to_string()))?;
+        Ok(Self { text, value })
+    }
+
     pub(super) fn field(&self, name: &str) -> Result<&Value, CallError> {
-        self.0.get(name).ok_or_else(|| CallError::Unreadable(format!("`{name}` is missing")))
+        self.value.get(name).ok_or_else(|| CallError::Unreadable(format!("`{name}` is missing")))
     }
 
     pub(super) fn text(&self, name: &str) -> Result<String, CallError> {
@@ -194,10 +199,10 @@ impl Answer {
     }
 
     pub(super) fn job(self) -> Result<JobInfo, CallError> {
-        JobInfo::read(self.0).map_err(CallError::Unreadable)
+        JobInfo::read(&self.text, self.value).map_err(CallError::Unreadable)
     }
 
     pub(super) fn into<T: DeserializeOwned>(self) -> Result<T, CallError> {
-        serde_json::from_value(self.0).map_err(|error| CallError::Unreadable(error.to_string()))
+        serde_json::from_value(self.value).map_err(|error| CallError::Unreadable(error.to_string()))
     }
 }

@@ -2,8 +2,10 @@
 
 use core::fmt;
 
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -58,12 +60,23 @@ pub struct JobInfo {
     /// Why it is in that state, where there is more to say.
     pub reason: Option<String>,
     pub progress: Option<Progress>,
-    /// All that the node told, as in the HTTP API.
+    /// All that the node told, as in the HTTP API. A payload or result that a [`Value`] cannot hold is a text in it; see
+    /// [`json::read`](crate::json::read).
     pub json: Value,
+    /// As it was written.
+    result: Option<Box<str>>,
 }
 
 impl JobInfo {
-    pub(super) fn read(json: Value) -> Result<Self, String> {
+    /// `json` is what could be read of `text`.
+    pub(super) fn read(text: &[u8], json: Value) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Part<'a> {
+            #[serde(borrow)]
+            result: Option<&'a RawValue>,
+        }
+        let part: Part<'_> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+        let result = part.result.map(|result| result.get().into());
         let text = |name: &str| json[name].as_str().map(str::to_owned);
         let state = text("state").ok_or("a job has no `state`")?;
         let known = JobState::ALL.iter().find(|(word, _)| *word == state);
@@ -76,11 +89,12 @@ impl JobInfo {
             reason: text("reason"),
             progress: progress.map(|done| Progress { done, total: json["progress"]["total"].as_u64() }),
             json,
+            result,
         })
     }
 
-    /// The result of a job of one workflow that has succeeded.
+    /// The result of a job of one workflow that has succeeded, to the digit that it was written with.
     pub fn result<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        T::deserialize(&self.json["result"])
+        serde_json::from_str(self.result.as_deref().unwrap_or("null"))
     }
 }

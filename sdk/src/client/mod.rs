@@ -8,7 +8,7 @@ mod watch;
 use core::time::Duration;
 
 pub use calls::CallError;
-use calls::{Answer, Calls};
+use calls::Calls;
 pub use info::{JobInfo, JobState, Progress};
 pub use job::Job;
 use serde::de::DeserializeOwned;
@@ -71,7 +71,8 @@ impl Client {
         }
         let answer = self.calls.post("/v1/jobs/batch", &json!({ "jobs": bodies })).await?;
         let accepted = answer.field("jobs")?.as_array().map(Vec::as_slice).unwrap_or_default();
-        accepted.iter().map(|one| Answer(one.clone()).text("id")).collect()
+        let id = |one: &Value| one["id"].as_str().map(str::to_owned);
+        accepted.iter().map(|one| id(one).ok_or_else(|| CallError::Unreadable("`id` is missing".into()))).collect()
     }
 
     pub async fn job(&self, id: &str) -> Result<JobInfo, CallError> {

@@ -3,7 +3,7 @@
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::calls::{CallError, Calls};
+use super::calls::{Answer, CallError, Calls};
 use super::info::JobInfo;
 
 const MAX_EVENT_BYTES: usize = 16 << 20;
@@ -91,9 +91,7 @@ impl Watch {
             if lines.is_empty() {
                 continue;
             }
-            let json =
-                serde_json::from_str(&lines.join("\n")).map_err(|error| CallError::Unreadable(error.to_string()))?;
-            return JobInfo::read(json).map(Some).map_err(CallError::Unreadable);
+            return Answer::read(lines.join("\n").into())?.job().map(Some);
         }
     }
 }
