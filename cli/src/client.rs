@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::Value;
 use ureq::Agent;
 use ureq::http::Response;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
+use crate::answer::Answer;
 use crate::failure::Failure;
 use crate::read;
 
@@ -74,17 +76,18 @@ impl Client {
         Ok(Self { agent: config.build().into(), server: server.to_owned(), token })
     }
 
-    pub fn get(&self, path: &str) -> Result<Value, Failure> {
+    pub fn get(&self, path: &str) -> Result<Answer, Failure> {
         self.call(path, None, CALL_TIMEOUT)
     }
 
     /// For a call that the node answers when something happened, after `wait` at the latest.
-    pub fn get_waiting(&self, path: &str, wait: Duration) -> Result<Value, Failure> {
+    pub fn get_waiting(&self, path: &str, wait: Duration) -> Result<Answer, Failure> {
         self.call(path, None, CALL_TIMEOUT + wait)
     }
 
-    pub fn post(&self, path: &str, body: &Value) -> Result<Value, Failure> {
-        self.call(path, Some(body), CALL_TIMEOUT)
+    pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer, Failure> {
+        let body = serde_json::to_string(body).expect("our bodies can be written as JSON");
+        self.call(path, Some(&body), CALL_TIMEOUT)
     }
 
     /// What an attempt has printed; none if nothing is kept of it.
@@ -96,9 +99,13 @@ impl Client {
         }
     }
 
-    fn call(&self, path: &str, body: Option<&Value>, timeout: Duration) -> Result<Value, Failure> {
+    fn call(&self, path: &str, body: Option<&str>, timeout: Duration) -> Result<Answer, Failure> {
         match self.exchange(path, body, timeout)? {
-            Ok(answer) => Ok(answer.value()),
+            Ok(answer) => Answer::of(&answer.bytes).map_err(|error| {
+                Failure::new(format!("the answer of {} is not JSON", self.server))
+                    .why(error)
+                    .remedy("is that address a node of Onward? `onward status` asks it")
+            }),
             Err((status, problem)) => Err(self.refused(status, &problem)),
         }
     }
@@ -107,7 +114,7 @@ impl Client {
     fn exchange(
         &self,
         path: &str,
-        body: Option<&Value>,
+        body: Option<&str>,
         timeout: Duration,
     ) -> Result<Result<Raw, (u16, Value)>, Failure> {
         let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
@@ -116,7 +123,7 @@ impl Client {
             match self.send(path, body, timeout) {
                 Ok((status, answer)) if (200..300).contains(&status) => return Ok(Ok(answer)),
                 Ok((status, answer)) => {
-                    let answer = answer.value();
+                    let answer = answer.problem();
                     let may_pass = status == 503 && !matches!(read::text(&answer, "code"), None | Some("internal"));
                     match pauses.next().filter(|_| may_pass) {
                         Some(pause) => thread::sleep(pause),
@@ -134,7 +141,7 @@ impl Client {
         }
     }
 
-    fn send(&self, path: &str, body: Option<&Value>, timeout: Duration) -> Result<(u16, Raw), ureq::Error> {
+    fn send(&self, path: &str, body: Option<&str>, timeout: Duration) -> Result<(u16, Raw), ureq::Error> {
         let url = format!("{}{path}", self.server);
         let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let mut response = match body {
@@ -150,7 +157,7 @@ impl Client {
                 if let Some(bearer) = &bearer {
                     request = request.header("authorization", bearer);
                 }
-                request.header("content-type", "application/json").send(body.to_string().as_bytes())?
+                request.header("content-type", "application/json").send(body.as_bytes())?
             }
         };
         let status = response.status().as_u16();
@@ -221,10 +228,9 @@ impl Raw {
         Ok(Self { bytes, skipped })
     }
 
-    /// What is no JSON is text.
-    fn value(&self) -> Value {
-        serde_json::from_slice(&self.bytes)
-            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&self.bytes).into_owned()))
+    /// Why it was refused. What is no JSON says nothing that we understand.
+    fn problem(&self) -> Value {
+        Answer::of(&self.bytes).map_or(Value::Null, |answer| (*answer).clone())
     }
 }
 

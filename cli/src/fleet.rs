@@ -5,12 +5,24 @@ use std::path::Path;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use crate::answer::{Answer, Layout};
 use crate::args::{DeadLetterCommand, NodeCommand, PageArgs, QueueCommand};
 use crate::client::{Client, escaped, unique_name};
 use crate::failure::Failure;
 use crate::jobs::done;
 use crate::read;
-use crate::screen::Screen;
+use crate::screen::{Screen, Styled};
+use crate::table::Column;
+
+const NODE_COLUMNS: [Column; 7] = [
+    Column::whole("id"),
+    Column::whole("verdict"),
+    Column::optional("action"),
+    Column::whole("held"),
+    Column::whole("slots"),
+    Column::cut("note"),
+    Column::cut("reason"),
+];
 
 pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<u8> {
     match command {
@@ -24,7 +36,15 @@ pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<
                 row.extend(["running", "delayed", "waiting", "failed"].map(count));
                 row
             };
-            let head = ["name", "state", "ready", "running", "delayed", "waiting", "failed"];
+            let head = [
+                Column::whole("name"),
+                Column::whole("state"),
+                Column::whole("ready"),
+                Column::whole("running"),
+                Column::optional("delayed"),
+                Column::optional("waiting"),
+                Column::optional("failed"),
+            ];
             table(screen, &answer, &head, row, "no queues in use")
         }
         QueueCommand::Pause { name } => {
@@ -46,13 +66,7 @@ pub fn node(command: NodeCommand, client: &Client, screen: &Screen) -> Result<u8
     match command {
         NodeCommand::List(page) => {
             let answer = client.get(&format!("/v1/nodes?{}", query(&page)))?;
-            table(
-                screen,
-                &answer,
-                &["id", "verdict", "action", "held", "slots", "note", "reason"],
-                node_row,
-                "no nodes are known",
-            )
+            table(screen, &answer, &NODE_COLUMNS, node_row, "no nodes are known")
         }
         NodeCommand::Show { id } => {
             let node = client.get(&format!("/v1/nodes/{}", escaped(&id)))?;
@@ -71,8 +85,15 @@ pub fn node(command: NodeCommand, client: &Client, screen: &Screen) -> Result<u8
 
 pub fn datacenters(client: &Client, screen: &Screen) -> Result<u8> {
     let answer = client.get("/v1/datacenters")?;
-    let head = ["name", "health", "workers", "free_slots", "reason"];
-    let row = |one: &Value| head.map(|field| read::plain(&one[field])).into();
+    let fields = ["name", "health", "workers", "free_slots", "reason"];
+    let head = [
+        Column::whole("name"),
+        Column::whole("health"),
+        Column::whole("workers"),
+        Column::whole("free slots"),
+        Column::cut("reason"),
+    ];
+    let row = |one: &Value| fields.map(|field| read::plain(&one[field])).into();
     table(screen, &answer, &head, row, "no datacenters are known")
 }
 
@@ -100,7 +121,13 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             table(
                 screen,
                 &answer,
-                &["id", "kind", "queue", "ended", "reason"],
+                &[
+                    Column::whole("id"),
+                    Column::cut("kind"),
+                    Column::optional("queue"),
+                    Column::optional("ended"),
+                    Column::cut("reason"),
+                ],
                 |job| row(job).into(),
                 "no dead letters",
             )
@@ -126,10 +153,10 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
 }
 
 /// One answer per job; those that were refused are told at the end, and make the command fail.
-fn each(screen: &Screen, answer: &Value, line: impl Fn(&Value) -> Result<String, String>, what: &str) -> Result<u8> {
+fn each(screen: &Screen, answer: &Answer, line: impl Fn(&Value) -> Result<String, String>, what: &str) -> Result<u8> {
     let told: Vec<_> = read::items(answer, "jobs").iter().map(line).collect();
     if screen.json {
-        screen.json(answer)?;
+        screen.raw(answer.text(), Layout::Pretty)?;
     } else {
         for line in told.iter().flatten() {
             screen.line(line)?;
@@ -164,14 +191,14 @@ pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
 
 fn table(
     screen: &Screen,
-    answer: &Value,
-    head: &[&str],
+    answer: &Answer,
+    head: &[Column],
     row: impl Fn(&Value) -> Vec<String>,
     none: &str,
 ) -> Result<u8> {
     let items = read::listed(answer);
     if screen.json {
-        screen.json(answer)?;
+        screen.raw(answer.text(), Layout::Pretty)?;
     } else if items.is_empty() {
         screen.note(none);
     } else {
@@ -184,16 +211,16 @@ fn table(
 }
 
 /// Every field with its value, one a line, nested names joined by dots.
-fn fields(screen: &Screen, value: &Value) -> Result<u8> {
+fn fields(screen: &Screen, value: &Answer) -> Result<u8> {
     if screen.json {
-        screen.json(value)?;
+        screen.raw(value.text(), Layout::Pretty)?;
         return Ok(0);
     }
     let mut all = Vec::new();
     flatten("", value, &mut all);
     let width = all.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     for (name, text) in all {
-        screen.line(format!("{name:width$}  {}", screen.coloured(&text)))?;
+        screen.print(&Styled::new(&format!("{name:width$}  ")).word(screen, &text))?;
     }
     Ok(0)
 }

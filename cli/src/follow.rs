@@ -4,14 +4,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
+use crate::answer::{Answer, Layout};
 use crate::client::{Client, escaped};
 use crate::failure::Failure;
 use crate::read;
 use crate::screen::Screen;
 use crate::span;
+use crate::status_line::{Status, StatusLine};
 use crate::work::exit;
 use crate::work::handler::KIND;
 
@@ -25,8 +26,8 @@ fn each(
     client: &Client,
     id: &str,
     at_most: Option<Duration>,
-    mut seen: impl FnMut(&Value) -> Result<()>,
-) -> Result<Value> {
+    mut seen: impl FnMut(&Answer) -> Result<()>,
+) -> Result<Answer> {
     let began = Instant::now();
     let mut wait = Duration::ZERO;
     loop {
@@ -47,12 +48,14 @@ fn each(
 
 /// Waits for the end and gives the exit code that goes with it.
 pub fn to_the_end(client: &Client, screen: &Screen, id: &str, at_most: Option<Duration>) -> Result<u8> {
-    let bar = bar(screen);
+    let (mut line, began) = (StatusLine::default(), Instant::now());
     let job = each(client, id, at_most, |job| {
-        show(&bar, job);
+        if screen.bars {
+            line.draw(&status(job, began.elapsed()));
+        }
         Ok(())
     });
-    bar.finish_and_clear();
+    line.clear();
     let job = job?;
     let state = read::word(&job, "state");
     if !read::is_terminal(state) {
@@ -62,7 +65,7 @@ pub fn to_the_end(client: &Client, screen: &Screen, id: &str, at_most: Option<Du
             .into());
     }
     if screen.json {
-        screen.json_line(&job)?;
+        screen.raw(job.text(), Layout::Line)?;
     } else {
         screen.note(ended(&job));
         if state != "succeeded" && read::text(&job, "kind") == Some(KIND) && last_error(&job).is_some() {
@@ -108,28 +111,10 @@ fn last_error(job: &Value) -> Option<&str> {
     attempts.filter_map(|attempt| read::text(attempt, "error")).rfind(|error| !error.is_empty())
 }
 
-fn bar(screen: &Screen) -> ProgressBar {
-    let bar = ProgressBar::no_length();
-    bar.set_draw_target(if screen.bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
-    bar.set_style(style("{spinner} {msg} {pos} done, {elapsed}"));
-    bar
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the template is ours and is tested")
-}
-
-fn show(bar: &ProgressBar, job: &Value) {
-    let progress = &job["progress"];
-    if let Some(total) = read::number(progress, "total").filter(|total| *total > 0)
-        && bar.length() != Some(total)
-    {
-        bar.set_length(total);
-        bar.set_style(style("{msg} [{bar:30}] {pos}/{len} {percent}% {elapsed}"));
-    }
-    bar.set_position(read::number(progress, "done").unwrap_or(0));
-    bar.set_message(read::word(job, "state").replace('_', " "));
-    bar.tick();
+fn status(job: &Value, lasts: Duration) -> Status {
+    let number = |field| read::number(&job["progress"], field);
+    let what = read::word(job, "state").replace('_', " ");
+    Status { what, done: number("done"), total: number("total"), lasts, more: String::new() }
 }
 
 /// Prints a line for every change, until the end.
@@ -137,15 +122,15 @@ pub fn watch(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
     let mut before = Value::Null;
     let job = each(client, id, None, |job| {
         if screen.json {
-            if *job != before && changes(&before, job).is_some() {
-                screen.json_line(job)?;
+            if changes(&before, job).is_some() {
+                screen.raw(job.text(), Layout::Line)?;
             }
         } else {
             for line in changes(&before, job).unwrap_or_default() {
                 screen.line(line)?;
             }
         }
-        before = job.clone();
+        before = (**job).clone();
         Ok(())
     })?;
     Ok(exit_code(&job))
@@ -250,8 +235,7 @@ mod tests {
 
     #[test]
     fn the_bar_takes_what_the_node_says() {
-        let bar = bar(&Screen::detect(true));
-        show(&bar, &job("running", 4, json!([])));
-        assert_eq!((bar.position(), bar.length(), bar.message()), (4, Some(10), "running".into()));
+        let status = status(&job("timed_out", 4, json!([])), Duration::ZERO);
+        assert_eq!((status.done, status.total, &*status.what), (Some(4), Some(10), "timed out"));
     }
 }

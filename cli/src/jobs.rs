@@ -1,5 +1,6 @@
 //! The job verbs, but for `submit`: look at one or many, and act on one.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -7,14 +8,38 @@ use anyhow::{Context, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
+use crate::answer::{Answer, Layout};
 use crate::args::ListArgs;
 use crate::client::{Client, escaped, unique_name};
 use crate::explain::explain;
 use crate::failure::Failure;
-use crate::screen::Screen;
+use crate::screen::{Screen, Styled};
+use crate::table::Column;
 use crate::{read, span};
+
+const JOB_COLUMNS: [Column; 7] = [
+    Column::whole("id"),
+    Column::cut("kind"),
+    Column::optional("queue"),
+    Column::whole("state"),
+    Column::optional("progress"),
+    Column::whole("age"),
+    Column::cut("reason"),
+];
+const ATTEMPT_COLUMNS: [Column; 9] = [
+    Column::cut("workflow"),
+    Column::optional("kind"),
+    Column::optional("state"),
+    Column::whole("attempt"),
+    Column::optional("fence"),
+    Column::cut("worker"),
+    Column::whole("outcome"),
+    Column::whole("took"),
+    Column::cut("error"),
+];
 
 fn path(id: &str, rest: &str) -> String {
     format!("/v1/jobs/{}{rest}", escaped(id))
@@ -36,7 +61,7 @@ pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
     }
     let answer = client.get(&format!("/v1/jobs?{query}"))?;
     if screen.json {
-        screen.json(&answer)?;
+        screen.raw(answer.text(), Layout::Pretty)?;
         return Ok(0);
     }
     let jobs = read::items(&answer, "jobs");
@@ -45,10 +70,7 @@ pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
         return Ok(0);
     }
     let now = Timestamp::now();
-    screen.table(
-        &["id", "kind", "queue", "state", "progress", "age", "reason"],
-        jobs.iter().map(|job| row(job, now)).collect(),
-    )?;
+    screen.table(&JOB_COLUMNS, jobs.iter().map(|job| row(job, now)).collect())?;
     if let Some(cursor) = read::text(&answer, "next_cursor") {
         screen.note(format!("there are more: --cursor {cursor}"));
     }
@@ -63,35 +85,27 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
         word("kind"),
         word("queue"),
         word("state"),
-        progress(&job["progress"]),
+        read::progress(&job["progress"]),
         age.unwrap_or_else(|| "-".into()),
         word("reason"),
     ]
 }
 
-fn progress(progress: &Value) -> String {
-    match (read::number(progress, "done"), read::number(progress, "total")) {
-        (Some(done), Some(total)) => format!("{done}/{total}"),
-        (Some(done), None) => done.to_string(),
-        (None, _) => "-".into(),
-    }
-}
-
 pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     let job = client.get(&path(id, ""))?;
     if screen.json {
-        screen.json(&job)?;
+        screen.raw(job.text(), Layout::Pretty)?;
         return Ok(0);
     }
     let now = Timestamp::now();
     screen.line(format!("job       {}", read::word(&job, "id")))?;
-    screen.line(format!("state     {}", screen.coloured(read::word(&job, "state"))))?;
+    screen.print(&Styled::new("state     ").word(screen, read::word(&job, "state")))?;
     for field in ["reason", "kind", "queue", "retry_of"] {
         if let Some(text) = read::text(&job, field) {
             screen.line(format!("{field:9} {text}"))?;
         }
     }
-    screen.line(format!("progress  {}", progress(&job["progress"])))?;
+    screen.line(format!("progress  {}", read::progress(&job["progress"])))?;
     for (field, label) in
         [("created_at", "created"), ("started_at", "started"), ("ended_at", "ended"), ("deadline_at", "deadline")]
     {
@@ -105,7 +119,7 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     let rows = attempt_rows(&job, now);
     if !rows.is_empty() {
         screen.line("")?;
-        screen.table(&["workflow", "kind", "state", "attempt", "fence", "worker", "outcome", "took", "error"], rows)?;
+        screen.table(&ATTEMPT_COLUMNS, rows)?;
     }
     Ok(0)
 }
@@ -164,7 +178,13 @@ pub fn explain_job(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     let ledger = client.get(&path(id, "/ledger"))?;
     let text = explain(&job, &ledger, Timestamp::now());
     match screen.json {
-        true => screen.json(&json!({ "job": job, "ledger": read::listed(&ledger), "explanation": text }))?,
+        true => {
+            let entries =
+                ledger.field("entries").map_or_else(|| to_raw_value(&[(); 0]), |entries| Ok(entries.to_owned()))?;
+            let (job, text) = (job.text().to_owned(), to_raw_value(&text)?);
+            let all = BTreeMap::from([("job", job), ("ledger", entries), ("explanation", text)]);
+            screen.raw(&to_raw_value(&all)?, Layout::Pretty)?;
+        }
         false => screen.line(text.trim_end())?,
     }
     Ok(0)
@@ -182,14 +202,18 @@ pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
         let remedy = if read::is_terminal(state) { "explain" } else { "wait" };
         return Err(failure.remedy(format!("onward {remedy} {id}")).into());
     }
-    match (&job["result"], &job["result_base64"]) {
-        (Value::Null, Value::String(encoded)) if !screen.json => {
+    match (job.field("result"), job.field("result_base64")) {
+        (None, Some(encoded)) if !screen.json && encoded.get().starts_with('"') => {
+            let encoded: String = serde_json::from_str(encoded.get())?;
             let bytes = STANDARD.decode(encoded).context("the node's result is not base64")?;
             std::io::stdout().lock().write_all(&bytes)?;
         }
-        (Value::Null, encoded) if !encoded.is_null() => screen.json(encoded)?,
-        (Value::String(text), _) if !screen.json => screen.line(text)?,
-        (result, _) => screen.json(result)?,
+        (None, Some(encoded)) => screen.raw(encoded, Layout::Pretty)?,
+        (None, None) => screen.raw(RawValue::NULL, Layout::Pretty)?,
+        (Some(result), _) => match serde_json::from_str::<String>(result.get()) {
+            Ok(text) if !screen.json => screen.exact(&text)?,
+            _ => screen.raw(result, Layout::Pretty)?,
+        },
     }
     Ok(0)
 }
@@ -222,9 +246,9 @@ pub fn extend(
 }
 
 /// The node did it: its answer for programs, a line for people.
-pub fn done(screen: &Screen, answer: &Value, line: String) -> Result<u8> {
+pub fn done(screen: &Screen, answer: &Answer, line: String) -> Result<u8> {
     match screen.json {
-        true => screen.json(answer)?,
+        true => screen.raw(answer.text(), Layout::Pretty)?,
         false => screen.line(line)?,
     }
     Ok(0)

@@ -4,6 +4,7 @@
 //! turns what the node knows into an answer; `config` and `token` work on the files of the node on this machine, which
 //! `up` runs.
 
+mod answer;
 mod args;
 mod certs;
 mod client;
@@ -23,7 +24,9 @@ mod restore;
 mod run;
 mod screen;
 mod span;
+mod status_line;
 mod submit;
+mod table;
 mod token;
 mod top;
 mod up;
@@ -67,7 +70,7 @@ fn told(error: &anyhow::Error) -> ExitCode {
         None => (format!("{error:#}"), 1),
     };
     // Nobody can be told that stderr is gone.
-    let _ = writeln!(io::stderr(), "onward: {}", screen::safe(&text));
+    let _ = writeln!(io::stderr(), "onward: {}", screen::several_lines(&text));
     ExitCode::from(code)
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 pub fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
     value[field].as_str()
@@ -69,9 +70,18 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
+/// How far it is: `3/10`, `3` where the total is not known.
+pub fn progress(progress: &Value) -> String {
+    match (number(progress, "done"), number(progress, "total")) {
+        (Some(done), Some(total)) => format!("{done}/{total}"),
+        (Some(done), None) => done.to_string(),
+        (None, _) => "-".into(),
+    }
+}
+
 /// A job's id never is.
 pub fn is_json(text: &str) -> bool {
-    serde_json::from_str::<Value>(text).is_ok()
+    serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
 #[cfg(test)]

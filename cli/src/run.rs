@@ -4,7 +4,8 @@ mod watch;
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -22,7 +23,7 @@ use crate::screen::Screen;
 use crate::span;
 use crate::work::exit;
 use crate::work::handler::{KIND, Manner, handler};
-use watch::Seen;
+use watch::{Seen, Unwritten};
 
 /// Longer than anybody waits; the contract allows ten years.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
@@ -30,6 +31,9 @@ const STUCK_AFTER: Duration = Duration::from_secs(120);
 /// A lone command on its own node: what it does may be known at once.
 const BEAT_EVERY: Duration = Duration::from_millis(200);
 const SIGNALLED: u8 = 128;
+const SIGPIPE: u8 = 13;
+/// For the last lines, where stderr does not take them.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: RunArgs, screen: &Screen) -> u8 {
     let ended = tokio::runtime::Builder::new_multi_thread()
@@ -46,7 +50,7 @@ pub fn run(args: RunArgs, screen: &Screen) -> u8 {
     match ended {
         Ok(code) => code,
         Err(error) => {
-            screen.note(format!("onward: {error:#}"));
+            tell(screen, vec![format!("onward: {error:#}")]);
             exit::OWN_FAILURE
         }
     }
@@ -97,15 +101,14 @@ async fn job(args: RunArgs, screen: &Screen) -> Result<u8> {
     }
     seen.clear();
     let last = seen.exit();
-    let code = code(&ended, last.as_ref(), asked_by);
+    let unwritten = seen.unwritten();
+    let code = code(&ended, last.as_ref(), unwritten.as_ref(), asked_by);
     if let Some(file) = &args.report {
         let ledger = client.ledger(&id).await?;
         write_report(file, &report(&args, &ended, ledger, code, began.elapsed()))?;
     }
-    for line in verdict(&args, &ended, last.as_ref(), &seen, began.elapsed()) {
-        screen.note(line);
-    }
     node.shutdown(Duration::ZERO).await;
+    tell(screen, verdict(&args, &ended, last.as_ref(), &seen, began.elapsed()));
     Ok(code)
 }
 
@@ -130,12 +133,28 @@ fn stuck_after(args: &RunArgs) -> Duration {
     args.stuck_after.unwrap_or(STUCK_AFTER)
 }
 
-fn code(ended: &JobInfo, last: Option<&Exit>, asked_by: Option<u8>) -> u8 {
+/// On stderr, which may be a pipe that is full and that nobody reads: the end of a command does not wait for that.
+fn tell(screen: &Screen, lines: Vec<String>) {
+    let (screen, (told, is_told)) = (*screen, mpsc::channel());
+    thread::spawn(move || {
+        lines.iter().for_each(|line| screen.note(line));
+        // Nobody listens after a while.
+        let _ = told.send(());
+    });
+    let _ = is_told.recv_timeout(TOLD_WITHIN);
+}
+
+fn code(ended: &JobInfo, last: Option<&Exit>, unwritten: Option<&Unwritten>, asked_by: Option<u8>) -> u8 {
     match (ended.state, asked_by) {
-        (JobState::Succeeded, _) => 0,
         (JobState::TimedOut, _) => exit::TIMED_OUT,
-        (_, Some(signal)) => SIGNALLED + signal,
-        (_, None) => last.map_or(exit::OWN_FAILURE, exit::code),
+        (_, Some(signal)) if ended.state != JobState::Succeeded => SIGNALLED + signal,
+        _ => match unwritten {
+            Some(Unwritten::Failed(_)) => exit::OWN_FAILURE,
+            // Its last words were for somebody who was gone: alone, it would have met the end of the pipe itself.
+            Some(Unwritten::NoReader) if ended.state == JobState::Succeeded => SIGNALLED + SIGPIPE,
+            _ if ended.state == JobState::Succeeded => 0,
+            _ => last.map_or(exit::OWN_FAILURE, exit::code),
+        },
     }
 }
 
@@ -143,6 +162,13 @@ fn code(ended: &JobInfo, last: Option<&Exit>, asked_by: Option<u8>) -> u8 {
 fn verdict(args: &RunArgs, ended: &JobInfo, last: Option<&Exit>, seen: &Seen, took: Duration) -> Vec<String> {
     let name = args.command.first().map_or("", String::as_str);
     let took = span::human(took);
+    if let (JobState::Failed, Some(Unwritten::Failed(error))) = (ended.state, seen.unwritten()) {
+        return vec![
+            format!("onward: the output of `{name}` cannot be written, and it was ended"),
+            format!("  why: {error}"),
+            "  try: make room where it goes, or send it elsewhere".to_owned(),
+        ];
+    }
     match (ended.state, last) {
         (JobState::TimedOut, _) if ended.reason.as_deref().is_some_and(|reason| reason.contains("stuck")) => {
             let limit = span::human(stuck_after(args));

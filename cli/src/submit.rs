@@ -5,8 +5,11 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
 
+use crate::answer::Layout;
 use crate::args::SubmitArgs;
 use crate::client::{Client, unique_name};
 use crate::failure::Failure;
@@ -22,16 +25,23 @@ pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
         .ok_or_else(|| Failure::new("the node took the job and gave no id").why(read::plain(&answer)))?;
     if !wait {
         match screen.json {
-            true => screen.json(&answer)?,
+            true => screen.raw(answer.text(), Layout::Pretty)?,
             false => screen.line(id)?,
         }
         return Ok(0);
     }
     match screen.json {
-        true => screen.json_line(&answer)?,
+        true => screen.raw(answer.text(), Layout::Line)?,
         false => screen.line(id)?,
     }
     follow::to_the_end(client, screen, id, None)
+}
+
+/// The body of a call; payloads in it stay as they were written.
+type Body = BTreeMap<String, Box<RawValue>>;
+
+fn raw(value: impl Serialize) -> Box<RawValue> {
+    to_raw_value(&value).expect("texts, numbers and maps with texts as keys can be written as JSON")
 }
 
 /// The body of the call. What was not given is left to the node.
@@ -40,17 +50,17 @@ fn body(
     here: Option<PathBuf>,
     payload: impl FnOnce(&str) -> Result<String, Failure>,
     new_key: impl FnOnce() -> Result<String, Failure>,
-) -> Result<Value, Failure> {
-    let mut body = Map::new();
+) -> Result<Body, Failure> {
+    let mut body = Body::new();
     match args.kind {
         Some(kind) => {
-            body.insert("kind".into(), kind.into());
+            body.insert("kind".into(), raw(kind));
             if let Some(source) = &args.payload {
                 body.insert("payload".into(), parsed(&payload(source)?)?);
             }
         }
         None => {
-            body.insert("kind".into(), "exec".into());
+            body.insert("kind".into(), raw("exec"));
             let mut exec = json!({ "argv": args.command });
             if !args.env.is_empty() {
                 exec["env"] = json!(args.env.into_iter().collect::<BTreeMap<_, _>>());
@@ -58,12 +68,12 @@ fn body(
             if let Some(folder) = absolute(args.cwd, here) {
                 exec["cwd"] = json!(folder);
             }
-            body.insert("payload".into(), exec);
+            body.insert("payload".into(), raw(exec));
         }
     }
     let mut put = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
-            body.insert(name.into(), value);
+            body.insert(name.into(), raw(value));
         }
     };
     put("queue", args.queue.map(Value::from));
@@ -85,7 +95,7 @@ fn body(
     // Sent again after a lost connection, the call must not make a second job.
     let key = args.idempotency_key.map_or_else(new_key, Ok)?;
     put("idempotency_key", Some(key.into()));
-    Ok(body.into())
+    Ok(body)
 }
 
 /// The node's working folder is another one, so that a relative path would mean something else there.
@@ -113,7 +123,7 @@ fn payload_text(source: &str) -> Result<String, Failure> {
     }
 }
 
-fn parsed(text: &str) -> Result<Value, Failure> {
+fn parsed(text: &str) -> Result<Box<RawValue>, Failure> {
     serde_json::from_str(text).map_err(|error| {
         Failure::new("the payload is not JSON")
             .why(error)
@@ -133,7 +143,8 @@ mod tests {
     fn body_of(line: &[&str]) -> Result<Value, Failure> {
         let cli = Cli::parse_from(["onward", "submit"].iter().chain(line));
         let Command::Submit(args) = cli.command else { panic!("not submit") };
-        body(*args, Some("/here".into()), |source| Ok(source.to_owned()), || Ok("made".into()))
+        let body = body(*args, Some("/here".into()), |source| Ok(source.to_owned()), || Ok("made".into()))?;
+        Ok(serde_json::to_value(body).unwrap())
     }
 
     #[test]

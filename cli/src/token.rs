@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::args::TokenCommand;
 use crate::failure::Failure;
 use crate::screen::Screen;
+use crate::table::Column;
 
 pub const SCOPES: [&str; 4] = ["read", "submit", "work", "operate"];
 
@@ -60,7 +61,9 @@ fn list(tokens: &[Token], screen: &Screen) -> Result<()> {
     }
     let row =
         |token: &Token| vec![token.name.clone(), scopes(token).join(","), created(token), format!("…{}", token.hint)];
-    screen.table(&["name", "scopes", "created", "ends with"], tokens.iter().map(row).collect())
+    let columns =
+        [Column::whole("name"), Column::whole("scopes"), Column::whole("created"), Column::whole("ends with")];
+    screen.table(&columns, tokens.iter().map(row).collect())
 }
 
 fn unusable(data: &Path, why: impl Display) -> Failure {

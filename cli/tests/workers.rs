@@ -236,6 +236,32 @@ async fn nothing_survives_a_killed_node_and_its_jobs_run_again() {
 }
 
 #[tokio::test]
+async fn a_job_runs_again_only_when_nothing_of_a_killed_node_runs_any_more() {
+    let (place, mark) = (Place::new(), Mark::new());
+    let start = || {
+        let mut command = onward(&["up", "--slots", "2", "--listen", &own_loopback(), "--grace", "4s", "--data"]);
+        mark.put(command.arg(place.data()));
+        Node::start_as(command)
+    };
+    let first = start();
+    let mut client = Client::with_token(first.address, &place.data());
+    // The first attempt stays until it is killed; the second looks whether it is there.
+    let script = "trap '' TERM; if [ $ONWARD_ATTEMPT = 1 ]; then echo $$ > pid; while :; do sleep 0.05; done; fi
+        if kill -0 $(cat pid) 2>/dev/null; then echo beside > how; else echo after > how; fi";
+    let id = submit(&mut client, &place.job(script, &with_retries())).await;
+    place.has_lines("pid", 1, PATIENCE).await;
+    first.kill();
+    let second = start();
+    let mut client = Client::with_token(second.address, &place.data());
+    // It keeps no other job waiting.
+    let other = submit(&mut client, &shell("true", &[], &json!({}))).await;
+    assert_eq!(ended(&mut client, &other, PATIENCE).await["state"], "succeeded");
+    let job = ended(&mut client, &id, PATIENCE).await;
+    assert_eq!((&job["state"], outcomes(&job).len()), (&json!("succeeded"), 2), "{job}");
+    assert_eq!(place.lines("how"), ["after"], "{job}");
+}
+
+#[tokio::test]
 async fn a_cancelled_command_is_gone_after_its_grace_however_it_resists() {
     let (place, mark) = (Place::new(), Mark::new());
     let node = place.node(&own_loopback(), "2", &mark);

@@ -16,6 +16,7 @@ use crate::args::ConfigArgs;
 use crate::failure::Failure;
 use crate::folder;
 use crate::screen::Screen;
+use crate::table::Column;
 pub use fields::NodeSettings;
 use fields::{NAMES, Raw};
 
@@ -213,7 +214,8 @@ pub fn run(args: &ConfigArgs, data: Option<PathBuf>, screen: &Screen) -> Result<
         screen.json(&json!({ "settings": shown.map(one).collect::<Vec<_>>() }))?;
     } else {
         let row = |one: Setting| vec![one.name.to_owned(), one.value, one.origin.to_string()];
-        screen.table(&["setting", "value", "origin"], shown.map(row).collect())?;
+        let columns = [Column::whole("setting"), Column::whole("value"), Column::cut("origin")];
+        screen.table(&columns, shown.map(row).collect())?;
     }
     Ok(0)
 }

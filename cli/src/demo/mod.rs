@@ -17,7 +17,7 @@ use onward_node::server::{Node, NodeConfig};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
-use crate::screen::Screen;
+use crate::screen::{Screen, Styled};
 use crate::span;
 use crate::work::inside;
 pub use cast::{Cast, Sabotage};
@@ -44,7 +44,7 @@ async fn show(sabotage: Option<Sabotage>, screen: &Screen) -> Result<u8> {
     let client = Client::at(place.clone());
     let cast = Cast::begin(&client, place, sabotage).await?;
     let verdicts = judge::all(&client, &cast, ALL_ENDED_WITHIN, |verdict| {
-        if screen.json { Ok(()) } else { screen.line(told(verdict, screen)) }
+        if screen.json { Ok(()) } else { screen.print(&told(verdict, screen)) }
     })
     .await?;
     cast.end().await;
@@ -68,10 +68,9 @@ fn opening(url: &str, sabotage: Option<Sabotage>) -> String {
     text
 }
 
-fn told(verdict: &Verdict, screen: &Screen) -> String {
+fn told(verdict: &Verdict, screen: &Screen) -> Styled {
     let mark = if verdict.wrong.is_none() { "as it must" } else { "WRONG" };
-    let state = screen.coloured(&verdict.state);
-    let mut text = format!("{:<34} {state}, {mark}\n", verdict.part.title());
+    let mut text = format!(", {mark}\n");
     for line in &verdict.reasons {
         text += &format!("    {line}\n");
     }
@@ -79,7 +78,7 @@ fn told(verdict: &Verdict, screen: &Screen) -> String {
         text += &format!("    what went wrong: {wrong}\n");
     }
     text += &format!("    job {}, after {}\n", verdict.id, span::human(verdict.took));
-    text
+    Styled::new(&format!("{:<34} ", verdict.part.title())).word(screen, &verdict.state).text(&text)
 }
 
 fn closing(as_it_must: usize, all: usize, sabotage: Option<Sabotage>) -> String {

@@ -1,15 +1,17 @@
-//! What `onward run` sees of its command: output to pass on, a bar to draw, and what to say at the end.
+//! What `onward run` sees of its command: output to pass on, a line to draw, and what to say at the end.
 
-use std::sync::Mutex;
+use std::io;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onward::Context;
 use onward_exec::{Event, Exit, Stream};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncWriteExt, Stderr, Stdout};
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::screen::Screen;
 use crate::span;
+use crate::status_line::{Status, StatusLine};
 use crate::work::handler::Witness;
 
 const DRAW_EVERY: Duration = Duration::from_millis(250);
@@ -17,31 +19,55 @@ const DRAW_EVERY: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct Seen {
     state: Mutex<State>,
-    bar: ProgressBar,
-    has_bar: bool,
+    stdout: AsyncMutex<Stdout>,
+    stderr: AsyncMutex<Stderr>,
+    has_line: bool,
+    began: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     output_at: Option<Instant>,
     activity_at: Option<Instant>,
     progress: Option<(u64, Option<u64>, Instant)>,
     exit: Option<Exit>,
-    /// Whether the cursor stands at the beginning of a line, so that a bar may be drawn.
-    is_at_line_start: bool,
+    unwritten: Option<Unwritten>,
+    line: StatusLine,
+    /// Output is being written, or its last line is not complete: there is no place for ours.
+    is_busy: bool,
+}
+
+/// Why output of the command was not passed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unwritten {
+    /// Nobody reads it.
+    NoReader,
+    Failed(String),
 }
 
 impl Seen {
     pub fn new(screen: &Screen) -> Self {
-        let bar = ProgressBar::no_length();
-        bar.set_draw_target(if screen.bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
-        bar.set_style(style("{spinner} {elapsed} {wide_msg}"));
-        Self { state: Mutex::new(State { is_at_line_start: true, ..State::default() }), bar, has_bar: screen.bars }
+        let state = State {
+            output_at: None,
+            activity_at: None,
+            progress: None,
+            exit: None,
+            unwritten: None,
+            line: StatusLine::default(),
+            is_busy: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            stdout: AsyncMutex::new(tokio::io::stdout()),
+            stderr: AsyncMutex::new(tokio::io::stderr()),
+            has_line: screen.bars,
+            began: Instant::now(),
+        }
     }
 
     /// When to draw next.
     pub async fn tick(&self) {
-        if self.has_bar {
+        if self.has_line {
             tokio::time::sleep(DRAW_EVERY).await;
         } else {
             std::future::pending().await
@@ -49,27 +75,28 @@ impl Seen {
     }
 
     pub fn draw(&self) {
-        let state = self.lock();
-        if !state.is_at_line_start {
+        let mut state = self.lock();
+        if state.is_busy {
             return;
         }
-        if let Some((done, total, _)) = state.progress {
-            if let Some(total) = total.filter(|total| *total > 0) {
-                self.bar.set_length(total);
-                self.bar.set_style(style("[{bar:30}] {pos}/{len} {percent}% {elapsed} {wide_msg}"));
-            }
-            self.bar.set_position(done);
-        }
-        self.bar.set_message(brief(&state));
-        self.bar.tick();
+        let (done, total) = state.progress.map_or((None, None), |(done, total, _)| (Some(done), total));
+        let status = Status { what: String::new(), done, total, lasts: self.began.elapsed(), more: brief(&state) };
+        state.line.draw(&status);
     }
 
+    /// Nothing is drawn after this.
     pub fn clear(&self) {
-        self.bar.finish_and_clear();
+        let mut state = self.lock();
+        state.line.clear();
+        state.is_busy = true;
     }
 
     pub fn exit(&self) -> Option<Exit> {
         self.lock().exit.clone()
+    }
+
+    pub fn unwritten(&self) -> Option<Unwritten> {
+        self.lock().unwritten.clone()
     }
 
     /// The last signs of life.
@@ -77,12 +104,28 @@ impl Seen {
         last_words(&self.lock())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it is held")
+    }
+
+    async fn write(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        // What one of them has accepted is on its way: only a flush says what became of it.
+        match stream {
+            Stream::Stdout => {
+                let mut out = self.stdout.lock().await;
+                out.write_all(bytes).await?;
+                out.flush().await
+            }
+            Stream::Stderr => {
+                let mut out = self.stderr.lock().await;
+                out.write_all(bytes).await?;
+                out.flush().await
+            }
+        }
     }
 }
 
-/// For the bar: the newest sign of life.
+/// For the line: the newest sign of life.
 fn brief(state: &State) -> String {
     match (state.progress, state.output_at.max(state.activity_at)) {
         (Some((_, _, at)), _) => format!("last step {} ago", ago(at)),
@@ -114,33 +157,24 @@ fn last_words(state: &State) -> String {
     }
 }
 
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("the template is ours and is tested")
-}
-
 impl Witness for Seen {
-    async fn output(&self, _context: &Context, stream: Stream, bytes: &[u8]) {
-        if self.has_bar {
-            self.bar.suspend(|| ());
+    async fn output(&self, _context: &Context, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        {
+            let mut state = self.lock();
+            state.output_at = Some(Instant::now());
+            state.line.clear();
+            state.is_busy = true;
         }
-        // A reader that is gone is the command's affair: its next write fails if it cares.
-        match stream {
-            Stream::Stdout => {
-                let mut out = tokio::io::stdout();
-                if out.write_all(bytes).await.is_ok() {
-                    let _ = out.flush().await;
-                }
-            }
-            Stream::Stderr => {
-                let mut out = tokio::io::stderr();
-                if out.write_all(bytes).await.is_ok() {
-                    let _ = out.flush().await;
-                }
-            }
-        }
+        let written = self.write(stream, bytes).await;
         let mut state = self.lock();
-        state.output_at = Some(Instant::now());
-        state.is_at_line_start = bytes.ends_with(b"\n");
+        state.is_busy = !bytes.ends_with(b"\n");
+        if let Err(error) = &written {
+            state.unwritten = Some(match error.kind() {
+                io::ErrorKind::BrokenPipe => Unwritten::NoReader,
+                _ => Unwritten::Failed(error.to_string()),
+            });
+        }
+        written
     }
 
     fn event(&self, _context: &Context, event: &Event) {

@@ -2,20 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use onward::{Context, Failure};
-use onward_exec::{Event, Exit, Options, Payload, Stdin, Stream};
+use onward_core::fence::AttemptFence;
+use onward_exec::{Event, Exit, Identity, Options, Payload, Stdin, Stream};
 
 use super::exit;
+use super::relay::Relay;
 use crate::args::ExecArgs;
 
 pub const KIND: &str = "exec";
 /// Often enough for jobs that may stand still for a few seconds only. The second look is the first that can find
 /// something.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// After the end of a command that was stopped, for a reader that is slow.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
+/// Longer than any sensible grace; what is left after that is stuck, and so is its successor.
+const PREDECESSORS_END_WITHIN: Duration = Duration::from_secs(300);
 
 /// How commands are run here.
 #[derive(Clone, Debug)]
@@ -44,8 +51,10 @@ impl From<&ExecArgs> for Manner {
 
 /// Sees what a command does, as it does it.
 pub trait Witness: Send + Sync + 'static {
-    /// What it printed, without the directives. Whoever is slow here slows the command.
-    fn output(&self, context: &Context, stream: Stream, bytes: &[u8]) -> impl Future<Output = ()> + Send;
+    /// What it printed, without the directives. Whoever is slow here slows the command. After an error nothing more comes
+    /// from this stream. As with a pipe, a reader that is gone ends the command when it writes again; any other error
+    /// ends it at once.
+    fn output(&self, context: &Context, stream: Stream, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
     /// Anything but output.
     fn event(&self, _context: &Context, _event: &Event) {}
 }
@@ -64,6 +73,11 @@ pub fn handler<W: Witness>(
 async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, witness: &W) -> Result<Bytes, Failure> {
     let command = Payload::parse(&payload).map_err(Failure::permanent)?;
     let mut options = Options::from(command);
+    let identity = Identity { job: context.job_id(), workflow: context.workflow().to_owned(), fence: context.fence() };
+    if !wait_for_predecessors(&context, &identity).await {
+        return Err(Failure::cancelled());
+    }
+    options.identity = Some(identity);
     options.env.extend(environment(&context));
     // Whoever started this worker may itself be a job, or hold a token: neither is the command's business.
     options.env_remove = ["ONWARD_TOKEN", "ONWARD_PAYLOAD_FILE"].map(str::to_owned).to_vec();
@@ -78,10 +92,24 @@ async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, w
     let mut running = onward_exec::spawn(options).map_err(Failure::retry)?;
     let (mut result, mut is_stopping) = (None, false);
     let mut quiet_until: Option<Instant> = None;
-    loop {
+    let mut relay = Relay::new(witness, &context);
+    let mut unwritable = None;
+    let exit = loop {
         let event = tokio::select! {
             biased;
-            event = running.next() => event,
+            passed = relay.pass(), if !relay.is_idle() => {
+                match passed {
+                    Ok(()) => {}
+                    Err((stream, error)) if error.kind() == io::ErrorKind::BrokenPipe => running.close(stream),
+                    Err((_, error)) => {
+                        unwritable = Some(error);
+                        is_stopping = true;
+                        running.stop();
+                    }
+                }
+                continue;
+            }
+            event = running.next(), if is_stopping || relay.is_idle() => event,
             () = context.cancelled(), if !is_stopping => {
                 is_stopping = true;
                 running.stop();
@@ -95,7 +123,7 @@ async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, w
             Event::Output { stream, bytes } => {
                 quiet_until = None;
                 context.beat();
-                witness.output(&context, stream, &bytes).await;
+                relay.push(stream, bytes);
             }
             // Nobody said that the silence is over.
             Event::Activity if quiet_until.is_some_and(|until| Instant::now() < until) => {}
@@ -112,24 +140,39 @@ async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, w
                 context.quiet(max);
             }
             Event::Result(json) => result = Some(json),
-            Event::Ended(Exit::Code(0)) => {
-                return Ok(match result {
-                    Some(json) => Bytes::copy_from_slice(json.get().as_bytes()),
-                    None => Bytes::from_static(b"{\"exit_code\":0}"),
-                });
-            }
-            Event::Ended(_) if context.is_cancelled() => return Err(Failure::cancelled()),
-            Event::Ended(how) => return Err(Failure::retry(exit::words(&how))),
+            Event::Ended(how) => break how,
         }
+    };
+    if let Ok(Err((_, error))) = tokio::time::timeout(LAST_OUTPUT, relay.pass()).await {
+        unwritable.get_or_insert(error);
+    }
+    match (exit, unwritable) {
+        (_, Some(error)) => Err(Failure::permanent(format!("its output cannot be written: {error}"))),
+        (Exit::Code(0), None) => Ok(match result {
+            Some(json) => Bytes::copy_from_slice(json.get().as_bytes()),
+            None => Bytes::from_static(b"{\"exit_code\":0}"),
+        }),
+        _ if context.is_cancelled() => Err(Failure::cancelled()),
+        // Another attempt would have no reader either.
+        (how, None) if relay.has_closed() => Err(Failure::permanent(exit::words(&how))),
+        (how, None) => Err(Failure::retry(exit::words(&how))),
+    }
+}
+
+/// Until nothing of an earlier attempt runs here that a killed worker has left behind. False if it was cancelled first.
+async fn wait_for_predecessors(context: &Context, identity: &Identity) -> bool {
+    if AttemptFence::from_raw(identity.fence).handout() == 1 || !identity.has_predecessors().await {
+        return true;
+    }
+    tokio::select! {
+        () = context.quietly(PREDECESSORS_END_WITHIN, identity.predecessors_end()) => true,
+        () = context.cancelled() => false,
     }
 }
 
 fn environment(context: &Context) -> BTreeMap<String, String> {
     let mut variables = BTreeMap::from([
-        ("ONWARD_JOB_ID", context.job_id()),
-        ("ONWARD_WORKFLOW", context.workflow().to_owned()),
         ("ONWARD_ATTEMPT", context.attempt().to_string()),
-        ("ONWARD_FENCE", context.fence().to_string()),
         ("ONWARD_DEADLINE_REMAINING_S", context.deadline().as_secs().to_string()),
     ]);
     if let Some(trace) = context.traceparent() {

@@ -1,10 +1,11 @@
 //! Commands as jobs: the handler of kind `exec`, and what runs it.
 //!
 //! `handler` turns an attempt into a command under its guard (see the crate `onward-exec`) and its doings into beats;
-//! `exit` says how a command ended; `serve` is the worker of `onward up` and `onward worker`.
+//! `relay` passes on what it prints; `exit` says how a command ended; `serve` is the worker of `onward up` and `onward worker`.
 
 pub mod exit;
 pub mod handler;
+mod relay;
 pub mod serve;
 
 use std::sync::Arc;

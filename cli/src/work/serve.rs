@@ -1,6 +1,7 @@
 //! The worker for commands, of `onward up` and of `onward worker`.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,9 @@ const SLACK: Duration = Duration::from_secs(2);
 struct ToNode;
 
 impl Witness for ToNode {
-    async fn output(&self, context: &Context, _stream: Stream, bytes: &[u8]) {
+    async fn output(&self, context: &Context, _stream: Stream, bytes: &[u8]) -> io::Result<()> {
         context.output(bytes);
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod http;
 pub mod jobs;
 pub mod process;
+pub mod terminal;
 pub mod worker;
 
 use std::io::{BufRead, BufReader};
