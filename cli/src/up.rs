@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle};
 use tracing::level_filters::LevelFilter;
 
-use crate::args::UpArgs;
+use crate::args::{LogFormat, UpArgs};
 use crate::config::{self, Effective};
 use crate::demo::Cast;
 use crate::failure::Failure;
@@ -27,14 +27,14 @@ use crate::work::serve::{Commands, serve};
 pub const STOPPED: u8 = 130;
 
 pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
-    let with_demo = args.demo;
+    let (with_demo, log_format) = (args.demo, args.log.log_format);
     let (config, commit_mark, manner) = (args.config.clone(), args.commit_mark.clone(), Manner::from(&args.exec));
     let effective =
         config::load(config.as_deref(), &flags(args, data), |name| std::env::var_os(name)).map_err(Failure::from)?;
     let slots = effective.node.slots;
     let stop_within = worker_share(effective.node.drain.grace);
     let commands = Commands { id: Some("local".into()), slots, queues: Vec::new(), manner, stop_within };
-    log_to_stderr(screen);
+    log_to_stderr(log_format, screen);
     // Deciding and committing have threads of their own; on few processors more would only be in their way.
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
@@ -42,13 +42,13 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
 }
 
 /// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
-/// lines of JSON where output is asked for in JSON.
-pub fn log_to_stderr(screen: &Screen) {
+/// lines of JSON where they, or output, are asked for in JSON.
+pub fn log_to_stderr(format: LogFormat, screen: &Screen) {
     let given = std::env::var("ONWARD_LOG").ok();
     let level = given.as_deref().unwrap_or("info").parse().unwrap_or(LevelFilter::INFO);
     let lines = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
-    let set = if screen.json {
-        lines.json().try_init()
+    let set = if screen.json || format == LogFormat::Json {
+        lines.json().flatten_event(true).try_init()
     } else {
         lines.with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()).try_init()
     };

@@ -33,7 +33,7 @@ pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> R
         manner: (&args.exec).into(),
         stop_within: args.drain,
     };
-    up::log_to_stderr(screen);
+    up::log_to_stderr(args.log.log_format, screen);
     let slots = commands.slots;
     screen.note(format!("onward: a worker with {slots} slots for {url}; Ctrl-C drains, a second one stops at once"));
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {

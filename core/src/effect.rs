@@ -1,9 +1,12 @@
 //! What a manager machine wants done. Every effect names the event that must be durable first.
 
 use core::time::Duration;
+use std::sync::Arc;
 
-use crate::event::Stamped;
-use crate::ids::{JobId, RequestId, Seq, SessionId, WorkerId};
+use crate::event::{Stamped, Then};
+use crate::health::{Judgement, Verdict};
+use crate::ids::{Claim, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use crate::job::EndingKind;
 use crate::message::{Assignment, BeatAnswer, ExtensionAnswer, SettleAnswer, ToWorker};
 use crate::payload::Digest;
 use crate::refusal::Refusal;
@@ -86,11 +89,44 @@ pub struct Accepted {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Notice {
     WallClockStepped(WallStep),
-    GapNoticed { gap: Duration },
-    HoldBegan { failing: usize, tracked: usize },
+    GapNoticed {
+        gap: Duration,
+    },
+    HoldBegan {
+        failing: usize,
+        tracked: usize,
+    },
     HoldEnded,
-    WorkerEvicted { worker: WorkerId },
-    DeadLetterOverflow { job: JobId },
+    WorkerEvicted {
+        worker: WorkerId,
+    },
+    /// A verdict changed from or to one that means trouble. That workers are full, and then not, is not worth a line.
+    VerdictChanged {
+        worker: WorkerId,
+        from: Verdict,
+        to: Judgement,
+    },
+    /// An attempt ended by a clock, or by the restart of its worker.
+    AttemptLost {
+        claim: Claim,
+        kind: Name,
+        worker: WorkerId,
+        ending: EndingKind,
+        then: Then,
+    },
+    /// A job met its overall deadline.
+    JobTimedOut {
+        job: JobId,
+    },
+    /// A job ended in the dead letters, by the failure of this kind.
+    DeadLetter {
+        job: JobId,
+        kind: Name,
+        error: Arc<str>,
+    },
+    DeadLetterOverflow {
+        job: JobId,
+    },
 }
 
 impl Effects {

@@ -13,7 +13,7 @@ use clap_complete::Shell;
 use crate::demo::Sabotage;
 use crate::span;
 pub use submit::SubmitArgs;
-pub use work::{ExecArgs, ProbeArgs, RunArgs, WorkerArgs};
+pub use work::{ExecArgs, LogArgs, LogFormat, ProbeArgs, RunArgs, WorkerArgs};
 
 /// Under which heading the options stand that every command takes.
 const COMMON: &str = "Common options";
@@ -82,6 +82,8 @@ pub enum Command {
         /// The settings file; `onward config` prints what can be in it
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+        #[command(flatten)]
+        log: LogArgs,
     },
     /// Submit a job: a command to run, or a kind with its payload
     #[command(after_help = submit::EXAMPLES)]
@@ -223,6 +225,8 @@ pub struct UpArgs {
     pub slots: Option<u32>,
     #[command(flatten)]
     pub exec: ExecArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
     /// With the jobs of `onward demo` to look at
     #[arg(long)]
     pub demo: bool,
@@ -306,11 +310,12 @@ pub enum QueueCommand {
 
 impl UpArgs {
     /// All else is as the file says.
-    pub fn manager(config: PathBuf) -> Self {
+    pub fn manager(config: PathBuf, log: LogArgs) -> Self {
         Self {
             listen: None,
             slots: Some(0),
             exec: ExecArgs::default(),
+            log,
             demo: false,
             config: Some(config),
             require_tokens: false,

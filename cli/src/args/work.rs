@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::span;
 
@@ -61,6 +61,19 @@ pub struct RunArgs {
     pub command: Vec<String>,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// How log lines are written to stderr; `ONWARD_LOG` says from which level on
+    #[arg(long, env = "ONWARD_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
 #[derive(Debug, Args)]
 pub struct WorkerArgs {
     /// The node that gives out the work [default: --server]
@@ -78,6 +91,8 @@ pub struct WorkerArgs {
     /// How long the worker may take to end after Ctrl-C; commands that still run shortly before are stopped and given back
     #[arg(long, value_parser = span::parse, value_name = "DURATION", default_value = "30s")]
     pub drain: Duration,
+    #[command(flatten)]
+    pub log: LogArgs,
     #[command(flatten)]
     pub exec: ExecArgs,
 }

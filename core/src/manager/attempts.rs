@@ -3,11 +3,11 @@
 use core::time::Duration;
 
 use crate::beat::{AttemptClock, Motion, QuietSpent};
-use crate::effect::{Answer, Effects};
+use crate::effect::{Answer, Effects, Notice};
 use crate::event::{Event, Then, Verb, Via};
 use crate::fence::AttemptFence;
 use crate::health::Progress;
-use crate::ids::Claim;
+use crate::ids::{Claim, Name};
 use crate::job::draft::{Invalid, MAX_SPAN, Problem};
 use crate::job::retry::next;
 use crate::job::{Ending, Next, WorkflowState};
@@ -244,13 +244,29 @@ impl Manager {
             _ => Vec::new(),
         };
         others.retain(|(other, _)| *other != claim);
+        let lost =
+            matches!(ending, Ending::Stuck | Ending::LeaseExpired | Ending::Crashed).then(|| Notice::AttemptLost {
+                claim,
+                kind: self.kind_of(workflow),
+                worker: self.state.attempt(key).worker.clone(),
+                ending: ending.kind(),
+                then,
+            });
         self.emit(Event::AttemptEnded { claim, ending, then }, fx);
+        if let Some(lost) = lost {
+            self.report(lost, fx);
+        }
         self.stop_timed_out(others, fx);
         if succeeded {
             self.count_success(worker, fx);
         } else if failed {
             self.count_failure(worker, claim);
         }
+    }
+
+    fn kind_of(&self, key: WorkflowKey) -> Name {
+        let workflow = self.state.workflow(key);
+        self.state.job(workflow.job).spec.workflows[usize::from(workflow.index)].kind.clone()
     }
 
     /// The job of these attempts was timed out, and they ended with it: whoever runs them is told to stop.

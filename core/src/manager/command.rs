@@ -8,6 +8,7 @@ use crate::fence::GateEpoch;
 use crate::ids::{Claim, JobId, Name, WorkerId};
 use crate::input::Filter;
 use crate::job::draft::{Invalid, MAX_SPAN, Problem};
+use crate::job::{Ending, WorkflowState};
 use crate::limits::Limit;
 use crate::message::CancelWhy;
 use crate::refusal::Refusal;
@@ -151,6 +152,22 @@ impl Manager {
     }
 
     /// The oldest dead letters make room for new ones.
+    pub(super) fn report_dead_letters(&mut self, fx: &mut Effects) {
+        while let Some(id) = self.newly_dead.pop() {
+            let job = self.state.job(self.state.find(id).expect("a dead letter stays until it is dropped"));
+            let mut failed =
+                self.state.workflows_of(job).filter(|(_, workflow)| workflow.state == WorkflowState::Failed);
+            let Some((_, workflow)) = failed.next() else { continue };
+            let kind = job.spec.workflows[usize::from(workflow.index)].kind.clone();
+            let error = match workflow.past.as_ref().and_then(|past| past.last()).map(|ended| &ended.ending) {
+                Some(Ending::Failed { error, .. }) => error.clone(),
+                Some(ending) => ending.code().into(),
+                None => "".into(),
+            };
+            self.report(Notice::DeadLetter { job: id, kind, error }, fx);
+        }
+    }
+
     pub(super) fn trim_dead_letters(&mut self, fx: &mut Effects) {
         while self.state.dead_letter_count() > self.rules.limits.dead_letters {
             let oldest = self.state.dead_letters().next().expect("there are too many");

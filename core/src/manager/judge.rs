@@ -142,6 +142,8 @@ impl Manager {
         if before.verdict != judged.verdict {
             worker.since = now;
         }
+        let is_trouble = |verdict| !matches!(verdict, Verdict::Healthy | Verdict::Busy);
+        let is_news = before.verdict != judged.verdict && (is_trouble(before.verdict) || is_trouble(judged.verdict));
         let failing = matches!(judged.verdict, Verdict::Suspect | Verdict::Stuck);
         let counted = match &worker.link {
             Link::Session { .. } if worker.evicted => Counted::No,
@@ -151,6 +153,9 @@ impl Manager {
         };
         let (evicted, id) = (worker.evicted, worker.id.clone());
         self.recount(key, counted);
+        if is_news {
+            self.report(Notice::VerdictChanged { worker: id.clone(), from: before.verdict, to: judged }, fx);
+        }
         let recovered = before.verdict == Verdict::Suspect && judged.verdict != Verdict::Suspect;
         if !evicted && recovered && self.state.worker(&id).is_some_and(|record| record.grants > 0) {
             self.emit(Event::GrantsReset { worker: id }, fx);

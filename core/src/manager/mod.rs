@@ -111,6 +111,8 @@ pub struct Manager {
     /// Workflows that wait for an instant of the wall clock.
     wall_due: BTreeSet<(Wall, JobId, u16, WorkflowKey)>,
     to_archive: Vec<JobId>,
+    /// Ended in the dead letters by this step.
+    newly_dead: Vec<JobId>,
     /// Stored content that no job refers to any more, to be told at the end of this step.
     unreferenced: Vec<Digest>,
     refusals: RefusalCounts,
@@ -168,6 +170,7 @@ impl Manager {
             workflow_timers: Vec::new(),
             wall_due: BTreeSet::new(),
             to_archive: Vec::new(),
+            newly_dead: Vec::new(),
             unreferenced: Vec::new(),
             refusals: RefusalCounts::default(),
             counts: Counts::new(seed),
@@ -211,6 +214,7 @@ impl Manager {
         self.assign(effects);
         self.note_demand();
         self.answer_polls(effects);
+        self.report_dead_letters(effects);
         self.trim_dead_letters(effects);
         self.flush_archive(effects);
         self.flush_unreferenced(effects);

@@ -3,7 +3,7 @@
 //! A timer is armed at the earliest instant at which something could be due and looks again when it fires: beats move
 //! deadlines all the time and never touch a timer.
 
-use crate::effect::Effects;
+use crate::effect::{Effects, Notice};
 use crate::event::{Event, WorkflowRef};
 use crate::ids::JobId;
 use crate::job::WorkflowState;
@@ -156,6 +156,7 @@ impl Manager {
         let job = self.state.job(key);
         let (id, running) = (job.id, self.attempts_of(key));
         self.emit(Event::JobTimedOut { job: id, reason: TimeoutReason::Overall }, fx);
+        self.report(Notice::JobTimedOut { job: id }, fx);
         self.stop_timed_out(running, fx);
     }
 
@@ -190,9 +191,11 @@ impl Manager {
         }
         for key in changes.ended.drain(..) {
             self.disarm_overall(key);
-            if !self.replaying && !self.state.job(key).dead {
-                self.to_archive.push(self.state.job(key).id);
+            if self.replaying {
+                continue;
             }
+            let job = self.state.job(key);
+            if job.dead { &mut self.newly_dead } else { &mut self.to_archive }.push(job.id);
         }
         for key in changes.released.drain(..) {
             if !self.replaying {

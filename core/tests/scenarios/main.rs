@@ -13,6 +13,7 @@ mod false_reds;
 mod images;
 mod jobs;
 mod limits;
+mod notices;
 mod polls;
 mod sessions;
 mod slice;

@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use super::archivist::{self, ArchiveRules, ToArchive};
 use super::committer::{ASK_AGAIN, Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
 use super::content::{self, Contents};
+use super::decision_log::DecisionLog;
 use super::inbox::{Inbox, Wait};
 use super::leaving::Leaving;
 use super::load::{self, Meter};
@@ -29,7 +30,7 @@ use super::out::{self, Line, Out};
 use super::session::{Outbox, Said};
 use super::snapshots::Snapshots;
 use super::term::{Begun, begin_term};
-use super::told::{jobs_of, report};
+use super::told::jobs_of;
 use super::watch::Watchers;
 use super::{Ask, Backup, Refused, Shared, View};
 use crate::catalog::Catalog;
@@ -178,6 +179,7 @@ fn serve_term(
         line,
         held: VecDeque::new(),
         durable: term.last,
+        decisions: DecisionLog::default(),
         replies: HashMap::new(),
         sessions: HashMap::new(),
         watchers: &mut *watchers,
@@ -312,6 +314,7 @@ struct Machine<'a> {
     replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
     sessions: HashMap<SessionId, Outbox>,
     watchers: &'a mut Watchers,
+    decisions: DecisionLog,
     load: OverloadDetector,
     level: OverloadLevel,
     meter: Meter,
@@ -547,7 +550,7 @@ impl Machine<'_> {
                     self.tell_log(ToLog::DropBlob(digest.0));
                 }
             }
-            Effect::Report(notice) => report(&notice),
+            Effect::Report(notice) => self.decisions.write(self.now.mono, &notice),
             Effect::Send { .. } | Effect::Reply { .. } | Effect::ConfirmSeat { .. } => {
                 unreachable!("these do not wait here")
             }

@@ -24,6 +24,7 @@ mod archived;
 mod archivist;
 mod committer;
 mod content;
+mod decision_log;
 mod ids;
 mod inbox;
 mod leaving;
