@@ -9,6 +9,10 @@
 //! | CPU or memory | 70 % | 85 % | 95 % |
 //! | sheds | telemetry | and submissions | and all else but control |
 //!
+//! Where fewer than 10 latencies are known, the missing ones count as the slow average, or as those that are known if
+//! that is less: one slow commit on an idle node is one of ten, and one quick commit is no overload. The comparison with
+//! the slow average needs all ten.
+//!
 //! A level rises at once. It falls after `better_samples` better ones, to the worst of them; and one step for every
 //! `decay_every` without a sample, since a node that sheds everything would otherwise never learn that it may stop.
 //!
@@ -273,6 +277,8 @@ struct Baseline {
     filled: usize,
     next: usize,
     slow_ms: f64,
+    /// The slow average before the newest latency: that must not stand for those that are missing.
+    slow_before_ms: f64,
     /// Samples learnt from, as far as it matters.
     learnt: u16,
 }
@@ -283,6 +289,7 @@ impl Baseline {
         self.next = (self.next + 1) % QUICK_SAMPLES;
         self.filled = (self.filled + 1).min(QUICK_SAMPLES);
 
+        self.slow_before_ms = self.slow_ms;
         self.learnt = self.learnt.saturating_add(1);
         let usual = if level > OverloadLevel::Normal { STRAINED_WEIGHT } else { SLOW_WEIGHT };
         // The first few are averaged plainly, or the very first would stand for all.
@@ -291,7 +298,9 @@ impl Baseline {
     }
 
     fn quick_mean_ms(&self) -> f64 {
-        self.quick_ms[..self.filled].iter().sum::<f64>() / self.filled.max(1) as f64
+        let (filled, missing) = (self.filled as f64, (QUICK_SAMPLES - self.filled) as f64);
+        let known: f64 = self.quick_ms[..self.filled].iter().sum();
+        (known + missing * self.slow_before_ms.min(known / filled.max(1.0))) / QUICK_SAMPLES as f64
     }
 
     /// None until there are enough samples to compare.
@@ -429,6 +438,21 @@ mod tests {
         assert_eq!(detector.level(ms(1_900)), Overloaded);
         detector.latency(ms(41_900), Duration::from_millis(20));
         assert_eq!(detector.level(ms(41_900)), Normal);
+    }
+
+    #[test]
+    fn one_slow_commit_on_an_idle_node_is_one_of_ten() {
+        // latencies before the silence -> level after each slow one; a second one is all that a new node knows
+        let table: [(usize, &[OverloadLevel]); 2] = [(20, &[Busy, Busy, Stressed]), (0, &[Busy, Overloaded])];
+        for (before, levels) in table {
+            let mut detector = OverloadDetector::new(OverloadRule::default());
+            feed(&mut detector, 0, times(before, 5));
+            for (n, level) in levels.iter().enumerate() {
+                let now = ms(13_000 + n as u64 * 100);
+                detector.latency(now, Duration::from_millis(2_100));
+                assert_eq!(detector.judge(now), (*level, LatencyHigh), "{before} before, {} slow ones", n + 1);
+            }
+        }
     }
 
     #[test]
