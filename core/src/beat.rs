@@ -49,6 +49,8 @@ pub enum Motion {
     Young,
     Moving,
     Unmoving,
+    /// Was asked to stop, and would be unmoving otherwise: counts nowhere. It need not move, and does not.
+    Stopping,
 }
 
 /// The quiet budget of the attempt is used up.
@@ -166,12 +168,15 @@ impl AttemptClock {
         held.max(self.grant_until)
     }
 
-    pub fn motion(&self, now: Awake, window: Duration) -> Motion {
+    /// `cancelled`: it was asked to stop.
+    pub fn motion(&self, now: Awake, window: Duration, cancelled: bool) -> Motion {
         let covered = self.quiet.is_some_and(|quiet| now < quiet.until) || now < self.grant_until;
         if covered || (self.stepped && now < self.last_step + window) {
             Motion::Moving
         } else if !self.stepped && now < self.handed_at + window {
             Motion::Young
+        } else if cancelled {
+            Motion::Stopping
         } else {
             Motion::Unmoving
         }
@@ -302,8 +307,8 @@ mod tests {
         clock.grant(at(200));
         clock.grant(at(150));
         assert_eq!(clock.stuck_at(STUCK), at(200));
-        assert_eq!(clock.motion(at(199), WINDOW), Motion::Moving);
-        assert_eq!(clock.motion(at(200), WINDOW), Motion::Unmoving);
+        assert_eq!(clock.motion(at(199), WINDOW, false), Motion::Moving);
+        assert_eq!(clock.motion(at(200), WINDOW, false), Motion::Unmoving);
     }
 
     #[test]
@@ -322,7 +327,7 @@ mod tests {
             (quiet, 150, Motion::Unmoving),
         ];
         for (clock, second, expected) in table {
-            assert_eq!(clock.motion(at(second), WINDOW), expected, "at {second}");
+            assert_eq!(clock.motion(at(second), WINDOW, false), expected, "at {second}");
             if second % 10 == 0 {
                 assert_eq!(clock.next_change(at(second - 1), WINDOW), Some(at(second)));
             }

@@ -76,6 +76,10 @@ pub enum Answer {
     Beats(Vec<BeatAnswer>),
     Settled(Vec<SettleAnswer>),
     Extension(ExtensionAnswer),
+    /// How much a worker that said goodbye still holds.
+    Left {
+        held: u32,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

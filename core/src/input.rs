@@ -90,6 +90,11 @@ pub enum Call {
     ResumeQueue(Name),
     DrainWorker(WorkerId),
     UndrainWorker(WorkerId),
+    /// A worker without a session wants no more work. What it holds stays its own.
+    Goodbye {
+        worker: WorkerId,
+        incarnation: Incarnation,
+    },
     ReplayDeadLetter {
         job: JobId,
         new_id: JobId,

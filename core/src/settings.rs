@@ -142,7 +142,7 @@ impl Settings {
     }
 
     /// Every span with its name, as `onward config` prints them.
-    pub fn spans(&self) -> [(&'static str, Duration); 33] {
+    pub fn spans(&self) -> [(&'static str, Duration); 35] {
         [
             ("lease.initial", self.lease.initial),
             ("lease.extension", self.lease.extension),
@@ -158,8 +158,10 @@ impl Settings {
             ("eviction.stuck_grace", self.eviction.stuck_grace),
             ("eviction.backoff", self.eviction.backoff),
             ("eviction.max_backoff", self.eviction.max_backoff),
+            ("eviction.remember_for", self.eviction.remember_for),
             ("hold.recheck_every", self.hold.recheck_every),
             ("hold.forget_after", self.hold.forget_after),
+            ("hold.evicted_within", self.hold.evicted_within),
             ("quorum.log_answer_within", self.quorum.log_answer_within),
             ("aging.step", self.aging.step),
             ("job.timeout", self.job.timeout),
@@ -229,6 +231,7 @@ impl Settings {
             format!("{}", progress.expected),
             "above 0 and at most 1".into(),
         );
+        need(progress.min_samples > 0, "progress.min_samples", "0".into(), "at least 1".into());
         need(
             (1..=MAX_FAILED_JOBS as u32).contains(&progress.min_failed_jobs),
             "progress.min_failed_jobs",
@@ -299,8 +302,10 @@ mod tests {
             ("eviction.suspect_grace", 10_000),
             ("eviction.stuck_grace", 30_000),
             ("eviction.backoff", 60_000),
+            ("eviction.remember_for", 3_600_000),
             ("hold.recheck_every", 1_000),
             ("hold.forget_after", 900_000),
+            ("hold.evicted_within", 300_000),
             ("quorum.log_answer_within", 5_000),
             ("aging.step", 30_000),
             ("job.timeout", 86_400_000),

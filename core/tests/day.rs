@@ -90,6 +90,7 @@ impl Day {
     fn new(seed: u64) -> Self {
         let rig = Rig::with(|settings| {
             settings.limits.dead_letters = 60;
+            settings.eviction.remember_for = secs(20);
         });
         let mut day = Self {
             rig,

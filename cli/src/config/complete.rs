@@ -77,10 +77,23 @@ fn of_rules(settings: Settings) -> Vec<(String, String)> {
     listed!(
         all,
         "progress.",
-        ProgressRule { window, expected, normal_at, slow_at, stuck_after, min_failures, min_failed_jobs } = progress
+        ProgressRule {
+            window,
+            expected,
+            normal_at,
+            slow_at,
+            stuck_after,
+            min_samples,
+            min_failures,
+            min_failed_jobs
+        } = progress
     );
-    listed!(all, "eviction.", EvictionRule { suspect_grace, stuck_grace, backoff, max_backoff } = eviction);
-    listed!(all, "hold.", HoldRule { recheck_every, forget_after } = hold);
+    listed!(
+        all,
+        "eviction.",
+        EvictionRule { suspect_grace, stuck_grace, backoff, max_backoff, remember_for } = eviction
+    );
+    listed!(all, "hold.", HoldRule { recheck_every, forget_after, evicted_within } = hold);
     listed!(all, "quorum.", QuorumRule { log_answer_within } = quorum);
     let OverloadRule { rise, rise_from, latency_ms, resource_percent, better_samples, decay_every } = overload;
     listed!(all, "overload.rise.", Levels { busy, stressed, overloaded } = rise);

@@ -4,7 +4,8 @@
 //! and evicting them would turn a disturbance into an outage. So all of them are held, and it is looked at again every
 //! `recheck_every`. A hold stops eviction and nothing else: leases still expire, and their work is handed out again.
 //!
-//! Counted are the tracked nodes of one kind. Workers that call over HTTP are not: nobody asks them, so their silence
+//! Counted are the tracked nodes of one kind. Nodes that were evicted within `evicted_within` and are not back are among
+//! them, and fail: a failure that rolls through the nodes must not be smaller at every step for what it did before. Workers that call over HTTP are not: nobody asks them, so their silence
 //! says nothing about the others.
 
 use crate::time::Awake;
@@ -31,11 +32,17 @@ pub struct HoldRule {
     pub recheck_every: Duration,
     /// A held node that is not live and holds nothing is not waited for longer than this.
     pub forget_after: Duration,
+    /// A node that was evicted within this and is not back counts as tracked and failing.
+    pub evicted_within: Duration,
 }
 
 impl Default for HoldRule {
     fn default() -> Self {
-        Self { recheck_every: Duration::from_secs(1), forget_after: Duration::from_secs(15 * 60) }
+        Self {
+            recheck_every: Duration::from_secs(1),
+            forget_after: Duration::from_secs(15 * 60),
+            evicted_within: Duration::from_secs(5 * 60),
+        }
     }
 }
 

@@ -5,7 +5,9 @@
 //! a grant moves the health deadline, and while it is live misses do not count.
 //! An answer never renews a lease, and never takes back what a grant gave.
 //!
-//! A worker that calls over HTTP cannot be asked. Its calls, its open poll and its leases speak for it.
+//! A worker that calls over HTTP cannot be asked. Its calls, its open poll and its leases speak for it; where there is
+//! none of them for `answer_within`, or it said goodbye, it is away, and nothing is to be said of it. A grant moves its
+//! health deadline from its last call on, or from the end of its open poll: a lease that it holds proves nothing more.
 
 use crate::time::Awake;
 use core::time::Duration;
@@ -66,12 +68,12 @@ pub struct SessionLiveness {
 }
 
 impl SessionLiveness {
-    /// The hello counts as an answer.
-    pub const fn connected(now: Awake) -> Self {
+    /// The hello counts as an answer. A grant that the same incarnation was given before stays live.
+    pub const fn connected(now: Awake, granted_until: Awake) -> Self {
         Self {
             last_answer: now,
             last_probe_at: now,
-            granted_until: Awake::ZERO,
+            granted_until,
             probe: 0,
             misses: 0,
             unanswered: false,
@@ -125,6 +127,10 @@ impl SessionLiveness {
         self.granted_until
     }
 
+    pub fn granted_until(&self) -> Awake {
+        self.granted_until
+    }
+
     /// A grant is live until the health deadline that it set.
     pub fn grant_live(&self, now: Awake) -> bool {
         now < self.granted_until
@@ -160,15 +166,37 @@ pub struct HttpLiveness {
     poll_end: Awake,
     /// Zero while it holds none.
     leases_end: Awake,
+    /// The health deadline set by the latest grant; zero before the first.
+    granted_until: Awake,
+    left: bool,
 }
 
 impl HttpLiveness {
-    pub const fn first_called(now: Awake) -> Self {
-        Self { last_call: now, poll_end: Awake::ZERO, leases_end: Awake::ZERO }
+    pub const fn first_called(now: Awake, granted_until: Awake) -> Self {
+        Self { last_call: now, poll_end: Awake::ZERO, leases_end: Awake::ZERO, granted_until, left: false }
     }
 
     pub fn called(&mut self, now: Awake) {
         self.last_call = self.last_call.max(now);
+    }
+
+    /// It said goodbye, and stays until it holds nothing.
+    pub fn left(&mut self) {
+        self.left = true;
+    }
+
+    pub fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// Of one that holds nothing and has no poll open.
+    pub fn is_away(&self, rule: &LivenessRule, now: Awake) -> bool {
+        self.left || self.live_until(rule) <= now
+    }
+
+    /// It polls again, whatever it said before.
+    pub fn returned(&mut self) {
+        self.left = false;
     }
 
     /// `ends` is when we shall answer it at the latest.
@@ -190,17 +218,24 @@ impl HttpLiveness {
         self.leases_end
     }
 
+    /// The later of what its last call or open poll and what the grants allow.
+    pub fn health_deadline(&self, rule: &LivenessRule) -> Awake {
+        (self.last_call.max(self.poll_end) + rule.answer_within).max(self.granted_until)
+    }
+
+    /// Moves the health deadline by the grant, and returns it. Whether to grant was decided before.
+    pub fn granted(&mut self, rule: &LivenessRule, grant: Duration) -> Awake {
+        self.granted_until = self.health_deadline(rule) + grant;
+        self.granted_until
+    }
+
+    pub fn granted_until(&self) -> Awake {
+        self.granted_until
+    }
+
+    /// From then on it is away, unless it is heard of.
     pub fn live_until(&self, rule: &LivenessRule) -> Awake {
-        (self.last_call.max(self.poll_end) + rule.answer_within).max(self.leases_end)
-    }
-
-    pub fn judge(&self, rule: &LivenessRule, now: Awake) -> Result<(), NotLive> {
-        if now < self.live_until(rule) { Ok(()) } else { Err(NotLive::Silent) }
-    }
-
-    /// When `judge` changes if nothing comes in until then.
-    pub fn next_change(&self, rule: &LivenessRule, now: Awake) -> Option<Awake> {
-        self.judge(rule, now).is_ok().then(|| self.live_until(rule))
+        self.health_deadline(rule).max(self.leases_end)
     }
 
     /// Idle from the end of the last thing it did or held.
@@ -237,7 +272,7 @@ mod tests {
 
     fn play(inputs: &[(u64, In)]) -> SessionLiveness {
         let rule = RULE();
-        let mut live = SessionLiveness::connected(s(0));
+        let mut live = SessionLiveness::connected(s(0), Awake::ZERO);
         for &(at, input) in inputs {
             match input {
                 Probe(number) => assert_eq!(live.probe_due(s(at), &rule), number, "{inputs:?} at {at}"),
@@ -324,7 +359,7 @@ mod tests {
     #[test]
     fn three_misses_in_a_row_count_where_the_answer_would_still_be_young() {
         let rule = LivenessRule { probe_every: Duration::from_secs(5), ..RULE() };
-        let mut live = SessionLiveness::connected(s(0));
+        let mut live = SessionLiveness::connected(s(0), Awake::ZERO);
         for at in [5, 10, 15] {
             live.probe_due(s(at), &rule);
             assert_eq!(live.judge(&rule, s(at)), Ok(()));
@@ -342,7 +377,7 @@ mod tests {
     #[test]
     fn misses_count_again_when_the_grant_is_over() {
         let rule = LivenessRule { probe_every: Duration::from_secs(5), ..RULE() };
-        let mut live = SessionLiveness::connected(s(0));
+        let mut live = SessionLiveness::connected(s(0), Awake::ZERO);
         live.granted(&rule, Duration::from_secs(2));
         live.probe_due(s(5), &rule);
         live.answered(1, s(9));
@@ -360,7 +395,7 @@ mod tests {
     #[test]
     fn the_next_probe_is_due_an_interval_after_the_last_was_sent() {
         let rule = RULE();
-        let mut live = SessionLiveness::connected(s(0));
+        let mut live = SessionLiveness::connected(s(0), Awake::ZERO);
         assert_eq!(live.next_probe_at(&rule), s(10));
         live.probe_due(s(13), &rule);
         assert_eq!(live.next_probe_at(&rule), s(23));
@@ -383,7 +418,7 @@ mod tests {
     #[test]
     fn ten_thousand_sessions_stay_small() {
         assert!(size_of::<SessionLiveness>() <= 32);
-        assert!(size_of::<HttpLiveness>() <= 24);
+        assert!(size_of::<HttpLiveness>() <= 40);
     }
 
     #[test]
@@ -408,7 +443,7 @@ mod tests {
         ];
         for (call, poll, leases, until, forgotten) in table {
             let rule = RULE();
-            let mut live = HttpLiveness::first_called(s(3));
+            let mut live = HttpLiveness::first_called(s(3), Awake::ZERO);
             live.called(s(call));
             match poll {
                 None => {}
@@ -422,11 +457,38 @@ mod tests {
             live.leases_end(s(leases));
             let row = format!("call {call}, {poll:?}, leases {leases}");
             assert_eq!(live.live_until(&rule), s(until), "{row}");
-            assert_eq!(live.judge(&rule, ms(until * 1000 - 1)), Ok(()), "{row}");
-            assert_eq!(live.judge(&rule, s(until)), Err(Silent), "{row}");
-            assert_eq!(live.next_change(&rule, s(call)), Some(s(until)), "{row}");
-            assert_eq!(live.next_change(&rule, s(until)), Option::None, "{row}");
+            assert_eq!([until * 1000 - 1, until * 1000].map(|at| live.is_away(&rule, ms(at))), [false, true], "{row}");
             assert_eq!(live.forget_at(&rule), s(forgotten), "{row}");
+            live.left();
+            assert!(live.is_away(&rule, s(0)), "{row}: it said goodbye");
+            live.returned();
+            assert!(!live.is_away(&rule, s(0)), "{row}: it polls again");
+        }
+    }
+
+    #[test]
+    fn a_grant_to_an_http_worker_adds_to_its_last_call_or_open_poll_and_not_to_its_leases() {
+        let rule = RULE();
+        // last call, poll ends, leases end, grants -> health deadline
+        let table: [(u64, u64, u64, &[u64], u64); 5] = [
+            (10, 0, 0, &[], 40),
+            (10, 0, 900, &[30], 70),
+            (10, 0, 900, &[30, 15], 85),
+            (10, 50, 900, &[30], 110),
+            (10, 50, 20, &[], 80),
+        ];
+        for (call, poll, leases, grants, deadline) in table {
+            let mut live = HttpLiveness::first_called(s(call), Awake::ZERO);
+            live.poll_opened(s(poll));
+            live.leases_end(s(leases));
+            for grant in grants {
+                let before = live.health_deadline(&rule);
+                assert_eq!(live.granted(&rule, Duration::from_secs(*grant)), before + Duration::from_secs(*grant));
+            }
+            assert_eq!(live.health_deadline(&rule), s(deadline), "call {call}, poll {poll}, grants {grants:?}");
+            assert_eq!(live.live_until(&rule), s(deadline.max(leases)));
+            live.called(s(call + 1));
+            assert!(live.health_deadline(&rule) >= s(deadline), "a call takes nothing back");
         }
     }
 }

@@ -6,8 +6,19 @@
 //!
 //! Worker: `rate = (succeeded + moving) / (succeeded + failed + moving + unmoving)`.
 //! A held attempt is *moving* if it made a forward step inside the window, is in a quiet section, or is under a live
-//! grant; one younger than the window without a step counts nowhere. *Failed* are error, lease expiry, stuck and timeout;
-//! not cancel or release.
+//! grant; one younger than the window without a step counts nowhere, nor does one that was cancelled and would be
+//! unmoving. *Failed* are error, lease expiry, stuck and timeout; not cancel or release.
+//!
+//! | what there is to count | signal |
+//! |---|---|
+//! | nothing | idle |
+//! | a rate from 0.8 on, or fewer than 5 samples of which none is unmoving | normal |
+//! | a lower rate | slow; degraded below 0.3 |
+//! | a rate of zero, with an unmoving attempt, or with 5 failures over 3 jobs | degraded, and stuck when it has lasted |
+//! | a rate of zero otherwise | idle: that says more about the jobs than about the worker |
+//!
+//! How long a rate of zero may last is the attempts' own matter: each has its job's `stuck_after`, and none is taken for
+//! stuck, nor its worker because of it, before that is over. Where everything fails it is the rule's `stuck_after`.
 
 use super::signal::Progress;
 use super::window::{SlidingCounts, in_window};
@@ -23,8 +34,10 @@ pub struct ProgressRule {
     pub normal_at: f64,
     /// Share of the expected rate from which on it is slow, and not degraded.
     pub slow_at: f64,
-    /// How long a rate of zero may last.
+    /// How long a rate of zero may last where no attempt says it.
     pub stuck_after: Duration,
+    /// A rate below normal says nothing before there are so many samples, or an attempt that does not move.
+    pub min_samples: u32,
     /// Fewer failures than this, or over fewer jobs than `min_failed_jobs`, say more about the jobs than about the worker.
     pub min_failures: u32,
     /// At most [`MAX_FAILED_JOBS`].
@@ -39,6 +52,7 @@ impl Default for ProgressRule {
             normal_at: 0.8,
             slow_at: 0.3,
             stuck_after: Duration::from_secs(120),
+            min_samples: 5,
             min_failures: 5,
             min_failed_jobs: 3,
         }
@@ -50,6 +64,8 @@ pub enum ProgressReason {
     NothingToCount,
     /// Nothing but failures, too few or over too few jobs to blame the worker.
     TooFewFailures,
+    /// A rate below normal, of so little that it says nothing.
+    TooFewSamples,
     RateAsExpected,
     RateBelowExpected,
     RateFarBelowExpected,
@@ -66,6 +82,7 @@ impl ProgressReason {
         match self {
             Self::NothingToCount => "nothing_to_count",
             Self::TooFewFailures => "too_few_failures",
+            Self::TooFewSamples => "too_few_samples",
             Self::RateAsExpected => "rate_as_expected",
             Self::RateBelowExpected => "rate_below_expected",
             Self::RateFarBelowExpected => "rate_far_below_expected",
@@ -94,10 +111,37 @@ pub struct WorkerSample {
     pub moving: u32,
     pub unmoving: u32,
     pub last_step: Option<Awake>,
-    /// Start of the oldest unmoving attempt.
-    pub oldest_unmoving: Option<Awake>,
+    /// The unmoving attempt whose stuck clock runs out first.
+    pub oldest_unmoving: Option<Unmoving>,
     /// Of the unbroken run of failures.
     pub first_failure: Option<Awake>,
+}
+
+impl WorkerSample {
+    /// Of several unmoving attempts the one that makes the worker stuck first, as [`Self::oldest_unmoving`].
+    pub fn first_of(&self, unmoving: impl IntoIterator<Item = Unmoving>) -> Option<Unmoving> {
+        unmoving.into_iter().min_by_key(|unmoving| unmoving.stuck_at(self.since()))
+    }
+
+    /// The last instant at which something moved, or began to fail.
+    fn since(&self) -> Option<Awake> {
+        self.last_step.max(self.first_failure)
+    }
+}
+
+/// An unmoving attempt, with its job's own patience.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unmoving {
+    /// When its own stuck clock runs out.
+    pub stuck_at: Awake,
+    pub stuck_after: Duration,
+}
+
+impl Unmoving {
+    /// When it makes its worker stuck, of which nothing else was heard after `since`.
+    fn stuck_at(&self, since: Option<Awake>) -> Awake {
+        since.map_or(self.stuck_at, |since| self.stuck_at.max(since + self.stuck_after))
+    }
 }
 
 pub fn worker(rule: &ProgressRule, now: Awake, s: &WorkerSample) -> ProgressVerdict {
@@ -107,16 +151,23 @@ pub fn worker(rule: &ProgressRule, now: Awake, s: &WorkerSample) -> ProgressVerd
         return steady(Progress::Idle, ProgressReason::NothingToCount);
     }
     if done > 0 {
-        return rated(rule, done, undone);
+        let rated = rated(rule, done, undone);
+        let says_little = s.unmoving == 0 && done + undone < u64::from(rule.min_samples);
+        return match rated.progress {
+            Progress::Slow | Progress::Degraded if says_little => {
+                steady(Progress::Normal, ProgressReason::TooFewSamples)
+            }
+            _ => rated,
+        };
     }
-    let reason = if s.unmoving > 0 {
-        ProgressReason::NoForwardStep
-    } else if s.failed >= rule.min_failures && s.failed_jobs >= rule.min_failed_jobs {
-        ProgressReason::OnlyFailures
-    } else {
+    if s.unmoving > 0 {
+        let stuck_at = s.oldest_unmoving.map(|unmoving| unmoving.stuck_at(s.since()));
+        return zero(now, ProgressReason::NoForwardStep, stuck_at);
+    }
+    if s.failed < rule.min_failures || s.failed_jobs < rule.min_failed_jobs {
         return steady(Progress::Idle, ProgressReason::TooFewFailures);
-    };
-    zero(rule, now, reason, s.last_step.max(s.oldest_unmoving).max(s.first_failure))
+    }
+    zero(now, ProgressReason::OnlyFailures, s.since().map(|since| since + rule.stuck_after))
 }
 
 /// What a manager dispatched or a gate forwarded inside the window, against what it still could have.
@@ -133,7 +184,10 @@ pub struct FlowSample {
 pub fn flow(rule: &ProgressRule, now: Awake, s: &FlowSample) -> ProgressVerdict {
     match (s.done, s.demand) {
         (0, 0) => steady(Progress::Idle, ProgressReason::NothingToCount),
-        (0, _) => zero(rule, now, ProgressReason::DemandNotServed, s.last_done.max(s.demand_since)),
+        (0, _) => {
+            let since = s.last_done.max(s.demand_since);
+            zero(now, ProgressReason::DemandNotServed, since.map(|since| since + rule.stuck_after))
+        }
         (done, demand) => rated(rule, done, demand),
     }
 }
@@ -151,8 +205,8 @@ fn rated(rule: &ProgressRule, done: u64, undone: u64) -> ProgressVerdict {
 }
 
 /// Nothing gets done: degraded, and stuck when that has lasted. Without an instant to count from it stays degraded.
-fn zero(rule: &ProgressRule, now: Awake, reason: ProgressReason, since: Option<Awake>) -> ProgressVerdict {
-    match since.map(|since| since + rule.stuck_after) {
+fn zero(now: Awake, reason: ProgressReason, stuck_at: Option<Awake>) -> ProgressVerdict {
+    match stuck_at {
         Some(stuck_at) if stuck_at <= now => steady(Progress::Stuck, reason),
         changes_at => ProgressVerdict { progress: Progress::Degraded, reason, changes_at },
     }
@@ -266,6 +320,13 @@ mod tests {
             (0, 0, 0, 4, 1, Normal, RateAsExpected),
             (79, 21, 5, 0, 0, Slow, RateBelowExpected),
             (1, 1, 1, 1, 1, Slow, RateBelowExpected),
+            (1, 2, 2, 0, 0, Normal, TooFewSamples), // two bad payloads out of three
+            (1, 3, 3, 0, 0, Normal, TooFewSamples),
+            (0, 2, 2, 1, 0, Normal, TooFewSamples), // the third runs, and moves
+            (1, 4, 3, 0, 0, Degraded, RateFarBelowExpected),
+            (2, 3, 3, 0, 0, Slow, RateBelowExpected),
+            (0, 0, 0, 1, 1, Slow, RateBelowExpected), // two samples: one does not move
+            (1, 0, 0, 0, 3, Degraded, RateFarBelowExpected),
             (3, 7, 3, 0, 0, Slow, RateBelowExpected),
             (29, 71, 9, 0, 0, Degraded, RateFarBelowExpected),
             (1, 4, 1, 0, 999, Degraded, RateFarBelowExpected),
@@ -295,25 +356,31 @@ mod tests {
     }
 
     #[test]
-    fn stuck_120_s_after_the_latest_of_step_start_and_first_failure() {
+    fn stuck_when_the_attempts_clock_is_over_or_120_s_after_step_and_first_failure() {
         let unmoving = WorkerSample { unmoving: 1, ..WorkerSample::default() };
         let failing = WorkerSample { failed: 5, failed_jobs: 3, ..WorkerSample::default() };
+        let both = WorkerSample { unmoving: 1, ..failing };
         let blameless = WorkerSample { failed: 4, failed_jobs: 3, ..WorkerSample::default() };
-        // sample, last step, oldest unmoving, first failure -> stuck at
+        // sample, last step, (the attempt's clock is over at, its job's stuck_after), first failure -> stuck at
         let table = [
-            (unmoving, None, Some(10), None, Some(130)),
-            (unmoving, Some(40), Some(10), None, Some(160)),
-            (unmoving, Some(5), Some(10), None, Some(130)),
-            (unmoving, Some(5), Some(10), Some(50), Some(170)),
+            (unmoving, None, Some((130, 120)), None, Some(130)),
+            (unmoving, Some(40), Some((130, 120)), None, Some(160)),
+            (unmoving, Some(5), Some((130, 120)), None, Some(130)),
+            (unmoving, Some(5), Some((130, 120)), Some(50), Some(170)),
+            (unmoving, Some(5), Some((910, 900)), Some(50), Some(950)),
+            (unmoving, Some(5), Some((20, 10)), None, Some(20)),
+            (both, Some(5), Some((910, 900)), Some(50), Some(950)),
+            (unmoving, None, None, Some(20), None),
             (failing, None, None, Some(20), Some(140)),
             (failing, Some(90), None, Some(20), Some(210)),
             (failing, None, None, None, None),
             (blameless, None, None, Some(20), None),
         ];
         for (sample, step, unmoving, failure, stuck_at) in table {
+            let clock = |(at, after)| Unmoving { stuck_at: s(at), stuck_after: Duration::from_secs(after) };
             let sample = WorkerSample {
                 last_step: step.map(s),
-                oldest_unmoving: unmoving.map(s),
+                oldest_unmoving: unmoving.map(clock),
                 first_failure: failure.map(s),
                 ..sample
             };
@@ -327,6 +394,24 @@ mod tests {
             let then = judge(stuck_at);
             assert_eq!((then.progress, then.changes_at, then.reason), (Stuck, None, before.reason), "{sample:?}");
         }
+    }
+
+    #[test]
+    fn of_several_unmoving_attempts_the_first_whose_clock_runs_out_counts() {
+        let clock = |at, after| Unmoving { stuck_at: s(at), stuck_after: Duration::from_secs(after) };
+        // since, clocks -> which is first
+        let table = [
+            (None, [(120, 120), (179, 120)], 0),
+            (None, [(900, 900), (179, 120)], 1),
+            (Some(100), [(120, 120), (150, 30)], 1), // 100 + 120 is later than 150
+            (None, [(130, 100), (130, 100)], 0),
+        ];
+        for (since, clocks, first) in table {
+            let clocks = clocks.map(|(at, after)| clock(at, after));
+            let sample = WorkerSample { last_step: since.map(s), ..WorkerSample::default() };
+            assert_eq!(sample.first_of(clocks), Some(clocks[first]), "{since:?} {clocks:?}");
+        }
+        assert_eq!(WorkerSample::default().first_of([]), None);
     }
 
     #[test]

@@ -213,6 +213,8 @@ pub struct EvictionRule {
     /// How long a node evicted for the first time gets no work; doubles with each eviction.
     pub backoff: Duration,
     pub max_backoff: Duration,
+    /// How long after a node has gone its evictions, its probation and its replaced incarnations are remembered.
+    pub remember_for: Duration,
 }
 
 impl Default for EvictionRule {
@@ -222,6 +224,7 @@ impl Default for EvictionRule {
             stuck_grace: Duration::from_secs(30),
             backoff: Duration::from_secs(60),
             max_backoff: Duration::from_secs(3600),
+            remember_for: Duration::from_secs(3600),
         }
     }
 }

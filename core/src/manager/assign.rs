@@ -8,7 +8,8 @@ use crate::dispatch::{GroupKey, Tier};
 use crate::effect::Effects;
 use crate::event::{Event, HandedOut, Via, WorkflowRef};
 use crate::fence::AttemptFence;
-use crate::health::Progress;
+use crate::health::verdict::verdict;
+use crate::health::{Action, Signals};
 use crate::ids::{Claim, Name};
 use crate::message::{Assignment, ToWorker};
 use crate::payload::Payload;
@@ -144,19 +145,14 @@ impl Manager {
         if worker.probation { free.min(1u32.saturating_sub(worker.held)) } else { free }
     }
 
-    /// Puts a worker where its room and its verdict say: drained never, slow last.
+    /// Puts a worker where its verdict says, by the room that it has now: drained never, slow last.
     pub(super) fn update_offer(&mut self, key: WorkerKey) {
         let worker = self.workers.at(key);
-        let signals = worker.judged.signals;
-        let tier = match signals.progress {
-            _ if !signals.live || self.free_slots(key) == 0 => None,
-            Progress::Idle | Progress::Normal => Some(Tier::Route),
-            Progress::Slow | Progress::Degraded => Some(Tier::Investigate),
-            Progress::Stuck => None,
-        };
-        match tier {
-            Some(tier) => self.dispatch.offer(key, worker.group, tier),
-            None => self.dispatch.withdraw(key),
+        let ready = self.free_slots(key) > 0;
+        match verdict(Signals { ready, ..worker.judged.signals }).action() {
+            Action::Route => self.dispatch.offer(key, worker.group, Tier::Route),
+            Action::Investigate => self.dispatch.offer(key, worker.group, Tier::Investigate),
+            Action::Drain | Action::Evict => self.dispatch.withdraw(key),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::beat::{AttemptClock, Motion, QuietSpent};
 use crate::effect::{Answer, Effects, Notice};
 use crate::event::{Event, Then, Verb, Via};
 use crate::fence::AttemptFence;
-use crate::health::Progress;
+use crate::health::{HttpLiveness, Progress};
 use crate::ids::{Claim, Name};
 use crate::job::draft::{Invalid, MAX_SPAN, Problem};
 use crate::job::retry::next;
@@ -134,22 +134,12 @@ impl Manager {
         };
         live.clock = clock;
         if let Some(used) = ended {
-            self.quiet_ended(key);
             self.emit(Event::QuietEnded { claim: beat.claim, used }, fx);
         }
         if let Some(allowed) = allowed {
             self.emit(Event::QuietBegan { claim: beat.claim, allowed }, fx);
         }
         Ok(allowed)
-    }
-
-    /// The clocks of its worker stood still as well: it was allowed to wait.
-    fn quiet_ended(&mut self, key: AttemptKey) {
-        let live = self.live.at(key);
-        let (worker, last_step) = (live.worker, live.clock.last_step());
-        if let Some(work) = &mut self.workers.at_mut(worker).work {
-            work.last_step = work.last_step.max(Some(last_step));
-        }
     }
 
     /// Logs the watermark now and then, so that a takeover knows how far the handler was.
@@ -386,7 +376,8 @@ impl Manager {
                 let link = match attempt.via {
                     Via::Session => Link::Expected,
                     Via::Http { .. } => {
-                        Link::Http { liveness: crate::health::HttpLiveness::first_called(self.awake), poll: NO_KEY }
+                        let liveness = HttpLiveness::first_called(self.awake, Awake::ZERO);
+                        Link::Http { liveness, poll: NO_KEY }
                     }
                 };
                 let worker = Worker::new(attempt.worker.clone(), attempt.incarnation.clone(), link, self.awake);
@@ -415,15 +406,13 @@ impl Manager {
         let held = known.held;
         let work = known.work.as_mut().expect("it held the attempt");
         work.head = self.live.unlink(&live, work.head);
-        match live.motion {
-            Motion::Young => {}
-            Motion::Moving => work.moving -= 1,
-            Motion::Unmoving => work.unmoving -= 1,
-        }
+        work.uncount_motion(live.motion);
         if held == 0 {
             work.empty_since = Some(now);
         }
-        if live.motion == Motion::Unmoving || !known.judged.signals.live {
+        // One that moved made up for others that do not, or fail.
+        let made_up = live.motion == Motion::Moving && (work.unmoving > 0 || work.tally.first_failure().is_some());
+        if live.motion == Motion::Unmoving || made_up || !known.judged.signals.live {
             self.touch(live.worker);
         }
         self.lease_moved(live.worker, live.clock.lease_end(), None);
@@ -442,23 +431,16 @@ impl Manager {
     pub(super) fn update_motion(&mut self, key: AttemptKey) {
         let (now, window) = (self.awake, self.rules.progress.window);
         let live = self.live.at(key);
-        let motion = live.clock.motion(now, window);
+        let cancelled = self.state.workflow(live.workflow).state == WorkflowState::Cancelling;
+        let motion = live.clock.motion(now, window, cancelled);
         let before = core::mem::replace(&mut live.motion, motion);
         if motion == before {
             return;
         }
         let worker = live.worker;
         let work = self.workers.at_mut(worker).work.as_mut().expect("it holds the attempt");
-        match before {
-            Motion::Young => {}
-            Motion::Moving => work.moving -= 1,
-            Motion::Unmoving => work.unmoving -= 1,
-        }
-        match motion {
-            Motion::Young => {}
-            Motion::Moving => work.moving += 1,
-            Motion::Unmoving => work.unmoving += 1,
-        }
+        work.uncount_motion(before);
+        work.count_motion(motion);
         self.touch(worker);
     }
 
@@ -466,10 +448,9 @@ impl Manager {
     pub(super) fn arm_attempt(&mut self, key: AttemptKey) {
         let (now, window) = (self.awake, self.rules.progress.window);
         let Some(live) = self.live.get(key) else { return };
-        let mut at = live.clock.lease_end();
+        let mut at = live.clock.lease_end().min(live.clock.next_change(now, window).unwrap_or(Awake::MAX));
         if self.state.workflow(live.workflow).state == WorkflowState::Running {
             at = at.min(live.clock.stuck_at(live.stuck_after));
-            at = at.min(live.clock.next_change(now, window).unwrap_or(Awake::MAX));
         }
         let live = self.live.at(key);
         if !live.timer.is_none() {
@@ -491,13 +472,13 @@ impl Manager {
         let (lease_end, stuck_at) = (live.clock.lease_end(), live.clock.stuck_at(stuck_after));
         let claim = self.state.claim_of(key);
         if let Some(used) = quiet_used {
-            self.quiet_ended(key);
             self.emit(Event::QuietEnded { claim, used }, fx);
         }
         if self.state.workflow(workflow).state == WorkflowState::Cancelling {
             if lease_end <= now {
                 self.end(key, Ending::Cancelled, fx);
             } else {
+                self.update_motion(key);
                 self.arm_attempt(key);
             }
             return;

@@ -127,7 +127,7 @@ impl Manager {
     fn grant_time(&mut self, worker: WorkerKey, grant: Duration, attempts: Vec<AttemptKey>) {
         let until = match &mut self.workers.at_mut(worker).link {
             Link::Session { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
-            Link::Http { liveness, .. } => liveness.live_until(&self.rules.liveness) + grant,
+            Link::Http { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
             Link::Expected => self.awake + grant,
         };
         for key in attempts {
@@ -164,7 +164,7 @@ impl Manager {
     pub(super) fn health_deadline(&self, worker: WorkerKey) -> Awake {
         match &self.workers.at(worker).link {
             Link::Session { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
-            Link::Http { liveness, .. } => liveness.live_until(&self.rules.liveness),
+            Link::Http { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
             Link::Expected => self.awake,
         }
     }

@@ -1,33 +1,29 @@
-//! Verdicts on workers and what follows from them: routing, eviction, hold, probation. And on this manager itself.
+//! Verdicts on workers, and on this manager itself. What follows from a bad one is decided in `evict`.
 //!
 //! A worker is judged when a signal may have changed, and at the instants at which one changes by time alone; never by
-//! going through all of them. The count that the hold needs is kept as verdicts change.
+//! going through all of them. The counts of those that are away and of those that count for the hold are kept as
+//! verdicts change.
+//!
+//! A worker without a session that holds nothing and has no poll open is between two polls, which takes nothing from its
+//! verdict, until it has not called for `answer_within`. Then it is *away*, and nobody judges it.
 
-use crate::effect::{Effect, Effects, Notice};
+use crate::beat::Motion;
+use crate::effect::{Effects, Notice};
 use crate::event::Event;
-use crate::health::hold::{forget_at, hold};
 use crate::health::progress::{flow, worker as worker_progress};
-use crate::health::verdict::{evict_at, judge, manager_ready, readmit_after, worker_ready};
+use crate::health::verdict::{evict_at, judge, manager_ready, worker_ready};
 use crate::health::{
-    FlowSample, Hold, Judgement, NotLive, ProgressRule, ProgressVerdict, Tally, Verdict, WorkerSample,
+    FlowSample, Judgement, NotLive, Progress, ProgressRule, ProgressVerdict, Signals, Tally, Unmoving, Verdict,
+    WorkerSample,
 };
-use crate::job::Ending;
-use crate::message::{CancelWhy, ToWorker};
+use crate::message::ToWorker;
+use crate::state::NO_KEY;
 use crate::time::Awake;
 use crate::wheel::TimerKey;
 
 use super::Manager;
 use super::timers::Soon;
 use super::workers::{Counted, Link, Worker, WorkerKey};
-
-/// How many workers count for the hold.
-#[derive(Debug, Default)]
-pub(super) struct HoldState {
-    tracked: usize,
-    failing: usize,
-    /// An eviction was withheld, and the reason for that is still there.
-    active: bool,
-}
 
 /// What this manager has handed out lately.
 #[derive(Debug, Default)]
@@ -66,10 +62,7 @@ impl Manager {
                 self.arm_worker(key);
             }
         }
-        if self.hold.active && hold(self.hold.tracked, self.hold.failing) == Hold::Clear {
-            self.hold.active = false;
-            self.report(Notice::HoldEnded, fx);
-        }
+        self.end_hold_if_clear(fx);
     }
 
     pub(super) fn probe_answered(&mut self, key: WorkerKey, probe: u32) {
@@ -83,12 +76,22 @@ impl Manager {
         }
     }
 
-    fn live_signal(&self, worker: &Worker) -> Result<(), NotLive> {
+    /// One that cannot be asked is never silent: its leases speak for it, or it is away.
+    pub(super) fn live_signal(&self, worker: &Worker) -> Result<(), NotLive> {
         match &worker.link {
             Link::Session { liveness, .. } => liveness.judge(&self.rules.liveness, self.awake),
-            Link::Http { liveness, .. } => liveness.judge(&self.rules.liveness, self.awake),
             // It has as long as its leases to be heard of; until then it is not judged.
-            Link::Expected => Ok(()),
+            Link::Http { .. } | Link::Expected => Ok(()),
+        }
+    }
+
+    /// Neither works nor asks for work, and has not said so for a while, or said goodbye.
+    pub(super) fn is_away(&self, worker: &Worker) -> bool {
+        match &worker.link {
+            Link::Http { liveness, poll: NO_KEY } if worker.held == 0 => {
+                liveness.is_away(&self.rules.liveness, self.awake)
+            }
+            _ => false,
         }
     }
 
@@ -98,49 +101,60 @@ impl Manager {
             return worker_progress(&self.rules.progress, self.awake, &WorkerSample::default());
         };
         let (succeeded, failed, failed_jobs) = work.tally.counts(self.awake);
-        // Only where nothing moves does it matter since when; then the attempts are few or the worker is in trouble.
-        let oldest_unmoving = match (work.unmoving, work.moving, succeeded) {
-            (0, ..) => None,
-            (_, 0, 0) => self.oldest_unmoving(worker),
-            _ => None,
-        };
-        let sample = WorkerSample {
+        let mut sample = WorkerSample {
             succeeded,
             failed,
             failed_jobs,
             moving: work.moving,
             unmoving: work.unmoving,
             last_step: work.last_step,
-            oldest_unmoving,
+            oldest_unmoving: None,
             first_failure: work.tally.first_failure(),
         };
+        // Only where nothing moves does it matter since when; then the attempts are few or the worker is in trouble.
+        if work.unmoving > 0 && work.moving == 0 && succeeded == 0 {
+            sample.oldest_unmoving = sample.first_of(self.unmoving(worker));
+        }
         worker_progress(&self.rules.progress, self.awake, &sample)
     }
 
-    fn oldest_unmoving(&self, worker: &Worker) -> Option<Awake> {
-        let unmoving = self.live.from(worker.head()).filter_map(|key| {
-            let live = self.live.get(key)?;
-            (live.motion == crate::beat::Motion::Unmoving).then(|| live.clock.handed_at())
-        });
-        unmoving.min()
+    fn unmoving<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = Unmoving> + 'a {
+        self.live.from(worker.head()).filter_map(|key| {
+            let live = self.live.get(key).filter(|live| live.motion == Motion::Unmoving)?;
+            Some(Unmoving { stuck_at: live.clock.stuck_at(live.stuck_after), stuck_after: live.stuck_after })
+        })
     }
 
-    /// The verdict as of now, readiness included.
-    pub(super) fn judgement(&self, key: WorkerKey) -> (Judgement, ProgressVerdict) {
+    /// The verdict as of now, readiness included. One that is away keeps the verdict that it had.
+    pub(super) fn judgement(&self, key: WorkerKey) -> Judgement {
         let worker = self.workers.at(key);
+        if self.is_away(worker) {
+            let signals = Signals { live: false, ready: false, progress: Progress::Idle };
+            return Judgement { signals, ..worker.judged };
+        }
         let progress = self.progress_signal(worker);
         let accepting = worker.accepting && !worker.drained && !worker.evicted;
-        let ready = worker_ready(accepting, self.free_slots(key));
-        (judge(self.live_signal(worker), ready, &progress), progress)
+        let between_polls = matches!(worker.link, Link::Http { poll: NO_KEY, .. }) && worker.held == 0;
+        let ready = worker_ready(accepting, if between_polls { 1 } else { self.free_slots(key) });
+        judge(self.live_signal(worker), ready, &progress)
     }
 
-    fn judge_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
-        let (judged, _) = self.judgement(key);
+    pub(super) fn judge_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
+        let away = self.is_away(self.workers.at(key));
+        self.set_away(key, away);
+        if away {
+            return self.update_offer(key);
+        }
+        let judged = self.judgement(key);
         let now = self.awake;
         let worker = self.workers.at_mut(key);
         let before = core::mem::replace(&mut worker.judged, judged);
         if before.verdict != judged.verdict {
             worker.since = now;
+        }
+        if let Some(work) = &mut worker.work {
+            let stuck = judged.signals.progress == Progress::Stuck;
+            work.stuck_since = if stuck { work.stuck_since.or(Some(now)) } else { None };
         }
         let is_trouble = |verdict| !matches!(verdict, Verdict::Healthy | Verdict::Busy);
         let is_news = before.verdict != judged.verdict && (is_trouble(before.verdict) || is_trouble(judged.verdict));
@@ -151,63 +165,43 @@ impl Manager {
             Link::Session { .. } => Counted::Fine,
             Link::Http { .. } | Link::Expected => Counted::No,
         };
-        let (evicted, id) = (worker.evicted, worker.id.clone());
+        let id = worker.id.clone();
         self.recount(key, counted);
         if is_news {
             self.report(Notice::VerdictChanged { worker: id.clone(), from: before.verdict, to: judged }, fx);
         }
         let recovered = before.verdict == Verdict::Suspect && judged.verdict != Verdict::Suspect;
-        if !evicted && recovered && self.state.worker(&id).is_some_and(|record| record.grants > 0) {
+        if recovered && self.state.worker(&id).is_some_and(|record| record.grants > 0) {
             self.emit(Event::GrantsReset { worker: id }, fx);
         }
         let worker = self.workers.at_mut(key);
         worker.was_stuck |= judged.verdict == Verdict::Stuck;
-        if !evicted && worker.was_stuck && judged.signals.live && judged.verdict != Verdict::Stuck {
+        if !worker.evicted && worker.was_stuck && judged.signals.live && judged.verdict != Verdict::Stuck {
             self.begin_probation(key, fx);
         }
         self.update_offer(key);
     }
 
-    fn begin_probation(&mut self, key: WorkerKey, fx: &mut Effects) {
-        let worker = self.workers.at_mut(key);
-        worker.evicted = false;
-        worker.was_stuck = false;
-        if worker.probation {
-            return;
-        }
-        worker.probation = true;
-        let worker = worker.id.clone();
-        self.emit(Event::ProbationBegan { worker }, fx);
+    /// Keeps the count of those that are away.
+    pub(super) fn set_away(&mut self, key: WorkerKey, away: bool) {
+        let before = core::mem::replace(&mut self.workers.at_mut(key).away, away);
+        self.away = self.away + usize::from(away) - usize::from(before);
     }
 
-    /// Keeps the hold's counts.
-    pub(super) fn recount(&mut self, key: WorkerKey, counted: Counted) {
-        let before = core::mem::replace(&mut self.workers.at_mut(key).counted, counted);
-        let weigh = |counted| match counted {
-            Counted::No => (0, 0),
-            Counted::Fine => (1, 0),
-            Counted::Failing => (1, 1),
-        };
-        let ((was_tracked, was_failing), (tracked, failing)) = (weigh(before), weigh(counted));
-        self.hold.tracked = self.hold.tracked + tracked - was_tracked;
-        self.hold.failing = self.hold.failing + failing - was_failing;
+    /// How many workers there are to work with.
+    pub(super) fn present_workers(&self) -> usize {
+        self.workers.len() - self.away
     }
 
-    fn is_held(&mut self, worker_counts: bool, fx: &mut Effects) -> bool {
-        let held = worker_counts && hold(self.hold.tracked, self.hold.failing) == Hold::Held;
-        if held && !self.hold.active {
-            self.hold.active = true;
-            self.report(Notice::HoldBegan { failing: self.hold.failing, tracked: self.hold.tracked }, fx);
-        }
-        held
-    }
-
-    pub fn holding_eviction(&self) -> bool {
-        self.hold.active && hold(self.hold.tracked, self.hold.failing) == Hold::Held
+    /// Looks after all whose timer has fired.
+    pub(super) fn tend_workers(&mut self, fx: &mut Effects) {
+        let mut due = core::mem::take(&mut self.to_tend);
+        due.drain(..).for_each(|key| self.tend_worker(key, fx));
+        self.to_tend = due;
     }
 
     /// Looks after one worker: probe it, judge it, and do what its verdict asks for by now.
-    pub(super) fn tend_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
+    fn tend_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
         self.probe_if_due(key, fx);
         self.judge_worker(key, fx);
         if self.evict_if_due(key, fx) || self.forget_if_due(key, fx) {
@@ -233,103 +227,6 @@ impl Manager {
         }
     }
 
-    /// Returns whether the worker is gone.
-    fn evict_if_due(&mut self, key: WorkerKey, fx: &mut Effects) -> bool {
-        let worker = self.workers.at(key);
-        let due =
-            evict_at(&self.rules.eviction, worker.judged.verdict, worker.since).is_some_and(|at| at <= self.awake);
-        if worker.evicted || !due {
-            return false;
-        }
-        let counts = worker.is_session();
-        if matches!(worker.link, Link::Http { .. }) && worker.judged.verdict == Verdict::Suspect {
-            // Its leases are over by definition; it is forgotten when it stays away.
-            return false;
-        }
-        if self.is_held(counts, fx) {
-            return false;
-        }
-        let worker = self.workers.at(key);
-        if worker.held == 0 && worker.session().is_none() {
-            // Gone, and holding nothing: there is nobody to keep work from.
-            self.forget_worker(key, fx);
-            return true;
-        }
-        self.evict(key, fx);
-        false
-    }
-
-    fn evict(&mut self, key: WorkerKey, fx: &mut Effects) {
-        let worker = self.workers.at(key);
-        let (id, incarnation, connected) = (worker.id.clone(), worker.incarnation.clone(), worker.session().is_some());
-        let evictions = self.state.worker(&id).map_or(0, |record| record.evictions) + 1;
-        let readmit_at = self.log_now() + readmit_after(&self.rules.eviction, evictions);
-        self.emit(Event::WorkerEvicted { worker: id.clone(), incarnation, readmit_at }, fx);
-        let held = self.held_by_worker(key);
-        let claims: Vec<_> = held.iter().map(|attempt| self.state.claim_of(*attempt)).collect();
-        for (attempt, claim) in held.into_iter().zip(&claims) {
-            self.end(attempt, Ending::Evicted, fx);
-            self.send_cancel(key, *claim, CancelWhy::Evicted, fx);
-        }
-        let worker = self.workers.at_mut(key);
-        worker.evicted = true;
-        worker.probation = false;
-        let rare = worker.rare();
-        rare.readmit_at = readmit_at;
-        rare.unconfirmed = if connected { claims } else { Vec::new() };
-        self.recount(key, Counted::No);
-        self.update_offer(key);
-        self.report(Notice::WorkerEvicted { worker: id }, fx);
-    }
-
-    /// An evicted worker gets work again as a new incarnation, or when its time is over and what it held has stopped.
-    pub(super) fn readmit_if_due(&mut self, key: WorkerKey, fx: &mut Effects) {
-        let worker = self.workers.at(key);
-        if !worker.evicted {
-            return;
-        }
-        let another_life = !self.is_evicted_as(&worker.id, &worker.incarnation);
-        let rare = worker.rare.as_ref().expect("an evicted worker has its time");
-        let served = rare.readmit_at <= self.log_now() && rare.unconfirmed.is_empty();
-        if self.live_signal(worker).is_ok() && (another_life || served) {
-            self.workers.at_mut(key).work = None;
-            self.begin_probation(key, fx);
-            self.touch(key);
-        }
-    }
-
-    /// Returns whether the worker is gone.
-    fn forget_if_due(&mut self, key: WorkerKey, fx: &mut Effects) -> bool {
-        let Some(at) = self.forget_worker_at(self.workers.at(key)) else { return false };
-        if at > self.awake {
-            return false;
-        }
-        if let Some(session) = self.workers.at(key).session() {
-            self.push(Effect::CloseSession { session }, fx);
-        }
-        self.forget_worker(key, fx);
-        true
-    }
-
-    fn forget_worker_at(&self, worker: &Worker) -> Option<Awake> {
-        if worker.held > 0 {
-            return None;
-        }
-        let empty_since = worker.work.as_ref().and_then(|work| work.empty_since).unwrap_or(worker.since);
-        let idle = match &worker.link {
-            Link::Http { liveness, poll } if *poll == crate::state::NO_KEY => liveness.forget_at(&self.rules.liveness),
-            Link::Http { .. } => return None,
-            Link::Session { .. } if worker.judged.signals.live => return None,
-            Link::Session { .. } => forget_at(&self.rules.hold, worker.since, Some(empty_since))?,
-            Link::Expected => empty_since + self.rules.liveness.forget_after,
-        };
-        if worker.evicted {
-            let left = worker.rare.as_ref().map_or(self.log_now(), |rare| rare.readmit_at).since(self.log_now());
-            return Some(idle.max(self.awake + left));
-        }
-        Some(idle)
-    }
-
     /// Arms the worker's timer at the next instant at which it needs looking after.
     pub(super) fn arm_worker(&mut self, key: WorkerKey) {
         let now = self.awake;
@@ -346,7 +243,9 @@ impl Manager {
                 consider(Some(liveness.next_probe_at(&rules.liveness)));
                 consider(liveness.next_change(&rules.liveness, now));
             }
-            Link::Http { liveness, .. } => consider(liveness.next_change(&rules.liveness, now)),
+            Link::Http { liveness, .. } => {
+                consider(Some(liveness.live_until(&rules.liveness)).filter(|at| *at > now));
+            }
             Link::Session { .. } | Link::Expected => {}
         }
         if worker.work.is_some() {
@@ -354,11 +253,11 @@ impl Manager {
             consider(worker.work.as_ref().and_then(|work| work.tally.next_decay(now)));
         }
         if worker.evicted {
-            let left = worker.rare.as_ref().map_or(self.log_now(), |rare| rare.readmit_at).since(self.log_now());
-            consider((!left.is_zero()).then(|| now + left));
-        } else if let Some(due) = evict_at(&rules.eviction, worker.judged.verdict, worker.since) {
-            let http_suspect = matches!(worker.link, Link::Http { .. }) && worker.judged.verdict == Verdict::Suspect;
-            consider((!http_suspect).then(|| if due <= now { now + rules.hold.recheck_every } else { due }));
+            consider(self.readmit_at(worker).filter(|at| *at > now));
+        } else if !worker.away
+            && let Some(due) = evict_at(&rules.eviction, worker.judged.verdict, worker.failing_since())
+        {
+            consider(Some(if due <= now { now + rules.hold.recheck_every } else { due }));
         }
         consider(self.forget_worker_at(worker));
         let worker = self.workers.at_mut(key);
@@ -377,7 +276,7 @@ impl Manager {
 
     /// Judges every worker anew: what an operator may ask for, and what nothing else does.
     pub fn judge_all(&self) -> impl Iterator<Item = Verdict> + '_ {
-        self.workers.iter().map(|(key, _)| self.judgement(key).0.verdict)
+        self.workers.iter().map(|(key, _)| self.judgement(key).verdict)
     }
 
     /// Ready work that workers with room could take, and hand-outs that are not durable yet.
@@ -414,6 +313,6 @@ impl Manager {
             FlowSample { done, demand: self.demand(), last_done: self.flow.last, demand_since: self.flow.demand_since };
         let progress = flow(&self.rules.progress, now, &sample);
         let quorum = self.rules.quorum.has_quorum(self.now.mono, self.seat.confirmed_at());
-        judge(Ok(()), manager_ready(quorum, self.serving(), self.workers.len()), &progress)
+        judge(Ok(()), manager_ready(quorum, self.serving(), self.present_workers()), &progress)
     }
 }

@@ -25,7 +25,9 @@
 //! | `attempts` | beats, outcomes, claims; the end of an attempt |
 //! | `extension` | more time, if earned |
 //! | `sessions`, `polls` | who workers are, and what they still hold |
-//! | `judge` | verdicts on workers, eviction, hold, probation |
+//! | `judge` | verdicts on workers, and who is away |
+//! | `evict` | eviction, hold, readmission, probation |
+//! | `memory` | how long a worker that has gone is remembered |
 //! | `timers` | what is due |
 //! | `view`, `counting` | what can be seen |
 //! | `snapshot`, `sharing` | the whole state at one event, taken bit by bit; and put back, no larger than it was |
@@ -35,9 +37,11 @@ mod attempts;
 mod command;
 mod counting;
 mod deadlines;
+mod evict;
 mod extension;
 mod judge;
 mod live;
+mod memory;
 mod polls;
 mod seat;
 mod sessions;
@@ -81,7 +85,7 @@ use workers::{WorkerKey, Workers};
 pub use seat::SeatState;
 pub use snapshot::{JobRecord, KeyExpiry, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
 pub use timers::Why;
-pub use view::{AttemptView, JobView, ManagerView, WorkerView, WorkflowView};
+pub use view::{AttemptView, AwayReason, EvictedReason, JobView, ManagerView, WorkerState, WorkerView, WorkflowView};
 
 #[derive(Debug)]
 pub struct Manager {
@@ -124,9 +128,14 @@ pub struct Manager {
     /// Hand-outs of this step.
     handouts: u32,
     flow: judge::Flow,
-    hold: judge::HoldState,
+    hold: evict::HoldState,
+    /// How many workers are away.
+    away: usize,
+    departed: memory::Departed,
     /// Workers whose signals may have changed in this step.
     to_judge: Vec<WorkerKey>,
+    /// Workers whose timer fired in this step.
+    to_tend: Vec<WorkerKey>,
     /// Will soon be handed out, and are being brought into the caches; the newest first. Some may have gone since.
     coming: [WorkflowKey; 4],
     /// Groups whose slow workers are asked at the end of this step.
@@ -179,8 +188,11 @@ impl Manager {
             unsynced: VecDeque::new(),
             handouts: 0,
             flow: judge::Flow::default(),
-            hold: judge::HoldState::default(),
+            hold: evict::HoldState::default(),
+            away: 0,
+            departed: memory::Departed::default(),
             to_judge: Vec::new(),
+            to_tend: Vec::new(),
             coming: [NO_KEY; 4],
             slow_groups: Vec::new(),
             assign_again: false,
@@ -261,6 +273,7 @@ impl Manager {
             Call::ResumeQueue(queue) => self.resume_queue(queue, fx),
             Call::DrainWorker(worker) => self.drain_worker(&worker, true, fx),
             Call::UndrainWorker(worker) => self.drain_worker(&worker, false, fx),
+            Call::Goodbye { worker, incarnation } => self.http_goodbye(&worker, &incarnation),
             Call::ReplayDeadLetter { job, new_id, request } => self.replay_dead_letter(job, new_id, request, fx),
             Call::DropDeadLetter { job } => self.drop_dead_letter(job, fx),
         };

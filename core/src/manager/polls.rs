@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::effect::{Answer, Effects};
 use crate::event::Via;
 use crate::health::HttpLiveness;
-use crate::ids::{Claim, Name, RequestId};
+use crate::ids::{Claim, Incarnation, Name, RequestId, WorkerId};
 use crate::input::Poll;
 use crate::job::Ending;
 use crate::job::draft::{Invalid, Problem};
@@ -97,7 +97,8 @@ impl Manager {
 
     /// The worker that polls, known or new, heard of now.
     fn polling_worker(&mut self, known: Option<WorkerKey>, poll: &Poll, fx: &mut Effects) -> WorkerKey {
-        let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake), poll: NO_KEY };
+        let granted_until = self.grant_of_this_life(known, &poll.incarnation);
+        let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake, granted_until), poll: NO_KEY };
         let key = match known {
             None => self.add_worker(Worker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake)),
             Some(key) => {
@@ -119,6 +120,7 @@ impl Manager {
         worker.accepting = true;
         if let Link::Http { liveness, .. } = &mut worker.link {
             liveness.called(now);
+            liveness.returned();
         }
         key
     }
@@ -237,7 +239,9 @@ impl Manager {
     /// id of its poll.
     pub(super) fn call_gone(&mut self, request: RequestId, delivered: bool, fx: &mut Effects) {
         if let Some(key) = self.poll_of.get(&request).copied() {
+            let worker = self.polls[key].worker;
             self.close_poll(key);
+            self.touch(worker);
         }
         let Some(answered) = self.answered.remove(&request) else { return };
         if delivered || !self.serving() {
@@ -250,6 +254,33 @@ impl Manager {
         }
     }
 
+    /// The worker wants no more work: its open poll is answered as it stands, and it is away as soon as it holds nothing.
+    /// Nothing is taken from it: what it holds goes on until it is settled or released, or its lease runs out.
+    pub(super) fn http_goodbye(&mut self, id: &WorkerId, incarnation: &Incarnation) -> Result<Answer, Refusal> {
+        if self.was_replaced(id, incarnation) {
+            return Err(Refusal::StaleIncarnation);
+        }
+        // Whom nobody knows, or knows no longer, has left already.
+        let Some(key) = self.workers.find(id) else { return Ok(Answer::Left { held: 0 }) };
+        if self.workers.at(key).incarnation != *incarnation {
+            return Err(Refusal::StaleIncarnation);
+        }
+        if self.workers.at(key).is_session() {
+            // One incarnation speaks one way.
+            return Err(Refusal::Conflict);
+        }
+        self.supersede_poll(key);
+        let now = self.awake;
+        let worker = self.workers.at_mut(key);
+        if let Link::Http { liveness, .. } = &mut worker.link {
+            liveness.called(now);
+            liveness.left();
+        }
+        let held = worker.held;
+        self.touch(key);
+        Ok(Answer::Left { held })
+    }
+
     /// A call about an attempt is a sign of life of the worker that holds it.
     pub(super) fn heard_by_http(&mut self, attempt: AttemptKey) {
         let (now, worker) = (self.awake, self.live.at(attempt).worker);
@@ -257,9 +288,6 @@ impl Manager {
             && let Link::Http { liveness, .. } = &mut known.link
         {
             liveness.called(now);
-            if !known.judged.signals.live {
-                self.touch(worker);
-            }
         }
     }
 
@@ -277,10 +305,12 @@ impl Manager {
                 ends.max().unwrap_or(self.awake)
             }
         };
+        let mut leaving = false;
         if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
             liveness.leases_end(end);
+            leaving = liveness.has_left();
         }
-        if end < latest {
+        if end < latest || leaving {
             self.touch(worker);
         }
     }

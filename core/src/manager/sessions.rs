@@ -14,9 +14,10 @@ use crate::limits::Limit;
 use crate::message::{CancelWhy, FromWorker, Hello, Subscription, ToWorker};
 use crate::refusal::Refusal;
 use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
+use crate::time::Awake;
 
 use super::Manager;
-use super::workers::{Link, Worker, WorkerKey};
+use super::workers::{Link, Unconfirmed, Worker, WorkerKey};
 
 impl Manager {
     pub(super) fn session(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
@@ -80,7 +81,8 @@ impl Manager {
             return Err(Refusal::StaleIncarnation);
         }
         let group = self.join(&hello.subscription)?;
-        let link = Link::Session { session, liveness: SessionLiveness::connected(self.awake) };
+        let granted_until = self.grant_of_this_life(known, &hello.incarnation);
+        let link = Link::Session { session, liveness: SessionLiveness::connected(self.awake, granted_until) };
         let key = match known {
             None => self.add_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake)),
             Some(key) => {
@@ -130,6 +132,12 @@ impl Manager {
         }
     }
 
+    /// Until when a grant is live that the same incarnation was given: a reconnect takes nothing back.
+    pub(super) fn grant_of_this_life(&self, known: Option<WorkerKey>, incarnation: &Incarnation) -> Awake {
+        let known = known.map(|key| self.workers.at(key)).filter(|worker| worker.incarnation == *incarnation);
+        known.map_or(Awake::ZERO, Worker::granted_until)
+    }
+
     /// Takes a worker into the books, with what the log remembers of it.
     pub(super) fn add_worker(&mut self, mut worker: Worker) -> WorkerKey {
         if let Some(record) = self.state.worker(&worker.id) {
@@ -139,6 +147,7 @@ impl Manager {
                 worker.evicted = true;
                 worker.rare().readmit_at = *readmit_at;
             }
+            self.recall_departed(&worker.id);
         }
         self.workers.insert(worker)
     }
@@ -191,10 +200,14 @@ impl Manager {
             }
         }
         let stale: Vec<Claim> = holding.iter().filter(|claim| !self.holds(key, claim)).copied().collect();
+        let (now, length) = (self.awake, self.rules.lease.extension);
         let worker = self.workers.at_mut(key);
         if worker.evicted {
             // Whatever we remember of what was taken from it: what it says it still runs has not ended.
-            worker.rare().unconfirmed.clone_from(&stale);
+            let known = core::mem::take(&mut worker.rare().unconfirmed);
+            let end_of = |claim: &Claim| known.iter().find(|open| open.claim == *claim).map(|open| open.until);
+            let open = stale.iter().map(|claim| (*claim, end_of(claim).unwrap_or(now + length)));
+            worker.rare().unconfirmed = open.map(|(claim, until)| Unconfirmed { claim, until }).collect();
         }
         for claim in stale {
             self.send_cancel(key, claim, CancelWhy::Stale, fx);
@@ -241,13 +254,15 @@ impl Manager {
         Ok(())
     }
 
-    /// Any word about its end confirms that an evicted worker's attempt has stopped.
+    /// Any word about its end confirms that an evicted worker's attempt has stopped. What came without a session is
+    /// the word of the worker that held it.
     pub(super) fn confirm_ended(&mut self, claim: &Claim, by: Option<WorkerKey>, fx: &mut Effects) {
-        if let Some(key) = by
+        let held_by = || self.state.ended_attempt(claim).and_then(|ended| self.workers.find(&ended.worker));
+        if let Some(key) = by.or_else(held_by)
             && let Some(rare) = &mut self.workers.at_mut(key).rare
             && !rare.unconfirmed.is_empty()
         {
-            rare.unconfirmed.retain(|open| open != claim);
+            rare.unconfirmed.retain(|open| open.claim != *claim);
             self.readmit_if_due(key, fx);
         }
     }
@@ -278,6 +293,7 @@ impl Manager {
     pub(super) fn forget_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
         self.dispatch.withdraw(key);
         self.recount(key, super::workers::Counted::No);
+        self.set_away(key, false);
         let worker = self.workers.remove(key);
         assert_eq!(worker.held, 0, "a worker that holds something is not forgotten");
         if worker.group != NO_KEY {
@@ -286,8 +302,6 @@ impl Manager {
         if !worker.timer.is_none() {
             self.soon.remove(worker.timer);
         }
-        if self.state.worker(&worker.id).is_some_and(|record| !record.drained) {
-            self.emit(Event::WorkerForgotten { worker: worker.id }, fx);
-        }
+        self.remember_departed(worker.id, fx);
     }
 }

@@ -94,6 +94,9 @@ impl Manager {
                 };
                 consider(Mono::from_ms(at), why);
             }
+            if let Some(at) = self.departed.next() {
+                consider(self.seat.mono_of(at), Why::Worker);
+            }
             if let Some(at) = self.deadlines.next_ms() {
                 consider(Mono::from_ms(at), Why::Overall);
             }
@@ -117,7 +120,7 @@ impl Manager {
                 Soon::Attempt(key) => self.attempt_due(key, fx),
                 Soon::Worker(key) => {
                     self.workers.at_mut(key).timer = TimerKey::NONE;
-                    self.tend_worker(key, fx);
+                    self.to_tend.push(key);
                 }
                 Soon::Poll(key) => {
                     self.poll_timer_fired(key);
@@ -125,6 +128,9 @@ impl Manager {
                 }
             }
         }
+        // An attempt whose clock is over ends by that, before its worker is judged by what it holds.
+        self.tend_workers(fx);
+        self.forget_departed(fx);
         self.bring_deadlines_near();
         while let Some((_, later)) = self.later.pop_due(self.now.mono.as_ms()) {
             match later {
@@ -247,7 +253,9 @@ impl Manager {
             }
             WorkflowState::Cancelling => {
                 if !self.replaying {
-                    self.arm_attempt(self.state.workflow(key).attempt);
+                    let attempt = self.state.workflow(key).attempt;
+                    self.update_motion(attempt);
+                    self.arm_attempt(attempt);
                 }
             }
             WorkflowState::Succeeded | WorkflowState::Failed | WorkflowState::Cancelled | WorkflowState::TimedOut => {
@@ -359,6 +367,7 @@ impl Manager {
         for key in attempts {
             self.resume_attempt(key);
         }
+        self.resume_departed();
     }
 }
 

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::dispatch::{Blocked, Demand};
-use crate::health::{Judgement, Verdict};
+use crate::health::{Action, DatacenterCounts, Judgement, Verdict};
 use crate::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use crate::job::{JobSpec, JobState, WorkflowSpec, WorkflowState};
 use crate::refusal::RefusalCounts;
@@ -11,6 +11,7 @@ use crate::state::{EndedAttempt, JobImage, LedgerEntry, WorkflowImage};
 use crate::time::Wall;
 use crate::timeout::{TimeoutReason, overall_deadline};
 
+use super::workers::{Link, Worker};
 use super::{Manager, SeatState};
 
 #[derive(Clone, PartialEq, Debug)]
@@ -64,10 +65,37 @@ pub struct AttemptView {
     pub quiet_remaining: Option<Duration>,
 }
 
+/// What a worker is: judged like every node, unless it is away or evicted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkerState {
+    Judged,
+    /// Holds nothing, asks for nothing, and is not expected to: judged by nobody, counted nowhere.
+    Away(AwayReason),
+    /// Taken out of routing. Counts as a worker that is not well.
+    Evicted(EvictedReason),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AwayReason {
+    Goodbye,
+    NoCall,
+}
+
+/// What an evicted worker waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EvictedReason {
+    /// What was taken from it may still run.
+    AttemptsUnconfirmed,
+    /// Its time is not over yet, or it is not there to get work.
+    Waiting,
+}
+
 #[derive(Clone, PartialEq, Debug)]
 pub struct WorkerView {
     pub id: WorkerId,
     pub incarnation: Incarnation,
+    pub state: WorkerState,
+    /// Where it is not `Judged`: what it was judged by last, or would be.
     pub judgement: Judgement,
     pub slots: u32,
     pub held: u32,
@@ -80,6 +108,56 @@ pub struct WorkerView {
     pub held_by_hold: bool,
 }
 
+impl WorkerState {
+    /// What stands in the place of a verdict, in the order in which they are listed.
+    pub const CODES: [&'static str; 2] = ["away", "evicted"];
+
+    fn verdict_code(self, verdict: Verdict) -> &'static str {
+        match self {
+            Self::Judged => verdict.code(),
+            Self::Away(_) => Self::CODES[0],
+            Self::Evicted(_) => Self::CODES[1],
+        }
+    }
+}
+
+impl WorkerView {
+    /// The verdict on it, or what it is instead.
+    pub fn verdict_code(&self) -> &'static str {
+        self.state.verdict_code(self.judgement.verdict)
+    }
+
+    /// What is done about it.
+    pub fn action_code(&self) -> &'static str {
+        match self.state {
+            WorkerState::Judged => self.judgement.verdict.action().code(),
+            WorkerState::Away(_) => "none",
+            WorkerState::Evicted(_) => Action::Evict.code(),
+        }
+    }
+
+    pub fn reason_code(&self) -> &'static str {
+        match self.state {
+            WorkerState::Judged => self.judgement.reason.code(),
+            WorkerState::Away(AwayReason::Goodbye) => "goodbye",
+            WorkerState::Away(AwayReason::NoCall) => "no_call",
+            WorkerState::Evicted(EvictedReason::AttemptsUnconfirmed) => "attempts_unconfirmed",
+            WorkerState::Evicted(EvictedReason::Waiting) => "waiting",
+        }
+    }
+
+    /// Counts it for its datacenter.
+    pub fn count(&self, counts: &mut DatacenterCounts) {
+        if matches!(self.state, WorkerState::Away(_)) {
+            return;
+        }
+        let well = matches!(self.judgement.verdict, Verdict::Healthy | Verdict::Busy);
+        counts.workers += 1;
+        counts.workers_healthy_or_busy += u32::from(well && self.state == WorkerState::Judged);
+        counts.free_slots += u64::from(self.free);
+    }
+}
+
 #[derive(Clone, PartialEq, Debug)]
 pub struct ManagerView {
     pub seat: SeatState,
@@ -87,6 +165,7 @@ pub struct ManagerView {
     pub jobs: usize,
     pub open_jobs: usize,
     pub dead_letters: usize,
+    /// Without those that are away.
     pub workers: usize,
     /// Attempts that somebody holds.
     pub leases: usize,
@@ -191,6 +270,12 @@ impl Manager {
         (page, next)
     }
 
+    /// The verdict on each worker, or what it is instead.
+    pub fn verdict_codes(&self) -> impl Iterator<Item = &'static str> + '_ {
+        let workers = self.workers.iter();
+        workers.map(|(key, worker)| self.worker_state(worker).verdict_code(self.judgement(key).verdict))
+    }
+
     /// Every queue and kind in use, and how much of it waits for a worker.
     pub fn demand_by_kind(&self) -> impl Iterator<Item = Demand<'_>> {
         self.dispatch.demand()
@@ -204,12 +289,13 @@ impl Manager {
 
     fn worker_view(&self, key: u32) -> WorkerView {
         let worker = self.workers.at(key);
-        let (judgement, _) = self.judgement(key);
+        let judgement = self.judgement(key);
         let failing = matches!(judgement.verdict, Verdict::Suspect | Verdict::Stuck);
         let free = self.free_slots(key);
         WorkerView {
             id: worker.id.clone(),
             incarnation: worker.incarnation.clone(),
+            state: self.worker_state(worker),
             judgement,
             // One without a session offers what its open poll asks for.
             slots: if worker.is_session() { worker.slots } else { worker.held + free },
@@ -223,6 +309,20 @@ impl Manager {
         }
     }
 
+    fn worker_state(&self, worker: &Worker) -> WorkerState {
+        if worker.evicted {
+            let unconfirmed = worker.rare.iter().flat_map(|rare| &rare.unconfirmed);
+            let open = unconfirmed.filter(|open| open.until > self.awake).count();
+            let reason = if open > 0 { EvictedReason::AttemptsUnconfirmed } else { EvictedReason::Waiting };
+            return WorkerState::Evicted(reason);
+        }
+        match &worker.link {
+            _ if !self.is_away(worker) => WorkerState::Judged,
+            Link::Http { liveness, .. } if liveness.has_left() => WorkerState::Away(AwayReason::Goodbye),
+            _ => WorkerState::Away(AwayReason::NoCall),
+        }
+    }
+
     pub fn view(&self) -> ManagerView {
         ManagerView {
             seat: self.seat_state(),
@@ -230,7 +330,7 @@ impl Manager {
             jobs: self.state.job_count(),
             open_jobs: self.state.open_jobs(),
             dead_letters: self.state.dead_letter_count(),
-            workers: self.workers.len(),
+            workers: self.present_workers(),
             leases: self.state.attempt_count(),
             refusals: self.refusals.clone(),
         }

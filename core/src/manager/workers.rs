@@ -5,6 +5,7 @@ use core::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
+use crate::beat::Motion;
 use crate::dispatch::GroupKey;
 use crate::health::{HttpLiveness, Judgement, NotReady, Reason, SessionLiveness, Signals, Tally, Verdict};
 use crate::health::{Progress, ProgressRule};
@@ -33,6 +34,8 @@ pub(super) struct Worker {
     pub accepting: bool,
     pub drained: bool,
     pub evicted: bool,
+    /// As it was judged last.
+    pub away: bool,
     pub probation: bool,
     /// It was stuck, and has not been on probation for it yet.
     pub was_stuck: bool,
@@ -78,15 +81,45 @@ pub(super) struct Work {
     pub tally: Tally,
     /// Since when it holds nothing.
     pub empty_since: Option<Awake>,
+    /// Since when it has been stuck, whatever came between: a reconnect is no forward step.
+    pub stuck_since: Option<Awake>,
+}
+
+impl Work {
+    /// An attempt counts this way from now on.
+    pub fn count_motion(&mut self, motion: Motion) {
+        match motion {
+            Motion::Moving => self.moving += 1,
+            Motion::Unmoving => self.unmoving += 1,
+            Motion::Young | Motion::Stopping => {}
+        }
+    }
+
+    /// An attempt that counted this way does so no longer.
+    pub fn uncount_motion(&mut self, motion: Motion) {
+        match motion {
+            Motion::Moving => self.moving -= 1,
+            Motion::Unmoving => self.unmoving -= 1,
+            Motion::Young | Motion::Stopping => {}
+        }
+    }
 }
 
 /// What few workers have.
 #[derive(Debug, Default)]
 pub(super) struct Rare {
     /// Attempts taken from it by eviction that it has not confirmed as ended.
-    pub unconfirmed: Vec<Claim>,
+    pub unconfirmed: Vec<Unconfirmed>,
     /// While evicted: not before this.
     pub readmit_at: Wall,
+}
+
+/// An attempt that was taken from its worker and may still run there.
+#[derive(Debug)]
+pub(super) struct Unconfirmed {
+    pub claim: Claim,
+    /// The end of its lease: whoever runs it knows by then that it may not.
+    pub until: Awake,
 }
 
 impl Worker {
@@ -109,6 +142,7 @@ impl Worker {
             accepting: true,
             drained: false,
             evicted: false,
+            away: false,
             probation: false,
             was_stuck: false,
             counted: Counted::No,
@@ -122,6 +156,21 @@ impl Worker {
         match &self.link {
             Link::Session { session, liveness } if !liveness.is_closed() => Some(*session),
             _ => None,
+        }
+    }
+
+    /// Since when it has had a verdict that ends in eviction. Being stuck goes on while it is not live.
+    pub fn failing_since(&self) -> Awake {
+        let stuck_since = self.work.as_ref().and_then(|work| work.stuck_since);
+        stuck_since.filter(|_| self.judged.verdict == Verdict::Stuck).unwrap_or(self.since)
+    }
+
+    /// Until when a grant is live that it was given in this life.
+    pub fn granted_until(&self) -> Awake {
+        match &self.link {
+            Link::Session { liveness, .. } => liveness.granted_until(),
+            Link::Http { liveness, .. } => liveness.granted_until(),
+            Link::Expected => Awake::ZERO,
         }
     }
 
@@ -142,6 +191,7 @@ impl Worker {
                 last_step: None,
                 tally: Tally::new(rule),
                 empty_since: None,
+                stuck_since: None,
             })
         })
     }

@@ -551,6 +551,45 @@ impl Rig {
         self.settle(session, claim, Report::Fail { error: "no".into(), retryable: false, delay: None })
     }
 
+    /// Five jobs of kind `k` fail for good on a worker that has room for one.
+    pub fn fail_five(&mut self, session: SessionId) {
+        for _ in 0..5 {
+            self.submit(job("k"));
+            let claim = self.claim(session);
+            self.fail_for_good(session, claim).expect("accepted");
+        }
+    }
+
+    /// Everything that a worker gets fails, for 119 s: it is stuck a second later, and evicted 30 s after that.
+    pub fn fail_for_119_s(&mut self, session: SessionId) {
+        for wait_s in [50, 50, 19] {
+            self.fail_five(session);
+            self.advance(secs(wait_s));
+        }
+    }
+
+    /// The same of a worker without a session.
+    pub fn http_fail_for_119_s(&mut self, poll: &Poll) {
+        for wait_s in [50, 50, 19] {
+            for _ in 0..5 {
+                self.submit(job("k"));
+                let claim = self.leases(poll.clone()).remove(0).claim;
+                let report = Report::Fail { error: "no".into(), retryable: false, delay: None };
+                self.http_settle(claim, report).expect("accepted");
+            }
+            self.advance(secs(wait_s));
+        }
+    }
+
+    /// A worker answers no probe until it is evicted, 40 s later, and answers again from then on.
+    pub fn evict(&mut self, session: SessionId) {
+        let before = self.eviction_count();
+        self.silence(session);
+        self.advance(secs(40));
+        assert_eq!(self.eviction_count(), before + 1, "it was suspect for ten seconds");
+        self.answering.insert(session);
+    }
+
     /// The workers that were evicted so far.
     pub fn evictions(&self) -> Vec<&str> {
         let evicted = self.notices.iter().filter_map(|notice| match notice {

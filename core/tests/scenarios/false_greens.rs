@@ -309,27 +309,43 @@ fn a_kind_that_no_worker_takes_is_named_and_is_not_a_stuck_manager() {
 }
 
 #[test]
-fn a_worker_that_answers_every_probe_while_nothing_it_holds_moves_is_stuck_and_evicted() {
+fn a_worker_that_answers_every_probe_while_nothing_it_holds_moves_is_degraded_until_its_attempt_is_stuck() {
     let mut rig = Rig::new();
     bystanders(&mut rig);
     let session = rig.worker("w", 1, 1, &["k"]);
-    // The job itself would wait an hour; its worker is not given that long.
-    let id = rig.submit(Draft { stuck_after: Some(secs(3_600)), ..job("k") });
+    let id = rig.submit(Draft { stuck_after: Some(secs(200)), ..with_flat_backoff(job("k")) });
     let claim = rig.claim(session);
     let began = rig.now.mono;
-    rig.watch(ms(149_999), |rig| {
+    rig.watch(ms(199_999), |rig| {
         let expected = match rig.now.mono.since(began).as_secs() {
             0..60 => Verdict::Busy,
-            60..120 => Verdict::Degraded,
-            _ => Verdict::Stuck,
+            _ => Verdict::Degraded,
         };
         assert_eq!(rig.verdict("w"), expected, "after {:?}", rig.now.mono.since(began));
         assert!(rig.worker_view("w").judgement.signals.live, "it answers every probe");
     });
-    assert_eq!(rig.eviction_count(), 0);
     rig.advance(ms(1));
-    assert_eq!((rig.eviction_count(), rig.endings(id)), (1, vec!["evicted"]));
-    assert_eq!(cancels(&mut rig, session), [(claim, CancelWhy::Evicted)]);
+    assert_eq!((rig.eviction_count(), rig.endings(id)), (0, vec!["stuck"]));
+    assert_eq!(cancels(&mut rig, session), [(claim, CancelWhy::Stuck)]);
+}
+
+#[test]
+fn a_worker_on_which_everything_gets_stuck_is_evicted() {
+    let mut rig = Rig::new();
+    bystanders(&mut rig);
+    let session = rig.worker("w", 1, 5, &["k"]);
+    let began = rig.now.mono;
+    // Five at a time; what gets stuck is a failure like any other.
+    for patience in [30, 30, 30, 40].map(secs) {
+        rig.submit_all(vec![Draft { stuck_after: Some(patience), on_stuck: OnStuck::TimeOut, ..job("k") }; 5]).unwrap();
+        assert_eq!(rig.assigned(session).len(), 5);
+        rig.advance(patience);
+    }
+    rig.advance(secs(20));
+    assert_eq!(rig.now.mono.since(began), secs(150), "120 s after the first of them");
+    assert_eq!((rig.verdict("w"), rig.worker_view("w").judgement.reason.code()), (Verdict::Stuck, "only_failures"));
+    rig.advance(secs(30));
+    assert_eq!(rig.eviction_count(), 1);
 }
 
 #[test]

@@ -5,19 +5,24 @@ mod rig;
 #[path = "../twins/mod.rs"]
 mod twins;
 
+mod away;
 mod counts;
 mod eviction;
 mod extensions;
 mod false_greens;
 mod false_reds;
+mod grants;
+mod hold;
 mod images;
 mod jobs;
 mod limits;
+mod memory;
 mod notices;
 mod polls;
 mod sessions;
 mod slice;
 mod snapshot;
 mod stored;
+mod stuck;
 mod takeover;
 mod zombie;

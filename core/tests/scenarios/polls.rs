@@ -2,10 +2,11 @@
 
 use crate::rig::*;
 use onward_core::health::Verdict;
-use onward_core::ids::{Incarnation, Name, RequestId};
+use onward_core::ids::{Claim, Incarnation, Name, RequestId};
 use onward_core::input::{Call, Input, Poll};
 use onward_core::job::JobState;
 use onward_core::limits::Limit;
+use onward_core::manager::{AwayReason, EvictedReason, WorkerState};
 use onward_core::message::{Assignment, Beat, ExtensionRequest, Report};
 use onward_core::refusal::{Refusal, RefusalKind};
 
@@ -229,13 +230,12 @@ fn a_beat_renews_by_the_length_that_the_poll_asked_for() {
     assert_eq!(rig.http_settle(claim, Report::Release { delay: None }), Err(Refusal::AlreadyEnded));
 }
 
-/// Live until just before `after`, and not live from then on.
+/// Here until just before `after`, and away from then on.
 fn lives_until(rig: &mut Rig, after: std::time::Duration, why: &str) {
     rig.advance(after - ms(1));
-    assert_ne!(rig.verdict("h"), Verdict::Suspect, "just before: {why}");
+    assert_eq!(rig.worker_view("h").state, WorkerState::Judged, "just before: {why}");
     rig.advance(ms(1));
-    assert_eq!(rig.verdict("h"), Verdict::Suspect, "then: {why}");
-    assert_eq!(rig.worker_view("h").judgement.reason.code(), "silent");
+    assert_eq!(rig.worker_view("h").state, WorkerState::Away(AwayReason::NoCall), "then: {why}");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn the_longest_lease_counts_not_the_last_one() {
     rig.http_beat(Beat::plain(short)).unwrap();
     rig.advance(secs(60));
     assert_eq!(rig.worker_view("h").held, 1, "the short one is over");
-    assert_ne!(rig.verdict("h"), Verdict::Suspect);
+    assert_eq!(rig.worker_view("h").state, WorkerState::Judged);
     rig.http_beat(Beat::plain(long)).unwrap();
     lives_until(&mut rig, secs(100), "the end of the longest lease");
 }
@@ -291,7 +291,7 @@ fn a_lease_that_was_given_back_proves_nothing() {
     rig.advance(secs(5));
     rig.http_settle(claims[0], Report::Succeed { result: bytes("1").into() }).unwrap();
     rig.advance(secs(60));
-    assert_ne!(rig.verdict("h"), Verdict::Suspect, "it holds the other one");
+    assert_eq!(rig.worker_view("h").state, WorkerState::Judged, "it holds the other one");
     rig.http_settle(claims[1], Report::Succeed { result: bytes("1").into() }).unwrap();
     lives_until(&mut rig, secs(30), "30 s after its last call");
     rig.advance(secs(270) - ms(1));
@@ -310,7 +310,7 @@ fn asking_for_more_time_is_a_sign_of_life() {
         ExtensionRequest { claims: vec![claim], reason: "gc_pause".into(), progress: 0.5, estimated_remaining: None };
     assert_eq!(rig.http_extension(asked).result, Ok(secs(30)));
     rig.advance(secs(29));
-    assert_ne!(rig.verdict("h"), Verdict::Suspect);
+    assert_eq!(rig.worker_view("h").state, WorkerState::Judged);
 }
 
 #[test]
@@ -338,21 +338,29 @@ fn a_polling_worker_is_forgotten_after_five_idle_minutes() {
     assert!(!rig.knows("h"));
 }
 
+/// A polling worker that was evicted just now, with what it held; its lease would go on for another 69 s.
+fn evicted_polling_worker(rig: &mut Rig) -> Claim {
+    rig.http_fail_for_119_s(&poll(1, 0));
+    rig.submit_all(vec![patient("k"); 3]).unwrap();
+    let claim = rig.leases(with_lease(poll(1, 0), 100)).remove(0).claim;
+    rig.advance(secs(1));
+    assert_eq!(rig.verdict("h"), Verdict::Stuck);
+    assert_eq!(rig.leases(poll(1, 0)), [], "a stuck worker gets nothing");
+    rig.advance(secs(30));
+    assert_eq!(rig.evictions(), ["h"]);
+    claim
+}
+
 #[test]
 fn an_evicted_polling_worker_gets_nothing_until_its_time_is_over_and_then_one_at_a_time() {
     let mut rig = Rig::new();
-    rig.submit_all(vec![patient("k"); 3]).unwrap();
-    let claim = rig.leases(with_lease(poll(1, 0), 600)).remove(0).claim;
-    rig.advance(secs(149));
-    assert_eq!(rig.verdict("h"), Verdict::Stuck);
-    assert_eq!(rig.leases(poll(1, 0)), [], "a stuck worker gets nothing");
-    rig.advance(secs(1));
-    assert_eq!(rig.evictions(), ["h"]);
+    let claim = evicted_polling_worker(&mut rig);
     assert_eq!(rig.http_beat(Beat::plain(claim)), Err(Refusal::StaleAttempt));
+    assert_eq!(rig.http_settle(claim, Report::Release { delay: None }), Err(Refusal::StaleAttempt));
+    assert_eq!(rig.leases(poll(2, 0)), [], "it has confirmed its end, and still has to wait");
+    rig.advance(secs(60) - ms(1));
     assert_eq!(rig.leases(poll(2, 0)), []);
-    rig.advance(secs(59));
-    assert_eq!(rig.leases(poll(2, 0)), []);
-    rig.advance(secs(40));
+    rig.advance(ms(1));
     let leases = rig.leases(poll(2, 0));
     assert_eq!(leases.len(), 1, "on probation");
     assert_eq!(rig.leases(poll(2, 0)), []);
@@ -361,16 +369,40 @@ fn an_evicted_polling_worker_gets_nothing_until_its_time_is_over_and_then_one_at
 }
 
 #[test]
+fn an_evicted_polling_worker_confirms_the_end_of_what_it_held_or_waits_for_the_end_of_its_lease() {
+    let reports = [
+        Report::Succeed { result: bytes("1").into() },
+        Report::Fail { error: "no".into(), retryable: true, delay: None },
+        Report::Release { delay: None },
+    ];
+    for report in reports {
+        let mut rig = Rig::new();
+        let claim = evicted_polling_worker(&mut rig);
+        rig.advance(secs(65));
+        let waits_for = rig.worker_view("h").state;
+        assert_eq!(waits_for, WorkerState::Evicted(EvictedReason::AttemptsUnconfirmed), "its time is over");
+        assert_eq!(rig.leases(poll(1, 0)), [], "nobody said that the old attempt has ended");
+        assert_eq!(rig.http_settle(claim, report.clone()), Err(Refusal::StaleAttempt));
+        assert_eq!(rig.leases(poll(1, 0)).len(), 1, "{report:?}");
+    }
+    let mut rig = Rig::new();
+    evicted_polling_worker(&mut rig);
+    rig.advance(secs(69) - ms(1));
+    assert_eq!(rig.leases(poll(1, 0)), []);
+    rig.advance(ms(1));
+    assert_eq!(rig.leases(poll(1, 0)).len(), 1, "the whole length of its lease is over");
+}
+
+#[test]
 fn a_waiting_poll_is_served_when_the_eviction_is_over() {
     let mut rig = Rig::new();
-    rig.submit(patient("k"));
-    rig.leases(with_lease(poll(1, 0), 600));
-    rig.advance(secs(170));
-    assert_eq!(rig.evictions(), ["h"]);
+    let claim = evicted_polling_worker(&mut rig);
+    rig.http_settle(claim, Report::Release { delay: None }).unwrap_err();
+    rig.advance(secs(20));
     let open = rig.call_open(Call::Poll(poll(1, 60)));
-    rig.advance(secs(39));
+    rig.advance(secs(40) - ms(1));
     assert_eq!(answered(&mut rig, open), None);
-    rig.advance(secs(1));
+    rig.advance(ms(1));
     assert_eq!(answered(&mut rig, open).unwrap().len(), 1);
 }
 

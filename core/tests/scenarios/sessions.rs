@@ -136,14 +136,16 @@ fn two_equal_workers_are_asked_in_turn() {
     assert_eq!((rig.assigned(left).len(), rig.assigned(right).len()), (20, 20));
 }
 
-/// One success and one failure inside the window: a rate of a half.
+/// Three successes and three failures inside the window: a rate of a half.
 fn make_slow(rig: &mut Rig, session: SessionId, kind: &str) {
-    rig.submit(job(kind));
-    let claim = rig.claim(session);
-    rig.succeed(session, claim).unwrap();
-    rig.submit(job(kind));
-    let claim = rig.claim(session);
-    rig.fail_for_good(session, claim).unwrap();
+    for _ in 0..3 {
+        rig.submit(job(kind));
+        let claim = rig.claim(session);
+        rig.succeed(session, claim).unwrap();
+        rig.submit(job(kind));
+        let claim = rig.claim(session);
+        rig.fail_for_good(session, claim).unwrap();
+    }
 }
 
 #[test]
@@ -181,21 +183,20 @@ fn a_slow_worker_of_another_subscription_is_asked_last_too() {
 fn stuck_suspect_and_evicted_workers_are_never_asked() {
     let mut rig = Rig::new();
     rig.bystanders(4);
-    let stuck = rig.worker("stuck", 1, 9, &["a"]);
-    rig.submit(patient("a"));
-    rig.claim(stuck);
+    let stuck = rig.worker("stuck", 1, 9, &["k"]);
+    rig.fail_for_119_s(stuck);
     let suspect = rig.worker("suspect", 2, 9, &["b"]);
     rig.silence(suspect);
-    rig.advance(secs(30));
+    rig.advance(secs(1));
+    assert_eq!(rig.verdict("stuck"), Verdict::Stuck);
+    let of_stuck = rig.submit(job("k"));
+    rig.advance(secs(29));
     assert_eq!(rig.verdict("suspect"), Verdict::Suspect);
     let of_suspect = rig.submit(job("b"));
     assert_eq!(rig.state_of(of_suspect), JobState::Ready);
-    rig.advance(secs(90));
-    assert_eq!(rig.verdict("stuck"), Verdict::Stuck);
-    let of_stuck = rig.submit(job("a"));
     assert_eq!(rig.state_of(of_stuck), JobState::Ready);
-    rig.advance(secs(30));
-    assert_eq!(rig.evictions(), ["suspect", "stuck"]);
+    rig.advance(secs(10));
+    assert_eq!(rig.evictions(), ["stuck", "suspect"]);
     assert!(rig.assigned(stuck).is_empty() && rig.assigned(suspect).is_empty());
     assert_eq!((rig.state_of(of_stuck), rig.state_of(of_suspect)), (JobState::Ready, JobState::Ready));
 }

@@ -1,0 +1,197 @@
+//! What follows from a bad verdict: eviction, hold, readmission and probation; and when a worker is forgotten.
+//!
+//! An evicted worker is trusted again as a new incarnation, or when its time is over and what was taken from it has
+//! ended: it said so, settled or released it, or its lease would be over by now. Then it is on probation.
+//!
+//! The hold counts workers with a session. Those that were evicted lately and are not back count as failing, or a
+//! failure that rolls through the fleet would never be the failure of most.
+
+use std::collections::VecDeque;
+
+use crate::effect::{Effect, Effects, Notice};
+use crate::event::Event;
+use crate::health::hold::{forget_at, hold};
+use crate::health::verdict::{evict_at, readmit_after};
+use crate::health::{Hold, Verdict};
+use crate::ids::WorkerId;
+use crate::job::Ending;
+use crate::message::CancelWhy;
+use crate::state::NO_KEY;
+use crate::time::Awake;
+
+use super::Manager;
+use super::workers::{Counted, Link, Unconfirmed, Worker, WorkerKey};
+
+/// How many workers count for the hold.
+#[derive(Debug, Default)]
+pub(super) struct HoldState {
+    tracked: usize,
+    failing: usize,
+    /// Evicted lately and not back, the oldest first.
+    evicted: VecDeque<(Awake, WorkerId)>,
+    /// An eviction was withheld, and the reason for that is still there.
+    active: bool,
+}
+
+impl Manager {
+    pub(super) fn begin_probation(&mut self, key: WorkerKey, fx: &mut Effects) {
+        let worker = self.workers.at_mut(key);
+        worker.evicted = false;
+        worker.was_stuck = false;
+        let (id, already) = (worker.id.clone(), worker.probation);
+        worker.probation = true;
+        self.hold.evicted.retain(|(_, evicted)| *evicted != id);
+        if !already {
+            self.emit(Event::ProbationBegan { worker: id }, fx);
+        }
+    }
+
+    /// Keeps the hold's counts.
+    pub(super) fn recount(&mut self, key: WorkerKey, counted: Counted) {
+        let before = core::mem::replace(&mut self.workers.at_mut(key).counted, counted);
+        let weigh = |counted| match counted {
+            Counted::No => (0, 0),
+            Counted::Fine => (1, 0),
+            Counted::Failing => (1, 1),
+        };
+        let ((was_tracked, was_failing), (tracked, failing)) = (weigh(before), weigh(counted));
+        self.hold.tracked = self.hold.tracked + tracked - was_tracked;
+        self.hold.failing = self.hold.failing + failing - was_failing;
+    }
+
+    /// Tracked, and failing of those.
+    fn hold_counts(&self) -> (usize, usize) {
+        let since = |at: &Awake| self.awake.since(*at) < self.rules.hold.evicted_within;
+        let evicted = self.hold.evicted.iter().rev().take_while(|(at, _)| since(at)).count();
+        (self.hold.tracked + evicted, self.hold.failing + evicted)
+    }
+
+    fn is_held(&mut self, worker_counts: bool, fx: &mut Effects) -> bool {
+        let (tracked, failing) = self.hold_counts();
+        let held = worker_counts && hold(tracked, failing) == Hold::Held;
+        if held && !self.hold.active {
+            self.hold.active = true;
+            self.report(Notice::HoldBegan { failing, tracked }, fx);
+        }
+        held
+    }
+
+    pub fn holding_eviction(&self) -> bool {
+        let (tracked, failing) = self.hold_counts();
+        self.hold.active && hold(tracked, failing) == Hold::Held
+    }
+
+    pub(super) fn end_hold_if_clear(&mut self, fx: &mut Effects) {
+        if self.hold.active && !self.holding_eviction() {
+            self.hold.active = false;
+            self.report(Notice::HoldEnded, fx);
+        }
+    }
+
+    /// Returns whether the worker is gone.
+    pub(super) fn evict_if_due(&mut self, key: WorkerKey, fx: &mut Effects) -> bool {
+        let worker = self.workers.at(key);
+        let due = evict_at(&self.rules.eviction, worker.judged.verdict, worker.failing_since())
+            .is_some_and(|at| at <= self.awake);
+        if worker.evicted || worker.away || !due {
+            return false;
+        }
+        let counts = worker.is_session();
+        if self.is_held(counts, fx) {
+            return false;
+        }
+        let worker = self.workers.at(key);
+        if worker.held == 0 && worker.judged.verdict == Verdict::Suspect && worker.session().is_none() {
+            // Gone, and holding nothing: there is nobody to keep work from.
+            self.forget_worker(key, fx);
+            return true;
+        }
+        self.evict(key, fx);
+        false
+    }
+
+    fn evict(&mut self, key: WorkerKey, fx: &mut Effects) {
+        let worker = self.workers.at(key);
+        let (id, incarnation, counts) = (worker.id.clone(), worker.incarnation.clone(), worker.is_session());
+        let evictions = self.state.worker(&id).map_or(0, |record| record.evictions) + 1;
+        let readmit_at = self.log_now() + readmit_after(&self.rules.eviction, evictions);
+        self.emit(Event::WorkerEvicted { worker: id.clone(), incarnation, readmit_at }, fx);
+        let mut unconfirmed = Vec::new();
+        for attempt in self.held_by_worker(key) {
+            let (claim, until) = (self.state.claim_of(attempt), self.live.at(attempt).clock.lease_end());
+            unconfirmed.push(Unconfirmed { claim, until });
+            self.end(attempt, Ending::Evicted, fx);
+            self.send_cancel(key, claim, CancelWhy::Evicted, fx);
+        }
+        let worker = self.workers.at_mut(key);
+        worker.evicted = true;
+        worker.probation = false;
+        let rare = worker.rare();
+        rare.readmit_at = readmit_at;
+        rare.unconfirmed = unconfirmed;
+        self.recount(key, Counted::No);
+        if counts {
+            self.note_eviction(id.clone());
+        }
+        self.update_offer(key);
+        self.report(Notice::WorkerEvicted { worker: id }, fx);
+    }
+
+    fn note_eviction(&mut self, id: WorkerId) {
+        let (now, within) = (self.awake, self.rules.hold.evicted_within);
+        self.hold.evicted.retain(|(at, evicted)| *evicted != id && now.since(*at) < within);
+        self.hold.evicted.push_back((now, id));
+    }
+
+    /// An evicted worker gets work again as a new incarnation, or when its time is over and what it held has stopped.
+    pub(super) fn readmit_if_due(&mut self, key: WorkerKey, fx: &mut Effects) {
+        let worker = self.workers.at(key);
+        if !worker.evicted || self.is_away(worker) || self.live_signal(worker).is_err() {
+            return;
+        }
+        let another_life = !self.is_evicted_as(&worker.id, &worker.incarnation);
+        if another_life || self.readmit_at(worker).is_some_and(|at| at <= self.awake) {
+            let worker = self.workers.at_mut(key);
+            worker.work = None;
+            worker.rare().unconfirmed.clear();
+            self.begin_probation(key, fx);
+            self.touch(key);
+        }
+    }
+
+    /// When an evicted worker has waited long enough, if nothing more is heard of what was taken from it.
+    pub(super) fn readmit_at(&self, worker: &Worker) -> Option<Awake> {
+        let rare = worker.rare.as_ref().filter(|_| worker.evicted)?;
+        let time_is_over = self.awake + rare.readmit_at.since(self.log_now());
+        let ends = rare.unconfirmed.iter().map(|open| open.until);
+        Some(ends.fold(time_is_over, Awake::max))
+    }
+
+    /// Returns whether the worker is gone.
+    pub(super) fn forget_if_due(&mut self, key: WorkerKey, fx: &mut Effects) -> bool {
+        let Some(at) = self.forget_worker_at(self.workers.at(key)) else { return false };
+        if at > self.awake {
+            return false;
+        }
+        if let Some(session) = self.workers.at(key).session() {
+            self.push(Effect::CloseSession { session }, fx);
+        }
+        self.forget_worker(key, fx);
+        true
+    }
+
+    pub(super) fn forget_worker_at(&self, worker: &Worker) -> Option<Awake> {
+        if worker.held > 0 {
+            return None;
+        }
+        let empty_since = worker.work.as_ref().and_then(|work| work.empty_since).unwrap_or(worker.since);
+        let idle = match &worker.link {
+            Link::Http { liveness, poll: NO_KEY } => liveness.forget_at(&self.rules.liveness),
+            Link::Http { .. } => return None,
+            Link::Session { .. } if worker.judged.signals.live => return None,
+            Link::Session { .. } => forget_at(&self.rules.hold, worker.since, Some(empty_since))?,
+            Link::Expected => empty_since + self.rules.liveness.forget_after,
+        };
+        Some(self.readmit_at(worker).map_or(idle, |at| idle.max(at)))
+    }
+}

@@ -1,0 +1,108 @@
+//! How long a grant is live, and what it holds off.
+
+use std::time::Duration;
+
+use crate::rig::*;
+use onward_core::health::Verdict;
+use onward_core::input::{Call, Poll};
+use onward_core::job::Draft;
+use onward_core::manager::WorkerState;
+use onward_core::message::{Beat, FromWorker};
+
+#[test]
+fn a_polling_workers_grant_counts_from_its_last_call_and_not_from_the_end_of_its_lease() {
+    let mut rig = Rig::new();
+    let id = rig.submit(Draft { stuck_after: Some(secs(20)), ..job("k") });
+    let poll = Poll { lease: secs(3_600), ..Rig::poll_of("h", &["k"], 1, Duration::ZERO) };
+    let claim = rig.leases(poll).remove(0).claim;
+    rig.advance(secs(10));
+    let answer = rig.http_ask_extension(claim, 0.0).unwrap();
+    assert_eq!((answer.result, answer.remaining), (Ok(secs(30)), secs(60)), "30 s after this call, and 30 s more");
+    rig.advance(secs(60) - ms(1));
+    assert_eq!(rig.endings(id), [""; 0], "live until the health deadline that it set");
+    rig.advance(ms(1));
+    assert_eq!(rig.endings(id), ["stuck"]);
+}
+
+#[test]
+fn a_polling_workers_grant_counts_from_the_end_of_its_open_poll() {
+    let mut rig = Rig::new();
+    rig.submit(patient("k"));
+    let claim = rig.leases(Rig::poll_of("h", &["k"], 1, Duration::ZERO)).remove(0).claim;
+    rig.call_open(Call::Poll(Rig::poll_of("h", &["k"], 1, secs(50))));
+    let answer = rig.http_ask_extension(claim, 0.0).unwrap();
+    assert_eq!((answer.result, answer.remaining), (Ok(secs(30)), secs(50 + 30 + 30)));
+}
+
+#[test]
+fn grants_to_a_polling_worker_add_up_and_its_calls_take_nothing_back() {
+    let mut rig = Rig::new();
+    rig.submit(patient("k"));
+    let claim = rig.leases(Rig::poll_of("h", &["k"], 1, Duration::ZERO)).remove(0).claim;
+    let denied = rig.http_ask_extension(claim, 2.0).unwrap();
+    assert!(denied.result.is_err() && denied.remaining == secs(30), "{denied:?}");
+    assert_eq!(rig.http_ask_extension(claim, 0.1).unwrap().remaining, secs(60));
+    assert_eq!(rig.http_ask_extension(claim, 0.2).unwrap().remaining, secs(75));
+    rig.advance(secs(20));
+    rig.http_beat(Beat::plain(claim)).unwrap();
+    assert_eq!(rig.http_ask_extension(claim, 2.0).unwrap().remaining, secs(55));
+    // Its lease of 30 s runs out, and it is not away before the time that it negotiated.
+    rig.advance(secs(55) - ms(1));
+    assert_eq!((rig.worker_view("h").held, rig.worker_view("h").state), (0, WorkerState::Judged));
+    rig.advance(ms(1));
+    assert!(matches!(rig.worker_view("h").state, WorkerState::Away(_)));
+}
+
+#[test]
+fn a_reconnect_does_not_take_a_live_grant_back() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { stuck_after: Some(secs(10)), ..job("k") });
+    let claim = rig.claim(session);
+    assert_eq!(rig.ask_extension(session, vec![claim], 0.1).remaining, secs(60));
+    rig.advance(secs(1));
+    let again = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    rig.silence(again);
+    rig.silence(session);
+    rig.advance(secs(59) - ms(1));
+    assert_ne!(rig.verdict("w"), Verdict::Suspect, "the health deadline was 60 s from the grant");
+    assert_eq!(rig.endings(id), [""; 0]);
+    rig.advance(ms(1));
+    assert_eq!((rig.verdict("w"), rig.endings(id)), (Verdict::Suspect, vec!["stuck"]));
+}
+
+#[test]
+fn a_new_life_has_no_grant() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    rig.ask_extension(session, vec![claim], 0.1).result.unwrap();
+    let new = rig.hello("w", "2", 2, 1, &["k"], vec![]);
+    rig.silence(new);
+    rig.silence(session);
+    rig.advance(secs(30));
+    assert_eq!(rig.verdict("w"), Verdict::Suspect);
+}
+
+#[test]
+fn grants_start_anew_for_a_worker_that_recovers_from_suspect_while_it_is_evicted() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    for n in 1..=5 {
+        rig.ask_extension(session, vec![claim], 0.1 * f64::from(n)).result.unwrap();
+    }
+    rig.silence(session);
+    rig.advance(secs(60) + ms(58_125));
+    assert_eq!(rig.evictions(), ["w"]);
+    rig.answering.insert(session);
+    rig.tell(session, FromWorker::Ended(vec![claim]));
+    rig.advance(secs(100));
+    let claim = rig.claim(session);
+    assert_eq!(rig.ask_extension(session, vec![claim], 0.1).result, Ok(secs(30)));
+}

@@ -1,0 +1,205 @@
+//! The hold: no mass eviction.
+
+use std::time::Duration;
+
+use crate::rig::*;
+use onward_core::effect::Notice;
+use onward_core::health::Verdict;
+use onward_core::ids::SessionId;
+use onward_core::input::Poll;
+use onward_core::job::JobState;
+use onward_core::manager::WorkerState;
+
+fn hold_notices(rig: &Rig) -> Vec<Notice> {
+    let of_hold = |notice: &&Notice| matches!(notice, Notice::HoldBegan { .. } | Notice::HoldEnded);
+    rig.notices.iter().filter(of_hold).cloned().collect()
+}
+
+#[test]
+fn more_than_half_are_held_and_half_are_not() {
+    for (tracked, failing, held) in [(1, 1, true), (2, 2, true), (2, 1, false), (5, 3, true), (5, 2, false)] {
+        let mut rig = Rig::new();
+        let sessions: Vec<SessionId> = (0..tracked).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
+        rig.submit_all(vec![patient("k"); sessions.len()]).unwrap();
+        for session in &sessions[..failing] {
+            rig.close(*session);
+        }
+        rig.advance(secs(12));
+        let (evicted, notices) = (rig.evictions().len(), hold_notices(&rig));
+        let row = format!("{failing} of {tracked}");
+        if held {
+            assert_eq!(
+                (evicted, &notices[..]),
+                (0, &[Notice::HoldBegan { failing, tracked: tracked as usize }][..]),
+                "{row}"
+            );
+            assert!(rig.worker_view("w0").held_by_hold && rig.manager.holding_eviction(), "{row}");
+        } else {
+            assert_eq!((evicted, &notices[..]), (failing, &[][..]), "{row}");
+            assert!(!rig.manager.holding_eviction(), "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_hold_ends_when_enough_of_them_are_back_and_the_rest_are_evicted() {
+    let mut rig = Rig::new();
+    let sessions: Vec<SessionId> = (0..5).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
+    rig.submit_all(vec![patient("k"); 5]).unwrap();
+    let kept = rig.claim(sessions[0]);
+    for session in &sessions[..3] {
+        rig.close(*session);
+    }
+    rig.advance(secs(40));
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 3, tracked: 5 }], "said once");
+    rig.hello("w0", "1", 11, 1, &["k"], vec![kept]);
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 3, tracked: 5 }, Notice::HoldEnded]);
+    rig.advance(secs(1));
+    assert_eq!(rig.evictions(), ["w1", "w2"], "looked at again every second");
+    assert_eq!(rig.worker_view("w0").held, 1);
+}
+
+#[test]
+fn the_end_of_a_hold_is_said_also_when_nobody_is_left_to_evict() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.close(session);
+    rig.advance(secs(30));
+    rig.worker("w", 2, 1, &["k"]);
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 1, tracked: 1 }, Notice::HoldEnded]);
+    assert!(!rig.manager.holding_eviction());
+}
+
+#[test]
+fn under_a_hold_leases_still_run_out() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(patient("k"));
+    rig.claim(session);
+    rig.close(session);
+    rig.advance(secs(300) - ms(1));
+    assert_eq!(rig.state_of(id), JobState::Running);
+    rig.advance(ms(1));
+    assert_eq!((rig.state_of(id), rig.endings(id)), (JobState::Ready, vec!["lease_expired"]));
+    assert!(rig.evictions().is_empty());
+}
+
+#[test]
+fn a_held_worker_that_is_gone_and_holds_nothing_is_forgotten_after_fifteen_minutes() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.close(session);
+    rig.advance(secs(900) - ms(1));
+    assert!(rig.knows("w"));
+    rig.advance(ms(1));
+    assert!(!rig.knows("w"));
+    // While it holds something the time does not run.
+    let session = rig.worker("w", 2, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    rig.close(session);
+    rig.advance(secs(1200) - ms(1));
+    assert!(rig.knows("w"));
+    rig.advance(ms(1));
+    assert!(!rig.knows("w"), "15 min after its lease ran out");
+}
+
+#[test]
+fn polling_workers_do_not_count_for_the_hold() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    for n in 0..5 {
+        rig.call_open(onward_core::input::Call::Poll(Rig::poll_of(&format!("h{n}"), &["x"], 1, secs(60))));
+    }
+    rig.close(session);
+    rig.advance(secs(20));
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 1, tracked: 1 }]);
+    assert!(rig.evictions().is_empty());
+}
+
+#[test]
+fn silent_polling_workers_do_not_begin_a_hold() {
+    let mut rig = Rig::new();
+    rig.bystanders(1);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    for n in 0..5 {
+        rig.leases(Rig::poll_of(&format!("h{n}"), &["x"], 1, secs(0)));
+    }
+    rig.advance(secs(60));
+    assert!(matches!(rig.worker_view("h0").state, WorkerState::Away(_)));
+    rig.close(session);
+    rig.advance(secs(10));
+    assert_eq!(rig.evictions(), ["w"]);
+}
+
+#[test]
+fn a_failure_that_rolls_through_the_fleet_is_held_at_half_of_it() {
+    let mut rig = Rig::new();
+    let sessions: Vec<SessionId> = (0..8).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
+    rig.submit_all(vec![patient("k"); 8]).unwrap();
+    for (n, session) in sessions[..7].iter().enumerate() {
+        rig.close(*session);
+        rig.advance(secs(11));
+        assert_eq!(rig.evictions().len(), (n + 1).min(4), "those that were evicted still count");
+    }
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 5, tracked: 8 }]);
+}
+
+#[test]
+fn what_was_evicted_counts_for_five_minutes() {
+    let mut rig = Rig::new();
+    let sessions: Vec<SessionId> = (0..8).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
+    rig.submit_all(vec![patient("k"); 8]).unwrap();
+    let claims: Vec<_> = sessions.iter().map(|session| rig.claim(*session)).collect();
+    sessions[..2].iter().for_each(|session| rig.close(*session));
+    rig.advance(secs(200));
+    assert_eq!(rig.evictions(), ["w0", "w1"]);
+    for n in 2..5 {
+        rig.progress(sessions[n], claims[n], 1);
+        rig.close(sessions[n]);
+    }
+    rig.advance(secs(110) - ms(1));
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 5, tracked: 8 }]);
+    rig.advance(secs(1));
+    assert_eq!(rig.evictions().len(), 5, "3 of 6 fail, which is half");
+}
+
+#[test]
+fn an_evicted_worker_that_is_back_no_longer_counts_as_failing() {
+    let mut rig = Rig::new();
+    let sessions: Vec<SessionId> = (0..4).map(|n| rig.worker(&format!("w{n}"), n + 1, 1, &["k"])).collect();
+    rig.submit_all(vec![patient("k"); 4]).unwrap();
+    for session in &sessions[..2] {
+        rig.close(*session);
+    }
+    rig.advance(secs(10));
+    assert_eq!(rig.evictions(), ["w0", "w1"], "half of them");
+    rig.close(sessions[2]);
+    rig.advance(secs(20));
+    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 3, tracked: 4 }]);
+    rig.hello("w0", "2", 11, 1, &["k"], vec![]);
+    assert_eq!(hold_notices(&rig)[1..], [Notice::HoldEnded], "a new life of it is well: 2 of 4 fail");
+    rig.advance(secs(1));
+    assert_eq!(rig.evictions(), ["w0", "w1", "w2"]);
+}
+
+#[test]
+fn a_stuck_polling_worker_is_evicted_while_the_others_are_held() {
+    let mut rig = Rig::new();
+    let session = rig.worker("s", 1, 1, &["other"]);
+    rig.submit(patient("other"));
+    rig.close(session);
+    rig.http_fail_for_119_s(&Rig::poll_of("h", &["k"], 1, Duration::ZERO));
+    assert_eq!(rig.verdict("s"), Verdict::Suspect);
+    assert!(rig.manager.holding_eviction(), "one of one");
+    rig.submit(patient("k"));
+    rig.leases(Poll { lease: secs(600), ..Rig::poll_of("h", &["k"], 1, Duration::ZERO) });
+    rig.advance(secs(1));
+    assert_eq!(rig.verdict("h"), Verdict::Stuck);
+    rig.advance(secs(30));
+    assert_eq!(rig.evictions(), ["h"], "who cannot be asked does not count, and is not held");
+}
