@@ -1,5 +1,6 @@
 #!/bin/sh
-# A worker in curl and sh: leases a job of kind `greet`, beats, reports progress, asks for more time, succeeds.
+# A worker in curl and sh: leases a job of kind `greet`, beats, reports progress, asks for more time, succeeds, and
+# says goodbye, so that nobody waits for it.
 # Usage: examples/curl-worker.sh [URL]. It takes one job and ends; run it in a loop to take many.
 set -eu
 url=${1:-${ONWARD_SERVER:-http://127.0.0.1:7400}}/v1
@@ -13,12 +14,17 @@ field() { # field NAME: the value of a string field in the JSON that comes in
     sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"
 }
 
+goodbye() {
+    call "/workers/curl-$$/goodbye" "{\"incarnation\":\"$$\"}" > /dev/null
+}
+
 # The same poll id again gives the same lease, so a lost answer costs nothing.
 poll="{\"worker_id\":\"curl-$$\",\"incarnation\":\"$$\",\"kinds\":[\"greet\"],\"max\":1,\"wait_s\":20,\"lease_s\":30,\"poll_id\":\"$$\"}"
 lease=$(call /leases "$poll")
 receipt=$(echo "$lease" | field receipt)
 if [ -z "$receipt" ]; then
     echo "nothing to do"
+    goodbye
     exit 0
 fi
 echo "leased job $(echo "$lease" | field job_id)"
@@ -31,3 +37,4 @@ echo "more time: $(call "/leases/$receipt/request-extension" \
 
 answer=$(call "/leases/$receipt/succeed" '{"result":{"greeting":"hello from curl"}}') || { echo "$answer" >&2; exit 1; }
 echo "done"
+goodbye

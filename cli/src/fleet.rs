@@ -98,7 +98,7 @@ pub fn datacenters(client: &Client, screen: &Screen) -> Result<u8> {
 }
 
 fn node_row(node: &Value) -> Vec<String> {
-    let notes = ["drained", "evicted", "probation", "held_by_hold"];
+    let notes = ["drained", "probation", "held_by_hold"];
     let notes: Vec<&str> = notes.into_iter().filter(|note| read::flag(node, note)).collect();
     vec![
         read::word(node, "id").to_owned(),

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use onward_core::counts::{Histogram, KindCounts, QueueCounts};
 use onward_core::health::Verdict;
 use onward_core::job::{EndingKind, JobState};
-use onward_core::manager::ManagerView;
+use onward_core::manager::{ManagerView, WorkerState};
 use tokio::time::timeout;
 
 use super::pages::Pages;
@@ -71,9 +71,10 @@ impl Seen {
         if *counts.other_kinds() != KindCounts::default() {
             kinds.entry(OTHER.to_owned()).or_default().add(counts.other_kinds());
         }
-        let mut verdicts: BTreeMap<&str, u64> = Verdict::ALL.into_iter().map(|verdict| (verdict.code(), 0)).collect();
-        for verdict in manager.judge_all() {
-            *verdicts.entry(verdict.code()).or_default() += 1;
+        let known = Verdict::ALL.into_iter().map(Verdict::code).chain(WorkerState::CODES);
+        let mut verdicts: BTreeMap<&str, u64> = known.map(|verdict| (verdict, 0)).collect();
+        for verdict in manager.verdict_codes() {
+            *verdicts.entry(verdict).or_default() += 1;
         }
         Self {
             view: manager.view(),

@@ -35,7 +35,7 @@ fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         | "/v1/leases/{receipt}/release" => Control,
         "/v1/leases/{receipt}/request-extension" | "/v1/jobs/{id}/extend" => Control,
         "/v1/jobs/{id}/cancel" | "/v1/jobs/cancel" | "/v1/dead-letters/drop" => Control,
-        "/v1/nodes/{id}/drain" | "/v1/nodes/{id}/undrain" => Control,
+        "/v1/nodes/{id}/drain" | "/v1/nodes/{id}/undrain" | "/v1/workers/{id}/goodbye" => Control,
         "/v1/queues/{name}/pause" | "/v1/queues/{name}/resume" => Control,
         // Beats and results come over it. What is handed out there is the machine's to say.
         "/onward.v1.WorkerService/{method}" => Control,

@@ -310,6 +310,47 @@ async fn an_answer_that_was_not_taken_gives_its_leases_back_uncounted() {
 }
 
 #[tokio::test]
+async fn a_worker_that_says_goodbye_is_away_and_keeps_what_it_holds() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    submit_kind(node.engine(), "k").await;
+    let held = lease(&node, poll_body("1")).await.pop().unwrap();
+    let worker = async || Request::get("/v1/nodes/w").send(node.address()).await.json();
+    let shown = |node: &Value| ["verdict", "action", "reason"].map(|field| node[field].as_str().unwrap().to_owned());
+    let leave =
+        async |incarnation: &str| post(&node, "/v1/workers/w/goodbye", json!({ "incarnation": incarnation })).await;
+    let workers = async || {
+        let all = Request::get("/v1/datacenters").send(node.address()).await.json();
+        all["datacenters"][0]["workers"].clone()
+    };
+
+    assert_eq!(leave("older").await.code(), (409, "stale_incarnation".into()));
+    let left = leave("1").await;
+    assert_eq!((left.status, left.json()), (200, json!({ "held": 1 })));
+    assert_eq!((&worker().await["verdict"], workers().await), (&json!("busy"), json!(1)));
+    assert_eq!(post(&node, &verb(&held, "beat"), json!({})).await.status, 200, "nothing was taken from it");
+    assert_eq!(post(&node, &verb(&held, "succeed"), json!({})).await.status, 200);
+    assert_eq!(shown(&worker().await), ["away", "none", "goodbye"]);
+    assert_eq!(workers().await, 0, "it counts nowhere");
+    assert_eq!(leave("1").await.json(), json!({ "held": 0 }), "safe to repeat");
+
+    // Whoever waits for work while it is said gets none.
+    let mut body = poll_body("1");
+    body["wait_s"] = json!(60);
+    let waiting = post(&node, "/v1/leases", body);
+    let leaving = async {
+        until(async || polls_are_open(&node).await).await;
+        leave("1").await
+    };
+    let (answer, left) = tokio::join!(waiting, leaving);
+    assert_eq!((answer.json(), left.status), (json!({ "leases": [] }), 200));
+    assert_eq!(shown(&worker().await), ["away", "none", "goodbye"]);
+    for (body, code) in [(json!({}), 400), (json!({ "incarnation": "" }), 400), (json!({ "incarnation": 1 }), 400)] {
+        assert_eq!(post(&node, "/v1/workers/w/goodbye", body).await.status, code);
+    }
+}
+
+#[tokio::test]
 async fn receipts_outlive_the_node() {
     let data = tempdir().unwrap();
     let node = start(data.path()).await;

@@ -39,8 +39,10 @@ pub struct Node {
 /// A verdict, what to do about it, and the three signals that it follows from.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Health {
+    /// `healthy`, `busy`, `slow`, `degraded`, `stuck` or `suspect`; `away` and `evicted` stand in its place.
     #[schema(example = "healthy")]
     pub verdict: &'static str,
+    /// `route`, `drain`, `investigate` or `evict`; `none` for one that is away.
     pub action: &'static str,
     pub reason: &'static str,
     pub signals: Signals,
@@ -63,6 +65,16 @@ impl Health {
             signals: Signals { live: signals.live, ready: signals.ready, progress: signals.progress.code() },
         }
     }
+
+    /// Of a worker, which may be away or evicted as well.
+    fn of_worker(worker: &WorkerView) -> Self {
+        Self {
+            verdict: worker.verdict_code(),
+            action: worker.action_code(),
+            reason: worker.reason_code(),
+            ..Self::of(&worker.judgement)
+        }
+    }
 }
 
 impl Node {
@@ -71,7 +83,7 @@ impl Node {
             id: worker.id.to_string(),
             role: "worker",
             incarnation: worker.incarnation.to_string(),
-            health: Health::of(&worker.judgement),
+            health: Health::of_worker(worker),
             slots: worker.slots,
             held: worker.held,
             free: worker.free,
@@ -205,8 +217,7 @@ pub async fn datacenters(_: May<Read>, State(app): State<App>) -> Result<Json<Da
     Ok(Json(DatacenterList { datacenters: vec![this] }))
 }
 
-/// Workers are counted in short reads. What holds nothing and takes nothing because it was evicted or drained still
-/// counts as a worker.
+/// Workers are counted in short reads. One that takes nothing because it was drained counts as a worker that is well.
 async fn count(engine: &Engine) -> Result<(DatacenterCounts, bool), Problem> {
     let own = engine.read(|view| view.manager.own_judgement()).await?;
     let mut counts = DatacenterCounts {
@@ -219,12 +230,7 @@ async fn count(engine: &Engine) -> Result<(DatacenterCounts, bool), Problem> {
     let mut place = 0;
     loop {
         let (workers, next) = engine.read(move |view| view.manager.workers_from(place, WORKERS_PER_READ)).await?;
-        for worker in &workers {
-            counts.workers += 1;
-            counts.workers_healthy_or_busy +=
-                u32::from(matches!(worker.judgement.verdict, Verdict::Healthy | Verdict::Busy));
-            counts.free_slots += u64::from(worker.free);
-        }
+        workers.iter().for_each(|worker| worker.count(&mut counts));
         match next {
             Some(next) if next < MAX_WORKERS => place = next,
             next => return Ok((counts, next.is_some())),

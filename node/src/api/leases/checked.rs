@@ -34,7 +34,7 @@ pub(super) fn poll(body: PollBody, rules: &Rules) -> Result<Poll, Problem> {
     let zero = core::time::Duration::ZERO;
     Ok(Poll {
         worker: WorkerId::new(body.worker_id).ok_or_else(|| not_a_name("worker_id"))?,
-        incarnation: Incarnation::new(body.incarnation).ok_or_else(|| not_a_name("incarnation"))?,
+        incarnation: incarnation(body.incarnation)?,
         subscription: Subscription { queues: names("queues", queues)?, kinds: names("kinds", body.kinds)? },
         max,
         wait: span::from_seconds("wait_s", body.wait_s.unwrap_or(0.0), zero..=rules.max_poll_wait)?,
@@ -44,6 +44,10 @@ pub(super) fn poll(body: PollBody, rules: &Rules) -> Result<Poll, Problem> {
         },
         id: body.poll_id.map(|id| Name::new(id).ok_or_else(|| not_a_name("poll_id"))).transpose()?,
     })
+}
+
+pub(super) fn incarnation(text: String) -> Result<Incarnation, Problem> {
+    Incarnation::new(text).ok_or_else(|| not_a_name("incarnation"))
 }
 
 fn names(field: &'static str, texts: Vec<String>) -> Result<Vec<Name>, Problem> {

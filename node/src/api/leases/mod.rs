@@ -24,6 +24,7 @@ use onward_proto::worker::Output;
 use super::App;
 use super::json::Json;
 use super::may::{May, Work};
+use super::params::WorkerPath;
 use super::problem::Problem;
 use super::span;
 use sending::Sending;
@@ -40,11 +41,12 @@ pub fn routes() -> Router<App> {
         .route("/leases/{receipt}/fail", post(fail))
         .route("/leases/{receipt}/release", post(release))
         .route("/leases/{receipt}/request-extension", post(request_extension))
+        .route("/workers/{id}/goodbye", post(goodbye))
 }
 
 #[derive(Debug, utoipa::OpenApi)]
 #[openapi(
-    paths(poll, beat_many, settle_many, beat, output, succeed, fail, release, request_extension),
+    paths(poll, beat_many, settle_many, beat, output, succeed, fail, release, request_extension, goodbye),
     components(schemas(Leases<'static>, Problem))
 )]
 pub struct LeasesApi;
@@ -237,6 +239,23 @@ async fn request_extension(
         remaining_extensions: answer.remaining_extensions,
         denial: answer.result.err().map(|denial| DenialBody { code: denial.code(), detail: denial.to_string() }),
     }))
+}
+
+/// The worker wants no more work: an open poll of it is answered with nothing, and the worker is away as soon as it
+/// holds nothing. What it holds stays its own until it is settled or released, or the lease runs out. It may be repeated.
+#[utoipa::path(post, path = "/v1/workers/{id}/goodbye", request_body = GoodbyeBody, params(("id" = String, Path)),
+    responses((status = 200, body = GoodbyeAnswer), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn goodbye(
+    _: May<Work>,
+    State(app): State<App>,
+    WorkerPath(worker): WorkerPath,
+    Json(body): Json<GoodbyeBody>,
+) -> Result<Json<GoodbyeAnswer>, Problem> {
+    let incarnation = checked::incarnation(body.incarnation)?;
+    match app.engine.call(Call::Goodbye { worker, incarnation }).await? {
+        Answer::Left { held } => Ok(Json(GoodbyeAnswer { held })),
+        _ => unreachable!("a goodbye is answered with what is left"),
+    }
 }
 
 async fn send_beats(app: &App, beats: Vec<Beat>) -> Result<Vec<Result<BeatAccepted, Problem>>, Problem> {

@@ -33,6 +33,20 @@ pub struct PollBody {
     pub poll_id: Option<String>,
 }
 
+/// The worker wants no more work.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GoodbyeBody {
+    /// The life that ends, as it polled.
+    pub incarnation: String,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct GoodbyeAnswer {
+    /// How many leases the worker still holds.
+    pub held: u32,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Leases<'a> {
     pub leases: Vec<Lease<'a>>,
