@@ -18,11 +18,13 @@ mod follow;
 mod inside;
 mod jobs;
 mod logs;
+mod man;
 mod probe;
 mod read;
 mod restore;
 mod run;
 mod screen;
+mod service;
 mod span;
 mod status_line;
 mod submit;
@@ -85,6 +87,7 @@ fn run(cli: Cli) -> Result<u8> {
             io::stdout().lock().write_all(&script)?;
             Ok(0)
         }
+        Command::Man { out } => man::write(&out, screen),
         Command::Config(args) => config::run(&args, global.data, screen),
         Command::Token(command) => token::run(command, &data, screen),
         Command::Up(args) => up::run(args, global.data, screen),
@@ -137,6 +140,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::Datacenter(DatacenterCommand::List) => fleet::datacenters(client, screen),
         Command::Backup { file } => fleet::backup(&file, client, screen),
         Command::Completions { .. }
+        | Command::Man { .. }
         | Command::Config(_)
         | Command::Token(_)
         | Command::Up(_)

@@ -19,6 +19,7 @@ use crate::config::{self, Effective};
 use crate::demo::Cast;
 use crate::failure::Failure;
 use crate::screen::Screen;
+use crate::service;
 use crate::work::handler::Manner;
 use crate::work::inside;
 use crate::work::serve::{Commands, serve};
@@ -85,7 +86,7 @@ fn worker_share(grace: Duration) -> Duration {
 async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
     let data = config.data.clone();
-    let grace = config.drain.grace;
+    let (grace, hang_after) = (config.drain.grace, config.probes.hang_after);
     let node = Node::start(config).await.map_err(|error| Failure::new("the node did not start").why(error))?;
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
     let has_worker = commands.slots > 0;
@@ -96,6 +97,7 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
         false => None,
     };
     ready(&node, has_worker, screen)?;
+    service::ready(node.engine().clone(), hang_after);
     tokio::select! {
         () = stop.asked() => {}
         ended = ended(&mut working) => {
@@ -104,6 +106,7 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
             return ended.map(|()| 1);
         }
     }
+    service::stopping();
     screen.note("onward: finishing what is under way; once more stops at once");
     // Whatever runs here: nobody may be routed to a node that is about to go.
     node.leave();

@@ -44,7 +44,7 @@ pub mod time;
 pub mod timeout;
 pub mod wheel;
 
-/// The README's example runs as a test.
+/// The example in ARCHITECTURE.md runs as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;
+#[doc = include_str!("../../ARCHITECTURE.md")]
+struct Architecture;

@@ -26,3 +26,8 @@ pub use onward_core::message::CancelWhy;
 pub use onward_proto::manager::Refused;
 pub use place::Place;
 pub use worker::{Notice, Worker, WorkerError};
+
+/// The README's example is compiled as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

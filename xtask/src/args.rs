@@ -113,7 +113,7 @@ Usage: {XTASK} <command>
 
   test    install what is missing, then run every check and every test
   tidy    only our own checks: core's purity, names, file lengths, links
-  dist    build one static binary to copy anywhere: dist/onward
+  dist    make what is handed out: static binary, Debian package, container context, completions, manual pages
   soak    the tests of core, log and node with much larger numbers, in the release profile
 
 `{XTASK} <command> --help` says more about one of them."
@@ -151,12 +151,16 @@ Usage: {TIDY}
 
 fn help_dist() -> String {
     format!(
-        "Builds the binary `onward` for release, static, and puts it into `dist/`.
+        "Makes what is handed out, in `dist/`:
+
+  onward              the binary, static and stripped, to copy anywhere
+  onward_*.deb        a Debian package with systemd units, manual pages and completions
+  container/          `docker build -t onward dist/container` makes an image that holds nothing else
+  completions/, man/  for bash, zsh and fish; for `man`
 
 Usage: {DIST}
 
-It is built against musl where the toolchain has that target and `musl-gcc` is there, else against glibc.
-`docker build .` makes an image that holds nothing else."
+The binary is built against musl where the toolchain has that target and `musl-gcc` is there, else against glibc."
     )
 }
 

@@ -62,6 +62,30 @@ const NEEDS: &[Need] = &[
         comes_from: Source::Debian(&["prometheus"]),
     },
     Need {
+        name: "python3",
+        why: "the Python worker in `examples` runs on it",
+        seen_by: Detect::OnPath("python3"),
+        comes_from: Source::Debian(&["python3", "python3-venv"]),
+    },
+    Need {
+        name: "node",
+        why: "the JavaScript worker in `examples` runs on it",
+        seen_by: Detect::OnPath("node"),
+        comes_from: Source::Debian(&["nodejs"]),
+    },
+    Need {
+        name: "go",
+        why: "builds the Go worker in `examples`",
+        seen_by: Detect::OnPath("go"),
+        comes_from: Source::Debian(&["golang-go"]),
+    },
+    Need {
+        name: "systemd-analyze",
+        why: "reads the units in `deploy`",
+        seen_by: Detect::OnPath("systemd-analyze"),
+        comes_from: Source::Debian(&["systemd"]),
+    },
+    Need {
         name: "cargo fmt",
         why: "checks the formatting",
         seen_by: Detect::Cargo("fmt"),

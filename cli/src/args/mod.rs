@@ -204,6 +204,13 @@ pub enum Command {
     /// Print the completion script for a shell
     #[command(after_help = "Example:\n  onward completions bash > ~/.local/share/bash-completion/completions/onward")]
     Completions { shell: Shell },
+    /// Write a manual page for each command
+    #[command(after_help = "Example:\n  onward man --out ~/.local/share/man/man1")]
+    Man {
+        /// The folder to put them into
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
     /// Have the node write everything it keeps to one new file on its own disk, while it goes on
     #[command(after_help = "Example:\n  onward backup /var/backups/onward.backup")]
     Backup { file: PathBuf },

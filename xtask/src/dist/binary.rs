@@ -1,39 +1,31 @@
-//! One static binary to copy anywhere: `dist/onward`.
+//! The static binary: stripped, and with no need of a loader.
 
 use std::env::consts::ARCH;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace;
 
-pub fn run(root: &Path) -> Result<()> {
+/// Builds it, and gives its path. A binary that does not start or needs a loader is an error.
+pub fn build(root: &Path) -> Result<PathBuf> {
     let target = target();
     println!("onward: dist: a static binary for {target}");
     let mut build = workspace::cargo(root);
     build.args(["build", "--release", "--locked", "--package", "onward-cli", "--target", &target]);
-    build.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("CARGO_PROFILE_RELEASE_DEBUG", "none");
     // musl is static by itself.
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
     let status = build.status().context("cannot start cargo")?;
     ensure!(status.success(), "the build failed ({status})");
-
-    let folder = root.join("dist");
-    let (built, copy) = (root.join("target").join(&target).join("release/onward"), folder.join("onward"));
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Not written over: a copy of it may be running.
-    let _ = std::fs::remove_file(&copy);
-    std::fs::copy(&built, &copy).with_context(|| format!("cannot copy {} to {}", built.display(), copy.display()))?;
-    let version = Command::new(&copy).arg("--version").output().context("the binary does not start")?;
+    let built = root.join("target").join(&target).join("release/onward");
+    let version = Command::new(&built).arg("--version").output().context("the binary does not start")?;
     ensure!(version.status.success(), "the binary does not start ({})", version.status);
-    if !is_static(&copy)? {
-        bail!("{} needs a dynamic loader; is `libc.a` (Debian: libc6-dev) there?", copy.display());
+    if !is_static(&built)? {
+        bail!("{} needs a dynamic loader; is `libc.a` (Debian: libc6-dev) there?", built.display());
     }
-    let megabytes = std::fs::metadata(&copy)?.len() as f64 / 1e6;
-    let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
-    println!("onward: dist green: dist/onward is {version}, static, {megabytes:.1} MB");
-    Ok(())
+    Ok(built)
 }
 
 /// musl where the toolchain and the C compiler for it are there, else glibc.
