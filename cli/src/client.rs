@@ -22,12 +22,17 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses before a call is sent again, after its connection was lost or the node was not able to answer.
 const PAUSES_MS: [u64; 3] = [100, 500, 1_500];
 const MAX_ANSWER_BYTES: u64 = 256 << 20;
+const ID_DIGITS: usize = 32;
+/// Fewer would name half of all jobs.
+const MIN_ID_DIGITS: usize = 4;
 
 #[derive(Debug)]
 pub struct Client {
     agent: Agent,
     server: String,
     token: Option<String>,
+    /// Why the token of this machine's own node is not used, although it is there.
+    token_trouble: Option<String>,
 }
 
 /// Where the node is, and how to prove who we are.
@@ -60,8 +65,18 @@ impl Client {
                 .remedy("write it like http://127.0.0.1:7400 or https://onward.example:7400")
                 .usage());
         };
+        if let Some(port) = port_of(server).filter(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
+            return Err(Failure::new(format!("`{server}` is not the address of a node"))
+                .why(format!("`{port}` is not a port"))
+                .remedy("a port is a number from 1 to 65535, like in http://127.0.0.1:7400")
+                .usage());
+        }
         let is_here = is_loopback(host);
         let token = token_for(server, target.token, target.token_file);
+        let token_trouble = match (&token, target.token_file.filter(|_| is_here)) {
+            (None, Some(file)) => trouble_with(file),
+            _ => None,
+        };
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -73,7 +88,7 @@ impl Client {
         if let Some(file) = target.ca {
             config = config.tls_config(TlsConfig::builder().root_certs(roots(file)?).build());
         }
-        Ok(Self { agent: config.build().into(), server: server.to_owned(), token })
+        Ok(Self { agent: config.build().into(), server: server.to_owned(), token, token_trouble })
     }
 
     pub fn get(&self, path: &str) -> Result<Answer, Failure> {
@@ -88,6 +103,28 @@ impl Client {
     pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer, Failure> {
         let body = serde_json::to_string(body).expect("our bodies can be written as JSON");
         self.call(path, Some(&body), CALL_TIMEOUT)
+    }
+
+    /// The id that begins with this, if only one does. What is no beginning of an id is given back, for the node to say so.
+    pub fn whole_id(&self, text: &str) -> Result<String, Failure> {
+        let digits: String = text.chars().filter(|c| *c != '-').map(|c| c.to_ascii_lowercase()).collect();
+        let may_be_one =
+            (MIN_ID_DIGITS..ID_DIGITS).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
+        if !may_be_one {
+            return Ok(text.to_owned());
+        }
+        // Jobs are listed from the newest, that is the highest id, down: those with this beginning come first.
+        let cursor = format!("{digits:f<ID_DIGITS$}");
+        let page = self.get(&format!("/v1/jobs?limit=3&cursor={cursor}"))?;
+        let ids = read::items(&page, "jobs").iter().filter_map(|job| read::text(job, "id"));
+        let found: Vec<&str> = ids.filter(|id| id.replace('-', "").starts_with(&digits)).collect();
+        match found.as_slice() {
+            [] => Ok(text.to_owned()),
+            [id] => Ok((*id).to_owned()),
+            several => Err(Failure::new(format!("several jobs begin with `{text}`"))
+                .why(several.join("\n"))
+                .remedy("write more of the id")),
+        }
     }
 
     /// What an attempt has printed; none if nothing is kept of it.
@@ -171,9 +208,25 @@ impl Client {
                 .why(reason(error))
                 .remedy("look at the node's own output; repeat the command when it is back");
         }
-        Failure::new(format!("cannot reach a node at {server}"))
-            .why(reason(error))
-            .remedy("start one here with `onward up`, or name another with --server URL (or ONWARD_SERVER)")
+        let failure = Failure::new(format!("cannot reach a node at {server}"));
+        let address = server.split_once("://").map_or(server.as_str(), |(_, address)| address);
+        match Handshake::of(error) {
+            Some(Handshake::UnknownIssuer) => failure
+                .why("its certificate is signed by an authority that is not trusted here")
+                .remedy("--ca FILE (or ONWARD_CA) names the certificate to trust; `onward certs new` calls it ca.pem"),
+            Some(Handshake::OtherName) => failure.why(reason(error)).remedy(
+                "call the node by a name in its certificate; `onward certs new --host NAME` makes one for more names",
+            ),
+            Some(Handshake::NoTls) => {
+                failure.why("what listens there does not speak TLS").remedy(format!("--server http://{address}"))
+            }
+            Some(Handshake::OnlyTls) => failure
+                .why("the answer is not HTTP; a node that serves TLS answers so")
+                .remedy(format!("--server https://{address} (with --ca FILE if its certificate is not a public one)")),
+            None => failure
+                .why(reason(error))
+                .remedy("start one here with `onward up`, or name another with --server URL (or ONWARD_SERVER)"),
+        }
     }
 
     fn refused(&self, status: u16, answer: &Value) -> Failure {
@@ -189,12 +242,25 @@ impl Client {
             Some(field) => format!("`{field}`: {detail}"),
             None => detail.to_owned(),
         };
-        let failure = Failure::new(what).why(why);
+        let failure = Failure::new(what).why(why).refused(code);
         match (status, code) {
-            (401 | 403, _) => failure.remedy(
-                "give a token with the needed scope: --token, ONWARD_TOKEN, or --data DIR of the node on this machine;\n\
-                 `onward token new --scope read,submit --name ME` makes one",
+            (_, "foreign_host") => failure.remedy(
+                "call the node by its address, or start it with `onward up --host-name NAME` for every name that it is called by",
             ),
+            (401 | 403, _) => {
+                let failure = match &self.token_trouble {
+                    Some(trouble) => failure.and_why(trouble),
+                    None => failure,
+                };
+                failure.remedy(
+                    "give a token with the needed scope: --token, ONWARD_TOKEN, or --data DIR of the node on this machine;\n\
+                     `onward token new --scope read,submit --name ME` makes one",
+                )
+            }
+            (_, "not_a_dead_letter") => failure.remedy(
+                "`onward dead-letter list` shows the dead letters; `onward retry ID` repeats any job that has ended",
+            ),
+            (_, "unknown_worker") => failure.remedy("`onward node list` shows the nodes that are known"),
             (_, "unknown_job") => failure.remedy("`onward list` shows the jobs that are kept"),
             (_, "not_terminal") => failure.remedy("`onward wait ID` waits for its end, `onward cancel ID` brings it about"),
             (404 | 405, "") => failure.remedy("is that address a node of Onward, and of this version? `onward status` asks it"),
@@ -272,6 +338,51 @@ fn reason(error: &ureq::Error) -> String {
         ureq::Error::Io(error) => error.to_string(),
         other => other.to_string(),
     }
+}
+
+/// Why two could not agree on how to talk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Handshake {
+    UnknownIssuer,
+    OtherName,
+    NoTls,
+    OnlyTls,
+}
+
+impl Handshake {
+    /// By its words: the types belong to crates that are not ours to name.
+    fn of(error: &ureq::Error) -> Option<Self> {
+        let text = error.to_string();
+        let has = |word: &str| text.contains(word);
+        if has("UnknownIssuer") || has("SelfSigned") {
+            Some(Self::UnknownIssuer)
+        } else if has("not valid for name") || has("NotValidForName") {
+            Some(Self::OtherName)
+        } else if has("InvalidContentType") {
+            Some(Self::NoTls)
+        } else if has("invalid HTTP version") {
+            Some(Self::OnlyTls)
+        } else {
+            None
+        }
+    }
+}
+
+/// A file that is not there is no trouble.
+fn trouble_with(token_file: &Path) -> Option<String> {
+    match std::fs::read_to_string(token_file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Some(format!("the token in {} cannot be read: {error}", token_file.display()))
+        }
+        _ => None,
+    }
+}
+
+/// The port of a URL as it was written, if there is one.
+fn port_of(server: &str) -> Option<&str> {
+    let authority = server.split_once("://")?.1.split(['/', '?', '#']).next()?;
+    let after_host = authority.rsplit(']').next()?;
+    after_host.rsplit_once(':').map(|(_, port)| port)
 }
 
 /// The host of a URL, without port; nothing if it is not one of HTTP.

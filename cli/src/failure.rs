@@ -2,22 +2,32 @@
 
 use std::fmt;
 
+use serde_json::{Value, json};
+
 #[derive(Debug)]
 pub struct Failure {
     what: String,
     why: Option<String>,
     remedy: Option<String>,
     code: u8,
+    /// The node's word for its refusal.
+    refusal: Option<String>,
 }
 
 impl Failure {
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), why: None, remedy: None, code: 1 }
+        Self { what: what.into(), why: None, remedy: None, code: 1, refusal: None }
     }
 
     pub fn why(mut self, why: impl fmt::Display) -> Self {
         self.why = Some(why.to_string());
         self
+    }
+
+    /// And this.
+    pub fn and_why(self, more: &str) -> Self {
+        let why = self.why.as_ref().map_or_else(|| more.to_owned(), |why| format!("{why}\n{more}"));
+        self.why(why)
     }
 
     /// What the user can do about it.
@@ -32,8 +42,23 @@ impl Failure {
         self
     }
 
+    /// That the node has refused it, with this code.
+    pub fn refused(mut self, code: &str) -> Self {
+        self.refusal = Some(code.to_owned());
+        self
+    }
+
+    pub fn is_refusal(&self, code: &str) -> bool {
+        self.refusal.as_deref() == Some(code)
+    }
+
     pub fn code(&self) -> u8 {
         self.code
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({ "error": self.what, "why": self.why, "try": self.remedy, "code": self.refusal })
     }
 }
 

@@ -48,11 +48,17 @@ pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<
             table(screen, &answer, &head, row, "no queues in use")
         }
         QueueCommand::Pause { name } => {
+            let is_known = knows_queue(client, &name);
             let answer = client.post(&format!("/v1/queues/{}/pause", escaped(&name)), &json!({}))?;
+            if !is_known {
+                screen.note(format!(
+                    "there is no job in queue `{name}`: is the name right? `onward queue list` shows the queues in use"
+                ));
+            }
             done(
                 screen,
                 &answer,
-                format!("paused {name}; what runs goes on. `onward queue resume {name}` opens it again"),
+                format!("paused {name}; running jobs go on. `onward queue resume {name}` opens it again"),
             )
         }
         QueueCommand::Resume { name } => {
@@ -60,6 +66,12 @@ pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<
             done(screen, &answer, format!("resumed {name}"))
         }
     }
+}
+
+/// Whether anything is known of it. One that cannot be asked about is not called unknown.
+fn knows_queue(client: &Client, name: &str) -> bool {
+    let Ok(queues) = client.get("/v1/queues") else { return true };
+    read::items(&queues, "queues").iter().any(|queue| read::text(queue, "name") == Some(name))
 }
 
 pub fn node(command: NodeCommand, client: &Client, screen: &Screen) -> Result<u8> {
@@ -133,6 +145,7 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             )
         }
         DeadLetterCommand::Replay { ids } => {
+            let ids = whole_ids(client, &ids)?;
             let body = json!({ "jobs": ids, "request_id": unique_name("cli-")? });
             let answer = client.post("/v1/dead-letters/replay", &body)?;
             let line = |one: &Value| match read::text(one, "id") {
@@ -142,6 +155,7 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             each(screen, &answer, line, "could not be replayed")
         }
         DeadLetterCommand::Drop { ids } => {
+            let ids = whole_ids(client, &ids)?;
             let answer = client.post("/v1/dead-letters/drop", &json!({ "jobs": ids }))?;
             let line = |one: &Value| match read::flag(one, "dropped") {
                 true => Ok(format!("dropped {}", read::word(one, "job"))),
@@ -150,6 +164,10 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             each(screen, &answer, line, "could not be dropped")
         }
     }
+}
+
+fn whole_ids(client: &Client, ids: &[String]) -> Result<Vec<String>, Failure> {
+    ids.iter().map(|id| client.whole_id(id)).collect()
 }
 
 /// One answer per job; those that were refused are told at the end, and make the command fail.

@@ -220,7 +220,12 @@ pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
 
 pub fn cancel(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     let answer = client.post(&path(id, "/cancel"), &json!({}))?;
-    done(screen, &answer, format!("asked to cancel {id}"))
+    let line = match read::word(&answer, "state") {
+        "cancelled" => format!("{id} is cancelled"),
+        state if read::is_terminal(state) => format!("{id} has already ended: it {}", ending(state)),
+        _ => format!("{id} is being cancelled: its worker was told to stop"),
+    };
+    done(screen, &answer, line)
 }
 
 pub fn retry(id: &str, request_id: Option<String>, client: &Client, screen: &Screen) -> Result<u8> {
@@ -240,9 +245,26 @@ pub fn extend(
 ) -> Result<u8> {
     let request_id = request_id.map_or_else(|| unique_name("cli-"), Ok)?;
     let body = json!({ "by_s": span::seconds(by), "reason": reason, "request_id": request_id });
-    let answer = client.post(&path(id, "/extend"), &body)?;
+    let answer =
+        client.post(&path(id, "/extend"), &body).map_err(|failure| match failure.is_refusal("already_ended") {
+            true => Failure::new(format!("job {id} has already ended"))
+                .why("only a job that has not ended has a deadline to move")
+                .remedy(format!("`onward show {id}` says how it ended; `onward retry {id}` submits it once more"))
+                .refused("already_ended"),
+            false => failure,
+        })?;
     let total = read::span(&answer, "extensions").map(|total| format!("; {} by extensions so far", span::human(total)));
     done(screen, &answer, format!("{id} has {} more{}", span::human(by), total.unwrap_or_default()))
+}
+
+/// As in "it has failed".
+fn ending(state: &str) -> &'static str {
+    match state {
+        "succeeded" => "succeeded",
+        "failed" => "failed",
+        "timed_out" => "timed out",
+        _ => "was cancelled",
+    }
 }
 
 /// The node did it: its answer for programs, a line for people.

@@ -32,6 +32,7 @@ mod table;
 mod token;
 mod top;
 mod up;
+mod usage;
 mod work;
 mod worker;
 
@@ -44,7 +45,7 @@ use clap::{CommandFactory, Parser};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use args::{CertsCommand, Cli, Command, DatacenterCommand, Global, UpArgs};
+use args::{CertsCommand, Cli, Command, DatacenterCommand, Global, LogsArgs, UpArgs};
 use client::{Client, Target};
 use failure::Failure;
 use screen::Screen;
@@ -54,26 +55,32 @@ fn main() -> ExitCode {
     if words.next().is_some_and(|word| word == onward_exec::guard::SUBCOMMAND) {
         return onward_exec::guard::main(words);
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::told(&error),
+    };
+    let json = cli.global.json;
     match run(cli) {
         Ok(code) => ExitCode::from(code),
-        Err(error) => told(&error),
+        Err(error) => told(&error, json),
     }
 }
 
 /// What goes wrong is told on stderr; that nobody reads our output any more is no failure.
-fn told(error: &anyhow::Error) -> ExitCode {
+fn told(error: &anyhow::Error, json: bool) -> ExitCode {
     let broken = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
     if broken {
         return ExitCode::SUCCESS;
     }
-    let (text, code) = match error.downcast_ref::<Failure>() {
-        Some(failure) => (failure.to_string(), failure.code()),
-        None => (format!("{error:#}"), 1),
+    let unnamed = Failure::new(format!("{error:#}"));
+    let failure = error.downcast_ref::<Failure>().unwrap_or(&unnamed);
+    let text = match json {
+        true => failure.json().to_string(),
+        false => format!("onward: {}", screen::several_lines(&failure.to_string())),
     };
     // Nobody can be told that stderr is gone.
-    let _ = writeln!(io::stderr(), "onward: {}", screen::several_lines(&text));
-    ExitCode::from(code)
+    let _ = writeln!(io::stderr(), "{text}");
+    ExitCode::from(failure.code())
 }
 
 fn run(cli: Cli) -> Result<u8> {
@@ -101,7 +108,10 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Quiet { at_most } => inside::quiet(at_most),
         Command::Result { id } if inside::is_inside() || read::is_json(&id) => match inside::result(&id) {
             Some(told) => told,
-            None => jobs::result(&id, &client(&global, &data)?, screen),
+            None => {
+                let client = client(&global, &data)?;
+                jobs::result(&client.whole_id(&id)?, &client, screen)
+            }
         },
         Command::Probe(args) => probe::run(&args, screen),
         command => calls(command, &client(&global, &data)?, screen),
@@ -123,15 +133,17 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
     match command {
         Command::Submit(args) => submit::run(*args, client, screen),
         Command::List(args) => jobs::list(&args, client, screen),
-        Command::Show { id } => jobs::show(&id, client, screen),
-        Command::Explain { id } => jobs::explain_job(&id, client, screen),
-        Command::Watch { id } => follow::watch(client, screen, &id),
-        Command::Wait { id, at_most } => follow::to_the_end(client, screen, &id, at_most),
-        Command::Logs(args) => logs::run(&args, client, screen),
-        Command::Result { id } => jobs::result(&id, client, screen),
-        Command::Cancel { id } => jobs::cancel(&id, client, screen),
-        Command::Retry { id, request_id } => jobs::retry(&id, request_id, client, screen),
-        Command::Extend { id, by, reason, request_id } => jobs::extend(&id, by, &reason, request_id, client, screen),
+        Command::Show { id } => jobs::show(&client.whole_id(&id)?, client, screen),
+        Command::Explain { id } => jobs::explain_job(&client.whole_id(&id)?, client, screen),
+        Command::Watch { id } => follow::watch(client, screen, &client.whole_id(&id)?),
+        Command::Wait { id, at_most } => follow::to_the_end(client, screen, &client.whole_id(&id)?, at_most),
+        Command::Logs(args) => logs::run(&LogsArgs { id: client.whole_id(&args.id)?, ..args }, client, screen),
+        Command::Result { id } => jobs::result(&client.whole_id(&id)?, client, screen),
+        Command::Cancel { id } => jobs::cancel(&client.whole_id(&id)?, client, screen),
+        Command::Retry { id, request_id } => jobs::retry(&client.whole_id(&id)?, request_id, client, screen),
+        Command::Extend { id, by, reason, request_id } => {
+            jobs::extend(&client.whole_id(&id)?, by, &reason, request_id, client, screen)
+        }
         Command::Queue(command) => fleet::queue(command, client, screen),
         Command::Node(command) => fleet::node(command, client, screen),
         Command::DeadLetter(command) => fleet::dead_letter(command, client, screen),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{given}` is not a duration: {problem}; write it like 250ms, 90s, 2m or 1h30m")]
+#[error("`{given}` cannot be used: {problem}; write a duration like 250ms, 90s, 2m or 1h30m")]
 pub struct BadSpan {
     given: String,
     problem: &'static str,
@@ -41,6 +41,19 @@ pub fn parse(given: &str) -> Result<Duration, BadSpan> {
     }
     Ok(Duration::from_millis(total_ms))
 }
+
+/// A limit on how long something may take: from a millisecond to a year and a day.
+pub fn parse_limit(given: &str) -> Result<Duration, BadSpan> {
+    let span = parse(given)?;
+    let bad = |problem| Err(BadSpan { given: given.to_owned(), problem });
+    match span {
+        _ if span.is_zero() => bad("a limit is 1ms at least"),
+        _ if span > MAX_LIMIT => bad("a limit is 366d at most"),
+        _ => Ok(span),
+    }
+}
+
+const MAX_LIMIT: Duration = Duration::from_secs(366 * 86_400);
 
 /// Whole numbers stay exact; a fraction is rounded to the millisecond.
 fn milliseconds(number: &str, unit_ms: u64) -> Option<u64> {

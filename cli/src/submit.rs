@@ -17,6 +17,13 @@ use crate::screen::Screen;
 use crate::{follow, read, span};
 
 pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
+    if args.kind.is_none() && args.command.is_empty() {
+        return Err(Failure::new("there is nothing to submit")
+            .why("neither a command nor a kind was given")
+            .remedy("onward submit -- ./backup.sh\nonward submit --kind transcode --payload '{\"file\": \"a.mov\"}'")
+            .usage()
+            .into());
+    }
     let wait = args.wait;
     let here = std::env::current_dir().ok();
     let body = body(args, here, payload_text, || unique_name("cli-"))?;
@@ -52,6 +59,7 @@ fn body(
     new_key: impl FnOnce() -> Result<String, Failure>,
 ) -> Result<Body, Failure> {
     let mut body = Body::new();
+    let is_command = args.kind.is_none();
     match args.kind {
         Some(kind) => {
             body.insert("kind".into(), raw(kind));
@@ -84,7 +92,9 @@ fn body(
     put("require_progress", args.require_progress.then_some(true.into()));
     put("delay_s", args.delay.map(span::seconds));
     put("run_at", args.run_at.map(|at| at.to_string().into()));
-    put("retry", args.retries.map(|retries| json!({ "max_attempts": retries + 1 })));
+    // A command that fails may have done half of its work; only its author knows whether to repeat it.
+    let retries = args.retries.or(is_command.then_some(0));
+    put("retry", retries.map(|retries| json!({ "max_attempts": retries + 1 })));
     let limits: Vec<Value> = args.limits.iter().map(|(key, max)| json!({ "key": key, "max": max })).collect();
     put("limits", (!limits.is_empty()).then_some(limits.into()));
     put("unique_key", args.unique_key.map(Value::from));
@@ -151,7 +161,10 @@ mod tests {
     fn a_command_becomes_an_exec_job_that_runs_here() {
         let body = body_of(&["--env", "A=1", "--", "ls", "-l"]).unwrap();
         let exec = json!({"argv": ["ls", "-l"], "env": {"A": "1"}, "cwd": "/here"});
-        assert_eq!(body, json!({"kind": "exec", "payload": exec, "idempotency_key": "made"}));
+        let once = json!({"max_attempts": 1});
+        assert_eq!(body, json!({"kind": "exec", "payload": exec, "retry": once, "idempotency_key": "made"}));
+        assert_eq!(body_of(&["--retries=2", "--", "ls"]).unwrap()["retry"]["max_attempts"], 3);
+        assert_eq!(body_of(&["--kind=k"]).unwrap()["retry"], Value::Null, "a kind has the node's policy");
         assert_eq!(body_of(&["--cwd", "sub", "--", "ls"]).unwrap()["payload"]["cwd"], "/here/sub");
         assert_eq!(body_of(&["--cwd", "/abs", "--", "ls"]).unwrap()["payload"]["cwd"], "/abs");
     }

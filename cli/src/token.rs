@@ -19,7 +19,7 @@ pub const SCOPES: [&str; 4] = ["read", "submit", "work", "operate"];
 pub fn run(command: TokenCommand, data: &Path, screen: &Screen) -> Result<u8> {
     match command {
         TokenCommand::New { scopes, name } => add(&name, &scopes, data, screen)?,
-        TokenCommand::List => list(&TokenFile::list(data).map_err(|error| unusable(data, error))?, screen)?,
+        TokenCommand::List => list(&TokenFile::list(data).map_err(|error| unusable(data, error))?, data, screen)?,
         TokenCommand::Revoke { name } => {
             if !TokenFile::revoke(data, &name).map_err(|error| unusable(data, error))? {
                 let remedy = "`onward token list` shows them";
@@ -49,7 +49,7 @@ fn add(name: &str, scopes: &[String], data: &Path, screen: &Screen) -> Result<()
     Ok(())
 }
 
-fn list(tokens: &[Token], screen: &Screen) -> Result<()> {
+fn list(tokens: &[Token], data: &Path, screen: &Screen) -> Result<()> {
     let created = |token: &Token| {
         let ms = i64::try_from(token.created_at_ms).ok();
         ms.and_then(|ms| Timestamp::from_millisecond(ms).ok()).map_or_else(|| "-".into(), |at| at.to_string())
@@ -58,6 +58,10 @@ fn list(tokens: &[Token], screen: &Screen) -> Result<()> {
     if screen.json {
         let shown = |token: &Token| json!({ "name": token.name, "scopes": scopes(token), "created_at": created(token), "hint": token.hint });
         return screen.json(&json!({ "tokens": tokens.iter().map(shown).collect::<Vec<Value>>() }));
+    }
+    if tokens.is_empty() {
+        screen.note(format!("no tokens in {}; `onward token new` makes one", data.display()));
+        return Ok(());
     }
     let row =
         |token: &Token| vec![token.name.clone(), scopes(token).join(","), created(token), format!("…{}", token.hint)];

@@ -26,12 +26,14 @@ use crate::work::serve::{Commands, serve};
 
 /// The exit code of what was stopped by a second signal.
 pub const STOPPED: u8 = 130;
+pub const STOPPING: &str = "onward: shutting down, waiting for running work; press Ctrl-C again to stop now";
 
 pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let (with_demo, log_format) = (args.demo, args.log.log_format);
     let (config, commit_mark, manner) = (args.config.clone(), args.commit_mark.clone(), Manner::from(&args.exec));
-    let effective =
-        config::load(config.as_deref(), &flags(args, data), |name| std::env::var_os(name)).map_err(Failure::from)?;
+    let mut given = config::set(&args.set)?;
+    given.extend(flags(args, data));
+    let effective = config::load(config.as_deref(), &given, |name| std::env::var_os(name)).map_err(Failure::from)?;
     let slots = effective.node.slots;
     let stop_within = worker_share(effective.node.drain.grace);
     let commands = Commands { id: Some("local".into()), slots, queues: Vec::new(), manner, stop_within };
@@ -107,7 +109,7 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
         }
     }
     service::stopping();
-    screen.note("onward: finishing what is under way; once more stops at once");
+    screen.note(STOPPING);
     // Whatever runs here: nobody may be routed to a node that is about to go.
     node.leave();
     drop(drain);

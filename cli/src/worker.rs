@@ -44,7 +44,7 @@ pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> R
             ended = &mut serving => return ended.map(|()| 0),
             () = stop.asked() => {}
         }
-        screen.note("onward: finishing what is under way; once more stops at once");
+        screen.note(up::STOPPING);
         drop(drain);
         tokio::select! {
             ended = serving => ended.map(|()| 0),

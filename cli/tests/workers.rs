@@ -310,7 +310,7 @@ async fn the_first_interrupt_drains_and_the_second_stops_at_once() {
     mark.runs("sleep", 2).await;
     second.signal(Signal::INT);
     until("it has heard the first", PATIENCE, async || {
-        place.lines("said").iter().any(|line| line.contains("once more stops at once")).then_some(())
+        place.lines("said").iter().any(|line| line.contains("press Ctrl-C again to stop now")).then_some(())
     })
     .await;
     let (moment, asked) = (a_moment(), Instant::now());

@@ -98,15 +98,15 @@ pub enum Command {
     /// Explain why a job is where it is, what happens next, and what you can do
     #[command(after_help = "Example:\n  onward explain 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
     Explain { id: String },
-    /// Follow a job and print each change until it ended
+    /// Follow a job and print each change until it ends
     #[command(after_help = "Examples:\n  onward watch 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10\n  \
                             onward watch --json ID | jq .state")]
     Watch { id: String },
-    /// Wait until a job ended; exits 0 if it succeeded, 124 if it timed out, else 1
-    #[command(after_help = "Example:\n  onward wait ID --for 10m && echo done")]
+    /// Wait until a job ends, and exit as it did
+    #[command(after_help = concat!("Example:\n  onward wait ID --for 10m && echo done\n\n", submit::exit_codes!()))]
     Wait {
         id: String,
-        /// Give up after this long (exit 1); the job goes on
+        /// Give up after this long (exit code 1); the job goes on
         #[arg(long = "for", value_parser = span::parse, value_name = "DURATION")]
         at_most: Option<Duration>,
     },
@@ -142,7 +142,7 @@ pub enum Command {
     #[command(after_help = "Examples:\n  onward probe --file /run/app/heartbeat --max-age 30s\n  \
                             onward probe --url http://127.0.0.1:7400/readyz")]
     Probe(ProbeArgs),
-    /// Cancel a job: what waits is cancelled at once, what runs is told to stop
+    /// Cancel a job: a queued job at once, a running one is told to stop
     #[command(after_help = "Example:\n  onward cancel 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
     Cancel { id: String },
     /// Submit a job that ended once more, as a new job
@@ -173,10 +173,10 @@ pub enum Command {
     /// Look at nodes: verdict, signals and reason; drain them
     #[command(subcommand, after_help = "Example:\n  onward node list")]
     Node(NodeCommand),
-    /// Look at jobs that failed for good; replay or drop them
+    /// Look at jobs that failed permanently; replay or drop them
     #[command(subcommand, name = "dead-letter", after_help = "Example:\n  onward dead-letter list")]
     DeadLetter(DeadLetterCommand),
-    /// Show how the node is
+    /// Show node health
     #[command(after_help = "Example:\n  onward status --server http://127.0.0.1:7400")]
     Status,
     /// Watch queues, workers and running jobs, until Ctrl-C
@@ -240,6 +240,9 @@ pub struct UpArgs {
     /// The settings file [default: onward.toml in the data folder]
     #[arg(long, env = "ONWARD_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Settings over the file's, as `onward config` shows them: `--set lease.initial=2m`; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
     /// Let nobody do anything without a token
     #[arg(long)]
     pub require_tokens: bool,
@@ -307,7 +310,7 @@ pub enum QueueCommand {
     /// List the queues and how much waits in each
     #[command(after_help = "Example:\n  onward queue list --json")]
     List,
-    /// Hand out nothing more from a queue; what runs goes on
+    /// Hand out no more jobs of a queue; running jobs go on
     #[command(after_help = "Example:\n  onward queue pause reports")]
     Pause { name: String },
     /// Hand out from a paused queue again
@@ -325,6 +328,7 @@ impl UpArgs {
             log,
             demo: false,
             config: Some(config),
+            set: Vec::new(),
             require_tokens: false,
             insecure: false,
             host_names: Vec::new(),
@@ -374,7 +378,7 @@ pub enum NodeCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum DeadLetterCommand {
-    /// List the jobs that failed for good, and why
+    /// List the jobs that failed permanently, and why
     #[command(after_help = "Example:\n  onward dead-letter list")]
     List(PageArgs),
     /// Submit dead letters once more, each as a new job
@@ -403,7 +407,7 @@ pub enum TokenCommand {
         #[arg(long)]
         name: String,
     },
-    /// List the tokens: name, scopes and the beginning of each
+    /// List the tokens: name, scopes, when each was made and how it ends
     #[command(after_help = "Example:\n  onward token list")]
     List,
     /// Revoke a token

@@ -14,13 +14,25 @@ Examples:
   onward submit --kind report --payload @report.json --delay 10m --idempotency-key 2026-11
 ";
 
+/// Of what waits for a job.
+macro_rules! exit_codes {
+    () => {
+        "Exit code: 0 succeeded, 124 timed out or stuck; of a command that failed its own, 126 not executable, 127 not found,\n\
+         128+n ended by signal n; 1 for anything else."
+    };
+}
+pub(super) use exit_codes;
+
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "onward submit [OPTIONS] -- CMD...\n       onward submit [OPTIONS] --kind KIND [--payload JSON|@FILE|-]"
+)]
 pub struct SubmitArgs {
     /// The kind of handler that runs it; leave it out to run a command
-    #[arg(long, conflicts_with = "command", required_unless_present = "command")]
+    #[arg(long, conflicts_with = "command")]
     pub kind: Option<String>,
     /// What the handler gets: JSON, @FILE, or - for stdin
-    #[arg(long, value_name = "JSON|@FILE|-", requires = "kind", allow_hyphen_values = true)]
+    #[arg(long, value_name = "JSON|@FILE|-", conflicts_with = "command", allow_hyphen_values = true)]
     pub payload: Option<String>,
     /// The queue [default: default]
     #[arg(long)]
@@ -29,10 +41,10 @@ pub struct SubmitArgs {
     #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-100..=100))]
     pub priority: Option<i32>,
     /// The whole job ends after this long, wherever it is; queueing counts
-    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = span::parse_limit, value_name = "DURATION")]
     pub timeout: Option<Duration>,
     /// An attempt without a forward step for this long is stuck
-    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = span::parse_limit, value_name = "DURATION")]
     pub stuck_after: Option<Duration>,
     /// What follows a stuck attempt: another one, or the end of the job
     #[arg(long, value_parser = ["retry", "time_out"])]
@@ -40,13 +52,13 @@ pub struct SubmitArgs {
     /// Only reported progress counts as a forward step; a beat alone does not
     #[arg(long)]
     pub require_progress: bool,
-    /// Do not run before this long
+    /// Wait this long before running
     #[arg(long, value_parser = span::parse, value_name = "DURATION", conflicts_with = "run_at")]
     pub delay: Option<Duration>,
-    /// Do not run before this instant, like 2026-11-16T08:00:00Z
+    /// Wait until this instant before running, like 2026-11-16T08:00:00Z
     #[arg(long, value_name = "INSTANT")]
     pub run_at: Option<jiff::Timestamp>,
-    /// How many more attempts after the first one failed
+    /// How many more attempts if one fails [default: 0 for a command; for a kind, the node's retry policy]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=999))]
     pub retries: Option<u32>,
     /// Run at most MAX jobs with this KEY at a time; may be repeated
@@ -68,12 +80,12 @@ pub struct SubmitArgs {
     #[arg(long, value_parser = span::parse, value_name = "DURATION")]
     pub retain: Option<Duration>,
     /// A variable for the command; may be repeated
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair, requires = "command")]
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = pair, conflicts_with = "kind")]
     pub env: Vec<(String, String)>,
     /// Where the command runs [default: here]
-    #[arg(long, value_name = "DIR", requires = "command")]
+    #[arg(long, value_name = "DIR", conflicts_with = "kind")]
     pub cwd: Option<std::path::PathBuf>,
-    /// Follow it, and exit as it ended: 0 succeeded, 124 timed out, else 1
+    /// Follow it, and exit as it ended; `onward wait --help` lists the exit codes
     #[arg(long)]
     pub wait: bool,
     /// The command to run, after `--`

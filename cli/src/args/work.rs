@@ -13,7 +13,7 @@ Examples:
   onward run --timeout 1h --stuck-after 5m -- pg_dump -f shop.sql shop
   onward run --retries 3 --report report.json -- make test
 
-What counts as a forward step: output, and CPU time or I/O of the command and all that it starts. From its first report
+What counts as a forward step: output, and CPU time or I/O of the command and its child processes. From its first report
 on (`onward progress 3/10` inside, or a line `@onward progress 3/10` on its stdout) only a higher number counts.
 
 Exit code: the command's own; 124 timed out or stuck, 125 Onward itself failed, 126 not executable, 127 not found,
@@ -43,10 +43,10 @@ impl Default for ExecArgs {
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// End it after this long, whatever it does
-    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = span::parse_limit, value_name = "DURATION")]
     pub timeout: Option<Duration>,
     /// End it when it makes no forward step for this long [default: 2m]
-    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    #[arg(long, value_parser = span::parse_limit, value_name = "DURATION")]
     pub stuck_after: Option<Duration>,
     /// How many more times to try, with growing pauses, if it fails or is stuck
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=999))]
@@ -98,9 +98,10 @@ pub struct WorkerArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(override_usage = "onward probe --file FILE --max-age DURATION\n       onward probe --url URL")]
 pub struct ProbeArgs {
     /// A file that its owner touches while all is well
-    #[arg(long, value_name = "FILE", requires = "max_age", conflicts_with = "url", required_unless_present = "url")]
+    #[arg(long, value_name = "FILE", requires = "max_age", conflicts_with = "url")]
     pub file: Option<PathBuf>,
     /// How old the file may be
     #[arg(long, value_parser = span::parse, value_name = "DURATION", requires = "file")]

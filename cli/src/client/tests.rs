@@ -98,6 +98,29 @@ fn what_is_no_address_is_refused() {
 }
 
 #[test]
+fn a_port_that_is_none_is_wrong_usage() {
+    for server in ["http://127.0.0.1:99999", "http://127.0.0.1:x", "https://[::1]:", "http://host:0"] {
+        let failure = Client::new(&Target { server, ..Target::default() }).unwrap_err();
+        assert_eq!(failure.code(), 2, "{server}");
+        assert!(failure.to_string().contains("65535"), "{server}: {failure}");
+    }
+    for server in ["http://127.0.0.1:1", "https://[::1]:7400", "http://[::1]", "http://host"] {
+        assert!(Client::new(&Target { server, ..Target::default() }).is_ok(), "{server}");
+    }
+}
+
+const FOREIGN_HOST: &str = "HTTP/1.1 403 Forbidden\r\ncontent-length: 62\r\nconnection: close\r\n\r\n\
+    {\"code\":\"foreign_host\",\"detail\":\"this node is not called `x`\"}";
+
+#[test]
+fn a_name_that_the_node_does_not_have_is_no_matter_of_tokens() {
+    let (url, served) = node(&[FOREIGN_HOST]);
+    let failure = client(&url).get("/v1/jobs").unwrap_err().to_string();
+    assert!(failure.contains("--host-name NAME") && !failure.contains("token"), "{failure}");
+    served.join().unwrap();
+}
+
+#[test]
 fn path_segments_are_escaped() {
     assert_eq!(escaped("a/b ü?"), "a%2Fb%20%C3%BC%3F");
     assert_eq!(escaped("0190-A_z.~"), "0190-A_z.~");

@@ -195,14 +195,19 @@ fn nearest(name: &str) -> Option<&'static str> {
     close.or(same_end)
 }
 
-pub fn run(args: &ConfigArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
-    let mut flags = Vec::new();
-    for text in &args.set {
+/// Names and values of `--set NAME=VALUE`.
+pub fn set(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    let pair = |text: &String| {
         let (name, value) = text.split_once('=').ok_or_else(|| {
             Failure::new(format!("`--set {text}` has no value")).remedy("write it like --set lease.initial=2m").usage()
         })?;
-        flags.push((name.trim().to_owned(), value.trim().to_owned()));
-    }
+        Ok((name.trim().to_owned(), value.trim().to_owned()))
+    };
+    given.iter().map(pair).collect()
+}
+
+pub fn run(args: &ConfigArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
+    let mut flags = set(&args.set)?;
     let env = |name: &str| std::env::var_os(name);
     if let Some(data) = data.filter(|data| env("ONWARD_DATA").is_none_or(|given| given != *data)) {
         flags.push(("data".into(), data.to_string_lossy().into_owned()));

@@ -9,20 +9,45 @@ use crate::span::human;
 /// Of a long history only the end is told; `show` and the ledger have all of it.
 const ATTEMPTS_TOLD: usize = 5;
 const ENTRIES_TOLD: usize = 8;
+/// Of a job with several workflows.
+const WORKFLOWS_TOLD: usize = 20;
+const MOST_ENTRIES_TOLD: usize = 40;
 
 pub fn lines(facts: &Facts<'_>) -> Vec<String> {
     let mut lines = vec![submitted(facts)];
     lines.extend(others(facts));
-    let attempts = facts.attempts();
-    let left_out = attempts.len().saturating_sub(ATTEMPTS_TOLD);
-    if left_out > 0 {
-        lines.push(format!("{left_out} earlier attempts ended too; `onward show {}` lists them", facts.id()));
+    let workflows = facts.workflows();
+    for workflow in workflows.iter().take(WORKFLOWS_TOLD) {
+        let attempts = read::items(workflow, "attempts");
+        let name = facts.prefix(Some(read::word(workflow, "name")));
+        let left_out = attempts.len().saturating_sub(ATTEMPTS_TOLD);
+        if left_out > 0 {
+            lines.push(format!("{name}{left_out} earlier attempts ended too; `onward show {}` lists them", facts.id()));
+        }
+        lines.extend(attempts[left_out..].iter().map(|attempt| name.clone() + &told(attempt, facts)));
     }
-    lines.extend(attempts[left_out..].iter().map(|attempt| told(attempt, facts)));
     let told: Vec<&Value> = facts.ledger.iter().filter(|entry| is_news(entry)).collect();
-    let first = told.len().saturating_sub(ENTRIES_TOLD);
+    let first = told.len().saturating_sub(ENTRIES_TOLD.max(2 * workflows.len()).min(MOST_ENTRIES_TOLD));
     lines.extend(told[first..].iter().map(|entry| noted(entry, facts)));
     lines
+}
+
+/// Whose time an entry is about: as it says, or else the workflow that its worker had then.
+fn workflow_of<'a>(entry: &'a Value, facts: &Facts<'a>) -> Option<&'a str> {
+    let had_it = |attempt: &Value, at: jiff::Timestamp| {
+        attempt["worker"] == entry["worker"]
+            && read::instant(attempt, "started_at").is_some_and(|began| began <= at)
+            && read::instant(attempt, "ended_at").is_none_or(|ended| at <= ended)
+    };
+    let by_worker = || {
+        let at = read::instant(entry, "at").filter(|_| !entry["worker"].is_null())?;
+        let had_it = |workflow: &&Value| read::items(workflow, "attempts").iter().any(|attempt| had_it(attempt, at));
+        let mut all = facts.workflows().iter().filter(had_it);
+        let found = all.next()?;
+        // A worker with several of them has asked for all.
+        all.next().is_none().then(|| read::text(found, "name"))?
+    };
+    read::text(entry, "workflow").or_else(by_worker)
 }
 
 fn submitted(facts: &Facts<'_>) -> String {
@@ -46,7 +71,11 @@ fn others(facts: &Facts<'_>) -> Option<String> {
     if all.len() > told.len() {
         told.push(format!("and {} more", all.len() - told.len()));
     }
-    Some(format!("workflows: {}; the one that matters now is {}", told.join(", "), read::word(facts.workflow, "name")))
+    let focus = match read::is_terminal(facts.state()) {
+        true => String::new(),
+        false => format!("; the one that matters now is {}", read::word(facts.workflow, "name")),
+    };
+    Some(format!("workflows: {}{focus}", told.join(", ")))
 }
 
 fn told(attempt: &Value, facts: &Facts<'_>) -> String {
@@ -69,8 +98,8 @@ fn told(attempt: &Value, facts: &Facts<'_>) -> String {
 /// How it ended, and by whose word.
 fn ending(outcome: &str) -> String {
     match outcome {
-        "succeeded" => "succeeded, by its worker's word,".into(),
-        "failed" => "failed, by its worker's word,".into(),
+        "succeeded" => "ended: its worker reported success".into(),
+        "failed" => "ended: its worker reported failure".into(),
         "released" => "was given back by its worker, uncounted,".into(),
         "stuck" => "was ended by the manager as stuck (no forward step in time)".into(),
         "lease_expired" => "was ended by the manager: no beat renewed its lease,".into(),
@@ -92,7 +121,8 @@ fn noted(entry: &Value, facts: &Facts<'_>) -> String {
     let when = read::instant(entry, "at").map(|at| format!("{} ago", ago(at, facts)));
     let times = read::number(entry, "times").filter(|times| *times > 1);
     let times = times.map(|times| format!(" ({times} times)")).unwrap_or_default();
-    format!("{}: {}{times}", when.unwrap_or_else(|| "at an unknown time".into()), fact(entry))
+    let name = facts.prefix(workflow_of(entry, facts));
+    format!("{name}{}: {}{times}", when.unwrap_or_else(|| "at an unknown time".into()), fact(entry))
 }
 
 fn fact(entry: &Value) -> String {

@@ -55,6 +55,18 @@ impl<'a> Facts<'a> {
         read::word(self.job, "queue")
     }
 
+    fn workflows(&self) -> &'a [Value] {
+        read::items(self.job, "workflows")
+    }
+
+    /// Before a line about one of several workflows: its name.
+    fn prefix(&self, workflow: Option<&str>) -> String {
+        match workflow {
+            Some(name) if self.workflows().len() > 1 => format!("{name}: "),
+            _ => String::new(),
+        }
+    }
+
     fn attempts(&self) -> &'a [Value] {
         read::items(self.workflow, "attempts")
     }

@@ -27,7 +27,7 @@ pub enum Situation {
     Delayed,
     Waiting,
     Succeeded,
-    /// Failed for good, and kept for somebody to look at.
+    /// Failed permanently, and kept for somebody to look at.
     Dead,
     Failed,
     TimedOut,
@@ -77,7 +77,7 @@ impl Situation {
                 "{job} is in a quiet section: it said that it would be silent, for another {} at most.",
                 human(left("quiet_remaining"))
             ),
-            Self::Cancelling => format!("{job} is being cancelled: what runs was told to stop."),
+            Self::Cancelling => format!("{job} is being cancelled: running attempts were told to stop."),
             Self::NoWorker => format!(
                 "{job} waits: no worker that is connected takes kind `{kind}` from queue `{queue}`.{}",
                 again(facts)
@@ -98,9 +98,9 @@ impl Situation {
             Self::Waiting => format!("{job} waits for other workflows of the same job."),
             Self::Succeeded => format!("{job} succeeded{}.", took(facts)),
             Self::Dead => {
-                format!("{job} failed for good{} and lies among the dead letters.{}", took(facts), because(facts))
+                format!("{job} failed permanently{} and is among the dead letters.{}", took(facts), because(facts))
             }
-            Self::Failed => format!("{job} failed for good{}.{}", took(facts), because(facts)),
+            Self::Failed => format!("{job} failed permanently{}.{}", took(facts), because(facts)),
             Self::TimedOut => match read::text(facts.job, "reason") {
                 Some("stuck") if read::text(facts.job, "on_stuck") == Some("time_out") => {
                     format!("{job} timed out{}: it was stuck, and was submitted to end then.", took(facts))
@@ -158,10 +158,12 @@ impl Situation {
                 None => "it is ready when its delay is over".into(),
             }],
             Self::Waiting => {
-                vec!["it is ready when those before it have succeeded; if one fails for good, it is cancelled".into()]
+                vec![
+                    "it is ready when those before it have succeeded; if one fails permanently, it is cancelled".into(),
+                ]
             }
             Self::Succeeded => {
-                vec!["nothing: this is final. Whoever still speaks for an old attempt is refused".into()]
+                vec!["nothing: this is final. Late reports from older attempts are rejected".into()]
             }
             Self::Dead => vec!["nothing by itself: it stays there until it is replayed or dropped".into()],
             Self::Failed | Self::TimedOut | Self::Cancelled => vec!["nothing: this is final".into()],
@@ -185,7 +187,11 @@ impl Situation {
             Self::Cancelling => vec![watch],
             Self::NoWorker => vec![format!("start a worker that handles `{}`", facts.kind()), nodes, cancel],
             Self::Limited => {
-                vec![format!("onward list --state running --queue {}    see what runs", facts.queue()), extend, cancel]
+                vec![
+                    format!("onward list --state running --queue {}    see the running jobs", facts.queue()),
+                    extend,
+                    cancel,
+                ]
             }
             Self::Paused => vec![format!("onward queue resume {}    open the queue", facts.queue()), extend, cancel],
             Self::Queued => vec![nodes, extend, cancel],

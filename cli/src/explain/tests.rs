@@ -187,6 +187,37 @@ fn nothing_known_is_still_an_answer() {
 }
 
 #[test]
+fn of_an_ended_graph_every_workflow_is_told() {
+    let on = |mut attempt: Value, worker: &str| {
+        attempt["worker"] = worker.into();
+        attempt
+    };
+    let mut job = job("failed", Value::Null, json!({"dead_letter": true, "ended_at": at("09:57:10")}));
+    job["workflows"] = json!([
+        {"name": "fetch", "kind": "fetch", "state": "succeeded", "attempts": [on(ended(1, "succeeded", None), "a")]},
+        {"name": "cut", "kind": "cut", "state": "failed", "attempts": [
+            on(ended(1, "lease_expired", None), "b"), on(ended(2, "stuck", None), "b"), on(ended(3, "failed", Some("no space")), "c")]},
+        {"name": "join", "kind": "join", "state": "cancelled", "attempts": []},
+    ]);
+    let entry = |worker: &str| json!({"at": at("09:55:00"), "what": "granted", "worker": worker, "reason": "gc_pause", "by_s": 30});
+    let quiet = json!({"at": at("09:56:00"), "what": "quiet_began", "workflow": "cut", "allowed_s": 60});
+    let ledger = json!({"entries": [entry("a"), entry("c"), entry("nobody"), quiet]});
+    golden("ended_graph", &job, &ledger);
+    let text = explain(&job, &ledger, at("10:00:00").parse().unwrap());
+    assert!(!text.contains("matters now"), "{text}");
+    for line in [
+        "  fetch: attempt 1 on a",
+        "  cut: attempt 3 on c",
+        "  fetch: 5m ago: a asked",
+        "  cut: 5m ago: c asked",
+        "  5m ago: nobody asked",
+        "  cut: 4m ago: a quiet",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
+#[test]
 fn of_several_workflows_the_one_that_matters_is_told() {
     let mut job = job("ready", Value::Null, json!({}));
     job["workflows"] = json!([

@@ -96,7 +96,8 @@ impl Node {
             end(&mut child);
             panic!("the node is not ready, and said {line:?}");
         };
-        let address = url.trim_start_matches("http://").parse().expect("an address is in the url");
+        let address =
+            url.trim_start_matches("http://").trim_start_matches("https://").parse().expect("an address is in the url");
         Self { child, _stdout: stdout, address, url }
     }
 
