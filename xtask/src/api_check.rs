@@ -2,12 +2,12 @@
 //! answer may be one that the description does not know. The requests are schemathesis's, from PyPI.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::node::Node;
 use crate::workspace;
 
 const TOOL: &str = "schemathesis==4.32.5";
@@ -50,37 +50,4 @@ fn installed(target: &Path) -> Result<PathBuf> {
         ensure!(got.success(), "pip could not install {TOOL} ({got})");
     }
     Ok(tool)
-}
-
-/// Killed when it is dropped.
-struct Node {
-    child: Child,
-    url: String,
-}
-
-impl Node {
-    fn start(program: &Path, data: &Path) -> Result<Self> {
-        let mut command = Command::new(program);
-        command.args(["up", "--json", "--slots", "0", "--listen", "127.0.0.1:0", "--data"]).arg(data);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line)?;
-        let url = line.split('"').find(|part| part.starts_with("http")).map(str::to_owned);
-        let url = url.with_context(|| format!("the node did not say where it listens, but `{line}`"))?;
-        Ok(Self { child, url })
-    }
-
-    fn still_serves(mut self) -> Result<()> {
-        let ended = self.child.try_wait()?;
-        ensure!(ended.is_none(), "soak RED: the node ended meanwhile ({ended:?})");
-        Ok(())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to kill, and nothing to wait for long.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

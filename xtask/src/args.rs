@@ -10,6 +10,7 @@ use crate::steps;
 pub enum Command {
     Help(String),
     Test { may_install: bool },
+    Clients,
     Tidy,
     Dist,
     Soak(soak::Plan),
@@ -30,6 +31,7 @@ impl fmt::Display for Usage {
 
 const XTASK: &str = "cargo xtask";
 const TEST: &str = "cargo xtask test";
+const CLIENTS: &str = "cargo xtask clients";
 const TIDY: &str = "cargo xtask tidy";
 const DIST: &str = "cargo xtask dist";
 const SOAK: &str = "cargo xtask soak";
@@ -37,16 +39,17 @@ const SOAK: &str = "cargo xtask soak";
 pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
     let mut args = args.into_iter();
     let Some(first) = args.next() else {
-        return Err(Usage { what: "which command? test, tidy, soak or dist".to_owned(), see: XTASK });
+        return Err(Usage { what: "which command? test, clients, tidy, soak or dist".to_owned(), see: XTASK });
     };
     match first.as_str() {
         "-h" | "--help" | "help" => Ok(Command::Help(help())),
         "test" => parse_test(args),
+        "clients" => parse_plain(args, Command::Clients, help_clients, CLIENTS),
         "tidy" => parse_plain(args, Command::Tidy, help_tidy, TIDY),
         "soak" => parse_soak(args),
         "dist" => parse_plain(args, Command::Dist, help_dist, DIST),
         other => Err(Usage {
-            what: format!("unknown command `{other}`; the commands are test, tidy, soak and dist"),
+            what: format!("unknown command `{other}`; the commands are test, clients, tidy, soak and dist"),
             see: XTASK,
         }),
     }
@@ -112,6 +115,7 @@ fn help() -> String {
 Usage: {XTASK} <command>
 
   test    install what is missing, then run every check and every test
+  clients generate clients from the node's description of itself, and run them
   tidy    only our own checks: core's purity, names, file lengths, links
   dist    make what is handed out: static binary, Debian package, container context, completions, manual pages
   soak    the tests of core, log and node with much larger numbers, in the release profile
@@ -136,6 +140,17 @@ Steps, in this order; each can be run alone:
     }
     text.push_str("\nThe tests run under cargo-nextest where it is installed; else the test binaries of cargo run, several at a time.");
     text
+}
+
+fn help_clients() -> String {
+    format!(
+        "Checks the node's description of itself, generates a Python and a TypeScript client from it, compiles both, and
+lets each submit a job to a node and read it back.
+
+Usage: {CLIENTS}
+
+The generators come from PyPI and npm, into `target/clients`."
+    )
 }
 
 fn help_tidy() -> String {
@@ -194,6 +209,7 @@ mod tests {
     fn commands_and_flags_are_read() {
         assert_eq!(parsed("test"), Ok(Command::Test { may_install: true }));
         assert_eq!(parsed("test --no-install"), Ok(Command::Test { may_install: false }));
+        assert_eq!(parsed("clients"), Ok(Command::Clients));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
         assert_eq!(parsed("dist"), Ok(Command::Dist));
         assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 6_000, at_least_for: None })));
@@ -227,6 +243,7 @@ mod tests {
         for (line, usage) in [
             ("--help", "cargo xtask <command>"),
             ("test --help", "cargo xtask test [--no-install]"),
+            ("clients -h", "cargo xtask clients"),
             ("tidy -h", "cargo xtask tidy"),
             ("dist --help", "cargo xtask dist"),
             ("soak --cases 3 --help", "cargo xtask soak [--cases N] [--seconds S]"),

@@ -24,6 +24,8 @@ struct Need {
 enum Detect {
     /// A program of this name is on `PATH`.
     OnPath(&'static str),
+    /// This program with these arguments succeeds.
+    Runs(&'static str, &'static [&'static str]),
     /// `cargo <this> --version` works.
     Cargo(&'static str),
 }
@@ -54,6 +56,18 @@ const NEEDS: &[Need] = &[
         why: "the worker in `examples` is made of it",
         seen_by: Detect::OnPath("curl"),
         comes_from: Source::Debian(&["curl"]),
+    },
+    Need {
+        name: "python3 with venv",
+        why: "generates and runs a Python client",
+        seen_by: Detect::Runs("python3", &["-c", "import ensurepip, venv"]),
+        comes_from: Source::Debian(&["python3", "python3-venv"]),
+    },
+    Need {
+        name: "npm",
+        why: "generates and runs a TypeScript client",
+        seen_by: Detect::OnPath("npm"),
+        comes_from: Source::Debian(&["nodejs", "npm"]),
     },
     Need {
         name: "promtool",
@@ -168,6 +182,10 @@ fn by_hand(packages: &[&str], components: &[&str]) -> String {
 fn is_present(root: &Path, detect: &Detect) -> bool {
     match detect {
         Detect::OnPath(program) => find_program(program).is_some(),
+        Detect::Runs(program, args) => {
+            let run = Command::new(program).args(*args).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            run.is_ok_and(|status| status.success())
+        }
         Detect::Cargo(name) => has_cargo_command(root, name),
     }
 }

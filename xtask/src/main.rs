@@ -5,6 +5,7 @@
 //! - [`steps`] is the test command: which steps, in which order, and what the last line says;
 //! - [`binaries`] runs the test binaries where there is no nextest;
 //! - [`stream`] runs one child command, passes its output through and counts its tests;
+//! - [`clients`] generates clients from the node's description of itself, and runs them against a [`node`];
 //! - [`tidy`] holds the checks that are ours alone;
 //! - [`dist`] builds the binary to hand out;
 //! - [`soak`] runs core's tests with much larger numbers.
@@ -15,9 +16,11 @@
 mod api_check;
 mod args;
 mod binaries;
+mod clients;
 mod dist;
 mod install;
 mod instructions;
+mod node;
 mod soak;
 mod steps;
 mod stream;
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Test { may_install } => workspace::root().and_then(|root| steps::test(&root, may_install)),
+        Command::Clients => workspace::root().and_then(|root| clients::run(&root)),
         Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
         Command::Dist => workspace::root().and_then(|root| dist::run(&root)),
         Command::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),

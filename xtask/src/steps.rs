@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 
 use crate::stream::{self, Counts};
-use crate::{binaries, install, tidy, workspace};
+use crate::{binaries, clients, install, tidy, workspace};
 
 #[derive(Debug)]
 pub struct Step {
@@ -24,6 +24,7 @@ enum Work {
     },
     /// Counted.
     DocTests(Cargo),
+    Clients,
     Tidy,
 }
 
@@ -57,6 +58,7 @@ pub const ALL: &[Step] = &[
         name: "doc tests",
         work: Work::DocTests(cargo(&["test", "--doc", "--workspace", "--no-default-features", "--locked"])),
     },
+    Step { name: "clients", work: Work::Clients },
     Step { name: "tidy", work: Work::Tidy },
     Step {
         name: "docs",
@@ -70,14 +72,17 @@ pub const ALL: &[Step] = &[
 impl Step {
     /// The command that runs this step by itself.
     pub fn alone(&self, has_nextest: bool) -> String {
-        let Some(cargo) = self.cargo(has_nextest) else { return "cargo xtask tidy".to_owned() };
+        let Some(cargo) = self.cargo(has_nextest) else { return format!("cargo xtask {}", self.name) };
         let set: String = cargo.env.iter().map(|(name, value)| format!("{name}=\"{value}\" ")).collect();
         format!("{set}cargo {}", cargo.args.join(" "))
     }
 
     /// What the step has counted, if it counts; an error if it is red.
     fn run(&self, root: &Path, has_nextest: bool) -> Result<Option<Counts>> {
-        let Some(cargo) = self.cargo(has_nextest) else { return tidy::run(root).map(|()| None) };
+        let Some(cargo) = self.cargo(has_nextest) else {
+            let check = if matches!(self.work, Work::Clients) { clients::check } else { tidy::run };
+            return check(root).map(|()| None);
+        };
         if !has_nextest && matches!(self.work, Work::Tests { .. }) {
             return binaries::run(root, cargo.args).map(Some);
         }
@@ -97,7 +102,7 @@ impl Step {
         match &self.work {
             Work::Cargo(cargo) | Work::DocTests(cargo) => Some(cargo),
             Work::Tests { with_nextest, without } => Some(if has_nextest { with_nextest } else { without }),
-            Work::Tidy => None,
+            Work::Clients | Work::Tidy => None,
         }
     }
 }
@@ -175,7 +180,8 @@ mod tests {
     fn every_step_says_how_to_run_it_alone() {
         let alone: Vec<String> = ALL.iter().map(|step| step.alone(true)).collect();
         assert_eq!(alone[0], "cargo fmt --all --check");
-        assert_eq!(alone[5], "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps --workspace --locked");
+        assert_eq!(alone[4], "cargo xtask clients");
+        assert_eq!(alone[6], "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps --workspace --locked");
         assert!(alone.iter().all(|line| line.contains("cargo ")));
         assert_eq!(alone[2], "cargo nextest run --workspace --no-default-features --locked");
         assert_eq!(ALL[2].alone(false), "cargo test --workspace --no-default-features --locked --tests");

@@ -26,6 +26,8 @@ use crate::engine::View;
 const NAMES_SHOWN: u32 = 100;
 const OTHER: &str = "other";
 
+/// Metrics for Prometheus, as text.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
 pub(super) async fn metrics(_: May<Read>, State(pages): State<Pages>) -> Response {
     let within = pages.about.probes.answer_within;
     let seen = match pages.app.engine.trouble() {

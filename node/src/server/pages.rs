@@ -10,9 +10,9 @@ use axum::routing::{MethodRouter, get};
 use onward_core::manager::{ManagerView, SeatState};
 use onward_core::time::Wall;
 use serde::Serialize;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::timeout;
+use utoipa::{OpenApi, ToSchema};
 
 use super::accept::{Counts, Phase};
 use super::config::ProbeRule;
@@ -67,29 +67,48 @@ pub(super) fn all() -> [(&'static str, MethodRouter<Pages>); 7] {
     ]
 }
 
+/// What tools ask for; the rest is for people.
+#[derive(utoipa::OpenApi)]
+#[openapi(paths(livez, readyz, startupz, status, super::metrics::metrics), components(schemas(ProbeAnswer)))]
+struct PagesApi;
+
 async fn index() -> Html<&'static str> {
     Html(include_str!("index.html"))
 }
 
 async fn openapi() -> Response {
-    Json(api::openapi()).into_response()
+    Json(api::openapi::openapi(PagesApi::openapi())).into_response()
+}
+
+#[derive(Serialize, ToSchema)]
+struct ProbeAnswer {
+    /// `ok` or `unavailable`.
+    status: &'static str,
+    /// Why it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
 }
 
 fn probe(answer: Result<(), String>) -> Response {
     match answer {
-        Ok(()) => Json(json!({ "status": "ok" })).into_response(),
+        Ok(()) => Json(ProbeAnswer { status: "ok", reason: None }).into_response(),
         Err(why) => {
-            (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "status": "unavailable", "reason": why }))).into_response()
+            let told = ProbeAnswer { status: "unavailable", reason: Some(why) };
+            (StatusCode::SERVICE_UNAVAILABLE, Json(told)).into_response()
         }
     }
 }
 
 /// Would a restart help? What a full disk or a lost seat needs is something else.
+#[utoipa::path(get, path = "/livez",
+    responses((status = 200, body = ProbeAnswer), (status = 503, description = "restart the node", body = ProbeAnswer)))]
 async fn livez(State(pages): State<Pages>) -> Response {
     probe(pages.app.engine.lifeless(pages.about.probes.hang_after).map_or(Ok(()), Err))
 }
 
 /// Does this node accept calls, and store them durably?
+#[utoipa::path(get, path = "/readyz",
+    responses((status = 200, body = ProbeAnswer), (status = 503, description = "not ready", body = ProbeAnswer)))]
 async fn readyz(State(pages): State<Pages>) -> Response {
     if pages.about.is_draining() {
         return probe(Err("the node is draining".into()));
@@ -97,7 +116,9 @@ async fn readyz(State(pages): State<Pages>) -> Response {
     probe(machine(&pages).await.map(drop))
 }
 
-/// The log was replayed and the seat taken: before that, [`starting`] answers.
+/// Has the node started: was the log replayed and the seat taken?
+#[utoipa::path(get, path = "/startupz",
+    responses((status = 200, body = ProbeAnswer), (status = 503, description = "it starts", body = ProbeAnswer)))]
 async fn startupz() -> Response {
     probe(Ok(()))
 }
@@ -135,12 +156,13 @@ async fn machine(pages: &Pages) -> Result<(ManagerView, u64), String> {
     }
 }
 
-#[derive(Serialize)]
-struct Status<'a> {
+#[derive(Serialize, ToSchema)]
+struct Status {
     version: &'static str,
+    #[schema(value_type = String)]
     started_at: At,
-    listen: &'a str,
-    data: &'a str,
+    listen: String,
+    data: String,
     draining: bool,
     load: Load,
     /// Null while no machine answers.
@@ -149,13 +171,13 @@ struct Status<'a> {
 }
 
 /// How much more the node can take on, and what says so.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Load {
     level: &'static str,
     reason: &'static str,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct ManagerStatus {
     seat: &'static str,
     term: u64,
@@ -167,6 +189,8 @@ struct ManagerStatus {
     reason: &'static str,
 }
 
+/// How the node is.
+#[utoipa::path(get, path = "/status", responses((status = 200, body = Status)))]
 async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     let (manager, trouble) = match machine(&pages).await {
         Ok((view, term)) => (
@@ -188,8 +212,8 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     Json(Status {
         version: env!("CARGO_PKG_VERSION"),
         started_at: At(about.started_at),
-        listen: &about.listen,
-        data: &about.data,
+        listen: about.listen.clone(),
+        data: about.data.clone(),
         draining: about.is_draining(),
         load: Load { level: pages.app.engine.load().code(), reason: pages.app.engine.load_reason().code() },
         manager,

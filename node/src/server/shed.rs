@@ -101,7 +101,7 @@ mod tests {
 
     /// Every route of this node, as it is described or listed.
     fn routes() -> Vec<(Method, String)> {
-        let described = api::openapi();
+        let described = api::openapi::openapi(utoipa::openapi::OpenApi::default());
         let paths = described["paths"].as_object().unwrap().iter();
         let described = paths.flat_map(|(path, methods)| {
             let methods = methods.as_object().unwrap().keys();
