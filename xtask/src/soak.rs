@@ -42,6 +42,8 @@ struct Part {
 const PARTS: &[Part] = &[
     Part { package: "onward-core", targets: &["--tests"], share: 1, at_most: u64::MAX, env: &[] },
     Part { package: "onward-log", targets: &["--tests"], share: 1, at_most: u64::MAX, env: &[] },
+    // Each case is a node on a disk of which an operation fails.
+    Part { package: "onward-node", targets: &["--test", "faults"], share: 1, at_most: u64::MAX, env: &[] },
     // Each case kills a node under load.
     Part { package: "onward-cli", targets: &["--test", "kill"], share: 30, at_most: 200, env: &[] },
     // The README word for word, which the ordinary tests do with more patience.
@@ -132,9 +134,9 @@ mod tests {
     fn each_part_has_its_share_of_the_cases() {
         let shares = |cases| PARTS.iter().map(|part| super::cases(&Plan { cases, at_least_for: None }, part)).collect();
         let table: [(u64, Vec<u64>); 3] = [
-            (6_000, vec![6_000, 6_000, 200, 1, 1]),
-            (10, vec![10, 10, 1, 1, 1]),
-            (9_000_000, vec![9_000_000, 9_000_000, 200, 1, 1]),
+            (6_000, vec![6_000, 6_000, 6_000, 200, 1, 1]),
+            (10, vec![10, 10, 10, 1, 1, 1]),
+            (9_000_000, vec![9_000_000, 9_000_000, 9_000_000, 200, 1, 1]),
         ];
         for (cases, expected) in table {
             let found: Vec<u64> = shares(cases);

@@ -1,9 +1,11 @@
 //! Files that hold secrets: for their owner only, and whole or not there.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use crate::changes;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
@@ -23,15 +25,16 @@ pub fn write_secret(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let about = |error: io::Error| FileError::new(path, format!("cannot be written: {error}"));
     let unfinished = path.with_added_extension("new");
     // One that was left behind may have other rights.
-    match fs::remove_file(&unfinished) {
+    match changes::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(error)),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished).map_err(about)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(about)?;
-    fs::rename(&unfinished, path).map_err(about)?;
+    let options = OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
+    let mut file = changes::open(&options, &unfinished).map_err(about)?;
+    changes::write_all(&mut file, content).and_then(|()| changes::sync_all(&file)).map_err(about)?;
+    changes::rename(&unfinished, path).map_err(about)?;
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(about)
+    File::open(folder).and_then(|folder| changes::sync_all(&folder)).map_err(about)
 }
 
 /// The 32 bytes in `path`, made at random if there is no such file yet.

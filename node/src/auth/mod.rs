@@ -3,6 +3,8 @@
 //! A token is 32 random bytes, shown once as `onw_…`. Only its SHA-256 is kept, in [`TokenFile`], with the scopes that
 //! it gives. [`Scope`]s say what a call needs; `api::access` asks for them.
 
+#[cfg(test)]
+mod fault_tests;
 mod files;
 mod tokens;
 

@@ -16,7 +16,7 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::files::{FileError, random_32, write_secret};
 use super::{Scope, Scopes};
-use crate::clock;
+use crate::{changes, clock};
 
 pub const TOKENS_FILE: &str = "tokens.json";
 const LOCK: &str = "tokens.lock";
@@ -184,12 +184,8 @@ pub fn read_or_make_token(folder: &Path) -> Result<String, FileError> {
 /// One writer at a time, so that none loses what another wrote.
 fn change<T>(folder: &Path, work: impl FnOnce(&mut Vec<Token>, &Path) -> Result<T, FileError>) -> Result<T, FileError> {
     let (path, lock_path) = (folder.join(TOKENS_FILE), folder.join(LOCK));
-    let lock: File = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&lock_path)
+    let options = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).clone();
+    let lock: File = changes::open(&options, &lock_path)
         .and_then(|file| file.lock().map(|()| file))
         .map_err(|error| FileError::new(&lock_path, format!("cannot be locked: {error}")))?;
     let mut tokens = read(&path)?;

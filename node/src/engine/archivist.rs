@@ -60,13 +60,10 @@ pub(super) struct ToArchive {
     pub(super) behind: usize,
 }
 
-/// Between two batches, so that many jobs share a commit and the log has the disk for itself most of the time.
-const REST: Duration = Duration::from_secs(1);
 /// With so many jobs in a batch more are waiting: then it works for a quarter of the time.
 const MANY: usize = 1_000;
 /// With so many more waiting, for they are in memory, it is time to keep up, and it works for most of the time.
 const MANY_BEHIND: usize = 100_000;
-const TRY_AGAIN: Duration = Duration::from_secs(1);
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const EXPIRE_AT_ONCE: usize = 1_000;
 
@@ -95,10 +92,11 @@ impl Archivist {
                     let begun = Instant::now();
                     let Some((ToArchive { term, behind, .. }, jobs)) = self.keep(batch, inbox) else { return };
                     let work = begun.elapsed();
+                    let rest = self.shared.pacing.archive_rest;
                     let rest = match jobs.len() {
-                        ..MANY => REST,
-                        _ if behind >= MANY_BEHIND => REST.min(work / 4),
-                        _ => REST.min(work * 3),
+                        ..MANY => rest,
+                        _ if behind >= MANY_BEHIND => rest.min(work / 4),
+                        _ => rest.min(work * 3),
                     };
                     self.shared.ask(Ask::Archived { term, jobs });
                     thread::sleep(rest);
@@ -125,7 +123,7 @@ impl Archivist {
             if self.shared.is_stopping() {
                 return None;
             }
-            match inbox.recv_timeout(TRY_AGAIN) {
+            match inbox.recv_timeout(self.shared.pacing.archive_rest) {
                 Ok(newer) => batch = newer,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,

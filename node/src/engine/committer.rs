@@ -70,8 +70,6 @@ pub(super) enum Told {
 /// More events than this do not go into one commit, so that no answer waits for a very long one.
 const MAX_BATCH: usize = 16_384;
 const MAX_BATCH_BLOB_BYTES: usize = 8 << 20;
-/// How long to wait before asking again, in doubt.
-pub(super) const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 /// How far the log is. The machine looks before every round, and is woken by it only if it waits for it: waking a thread
 /// takes longer than most of what it would do.
@@ -393,7 +391,7 @@ impl Doubt {
         }
         tracing::warn!(%error, "asking the log again");
         shared.set_trouble(error.to_string());
-        thread::sleep(ASK_AGAIN);
+        thread::sleep(shared.pacing.ask_again);
         Ok(())
     }
 

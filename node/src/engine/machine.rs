@@ -20,7 +20,7 @@ use onward_log::{Archive, Changed, Error, Log, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::archivist::{self, ArchiveRules, ToArchive};
-use super::committer::{ASK_AGAIN, Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
+use super::committer::{Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
 use super::content::{self, Contents};
 use super::decision_log::DecisionLog;
 use super::inbox::{Inbox, Wait};
@@ -32,7 +32,7 @@ use super::snapshots::Snapshots;
 use super::term::{Begun, begin_term};
 use super::told::jobs_of;
 use super::watch::Watchers;
-use super::{Ask, Backup, Refused, Shared, View};
+use super::{Ask, Backup, Pacing, Refused, Shared, View};
 use crate::catalog::Catalog;
 use crate::clock;
 
@@ -50,6 +50,7 @@ pub struct Start {
     pub backup: Option<Backup>,
     /// After how many events a snapshot is due.
     pub snapshot_every: u64,
+    pub pacing: Pacing,
 }
 
 impl Start {
@@ -66,6 +67,7 @@ impl Start {
             archive_rules: ArchiveRules::default(),
             backup: None,
             snapshot_every: Self::SNAPSHOT_EVERY,
+            pacing: Pacing::default(),
         }
     }
 }
@@ -86,8 +88,6 @@ const CLOCK_EVERY: usize = 64;
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Between two turns in which something is done for later: there may be somebody who waits for this core.
 const BREATH: Duration = Duration::from_micros(500);
-/// From one attempt to begin a term to the next, at least.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
     // The first term is begun here, so that whoever starts a node learns at once what is wrong.
@@ -106,7 +106,7 @@ fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> 
     loop {
         match begin_term(start, shared) {
             Err(error) if error.changed() == Changed::Maybe && since.elapsed() < start.rules.seat_ttl => {
-                thread::sleep(ASK_AGAIN);
+                thread::sleep(start.pacing.ask_again);
             }
             known => return known,
         }
@@ -147,7 +147,7 @@ fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: O
             }
         }
         // Whatever failed, the disk and the node's own log are left in peace for a while.
-        let rest = TRY_AGAIN.saturating_sub(tried_at.elapsed());
+        let rest = start.pacing.term_every.saturating_sub(tried_at.elapsed());
         let is_told_to_stop = !rest.is_zero() && refuse_for(rest, shared, &mut watchers) == Flow::Stop;
         if is_told_to_stop || shared.is_stopping() {
             return;

@@ -31,6 +31,7 @@ mod leaving;
 mod load;
 mod machine;
 mod out;
+mod pacing;
 mod session;
 mod snapshots;
 mod stats;
@@ -69,6 +70,7 @@ use ids::Ids;
 
 pub use archivist::ArchiveRules;
 pub use machine::Start;
+pub use pacing::Pacing;
 pub use session::{Session, SessionGone};
 pub use stats::{Counter, Stats};
 pub use watch::Watch;
@@ -161,6 +163,7 @@ struct Shared {
     next: AtomicU64,
     ids: Mutex<Ids>,
     rules: Rules,
+    pacing: Pacing,
     stats: Stats,
     load: load::Gauge,
     vitals: vitals::Vitals,
@@ -194,6 +197,7 @@ impl Engine {
             next: AtomicU64::new(1),
             ids: Mutex::new(Ids::new()),
             rules: start.rules.clone(),
+            pacing: start.pacing,
             stats: Stats::default(),
             load: load::Gauge::default(),
             vitals: vitals::Vitals::default(),

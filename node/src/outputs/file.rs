@@ -3,13 +3,14 @@
 //! Nothing is synced: output survives the process, and after a power loss what is there of it is there. A file without
 //! a whole header holds nothing.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::waiting::Printed;
 use super::{CUT_BYTES, KEEP_BYTES};
+use crate::changes;
 
 /// Then `skipped`, 8 bytes, big-endian.
 const MARK: [u8; 8] = *b"ONWOUT1\n";
@@ -25,18 +26,21 @@ pub struct Kept {
     pub data: Vec<u8>,
 }
 
-/// Adds to a file, or makes it; gives its size then. If it fails, the file is as it was.
-pub(super) fn append(path: &Path, more: &Printed) -> io::Result<u64> {
+/// Adds to a file, or makes it; gives its size then, and how much of `more` is in it. If it fails, the file is as it was.
+pub(super) fn append(path: &Path, more: &Printed) -> io::Result<Appended> {
+    let all = |size| Appended { size, lost: None };
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return replace(path, more.skipped, &[&more.data]),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return replace(path, more.skipped, &[&more.data]).map(all);
+        }
         Err(error) => return Err(error),
     };
     let size = file.metadata()?.len();
-    let Some(skipped) = skipped_of(&mut file)? else { return replace(path, more.skipped, &[&more.data]) };
+    let Some(skipped) = skipped_of(&mut file)? else { return replace(path, more.skipped, &[&more.data]).map(all) };
     let kept = size - HEADER_BYTES as u64;
     if more.skipped > 0 {
-        return replace(path, skipped.saturating_add(kept).saturating_add(more.skipped), &[&more.data]);
+        return replace(path, skipped.saturating_add(kept).saturating_add(more.skipped), &[&more.data]).map(all);
     }
     if kept + more.data.len() as u64 > CUT_BYTES as u64 {
         let stays = KEEP_BYTES.saturating_sub(more.data.len()) as u64;
@@ -44,17 +48,24 @@ pub(super) fn append(path: &Path, more: &Printed) -> io::Result<u64> {
         file.seek(SeekFrom::Start(HEADER_BYTES as u64 + goes))?;
         let mut end = Vec::new();
         file.read_to_end(&mut end)?;
-        return replace(path, skipped.saturating_add(goes), &[&end, &more.data]);
+        return replace(path, skipped.saturating_add(goes), &[&end, &more.data]).map(all);
     }
     file.seek(SeekFrom::Start(size))?;
-    match file.write_all(&more.data) {
-        Ok(()) => Ok(size + more.data.len() as u64),
-        Err(error) => {
-            // What was written of it would stand twice in the count.
-            let _ = file.set_len(size);
-            Err(error)
-        }
+    let Err(error) = changes::write_all(&mut file, &more.data) else { return Ok(all(size + more.data.len() as u64)) };
+    // What was written of it would stand twice in the count.
+    if changes::set_len(&file, size).is_ok() {
+        return Err(error);
     }
+    let size_now = file.metadata()?.len();
+    Ok(Appended { size: size_now, lost: Some((size + more.data.len() as u64 - size_now, error)) })
+}
+
+/// What became of a file that was added to.
+#[derive(Debug)]
+pub(super) struct Appended {
+    pub(super) size: u64,
+    /// Bytes at the end that were not written, and why, where only the beginning was and could not be taken back.
+    pub(super) lost: Option<(u64, io::Error)>,
 }
 
 /// The last [`KEEP_BYTES`]; none if there is no such file.
@@ -91,10 +102,11 @@ fn replace(path: &Path, skipped: u64, parts: &[&[u8]]) -> io::Result<u64> {
         bytes.extend_from_slice(part);
     }
     let unfinished = path.with_added_extension(UNFINISHED);
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-    let written = file.write_all(&bytes).and_then(|()| fs::rename(&unfinished, path));
+    let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).clone();
+    let mut file = changes::open(&options, &unfinished)?;
+    let written = changes::write_all(&mut file, &bytes).and_then(|()| changes::rename(&unfinished, path));
     if written.is_err() {
-        let _ = fs::remove_file(&unfinished);
+        let _ = changes::remove_file(&unfinished);
     }
     written.map(|()| bytes.len() as u64)
 }

@@ -210,14 +210,14 @@ impl Shared {
             let now_ms = clock::now().wall.as_ms();
             for (claim, printed) in printed {
                 let written = store.write(&claim, &printed, now_ms);
-                match &written {
-                    Ok(()) => self.stats.written_bytes.add(printed.data.len() as u64),
-                    Err(_) => {
-                        self.stats.dropped_bytes.add(printed.data.len() as u64);
-                        self.line().waiting.lost(claim, printed.skipped.saturating_add(printed.data.len() as u64));
-                    }
+                let offered = printed.data.len() as u64;
+                let lost = written.as_ref().map_or_else(|(lost, _)| *lost, |()| 0);
+                self.stats.written_bytes.add(offered.saturating_sub(lost));
+                if lost > 0 {
+                    self.stats.dropped_bytes.add(lost.min(offered));
+                    self.line().waiting.lost(claim, lost);
                 }
-                trouble.heard(written);
+                trouble.heard(written.map_err(|(_, error)| error));
             }
             trouble.heard(store.sweep(now_ms, &self.stats));
             for Read { claim, reply } in reads {
@@ -255,5 +255,7 @@ impl Trouble<'_> {
     }
 }
 
+#[cfg(test)]
+mod fault_tests;
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,11 @@ use std::time::UNIX_EPOCH;
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId};
 
-use super::file::{self, Kept, UNFINISHED};
+use super::file::{self, Appended, Kept, UNFINISHED};
 use super::index::Index;
 use super::waiting::Printed;
 use super::{OutputRules, OutputStats};
+use crate::changes;
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -34,7 +35,7 @@ impl Store {
             let entry = entry?;
             let name = entry.file_name();
             if Path::new(&name).extension().is_some_and(|extension| extension == UNFINISHED) {
-                fs::remove_file(entry.path())?;
+                changes::remove_file(&entry.path())?;
                 continue;
             }
             // What is not ours is left alone.
@@ -51,17 +52,20 @@ impl Store {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> io::Result<()> {
+    /// Where that fails, how much of it is lost goes with the error.
+    pub(super) fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)> {
+        let all = |error| (printed.skipped.saturating_add(printed.data.len() as u64), error);
         let path = self.path(claim);
-        let size = match file::append(&path, printed) {
+        let appended = match file::append(&path, printed) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                self.make_folder()?;
-                file::append(&path, printed)?
+                self.make_folder().map_err(all)?;
+                file::append(&path, printed)
             }
-            size => size?,
+            appended => appended,
         };
+        let Appended { size, lost } = appended.map_err(all)?;
         self.index.put(*claim, size, now_ms);
-        Ok(())
+        lost.map_or(Ok(()), Err)
     }
 
     pub(super) fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {
@@ -74,7 +78,7 @@ impl Store {
         while let Some(claim) = self.index.due(&self.rules, now_ms) {
             // One that cannot be removed must not hold up the others; it is found again at the next start.
             self.index.remove(&claim);
-            match fs::remove_file(self.path(&claim)) {
+            match changes::remove_file(&self.path(&claim)) {
                 Ok(()) => stats.removed.add(1),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => done = Err(error),

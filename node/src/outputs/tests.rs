@@ -21,7 +21,7 @@ fn kept(skipped: u64, data: &[u8]) -> Option<Kept> {
     Some(Kept { skipped, data: data.to_vec() })
 }
 
-fn store(folder: &Path, rules: OutputRules) -> (Store, OutputStats) {
+pub(super) fn store(folder: &Path, rules: OutputRules) -> (Store, OutputStats) {
     let (mut store, stats) = (Store::new(folder.join(FOLDER), rules), OutputStats::default());
     store.scan(&stats).unwrap();
     (store, stats)

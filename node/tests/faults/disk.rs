@@ -1,7 +1,7 @@
 //! A disk in memory whose operations can be made to fail, one of them or all from one on; or to wait.
 //!
 //! It holds the three files of a node's storage. What was written before an operation that fails stays, and of a write
-//! that fails the beginning may have been written, as on a disk that is full.
+//! that fails the first sectors may have been written, as on a disk that is full.
 
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -11,6 +11,7 @@ use redb::StorageBackend;
 
 /// Small, so that rows move on to redb and halves turn within a few jobs.
 const HALF_BYTES: u64 = 16 << 10;
+const SECTOR: usize = 512;
 /// `EIO`: the standard library has no name for it.
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -33,8 +34,26 @@ struct State {
     fault: Option<Fault>,
     /// How many operations the fault has met.
     met: u64,
+    /// All files together.
+    most_bytes: Option<usize>,
     /// Operations on this file wait.
     held: Option<Which>,
+}
+
+impl State {
+    fn size(&self) -> usize {
+        self.files.iter().map(Vec::len).sum()
+    }
+
+    /// Counts a file that cannot grow to this length as a failure.
+    fn check_room(&mut self, which: Which, len: usize) -> io::Result<()> {
+        let grows_by = len.saturating_sub(self.files[which as usize].len());
+        if grows_by > 0 && self.most_bytes.is_some_and(|most| self.size() + grows_by > most) {
+            self.met += 1;
+            return Err(failed(Kind::Full));
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,12 +81,14 @@ pub enum Kind {
 pub struct Fault {
     /// The first of them, counted from the beginning of the disk.
     pub from: u64,
-    /// How many of those that match, from that one on.
+    /// Each of those that follow, or one in so many.
+    pub every: u64,
+    /// How many of those that match.
     pub times: u64,
     pub kind: Kind,
     /// Only these operations; all if none is named.
     pub op: Option<Op>,
-    /// Half of a write that fails is written.
+    /// Half of a write that fails is written, in whole sectors.
     pub is_short: bool,
 }
 
@@ -83,6 +104,16 @@ impl Disk {
         Archive::on_storage(move || Ok(File(disk.clone(), Which::Archive)))
     }
 
+    /// Two databases without tables, as a node makes them under another name before it gives them theirs.
+    pub fn formatted() -> Self {
+        let disk = Self::default();
+        for which in [Which::Log, Which::Archive] {
+            drop(redb::Database::builder().create_with_backend(File(disk.clone(), which)).unwrap());
+        }
+        disk.state().ops = 0;
+        disk
+    }
+
     pub fn ops(&self) -> u64 {
         self.state().ops
     }
@@ -90,13 +121,24 @@ impl Disk {
     /// From the next operation on.
     pub fn break_with(&self, kind: Kind, op: Option<Op>) {
         let mut state = self.state();
-        state.fault = Some(Fault { from: state.ops + 1, times: u64::MAX, kind, op, is_short: false });
+        state.fault = Some(Fault { from: state.ops + 1, every: 1, times: u64::MAX, kind, op, is_short: false });
+    }
+
+    pub fn set_fault(&self, fault: Fault) {
+        let mut state = self.state();
+        (state.fault, state.met) = (Some(fault), 0);
+    }
+
+    /// The files cannot grow by more than this, all together.
+    pub fn set_room(&self, bytes: usize) {
+        let mut state = self.state();
+        state.most_bytes = Some(state.size() + bytes);
     }
 
     /// Nothing fails any more. Says how often something did.
     pub fn heal(&self) -> u64 {
         let mut state = self.state();
-        state.fault = None;
+        (state.fault, state.most_bytes) = (None, None);
         core::mem::take(&mut state.met)
     }
 
@@ -120,11 +162,17 @@ impl Disk {
         let mut state = self.0.released.wait_while(self.state(), is_held).unwrap();
         state.ops += 1;
         let fault = state.fault.filter(|fault| {
-            state.ops >= fault.from && state.met < fault.times && fault.op.is_none_or(|failing| failing == op)
+            let is_due = state.ops >= fault.from && (state.ops - fault.from) % fault.every == 0;
+            is_due && state.met < fault.times && fault.op.is_none_or(|failing| failing == op)
         });
         state.met += u64::from(fault.is_some());
         (state, fault)
     }
+}
+
+/// How much of a write gets through that ends after so many bytes: a sector is written as a whole or not at all.
+const fn whole_sectors(offset: usize, length: usize) -> usize {
+    ((offset + length) / SECTOR * SECTOR).saturating_sub(offset)
 }
 
 fn failed(kind: Kind) -> io::Error {
@@ -155,6 +203,7 @@ impl StorageBackend for File {
         if let Some(fault) = fault {
             return Err(failed(fault.kind));
         }
+        state.check_room(self.1, len as usize)?;
         state.files[self.1 as usize].resize(len as usize, 0);
         Ok(())
     }
@@ -170,9 +219,10 @@ impl StorageBackend for File {
         let (mut state, fault) = self.0.begin(self.1, Op::Write);
         let written = match fault {
             None => data.len(),
-            Some(fault) if fault.is_short => data.len() / 2,
+            Some(fault) if fault.is_short => whole_sectors(offset as usize, data.len() / 2),
             Some(_) => 0,
         };
+        state.check_room(self.1, offset as usize + written)?;
         let (file, from) = (&mut state.files[self.1 as usize], offset as usize);
         if written > 0 && file.len() < from + written {
             file.resize(from + written, 0);

@@ -2,5 +2,7 @@
 
 mod archiving;
 mod disk;
+mod every;
 mod rig;
 mod terms;
+mod world;

@@ -1,0 +1,64 @@
+//! Each change to the files of tokens and keys fails in turn: what was made is kept, what was revoked stays so, and no
+//! file is ever half there.
+
+use std::path::Path;
+
+use tempfile::tempdir;
+
+use super::*;
+use crate::changes::faults;
+
+fn names(folder: &Path) -> Vec<String> {
+    TokenFile::list(folder).unwrap().into_iter().map(|token| token.name).collect()
+}
+
+#[test]
+fn whichever_change_fails_tokens_are_as_before_or_as_asked() {
+    faults::each(|fault| {
+        let folder = tempdir().unwrap();
+        let folder = folder.path();
+        let first = faults::healed(|| TokenFile::add(folder, "first", [Scope::Read]).unwrap()).0;
+        let used = TokenFile::open(folder).unwrap();
+        let mut expected = vec!["first".to_owned()];
+        let mut check = |is_done: bool, as_asked: Vec<String>| {
+            let found = names(folder);
+            // After a rename whose folder could not be synced it is as asked all the same.
+            assert!(found == as_asked || !is_done && found == expected, "{fault:?}: {found:?}, not {as_asked:?}");
+            expected = found;
+        };
+        let second = TokenFile::add(folder, "second", Scope::ALL);
+        check(second.is_ok(), vec!["first".into(), "second".into()]);
+        if let Ok(second) = &second {
+            assert_eq!(TokenFile::open(folder).unwrap().scopes_of(&second.text), Some(Scopes::ALL), "{fault:?}");
+        }
+        let revoked = TokenFile::revoke(folder, "second");
+        check(revoked.is_ok(), vec!["first".into()]);
+        if let (Ok(second), Ok(_)) = (&second, &revoked) {
+            assert_eq!(TokenFile::open(folder).unwrap().scopes_of(&second.text), None, "{fault:?}");
+        }
+        for known in [&used, &TokenFile::open(folder).unwrap()] {
+            assert_eq!(known.scopes_of(&first.text), Some([Scope::Read].into_iter().collect()), "{fault:?}");
+        }
+    });
+}
+
+#[test]
+fn whichever_change_fails_a_nodes_own_token_and_key_are_whole_or_made_again() {
+    faults::each(|fault| {
+        let folder = tempdir().unwrap();
+        let folder = folder.path();
+        let made = read_or_make_token(folder);
+        let token = faults::healed(|| read_or_make_token(folder)).0.unwrap();
+        if let Ok(made) = made {
+            assert_eq!(made, token, "{fault:?}");
+        }
+        assert_eq!(TokenFile::open(folder).unwrap().scopes_of(&token), Some(Scopes::ALL), "{fault:?}");
+        let path = folder.join("key");
+        let made = read_or_make_key(&path);
+        let key = faults::healed(|| read_or_make_key(&path)).0.unwrap();
+        if let Ok(made) = made {
+            assert_eq!(made, key, "{fault:?}");
+        }
+        assert_eq!(faults::healed(|| read_or_make_key(&path)).0.unwrap(), key, "{fault:?}");
+    });
+}

@@ -1,0 +1,344 @@
+//! A node on a disk that fails, those who use it, and all that they were told: to the byte.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use onward_core::effect::Answer;
+use onward_core::ids::{JobId, Name};
+use onward_core::input::{Call, Submission};
+use onward_core::job::{Draft, JobState};
+use onward_core::message::{Report, Settlement};
+use onward_core::refusal::Refusal;
+use onward_core::settings::Settings;
+use onward_core::state::JobImage;
+use onward_log::Log;
+use onward_node::engine::{Engine, Pacing, Refused, Start, View};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
+
+use crate::disk::Disk;
+use crate::rig::{cancel, poll};
+
+/// For whatever must happen in the end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What is worth a look again.
+const SOON: Duration = Duration::from_millis(1);
+
+type Bytes = Arc<[u8]>;
+
+#[derive(Debug)]
+pub struct Draw(ChaCha8Rng);
+
+impl Draw {
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0.next_u64() % bound
+    }
+
+    /// Half of them too large to stay in memory.
+    pub fn bytes(&mut self) -> Bytes {
+        let length = [10, 100, 5_000, 20_000][self.below(4) as usize] + self.below(90) as usize;
+        let mut bytes = vec![0; length];
+        self.0.fill_bytes(&mut bytes);
+        bytes.into()
+    }
+}
+
+/// What is known of a job.
+#[derive(Clone)]
+struct Job {
+    payload: Bytes,
+    /// Whether it was acknowledged; otherwise it may not be there.
+    is_sure: bool,
+    result: Told<Bytes>,
+    cancel: Told<()>,
+}
+
+/// What was said to the node.
+#[derive(Clone, PartialEq)]
+enum Told<T> {
+    Nothing,
+    /// And never answered.
+    Perhaps(T),
+    Sure(T),
+}
+
+impl<T> Told<T> {
+    const fn is_sure(&self) -> bool {
+        matches!(self, Self::Sure(_))
+    }
+
+    fn maybe(&self) -> Option<&T> {
+        match self {
+            Self::Nothing => None,
+            Self::Perhaps(value) | Self::Sure(value) => Some(value),
+        }
+    }
+}
+
+impl Job {
+    fn new(payload: Bytes, is_sure: bool) -> Self {
+        Self { payload, is_sure, result: Told::Nothing, cancel: Told::Nothing }
+    }
+
+    fn may_be(&self, state: JobState) -> bool {
+        match state {
+            JobState::Succeeded => self.result.maybe().is_some(),
+            _ if self.result.is_sure() => false,
+            // A success that comes late still counts, so somebody may be at it.
+            JobState::Cancelled | JobState::Cancelling => self.cancel.maybe().is_some(),
+            JobState::Ready | JobState::Running => !self.cancel.is_sure(),
+            _ => false,
+        }
+    }
+}
+
+/// Clones are the same world.
+#[derive(Clone)]
+pub struct World {
+    pub disk: Disk,
+    jobs: Arc<Mutex<BTreeMap<JobId, Job>>>,
+}
+
+/// Why a life went no further.
+#[derive(Debug)]
+pub enum Stop {
+    /// The node said no, as it may while its disk fails.
+    Refused(String),
+    /// What must never be.
+    Wrong(String),
+}
+
+impl From<String> for Stop {
+    fn from(wrong: String) -> Self {
+        Self::Wrong(wrong)
+    }
+}
+
+fn may_refuse(refused: Refused) -> Stop {
+    match refused {
+        Refused::Unavailable(_) | Refused::ByMachine(Refusal::NoLeader) => Stop::Refused(refused.to_string()),
+        refused => Stop::Wrong(format!("a disk that fails is no reason for this: {refused:?}")),
+    }
+}
+
+async fn answered<T>(call: impl Future<Output = Result<T, Refused>>) -> Result<T, Stop> {
+    match timeout(PATIENCE, call).await {
+        Ok(answer) => answer.map_err(may_refuse),
+        Err(_) => Err(Stop::Wrong("a call is never answered".to_owned())),
+    }
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self { disk: Disk::formatted(), jobs: Arc::default() }
+    }
+
+    fn jobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Job>> {
+        self.jobs.lock().unwrap()
+    }
+
+    fn note(&self, id: JobId, change: impl FnOnce(&mut Job)) {
+        change(self.jobs().get_mut(&id).expect("it was submitted"));
+    }
+
+    /// A node as on the day after, with everything read from the disk.
+    pub async fn start(&self) -> Result<Engine, Stop> {
+        let disk = self.disk.clone();
+        let started = spawn_blocking(move || {
+            let (log, archive) = (disk.log()?, disk.archive()?);
+            let (seat_ttl, gap_after) = (Duration::from_millis(200), Duration::from_millis(190));
+            let rules = Settings { seat_ttl, gap_after, ..Settings::default() }.check().unwrap();
+            let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+            (start.archive, start.snapshot_every) = (Some(archive), 12);
+            start.pacing = Pacing { term_every: SOON, ask_again: SOON, archive_rest: SOON };
+            Engine::start(start)
+        });
+        match started.await {
+            Ok(started) => started.map_err(|error| Stop::Refused(error.to_string())),
+            Err(error) => Err(Stop::Wrong(format!("opening it panics: {error}"))),
+        }
+    }
+
+    pub async fn stop(&self, engine: Engine) -> Result<(), Stop> {
+        let stopped = timeout(PATIENCE, spawn_blocking(move || engine.stop())).await;
+        stopped.map_err(|_| "it does not stop".to_owned())?.map_err(|error| format!("stopping panics: {error}"))?;
+        Ok(())
+    }
+
+    pub async fn submit(&self, engine: &Engine, payload: Bytes) -> Result<JobId, Stop> {
+        let id = engine.new_job_id();
+        self.jobs().insert(id, Job::new(payload.clone(), false));
+        let draft = Draft::of_kind("resize", payload);
+        answered(engine.call(Call::Submit(vec![Submission { id, draft }]))).await?;
+        self.note(id, |job| job.is_sure = true);
+        Ok(id)
+    }
+
+    /// One job, if there is one that is ready.
+    pub async fn succeed(&self, engine: &Engine, result: Bytes) -> Result<Option<JobId>, Stop> {
+        let poll = onward_core::input::Poll { wait: Duration::ZERO, ..poll() };
+        let (leases, mut delivery) = answered(engine.poll(poll)).await?;
+        delivery.done();
+        let Some(lease) = leases.first() else { return Ok(None) };
+        let (claim, id) = (lease.claim, lease.claim.job);
+        let given = lease.workflow.payload.as_inline().cloned();
+        if given.as_ref() != self.jobs().get(&id).map(|job| &job.payload) {
+            return Err(Stop::Wrong(format!("job {id} was handed out with another payload")));
+        }
+        self.note(id, |job| job.result = Told::Perhaps(result.clone()));
+        let report = Report::Succeed { result: result.clone().into() };
+        let answer = answered(engine.call(Call::Settle(vec![Settlement { claim, report }]))).await?;
+        match answer {
+            Answer::Settled(answers) if answers[0].answer == Ok(()) => {
+                self.note(id, |job| (job.is_sure, job.result) = (true, Told::Sure(result)));
+                Ok(Some(id))
+            }
+            // The hand-out did not count: nobody had heard of it.
+            other => Err(Stop::Wrong(format!("the outcome of job {id} was answered with {other:?}"))),
+        }
+    }
+
+    pub async fn cancel(&self, engine: &Engine, id: JobId) -> Result<(), Stop> {
+        self.note(id, |job| job.cancel = Told::Perhaps(()));
+        answered(engine.call(cancel(id))).await?;
+        self.note(id, |job| job.cancel = Told::Sure(()));
+        Ok(())
+    }
+
+    /// A new job like one that has ended.
+    pub async fn retry(&self, engine: &Engine, id: JobId, request: u64) -> Result<JobId, Stop> {
+        let payload = self.jobs()[&id].payload.clone();
+        let request = Name::new(format!("r{request}")).unwrap();
+        let (new, _) = answered(engine.retry(id, request)).await?;
+        self.jobs().insert(new, Job::new(payload, true));
+        Ok(new)
+    }
+
+    /// Gives the archive a moment, if it is at work at all.
+    pub async fn let_archive(&self, engine: &Engine) {
+        let ended = self.jobs().values().filter(|job| job.result.is_sure() || job.cancel.is_sure()).count() as u64;
+        for _ in 0..30 {
+            if engine.stats().archived.get() >= ended {
+                return;
+            }
+            sleep(SOON).await;
+        }
+    }
+
+    /// With a disk that is whole again: it serves, and everything is as it was said; also once all is archived, and
+    /// after a restart.
+    pub async fn check(&self, engine: Option<Engine>) -> Result<(), String> {
+        self.disk.heal();
+        let engine = match engine {
+            Some(engine) => engine,
+            None => self.start().await.map_err(|why| format!("it does not open again: {why:?}"))?,
+        };
+        self.until_it_serves(&engine).await?;
+        self.compare(&engine).await?;
+        self.until_all_is_archived(&engine).await?;
+        self.compare(&engine).await?;
+        self.stop(engine).await.map_err(|why| format!("{why:?}"))?;
+        let engine = self.start().await.map_err(|why| format!("it does not open again: {why:?}"))?;
+        self.until_it_serves(&engine).await?;
+        self.compare(&engine).await?;
+        self.stop(engine).await.map_err(|why| format!("{why:?}"))
+    }
+
+    async fn until_it_serves(&self, engine: &Engine) -> Result<(), String> {
+        let began = Instant::now();
+        while let Err(why) = self.submit(engine, Arc::new(*b"do you hear me?")).await {
+            let Stop::Refused(_) = why else { return Err(format!("{why:?}")) };
+            if began.elapsed() > PATIENCE {
+                return Err(format!("it does not serve again: {:?}", engine.trouble()));
+            }
+            sleep(SOON).await;
+        }
+        Ok(())
+    }
+
+    async fn until_all_is_archived(&self, engine: &Engine) -> Result<(), String> {
+        let began = Instant::now();
+        let all: Vec<JobId> = self.jobs().keys().copied().collect();
+        loop {
+            let asked = all.clone();
+            let has_ended = |state| matches!(state, JobState::Succeeded | JobState::Cancelled);
+            let find = move |view: &View<'_>| {
+                asked.into_iter().find(|id| view.manager.job(*id).is_some_and(|job| has_ended(job.state)))
+            };
+            let left = engine.read(find).await;
+            if left == Ok(None) {
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(format!("ended jobs do not leave memory: {left:?}"));
+            }
+            sleep(SOON).await;
+        }
+    }
+
+    async fn compare(&self, engine: &Engine) -> Result<(), String> {
+        let jobs = self.jobs().clone();
+        for (id, job) in jobs {
+            let found = self.find(engine, id).await?;
+            let Some(image) = found else {
+                if job.is_sure {
+                    return Err(format!("job {id} was acknowledged, and is gone"));
+                }
+                continue;
+            };
+            self.compare_job(engine, &job, &image).await.map_err(|wrong| format!("job {id}: {wrong}"))?;
+        }
+        Ok(())
+    }
+
+    /// In memory or in the archive.
+    async fn find(&self, engine: &Engine, id: JobId) -> Result<Option<JobImage>, String> {
+        let began = Instant::now();
+        loop {
+            let found = match engine.read(move |view| view.manager.image(id)).await {
+                Ok(None) => engine.archived(id).await,
+                found => found,
+            };
+            match found {
+                Ok(found) => return Ok(found),
+                // On a busy computer it may have lost its seat for a moment.
+                Err(refused) if began.elapsed() > PATIENCE => return Err(format!("it cannot be read: {refused}")),
+                Err(_) => sleep(SOON).await,
+            }
+        }
+    }
+
+    async fn compare_job(&self, engine: &Engine, job: &Job, image: &JobImage) -> Result<(), String> {
+        let state = image.state();
+        if !job.may_be(state) {
+            let (result, cancel) = (job.result.is_sure(), job.cancel.is_sure());
+            return Err(format!("it is {state:?}; its success was acknowledged: {result}, and its end: {cancel}"));
+        }
+        self.compare_content(engine, image.id, &image.spec.workflows[0].payload, &job.payload).await?;
+        let attempts = image.workflows[0].past.iter().flat_map(|past| &past.attempts);
+        match (attempts.filter_map(|ended| ended.result()).next(), job.result.maybe()) {
+            (Some(result), Some(expected)) => self.compare_content(engine, image.id, result, expected).await,
+            (None, _) if state != JobState::Succeeded => Ok(()),
+            (result, _) => Err(format!("its result is {result:?}")),
+        }
+    }
+
+    async fn compare_content(
+        &self,
+        engine: &Engine,
+        id: JobId,
+        payload: &onward_core::payload::Payload,
+        expected: &[u8],
+    ) -> Result<(), String> {
+        let found = engine.content(id, payload).await.map_err(|refused| refused.to_string())?;
+        if *found == *expected { Ok(()) } else { Err("its content is another".to_owned()) }
+    }
+}
