@@ -11,6 +11,7 @@ pub enum Command {
     Help(String),
     Test { may_install: bool },
     Clients,
+    Manifests,
     Tidy,
     Dist,
     Soak(soak::Plan),
@@ -32,6 +33,7 @@ impl fmt::Display for Usage {
 const XTASK: &str = "cargo xtask";
 const TEST: &str = "cargo xtask test";
 const CLIENTS: &str = "cargo xtask clients";
+const MANIFESTS: &str = "cargo xtask manifests";
 const TIDY: &str = "cargo xtask tidy";
 const DIST: &str = "cargo xtask dist";
 const SOAK: &str = "cargo xtask soak";
@@ -39,17 +41,21 @@ const SOAK: &str = "cargo xtask soak";
 pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
     let mut args = args.into_iter();
     let Some(first) = args.next() else {
-        return Err(Usage { what: "which command? test, clients, tidy, soak or dist".to_owned(), see: XTASK });
+        return Err(Usage {
+            what: "which command? test, clients, manifests, tidy, soak or dist".to_owned(),
+            see: XTASK,
+        });
     };
     match first.as_str() {
         "-h" | "--help" | "help" => Ok(Command::Help(help())),
         "test" => parse_test(args),
         "clients" => parse_plain(args, Command::Clients, help_clients, CLIENTS),
+        "manifests" => parse_plain(args, Command::Manifests, help_manifests, MANIFESTS),
         "tidy" => parse_plain(args, Command::Tidy, help_tidy, TIDY),
         "soak" => parse_soak(args),
         "dist" => parse_plain(args, Command::Dist, help_dist, DIST),
         other => Err(Usage {
-            what: format!("unknown command `{other}`; the commands are test, clients, tidy, soak and dist"),
+            what: format!("unknown command `{other}`; the commands are test, clients, manifests, tidy, soak and dist"),
             see: XTASK,
         }),
     }
@@ -114,11 +120,12 @@ fn help() -> String {
 
 Usage: {XTASK} <command>
 
-  test    install what is missing, then run every check and every test
-  clients generate clients from the node's description of itself, and run them
-  tidy    only our own checks: core's purity, names, file lengths, links
-  dist    make what is handed out: static binary, Debian package, container context, completions, manual pages
-  soak    the tests of core, log and node with much larger numbers, in the release profile
+  test       install what is missing, then run every check and every test
+  clients    generate clients from the node's description of itself, and run them
+  manifests  check the files in `deploy` against the schemas of their readers
+  tidy       only our own checks: core's purity, names, file lengths, links
+  dist       make what is handed out: static binary, Debian package, container context, completions, manual pages
+  soak       the tests of core, log and node with much larger numbers, in the release profile
 
 `{XTASK} <command> --help` says more about one of them."
     )
@@ -140,6 +147,16 @@ Steps, in this order; each can be run alone:
     }
     text.push_str("\nThe tests run under cargo-nextest where it is installed; else the test binaries of cargo run, several at a time.");
     text
+}
+
+fn help_manifests() -> String {
+    format!(
+        "Checks the files in `deploy/` against the schemas of Kubernetes, compose and Prometheus.
+
+Usage: {MANIFESTS}
+
+The validators come from PyPI, into `target/clients`; promtool comes with Prometheus."
+    )
 }
 
 fn help_clients() -> String {
@@ -210,6 +227,7 @@ mod tests {
         assert_eq!(parsed("test"), Ok(Command::Test { may_install: true }));
         assert_eq!(parsed("test --no-install"), Ok(Command::Test { may_install: false }));
         assert_eq!(parsed("clients"), Ok(Command::Clients));
+        assert_eq!(parsed("manifests"), Ok(Command::Manifests));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
         assert_eq!(parsed("dist"), Ok(Command::Dist));
         assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 6_000, at_least_for: None })));
@@ -244,6 +262,7 @@ mod tests {
             ("--help", "cargo xtask <command>"),
             ("test --help", "cargo xtask test [--no-install]"),
             ("clients -h", "cargo xtask clients"),
+            ("manifests -h", "cargo xtask manifests"),
             ("tidy -h", "cargo xtask tidy"),
             ("dist --help", "cargo xtask dist"),
             ("soak --cases 3 --help", "cargo xtask soak [--cases N] [--seconds S]"),

@@ -6,6 +6,7 @@
 //! - [`binaries`] runs the test binaries where there is no nextest;
 //! - [`stream`] runs one child command, passes its output through and counts its tests;
 //! - [`clients`] generates clients from the node's description of itself, and runs them against a [`node`];
+//! - [`manifests`] checks what is deployed against the schemas of its readers;
 //! - [`tidy`] holds the checks that are ours alone;
 //! - [`dist`] builds the binary to hand out;
 //! - [`soak`] runs core's tests with much larger numbers.
@@ -20,6 +21,7 @@ mod clients;
 mod dist;
 mod install;
 mod instructions;
+mod manifests;
 mod node;
 mod soak;
 mod steps;
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         }
         Command::Test { may_install } => workspace::root().and_then(|root| steps::test(&root, may_install)),
         Command::Clients => workspace::root().and_then(|root| clients::run(&root)),
+        Command::Manifests => workspace::root().and_then(|root| manifests::check(&root)),
         Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
         Command::Dist => workspace::root().and_then(|root| dist::run(&root)),
         Command::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow, bail};
 
 use crate::stream::{self, Counts};
-use crate::{binaries, clients, install, tidy, workspace};
+use crate::{binaries, clients, install, manifests, tidy, workspace};
 
 #[derive(Debug)]
 pub struct Step {
@@ -25,6 +25,7 @@ enum Work {
     /// Counted.
     DocTests(Cargo),
     Clients,
+    Manifests,
     Tidy,
 }
 
@@ -59,6 +60,7 @@ pub const ALL: &[Step] = &[
         work: Work::DocTests(cargo(&["test", "--doc", "--workspace", "--no-default-features", "--locked"])),
     },
     Step { name: "clients", work: Work::Clients },
+    Step { name: "manifests", work: Work::Manifests },
     Step { name: "tidy", work: Work::Tidy },
     Step {
         name: "docs",
@@ -80,7 +82,11 @@ impl Step {
     /// What the step has counted, if it counts; an error if it is red.
     fn run(&self, root: &Path, has_nextest: bool) -> Result<Option<Counts>> {
         let Some(cargo) = self.cargo(has_nextest) else {
-            let check = if matches!(self.work, Work::Clients) { clients::check } else { tidy::run };
+            let check = match self.work {
+                Work::Clients => clients::check,
+                Work::Manifests => manifests::check,
+                _ => tidy::run,
+            };
             return check(root).map(|()| None);
         };
         if !has_nextest && matches!(self.work, Work::Tests { .. }) {
@@ -102,7 +108,7 @@ impl Step {
         match &self.work {
             Work::Cargo(cargo) | Work::DocTests(cargo) => Some(cargo),
             Work::Tests { with_nextest, without } => Some(if has_nextest { with_nextest } else { without }),
-            Work::Clients | Work::Tidy => None,
+            Work::Clients | Work::Manifests | Work::Tidy => None,
         }
     }
 }
@@ -180,8 +186,8 @@ mod tests {
     fn every_step_says_how_to_run_it_alone() {
         let alone: Vec<String> = ALL.iter().map(|step| step.alone(true)).collect();
         assert_eq!(alone[0], "cargo fmt --all --check");
-        assert_eq!(alone[4], "cargo xtask clients");
-        assert_eq!(alone[6], "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps --workspace --locked");
+        assert_eq!(alone[4..6], ["cargo xtask clients", "cargo xtask manifests"]);
+        assert_eq!(alone[7], "RUSTDOCFLAGS=\"-D warnings\" cargo doc --no-deps --workspace --locked");
         assert!(alone.iter().all(|line| line.contains("cargo ")));
         assert_eq!(alone[2], "cargo nextest run --workspace --no-default-features --locked");
         assert_eq!(ALL[2].alone(false), "cargo test --workspace --no-default-features --locked --tests");
