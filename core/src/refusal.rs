@@ -79,6 +79,30 @@ impl RefusalKind {
         Self::NotADeadLetter,
     ];
 
+    /// Its bit in a stored set of kinds. Stored data depends on these: a new kind gets a new one, and none is used again.
+    pub const fn bit(self) -> u32 {
+        1 << match self {
+            Self::Invalid => 0,
+            Self::Limited => 1,
+            Self::UnknownJob => 2,
+            Self::UnknownWorkflow => 3,
+            Self::UnknownAttempt => 4,
+            Self::UnknownWorker => 5,
+            Self::StaleAttempt => 6,
+            Self::AlreadyEnded => 7,
+            Self::StaleIncarnation => 8,
+            Self::StaleEpoch => 9,
+            Self::NotTerminal => 10,
+            Self::Conflict => 11,
+            Self::UniqueKeyTaken => 12,
+            Self::NoLeader => 13,
+            Self::Overloaded => 14,
+            Self::TooSoon => 15,
+            Self::QuietSpent => 16,
+            Self::NotADeadLetter => 17,
+        }
+    }
+
     /// The stable word of the API.
     pub const fn code(self) -> &'static str {
         match self {
@@ -171,5 +195,24 @@ impl RefusalCounts {
 
     pub fn listed(&self) -> impl Iterator<Item = (RefusalKind, u64)> + '_ {
         RefusalKind::ALL.into_iter().map(|kind| (kind, self.of(kind)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_the_bit_that_is_stored_for_it() {
+        let mut seen = 0;
+        for kind in RefusalKind::ALL {
+            assert_eq!(seen & kind.bit(), 0, "{}", kind.code());
+            seen |= kind.bit();
+        }
+        // In data that is stored already.
+        let stored = [(RefusalKind::StaleAttempt, 1 << 6), (RefusalKind::AlreadyEnded, 1 << 7)];
+        for (kind, bit) in stored {
+            assert_eq!(kind.bit(), bit, "{}", kind.code());
+        }
     }
 }
