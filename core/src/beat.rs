@@ -32,6 +32,8 @@ pub struct AttemptClock {
     quiet: Option<Quiet>,
     quiet_used: Duration,
     grant_until: Awake,
+    /// After a takeover, until its worker is heard of: only the lease runs, which is the time that it has for that.
+    unheard: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -45,7 +47,7 @@ struct Quiet {
 /// How an attempt counts for its worker's progress signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Motion {
-    /// Younger than the window, without a step: counts nowhere.
+    /// Younger than the window, without a step, or not heard of since a takeover: counts nowhere.
     Young,
     Moving,
     Unmoving,
@@ -70,14 +72,15 @@ impl AttemptClock {
             quiet: None,
             quiet_used: Duration::ZERO,
             grant_until: Awake::ZERO,
+            unheard: false,
         }
     }
 
-    /// The attempt as a new leader finds it in the log: the stuck clock restarts, what was reported stays reported,
-    /// and a quiet section goes on for what was left of it.
+    /// The attempt as a new leader finds it in the log: the stuck clock stands until its worker is heard of, what was
+    /// reported stays reported, and a quiet section goes on for what was left of it.
     pub fn resume(now: Awake, lease: Duration, mark: Option<(u64, Option<u64>)>, quiet_used: Duration) -> Self {
         let (watermark, total) = mark.map_or((None, None), |(done, total)| (Some(done), total));
-        Self { watermark, total, quiet_used, ..Self::start(now, lease) }
+        Self { watermark, total, quiet_used, unheard: true, ..Self::start(now, lease) }
     }
 
     /// Resumes the quiet section that the log knows of, of which so much was used before the takeover.
@@ -86,12 +89,25 @@ impl AttemptClock {
         self.promised = self.lease_end();
     }
 
-    /// Its worker is back after a takeover: the attempt counts as handed out now, unless it has moved already.
+    /// Whether its worker has not been heard of since a takeover.
+    pub fn is_unheard(&self) -> bool {
+        self.unheard
+    }
+
+    /// Its worker is back after a takeover: the attempt counts as handed out now. Of a quiet section that goes on, only
+    /// the rest holds the clocks from here on; they had not begun before.
     pub fn heard_again(&mut self, now: Awake) {
-        if !self.stepped {
-            self.handed_at = self.handed_at.max(now);
-            self.last_step = self.last_step.max(now);
+        if !core::mem::take(&mut self.unheard) {
+            return;
         }
+        if let Some(quiet) = &mut self.quiet {
+            let used = now.min(quiet.until).since(quiet.began);
+            quiet.used_before += used;
+            quiet.began = quiet.began + used;
+            self.lease_until = self.lease_until + used;
+        }
+        self.handed_at = now;
+        self.last_step = now;
     }
 
     /// The handler is active. Returns whether that was a forward step.
@@ -160,6 +176,9 @@ impl AttemptClock {
 
     /// When the attempt is stuck if no forward step is made.
     pub fn stuck_at(&self, stuck_after: Duration) -> Awake {
+        if self.unheard {
+            return Awake::MAX;
+        }
         let at = self.last_step + stuck_after;
         let held = match self.quiet {
             Some(quiet) => quiet.until + at.since(quiet.began),
@@ -173,7 +192,7 @@ impl AttemptClock {
         let covered = self.quiet.is_some_and(|quiet| now < quiet.until) || now < self.grant_until;
         if covered || (self.stepped && now < self.last_step + window) {
             Motion::Moving
-        } else if !self.stepped && now < self.handed_at + window {
+        } else if self.unheard || (!self.stepped && now < self.handed_at + window) {
             Motion::Young
         } else if cancelled {
             Motion::Stopping
@@ -187,7 +206,7 @@ impl AttemptClock {
         [
             self.quiet.map(|quiet| quiet.until),
             Some(self.grant_until),
-            Some(if self.stepped { self.last_step } else { self.handed_at } + window),
+            (!self.unheard).then(|| if self.stepped { self.last_step } else { self.handed_at } + window),
         ]
         .into_iter()
         .flatten()
@@ -335,10 +354,26 @@ mod tests {
     }
 
     #[test]
+    fn a_quiet_section_over_a_takeover_holds_the_clocks_once() {
+        let mut clock = AttemptClock::resume(at(1_000), secs(303), None, Duration::ZERO);
+        clock.resume_quiet(at(1_000), secs(50), secs(350));
+        assert_eq!(clock.lease_end(), at(1_350 + 303));
+        clock.heard_again(at(1_200));
+        assert_eq!(clock.lease_end(), at(1_350 + 303));
+        assert_eq!(clock.stuck_at(STUCK), at(1_350 + 120));
+        clock.heard_again(at(1_300));
+        assert_eq!(clock.stuck_at(STUCK), at(1_350 + 120), "it is heard of once");
+        assert_eq!(clock.end_quiet(at(1_350)), Some(secs(400)), "all of it is charged");
+        assert_eq!(clock.stuck_at(STUCK), at(1_350 + 120));
+    }
+
+    #[test]
     fn a_takeover_restarts_the_stuck_clock_and_keeps_what_was_reported() {
         let mut clock = AttemptClock::resume(at(1_000), secs(303), Some((7, Some(10))), secs(590));
-        assert_eq!(clock.stuck_at(STUCK), at(1_120));
+        assert_eq!((clock.stuck_at(STUCK), clock.motion(at(1_200), WINDOW)), (Awake::MAX, Motion::Young));
         assert_eq!(clock.lease_end(), at(1_303));
+        clock.heard_again(at(1_000));
+        assert_eq!(clock.stuck_at(STUCK), at(1_120));
         assert!(!clock.beat(at(1_001), LEASE, false), "a handler that reported is judged by its reports");
         assert_eq!(clock.begin_quiet(at(1_002), secs(60), BUDGET), Ok(secs(10)));
     }

@@ -2,8 +2,9 @@
 //!
 //! - [`Mono`] counts milliseconds of one process. It never leaves it: there is no way to serialize it.
 //! - [`Wall`] counts milliseconds since the Unix epoch. It is what gets persisted.
-//! - [`Awake`] is `Mono` less the time during which this process could not run (suspended, starved, frozen).
-//!   Leases, health and stuck clocks run on it, so that our own absence never counts against a worker.
+//! - [`Awake`] is `Mono` less the time during which this process did not listen: it could not run (suspended, starved,
+//!   frozen), or its seat was not confirmed. Leases, health and stuck clocks run on it, so that our own absence never
+//!   counts against a worker.
 //!
 //! The wire carries durations only: what another host calls "now" means nothing here.
 //!
@@ -76,7 +77,7 @@ instant! {
     Wall
 }
 instant! {
-    /// Milliseconds of this process's monotonic clock during which it was able to run.
+    /// Milliseconds of this process's monotonic clock during which it was able to run and to listen.
     Awake
 }
 

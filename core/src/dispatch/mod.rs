@@ -12,8 +12,9 @@
 //! shelves are in no group's index. So a pick costs the logarithm of the number of shelves, whatever lies behind their
 //! heads; and a lane moves from key to key as a whole, whatever lies in it.
 //!
-//! Priority ages: a head counts one level more per `age_step` that it has waited, up to `max_age`. Within one shelf
-//! the head has waited longest, so comparing heads compares everything.
+//! Priority ages: a head counts one level more per `age_step` that it has waited, up to `max_age`. Within one priority
+//! whoever has the first turn has waited longest, but for what ran and was handed back, which keeps its turn and not the
+//! time for which it ran. So comparing heads is enough.
 //!
 //! All of this is derived from the state. It is rebuilt by replaying events and never stored.
 

@@ -5,8 +5,11 @@
 //!      │                            ▲  ▲                  │ │ │
 //!      │                       due  │  └── requeued ──────┘ │ └─ cancel asked ─▶ Cancelling ─▶ Cancelled
 //!      │                         Delayed ◀── backoff ───────┘                        │
-//!      └── predecessor failed ─▶ Cancelled                       a late Succeeded or Failed still ends it
+//!      └── predecessor failed ─▶ Cancelled                              a late Succeeded still succeeds
 //! ```
+//!
+//! While it is cancelling, a failure, a release and the end of the lease all end it as cancelled; the error is kept with
+//! the attempt. Logs of the first version may have it fail there, and so that move stays legal.
 //!
 //! A cancelled workflow that nobody runs has nobody to confirm it: it passes through Cancelling to Cancelled at once.
 

@@ -216,7 +216,7 @@ impl Manager {
             },
         };
         let known = self.state.ended_attempt(claim);
-        if known.is_some_and(|ended| ended.refused & (1 << refusal.kind() as u32) == 0) {
+        if known.is_some_and(|ended| ended.refused & refusal.kind().bit() == 0) {
             self.emit(Event::ClaimRefused { claim: *claim, verb, refusal: refusal.kind() }, fx);
         }
         Err(refusal)
@@ -228,7 +228,8 @@ impl Manager {
         let (worker, workflow) = (live.worker, live.workflow);
         let claim = self.state.claim_of(key);
         let then = self.then(workflow, &ending);
-        let (succeeded, failed) = (matches!(ending, Ending::Succeeded { .. }), ending.is_workers_failure());
+        let succeeded = matches!(ending, Ending::Succeeded { .. });
+        let failed = ending.is_workers_failure() && then != Then::Cancelled;
         let mut others = match then {
             Then::TimedOut => self.attempts_of(self.state.workflow(workflow).job),
             _ => Vec::new(),
@@ -274,9 +275,9 @@ impl Manager {
         let workflow = self.state.workflow(key);
         let job = self.state.job(workflow.job);
         if workflow.state == WorkflowState::Cancelling {
+            // What was done in time counts; all else is what was asked for, and a reported error is kept with it.
             return match ending {
                 Ending::Succeeded { .. } => Then::Succeeded,
-                Ending::Failed { .. } => Then::Failed,
                 _ => Then::Cancelled,
             };
         }

@@ -301,13 +301,13 @@ impl Manager {
         if !open {
             self.flow.demand_since = None;
         } else if self.flow.demand_since.is_none() {
-            self.flow.demand_since = Some(self.awake);
+            self.flow.demand_since = Some(self.own_awake());
         }
     }
 
     /// This manager as a gate would judge it.
     pub fn own_judgement(&self) -> Judgement {
-        let now = self.awake;
+        let now = self.own_awake();
         let done = self.flow.handed_out.as_ref().map_or(0, |tally| u64::from(tally.counts(now).0));
         let sample =
             FlowSample { done, demand: self.demand(), last_done: self.flow.last, demand_since: self.flow.demand_since };

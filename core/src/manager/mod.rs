@@ -10,7 +10,7 @@
 //! ```
 //!
 //! **What is trusted, and for how long.** The seat, for `seat_ttl` after it was confirmed: without it nothing is
-//! answered, renewed or timed out. A claim, while its fence is the newest of its workflow. A worker, while three
+//! decided, renewed or timed out, and what is said is kept until it is confirmed again. A claim, while its fence is the newest of its workflow. A worker, while three
 //! independent signals say so. Nobody's clock but our own.
 //!
 //! **State.** Decisions are events, and only [`Manager::apply`] changes the persisted [`State`]; everything else in this
@@ -19,6 +19,7 @@
 //! | module | decides |
 //! |---|---|
 //! | `seat` | whether we may act: term, confirmation, gaps of our own |
+//! | `kept` | what becomes of what is said while we may not |
 //! | `submit` | what is accepted: limits, unique and idempotency keys |
 //! | `command` | cancel, retry, extend, dead letters, pausing, draining |
 //! | `assign` | which worker gets what |
@@ -40,6 +41,7 @@ mod deadlines;
 mod evict;
 mod extension;
 mod judge;
+mod kept;
 mod live;
 mod memory;
 mod polls;
@@ -76,6 +78,7 @@ use crate::time::{Awake, Now, Wall};
 use crate::wheel::{TimerKey, Wheel};
 
 use deadlines::Deadlines;
+use kept::KeptInputs;
 use live::LiveAttempts;
 use polls::{Answered, OpenPoll};
 use seat::Seat;
@@ -95,6 +98,8 @@ pub struct Manager {
     changes: Changes,
     dispatch: Dispatch,
     seat: Seat,
+    /// What came while the seat was not confirmed.
+    kept: KeptInputs,
     now: Now,
     awake: Awake,
     live: LiveAttempts,
@@ -164,6 +169,7 @@ impl Manager {
             changes: Changes::default(),
             dispatch: Dispatch::new(rules.aging, seed),
             seat: Seat::none(now),
+            kept: KeptInputs::default(),
             now,
             awake: Awake::from_ms(now.mono.as_ms()),
             live: LiveAttempts::default(),
@@ -216,11 +222,15 @@ impl Manager {
         self.durable = self.state.seq();
     }
 
-    /// Takes one input. `effects` is filled, not cleared.
+    /// Takes one input. `effects` is filled, not cleared. The input comes before timers: a success that was there beats a
+    /// timeout that was not decided yet.
     pub fn step(&mut self, now: Now, input: Input, effects: &mut Effects) {
         self.notice_time(now, effects);
-        self.fire_due(effects);
         self.take(input, effects);
+        self.report_gap(effects);
+        self.hear_kept(effects);
+        self.refuse_kept(effects);
+        self.refuse_polls(effects);
         self.fire_due(effects);
         self.judge_touched(effects);
         self.assign(effects);
@@ -243,18 +253,29 @@ impl Manager {
             Input::Drained => self.drained(),
             Input::Durable { seq } => self.made_durable(seq),
             Input::Load(level) => self.load = level,
+            said => self.hear_or_keep(said, fx),
+        }
+    }
+
+    /// Takes what somebody said. The seat is confirmed.
+    fn hear(&mut self, input: Input, fx: &mut Effects) {
+        match input {
             Input::Call { request, call } => self.call(request, call, fx),
             Input::CallGone { request, delivered } => self.call_gone(request, delivered, fx),
             Input::Session { session, message } => self.session(session, message, fx),
             Input::SessionClosed { session } => self.session_closed(session, fx),
             Input::Archived { jobs } => self.archived(jobs, fx),
+            Input::Wake
+            | Input::SeatTaken { .. }
+            | Input::SeatConfirmed { .. }
+            | Input::SeatLost
+            | Input::Drained
+            | Input::Durable { .. }
+            | Input::Load(_) => unreachable!("these are taken whatever the seat"),
         }
     }
 
     fn call(&mut self, request: RequestId, call: Call, fx: &mut Effects) {
-        if !self.serving() {
-            return self.reply(request, Err(Refusal::NoLeader), fx);
-        }
         let answer = match call {
             Call::Submit(submissions) => self.submit(submissions, fx),
             Call::Cancel { job, epoch } => self.cancel(job, epoch, fx),
@@ -323,9 +344,6 @@ impl Manager {
     }
 
     fn archived(&mut self, jobs: Vec<JobId>, fx: &mut Effects) {
-        if !self.serving() {
-            return;
-        }
         let gone: Vec<JobId> = jobs
             .into_iter()
             .filter(|id| {

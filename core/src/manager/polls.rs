@@ -13,12 +13,12 @@ use crate::limits::Limit;
 use crate::message::Assignment;
 use crate::refusal::Refusal;
 use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
-use crate::time::Awake;
+use crate::time::{Awake, Mono};
 use crate::wheel::TimerKey;
 
-use super::Manager;
 use super::timers::Soon;
 use super::workers::{Link, Worker, WorkerKey};
+use super::{Manager, SeatState};
 
 #[derive(Debug)]
 pub(super) struct OpenPoll {
@@ -29,6 +29,8 @@ pub(super) struct OpenPoll {
     pub(super) id: Option<Name>,
     assigned: Vec<Assignment>,
     timer: TimerKey,
+    /// When its wait is over for whoever waits, gaps of ours or not.
+    ends: Mono,
     /// It is answered at the end of this step, whatever it has by then.
     due: bool,
 }
@@ -102,6 +104,7 @@ impl Manager {
         let key = match known {
             None => self.add_worker(Worker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake)),
             Some(key) => {
+                self.heard_again(key);
                 if self.workers.at(key).incarnation != poll.incarnation {
                     self.supersede_poll(key);
                     if let Some(session) = self.workers.at(key).session() {
@@ -150,7 +153,9 @@ impl Manager {
         let timer = if due { TimerKey::NONE } else { self.soon.insert(ends.as_ms(), Soon::Poll(open)) };
         // A repeated poll is answered with what it got before, and with nothing else.
         let max = if assigned.is_empty() { poll.max } else { assigned.len() as u32 };
-        self.polls.insert(OpenPoll { request, worker: key, max, lease: poll.lease, id: poll.id, assigned, timer, due });
+        let Poll { lease, id, .. } = poll;
+        let over = self.now.mono + wait;
+        self.polls.insert(OpenPoll { request, worker: key, max, lease, id, assigned, timer, ends: over, due });
         self.poll_of.insert(request, open);
         if let Link::Http { liveness, poll } = &mut self.workers.at_mut(key).link {
             liveness.poll_opened(ends);
@@ -235,6 +240,25 @@ impl Manager {
         Some(poll)
     }
 
+    /// Whether this call is a poll that is open, or whose leases may not have arrived.
+    pub(super) fn is_poll(&self, request: RequestId) -> bool {
+        self.poll_of.contains_key(&request) || self.answered.contains_key(&request)
+    }
+
+    /// Without a confirmed seat there is nothing to hand out: a poll whose wait is over is refused. Looked at whenever the
+    /// seat is asked for, which is within a second.
+    pub(super) fn refuse_polls(&mut self, fx: &mut Effects) {
+        let now = self.now.mono;
+        if self.seat_state() != SeatState::Unconfirmed || !self.seat.asked_at(now) {
+            return;
+        }
+        let over: Vec<u32> = self.polls.iter().filter(|(_, poll)| poll.ends <= now).map(|(key, _)| key).collect();
+        for key in over {
+            let poll = self.close_poll(key).expect("it is open");
+            self.refuse_without_seat(poll.request, fx);
+        }
+    }
+
     /// The caller is gone. What it was handed without getting it goes back uncounted, unless it can ask again by the
     /// id of its poll.
     pub(super) fn call_gone(&mut self, request: RequestId, delivered: bool, fx: &mut Effects) {
@@ -244,7 +268,7 @@ impl Manager {
             self.touch(worker);
         }
         let Some(answered) = self.answered.remove(&request) else { return };
-        if delivered || !self.serving() {
+        if delivered {
             return;
         }
         for claim in answered.claims {
@@ -284,6 +308,7 @@ impl Manager {
     /// A call about an attempt is a sign of life of the worker that holds it.
     pub(super) fn heard_by_http(&mut self, attempt: AttemptKey) {
         let (now, worker) = (self.awake, self.live.at(attempt).worker);
+        self.heard_again(worker);
         if let Some(known) = self.workers.get_mut(worker)
             && let Link::Http { liveness, .. } = &mut known.link
         {

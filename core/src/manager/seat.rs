@@ -1,10 +1,19 @@
-//! Whether we may act at all.
+//! Whether we may act at all, and which time counts.
 //!
 //! A leader serves only while its seat was confirmed within `seat_ttl`; the machine asks for confirmation every third
 //! of that. What confirms it counts from when it was asked, or from when the event was decided that is now durable: the
-//! answer may have been on its way for long. A wake-up that comes late by more than `gap_after` is a *gap*: this process could not run. Then the seat
-//! must be confirmed first, what queued up meanwhile is heard next, and only then may timers fire; and the gap does not
-//! count on awake time.
+//! answer may have been on its way for long.
+//!
+//! Time in which we did not listen is a **gap**. There are two kinds, and they may overlap:
+//!
+//! - A wake-up that comes late by more than `gap_after`: this process could not run, from the wake-up that it had asked
+//!   for on. Nothing from before confirms the seat, and what queued up outside of this machine has to be fed in
+//!   ([`crate::input::Input::Drained`]).
+//! - The seat is not confirmed, from the end of `seat_ttl` on: we may not take what we are told.
+//!
+//! Either way the order is: the seat is confirmed, what queued up or was [kept](super::kept) is taken, and only then may
+//! timers fire. A gap does not count on awake time: leases, health and stuck clocks stand still. Log time and with it
+//! overall timeouts go on.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -34,6 +43,10 @@ pub(super) struct Seat {
     settling: bool,
     /// Sum of all gaps.
     gaps: Duration,
+    /// Of it, the time in which this process could not run.
+    frozen: Duration,
+    /// Of it, the time without a confirmed seat that was not reported yet.
+    unreported: Duration,
     /// The last wake-up that was asked for.
     pub(super) promised: Option<Mono>,
     /// The event by which this term began: nothing is acted on before it is durable.
@@ -57,7 +70,7 @@ pub enum SeatState {
     NeverTaken,
     /// Taken, and not confirmed recently enough to serve.
     Unconfirmed,
-    /// Confirmed after a gap; queued inputs are heard before timers fire.
+    /// Confirmed after a gap; what queued up or was kept is taken before timers fire.
     Settling,
     Serving,
     Lost,
@@ -77,6 +90,8 @@ impl Seat {
             lost: false,
             settling: false,
             gaps: Duration::ZERO,
+            frozen: Duration::ZERO,
+            unreported: Duration::ZERO,
             promised: None,
             began: Seq::default(),
         }
@@ -102,6 +117,17 @@ impl Seat {
         self.confirmed_at
     }
 
+    /// Since when in the time from `before` to `now` the seat was not confirmed.
+    fn unconfirmed_since(&self, ttl: Duration, before: Mono, now: Mono) -> Option<Mono> {
+        let since = self.confirmed_at.map_or(before, |at| (at + ttl).max(before));
+        (since < now).then_some(since)
+    }
+
+    /// Whether a question about the seat was asked in the step of this instant.
+    pub(super) fn asked_at(&self, now: Mono) -> bool {
+        self.asked_at == now
+    }
+
     /// Awake time as monotonic time, as long as no further gap comes.
     pub(super) fn mono_of(&self, at: Awake) -> Mono {
         Mono::from_ms(at.as_ms()) + self.gaps
@@ -117,7 +143,7 @@ impl Manager {
             SeatState::NeverTaken
         } else if seat.confirmed_at.is_none_or(|at| self.now.mono.since(at) > self.rules.seat_ttl) {
             SeatState::Unconfirmed
-        } else if seat.settling {
+        } else if seat.settling || !self.kept.is_empty() {
             SeatState::Settling
         } else {
             SeatState::Serving
@@ -138,29 +164,56 @@ impl Manager {
         self.seat.clock.at(self.now.mono)
     }
 
-    /// Moves the clocks. A late wake-up is a gap; a step of the wall clock is reported.
+    /// Moves the clocks. What of the time since the last step was a gap does not count; a step of the wall clock is
+    /// reported.
     pub(super) fn notice_time(&mut self, now: Now, fx: &mut Effects) {
-        self.now = Now { mono: now.mono.max(self.now.mono), wall: now.wall };
+        let before = self.now.mono;
+        self.now = Now { mono: now.mono.max(before), wall: now.wall };
         if self.replaying {
             self.awake = Awake::from_ms(self.now.mono.as_ms());
             return;
         }
-        let late = self.seat.promised.map_or(Duration::ZERO, |at| self.now.mono.since(at));
-        if late > self.rules.gap_after {
-            self.seat.gaps += late;
-            self.seat.settling = true;
-            self.seat.confirmed_at = None;
-            self.seat.not_before = self.now.mono;
-            self.seat.questions.clear();
-            self.report(Notice::GapNoticed { gap: late }, fx);
-            self.ask_for_seat(fx);
+        let now = self.now.mono;
+        let unconfirmed_since = self.seat.unconfirmed_since(self.rules.seat_ttl, before, now);
+        let late_since = self.seat.promised.filter(|at| now.since(*at) > self.rules.gap_after);
+        if let Some(since) = unconfirmed_since.into_iter().chain(late_since).min() {
+            self.seat.gaps += now.since(since);
         }
-        self.awake = Awake::from_ms(self.now.mono.as_ms().saturating_sub(span_ms(self.seat.gaps)));
+        match (late_since, unconfirmed_since) {
+            (Some(promised), _) => {
+                self.seat.frozen += now.since(promised);
+                self.seat.settling = true;
+                self.seat.confirmed_at = None;
+                self.seat.not_before = now;
+                self.seat.questions.clear();
+                self.report(Notice::GapNoticed { gap: now.since(promised) }, fx);
+                self.ask_for_seat(fx);
+            }
+            (None, Some(since)) => self.seat.unreported += now.since(since),
+            (None, None) => {}
+        }
+        self.awake = Awake::from_ms(now.as_ms().saturating_sub(span_ms(self.seat.gaps)));
         if let Some(step) = self.seat.clock.wall_step(self.now) {
             self.report(Notice::WallClockStepped(step), fx);
         }
-        if !self.seat.lost && self.now.mono >= self.seat_pulse() {
+        if !self.seat.lost && now >= self.seat_pulse() {
             self.ask_for_seat(fx);
+        }
+    }
+
+    /// The clock by which this manager judges itself: a log that does not answer excuses others, and not us.
+    pub(super) fn own_awake(&self) -> Awake {
+        Awake::from_ms(self.now.mono.as_ms().saturating_sub(span_ms(self.seat.frozen)))
+    }
+
+    /// Time without a confirmed seat is reported when it is over, if it was long.
+    pub(super) fn report_gap(&mut self, fx: &mut Effects) {
+        if self.seat.unreported.is_zero() || !self.serving() {
+            return;
+        }
+        let gap = core::mem::take(&mut self.seat.unreported);
+        if gap > self.rules.gap_after {
+            self.report(Notice::GapNoticed { gap }, fx);
         }
     }
 
@@ -236,7 +289,7 @@ impl Manager {
         while let Some(step) = self.unsynced.front().copied().filter(|step| step.seq <= self.durable) {
             self.unsynced.pop_front();
             if step.handouts > 0 {
-                self.flow.dispatched(&self.rules.progress, self.awake, step.handouts);
+                self.flow.dispatched(&self.rules.progress, self.own_awake(), step.handouts);
             }
             self.confirm_as_of(step.decided_at);
         }
@@ -251,6 +304,7 @@ impl Manager {
         }
     }
 
+    /// What queued up outside was fed in, and so it was taken or is kept here.
     pub(super) fn drained(&mut self) {
         if self.seat.confirmed_at.is_some() {
             self.seat.settling = false;

@@ -21,9 +21,6 @@ use super::workers::{Link, Unconfirmed, Worker, WorkerKey};
 
 impl Manager {
     pub(super) fn session(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
-        if !self.serving() {
-            return self.refuse_session(session, Refusal::NoLeader, fx);
-        }
         if let FromWorker::Hello(hello) = message {
             if let Err(refusal) = self.hello(session, hello, fx) {
                 self.refusals.count(refusal.kind());
@@ -87,9 +84,7 @@ impl Manager {
             None => self.add_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake)),
             Some(key) => {
                 self.close_old_session(key, session, fx);
-                if matches!(self.workers.at(key).link, Link::Expected) {
-                    self.heard_again(key);
-                }
+                self.heard_again(key);
                 if self.workers.at(key).incarnation != hello.incarnation {
                     self.replace_incarnation(key, hello.incarnation, fx);
                 }
@@ -108,12 +103,18 @@ impl Manager {
         Ok(())
     }
 
-    /// Heard of for the first time since we took the seat: its attempts are judged from now on.
-    fn heard_again(&mut self, key: WorkerKey) {
+    /// If it is heard of for the first time since we took the seat, its attempts are judged from now on.
+    pub(super) fn heard_again(&mut self, key: WorkerKey) {
         let now = self.awake;
+        let newest = self.live.get(self.workers.at(key).head());
+        // Before it was heard of it was handed nothing: if its newest attempt was, all were.
+        if !newest.is_some_and(|live| live.clock.is_unheard()) {
+            return;
+        }
         for attempt in self.held_by_worker(key) {
             self.live.at(attempt).clock.heard_again(now);
             self.update_motion(attempt);
+            self.arm_attempt(attempt);
         }
     }
 

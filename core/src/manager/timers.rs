@@ -61,6 +61,8 @@ pub enum Why {
     KeyExpiry,
     /// More can be handed out than one step does.
     Assign,
+    /// More was kept than one step takes, or a call has waited for the seat as long as it may.
+    Kept,
 }
 
 impl Manager {
@@ -75,6 +77,15 @@ impl Manager {
                 first = (at, why);
             }
         };
+        match self.seat_state() {
+            super::SeatState::Unconfirmed => {
+                if let Some(came_at) = self.kept.oldest_call() {
+                    consider(came_at + self.rules.seat_ttl, Why::Kept);
+                }
+            }
+            _ if !self.kept.is_empty() => return Some((self.now.mono, Why::Kept)),
+            _ => {}
+        }
         if self.may_decide() {
             if self.assign_again {
                 return Some((self.now.mono, Why::Assign));

@@ -165,6 +165,10 @@ impl State {
     /// The second half of archiving: indexes over the state have let go of the job.
     pub fn remove_archived(&mut self, key: JobKey, unreferenced: &mut Vec<Digest>) {
         let job = self.jobs.remove(key);
+        if let Some(died) = job.more.as_ref().and_then(|more| more.died) {
+            // Of a log that did not take it for a dead letter.
+            self.dead.remove(&died);
+        }
         let mut release = |payload: &Payload| {
             if let Some(stored) = payload.as_stored()
                 && self.stored.release(&stored.digest)
@@ -289,6 +293,7 @@ impl State {
 
     fn end_attempt(&mut self, at: Wall, claim: &Claim, ending: &Ending, then: Then, changes: &mut Changes) {
         let attempt = self.expect_attempt(claim);
+        let ran = at.since(self.attempts[attempt].handed_at);
         let (key, job) = self.close_attempt(at, attempt, ending.clone());
         if !ending.is_reported() && !matches!(ending, Ending::Cancelled) {
             let fact = LedgerFact::AttemptEnded { workflow: claim.workflow, fence: claim.fence, ending: ending.kind() };
@@ -301,7 +306,12 @@ impl State {
         }
         let cause = match then {
             Then::Succeeded => Cause::Succeeded,
-            Then::Ready => Cause::Requeued,
+            Then::Ready => {
+                // Running was not waiting.
+                let workflow = &mut self.workflows[key];
+                workflow.ready_at = workflow.ready_at + ran;
+                Cause::Requeued
+            }
             Then::Delayed { until } => {
                 self.workflows[key].due_at = until;
                 self.workflows[key].wall_due = false;
@@ -442,8 +452,15 @@ impl State {
         if let Some(idempotency) = job.spec.idempotency_key() {
             self.expiring.push_back((at + IDEMPOTENCY_KEPT, idempotency.clone()));
         }
-        let failed = self.workflows_of(job).any(|(_, workflow)| workflow.state == WorkflowState::Failed);
-        if failed && !job.cancel_asked {
+        let stuck = job.timed_out == Some(TimeoutReason::Stuck);
+        let died = |workflow: &Workflow| match workflow.state {
+            WorkflowState::Failed => true,
+            // Not one that was to end the first time that it was stuck.
+            WorkflowState::TimedOut => stuck && workflow.counted >= job.spec.retry.max_attempts,
+            _ => false,
+        };
+        let died = self.workflows_of(job).any(|(_, workflow)| died(workflow));
+        if died && !job.cancel_asked {
             self.jobs[key].dead = true;
             let seq = self.seq;
             self.more(key).died = Some(seq);
@@ -486,7 +503,7 @@ impl State {
         let key = self.workflow_of(claim).expect("refusals are logged for known workflows");
         let past = self.workflows[key].past.as_mut().expect("refusals are logged for ended attempts");
         if let Some(ended) = past.find_mut(claim.fence) {
-            ended.refused |= 1 << refusal as u32;
+            ended.refused |= refusal.bit();
         }
     }
 

@@ -148,7 +148,8 @@ pub struct Workflow {
     pub handouts: u32,
     /// Of the newest hand-out.
     pub last_fence: AttemptFence,
-    /// Since when it waits for a worker; kept when it is handed back without a fault of its own.
+    /// Since when it waits for a worker. What is handed back without a fault of its own keeps what it has waited: this
+    /// moves by the time for which it ran.
     pub ready_at: Wall,
     pub due_at: Wall,
     pub index: u16,
@@ -220,7 +221,7 @@ pub struct EndedAttempt {
     pub started_at: Wall,
     pub ended_at: Wall,
     pub ending: Ending,
-    /// Somebody spoke for it after its end; one entry per kind is in the ledger.
+    /// Somebody spoke for it after its end; one entry per kind is in the ledger. Bits of [`RefusalKind::bit`].
     pub refused: u32,
 }
 

@@ -790,7 +790,6 @@ impl World {
         self.log.truncate(kept);
         self.durable = kept;
         self.waiting.clear();
-        self.open_requests.clear();
         self.pool.clear();
         self.to_archive.clear();
         for worker in &mut self.workers {
@@ -799,8 +798,10 @@ impl World {
         if self.chance(50) {
             self.feed(Input::SeatLost);
             assert_eq!(self.manager.next_wakeup(), None);
+            assert_eq!(self.manager.kept_inputs(), 0, "nothing waits for a seat that is lost");
             self.waiting.clear();
         }
+        self.open_requests.clear();
         self.log.truncate(kept);
         self.witness = Witness::read(&self.log);
         self.leases.forget();

@@ -401,3 +401,13 @@ fn a_closed_session_makes_its_worker_suspect_at_once() {
     rig.advance(ms(1));
     assert_eq!(rig.endings(id), ["evicted"]);
 }
+
+#[test]
+fn a_lease_that_ends_with_the_stuck_clock_is_an_expired_lease() {
+    let mut rig = Rig::new();
+    let id = rig.submit(Draft { on_stuck: OnStuck::TimeOut, ..job("k") });
+    let poll = onward_core::input::Poll { lease: secs(120), ..Rig::poll_of("h", &["k"], 1, Duration::ZERO) };
+    rig.leases(poll);
+    rig.advance(secs(120));
+    assert_eq!(rig.endings(id), ["lease_expired"]);
+}

@@ -1,7 +1,10 @@
 //! Jobs from submission to their end: dependencies, retries, dead letters, keys, order, cancel and timeout.
 
+use std::time::Duration;
+
 use crate::rig::*;
 use onward_core::effect::{Accepted, Answer, Notice};
+use onward_core::event::Event;
 use onward_core::fence::GateEpoch;
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId, SessionId};
@@ -268,7 +271,38 @@ fn a_stuck_attempt_is_retried_and_spent_attempts_time_the_job_out() {
     rig.advance(secs(120));
     let view = rig.view(id);
     assert_eq!((view.state, view.timed_out), (JobState::TimedOut, Some(TimeoutReason::Stuck)));
-    assert!(!view.dead_letter);
+    assert!(view.dead_letter, "its attempts are spent");
+    rig.restart(secs(1));
+    let session = rig.worker("v", 2, 1, &["k"]);
+    let replay = Call::ReplayDeadLetter { job: id, new_id: rig.new_id(), request: name("r") };
+    assert!(matches!(rig.call(replay), Ok(Answer::Retried { .. })));
+    assert_eq!(rig.assigned(session).len(), 1);
+    assert!(!rig.view(id).dead_letter);
+}
+
+#[test]
+fn a_job_that_is_to_end_when_it_is_stuck_leaves_no_dead_letter() {
+    let mut rig = Rig::new();
+    rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { on_stuck: OnStuck::TimeOut, ..job("k") });
+    rig.advance(secs(120));
+    assert_eq!((rig.state_of(id), rig.view(id).dead_letter), (JobState::TimedOut, false));
+    assert_eq!(rig.to_archive, [id]);
+}
+
+#[test]
+fn a_log_that_archived_such_a_job_at_once_is_still_read() {
+    let mut rig = Rig::new();
+    rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { retry: retries(1, 1, 1), ..job("k") });
+    rig.advance(secs(120));
+    assert!(rig.view(id).dead_letter);
+    // As it was written before such jobs were dead letters.
+    let archived = Event::JobsArchived { jobs: vec![id] };
+    rig.log.push(onward_core::event::Stamped { at: rig.log.last().unwrap().at, event: archived });
+    let mut next = onward_core::manager::Manager::new(rig.manager.rules().clone(), 1, rig.now);
+    rig.log.iter().for_each(|stamped| next.apply(stamped));
+    assert_eq!((next.view().jobs, next.view().dead_letters), (0, 0));
 }
 
 #[test]
@@ -585,6 +619,26 @@ fn waiting_raises_priority_a_level_per_half_minute_up_to_fifty() {
 }
 
 #[test]
+fn running_is_not_waiting_and_raises_no_priority() {
+    let mut rig = Rig::new();
+    let low = rig.submit(job("k"));
+    rig.advance(secs(60));
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let claim = rig.claim(session);
+    for _ in 0..60 {
+        rig.advance(secs(30));
+        rig.beat(session, Beat::plain(claim)).unwrap();
+    }
+    rig.tell(session, FromWorker::Capacity { slots: 1, accepting: false });
+    rig.release(session, claim).unwrap();
+    let (urgent, same) = (rig.submit(Draft { priority: 3, ..job("k") }), rig.submit(Draft { priority: 2, ..job("k") }));
+    rig.restart(Duration::ZERO);
+    let session = rig.worker("w", 2, 3, &["k"]);
+    let order: Vec<JobId> = given(&mut rig, session).iter().map(|claim| claim.job).collect();
+    assert_eq!(order, [urgent, low, same], "it had waited for a minute: two levels");
+}
+
+#[test]
 fn a_limit_bounds_what_runs_under_its_key_across_jobs() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 100, &["k", "l"]);
@@ -691,13 +745,19 @@ fn cancel_ends_a_job_from_every_state() {
 }
 
 #[test]
-fn while_cancelling_a_late_outcome_still_counts() {
+fn while_cancelling_only_a_success_is_more_than_cancelled() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 9, &["k"]);
     type End = fn(&mut Rig, SessionId, Claim);
-    let rows: [(&str, End); 5] = [
+    let rows: [(&str, End); 6] = [
         ("succeeded", |rig, session, claim| rig.succeed(session, claim).unwrap()),
-        ("failed", |rig, session, claim| rig.fail(session, claim).unwrap()),
+        ("cancelled", |rig, session, claim| {
+            rig.fail(session, claim).unwrap();
+            rig.fail(session, claim).expect("repeated");
+            let ended = rig.view(claim.job).workflows[0].ended[0].ending.clone();
+            assert!(matches!(ended, onward_core::job::Ending::Failed { error, .. } if &*error == "no"), "it is kept");
+        }),
+        ("cancelled", |rig, session, claim| rig.fail_for_good(session, claim).unwrap()),
         ("cancelled", |rig, session, claim| {
             rig.settle(session, claim, Report::Release { delay: Some(secs(5)) }).unwrap();
         }),
@@ -812,6 +872,18 @@ fn a_job_times_out_after_a_day_or_after_its_own_time_wherever_it_is() {
     assert_eq!(rig.state_of(usual), JobState::Ready);
     rig.advance(ms(1));
     assert_eq!(rig.state_of(usual), JobState::TimedOut);
+}
+
+#[test]
+fn an_extension_in_the_last_second_before_the_deadline_counts() {
+    let mut rig = Rig::new();
+    let id = rig.submit(Draft { timeout: Some(secs(60)), ..job("nobody") });
+    rig.advance(ms(59_500));
+    rig.call(Call::Extend { job: id, by: secs(30), reason: "x".into(), request: name("r") }).unwrap();
+    rig.advance(ms(30_499));
+    assert_eq!(rig.state_of(id), JobState::Ready);
+    rig.advance(ms(1));
+    assert_eq!(rig.state_of(id), JobState::TimedOut);
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod limits;
 mod memory;
 mod notices;
 mod polls;
+mod seat;
 mod sessions;
 mod slice;
 mod snapshot;
