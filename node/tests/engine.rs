@@ -493,3 +493,127 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
     assert_eq!(listed.len(), done.len());
     assert!(listed.windows(2).all(|pair| pair[0].id > pair[1].id), "the newest first");
 }
+
+// ---- time in which nobody listened
+
+/// A seat that is soon unconfirmed; a wake-up that comes late is no gap.
+fn short_seat() -> Rules {
+    let (seat_ttl, gap_after) = (Duration::from_millis(600), Duration::from_millis(599));
+    Settings { seat_ttl, gap_after, ..Settings::default() }.check().unwrap()
+}
+
+fn succeed(claim: onward_core::ids::Claim, result: &[u8]) -> FromWorker {
+    FromWorker::Settle(vec![Settlement { claim, report: Report::Succeed { result: result.into() } }])
+}
+
+/// A session that was handed one job.
+async fn working_session(engine: &Engine) -> (onward_node::engine::Session, onward_core::ids::Claim) {
+    let (_, call) = submit(engine, draft());
+    engine.call(call).await.unwrap();
+    let mut session = engine.open_session();
+    session.say(hello(&WorkerId::new("w").unwrap()));
+    let mut heard = Vec::new();
+    loop {
+        session.hear(&mut heard, 10).await.unwrap();
+        if let Some(ToWorker::Assign(assignment)) = heard.last() {
+            return (session, assignment.claim);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_queued_up_while_the_machine_could_not_run_is_taken_and_not_refused() {
+    let log = MemoryLog::new();
+    let gap_after = Duration::from_millis(20);
+    let rules = Settings { seat_ttl: Duration::from_secs(600), gap_after, ..Settings::default() }.check().unwrap();
+    let engine = Engine::start(Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>))).unwrap();
+    let (mut session, claim) = working_session(&engine).await;
+
+    let (go_on, told) = channel::<()>();
+    let (begun, has_begun) = channel();
+    let frozen = engine.clone();
+    let freeze = tokio::spawn(async move {
+        let work = move |view: &onward_node::engine::View<'_>| {
+            let wake = view.manager.next_wakeup().expect("it asks for the seat").0;
+            begun.send(()).unwrap();
+            told.recv().unwrap_err();
+            // It is late by more than a gap.
+            while onward_node::clock::mono().since(wake) <= 2 * gap_after {
+                std::thread::yield_now();
+            }
+        };
+        frozen.read(work).await
+    });
+    has_begun.recv().unwrap();
+    session.say(succeed(claim, &[7; 10_000]));
+    let mut pause = core::pin::pin!(engine.call(Call::PauseQueue(Name::new("q").unwrap())));
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut pause).await.is_err(), "it queues up behind");
+    drop(go_on);
+    freeze.await.unwrap().unwrap();
+    let mut heard = Vec::new();
+    session.hear(&mut heard, 10).await.unwrap();
+    assert!(matches!(&heard[..], [ToWorker::SettleAnswers(answers)] if answers[0].answer.is_ok()), "{heard:?}");
+    assert_eq!(pause.await, Ok(Answer::Done));
+    assert_eq!(state_of(&engine, claim.job).await, Some(JobState::Succeeded));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_with_their_content() {
+    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
+    let gate = tokio::spawn(async move {
+        // Until the job is handed out: its term, the job, the hand-out.
+        for _ in 0..3 {
+            has_entered.recv().unwrap();
+            open.send(()).unwrap();
+        }
+        (has_entered, open)
+    });
+    let engine = tokio::task::block_in_place(|| Engine::start(Start::new(short_seat(), make)).unwrap());
+    let (mut session, claim) = working_session(&engine).await;
+    let (has_entered, open) = gate.await.unwrap();
+    // A commit hangs from here on.
+    let stalled = tokio::spawn({
+        let (engine, call) = (engine.clone(), submit(&engine, draft()).1);
+        async move { engine.call(call).await }
+    });
+    has_entered.recv().unwrap();
+    // What is asked while the seat is still confirmed waits for the commit; later it is refused.
+    let mut refused = None;
+    for _ in 0..60 {
+        let call = engine.call(Call::PauseQueue(Name::new("q").unwrap()));
+        if let Ok(answer) = tokio::time::timeout(Duration::from_secs(1), call).await {
+            refused = Some(answer);
+            break;
+        }
+    }
+    assert_eq!(refused, Some(Err(Refused::ByMachine(Refusal::NoLeader))), "it does not wait for the log");
+    assert!(matches!(engine.read(|_| ()).await, Err(Refused::Unavailable(_))), "reads are refused as well");
+    session.say(succeed(claim, &[7; 10_000]));
+    assert!(!stalled.is_finished());
+    drop(open);
+    assert!(stalled.await.unwrap().is_ok());
+    let mut heard = Vec::new();
+    while !heard.iter().any(|message| matches!(message, ToWorker::SettleAnswers(_))) {
+        session.hear(&mut heard, 10).await.unwrap();
+    }
+    let settled = heard.iter().find_map(|message| match message {
+        ToWorker::SettleAnswers(answers) => Some(answers[0].answer.clone()),
+        _ => None,
+    });
+    assert_eq!(settled, Some(Ok(())));
+    let view = engine.read(move |view| view.manager.job(claim.job)).await.unwrap().unwrap();
+    let result = view.workflows[0].ended[0].result().expect("a success").clone();
+    assert_eq!(engine.content(claim.job, &result).await.unwrap().len(), 10_000, "it came along");
+}
+
+#[tokio::test]
+async fn a_call_between_two_terms_is_for_the_next_one() {
+    let log = MemoryLog::new();
+    let engine = start(&log);
+    log.inject(Fault::Fails);
+    let (_, call) = submit(&engine, draft());
+    assert!(engine.call(call).await.is_err(), "this one was decided by the first");
+    let (id, call) = submit(&engine, draft());
+    assert!(engine.call(call).await.is_ok(), "no machine served when it came");
+    assert_eq!((state_of(&engine, id).await, engine.stats().terms.get()), (Some(JobState::Ready), 2));
+}

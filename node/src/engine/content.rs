@@ -64,21 +64,30 @@ impl Contents {
         }
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn append(&mut self, mut more: Self) {
+        self.0.append(&mut more.0);
+    }
+
+    pub(super) fn clear(&mut self) {
+        // Of an outage it may have been a lot.
+        self.0 = Vec::new();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Of what was brought along, only what an event names is stored: the rest was refused.
-pub(super) fn named_by(events: &[Stamped], contents: Contents) -> Vec<OwnedBlob> {
+/// Of what was brought along, only what an event names is stored: the rest was refused, or is kept for later.
+pub(super) fn named_by(events: &[Stamped], contents: &Contents) -> Vec<OwnedBlob> {
     if contents.is_empty() {
         return Vec::new();
     }
-    let mut brought: HashMap<RawDigest, OwnedBlob> = contents.0.into_iter().map(|blob| (blob.digest, blob)).collect();
+    let mut brought: HashMap<RawDigest, &OwnedBlob> = contents.0.iter().map(|blob| (blob.digest, blob)).collect();
     let mut named = Vec::new();
     let mut name = |payload: &Payload| {
         if let Payload::Stored(stored) = payload {
-            named.extend(brought.remove(&stored.digest.0));
+            named.extend(brought.remove(&stored.digest.0).cloned());
         }
     };
     for stamped in events {

@@ -8,14 +8,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onward_core::effect::{Answer, Effect, Effects};
+use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadDetector, OverloadLevel, OverloadReason};
 use onward_core::ids::{RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
-use onward_core::message::FromWorker;
+use onward_core::message::ToWorker;
 use onward_core::settings::Rules;
-use onward_core::time::{Awake, Now};
+use onward_core::time::{Awake, Mono, Now};
 use onward_log::{Archive, Changed, Error, Log, OwnedBlob};
 use tokio::sync::oneshot;
 
@@ -27,12 +28,12 @@ use super::inbox::{Inbox, Wait};
 use super::leaving::Leaving;
 use super::load::{self, Meter};
 use super::out::{self, Line, Out};
-use super::session::{Outbox, Said};
+use super::session::Outbox;
 use super::snapshots::Snapshots;
 use super::term::{Begun, begin_term};
 use super::told::jobs_of;
 use super::watch::Watchers;
-use super::{Ask, Backup, Pacing, Refused, Shared, View};
+use super::{Ask, Backup, Pacing, ReadWork, Refused, Shared, View};
 use crate::catalog::Catalog;
 use crate::clock;
 
@@ -133,6 +134,7 @@ fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: O
     let mut begun = Ok(first);
     let mut tried_at = Instant::now();
     let mut watchers = Watchers::default();
+    let mut kept = KeptAsks::for_as_long_as(start.rules.seat_ttl);
     loop {
         let ended = match begun {
             Ok(term) => serve_term(term, &start, shared, &to_archive, &mut watchers),
@@ -148,12 +150,15 @@ fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: O
         }
         // Whatever failed, the disk and the node's own log are left in peace for a while.
         let rest = start.pacing.term_every.saturating_sub(tried_at.elapsed());
-        let is_told_to_stop = !rest.is_zero() && refuse_for(rest, shared, &mut watchers) == Flow::Stop;
+        let is_told_to_stop = !rest.is_zero() && kept.keep_for(rest, shared, &mut watchers) == Flow::Stop;
         if is_told_to_stop || shared.is_stopping() {
             return;
         }
         tried_at = Instant::now();
         begun = begin_term(&mut start, shared);
+        if begun.is_ok() {
+            kept.give_back(&shared.inbox);
+        }
     }
 }
 
@@ -176,6 +181,8 @@ fn serve_term(
         effects: Effects::default(),
         unsent: Vec::new(),
         unsent_blobs: Vec::new(),
+        kept_contents: Contents::default(),
+        kept_reads: VecDeque::new(),
         line,
         held: VecDeque::new(),
         durable: term.last,
@@ -277,18 +284,47 @@ enum Flow {
     Stop,
 }
 
-/// Whoever asks while no machine serves is refused, by dropping what they wait on.
-fn refuse_for(span: Duration, shared: &Shared, watchers: &mut Watchers) -> Flow {
-    let until = Instant::now() + span;
-    while let Some(ask) = shared.inbox.next_within(until.saturating_duration_since(Instant::now())) {
-        match ask {
-            Ask::Stop => return Flow::Stop,
-            Ask::Watch { job, bell } => watchers.add(job, bell),
-            Ask::Unwatch { job, bell } => watchers.remove(job, bell),
-            _ => {}
+/// What is asked while no machine serves is for the next one. Calls and reads wait for as long as they would wait for a
+/// seat; then they are refused, by dropping what they are to be answered on.
+struct KeptAsks {
+    wait_for: Duration,
+    asks: VecDeque<(Instant, Ask)>,
+}
+
+/// How often it is looked whether somebody has waited long enough.
+const LOOK_FOR_OVERDUE: Duration = Duration::from_millis(100);
+
+impl KeptAsks {
+    fn for_as_long_as(wait_for: Duration) -> Self {
+        Self { wait_for, asks: VecDeque::new() }
+    }
+
+    fn keep_for(&mut self, span: Duration, shared: &Shared, watchers: &mut Watchers) -> Flow {
+        let until = Instant::now() + span;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match shared.inbox.next_within(left.min(LOOK_FOR_OVERDUE)) {
+                Some(Ask::Stop) => return Flow::Stop,
+                Some(Ask::Watch { job, bell }) => watchers.add(job, bell),
+                Some(Ask::Unwatch { job, bell }) => watchers.remove(job, bell),
+                // Of and to the machine that is no more.
+                Some(Ask::FromLog(_) | Ask::Archived { .. } | Ask::ArchiveReady { .. } | Ask::Drained) => {}
+                Some(ask) => self.asks.push_back((Instant::now(), ask)),
+                None => {
+                    let waits = |ask: &Ask| matches!(ask, Ask::Call { .. } | Ask::Read(_));
+                    self.asks.retain(|(came_at, ask)| !waits(ask) || came_at.elapsed() < self.wait_for);
+                    if left.is_zero() {
+                        return Flow::Go;
+                    }
+                }
+            }
         }
     }
-    Flow::Go
+
+    fn give_back(&mut self, inbox: &Inbox) {
+        let mut asks = core::mem::take(&mut self.asks).into_iter().map(|(_, ask)| ask).collect();
+        inbox.give_back(&mut asks);
+    }
 }
 
 enum Ended {
@@ -304,8 +340,12 @@ struct Machine<'a> {
     now: Now,
     effects: Effects,
     /// Events of this round, not yet handed to the log.
-    unsent: Vec<onward_core::event::Stamped>,
+    unsent: Vec<Stamped>,
     unsent_blobs: Vec<OwnedBlob>,
+    /// What came with inputs that the machine keeps until its seat is confirmed.
+    kept_contents: Contents,
+    /// Reads that came without a confirmed seat, and when.
+    kept_reads: VecDeque<(Mono, ReadWork)>,
     /// What others will see; handed to the log with the events that it waits for.
     line: Line,
     /// What concerns the machine itself, until it may be done.
@@ -328,6 +368,9 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     /// Does what was asked, and what is asked meanwhile; says if that was the end. What it leaves is for the next turn.
+    ///
+    /// After a time in which this thread could not run, or the log did not answer, what lies in the inbox comes before the
+    /// log's answer about the seat. The machine keeps it until then; only reads are kept here.
     fn round(&mut self, asks: &mut VecDeque<Ask>) -> Option<Ended> {
         self.shared.vitals.machine.begin();
         self.now = clock::now();
@@ -353,6 +396,7 @@ impl Machine<'_> {
                 self.shared.inbox.take_more(asks);
             }
         }
+        self.look_at_reads();
         self.pass_on();
         self.shared.vitals.machine.rest();
         if self.manager.seat_state() == SeatState::Lost {
@@ -411,11 +455,7 @@ impl Machine<'_> {
         match ask {
             Ask::Input(input) => self.step(input),
             Ask::Said { session, message, contents } => {
-                let is_settle = matches!(message, FromWorker::Settle(_));
                 self.step_with(Input::Session { session, message }, contents);
-                if is_settle {
-                    self.say(self.manager.newest(), session, Said::SettleDone);
-                }
             }
             Ask::Call { request, call, contents, reply } => {
                 self.replies.insert(request, reply);
@@ -423,9 +463,10 @@ impl Machine<'_> {
             }
             Ask::Read(work) => {
                 self.shared.stats.reads.add(1);
-                if matches!(self.manager.seat_state(), SeatState::Serving | SeatState::Settling) {
-                    let deliver = work(&View { manager: &self.manager, catalog: &self.catalog });
-                    self.hold(self.manager.newest(), Out::Deliver(deliver));
+                if self.is_serving() {
+                    self.read(work);
+                } else {
+                    self.kept_reads.push_back((self.now.mono, work));
                 }
             }
             Ask::Open { session, outbox } => {
@@ -461,6 +502,29 @@ impl Machine<'_> {
         Ok(())
     }
 
+    fn is_serving(&self) -> bool {
+        matches!(self.manager.seat_state(), SeatState::Serving | SeatState::Settling)
+    }
+
+    fn read(&mut self, work: ReadWork) {
+        let deliver = work(&View { manager: &self.manager, catalog: &self.catalog });
+        self.hold(self.manager.newest(), Out::Deliver(deliver));
+    }
+
+    /// Reads wait for the seat as long as calls do. Dropping one refuses it.
+    fn look_at_reads(&mut self) {
+        while let Some((came_at, _)) = self.kept_reads.front() {
+            let is_overdue = *came_at + self.shared.rules.seat_ttl <= self.now.mono;
+            if !self.is_serving() && !is_overdue {
+                return;
+            }
+            let (_, work) = self.kept_reads.pop_front().expect("there is a first");
+            if self.is_serving() {
+                self.read(work);
+            }
+        }
+    }
+
     fn step(&mut self, input: Input) {
         self.step_with(input, Contents::default());
     }
@@ -478,7 +542,7 @@ impl Machine<'_> {
         for waiting in effects.list.drain(..) {
             match waiting.effect {
                 Effect::ConfirmSeat { question } => self.tell_log(ToLog::ConfirmSeat { question }),
-                Effect::Send { session, message } => self.say(waiting.after, session, Said::ToWorker(message)),
+                Effect::Send { session, message } => self.say(waiting.after, session, message),
                 Effect::Reply { request, answer } => {
                     if let Some(reply) = self.replies.remove(&request) {
                         let answer = answer.map_err(Refused::ByMachine);
@@ -497,9 +561,22 @@ impl Machine<'_> {
                 }
             }
         }
-        self.unsent_blobs.append(&mut content::named_by(&effects.events, contents));
+        self.store_contents(&effects.events, contents);
         self.unsent.append(&mut effects.events);
         self.effects = effects;
+    }
+
+    /// What the machine has kept may name its content in a later step.
+    fn store_contents(&mut self, events: &[Stamped], contents: Contents) {
+        if self.kept_contents.is_empty() && (contents.is_empty() || self.manager.kept_inputs() == 0) {
+            self.unsent_blobs.append(&mut content::named_by(events, &contents));
+            return;
+        }
+        self.kept_contents.append(contents);
+        self.unsent_blobs.append(&mut content::named_by(events, &self.kept_contents));
+        if self.manager.kept_inputs() == 0 {
+            self.kept_contents.clear();
+        }
     }
 
     /// Once a second: how busy are we ourselves?
@@ -517,14 +594,18 @@ impl Machine<'_> {
         }
     }
 
-    fn say(&mut self, after: Seq, session: SessionId, said: Said) {
+    fn say(&mut self, after: Seq, session: SessionId, message: ToWorker) {
         if let Some(outbox) = self.sessions.get(&session) {
             let outbox = outbox.clone();
-            self.hold(after, Out::Say { session, outbox, said });
+            self.hold(after, Out::Say { session, outbox, message });
         }
     }
 
+    /// What waits for no event at all says that there is no seat: it must not stand in a line that waits for the log.
     fn hold(&mut self, after: Seq, out: Out) {
+        if after == Seq::default() {
+            return out.let_go(self.shared);
+        }
         self.line.put(after, out, self.durable, self.shared);
     }
 

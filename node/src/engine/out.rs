@@ -9,16 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use onward_core::effect::Answer;
 use onward_core::ids::{Seq, SessionId};
 use onward_core::input::Input;
+use onward_core::message::ToWorker;
 use tokio::sync::{Notify, oneshot};
 
-use super::session::{Outbox, Put, Said};
+use super::session::{Outbox, Put};
 use super::{Ask, Deliver, Refused, Shared};
 
 /// Something for others, complete in itself: whoever holds it can let it go.
 pub(super) enum Out {
     Deliver(Deliver),
     Ring(Arc<Notify>),
-    Say { session: SessionId, outbox: Outbox, said: Said },
+    Say { session: SessionId, outbox: Outbox, message: ToWorker },
     Reply { reply: oneshot::Sender<Result<Answer, Refused>>, answer: Result<Answer, Refused> },
 }
 
@@ -27,8 +28,8 @@ impl Out {
         match self {
             Self::Deliver(deliver) => deliver(),
             Self::Ring(bell) => bell.notify_one(),
-            Self::Say { session, outbox, said } => {
-                if outbox.put(said) == Put::CutOff {
+            Self::Say { session, outbox, message } => {
+                if outbox.put(message) == Put::CutOff {
                     shared.stats.sessions_cut_off.add(1);
                     shared.ask(Ask::Input(Input::SessionClosed { session }));
                 }
@@ -130,8 +131,6 @@ impl Waiting {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    use onward_core::message::ToWorker;
-
     use onward_core::settings::Rules;
     use onward_log::MemoryLog;
 
@@ -194,16 +193,14 @@ mod tests {
         let engine = Engine::start(Start::new(Rules::default(), move || Ok(Box::new(log.clone())))).expect("it starts");
         let (shared, seen) = (&*engine.0, Seen::new());
         let (outbox, mut told) = Outbox::unread();
-        let say = |probe| {
-            let said = Said::ToWorker(ToWorker::Probe { probe });
-            Out::Say { session: SessionId(1), outbox: outbox.clone(), said }
-        };
+        let say =
+            |probe| Out::Say { session: SessionId(1), outbox: outbox.clone(), message: ToWorker::Probe { probe } };
         let (mut line, mut waiting) = line(Seq(0));
         // First in the line, and yet sees what both of the session's messages are.
         let look = Out::Deliver(Box::new({
             let sender = seen.sender.clone();
             move || {
-                while let Ok(Said::ToWorker(ToWorker::Probe { probe })) = told.try_recv() {
+                while let Ok(ToWorker::Probe { probe }) = told.try_recv() {
                     sender.send(probe).expect("the test listens");
                 }
             }

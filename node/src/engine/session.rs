@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use onward_core::ids::SessionId;
 use onward_core::input::Input;
-use onward_core::message::{FromWorker, Settlement, ToWorker};
+use onward_core::message::{FromWorker, SettleAnswer, Settlement, ToWorker};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::content::Contents;
@@ -19,7 +19,7 @@ const MAX_UNREAD: usize = 200_000;
 /// Where what a session is told is put.
 #[derive(Clone)]
 pub(super) struct Outbox {
-    sender: UnboundedSender<Said>,
+    sender: UnboundedSender<ToWorker>,
     reader: Arc<Reader>,
 }
 
@@ -38,27 +38,20 @@ pub(super) enum Put {
     CutOffBefore,
 }
 
-/// What the machine says to a session.
-pub(super) enum Said {
-    ToWorker(ToWorker),
-    /// The next of the settle messages is dealt with: answered before this, or refused as a whole.
-    SettleDone,
-}
-
 #[derive(Debug)]
 pub struct SessionGone;
 
 impl Outbox {
     /// Of a session that nobody serves, with what it is told.
     #[cfg(test)]
-    pub(super) fn unread() -> (Self, UnboundedReceiver<Said>) {
+    pub(super) fn unread() -> (Self, UnboundedReceiver<ToWorker>) {
         let (sender, told) = unbounded_channel();
         (Self { sender, reader: Arc::default() }, told)
     }
 
-    pub(super) fn put(&self, said: Said) -> Put {
+    pub(super) fn put(&self, message: ToWorker) -> Put {
         let Reader { unread, is_cut_off } = &*self.reader;
-        if unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(said).is_ok() {
+        if unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(message).is_ok() {
             Put::Taken
         } else if is_cut_off.swap(true, Ordering::Relaxed) {
             Put::CutOffBefore
@@ -72,9 +65,9 @@ impl Outbox {
 pub struct Session {
     id: SessionId,
     engine: Engine,
-    inbox: UnboundedReceiver<Said>,
+    inbox: UnboundedReceiver<ToWorker>,
     /// Received, and not yet completed by what only the store or the archive knows.
-    heard: VecDeque<Said>,
+    heard: VecDeque<ToWorker>,
     complete: Vec<ToWorker>,
     /// Settle messages that the machine is not done with, in order: the archive may have to answer for it.
     settling: VecDeque<Vec<Settlement>>,
@@ -120,19 +113,23 @@ impl Session {
                 }
                 self.heard.extend(heard);
             }
-            while let Some(said) = self.heard.front_mut() {
-                if let Said::ToWorker(message) = said
-                    && let Err(error) = complete(&self.engine, message, self.settling.front()).await
-                {
+            while let Some(message) = self.heard.front_mut() {
+                if let ToWorker::SettleAnswers(answers) = message {
+                    // One that was refused as a whole has no answers.
+                    while self.settling.front().is_some_and(|settling| !is_to(answers, settling)) {
+                        self.settling.pop_front();
+                    }
+                }
+                if let Err(error) = complete(&self.engine, message, self.settling.front()).await {
                     // The worker comes again and is told then; half of it would be of no use.
                     tracing::warn!(%error, "the store could not be read; closing the session");
                     return Err(SessionGone);
                 }
-                match self.heard.pop_front() {
-                    Some(Said::ToWorker(message)) => self.complete.push(message),
-                    Some(Said::SettleDone) => drop(self.settling.pop_front()),
-                    None => {}
+                let message = self.heard.pop_front().expect("it is the first");
+                if let ToWorker::SettleAnswers(_) = message {
+                    self.settling.pop_front();
                 }
+                self.complete.push(message);
             }
             if !self.complete.is_empty() {
                 into.append(&mut self.complete);
@@ -140,6 +137,11 @@ impl Session {
             }
         }
     }
+}
+
+/// Whether these are the answers to this message.
+fn is_to(answers: &[SettleAnswer], settling: &[Settlement]) -> bool {
+    answers.len() == settling.len() && answers.iter().zip(settling).all(|(answer, said)| answer.claim == said.claim)
 }
 
 /// Adds what the machine does not have: contents, and the answers about jobs that have left memory. `settling` is the
