@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_takeover_restarts_the_stuck_clock_and_keeps_what_was_reported() {
         let mut clock = AttemptClock::resume(at(1_000), secs(303), Some((7, Some(10))), secs(590));
-        assert_eq!((clock.stuck_at(STUCK), clock.motion(at(1_200), WINDOW)), (Awake::MAX, Motion::Young));
+        assert_eq!((clock.stuck_at(STUCK), clock.motion(at(1_200), WINDOW, false)), (Awake::MAX, Motion::Young));
         assert_eq!(clock.lease_end(), at(1_303));
         clock.heard_again(at(1_000));
         assert_eq!(clock.stuck_at(STUCK), at(1_120));

@@ -1,7 +1,6 @@
 //! The thread that owns the machine.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::File;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -15,16 +14,16 @@ use onward_core::ids::{RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
 use onward_core::message::ToWorker;
-use onward_core::settings::Rules;
 use onward_core::time::{Awake, Mono, Now};
-use onward_log::{Archive, Changed, Error, Log, OwnedBlob};
+use onward_log::{Changed, Error, OwnedBlob};
 use tokio::sync::oneshot;
 
-use super::archivist::{self, ArchiveRules, ToArchive};
+use super::archivist::{self, ToArchive};
 use super::committer::{Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
 use super::content::{self, Contents};
 use super::decision_log::DecisionLog;
 use super::inbox::{Inbox, Wait};
+use super::kept::{Flow, KeptAsks};
 use super::leaving::Leaving;
 use super::load::{self, Meter};
 use super::out::{self, Line, Out};
@@ -33,51 +32,9 @@ use super::snapshots::Snapshots;
 use super::term::{Begun, begin_term};
 use super::told::jobs_of;
 use super::watch::Watchers;
-use super::{Ask, Backup, Pacing, ReadWork, Refused, Shared, View};
+use super::{Ask, ReadWork, Refused, Shared, Start, View};
 use crate::catalog::Catalog;
 use crate::clock;
-
-/// What an engine is started with.
-pub struct Start {
-    pub rules: Rules,
-    /// Gives a handle on the log; asked again for every term.
-    pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
-    /// Shows from outside whether a commit is under way, even of a process that was killed: `1` while one is, else `0`.
-    pub commit_mark: Option<Arc<File>>,
-    /// Where ended jobs go. Without one they stay in memory.
-    pub archive: Option<Archive>,
-    pub archive_rules: ArchiveRules,
-    /// Copies what is stored, if that can be done.
-    pub backup: Option<Backup>,
-    /// After how many events a snapshot is due.
-    pub snapshot_every: u64,
-    pub pacing: Pacing,
-}
-
-impl Start {
-    /// So many events are replayed in about a second, and a snapshot would hardly shorten that.
-    pub const SNAPSHOT_EVERY: u64 = 2_000_000;
-
-    /// With the defaults for all but what is named.
-    pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
-        Self {
-            rules,
-            log: Box::new(log),
-            commit_mark: None,
-            archive: None,
-            archive_rules: ArchiveRules::default(),
-            backup: None,
-            snapshot_every: Self::SNAPSHOT_EVERY,
-            pacing: Pacing::default(),
-        }
-    }
-}
-
-impl core::fmt::Debug for Start {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Start").finish_non_exhaustive()
-    }
-}
 
 /// How many asks are taken before what they decided is handed to the log.
 const ROUND: usize = 1_024;
@@ -276,55 +233,6 @@ impl Drop for EndOnPanic<'_> {
 fn say_trouble(shared: &Shared, error: &Error) {
     tracing::error!(%error, "the node cannot serve; it will try again");
     shared.set_trouble(error.to_string());
-}
-
-#[derive(PartialEq, Eq)]
-enum Flow {
-    Go,
-    Stop,
-}
-
-/// What is asked while no machine serves is for the next one. Calls and reads wait for as long as they would wait for a
-/// seat; then they are refused, by dropping what they are to be answered on.
-struct KeptAsks {
-    wait_for: Duration,
-    asks: VecDeque<(Instant, Ask)>,
-}
-
-/// How often it is looked whether somebody has waited long enough.
-const LOOK_FOR_OVERDUE: Duration = Duration::from_millis(100);
-
-impl KeptAsks {
-    fn for_as_long_as(wait_for: Duration) -> Self {
-        Self { wait_for, asks: VecDeque::new() }
-    }
-
-    fn keep_for(&mut self, span: Duration, shared: &Shared, watchers: &mut Watchers) -> Flow {
-        let until = Instant::now() + span;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match shared.inbox.next_within(left.min(LOOK_FOR_OVERDUE)) {
-                Some(Ask::Stop) => return Flow::Stop,
-                Some(Ask::Watch { job, bell }) => watchers.add(job, bell),
-                Some(Ask::Unwatch { job, bell }) => watchers.remove(job, bell),
-                // Of and to the machine that is no more.
-                Some(Ask::FromLog(_) | Ask::Archived { .. } | Ask::ArchiveReady { .. } | Ask::Drained) => {}
-                Some(ask) => self.asks.push_back((Instant::now(), ask)),
-                None => {
-                    let waits = |ask: &Ask| matches!(ask, Ask::Call { .. } | Ask::Read(_));
-                    self.asks.retain(|(came_at, ask)| !waits(ask) || came_at.elapsed() < self.wait_for);
-                    if left.is_zero() {
-                        return Flow::Go;
-                    }
-                }
-            }
-        }
-    }
-
-    fn give_back(&mut self, inbox: &Inbox) {
-        let mut asks = core::mem::take(&mut self.asks).into_iter().map(|(_, ask)| ask).collect();
-        inbox.give_back(&mut asks);
-    }
 }
 
 enum Ended {

@@ -27,6 +27,7 @@ mod content;
 mod decision_log;
 mod ids;
 mod inbox;
+mod kept;
 mod leaving;
 mod load;
 mod machine;
@@ -34,6 +35,7 @@ mod out;
 mod pacing;
 mod session;
 mod snapshots;
+mod start;
 mod stats;
 mod term;
 mod told;
@@ -69,9 +71,9 @@ use content::Contents;
 use ids::Ids;
 
 pub use archivist::ArchiveRules;
-pub use machine::Start;
 pub use pacing::Pacing;
 pub use session::{Session, SessionGone};
+pub use start::Start;
 pub use stats::{Counter, Stats};
 pub use watch::Watch;
 

@@ -11,7 +11,7 @@ use onward_core::payload::Digest;
 use onward_log::{Batch, Error, Log, Snapshot, codec};
 
 use super::Shared;
-use super::machine::Start;
+use super::Start;
 use crate::clock;
 
 const READ_EVENTS: usize = 10_000;

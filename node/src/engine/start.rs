@@ -1,0 +1,51 @@
+//! What an engine needs.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use onward_core::settings::Rules;
+use onward_log::{Archive, Error, Log};
+
+use super::{ArchiveRules, Backup, Pacing};
+
+/// What an engine is started with.
+pub struct Start {
+    pub rules: Rules,
+    /// Gives a handle on the log; asked again for every term.
+    pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
+    /// Shows from outside whether a commit is under way, even of a process that was killed: `1` while one is, else `0`.
+    pub commit_mark: Option<Arc<File>>,
+    /// Where ended jobs go. Without one they stay in memory.
+    pub archive: Option<Archive>,
+    pub archive_rules: ArchiveRules,
+    /// Copies what is stored, if that can be done.
+    pub backup: Option<Backup>,
+    /// After how many events a snapshot is due.
+    pub snapshot_every: u64,
+    pub pacing: Pacing,
+}
+
+impl Start {
+    /// So many events are replayed in about a second, and a snapshot would hardly shorten that.
+    pub const SNAPSHOT_EVERY: u64 = 2_000_000;
+
+    /// With the defaults for all but what is named.
+    pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
+        Self {
+            rules,
+            log: Box::new(log),
+            commit_mark: None,
+            archive: None,
+            archive_rules: ArchiveRules::default(),
+            backup: None,
+            snapshot_every: Self::SNAPSHOT_EVERY,
+            pacing: Pacing::default(),
+        }
+    }
+}
+
+impl core::fmt::Debug for Start {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Start").finish_non_exhaustive()
+    }
+}
