@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::record::{Record, is_terminal, submission};
+use crate::record::{Record, is_doomed, is_terminal, output_path, result_of, submission};
 use crate::support::Dice;
 use crate::support::http::{Client, Reply};
 
@@ -137,11 +137,32 @@ impl Submitter {
             stretch.ids.lock().unwrap().push(id.clone());
         }
         stretch.write(|record| {
-            record.jobs.entry(id.clone()).or_default();
+            record.jobs.entry(id.clone()).or_default().number = Some(*number);
             let noted = record.keys.entry(key.clone()).or_default();
             (noted.number, noted.id) = (*number, id.clone());
         });
-        self.sent[at].2 = Some(id);
+        self.sent[at].2 = Some(id.clone());
+        if self.dice.one_in(8) {
+            self.extend(stretch, client, &id).await?;
+        }
+        Ok(())
+    }
+
+    async fn extend(&mut self, stretch: &Stretch, client: &mut Client, id: &str) -> io::Result<()> {
+        let request = format!("{}-{}", self.name, self.dice.below(1 << 40));
+        let body = json!({ "by_s": 1, "reason": "it takes longer", "request_id": request });
+        let reply = stretch.call(client, "POST", &format!("/v1/jobs/{id}/extend"), &body).await?;
+        match (reply.status, reply.code().as_str()) {
+            (200, _) => {
+                let total = reply.json()["extensions_s"].as_f64().unwrap_or(f64::MAX);
+                stretch.write(|record| {
+                    let job = record.jobs.entry(id.to_owned()).or_default();
+                    job.extensions_s = job.extensions_s.max(total);
+                });
+            }
+            (409, "already_ended") => {}
+            _ => stretch.wrong(format!("the extension of {id} got {}", reply.text())),
+        }
         Ok(())
     }
 
@@ -165,7 +186,9 @@ struct Lease {
     job: String,
     fence: u64,
     receipt: String,
+    number: u64,
     beaten: bool,
+    printed: bool,
 }
 
 /// Leases, beats, succeeds; sometimes comes back as a new incarnation and lets the old one try.
@@ -207,17 +230,91 @@ impl Worker {
         };
         if !lease.beaten {
             let path = format!("/v1/leases/{}/beat", lease.receipt);
-            let beat = json!({ "watermark": lease.fence & 0xff, "note": "half" });
+            let checkpoint = json!({ "fence": lease.fence });
+            let beat = json!({ "watermark": lease.fence & 0xff, "note": "half", "checkpoint": checkpoint });
             let reply = stretch.call(client, "POST", &path, &beat).await?;
-            if !matches!(reply.status, 200 | 409) {
-                stretch.wrong(format!("the beat of {lease:?} got {}", reply.text()));
+            match reply.status {
+                200 => stretch.write(|record| {
+                    record.jobs.entry(lease.job.clone()).or_default().checkpoints.insert(lease.fence);
+                }),
+                409 | 429 => {}
+                _ => stretch.wrong(format!("the beat of {lease:?} got {}", reply.text())),
             }
             lease.beaten = true;
+            // Sometimes nothing more is heard of it, so that another gets its checkpoint.
+            if self.dice.one_in(8) {
+                self.held.pop();
+            }
             return Ok(());
         }
+        let prints = !lease.printed && self.dice.one_in(4);
+        lease.printed = true;
         let lease = lease.clone();
-        self.succeed(stretch, client, &lease).await?;
+        if prints {
+            return Self::print(stretch, client, &lease).await;
+        }
+        match is_doomed(lease.number) {
+            true => Self::fail(stretch, client, &lease).await?,
+            false => self.succeed(stretch, client, &lease).await?,
+        }
         self.held.pop();
+        Ok(())
+    }
+
+    /// What was printed is kept once somebody has read it, even if the node is killed then.
+    async fn print(stretch: &Stretch, client: &mut Client, lease: &Lease) -> io::Result<()> {
+        let text = format!("{} {}\n", lease.job, lease.fence);
+        let path = format!("/v1/leases/{}/output", lease.receipt);
+        let reply = stretch.call(client, "POST", &path, &json!({ "text": text })).await?;
+        if !matches!(reply.status, 200 | 202 | 204) {
+            if reply.status != 409 {
+                stretch.wrong(format!("the output of {lease:?} got {}", reply.text()));
+            }
+            return Ok(());
+        }
+        let reply = stretch.call(client, "GET", &format!("/v1/jobs/{}", lease.job), &Value::Null).await?;
+        let Some(path) = output_path(&lease.job, lease.fence, &reply.json()) else { return Ok(()) };
+        let reply = stretch.call(client, "GET", &path, &Value::Null).await?;
+        match reply.status == 200 && reply.body == text.as_bytes() {
+            true => stretch.write(|record| {
+                record.jobs.entry(lease.job.clone()).or_default().printed.insert(lease.fence, text);
+            }),
+            false => {
+                stretch.wrong(format!("fence {} printed {text:?}, and that was read: {}", lease.fence, reply.text()))
+            }
+        }
+        Ok(())
+    }
+
+    async fn fail(stretch: &Stretch, client: &mut Client, lease: &Lease) -> io::Result<()> {
+        let body = json!({ "error": "doomed", "retryable": false });
+        let reply = stretch.call(client, "POST", &format!("/v1/leases/{}/fail", lease.receipt), &body).await?;
+        match (reply.status, reply.code().as_str()) {
+            (200, _) => {}
+            (409, "stale_attempt" | "already_ended") => return Ok(()),
+            _ => {
+                stretch.wrong(format!("the failure of {lease:?} got {}", reply.text()));
+                return Ok(());
+            }
+        }
+        stretch.write(|record| record.jobs.entry(lease.job.clone()).or_default().ended = Some("failed".into()));
+        if stretch.budget.load(Ordering::Relaxed) > 0 { Self::replay(stretch, client, lease).await } else { Ok(()) }
+    }
+
+    async fn replay(stretch: &Stretch, client: &mut Client, lease: &Lease) -> io::Result<()> {
+        let body = json!({ "jobs": [lease.job], "request_id": format!("r-{}", lease.job) });
+        let reply = stretch.call(client, "POST", "/v1/dead-letters/replay", &body).await?;
+        let answer =
+            if reply.status == 200 { reply.json()["jobs"][0].clone() } else { json!({ "problem": reply.json() }) };
+        match (answer["id"].as_str(), answer["problem"]["code"].as_str()) {
+            (Some(new), _) => stretch.write(|record| {
+                let job = record.jobs.entry(new.to_owned()).or_default();
+                (job.number, job.retry_of) = (Some(lease.number), Some(lease.job.clone()));
+            }),
+            // An answer that a kill cut off was for the same.
+            (None, Some("not_a_dead_letter" | "unknown_job")) => {}
+            _ => stretch.wrong(format!("the replay of {} got {}", lease.job, reply.text())),
+        }
         Ok(())
     }
 
@@ -239,12 +336,18 @@ impl Worker {
             job: text(lease, "job_id"),
             fence: lease["fence"].as_u64().unwrap_or(0),
             receipt: text(lease, "receipt"),
+            number: lease["payload"]["number"].as_u64().unwrap_or(0),
             beaten: false,
+            printed: false,
         });
         let leases: Vec<Lease> = leases.collect();
+        let handed = answer["leases"].as_array().into_iter().flatten();
+        let handed: Vec<u64> = handed.map(|lease| lease["checkpoint"]["fence"].as_u64().unwrap_or(0)).collect();
         stretch.write(|record| {
-            for lease in &leases {
+            for (lease, handed) in leases.iter().zip(handed) {
                 let job = record.jobs.entry(lease.job.clone()).or_default();
+                job.number = Some(lease.number);
+                job.handed.insert(lease.fence, handed);
                 job.fence = job.fence.max(lease.fence);
                 job.holders.entry(lease.fence).or_default().insert(self.name.clone());
             }
@@ -253,7 +356,7 @@ impl Worker {
     }
 
     async fn succeed(&mut self, stretch: &Stretch, client: &mut Client, lease: &Lease) -> io::Result<()> {
-        let result = json!({ "job": lease.job, "fence": lease.fence });
+        let result = result_of(&lease.job, lease.fence);
         let path = format!("/v1/leases/{}/succeed", lease.receipt);
         let reply = stretch.call(client, "POST", &path, &json!({ "result": result })).await?;
         let refused = |stretch: &Stretch, result: &Value, reply: &Reply| {

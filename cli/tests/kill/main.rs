@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use load::{Stretch, Submitter, Worker, read};
-use record::{Job, Key, Record, submission};
+use record::{Job, Key, Record, is_doomed, submission};
 use serde_json::json;
 use support::http::Client;
 use support::{Dice, Node, PATIENCE, own_loopback};
@@ -109,8 +109,16 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
     counts.checked += all.count();
     none(&format!("seed {seed}, at the end"), &all.broken(address).await);
     none(&format!("seed {seed}, at the end"), &all.contradictions());
+    node.kill();
+    let _node = Node::start_with(&data, &address.to_string(), &flags);
+    none(&format!("seed {seed}, after the last kill"), &all.broken(address).await);
+    let sum = |count: fn(&Job) -> usize| all.jobs.values().map(count).sum::<usize>();
+    let replays = sum(|job| usize::from(job.retry_of.is_some()));
+    let extended = sum(|job| usize::from(job.extensions_s > 0.0));
+    let handed_on = sum(|job| job.handed.values().filter(|handed| **handed > 0).count());
+    let printed = sum(|job| job.printed.len());
     let summary = format!(
-        "{counts:?}; {} jobs, {} outcomes, {} refused as stale, {} as ended, {} as conflicts; drained in {drained:?}, all in {:?}",
+        "{counts:?}; {replays} replays, {extended} extended, {handed_on} checkpoints handed on, {printed} outputs; {} jobs, {} outcomes, {} refused as stale, {} as ended, {} as conflicts; drained in {drained:?}, all in {:?}",
         all.jobs.len(),
         all.jobs.values().map(|job| job.outcomes.len()).sum::<usize>(),
         all.refused.values().filter(|code| *code == "stale_attempt").count(),
@@ -121,6 +129,7 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
     say(&summary);
     assert!(counts.inside_a_commit >= 1, "no kill fell into a commit: {summary}");
     assert!(counts.in_a_crowd >= 1, "never were {CROWD} calls in flight: {summary}");
+    assert!([replays, extended, handed_on, printed].iter().all(|count| *count > 0), "not all was tried: {summary}");
     assert!(!all.refused.is_empty() && all.keys.values().any(|key| key.conflict), "nothing was refused: {summary}");
 }
 
@@ -178,7 +187,8 @@ async fn drain(address: std::net::SocketAddr, submitters: Vec<Submitter>, worker
     all.merge(stretch.record.into_inner().unwrap());
     // Whatever was acknowledged has succeeded, whether or not its worker heard so.
     for job in all.jobs.values_mut() {
-        job.ended = Some("succeeded".into());
+        let state = if job.number.is_some_and(is_doomed) { "failed" } else { "succeeded" };
+        job.ended = Some(state.into());
     }
 }
 
@@ -228,6 +238,10 @@ async fn an_answer_that_was_never_given_is_found_out() {
         ("the id of a key", key("a", 1, &open, false)),
         ("the body of a key", key("a", 2, &id, false)),
         ("a refusal", refused("1")),
+        ("a payload", one(&id, Job { number: Some(2), ..Job::default() })),
+        ("more time", one(&id, Job { extensions_s: 1.0, ..Job::default() })),
+        ("a replay", one(&id, Job { retry_of: Some(open.clone()), ..Job::default() })),
+        ("an output", one(&id, Job { printed: [(fence, "x".to_owned())].into(), ..Job::default() })),
     ] {
         assert_eq!(made_up.broken(node.address).await.len(), 1, "{lie} was made up, and nobody noticed");
     }
@@ -240,6 +254,13 @@ async fn an_answer_that_was_never_given_is_found_out() {
     let mut shared = one(&id, holder("a"));
     shared.merge(one(&id, holder("b")));
     assert_eq!(shared.contradictions().len(), 1, "two holders");
+    let after = |handed| {
+        let (checkpoints, handed) = ([fence].into(), [(fence + 1, handed)].into());
+        one(&id, Job { checkpoints, handed, ..Job::default() })
+    };
+    assert_eq!(after(fence).contradictions().len(), 0);
+    assert_eq!(after(0).contradictions().len(), 1, "a checkpoint that was lost");
+    assert_eq!(after(fence + 1).contradictions().len(), 1, "a checkpoint that nobody made");
     let wrong = Record { wrong: vec!["x".into()], ..Record::default() };
     assert_eq!(wrong.contradictions(), ["x"]);
 }

@@ -43,14 +43,52 @@ pub struct Job {
     pub fence: u64,
     /// Who was handed which fence.
     pub holders: BTreeMap<u64, BTreeSet<String>>,
+    /// What its payload was made from.
+    pub number: Option<u64>,
+    /// The job that it was made from.
+    pub retry_of: Option<String>,
+    /// The most that was said about how much more time it has.
+    pub extensions_s: f64,
+    /// Fences whose checkpoint was accepted: its content is the fence.
+    pub checkpoints: BTreeSet<u64>,
+    /// By fence, the checkpoint that was handed out with it; 0 for none.
+    pub handed: BTreeMap<u64, u64>,
+    /// By fence, what the attempt printed and somebody has read.
+    pub printed: BTreeMap<u64, String>,
+}
+
+/// One in three is too large to stay in memory.
+pub fn payload_of(number: u64) -> Value {
+    json!({ "number": number, "pad": pad(number) })
+}
+
+pub fn result_of(job: &str, fence: u64) -> Value {
+    json!({ "job": job, "fence": fence, "pad": pad(fence) })
+}
+
+fn pad(number: u64) -> String {
+    if number % 3 == 0 { format!("{number:016}").repeat(400) } else { String::new() }
+}
+
+/// Whoever works on it fails for good.
+pub const fn is_doomed(number: u64) -> bool {
+    number % 16 == 5
 }
 
 pub fn submission(key: &str, number: u64) -> Value {
     json!({
-        "kind": "k", "payload": { "number": number }, "idempotency_key": key, "timeout_s": 3600,
+        "kind": "k", "payload": payload_of(number), "idempotency_key": key, "timeout_s": 3600,
         // What a crash costs must not use a job up.
         "retry": { "max_attempts": 900, "base_s": 0.01, "max_s": 0.05 },
     })
+}
+
+/// Where the output of this fence is read, if no newer attempt has the same number.
+pub fn output_path(id: &str, fence: u64, shown: &Value) -> Option<String> {
+    let attempts = shown["workflows"][0]["attempts"].as_array()?;
+    let n = &attempts.iter().find(|attempt| attempt["fence"] == fence)?["n"];
+    let newest = attempts.iter().filter(|attempt| attempt["n"] == *n).filter_map(|attempt| attempt["fence"].as_u64());
+    (newest.max() == Some(fence)).then(|| format!("/v1/jobs/{id}/attempts/{n}/output"))
 }
 
 pub fn is_terminal(state: &str) -> bool {
@@ -73,6 +111,12 @@ impl Record {
             known.outcomes.extend(job.outcomes);
             known.ended = known.ended.take().or(job.ended);
             known.fence = known.fence.max(job.fence);
+            known.number = known.number.or(job.number);
+            known.retry_of = known.retry_of.take().or(job.retry_of);
+            known.extensions_s = known.extensions_s.max(job.extensions_s);
+            known.checkpoints.extend(job.checkpoints);
+            known.handed.extend(job.handed);
+            known.printed.extend(job.printed);
             for (fence, holders) in job.holders {
                 known.holders.entry(fence).or_default().extend(holders);
             }
@@ -90,6 +134,12 @@ impl Record {
             }
             for (fence, holders) in job.holders.iter().filter(|(_, holders)| holders.len() > 1) {
                 found.push(format!("fence {fence} of job {id} was handed to {holders:?}"));
+            }
+            for (fence, handed) in &job.handed {
+                let newest = job.checkpoints.range(..fence).next_back().copied().unwrap_or(0);
+                if *handed < newest || *handed >= *fence {
+                    found.push(format!("fence {fence} of job {id} got the checkpoint of {handed}, not of {newest}"));
+                }
             }
         }
         found
@@ -150,7 +200,15 @@ impl Promise {
                 if reply.status != 200 {
                     return Some(format!("job {id} was acknowledged, and is now: {}", reply.text()));
                 }
-                job.broken(&id, &reply.json())
+                let shown = reply.json();
+                for (fence, text) in &job.printed {
+                    let Some(path) = output_path(&id, *fence, &shown) else { continue };
+                    let reply = client.get(&path).await;
+                    if reply.status != 200 || reply.body != text.as_bytes() {
+                        return Some(format!("fence {fence} of job {id} printed {text:?}, and now: {}", reply.text()));
+                    }
+                }
+                job.broken(&id, &shown)
             }
             Self::Key(name, key) => {
                 let reply = client.post("/v1/jobs", &submission(&name, key.number)).await;
@@ -185,6 +243,19 @@ impl Job {
         {
             return Some(format!("job {id} was read as {ended}, and is now {state}"));
         }
+        if let Some(number) = self.number
+            && shown["workflows"][0]["payload"] != payload_of(number)
+        {
+            return Some(format!("the payload of job {id} was made from {number}, and is now another"));
+        }
+        if shown["extensions_s"].as_f64().is_none_or(|now| now < self.extensions_s) {
+            return Some(format!("job {id} was given {} s, and now has {}", self.extensions_s, shown["extensions_s"]));
+        }
+        if let Some(retry_of) = &self.retry_of
+            && shown["retry_of"] != retry_of.as_str()
+        {
+            return Some(format!("job {id} was made from {retry_of}, and is now from {}", shown["retry_of"]));
+        }
         let attempts = shown["workflows"][0]["attempts"].as_array().cloned().unwrap_or_default();
         let newest = attempts.iter().filter_map(|attempt| attempt["fence"].as_u64()).max().unwrap_or(0);
         if newest < self.fence {
@@ -194,8 +265,8 @@ impl Job {
         let by = attempts.iter().find(|attempt| attempt["outcome"] == "succeeded");
         let by = by.and_then(|attempt| attempt["fence"].as_u64());
         (state != "succeeded" || shown["result"] != *result || by != Some(*fence)).then(|| {
-            let now = &shown["result"];
-            format!("job {id} succeeded under {fence} with {result}, and is now {state} under {by:?} with {now}")
+            let same = if shown["result"] == *result { "the same" } else { "another" };
+            format!("job {id} succeeded under {fence}, and is now {state} under {by:?} with {same} result")
         })
     }
 }
