@@ -242,7 +242,7 @@ impl Client {
             Some(field) => format!("`{field}`: {detail}"),
             None => detail.to_owned(),
         };
-        let failure = Failure::new(what).why(why).refused(code);
+        let failure = Failure::new(what).why(why).refused(code).of_field(read::text(answer, "field"));
         match (status, code) {
             (_, "foreign_host") => failure.remedy(
                 "call the node by its address, or start it with `onward up --host-name NAME` for every name that it is called by",

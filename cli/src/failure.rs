@@ -12,11 +12,12 @@ pub struct Failure {
     code: u8,
     /// The node's word for its refusal.
     refusal: Option<String>,
+    field: Option<String>,
 }
 
 impl Failure {
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), why: None, remedy: None, code: 1, refusal: None }
+        Self { what: what.into(), why: None, remedy: None, code: 1, refusal: None, field: None }
     }
 
     pub fn why(mut self, why: impl fmt::Display) -> Self {
@@ -46,6 +47,17 @@ impl Failure {
     pub fn refused(mut self, code: &str) -> Self {
         self.refusal = Some(code.to_owned());
         self
+    }
+
+    /// The field of the request that is at fault.
+    pub fn of_field(mut self, field: Option<&str>) -> Self {
+        self.field = field.map(str::to_owned);
+        self
+    }
+
+    /// Which job of a batch is at fault: `jobs[3].kind` is 3.
+    pub fn job_at_fault(&self) -> Option<usize> {
+        self.field.as_deref()?.strip_prefix("jobs[")?.split(']').next()?.parse().ok()
     }
 
     pub fn is_refusal(&self, code: &str) -> bool {

@@ -6,13 +6,17 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Layout};
-use crate::args::{DeadLetterCommand, NodeCommand, PageArgs, QueueCommand};
+use crate::args::{DeadLetterCommand, LettersArgs, NodeCommand, PageArgs, QueueCommand};
 use crate::client::{Client, escaped, unique_name};
 use crate::failure::Failure;
 use crate::jobs::done;
+use crate::many;
 use crate::read;
 use crate::screen::{Screen, Styled};
 use crate::table::Column;
+
+/// What the node takes at once.
+const LETTERS_PER_CALL: usize = 1_000;
 
 const NODE_COLUMNS: [Column; 7] = [
     Column::whole("id"),
@@ -144,26 +148,48 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
                 "no dead letters",
             )
         }
-        DeadLetterCommand::Replay { ids } => {
-            let ids = whole_ids(client, &ids)?;
-            let body = json!({ "jobs": ids, "request_id": unique_name("cli-")? });
-            let answer = client.post("/v1/dead-letters/replay", &body)?;
+        DeadLetterCommand::Replay(args) => {
+            let Some(ids) = letters(&args, "replayed", "replay", client, screen)? else { return Ok(0) };
+            let request_id = unique_name("cli-")?;
             let line = |one: &Value| match read::text(one, "id") {
                 Some(new) => Ok(format!("{} is submitted again as {new}", read::word(one, "job"))),
                 None => Err(format!("{}: {}", read::word(one, "job"), read::word(&one["problem"], "detail"))),
             };
-            each(screen, &answer, line, "could not be replayed")
+            for some in ids.chunks(LETTERS_PER_CALL) {
+                let body = json!({ "jobs": some, "request_id": request_id });
+                let answer = client.post("/v1/dead-letters/replay", &body)?;
+                each(screen, &answer, line, "could not be replayed")?;
+            }
+            Ok(0)
         }
-        DeadLetterCommand::Drop { ids } => {
-            let ids = whole_ids(client, &ids)?;
-            let answer = client.post("/v1/dead-letters/drop", &json!({ "jobs": ids }))?;
+        DeadLetterCommand::Drop(args) => {
+            let Some(ids) = letters(&args, "dropped", "drop", client, screen)? else { return Ok(0) };
             let line = |one: &Value| match read::flag(one, "dropped") {
                 true => Ok(format!("dropped {}", read::word(one, "job"))),
                 false => Err(format!("{}: it is no dead letter", read::word(one, "job"))),
             };
-            each(screen, &answer, line, "could not be dropped")
+            for some in ids.chunks(LETTERS_PER_CALL) {
+                let answer = client.post("/v1/dead-letters/drop", &json!({ "jobs": some }))?;
+                each(screen, &answer, line, "could not be dropped")?;
+            }
+            Ok(0)
         }
     }
+}
+
+/// Those that were named, or those that match and were confirmed; none if nothing is to be done.
+fn letters(
+    args: &LettersArgs,
+    what: &str,
+    verb: &str,
+    client: &Client,
+    screen: &Screen,
+) -> Result<Option<Vec<String>>> {
+    if !args.ids.is_empty() {
+        return Ok(Some(whole_ids(client, &args.ids)?));
+    }
+    let found = many::dead_letters(&args.which, &args.confirm, verb, client)?;
+    Ok(many::confirmed(&found, what, &args.confirm, screen)?.then_some(found))
 }
 
 fn whole_ids(client: &Client, ids: &[String]) -> Result<Vec<String>, Failure> {

@@ -18,6 +18,7 @@ use crate::work::handler::KIND;
 
 /// How long the node may take to answer while nothing happens. Short, so that a bar moves.
 const WAIT: Duration = Duration::from_secs(1);
+const INTERRUPTED: i32 = 130;
 /// Between two questions, if the node answers at once.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -46,8 +47,30 @@ fn each(
     }
 }
 
+/// Ctrl-C ends the waiting and not the job, which is said. From the first call on, for the rest of this process.
+pub fn say_on_interrupt(screen: &Screen, id: &str) -> Result<()> {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    let (screen, id) = (*screen, id.to_owned());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    ONCE.call_once(|| {
+        let wait = async move {
+            // Where the signal cannot be heard, it ends this process as ever.
+            if tokio::signal::ctrl_c().await.is_ok() {
+                StatusLine::wipe(screen.bars);
+                screen.note(format!(
+                    "onward: job {id} goes on; `onward wait {id}` waits again, `onward cancel {id}` stops it"
+                ));
+                std::process::exit(INTERRUPTED);
+            }
+        };
+        thread::spawn(move || runtime.block_on(wait));
+    });
+    Ok(())
+}
+
 /// Waits for the end and gives the exit code that goes with it.
 pub fn to_the_end(client: &Client, screen: &Screen, id: &str, at_most: Option<Duration>) -> Result<u8> {
+    say_on_interrupt(screen, id)?;
     let (mut line, began) = (StatusLine::default(), Instant::now());
     let job = each(client, id, at_most, |job| {
         if screen.bars {
@@ -119,6 +142,7 @@ fn status(job: &Value, lasts: Duration) -> Status {
 
 /// Prints a line for every change, until the end.
 pub fn watch(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
+    say_on_interrupt(screen, id)?;
     let mut before = Value::Null;
     let job = each(client, id, None, |job| {
         if screen.json {

@@ -18,7 +18,7 @@ use crate::explain::explain;
 use crate::failure::Failure;
 use crate::screen::{Screen, Styled};
 use crate::table::Column;
-use crate::{read, span};
+use crate::{many, read, span};
 
 const JOB_COLUMNS: [Column; 7] = [
     Column::whole("id"),
@@ -46,19 +46,11 @@ fn path(id: &str, rest: &str) -> String {
 }
 
 pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
-    let filters = [
-        ("state", &args.state),
-        ("kind", &args.kind),
-        ("queue", &args.queue),
-        ("tag", &args.tag),
-        ("cursor", &args.page.cursor),
-    ];
-    let mut query = format!("limit={}", args.page.limit);
-    for (name, value) in filters {
-        if let Some(value) = value {
-            query += &format!("&{name}={}", escaped(value));
-        }
+    if let Some(by) = &args.group_by {
+        return grouped(by, args, client, screen);
     }
+    let cursor = args.page.cursor.as_deref().map(|cursor| format!("&cursor={}", escaped(cursor)));
+    let query = format!("limit={}{}{}", args.page.limit, args.which.query(), cursor.unwrap_or_default());
     let answer = client.get(&format!("/v1/jobs?{query}"))?;
     if screen.json {
         screen.raw(answer.text(), Layout::Pretty)?;
@@ -77,12 +69,52 @@ pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
+/// How many jobs share what was asked for, most first.
+fn grouped(by: &str, args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
+    let mut groups: BTreeMap<String, (u64, String)> = BTreeMap::new();
+    many::each_job(client, &format!("/v1/jobs?{}&", args.which.query().trim_start_matches('&')), |job| {
+        let shared = match by {
+            "error" => last_error(job).unwrap_or("-"),
+            field => read::word(job, field),
+        };
+        // The newest comes first.
+        let newest = || (0, read::word(job, "id").to_owned());
+        groups.entry(shared.to_owned()).or_insert_with(newest).0 += 1;
+        Ok(())
+    })?;
+    let mut groups: Vec<(String, u64, String)> =
+        groups.into_iter().map(|(shared, (count, newest))| (shared, count, newest)).collect();
+    groups.sort_by_key(|(_, count, _)| core::cmp::Reverse(*count));
+    if screen.json {
+        let shown =
+            |(shared, count, newest): &(String, u64, String)| json!({ by: shared, "count": count, "newest": newest });
+        screen.json(&json!({ "groups": groups.iter().map(shown).collect::<Vec<_>>() }))?;
+    } else if groups.is_empty() {
+        screen.note("no jobs");
+    } else {
+        let name = ["error", "kind", "reason"].into_iter().find(|name| *name == by).unwrap_or("group");
+        let columns = [Column::whole("count"), Column::cut(name), Column::whole("newest")];
+        let row = |(shared, count, newest): (String, u64, String)| vec![count.to_string(), shared, newest];
+        screen.table(&columns, groups.into_iter().map(row).collect())?;
+    }
+    Ok(0)
+}
+
+/// What the last attempt that failed has said.
+fn last_error(job: &Value) -> Option<&str> {
+    let attempts = read::items(job, "workflows").iter().flat_map(|workflow| read::items(workflow, "attempts"));
+    attempts.filter_map(|attempt| read::text(attempt, "error")).rfind(|error| !error.is_empty())
+}
+
 fn row(job: &Value, now: Timestamp) -> Vec<String> {
     let word = |field| read::word(job, field).to_owned();
     let age = read::instant(job, "created_at").map(|at| span::human(read::between(at, now)));
     vec![
         word("id"),
-        word("kind"),
+        match read::text(job, "command") {
+            Some(command) => format!("{}: {command}", read::word(job, "kind")),
+            None => word("kind"),
+        },
         word("queue"),
         word("state"),
         read::progress(&job["progress"]),

@@ -1,5 +1,6 @@
 //! `onward logs`: what an attempt has printed, byte for byte, and what comes after.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::thread;
 use std::time::Duration;
@@ -36,9 +37,7 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
             thread::sleep(PAUSE);
             continue;
         };
-        let workflow = escaped(&found.workflow);
-        let path = format!("/v1/jobs/{}/attempts/{}/output?workflow={workflow}", escaped(id), found.attempt);
-        let printed = client.output(&path)?;
+        let printed = client.output(&found.path(id))?;
         if let Some(printed) = &printed {
             let new = Fresh::of(printed, position);
             if new.missed > 0 {
@@ -58,6 +57,37 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
     }
 }
 
+/// All that the attempts of a job print, until it ends: each from its first byte that is kept.
+pub fn to_the_end(client: &Client, screen: &Screen, id: &str) -> Result<()> {
+    let mut told: BTreeMap<(String, u64), u64> = BTreeMap::new();
+    let mut over: BTreeSet<(String, u64)> = BTreeSet::new();
+    loop {
+        // Asked before the output: what is read after the end of an attempt is all of it.
+        let job = client.get(&format!("/v1/jobs/{}", escaped(id)))?;
+        for workflow in read::items(&job, "workflows") {
+            for attempt in read::items(workflow, "attempts") {
+                let key = (read::word(workflow, "name").to_owned(), read::number(attempt, "n").unwrap_or(0));
+                if over.contains(&key) {
+                    continue;
+                }
+                let found = Chosen { workflow: key.0.clone(), attempt: key.1, is_over: is_over(attempt) };
+                if let Some(printed) = client.output(&found.path(id))? {
+                    let new = Fresh::of(&printed, told.get(&key).copied());
+                    tell(screen, &found, &new)?;
+                    told.insert(key.clone(), new.end());
+                }
+                if found.is_over {
+                    over.insert(key);
+                }
+            }
+        }
+        if read::is_terminal(read::word(&job, "state")) {
+            return Ok(());
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
 /// An attempt to look at.
 #[derive(PartialEq, Eq, Debug)]
 struct Chosen {
@@ -67,6 +97,11 @@ struct Chosen {
 }
 
 impl Chosen {
+    fn path(&self, id: &str) -> String {
+        let workflow = escaped(&self.workflow);
+        format!("/v1/jobs/{}/attempts/{}/output?workflow={workflow}", escaped(id), self.attempt)
+    }
+
     /// As it is now. One that is no longer listed is over.
     fn again(&self, job: &Value) -> Option<Self> {
         let workflow = read::items(job, "workflows").iter().find(|one| read::word(one, "name") == self.workflow);

@@ -19,6 +19,7 @@ mod inside;
 mod jobs;
 mod logs;
 mod man;
+mod many;
 mod probe;
 mod read;
 mod restore;
@@ -140,7 +141,10 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::Logs(args) => logs::run(&LogsArgs { id: client.whole_id(&args.id)?, ..args }, client, screen),
         Command::Result { id } => jobs::result(&client.whole_id(&id)?, client, screen),
         Command::Cancel { id } => jobs::cancel(&client.whole_id(&id)?, client, screen),
-        Command::Retry { id, request_id } => jobs::retry(&client.whole_id(&id)?, request_id, client, screen),
+        Command::Retry { id: Some(id), request_id, .. } => {
+            jobs::retry(&client.whole_id(&id)?, request_id, client, screen)
+        }
+        Command::Retry { id: None, which, confirm, .. } => many::retry(&which, &confirm, client, screen),
         Command::Extend { id, by, reason, request_id } => {
             jobs::extend(&client.whole_id(&id)?, by, &reason, request_id, client, screen)
         }

@@ -38,6 +38,11 @@ impl StatusLine {
         self.is_shown = true;
     }
 
+    /// Whatever line there is, where there may be one.
+    pub fn wipe(may_be_shown: bool) {
+        Self { is_shown: may_be_shown, turn: 0 }.clear();
+    }
+
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             let _ = write!(io::stderr(), "{CLEAR}");

@@ -14,9 +14,12 @@ use crate::args::SubmitArgs;
 use crate::client::{Client, unique_name};
 use crate::failure::Failure;
 use crate::screen::Screen;
-use crate::{follow, read, span};
+use crate::{follow, logs, read, span};
 
 pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
+    if let Some(file) = &args.file {
+        return from_file(file, client, screen);
+    }
     if args.kind.is_none() && args.command.is_empty() {
         return Err(Failure::new("there is nothing to submit")
             .why("neither a command nor a kind was given")
@@ -24,7 +27,7 @@ pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
             .usage()
             .into());
     }
-    let wait = args.wait;
+    let (wait, with_logs) = (args.wait, args.logs);
     let here = std::env::current_dir().ok();
     let body = body(args, here, payload_text, || unique_name("cli-"))?;
     let answer = client.post("/v1/jobs", &body)?;
@@ -41,7 +44,72 @@ pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
         true => screen.raw(answer.text(), Layout::Line)?,
         false => screen.line(id)?,
     }
+    if with_logs {
+        follow::say_on_interrupt(screen, id)?;
+        logs::to_the_end(client, screen, id)?;
+    }
     follow::to_the_end(client, screen, id, None)
+}
+
+/// Of one call: what the node takes at once, with room to spare.
+const BATCH_JOBS: usize = 1_000;
+const BATCH_BYTES: usize = 8 << 20;
+
+/// Each batch is accepted as a whole or not at all.
+fn from_file(file: &str, client: &Client, screen: &Screen) -> Result<u8> {
+    let text = payload_text(if file == "-" { file.to_owned() } else { format!("@{file}") }.as_str())?;
+    let mut jobs = Vec::new();
+    for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let mut job: Body = serde_json::from_str(line).map_err(|error| {
+            Failure::new(format!("line {} of {file} is not a job", at + 1))
+                .why(error)
+                .remedy("a line is an object as for `POST /v1/jobs`, like {\"kind\": \"k\", \"payload\": 1}")
+                .usage()
+        })?;
+        // Sent again after a lost connection, the call must not make a second job.
+        if !job.contains_key("idempotency_key") {
+            job.insert("idempotency_key".into(), raw(unique_name("cli-")?));
+        }
+        jobs.push((at + 1, raw(&job)));
+    }
+    let mut rest = jobs.as_slice();
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |(_, job): &&(usize, Box<RawValue>)| {
+            bytes += job.get().len();
+            bytes <= BATCH_BYTES
+        };
+        let count = rest.iter().take(BATCH_JOBS).take_while(fits).count().max(1);
+        let (batch, later) = rest.split_at(count);
+        submit_batch(batch, jobs.len() - rest.len(), file, client, screen)?;
+        rest = later;
+    }
+    Ok(0)
+}
+
+fn submit_batch(
+    batch: &[(usize, Box<RawValue>)],
+    before: usize,
+    file: &str,
+    client: &Client,
+    screen: &Screen,
+) -> Result<()> {
+    let all: Vec<&RawValue> = batch.iter().map(|(_, job)| &**job).collect();
+    let answer = client.post("/v1/jobs/batch", &BTreeMap::from([("jobs", all)])).map_err(|failure| {
+        let line = failure.job_at_fault().and_then(|index| Some(batch.get(index)?.0));
+        let failure = match line {
+            Some(line) => failure.and_why(&format!("line {line} of {file}")),
+            None => failure,
+        };
+        failure.and_why(&format!("{before} jobs of the lines before were submitted, and nothing after them"))
+    })?;
+    for job in read::items(&answer, "jobs") {
+        match screen.json {
+            true => screen.json_line(job)?,
+            false => screen.line(read::word(job, "id"))?,
+        }
+    }
+    Ok(())
 }
 
 /// The body of a call; payloads in it stay as they were written.

@@ -7,7 +7,9 @@ use crate::screen::one_line;
 
 /// Between two columns.
 const GAP: usize = 2;
-/// What is left of a text at least, before columns are left out.
+/// What a text needs to say something: columns are left out to give it this much.
+const ENOUGH: usize = 24;
+/// What is left of a text at least, where there is nothing more to leave out.
 const SHORTEST: usize = 10;
 const CUT: &str = "…";
 
@@ -77,21 +79,20 @@ impl Table {
         table
     }
 
-    fn total(&self) -> usize {
-        self.widths.iter().sum::<usize>() + GAP * self.widths.len().saturating_sub(1)
+    fn total_of(widths: &[usize]) -> usize {
+        widths.iter().sum::<usize>() + GAP * widths.len().saturating_sub(1)
     }
 
     fn fit(&mut self, width: usize) {
-        let mut shortest: Vec<usize> = self.shortest();
-        while shortest.iter().sum::<usize>() + GAP * (shortest.len() - 1) > width {
+        while Self::total_of(&self.narrowed(ENOUGH)) > width {
             let Some(least) = self.columns.iter().rposition(|column| column.fit == Fit::Optional) else { break };
             self.columns.remove(least);
             self.widths.remove(least);
             self.rows.iter_mut().for_each(|row| drop(row.remove(least)));
-            shortest = self.shortest();
         }
+        let shortest = self.narrowed(SHORTEST);
         // The widest gives first, so that short texts stay whole.
-        while self.total() > width {
+        while Self::total_of(&self.widths) > width {
             let cuttable = (0..self.columns.len()).filter(|&at| self.columns[at].fit == Fit::Cut);
             let widest = cuttable.filter(|&at| self.widths[at] > shortest[at]).max_by_key(|&at| self.widths[at]);
             let Some(widest) = widest else { break };
@@ -99,10 +100,10 @@ impl Table {
         }
     }
 
-    /// How narrow each column may become.
-    fn shortest(&self) -> Vec<usize> {
+    /// How wide the columns are if texts are cut to this.
+    fn narrowed(&self, to: usize) -> Vec<usize> {
         let cut = |(column, width): (&Column, &usize)| match column.fit {
-            Fit::Cut => (*width).min(SHORTEST.max(column.name.len())),
+            Fit::Cut => (*width).min(to.max(column.name.len())),
             Fit::Whole | Fit::Optional => *width,
         };
         self.columns.iter().zip(&self.widths).map(cut).collect()
@@ -180,11 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_before_columns_are_left_out_and_ids_stay_whole() {
+    fn columns_are_left_out_and_texts_are_cut_and_ids_stay_whole() {
         let rows = [["0190b2c4", "a-very-long-kind-indeed", "images", "failed: no space left"]];
         let at = |width| lines(&rows, Some(width))[1].clone();
-        assert_eq!(at(50), "0190b2c4  a-very-long-ki…  images  failed: no spa…");
-        assert_eq!(at(40), "0190b2c4  a-very-lo…  images  failed: n…");
+        assert_eq!(at(64), "0190b2c4  a-very-long-kind-indeed  images  failed: no space left");
+        assert_eq!(at(63), "0190b2c4  a-very-long-kind-indeed  failed: no space left");
+        assert_eq!(at(50), "0190b2c4  a-very-long-kind-i…  failed: no space l…");
+        assert_eq!(at(40), "0190b2c4  a-very-long-k…  failed: no sp…");
         assert_eq!(at(39), "0190b2c4  a-very-long-k…  failed: no s…");
         assert_eq!(at(10), "0190b2c4  a-very-lo…  failed: n…", "there is nothing more to give");
         for width in 32..60 {
@@ -196,7 +199,7 @@ mod tests {
     fn wide_letters_count_twice_and_a_cell_is_one_line() {
         let rows = [["1", "日本語日本語日本語", "q", "a\nb\u{1b}[1m"], ["2", "k", "q", "r"]];
         let wide = lines(&rows, Some(40));
-        assert_eq!(wide[1], "1   日本語日本語…   q      a\\nb\\u{1b}[1m");
+        assert_eq!(wide[1], "1   日本語日本語日本語  a\\nb\\u{1b}[1m");
         assert!(wide.iter().all(|line| line.width() <= 40), "{wide:?}");
     }
 }

@@ -90,6 +90,7 @@ pub enum Command {
     Submit(Box<SubmitArgs>),
     /// List jobs, the newest first
     #[command(after_help = "Examples:\n  onward list\n  onward list --state failed --kind transcode\n  \
+                            onward list --not-moving 5m --since 1h\n  onward list --state failed --group-by error\n  \
                             onward list --tag nightly --limit 200 --json")]
     List(ListArgs),
     /// Show a job: its state, workflows and attempts
@@ -145,13 +146,18 @@ pub enum Command {
     /// Cancel a job: a queued job at once, a running one is told to stop
     #[command(after_help = "Example:\n  onward cancel 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
     Cancel { id: String },
-    /// Submit a job that ended once more, as a new job
-    #[command(after_help = "Example:\n  onward retry 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
+    /// Submit a job that ended once more, as a new job; or all that match and did not succeed
+    #[command(after_help = "Examples:\n  onward retry 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10\n  \
+                            onward retry --kind transcode --since 1d --dry-run")]
     Retry {
-        id: String,
+        id: Option<String>,
         /// Repeating the command with the same id gives the same job [default: a new one each time]
-        #[arg(long, value_name = "ID")]
+        #[arg(long, value_name = "ID", requires = "id")]
         request_id: Option<String>,
+        #[command(flatten)]
+        which: WhichArgs,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
     },
     /// Give a job more time before its overall deadline
     #[command(after_help = "Example:\n  onward extend ID --by 30m --reason \"the source is slow today\"")]
@@ -265,6 +271,18 @@ pub struct UpArgs {
 
 #[derive(Debug, Args)]
 pub struct ListArgs {
+    #[command(flatten)]
+    pub which: WhichArgs,
+    /// Count the jobs that match by what they share, instead of listing them
+    #[arg(long, value_parser = ["error", "kind", "reason"], conflicts_with_all = ["limit", "cursor"])]
+    pub group_by: Option<String>,
+    #[command(flatten)]
+    pub page: PageArgs,
+}
+
+/// Which jobs; what is not given matches all.
+#[derive(Clone, Debug, Default, Args)]
+pub struct WhichArgs {
     /// Only jobs in this state
     #[arg(long, value_parser = ["waiting", "ready", "delayed", "running", "cancelling", "succeeded", "failed", "timed_out", "cancelled"])]
     pub state: Option<String>,
@@ -277,8 +295,26 @@ pub struct ListArgs {
     /// Only jobs with this tag
     #[arg(long)]
     pub tag: Option<String>,
-    #[command(flatten)]
-    pub page: PageArgs,
+    /// Only jobs with an attempt that has made no forward step for this long
+    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    pub not_moving: Option<Duration>,
+    /// Only jobs submitted within this time
+    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
+    pub since: Option<Duration>,
+}
+
+/// Before many jobs are changed.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConfirmArgs {
+    /// Every job, where no filter is given
+    #[arg(long)]
+    pub all: bool,
+    /// Only say how many it would be
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do it without asking
+    #[arg(long)]
+    pub yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -382,17 +418,22 @@ pub enum DeadLetterCommand {
     #[command(after_help = "Example:\n  onward dead-letter list")]
     List(PageArgs),
     /// Submit dead letters once more, each as a new job
-    #[command(after_help = "Example:\n  onward dead-letter replay ID ID")]
-    Replay {
-        #[arg(required = true)]
-        ids: Vec<String>,
-    },
+    #[command(
+        after_help = "Examples:\n  onward dead-letter replay ID ID\n  onward dead-letter replay --kind transcode --yes"
+    )]
+    Replay(LettersArgs),
     /// Forget dead letters; their jobs stay failed
-    #[command(after_help = "Example:\n  onward dead-letter drop ID")]
-    Drop {
-        #[arg(required = true)]
-        ids: Vec<String>,
-    },
+    #[command(after_help = "Examples:\n  onward dead-letter drop ID\n  onward dead-letter drop --queue old --dry-run")]
+    Drop(LettersArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct LettersArgs {
+    pub ids: Vec<String>,
+    #[command(flatten)]
+    pub which: WhichArgs,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
 }
 
 #[derive(Debug, Subcommand)]

@@ -12,6 +12,7 @@ Examples:
   onward submit --wait --timeout 1h --stuck-after 2m -- ./import.sh
   onward submit --kind transcode --payload '{\"file\": \"a.mov\"}' --queue media --limit gpu=2
   onward submit --kind report --payload @report.json --delay 10m --idempotency-key 2026-11
+  onward submit --file jobs.jsonl
 ";
 
 /// Of what waits for a job.
@@ -85,6 +86,12 @@ pub struct SubmitArgs {
     /// Where the command runs [default: here]
     #[arg(long, value_name = "DIR", conflicts_with = "kind")]
     pub cwd: Option<std::path::PathBuf>,
+    /// Submit every job in a file, one JSON object a line as for `POST /v1/jobs`, or - for stdin; prints an id for each
+    #[arg(long, value_name = "FILE|-", conflicts_with_all = ["kind", "payload", "command", "wait"])]
+    pub file: Option<String>,
+    /// Print what its attempts print while waiting
+    #[arg(long, requires = "wait")]
+    pub logs: bool,
     /// Follow it, and exit as it ended; `onward wait --help` lists the exit codes
     #[arg(long)]
     pub wait: bool,

@@ -14,12 +14,15 @@ use utoipa::ToSchema;
 use super::super::instant::At;
 use super::super::payload::{self, Shown};
 use super::reason::reason;
+use super::submit::EXEC;
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Job {
     pub id: String,
     /// Of all its workflows; none if they differ.
     pub kind: Option<String>,
+    /// What a job of kind `exec` runs, in a line; none where that is long and was not fetched.
+    pub command: Option<String>,
     pub queue: String,
     #[schema(example = "running")]
     pub state: &'static str,
@@ -155,6 +158,7 @@ impl Job {
         Self {
             id: view.id.to_string(),
             kind: spec.workflows.iter().all(|workflow| workflow.kind == *first).then(|| first.to_string()),
+            command: command(spec.workflows.as_ref()),
             queue: view.queue.to_string(),
             state: view.state.word(),
             reason: reason(view),
@@ -199,6 +203,25 @@ impl Job {
             dead_letter: view.dead_letter,
         }
     }
+}
+
+/// As a shell would take it, cut where it is no longer of use to people.
+fn command(workflows: &[WorkflowSpec]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Command {
+        argv: Vec<String>,
+    }
+    const LETTERS: usize = 200;
+    let [only] = workflows else { return None };
+    let payload = only.payload.as_inline().filter(|_| only.kind.as_str() == EXEC)?;
+    let Command { argv } = serde_json::from_slice(payload).ok()?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    let quoted = |word: String| match !word.is_empty() && word.chars().all(is_plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    let line = argv.into_iter().map(quoted).collect::<Vec<_>>().join(" ");
+    Some(line.chars().take(LETTERS).collect())
 }
 
 fn run_at(created_at: Wall, start: Start) -> Option<At> {
