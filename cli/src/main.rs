@@ -101,7 +101,9 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Up(args) => up::run(args, global.data, screen),
         Command::Restore { file } => restore::run(&file, &data, screen),
         Command::Certs(CertsCommand::New { hosts, out }) => certs::new(&hosts, &out, screen),
-        Command::Manager { config, log } => up::run(UpArgs::manager(config, log), global.data, screen),
+        Command::Manager { config, log, accept_loss } => {
+            up::run(UpArgs::manager(config, log, accept_loss), global.data, screen)
+        }
         Command::Demo { sabotage } => demo::run(sabotage, screen),
         Command::Run(args) => Ok(run::run(*args, screen)),
         Command::Worker(args) => worker::run(args, &global, &data, screen),

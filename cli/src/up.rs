@@ -29,7 +29,7 @@ pub const STOPPED: u8 = 130;
 pub const STOPPING: &str = "onward: shutting down, waiting for running work; press Ctrl-C again to stop now";
 
 pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
-    let (with_demo, log_format) = (args.demo, args.log.log_format);
+    let (with_demo, accept_loss, log_format) = (args.demo, args.accept_loss, args.log.log_format);
     let (config, commit_mark, manner) = (args.config.clone(), args.commit_mark.clone(), Manner::from(&args.exec));
     let mut given = config::set(&args.set)?;
     given.extend(flags(args, data));
@@ -41,7 +41,7 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     // Deciding and committing have threads of their own; on few processors more would only be in their way.
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    runtime.block_on(up(node_config(effective, commit_mark), commands, with_demo, screen))
+    runtime.block_on(up(node_config(effective, commit_mark, accept_loss), commands, with_demo, screen))
 }
 
 /// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
@@ -146,7 +146,7 @@ fn flat(ended: Result<Result<()>, JoinError>) -> Result<()> {
     ended.map_err(anyhow::Error::from).and_then(|ended| ended)
 }
 
-fn node_config(effective: Effective, commit_mark: Option<PathBuf>) -> NodeConfig {
+fn node_config(effective: Effective, commit_mark: Option<PathBuf>, accept_loss: bool) -> NodeConfig {
     let settings = effective.node;
     // Named one by one, so that what a node can be told has a setting.
     NodeConfig {
@@ -165,6 +165,7 @@ fn node_config(effective: Effective, commit_mark: Option<PathBuf>) -> NodeConfig
         probes: settings.probes,
         snapshot_every: settings.snapshot_every,
         commit_mark,
+        accept_loss,
     }
 }
 

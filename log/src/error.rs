@@ -2,6 +2,7 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
 use crate::codec::DecodeError;
+use crate::redb::Loss;
 
 /// Why a log did not do what was asked. [`Self::changed`] says whether it may have, all the same.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -28,6 +29,12 @@ pub enum Error {
     NewerVersion { what: &'static str, number: u64 },
     #[error("the store is damaged: {what}; restore it from a backup. Nothing was changed")]
     Corrupt { what: String },
+    /// Acknowledged events are missing.
+    #[error(
+        "the store is damaged: {0}. Restore a backup (`onward restore`) into another folder, or start once with \
+         --accept-loss to go on with what is left. Nothing was changed"
+    )]
+    Lost(Loss),
     /// Load the snapshot and read from the event after it.
     #[error("events before {first:?} were truncated; begin with the snapshot that covers them. Nothing was changed")]
     Truncated { first: Seq },
@@ -62,12 +69,20 @@ impl Error {
             | Self::NewerFormat { .. }
             | Self::NewerVersion { .. }
             | Self::Corrupt { .. }
+            | Self::Lost(_)
             | Self::Truncated { .. }
             | Self::Exists { .. }
             | Self::NotABackup { .. }
             | Self::Occupied { .. }
             | Self::HalfRestored { .. } => Changed::No,
         }
+    }
+}
+
+impl Error {
+    /// Whether asking again gives the same: something is stored, and this program cannot read it.
+    pub const fn is_permanent(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Lost(_) | Self::NewerFormat { .. } | Self::NewerVersion { .. })
     }
 }
 
@@ -100,6 +115,7 @@ mod tests {
             Error::NewerFormat { found: 2, known: 1 },
             Error::NewerVersion { what: "x", number: 1 },
             Error::Corrupt { what: text() },
+            Error::Lost(Loss { what: text(), from: seq, to: None }),
             Error::Truncated { first: seq },
             Error::Exists { path: text() },
             Error::NotABackup { path: text(), found: text() },

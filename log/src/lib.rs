@@ -55,7 +55,7 @@ pub use error::{Changed, Error};
 pub use group::{Group, GroupCommit};
 pub use head::BatchKey;
 pub use memory::MemoryLog;
-pub use redb::RedbLog;
+pub use redb::{Loss, OnLoss, RedbLog};
 
 /// Tells a batch that is tried again from another that came in between. Any number that its writer does not use twice
 /// within a term will do.

@@ -84,6 +84,9 @@ pub enum Command {
         config: PathBuf,
         #[command(flatten)]
         log: LogArgs,
+        /// Start with what is left, once, if acknowledged events are missing from the log
+        #[arg(long)]
+        accept_loss: bool,
     },
     /// Submit a job: a command to run, or a kind with its payload
     #[command(after_help = submit::EXAMPLES)]
@@ -264,6 +267,9 @@ pub struct UpArgs {
     /// The private key (PEM) of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
+    /// Start with what is left, once, if acknowledged events are missing from the log
+    #[arg(long)]
+    pub accept_loss: bool,
     /// A file that holds `1` while a commit is under way, also after a SIGKILL: shows tests where one hit
     #[arg(long, value_name = "FILE", hide = true)]
     pub commit_mark: Option<PathBuf>,
@@ -356,7 +362,7 @@ pub enum QueueCommand {
 
 impl UpArgs {
     /// All else is as the file says.
-    pub fn manager(config: PathBuf, log: LogArgs) -> Self {
+    pub fn manager(config: PathBuf, log: LogArgs, accept_loss: bool) -> Self {
         Self {
             listen: None,
             slots: Some(0),
@@ -370,6 +376,7 @@ impl UpArgs {
             host_names: Vec::new(),
             tls_cert: None,
             tls_key: None,
+            accept_loss,
             commit_mark: None,
         }
     }

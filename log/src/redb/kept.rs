@@ -9,9 +9,10 @@ use onward_core::ids::Seq;
 use crate::head::{Head, trimmed};
 use crate::{Batch, Error, codec};
 
+use super::OnLoss;
 use super::fault::Fault;
-use super::journal::{Journal, Rows, Storage};
-use super::rows::{self, BATCHES};
+use super::journal::{Before, Journal, Loss, NAME, Rows, Storage};
+use super::rows::{self, BATCHES, Facts};
 use super::store::Prepare;
 
 #[derive(Debug)]
@@ -20,42 +21,67 @@ pub(super) struct Kept {
     /// The last event in redb; there may be rows up to it, or none any more.
     pub(super) stored: Seq,
     pub(super) journal: Journal,
+    /// What was missing when the log was opened, and was accepted to be.
+    pub(super) accepted: Option<Loss>,
 }
 
 /// How both files are opened, together: see [`Prepare`].
 pub(super) fn prepare(
     mut storage: impl FnMut() -> io::Result<Storage> + Send + 'static,
     half_bytes: u64,
+    on_loss: OnLoss,
 ) -> Prepare<Kept> {
-    Box::new(move |database, before| {
+    Box::new(move |database, before: Option<&Kept>| {
         let storage = storage().map_err(super::journal::about)?;
-        let has_failed = before.is_some_and(|before: &Kept| before.journal.has_failed());
-        Kept::open(database, storage, half_bytes, has_failed)
+        let Some(before) = before else { return Kept::open(database, storage, half_bytes, false, on_loss) };
+        // What is lost while the log is open was not there to be accepted.
+        let mut kept = Kept::open(database, storage, half_bytes, before.journal.has_failed(), OnLoss::Refuse)?;
+        kept.accepted.clone_from(&before.accepted);
+        Ok(kept)
     })
 }
 
 impl Kept {
-    fn open(database: &Database, storage: Storage, half_bytes: u64, has_failed: bool) -> Result<Self, Fault> {
-        let (mut head, journal) = rows::found(database)?;
+    fn open(
+        database: &Database,
+        storage: Storage,
+        half_bytes: u64,
+        has_failed: bool,
+        on_loss: OnLoss,
+    ) -> Result<Self, Fault> {
+        let (mut head, Facts { journal, reached }) = rows::found(database)?;
         let stored = head.tail.last;
         let covers = covers(&head);
-        let journal = if let Some(number) = journal {
-            Journal::open(storage, number, stored, covers)?
+        let (journal, mut loss) = if let Some(number) = journal {
+            Journal::open(storage, number, half_bytes, Before { stored, covers })?
         } else {
             let number = RandomState::new().build_hasher().finish();
             let journal = Journal::begin(storage, number, half_bytes, Seq(stored.0 + 1))?;
             rows::make_tables(database, number)?;
-            journal
+            (journal, None)
         };
         if let Some(newest) = journal.newest() {
             let (at, row) = newest?;
             head.found(&trimmed(codec::decode(&row)?, at, at)?);
         }
-        if head.tail.last < covers {
-            return Err(rows::corrupt("the log ends before its snapshot does"));
+        if loss.is_none() {
+            loss = missing_at_end(&head, covers, reached);
         }
-        let mut kept = Self { head, stored, journal };
-        if has_failed {
+        if let Some(loss) = loss.as_mut().filter(|_| reached.is_some()) {
+            loss.to = loss.to.max(reached.filter(|reached| *reached >= loss.from));
+        }
+        if on_loss == OnLoss::Refuse
+            && let Some(loss) = loss
+        {
+            return Err(Error::Lost(loss).into());
+        }
+        // Everything up to there is in the snapshot, if not in a row.
+        head.tail.last = head.tail.last.max(covers);
+        let mut kept = Self { head, stored, journal, accepted: loss };
+        if kept.accepted.is_some() {
+            kept.move_to_redb(database)?;
+            kept.journal.begin_file(Seq(kept.head.tail.last.0 + 1))?;
+        } else if has_failed || kept.journal.is_of_older_format() {
             kept.settle_by_redb(database)?;
         } else {
             kept.journal.settle()?;
@@ -66,14 +92,19 @@ impl Kept {
 
     /// What the journal shows may not be what its disk has.
     fn settle_by_redb(&mut self, database: &Database) -> Result<(), Fault> {
+        self.move_to_redb(database)?;
+        self.journal.begin_anew(Seq(self.head.tail.last.0 + 1))?;
+        Ok(())
+    }
+
+    /// All rows that are needed, and where the log ends with them.
+    fn move_to_redb(&mut self, database: &Database) -> Result<(), Fault> {
+        let transaction = database.begin_write()?;
         let moved = self.needed_of_all();
-        if !moved.is_empty() {
-            let transaction = database.begin_write()?;
-            rows::put_rows(&transaction, self.stored, &moved)?;
-            transaction.commit()?;
-        }
-        self.stored = self.head.tail.last;
-        self.journal.begin_anew(Seq(self.stored.0 + 1))?;
+        rows::put_rows(&transaction, self.stored, &moved)?;
+        rows::put_reached(&transaction, self.head.tail.last)?;
+        transaction.commit()?;
+        self.stored = moved.last().unwrap_or(self.stored);
         Ok(())
     }
 
@@ -134,6 +165,15 @@ impl Kept {
     pub(super) fn drop_covered(&mut self, max_batches: usize) -> bool {
         self.journal.drop_covered(covers(&self.head), max_batches).1
     }
+}
+
+/// Whether the rows end before the log did, as far as redb knows. One that was last written before redb was told how
+/// far the log reached has at least a row for the last event of its snapshot.
+fn missing_at_end(head: &Head, covers: Seq, reached: Option<Seq>) -> Option<Loss> {
+    let last = head.tail.last;
+    let is_missing = reached.map_or(last < covers, |reached| last.max(covers) < reached);
+    let what = || format!("{NAME} ends with event {}", last.0);
+    is_missing.then(|| Loss { what: what(), from: Seq(last.max(covers).0 + 1), to: reached })
 }
 
 fn covers(head: &Head) -> Seq {

@@ -47,8 +47,19 @@ use journal::{JournalFile, NotAppended, Rows};
 use kept::Kept;
 use store::{Open, Repair, Store, Writer};
 
+pub use journal::Loss;
+
 /// Rows are read once, at a takeover, and written once; a large cache would hold what nobody asks for.
 const CACHE_BYTES: usize = 32 << 20;
+
+/// What to do about acknowledged events that are not there any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnLoss {
+    /// The log is not opened, and left as it is.
+    Refuse,
+    /// The log goes on with what is left, and says what is not: [`RedbLog::accepted_loss`].
+    Accept,
+}
 
 /// A handle. Its clones are further handles on the same file, each with the same rights.
 #[derive(Clone, Debug)]
@@ -57,9 +68,14 @@ pub struct RedbLog(Arc<Store<Kept>>);
 impl RedbLog {
     /// Opens the log in `folder`, or makes one there: the files are `onward.redb` and `onward.journal`.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_or(folder, OnLoss::Refuse)
+    }
+
+    /// As [`Self::open`], of a folder whose files may be damaged.
+    pub fn open_or(folder: impl AsRef<Path>, on_loss: OnLoss) -> Result<Self, Error> {
         let folder = folder.as_ref().to_owned();
         let (lock, open) = folder::LOG.prepare(&folder, CACHE_BYTES)?;
-        let prepare = kept::prepare(move || Ok(Arc::new(JournalFile::open(&folder)?)), journal::HALF_BYTES);
+        let prepare = kept::prepare(move || Ok(Arc::new(JournalFile::open(&folder)?)), journal::HALF_BYTES, on_loss);
         Ok(Self(Arc::new(Store::start(open, prepare, Some(lock))?)))
     }
 
@@ -69,10 +85,16 @@ impl RedbLog {
         storage: impl FnMut() -> io::Result<B> + Send + 'static,
         mut journal: impl FnMut() -> io::Result<J> + Send + 'static,
         half_bytes: u64,
+        on_loss: OnLoss,
     ) -> Result<Self, Error> {
         let open = on_storage(storage, CACHE_BYTES);
-        let prepare = kept::prepare(move || Ok(Arc::new(journal()?)), half_bytes);
+        let prepare = kept::prepare(move || Ok(Arc::new(journal()?)), half_bytes, on_loss);
         Ok(Self(Arc::new(Store::start(open, prepare, None)?)))
+    }
+
+    /// What was missing when the log was opened, and was accepted to be.
+    pub fn accepted_loss(&self) -> Result<Option<Loss>, Error> {
+        Ok(self.0.ready()?.state.accepted.clone())
     }
 
     /// Everything that was appended up to now, and no more, in redb alone.
@@ -88,7 +110,10 @@ impl RedbLog {
         let mut writer = self.0.ready()?;
         let (moved, stored) = (writer.state.needed_of_all(), writer.state.stored);
         if let Some(last) = moved.last() {
-            let put = |transaction: &WriteTransaction| rows::put_rows(transaction, stored, &moved);
+            let put = |transaction: &WriteTransaction| {
+                rows::put_reached(transaction, last)?;
+                rows::put_rows(transaction, stored, &moved)
+            };
             self.0.commit(&mut writer, Repair::Quick, put, |kept, _| Ok(kept.stored >= last))?;
             writer.state.moved(last);
         }
@@ -122,8 +147,11 @@ impl RedbLog {
     /// From the journal into redb; they are the oldest of the journal.
     fn move_rows(&self, writer: &mut Writer<Kept>, moved: &Rows) -> Result<(), Error> {
         let Some(last) = moved.last() else { return Ok(()) };
-        let stored = writer.state.stored;
-        let put = |transaction: &WriteTransaction| rows::put_rows(transaction, stored, moved);
+        let (stored, reached) = (writer.state.stored, writer.state.head.tail.last);
+        let put = |transaction: &WriteTransaction| {
+            rows::put_reached(transaction, reached)?;
+            rows::put_rows(transaction, stored, moved)
+        };
         self.0.commit(writer, Repair::Quick, put, |kept, _| Ok(kept.stored >= last))?;
         writer.state.stored = last;
         writer.state.journal.forget_up_to(last);
@@ -170,11 +198,14 @@ impl Log for RedbLog {
 
     fn take_seat(&mut self) -> Result<Tail, Error> {
         let mut writer = self.0.ready()?;
-        let term = writer.state.head.next_term();
+        let (term, reached) = (writer.state.head.next_term(), writer.state.head.tail.last);
         self.0.commit(
             &mut writer,
             Repair::Quick,
-            |transaction| rows::put_term(transaction, term),
+            |transaction| {
+                rows::put_reached(transaction, reached)?;
+                rows::put_term(transaction, term)
+            },
             |kept, _| Ok(kept.head.tail.term == term),
         )?;
         writer.state.head.tail.term = term;
@@ -259,11 +290,14 @@ impl Log for RedbLog {
         if writer.state.head.admit_finish(term, covers, chunks)? == Admitted::AlreadyThere {
             return Ok(());
         }
-        let snapshot = Snapshot { covers, chunks };
+        let (snapshot, reached) = (Snapshot { covers, chunks }, writer.state.head.tail.last);
         self.0.commit(
             &mut writer,
             Repair::Quick,
-            |transaction| rows::finish_snapshot(transaction, snapshot),
+            |transaction| {
+                rows::put_reached(transaction, reached)?;
+                rows::finish_snapshot(transaction, snapshot)
+            },
             |kept, _| Ok(kept.head.snapshot == Some(snapshot)),
         )?;
         writer.state.head.snapshot = Some(snapshot);

@@ -34,13 +34,24 @@ pub(crate) const TERM: &str = "term";
 /// Of the newest finished snapshot. Absent if there is none.
 const SNAPSHOT_COVERS: &str = "snapshot_covers";
 const SNAPSHOT_CHUNKS: &str = "snapshot_chunks";
+/// The last event that the log had, with the journal's, when redb committed last: it may not have fewer any more.
+/// Absent in a file that was not written since this is noted.
+const REACHED: &str = "reached";
 
-/// Where the log ends as far as redb knows, and the number of its journal. Refuses a file that is too new.
-pub(super) fn found(database: &Database) -> Result<(Head, Option<u64>), Fault> {
+/// What redb knows of the journal.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Facts {
+    /// Its number.
+    pub(super) journal: Option<u64>,
+    pub(super) reached: Option<Seq>,
+}
+
+/// Where the log ends as far as redb knows, and what it knows of its journal. Refuses a file that is too new.
+pub(super) fn found(database: &Database) -> Result<(Head, Facts), Fault> {
     let read = database.begin_read()?;
     let facts = match read.open_table(FACTS) {
         Ok(facts) => facts,
-        Err(TableError::TableDoesNotExist(_)) => return Ok((Head::default(), None)),
+        Err(TableError::TableDoesNotExist(_)) => return Ok((Head::default(), Facts::default())),
         Err(error) => return Err(error.into()),
     };
     let fact = |name: &str| -> Result<Option<u64>, Fault> { Ok(facts.get(name)?.map(|value| value.value())) };
@@ -69,7 +80,7 @@ pub(super) fn found(database: &Database) -> Result<(Head, Option<u64>), Fault> {
             head.chunk_put(Seq(covers), index);
         }
     }
-    Ok((head, fact(JOURNAL)?))
+    Ok((head, Facts { journal: fact(JOURNAL)?, reached: fact(REACHED)?.map(Seq) }))
 }
 
 /// Of a new file, and those that one of an older format lacks. From then on there is a journal.
@@ -92,6 +103,11 @@ pub(crate) fn known_format(found: Option<u64>, known: u8) -> Result<u8, Fault> {
         None | Some(0) => Err(corrupt("the file does not say its format")),
         Some(found) => Ok(found),
     }
+}
+
+pub(super) fn put_reached(transaction: &WriteTransaction, last: Seq) -> Result<(), Fault> {
+    transaction.open_table(FACTS)?.insert(REACHED, last.0)?;
+    Ok(())
 }
 
 pub(super) fn put_term(transaction: &WriteTransaction, term: Term) -> Result<(), Fault> {

@@ -6,7 +6,7 @@ use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Batch, BatchId, BatchKey, Blob, Changed, Digest, Error, Log, RedbLog, Snapshot};
+use onward_log::{Batch, BatchId, BatchKey, Blob, Changed, Digest, Error, Log, OnLoss, RedbLog, Snapshot};
 
 use crate::disk::{Disk, JournalOf, Which};
 use crate::samples::Draw;
@@ -44,7 +44,7 @@ const HALVES: [u64; 4] = [2 << 10, 8 << 10, 24 << 10, 256 << 10];
 
 fn opened(disk: &Disk, half_bytes: u64) -> Result<RedbLog, Error> {
     let (redb, journal) = (disk.clone(), JournalOf(disk.clone()));
-    RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes)
+    RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse)
 }
 
 /// Something is not as it should be.
@@ -105,7 +105,10 @@ impl World {
         };
         match result {
             Ok(()) => return Ok(true),
-            Err(error @ (Error::StaleTerm { .. } | Error::WrongSequence { .. } | Error::Corrupt { .. })) => {
+            Err(
+                error
+                @ (Error::StaleTerm { .. } | Error::WrongSequence { .. } | Error::Corrupt { .. } | Error::Lost(_)),
+            ) => {
                 return Err(format!("a disk that fails is no reason for this: {error}"));
             }
             Err(Error::WrongSnapshot { .. }) => return Ok(true),

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use onward_log::RedbLog;
+use onward_log::{OnLoss, RedbLog};
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
@@ -33,6 +33,6 @@ pub fn in_memory(half_bytes: u64) -> impl Fn() -> RedbLog + use<> {
     let files = [(); 2].map(|()| Shared(Arc::new(InMemoryBackend::new())));
     move || {
         let [redb, journal] = files.clone();
-        RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes).unwrap()
+        RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse).unwrap()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use onward_core::ids::Seq;
-use onward_log::{BatchId, BatchKey, Blob, Digest, Log, RedbLog};
+use onward_log::{BatchId, BatchKey, Blob, Digest, Log, OnLoss, RedbLog};
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
@@ -60,7 +60,8 @@ fn a_read_does_not_wait_for_a_commit() {
     let disk = Held { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
     let same = disk.clone();
     let journal = Held { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
-    let mut log = RedbLog::on_storage(move || Ok(same.clone()), move || Ok(journal.clone()), 1 << 20).unwrap();
+    let mut log =
+        RedbLog::on_storage(move || Ok(same.clone()), move || Ok(journal.clone()), 1 << 20, OnLoss::Refuse).unwrap();
     log.take_seat().unwrap();
     let (old, new) = (vec![1; 100_000], vec![2; 100_000]);
     append(&mut log, &[([1; 32], &old)]);

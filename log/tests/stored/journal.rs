@@ -7,7 +7,7 @@ use onward_core::event::{Event, Stamped};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Archive, BatchId, BatchKey, Blob, Error, Log, RedbLog, backup, restore};
+use onward_log::{Archive, BatchId, BatchKey, Blob, Error, Log, OnLoss, RedbLog, backup, restore};
 use redb::{ReadableDatabase, ReadableTableMetadata};
 
 use crate::samples::Draw;
@@ -112,7 +112,7 @@ fn a_backup_has_what_is_in_the_journal_and_a_restored_folder_has_none() {
 fn refused(folder: &Path, says: &str) {
     let before = fs::read(folder.join("onward.journal")).unwrap_or_default();
     match RedbLog::open(folder) {
-        Err(error @ Error::Corrupt { .. }) => assert!(error.to_string().contains(says), "{error}"),
+        Err(error @ (Error::Corrupt { .. } | Error::Lost(_))) => assert!(error.to_string().contains(says), "{error}"),
         other => panic!("{says}: {other:?}"),
     }
     assert_eq!(fs::read(folder.join("onward.journal")).unwrap_or_default(), before, "{says}: it was left alone");
@@ -126,7 +126,7 @@ fn a_journal_that_is_not_the_one_of_this_log_is_refused() {
     fs::copy(journal(&other), journal(&one)).unwrap();
     refused(one.path(), says);
     fs::remove_file(journal(&one)).unwrap();
-    refused(one.path(), says);
+    refused(one.path(), "onward.journal is missing, or its beginning is; events from 1 on are lost, if there were any");
     fs::write(journal(&one), b"a shopping list that is somewhat longer than the header of a journal").unwrap();
     refused(one.path(), "onward.journal does not begin as a journal does");
     // And a journal whose log is lost is not overwritten by another.
@@ -135,25 +135,70 @@ fn a_journal_that_is_not_the_one_of_this_log_is_refused() {
 }
 
 #[test]
-fn damage_before_the_end_is_named_and_a_torn_end_is_the_end() {
-    let folder = filled();
-    let path = folder.path().join("onward.journal");
+fn damage_is_named_with_what_is_lost_and_a_torn_end_is_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    log.take_seat().unwrap();
+    (0..10).for_each(|_| append(&mut log, None));
+    let left = killed(folder.path());
+    let path = left.path().join("onward.journal");
     let whole = fs::read(&path).unwrap();
-    let end = whole.iter().rposition(|byte| *byte != 0).unwrap();
-    for (at, is_torn) in [(100, false), (end / 2, false), (end, true)] {
+    // Behind the newest entry is a mark, which says that the entry was synced.
+    let mark = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1 - 36;
+    for (at, lost) in [(150, "events 1 to 20 are lost, 20 or more"), (mark - 1, "events 19 to 20 are lost, 2 or more")]
+    {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x55;
         fs::write(&path, &damaged).unwrap();
-        if is_torn {
-            let mut log = RedbLog::open(folder.path()).unwrap();
-            assert_eq!(log.tail().unwrap().last, Seq(18));
-            append(&mut log, None);
-            drop(log);
-            assert_eq!(RedbLog::open(folder.path()).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 10);
-        } else {
-            refused(folder.path(), "onward.journal: the row at ");
-        }
+        refused(left.path(), lost);
     }
+    fs::write(&path, &whole[..mark]).unwrap();
+    refused(left.path(), "bytes long, and was 65608");
+    // As if power had been lost before either of them arrived whole.
+    let mut torn = whole.clone();
+    torn[mark - 5] ^= 0x55;
+    torn[mark..].fill(0);
+    fs::write(&path, &torn).unwrap();
+    let mut log = RedbLog::open(left.path()).unwrap();
+    assert_eq!(log.tail().unwrap().last, Seq(18));
+    append(&mut log, None);
+    drop(log);
+    assert_eq!(RedbLog::open(left.path()).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 10);
+}
+
+#[test]
+fn a_loss_that_is_accepted_is_said_once_and_the_log_goes_on_with_what_is_left() {
+    let folder = filled();
+    let path = folder.path().join("onward.journal");
+    let mut damaged = fs::read(&path).unwrap();
+    let middle = damaged.iter().rposition(|byte| *byte != 0).unwrap() / 2;
+    damaged[middle] ^= 1;
+    fs::write(&path, &damaged).unwrap();
+    let Err(Error::Lost(loss)) = RedbLog::open(folder.path()) else { panic!("it is damaged") };
+    let mut log = RedbLog::open_or(folder.path(), OnLoss::Accept).unwrap();
+    assert_eq!(log.accepted_loss(), Ok(Some(loss.clone())));
+    assert_eq!((log.tail().unwrap().last.0 + 1, loss.to), (loss.from.0, Some(Seq(20))));
+    assert_eq!(log.read(Seq(1), usize::MAX).unwrap().len() as u64 * 2, log.tail().unwrap().last.0);
+    log.take_seat().unwrap();
+    append(&mut log, None);
+    let last = log.tail().unwrap().last;
+    drop(log);
+    let mut log = RedbLog::open_or(folder.path(), OnLoss::Accept).unwrap();
+    assert_eq!((log.accepted_loss(), log.tail().unwrap().last), (Ok(None), last));
+}
+
+#[test]
+fn a_journal_that_is_older_than_its_log_is_refused() {
+    let folder = filled();
+    let path = folder.path().join("onward.journal");
+    let older = fs::read(&path).unwrap();
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    append(&mut log, None);
+    // With its next commit redb knows how far the log has come.
+    log.take_seat().unwrap();
+    drop(log);
+    fs::write(&path, older).unwrap();
+    refused(folder.path(), "onward.journal ends with event 20; events 21 to 22 are lost, 2 or more");
 }
 
 /// Rows are equally long and no row enters redb, so what an earlier generation left lies just behind the newest.

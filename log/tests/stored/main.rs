@@ -12,5 +12,6 @@ mod backup;
 mod blobs;
 mod codec;
 mod conformance;
+mod damage;
 mod faults;
 mod journal;

@@ -85,6 +85,9 @@ pub enum Refused {
     /// No machine serves at the moment. Whether something was done is not known; repeating it is safe.
     #[error("this node does not serve at the moment: {0}")]
     Unavailable(String),
+    /// What was asked for is stored and cannot be read. Asking again gives the same.
+    #[error("{0}")]
+    Unreadable(onward_log::Error),
     #[error("this node has {0} calls in hand and takes no more; try again later")]
     TooManyCalls(usize),
 }
@@ -462,6 +465,10 @@ impl Shared {
         read: impl FnOnce() -> Result<T, onward_log::Error> + Send + 'static,
     ) -> Result<T, Refused> {
         match tokio::task::spawn_blocking(read).await {
+            Ok(Err(error)) if error.is_permanent() => {
+                tracing::error!("a read failed for good: {error}");
+                Err(Refused::Unreadable(error))
+            }
             Ok(read) => read.map_err(|error| Refused::Unavailable(error.to_string())),
             Err(error) => Err(Refused::Unavailable(format!("reading the store failed: {error}"))),
         }

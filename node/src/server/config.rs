@@ -40,6 +40,8 @@ pub struct NodeConfig {
     pub outputs: OutputRules,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
+    /// Start with what is left, if acknowledged events are missing from the log.
+    pub accept_loss: bool,
 }
 
 impl NodeConfig {
@@ -60,6 +62,7 @@ impl NodeConfig {
             snapshot_every: Start::SNAPSHOT_EVERY,
             outputs: OutputRules::default(),
             commit_mark: None,
+            accept_loss: false,
         }
     }
 

@@ -23,7 +23,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::{Router, middleware};
 use onward_core::manager::SeatState;
-use onward_log::{Archive, RedbLog};
+use onward_log::{Archive, OnLoss, RedbLog};
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -271,7 +271,7 @@ fn stop(outputs: &Outputs, engine: &Engine) {
 
 /// Everything that takes its time before a node can serve. The folder is ours from its first line on.
 fn open(config: &NodeConfig) -> Result<Opened, StartError> {
-    let log = RedbLog::open(&config.data)?;
+    let log = open_log(config)?;
     let receipts = Receipts::new(&read_or_make_key(&config.data.join(KEY_FILE))?);
     read_or_make_token(&config.data)?;
     let tokens = TokenFile::open(&config.data)?;
@@ -291,6 +291,20 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     let outputs = Outputs::start(config.data.join(outputs::FOLDER), config.outputs.clone());
     let outputs = outputs.map_err(StartError::Thread).inspect_err(|_| engine.stop())?;
     Ok(Opened { engine, outputs, receipts, tokens })
+}
+
+fn open_log(config: &NodeConfig) -> Result<RedbLog, onward_log::Error> {
+    if !config.accept_loss {
+        return RedbLog::open(&config.data);
+    }
+    let log = RedbLog::open_or(&config.data, OnLoss::Accept)?;
+    match log.accepted_loss()? {
+        Some(loss) => tracing::error!("acknowledged events are lost, and that was accepted: {loss}"),
+        None => {
+            tracing::warn!("nothing is lost: start without --accept-loss, or a loss to come goes by without a word")
+        }
+    }
+    Ok(log)
 }
 
 /// The seat is taken, but serving begins only once the log has confirmed that.

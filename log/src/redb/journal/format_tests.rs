@@ -3,20 +3,23 @@ use proptest::prelude::*;
 use super::*;
 
 const HALF: usize = 4096;
+const LOG: u64 = 7;
 
 fn header_of(generation: u64, first: u64) -> Header {
-    Header { log: 7, half_bytes: HALF as u64, generation, first }
+    Header { log: LOG, half_bytes: HALF as u64, generation, first }
 }
 
-/// A half with these rows, above what was there before; and where each entry ends.
+/// A half with these rows of two events each and a mark, above what was there before; and where each entry ends.
 fn written(half: &mut [u8], generation: u64, first: u64, rows: &[Vec<u8>]) -> Vec<usize> {
     let mut bytes = Vec::new();
-    let mut chain = put_header(&header_of(generation, first), &mut bytes);
-    let mut ends = Vec::new();
-    for (at, row) in (first..).step_by(2).zip(rows) {
-        chain = put_entry(generation, chain, at, 2, row, &mut bytes);
+    let mut link = put_header(&header_of(generation, first), Note::default(), &mut bytes);
+    let (mut ends, mut next) = (Vec::new(), first);
+    for row in rows {
+        link = put_entry(&Place { log: LOG, generation, link, first: next }, 2, row, &mut bytes);
         ends.push(bytes.len());
+        next += 2;
     }
+    put_mark(&Place { log: LOG, generation, link, first: next }, &mut bytes);
     half[..bytes.len()].copy_from_slice(&bytes);
     ends
 }
@@ -32,7 +35,7 @@ fn what_was_written_is_found() {
     assert_eq!(scan(&half), Ok(None), "never begun");
     let ends = written(&mut half, 5, 11, &rows);
     let found = scan(&half).unwrap().unwrap();
-    assert_eq!((found.header, found.end, found.damaged), (header_of(5, 11), ends[2], None));
+    assert_eq!((found.header, found.end, found.synced), (header_of(5, 11), ends[2], 16));
     assert_eq!(rows_in(&half, &found), rows);
     assert_eq!(
         found.spans.iter().map(|span| (span.first, span.next())).collect::<Vec<_>>(),
@@ -46,25 +49,59 @@ fn an_entry_counts_behind_the_one_that_it_was_written_behind() {
     let mut half = vec![0; HALF];
     let ends = written(&mut half, 5, 11, &rows);
     // The same length and sequence as before, so that what lies behind it fits in every other way.
-    for (what, generation, first) in [("a later generation", 6, 11), ("the same generation", 5, 11)] {
+    for (what, generation, synced) in [("a later generation", 6, 12), ("the same generation", 5, 16)] {
         let mut half = half.clone();
-        let again = written(&mut half, generation, first, &[vec![9; 40]]);
+        let behind = half[ends[0]..].to_vec();
+        let again = written(&mut half, generation, 11, &[vec![9; 40]]);
         assert_eq!(again[0], ends[0]);
+        half[ends[0]..].copy_from_slice(&behind);
         let found = scan(&half).unwrap().unwrap();
-        assert_eq!(rows_in(&half, &found), [vec![9; 40]], "{what}");
+        assert_eq!((rows_in(&half, &found), found.synced), (vec![vec![9; 40]], synced), "{what}");
     }
 }
 
 #[test]
-fn damage_in_the_middle_is_told_from_a_torn_end() {
+fn damage_is_told_from_a_torn_end_by_what_lies_behind_it() {
     let rows = vec![vec![1; 40], vec![2; 40], vec![3; 40]];
+    let mut whole = vec![0; HALF];
+    let ends = written(&mut whole, 5, 11, &rows);
+    for entry in 0..3 {
+        for at in ends[entry] - ENTRY - 40..ends[entry] {
+            let mut half = whole.clone();
+            half[at] ^= 1;
+            let found = scan(&half).unwrap().unwrap();
+            assert_eq!((found.spans.len(), found.synced), (entry, 16), "byte {at}");
+        }
+    }
+    // Everything up to the mark, and then the mark as well.
+    whole[ends[0]..ends[2]].fill(0);
+    let found = scan(&whole).unwrap().unwrap();
+    assert_eq!((found.spans.len(), found.synced), (1, 16));
+    whole[ends[0]..].fill(0);
+    let found = scan(&whole).unwrap().unwrap();
+    assert_eq!((found.spans.len(), found.synced), (1, 12), "as a torn write would leave it");
+}
+
+#[test]
+fn a_write_that_was_torn_has_no_witness() {
     let mut half = vec![0; HALF];
-    let ends = written(&mut half, 5, 11, &rows);
-    for (entry, damaged) in [(0, Some(11)), (1, Some(13)), (2, None)] {
-        let mut half = half.clone();
-        half[ends[entry] - 1] ^= 1;
-        let found = scan(&half).unwrap().unwrap();
-        assert_eq!((found.spans.len(), found.damaged), (entry, damaged));
+    let ends = written(&mut half, 5, 11, &[vec![1; 40], vec![2; 900]]);
+    let end = ends[1];
+    half[end..end + ENTRY].fill(0);
+    half[end - 1] = 0;
+    let found = scan(&half).unwrap().unwrap();
+    assert_eq!((found.spans.len(), found.synced), (1, 12), "its fields alone prove nothing but what was before them");
+}
+
+#[test]
+fn what_looks_like_an_entry_of_another_log_or_an_earlier_generation_is_no_witness() {
+    for (log, generation, synced) in [(LOG, 5, 99), (LOG, 6, 99), (LOG, 4, 10), (LOG + 1, 5, 10)] {
+        let mut half = vec![0; HALF];
+        written(&mut half, 5, 11, &[]);
+        let mut entry = Vec::new();
+        put_mark(&Place { log, generation, link: 3, first: 100 }, &mut entry);
+        half[1001..1001 + ENTRY].copy_from_slice(&entry);
+        assert_eq!(scan(&half).unwrap().unwrap().synced, synced, "{log} {generation}");
     }
 }
 
@@ -72,15 +109,21 @@ fn damage_in_the_middle_is_told_from_a_torn_end() {
 fn a_half_that_is_none_is_refused_and_a_newer_one_by_name() {
     let mut half = vec![0; HALF];
     written(&mut half, 5, 11, &[vec![1; 40]]);
-    for at in 0..HEADER {
+    for at in 0..NOTE_AT {
         let mut half = half.clone();
         half[at] ^= 1;
         assert!(matches!(scan(&half), Err(Error::Corrupt { .. })), "byte {at}");
     }
-    half[8] = 2;
-    let crc = crc32fast::hash(&half[..HEADER - 4]);
-    half[HEADER - 4..HEADER].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(scan(&half), Err(Error::NewerFormat { found: 2, known: 1 }));
+    assert_eq!(note(&half, LOG), Some(Note::default()));
+    for at in NOTE_AT..NOTE_AT + 20 {
+        let mut half = half.clone();
+        half[at] ^= 1;
+        assert_eq!(note(&half, LOG), None, "byte {at}");
+    }
+    half[8] = 3;
+    let crc = crc32fast::hash(&half[..NOTE_AT - 4]);
+    half[NOTE_AT - 4..NOTE_AT].copy_from_slice(&crc.to_le_bytes());
+    assert_eq!(scan(&half), Err(Error::NewerFormat { found: 3, known: 2 }));
 }
 
 fn rows() -> impl Strategy<Value = Vec<Vec<u8>>> {

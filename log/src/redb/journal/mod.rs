@@ -12,10 +12,17 @@
 //! needed and can be read is then put into redb, and both halves begin a new generation, before anything else is done:
 //! what was not found will not be found later either.
 //!
-//! `format` knows the bytes, and this module where they go. Only an index is kept in memory.
+//! **Damage.** What a loss of power can leave is read up to its torn end; anything else is a [`Loss`], told by
+//! witnesses (see `format`), by the file's length, by where a half says that it begins, and by redb, which notes with
+//! each of its commits how far the log reached. What no witness speaks of is not noticed: the newest entries, if damage
+//! came before the system wrote the mark behind them and before the next commit of redb.
+//!
+//! `format` knows the bytes, `opened` makes a journal of them, and this module says where they go. Only an index is kept
+//! in memory.
 
 mod file;
 mod format;
+mod opened;
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +36,9 @@ use crate::Error;
 use super::fault::is_full;
 
 pub(crate) use file::{JournalFile, NAME};
-use format::{ENTRY, Found, HEADER, Header, Span, put_entry, put_header, scan};
+use format::{ENTRY, Format, HEADER, Header, NOTE_AT, Note, Place, put_entry, put_header, put_mark, put_note};
+pub(crate) use opened::Before;
+pub use opened::Loss;
 
 /// So much is written again at most, if snapshots do not keep up.
 pub(crate) const HALF_BYTES: u64 = 32 << 20;
@@ -39,6 +48,9 @@ const PIECES: u64 = 32;
 
 /// A journal that says more is none.
 const MAX_HALF_BYTES: u64 = 1 << 40;
+
+/// How much is appended before the note at the beginning is brought up to date.
+const NOTE_EVERY: u64 = 16 << 10;
 
 /// How much room is taken ahead: little for a log that is hardly used.
 const FIRST_STEP: u64 = 64 << 10;
@@ -52,11 +64,16 @@ pub(crate) struct Journal {
     half_bytes: u64,
     /// As long as the file is: everything up to here has its place on the disk.
     allocated: u64,
+    /// What its header says of how long it is and how far it reaches, and where `end` was then.
+    noted: Note,
+    noted_at: u64,
+    /// The last event that was appended and synced in this life.
+    synced: Option<u64>,
     step: u64,
     /// Rows that are shown, oldest first.
     index: VecDeque<Row>,
     generation: u64,
-    /// The half that is appended to, where, and what the next checksum goes on from.
+    /// The half that is appended to, where, and what the next entry links to.
     half: u64,
     end: u64,
     chain: u32,
@@ -64,6 +81,8 @@ pub(crate) struct Journal {
     moved_at: u64,
     /// What is on the disk and what the cache shows may differ.
     has_failed: bool,
+    /// What it was found in. Only the newest format is appended to.
+    format: Format,
     /// Reused from append to append.
     buffer: Vec<u8>,
 }
@@ -100,66 +119,26 @@ impl Journal {
             return Err(foreign());
         }
         let mut journal = Self::empty(storage, log, half_bytes, 0);
-        let begun = || -> io::Result<()> {
-            let mut bytes = Vec::new();
-            put_header(&Header { log, half_bytes, generation: 1, first: next.0 }, &mut bytes);
-            journal.storage.set_len(0)?;
-            journal.storage.set_len(HEADER as u64)?;
-            journal.storage.write(0, &bytes)?;
-            journal.storage.sync_data()
-        };
-        begun().map_err(about)?;
-        (journal.allocated, journal.generation) = (HEADER as u64, 1);
+        journal.begin_file(next)?;
         Ok(journal)
     }
 
-    /// Reads what an earlier life of this log left. Of its rows, those count that are newer than `stored`, the last
-    /// event in redb; a gap is allowed where a snapshot `covers` what is missing.
-    pub(crate) fn open(storage: Storage, log: u64, stored: Seq, covers: Seq) -> Result<Self, Error> {
-        let allocated = storage.len().map_err(about)?;
-        let read = |from: u64, length: u64| -> Result<Vec<u8>, Error> {
-            let end = allocated.min(from.saturating_add(length));
-            let mut bytes = vec![0; usize::try_from(end.saturating_sub(from)).map_err(|_| foreign())?];
-            if !bytes.is_empty() {
-                storage.read(from, &mut bytes).map_err(about)?;
-            }
-            Ok(bytes)
+    /// Makes the file anew: nothing that was in it counts, nor is there.
+    pub(crate) fn begin_file(&mut self, next: Seq) -> Result<(), Error> {
+        (self.generation, self.noted, self.format) = (self.generation + 1, Note::default(), Format::Two);
+        self.buffer.clear();
+        put_header(&self.header(next.0), self.noted, &mut self.buffer);
+        let begun = || -> io::Result<()> {
+            self.storage.set_len(0)?;
+            self.storage.set_len(HEADER as u64)?;
+            self.storage.write(0, &self.buffer)?;
+            self.storage.sync_data()
         };
-        // The first half is always begun, and says how long it is.
-        let (first, _) = format::header(&read(0, HEADER as u64)?)?.ok_or_else(foreign)?;
-        let half_bytes = first.half_bytes;
-        if first.log != log || half_bytes > MAX_HALF_BYTES {
-            return Err(foreign());
-        }
-        let mut halves: Vec<(u64, Found)> = Vec::new();
-        for half in 0..2 {
-            if let Some(found) = scan(&read(half * half_bytes, half_bytes)?)? {
-                if (found.header.log, found.header.half_bytes) != (log, half_bytes) {
-                    return Err(foreign());
-                }
-                halves.push((half, found));
-            }
-        }
-        halves.sort_by_key(|(_, found)| found.header.generation);
-        let mut journal = Self::empty(storage.clone(), log, half_bytes, allocated);
-        for (half, found) in &halves {
-            journal.generation = found.header.generation;
-            for span in &found.spans {
-                journal.found(*half, span, stored, covers)?;
-            }
-            if let Some(damaged) = found.damaged.filter(|damaged| *damaged > stored.max(covers).0) {
-                return Err(Error::Corrupt {
-                    what: format!("{NAME}: the row at {damaged} does not match its checksum"),
-                });
-            }
-        }
-        let (half, newest) = halves.last().ok_or_else(foreign)?;
-        journal.half = *half;
-        // If none of its rows is needed, it is begun anew with the next one.
-        if journal.index.back().is_some_and(|row| row.half == *half) {
-            (journal.end, journal.chain) = (newest.end as u64, newest.chain);
-        }
-        Ok(journal)
+        begun().map_err(about)?;
+        self.allocated = HEADER as u64;
+        self.half = 0;
+        self.forget_all();
+        Ok(())
     }
 
     fn empty(storage: Storage, log: u64, half_bytes: u64, allocated: u64) -> Self {
@@ -168,6 +147,9 @@ impl Journal {
             log,
             half_bytes,
             allocated,
+            noted: Note::default(),
+            noted_at: 0,
+            synced: None,
             step: FIRST_STEP,
             index: VecDeque::new(),
             generation: 0,
@@ -176,51 +158,45 @@ impl Journal {
             chain: 0,
             moved_at: 0,
             has_failed: false,
+            format: Format::Two,
             buffer: Vec::new(),
         }
     }
 
-    fn found(&mut self, half: u64, span: &Span, stored: Seq, covers: Seq) -> Result<(), Error> {
-        if span.next() <= stored.0.saturating_add(1) {
-            return Ok(());
-        }
-        let expected = self.index.back().map_or(stored.0.saturating_add(1), Row::next);
-        if span.first > expected && span.first <= covers.0.saturating_add(1) {
-            self.index.clear();
-        } else if span.first != expected {
-            let what = format!("onward.journal goes on at {}, and what comes next is {expected}", span.first);
-            return Err(Error::Corrupt { what });
-        }
-        let at = half * self.half_bytes + span.at as u64;
-        self.index.push_back(Row { first: span.first, events: span.events, half, at, length: span.length });
-        Ok(())
-    }
-
     /// What a process left that ended while it appended may be in the system's cache only. Written once more and
     /// synced, it is on the disk, also if an earlier sync failed and was forgotten.
-    pub(crate) fn settle(&self) -> Result<(), Error> {
-        let Some(row) = self.index.back() else { return Ok(()) };
+    pub(crate) fn settle(&mut self) -> Result<(), Error> {
+        let Some(row) = self.index.back().copied() else { return Ok(()) };
         // With what is before it in the half, so that a header that came with it is written again too.
         let from = if row.at - (HEADER + ENTRY) as u64 == row.half * self.half_bytes { HEADER + ENTRY } else { ENTRY };
         let mut bytes = vec![0; from + row.length];
         let at = row.at - from as u64;
         self.storage.read(at, &mut bytes).map_err(about)?;
-        self.storage.write(at, &bytes).and_then(|()| self.storage.sync_data()).map_err(about)
+        self.storage.write(at, &bytes).and_then(|()| self.storage.sync_data()).map_err(about)?;
+        if self.end > 0 {
+            self.leave_witness(row.next() - 1);
+        }
+        Ok(())
     }
 
     /// After a failure, and once all rows are in redb: nothing that was written before counts any more.
     pub(crate) fn begin_anew(&mut self, next: Seq) -> Result<(), Error> {
         for half in [1 - self.half, self.half] {
-            let base = half * self.half_bytes;
-            if self.allocated < base + HEADER as u64 {
+            let (base, begins) = (half * self.half_bytes, half * self.half_bytes + HEADER as u64);
+            if self.allocated < begins && half == 1 {
                 continue;
+            }
+            if self.allocated < begins {
+                self.storage.set_len(begins).map_err(about)?;
+                self.allocated = begins;
             }
             self.generation += 1;
             self.buffer.clear();
-            put_header(&self.header(next.0), &mut self.buffer);
+            put_header(&self.header(next.0), self.noted, &mut self.buffer);
             self.storage.write(base, &self.buffer).map_err(about)?;
         }
         self.storage.sync_data().map_err(about)?;
+        self.format = Format::Two;
         self.forget_all();
         Ok(())
     }
@@ -283,7 +259,7 @@ impl Journal {
     /// Goes on in the other half. What was needed of it is in redb.
     pub(crate) fn turn(&mut self) {
         self.half = 1 - self.half;
-        (self.end, self.moved_at) = (0, 0);
+        (self.end, self.moved_at, self.noted_at) = (0, 0, 0);
         let half = self.half;
         self.index.retain(|row| row.half != half);
     }
@@ -291,7 +267,7 @@ impl Journal {
     /// All rows are in redb.
     pub(crate) fn forget_all(&mut self) {
         self.index.clear();
-        (self.end, self.moved_at) = (0, 0);
+        (self.end, self.moved_at, self.noted_at) = (0, 0, 0);
     }
 
     pub(crate) fn append(&mut self, first: Seq, events: u32, row: &[u8]) -> Result<(), NotAppended> {
@@ -300,11 +276,14 @@ impl Journal {
         let (mut chain, mut generation) = (self.chain, self.generation);
         if begins {
             generation += 1;
-            chain = put_header(&Header { generation, ..self.header(first.0) }, &mut self.buffer);
+            chain = put_header(&Header { generation, ..self.header(first.0) }, self.noted, &mut self.buffer);
         }
-        chain = put_entry(generation, chain, first.0, events, row, &mut self.buffer);
+        let place = Place { log: self.log, generation, link: chain, first: first.0 };
+        chain = put_entry(&place, events, row, &mut self.buffer);
         let (from, length) = (base + self.end, self.buffer.len() as u64);
-        self.allocate(from + length, base).map_err(|error| NotAppended::Unwritten(about(error)))?;
+        // With room for the mark behind it.
+        let end = (from + length + ENTRY as u64).min(base + self.half_bytes);
+        self.allocate(end, base).map_err(|error| NotAppended::Unwritten(about(error)))?;
         let written = self.storage.write(from, &self.buffer).and_then(|()| self.storage.sync_data());
         if let Err(error) = written {
             self.has_failed = true;
@@ -314,7 +293,32 @@ impl Journal {
         self.end += length;
         let at = base + self.end - row.len() as u64;
         self.index.push_back(Row { first: first.0, events, half: self.half, at, length: row.len() });
+        self.leave_witness(first.0.saturating_add(u64::from(events) - 1));
         Ok(())
+    }
+
+    /// After a sync: everything up to this event is on the disk, and so is the length of the file. It is said behind the
+    /// newest entry, where a page is written anyway, and now and then at the beginning. This is not synced, and if
+    /// it cannot be written nothing is lost but a way to tell damage from a torn end.
+    fn leave_witness(&mut self, synced: u64) {
+        self.synced = Some(synced);
+        if self.end + ENTRY as u64 <= self.half_bytes {
+            self.buffer.clear();
+            let first = synced.saturating_add(1);
+            put_mark(&Place { log: self.log, generation: self.generation, link: self.chain, first }, &mut self.buffer);
+            let _ = self.storage.write(self.half * self.half_bytes + self.end, &self.buffer);
+        }
+        if self.noted.length < self.allocated || self.end >= self.noted_at + NOTE_EVERY {
+            self.note(Note { length: self.allocated, synced });
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        self.buffer.clear();
+        put_note(self.log, note, &mut self.buffer);
+        if self.storage.write(NOTE_AT as u64, &self.buffer).is_ok() {
+            (self.noted, self.noted_at) = (note, self.end);
+        }
     }
 
     /// Takes room ahead, so that a sync has no file system to bring up to date but seldom.
@@ -334,6 +338,11 @@ impl Journal {
         self.allocated = to;
         self.step = (self.step * 2).min(LAST_STEP);
         Ok(())
+    }
+
+    /// Whether it cannot be appended to before it was begun anew.
+    pub(crate) fn is_of_older_format(&self) -> bool {
+        self.format != Format::Two
     }
 
     pub(crate) const fn has_failed(&self) -> bool {
@@ -364,6 +373,16 @@ impl Journal {
         let dropped = covered.min(max);
         self.index.drain(..dropped);
         (dropped, covered > dropped)
+    }
+}
+
+/// Whoever opens it next can tell whether all of it is there.
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if let Some(synced) = self.synced.filter(|synced| *synced > self.noted.synced) {
+            // A length that is not noted yet may not be on the disk.
+            self.note(Note { synced, ..self.noted });
+        }
     }
 }
 
