@@ -257,12 +257,12 @@ impl World {
         self.log = None;
         let opened = opened(&self.disk, self.half_bytes);
         self.log = match opened {
-            Ok(log) => Some(log),
             // The cut came while it was opened: nothing was asked for, and nothing can be said yet.
-            Err(_) if self.disk.is_off() => {
+            _ if self.disk.is_off() => {
                 self.saw("cut while opening");
                 return self.lose_power();
             }
+            Ok(log) => Some(log),
             Err(Error::Io { .. } | Error::Full { .. }) if self.disk.trouble().is_some() => {
                 self.saw("failed while opening");
                 self.disk.set_trouble(None);

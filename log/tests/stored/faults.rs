@@ -226,3 +226,32 @@ fn a_number_that_is_missing_is_not_taken_for_none() {
     let half = tampered(|transaction| drop(transaction.open_table(FACTS).unwrap().insert("snapshot_covers", 1)));
     assert!(matches!(RedbLog::open(half.path()), Err(Error::Corrupt { .. })), "a snapshot without chunks");
 }
+
+/// Flips one bit wherever these bytes lie in the file. redb was closed, so it does not check the file by itself.
+fn flip(file: &std::path::Path, bytes: &[u8]) {
+    let mut whole = std::fs::read(file).unwrap();
+    let found: Vec<usize> = (0..whole.len() - bytes.len()).filter(|at| whole[*at..].starts_with(bytes)).collect();
+    assert!(!found.is_empty(), "it is in the file");
+    found.into_iter().for_each(|at| whole[at] ^= 1);
+    std::fs::write(file, whole).unwrap();
+}
+
+#[test]
+fn a_flipped_bit_in_a_row_or_a_blob_of_redb_is_damage_and_never_something_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    let (key, mut events) = first_batch(&mut log);
+    let queue = onward_core::ids::Name::new("a queue with a name of its own").unwrap();
+    events[0].event = onward_core::event::Event::QueuePaused { queue };
+    log.append(key, &events, &[Blob { digest: [9; 32], bytes: b"content like no other" }]).unwrap();
+    drop(log);
+    let file = folder.path().join("onward.redb");
+    flip(&file, b"content like no other");
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    let error = log.blob(&[9; 32]).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.is_permanent(), "{error}");
+    drop(log);
+    flip(&file, b"a queue with a name of its own");
+    let error = RedbLog::open(folder.path()).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.is_permanent(), "{error}");
+}

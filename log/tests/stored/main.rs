@@ -14,4 +14,5 @@ mod codec;
 mod conformance;
 mod damage;
 mod faults;
+mod formats;
 mod journal;

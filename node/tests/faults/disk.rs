@@ -6,7 +6,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use onward_log::{Archive, Error, RedbLog};
+use onward_log::{Archive, Error, OnLoss, RedbLog};
 use redb::StorageBackend;
 
 /// Small, so that rows move on to redb and halves turn within a few jobs.
@@ -96,7 +96,7 @@ impl Disk {
     pub fn log(&self) -> Result<RedbLog, Error> {
         let (log, journal) = (self.clone(), self.clone());
         let log = move || Ok(File(log.clone(), Which::Log));
-        RedbLog::on_storage(log, move || Ok(File(journal.clone(), Which::Journal)), HALF_BYTES)
+        RedbLog::on_storage(log, move || Ok(File(journal.clone(), Which::Journal)), HALF_BYTES, OnLoss::Refuse)
     }
 
     pub fn archive(&self) -> Result<Archive, Error> {

@@ -4,6 +4,7 @@
 mod rig;
 
 mod auth;
+mod damage;
 mod leases_api;
 mod metrics;
 mod outputs;

@@ -209,9 +209,9 @@ pub(super) fn scan(half: &[u8]) -> Result<Option<Found>, Error> {
 /// wherever they lie; 0 if there are none. Those of earlier generations are what was there before.
 pub(super) fn witness(half: &[u8], from: usize, log: u64, generation: u64) -> u64 {
     let mut synced = 0;
-    for at in from..half.len().saturating_sub(ENTRY - 1) {
+    for (at, fields) in (from..).zip(half.get(from..).unwrap_or_default().windows(ENTRY)) {
         // Nearly all that is not an entry ends here.
-        if number64(half, at + 16).wrapping_sub(generation) >= GENERATIONS_AHEAD {
+        if number64(fields, 16).wrapping_sub(generation) >= GENERATIONS_AHEAD {
             continue;
         }
         if let Some(entry) = Entry::at(half, at, log) {
@@ -247,12 +247,14 @@ impl<'a> Entry<'a> {
 }
 
 fn number32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(core::array::from_fn(|n| bytes[at + n]))
+    u32::from_le_bytes(*bytes[at..].first_chunk().expect(FIELDS))
 }
 
 fn number64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(core::array::from_fn(|n| bytes[at + n]))
+    u64::from_le_bytes(*bytes[at..].first_chunk().expect(FIELDS))
 }
+
+const FIELDS: &str = "as many bytes as there are fields";
 
 #[cfg(test)]
 #[path = "format_tests.rs"]

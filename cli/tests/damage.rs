@@ -1,0 +1,56 @@
+//! A journal that the disk damaged: the node says what is lost and does not start, until somebody accepts that.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use support::{Node, onward, own_loopback};
+
+fn listed(node: &Node, data: &Path) -> usize {
+    let output = node.call(data, &["list", "--json", "--limit", "200"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.matches("\"id\"").count()
+}
+
+#[test]
+fn a_damaged_journal_is_refused_and_a_loss_is_accepted_once_and_aloud() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path();
+    let node = Node::start(data);
+    for _ in 0..40 {
+        assert!(node.call(data, &["submit", "--kind", "k"]).status.success());
+    }
+    assert_eq!(listed(&node, data), 40);
+    node.kill();
+    let path = data.join("onward.journal");
+    let mut journal = fs::read(&path).unwrap();
+    let used = journal.iter().rposition(|byte| *byte != 0).unwrap();
+    journal[used / 2] ^= 1;
+    fs::write(&path, &journal).unwrap();
+
+    let up = |more: &[&str]| {
+        let mut command = onward(&["up", "--slots", "0", "--listen", &own_loopback(), "--data"]);
+        command.arg(data).args(more);
+        command
+    };
+    let refused = up(&[]).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    for word in ["onward.journal is damaged behind event", "are lost", "onward restore", "--accept-loss"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert_eq!(fs::read(&path).unwrap(), journal, "nothing was changed");
+
+    let said = data.join("said");
+    let mut accepting = up(&["--accept-loss"]);
+    accepting.env("ONWARD_LOG", "info").stderr(fs::File::create(&said).unwrap());
+    let node = Node::start_as(accepting);
+    assert!(fs::read_to_string(&said).unwrap().contains("acknowledged events are lost, and that was accepted"));
+    let left = listed(&node, data);
+    assert!((10..40).contains(&left), "{left} of 40");
+    assert!(node.call(data, &["submit", "--kind", "k"]).status.success());
+    node.kill();
+    let node = Node::start_as(up(&[]));
+    assert_eq!(listed(&node, data), left + 1);
+}
