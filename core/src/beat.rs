@@ -165,6 +165,11 @@ impl AttemptClock {
         self.grant_until = self.grant_until.max(until);
     }
 
+    /// Until when a grant covers this attempt; zero before the first.
+    pub fn granted_until(&self) -> Awake {
+        self.grant_until
+    }
+
     /// When the lease runs out if nothing more is heard.
     pub fn lease_end(&self) -> Awake {
         let end = match self.quiet {

@@ -90,6 +90,8 @@ pub enum Event {
         worker: WorkerId,
         incarnation: Incarnation,
         readmit_at: Wall,
+        /// The latest end of the leases that were taken from it; zero if there were none.
+        taken_until: Wall,
     },
     /// The worker came back as another incarnation; this one may not come back.
     IncarnationReplaced {
@@ -223,6 +225,8 @@ pub struct ExtensionDecided {
     pub reason: Option<ExtensionReason>,
     pub progress: f64,
     pub result: Result<Duration, Denial>,
+    /// The health deadline that the grant has set; zero where none was given.
+    pub live_until: Wall,
 }
 
 /// What somebody tried to do with a claim.

@@ -392,7 +392,14 @@ impl Manager {
             let used = self.log_now().since(began).min(allowed);
             clock.resume_quiet(self.awake, used, allowed - used);
         }
+        let granted_until = self.awake + attempt.granted_until.since(self.log_now());
+        if granted_until > self.awake {
+            clock.grant(granted_until);
+        }
         self.begin_live(key, clock, worker);
+        if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
+            liveness.resume_grant(clock.granted_until());
+        }
     }
 
     /// Called while the end of an attempt is applied: the soft side ends.

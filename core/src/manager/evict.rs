@@ -17,7 +17,7 @@ use crate::ids::WorkerId;
 use crate::job::Ending;
 use crate::message::CancelWhy;
 use crate::state::NO_KEY;
-use crate::time::Awake;
+use crate::time::{Awake, Wall};
 
 use super::Manager;
 use super::workers::{Counted, Link, Unconfirmed, Worker, WorkerKey};
@@ -115,13 +115,20 @@ impl Manager {
         let (id, incarnation, counts) = (worker.id.clone(), worker.incarnation.clone(), worker.is_session());
         let evictions = self.state.worker(&id).map_or(0, |record| record.evictions) + 1;
         let readmit_at = self.log_now() + readmit_after(&self.rules.eviction, evictions);
-        self.emit(Event::WorkerEvicted { worker: id.clone(), incarnation, readmit_at }, fx);
-        let mut unconfirmed = Vec::new();
-        for attempt in self.held_by_worker(key) {
-            let (claim, until) = (self.state.claim_of(attempt), self.live.at(attempt).clock.lease_end());
-            unconfirmed.push(Unconfirmed { claim, until });
+        let held = self.held_by_worker(key);
+        let unconfirmed: Vec<Unconfirmed> = held
+            .iter()
+            .map(|attempt| {
+                let until = self.live.at(*attempt).clock.lease_end();
+                Unconfirmed { claim: self.state.claim_of(*attempt), until }
+            })
+            .collect();
+        let last = unconfirmed.iter().map(|open| open.until).max();
+        let taken_until = last.map_or(Wall::ZERO, |until| self.log_now() + until.since(self.awake));
+        self.emit(Event::WorkerEvicted { worker: id.clone(), incarnation, readmit_at, taken_until }, fx);
+        for (attempt, open) in held.into_iter().zip(&unconfirmed) {
             self.end(attempt, Ending::Evicted, fx);
-            self.send_cancel(key, claim, CancelWhy::Evicted, fx);
+            self.send_cancel(key, open.claim, CancelWhy::Evicted, fx);
         }
         let worker = self.workers.at_mut(key);
         worker.evicted = true;
@@ -153,7 +160,7 @@ impl Manager {
         if another_life || self.readmit_at(worker).is_some_and(|at| at <= self.awake) {
             let worker = self.workers.at_mut(key);
             worker.work = None;
-            worker.rare().unconfirmed.clear();
+            worker.rare = None;
             self.begin_probation(key, fx);
             self.touch(key);
         }
@@ -164,7 +171,7 @@ impl Manager {
         let rare = worker.rare.as_ref().filter(|_| worker.evicted)?;
         let time_is_over = self.awake + rare.readmit_at.since(self.log_now());
         let ends = rare.unconfirmed.iter().map(|open| open.until);
-        Some(ends.fold(time_is_over, Awake::max))
+        Some(ends.fold(time_is_over.max(rare.taken_until), Awake::max))
     }
 
     /// Returns whether the worker is gone.

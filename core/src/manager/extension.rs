@@ -12,7 +12,7 @@ use crate::limits::Limit;
 use crate::message::{ExtensionAnswer, ExtensionRequest};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::state::{AttemptKey, ClaimStanding};
-use crate::time::Awake;
+use crate::time::{Awake, Wall};
 
 use super::Manager;
 use super::workers::{Link, WorkerKey};
@@ -57,6 +57,10 @@ impl Manager {
         if let Err(Denial::StaleAttempt) = result {
             self.refuse_stale(&claims, &held, fx);
         }
+        let until = match (result, worker) {
+            (Ok(grant), Some(worker)) => Some(self.health_deadline(worker) + grant),
+            _ => None,
+        };
         let decided = ExtensionDecided {
             worker: match worker {
                 Some(worker) => self.workers.at(worker).id.clone(),
@@ -66,6 +70,7 @@ impl Manager {
             reason: reason.ok(),
             progress: asked.progress,
             result,
+            live_until: until.map_or(Wall::ZERO, |until| self.log_now() + until.since(self.awake)),
         };
         if claims.iter().any(|claim| self.state.find(claim.job).is_some()) || result.is_ok() {
             self.emit(Event::ExtensionDecided(Box::new(decided)), fx);

@@ -136,7 +136,16 @@ impl Manager {
     /// Until when a grant is live that the same incarnation was given: a reconnect takes nothing back.
     pub(super) fn grant_of_this_life(&self, known: Option<WorkerKey>, incarnation: &Incarnation) -> Awake {
         let known = known.map(|key| self.workers.at(key)).filter(|worker| worker.incarnation == *incarnation);
-        known.map_or(Awake::ZERO, Worker::granted_until)
+        let Some(worker) = known else { return Awake::ZERO };
+        match &worker.link {
+            Link::Session { liveness, .. } => liveness.granted_until(),
+            Link::Http { liveness, .. } => liveness.granted_until(),
+            // The log knows it by what the grant covered.
+            Link::Expected => {
+                let held = self.live.from(worker.head()).filter_map(|key| self.live.get(key));
+                held.map(|live| live.clock.granted_until()).max().unwrap_or(Awake::ZERO)
+            }
+        }
     }
 
     /// Takes a worker into the books, with what the log remembers of it.
@@ -147,6 +156,7 @@ impl Manager {
             if let Some((_, readmit_at)) = &record.evicted {
                 worker.evicted = true;
                 worker.rare().readmit_at = *readmit_at;
+                worker.rare().taken_until = self.awake + record.taken_until.since(self.log_now());
             }
             self.recall_departed(&worker.id);
         }
@@ -208,6 +218,7 @@ impl Manager {
             let known = core::mem::take(&mut worker.rare().unconfirmed);
             let end_of = |claim: &Claim| known.iter().find(|open| open.claim == *claim).map(|open| open.until);
             let open = stale.iter().map(|claim| (*claim, end_of(claim).unwrap_or(now + length)));
+            worker.rare().taken_until = now;
             worker.rare().unconfirmed = open.map(|(claim, until)| Unconfirmed { claim, until }).collect();
         }
         for claim in stale {

@@ -311,9 +311,10 @@ impl Manager {
 
     fn worker_state(&self, worker: &Worker) -> WorkerState {
         if worker.evicted {
-            let unconfirmed = worker.rare.iter().flat_map(|rare| &rare.unconfirmed);
-            let open = unconfirmed.filter(|open| open.until > self.awake).count();
-            let reason = if open > 0 { EvictedReason::AttemptsUnconfirmed } else { EvictedReason::Waiting };
+            let open = worker.rare.as_ref().is_some_and(|rare| {
+                rare.taken_until > self.awake || rare.unconfirmed.iter().any(|open| open.until > self.awake)
+            });
+            let reason = if open { EvictedReason::AttemptsUnconfirmed } else { EvictedReason::Waiting };
             return WorkerState::Evicted(reason);
         }
         match &worker.link {

@@ -112,6 +112,8 @@ pub(super) struct Rare {
     pub unconfirmed: Vec<Unconfirmed>,
     /// While evicted: not before this.
     pub readmit_at: Wall,
+    /// Of a worker that another leader evicted: what was taken from it has ended by then, whatever it was.
+    pub taken_until: Awake,
 }
 
 /// An attempt that was taken from its worker and may still run there.
@@ -163,15 +165,6 @@ impl Worker {
     pub fn failing_since(&self) -> Awake {
         let stuck_since = self.work.as_ref().and_then(|work| work.stuck_since);
         stuck_since.filter(|_| self.judged.verdict == Verdict::Stuck).unwrap_or(self.since)
-    }
-
-    /// Until when a grant is live that it was given in this life.
-    pub fn granted_until(&self) -> Awake {
-        match &self.link {
-            Link::Session { liveness, .. } => liveness.granted_until(),
-            Link::Http { liveness, .. } => liveness.granted_until(),
-            Link::Expected => Awake::ZERO,
-        }
     }
 
     pub fn is_session(&self) -> bool {

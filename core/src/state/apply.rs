@@ -111,10 +111,11 @@ impl State {
                 self.record_of(at, claim, fact);
                 self.mark_refused(claim, *refusal);
             }
-            Event::WorkerEvicted { worker, incarnation, readmit_at } => {
+            Event::WorkerEvicted { worker, incarnation, readmit_at, taken_until } => {
                 let record = self.workers.entry(worker.clone()).or_default();
                 record.evictions += 1;
                 record.evicted = Some((incarnation.clone(), *readmit_at));
+                record.taken_until = *taken_until;
                 record.probation = false;
             }
             Event::IncarnationReplaced { worker, old } => {
@@ -128,6 +129,7 @@ impl State {
                 let record = self.workers.entry(worker.clone()).or_default();
                 record.probation = true;
                 record.evicted = None;
+                record.taken_until = Wall::ZERO;
             }
             Event::ProbationEnded { worker } => self.with_worker(worker, |record| record.probation = false),
             Event::GrantsReset { worker } => self.with_worker(worker, |record| record.grants = 0),
@@ -278,6 +280,7 @@ impl State {
             lease: handed.lease,
             grants: 0,
             last_grant_progress: None,
+            granted_until: Wall::ZERO,
             quiet: None,
             quiet_used: Duration::ZERO,
             mark: None,
@@ -469,7 +472,7 @@ impl State {
     }
 
     fn extension(&mut self, at: Wall, decided: &ExtensionDecided) {
-        let ExtensionDecided { worker, claims, reason, progress, result } = decided;
+        let ExtensionDecided { worker, claims, reason, progress, result, live_until } = decided;
         if result.is_ok() {
             self.workers.entry(worker.clone()).or_default().grants += 1;
         }
@@ -484,6 +487,7 @@ impl State {
                 let attempt = &mut self.attempts[attempt];
                 attempt.grants += 1;
                 attempt.last_grant_progress = Fraction::new(*progress);
+                attempt.granted_until = attempt.granted_until.max(*live_until);
             }
         }
         for job in jobs {

@@ -52,7 +52,7 @@ impl State {
                     let attempt = &self.attempts[workflow.attempt];
                     writeln!(
                         out,
-                        "    attempt {} worker {:?} {:?} {:?} handed {:?} lease {:?} grants {} {:?} quiet {:?} {:?} mark {:?}",
+                        "    attempt {} worker {:?} {:?} {:?} handed {:?} lease {:?} grants {} {:?} until {:?} quiet {:?} {:?} mark {:?}",
                         attempt.claim.fence,
                         attempt.worker,
                         attempt.incarnation,
@@ -61,6 +61,7 @@ impl State {
                         attempt.lease,
                         attempt.grants,
                         attempt.last_grant_progress,
+                        attempt.granted_until,
                         attempt.quiet,
                         attempt.quiet_used,
                         attempt.mark,

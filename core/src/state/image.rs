@@ -72,6 +72,7 @@ pub struct AttemptImage {
     pub quiet: Option<(Wall, Duration)>,
     pub quiet_used: Duration,
     pub mark: Option<(u64, Option<u64>)>,
+    pub granted_until: Wall,
 }
 
 impl JobImage {
@@ -144,6 +145,7 @@ impl State {
                     quiet: attempt.quiet,
                     quiet_used: attempt.quiet_used,
                     mark: attempt.mark,
+                    granted_until: attempt.granted_until,
                 }
             }),
         }
@@ -202,6 +204,7 @@ impl State {
                 lease: attempt.lease,
                 grants: attempt.grants,
                 last_grant_progress: attempt.last_grant_progress,
+                granted_until: attempt.granted_until,
                 quiet: attempt.quiet,
                 quiet_used: attempt.quiet_used,
                 mark: attempt.mark,

@@ -254,6 +254,8 @@ pub struct Attempt {
     pub lease: Duration,
     pub grants: u32,
     pub last_grant_progress: Option<Fraction>,
+    /// Until when a grant covers it; zero before the first.
+    pub granted_until: Wall,
     /// When the quiet section began, and how long it may last.
     pub quiet: Option<(Wall, Duration)>,
     pub quiet_used: Duration,
@@ -268,6 +270,8 @@ pub struct WorkerRecord {
     pub evictions: u32,
     /// While evicted: of which incarnation, and until when at least.
     pub evicted: Option<(Incarnation, Wall)>,
+    /// While evicted: the end of the last lease of what was taken from it, unless it says that it has ended.
+    pub taken_until: Wall,
     pub probation: bool,
     pub drained: bool,
     /// Incarnations that were replaced; the oldest are forgotten.

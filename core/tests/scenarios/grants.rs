@@ -73,6 +73,50 @@ fn a_reconnect_does_not_take_a_live_grant_back() {
 }
 
 #[test]
+fn a_takeover_does_not_take_a_live_grant_back() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { stuck_after: Some(secs(10)), ..job("k") });
+    let claim = rig.claim(session);
+    assert_eq!(rig.ask_extension(session, vec![claim], 0.1).remaining, secs(60));
+    rig.advance(secs(5));
+    rig.restart(secs(1));
+    rig.bystanders(2);
+    let again = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    rig.silence(again);
+    rig.advance(secs(54) - ms(1));
+    assert_ne!(rig.verdict("w"), Verdict::Suspect, "60 s after the grant, the downtime included");
+    assert_eq!(rig.endings(id), [""; 0]);
+    rig.advance(ms(1));
+    assert_eq!((rig.verdict("w"), rig.endings(id)), (Verdict::Suspect, vec!["stuck"]));
+}
+
+#[test]
+fn nor_that_of_a_polling_worker_also_from_a_snapshot() {
+    for by_snapshot in [false, true] {
+        let mut rig = Rig::new();
+        let id = rig.submit(Draft { stuck_after: Some(secs(10)), ..job("k") });
+        let poll = Poll { lease: secs(300), ..Rig::poll_of("h", &["k"], 1, Duration::ZERO) };
+        let claim = rig.leases(poll).remove(0).claim;
+        assert_eq!(rig.http_ask_extension(claim, 0.1).unwrap().remaining, secs(60));
+        rig.advance(secs(5));
+        if by_snapshot {
+            let records = crate::snapshot::whole(&mut rig);
+            rig.restart_from(&records, secs(1));
+        } else {
+            rig.restart(secs(1));
+        }
+        rig.http_beat(Beat::progress(claim, 0)).unwrap();
+        assert_eq!(rig.http_ask_extension(claim, 2.0).unwrap().remaining, secs(54));
+        rig.advance(secs(54) - ms(1));
+        assert_eq!(rig.endings(id), [""; 0]);
+        rig.advance(ms(1));
+        assert_eq!(rig.endings(id), ["stuck"]);
+    }
+}
+
+#[test]
 fn a_new_life_has_no_grant() {
     let mut rig = Rig::new();
     rig.bystanders(2);

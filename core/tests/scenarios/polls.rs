@@ -394,6 +394,19 @@ fn an_evicted_polling_worker_confirms_the_end_of_what_it_held_or_waits_for_the_e
 }
 
 #[test]
+fn a_takeover_remembers_until_when_the_attempts_of_an_evicted_polling_worker_may_run() {
+    let mut rig = Rig::new();
+    evicted_polling_worker(&mut rig);
+    rig.restart(secs(1));
+    assert_eq!(rig.leases(poll(1, 0)), [], "neither is its time over");
+    rig.advance(secs(68) - ms(1));
+    assert_eq!(rig.worker_view("h").state, WorkerState::Evicted(EvictedReason::AttemptsUnconfirmed));
+    assert_eq!(rig.leases(poll(1, 0)), []);
+    rig.advance(ms(1));
+    assert_eq!(rig.leases(poll(1, 0)).len(), 1);
+}
+
+#[test]
 fn a_waiting_poll_is_served_when_the_eviction_is_over() {
     let mut rig = Rig::new();
     let claim = evicted_polling_worker(&mut rig);

@@ -28,7 +28,7 @@ fn rest(rig: &mut Rig) -> Vec<SnapshotRecord> {
     }
 }
 
-fn whole(rig: &mut Rig) -> Vec<SnapshotRecord> {
+pub fn whole(rig: &mut Rig) -> Vec<SnapshotRecord> {
     rig.manager.begin_snapshot();
     rest(rig)
 }

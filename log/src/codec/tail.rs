@@ -19,7 +19,6 @@ const END: u8 = 0;
 const CRITICAL: u64 = 1;
 
 /// The number of a field with its class, as it is stored.
-#[allow(unused_macros, reason = "no record has gained a field yet")]
 macro_rules! tag {
     ($number:literal optional) => {
         $number << 1
@@ -54,7 +53,6 @@ macro_rules! get_tail {
     };
 }
 
-#[allow(dead_code, reason = "no record has gained a field yet")]
 pub(super) fn put_entry<T: Stored + Default + PartialEq>(tag: u64, value: &T, out: &mut Vec<u8>) {
     if *value != T::default() {
         let mut bytes = Vec::new();

@@ -174,7 +174,7 @@ choice! {
         12 ExtensionDecided(decided);
         13 JobExtended { job, by, reason, request } + {};
         14 ClaimRefused { claim, verb, refusal } + {};
-        15 WorkerEvicted { worker, incarnation, readmit_at } + {};
+        15 WorkerEvicted { worker, incarnation, readmit_at } + { 1 taken_until: optional; };
         16 ProbationBegan { worker } + {};
         17 ProbationEnded { worker } + {};
         18 GrantsReset { worker } + {};
@@ -285,7 +285,7 @@ choice! {
 record! {
     JobSubmitted { id, spec, fingerprint, retry_of } + {}
     HandedOut { workflow, fence, worker, incarnation, lease, via } + {}
-    ExtensionDecided { worker, claims, reason, progress, result } + {}
+    ExtensionDecided { worker, claims, reason, progress, result } + { 1 live_until: optional; }
     JobSpec { policy, workflows, keys, extras } + {}
     Policy {
         queue, limits, timeout, stuck_after, max_extension, start, retry, priority, on_stuck, require_progress

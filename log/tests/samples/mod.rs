@@ -213,6 +213,7 @@ impl Draw {
             reason: self.maybe(|draw| draw.one_of(&[LongWorkflow, GcPause, ResourceContention])),
             progress: self.one_of(&[0.0, 0.25, 1.0, -0.0, f64::INFINITY, 1e-300]),
             result: if self.chance(2) { Ok(self.span()) } else { Err(self.denial()) },
+            live_until: self.wall(),
         }
     }
 
@@ -308,6 +309,7 @@ impl Draw {
                 quiet: draw.maybe(|draw| (draw.wall(), draw.span())),
                 quiet_used: draw.span(),
                 mark: draw.maybe(|draw| (draw.number(), draw.maybe(Self::number))),
+                granted_until: draw.wall(),
             }),
         }
     }
@@ -359,6 +361,7 @@ impl Draw {
                     probation: draw.chance(2),
                     drained: draw.chance(2),
                     replaced: draw.list(2, Self::incarnation),
+                    taken_until: draw.wall(),
                     carried: draw.carried(),
                 };
                 (draw.worker(), record)
@@ -426,6 +429,7 @@ impl Draw {
                 worker: self.worker(),
                 incarnation: Incarnation::new(self.text()).expect("short and printable"),
                 readmit_at: self.wall(),
+                taken_until: self.wall(),
             },
             15 => Event::ProbationBegan { worker: self.worker() },
             16 => Event::ProbationEnded { worker: self.worker() },
