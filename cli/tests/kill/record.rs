@@ -67,7 +67,7 @@ pub fn result_of(job: &str, fence: u64) -> Value {
 }
 
 fn pad(number: u64) -> String {
-    if number % 3 == 0 { format!("{number:016}").repeat(400) } else { String::new() }
+    if number.is_multiple_of(3) { format!("{number:016}").repeat(400) } else { String::new() }
 }
 
 /// Whoever works on it fails for good.
