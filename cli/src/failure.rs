@@ -11,8 +11,8 @@ pub struct Failure {
     remedy: Option<String>,
     code: u8,
     /// The node's word for its refusal.
-    refusal: Option<String>,
-    field: Option<String>,
+    refusal: Option<Box<str>>,
+    field: Option<Box<str>>,
 }
 
 impl Failure {
@@ -45,13 +45,13 @@ impl Failure {
 
     /// That the node has refused it, with this code.
     pub fn refused(mut self, code: &str) -> Self {
-        self.refusal = Some(code.to_owned());
+        self.refusal = Some(code.into());
         self
     }
 
     /// The field of the request that is at fault.
     pub fn of_field(mut self, field: Option<&str>) -> Self {
-        self.field = field.map(str::to_owned);
+        self.field = field.map(Into::into);
         self
     }
 
