@@ -1,6 +1,6 @@
 //! What is accepted: limits, unique keys, idempotency keys. All or nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
 use crate::effect::{Accepted, Answer, Effects};
@@ -15,7 +15,7 @@ use crate::job::spec::Keys;
 use crate::limits::Limit;
 use crate::payload::Digest;
 use crate::refusal::Refusal;
-use crate::state::JobImage;
+use crate::state::{JobImage, KeyRecord};
 
 use super::Manager;
 
@@ -72,10 +72,14 @@ impl Manager {
                 Some(_) => return Err(Refusal::Conflict),
                 None => {}
             }
-            match batch.keys.iter().find(|(known, ..)| known == key) {
-                Some((_, first, same)) if *same == own => return Ok(Verdict::Known(*first)),
-                Some(_) => return Err(Refusal::Conflict),
-                None => batch.keys.push((key.clone(), id, own)),
+            match batch.keys.entry(key.clone()) {
+                btree_map::Entry::Occupied(known) if known.get().fingerprint == own => {
+                    return Ok(Verdict::Known(known.get().job));
+                }
+                btree_map::Entry::Occupied(_) => return Err(Refusal::Conflict),
+                btree_map::Entry::Vacant(free) => {
+                    free.insert(KeyRecord { job: id, fingerprint: own });
+                }
             }
             print = Some(own);
         }
@@ -191,5 +195,5 @@ impl Manager {
 struct Batch {
     ids: BTreeSet<JobId>,
     unique: BTreeSet<Name>,
-    keys: Vec<(Name, JobId, Fingerprint)>,
+    keys: BTreeMap<Name, KeyRecord>,
 }

@@ -6,6 +6,7 @@ mod rig;
 mod twins;
 
 mod away;
+mod batches;
 mod counts;
 mod eviction;
 mod extensions;

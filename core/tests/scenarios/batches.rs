@@ -1,0 +1,75 @@
+//! Batches: all or nothing, and keys that meet within one.
+
+use std::collections::BTreeMap;
+
+use onward_core::effect::Accepted;
+use onward_core::job::Draft;
+use onward_core::refusal::Refusal;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::rig::*;
+
+/// A key and a body, both of few.
+type Sent = (Option<u64>, u64);
+
+/// What becomes of a batch, found the long way round: which submission each is, as its index; or a conflict.
+fn expected(batch: &[Sent], known: &BTreeMap<u64, u64>) -> Option<Vec<Option<usize>>> {
+    let mut first = Vec::new();
+    for (at, (key, body)) in batch.iter().enumerate() {
+        let Some(key) = key else {
+            first.push(Some(at));
+            continue;
+        };
+        let before = batch[..at].iter().position(|(earlier, _)| *earlier == Some(*key));
+        match (known.get(key), before) {
+            (Some(of_known), _) if of_known == body => first.push(None),
+            (Some(_), _) => return None,
+            (None, Some(earlier)) if batch[earlier].1 == *body => first.push(Some(earlier)),
+            (None, Some(_)) => return None,
+            (None, None) => first.push(Some(at)),
+        }
+    }
+    Some(first)
+}
+
+#[test]
+fn keys_that_meet_in_a_batch_give_the_first_job_or_a_conflict_for_all() {
+    let mut rng = ChaCha8Rng::seed_from_u64(14);
+    let mut below = |bound: u64| rng.next_u64() % bound;
+    let (mut stored, mut refused, mut repeated) = (0, 0, 0);
+    for _ in 0..200 {
+        let mut rig = Rig::new();
+        let (mut known, mut ids) = (BTreeMap::new(), BTreeMap::new());
+        for _ in 0..4 {
+            let keys = 3 + below(40);
+            let batch: Vec<Sent> =
+                (0..1 + below(12)).map(|_| ((below(4) > 0).then(|| below(keys)), below(12) / 11)).collect();
+            let draft = |(key, body): &Sent| Draft {
+                idempotency_key: key.map(|key| format!("{key}").into()),
+                ..Draft::of_kind("k", bytes(&format!("{body}")))
+            };
+            let answer = rig.submit_all(batch.iter().map(draft).collect());
+            let Some(first) = expected(&batch, &known) else {
+                assert_eq!(answer, Err(Refusal::Conflict), "{batch:?} after {known:?}");
+                refused += 1;
+                continue;
+            };
+            stored += 1;
+            let accepted: Vec<Accepted> = answer.unwrap();
+            for (at, (got, first)) in accepted.iter().zip(&first).enumerate() {
+                let of_key = batch[at].0.and_then(|key| ids.get(&key).copied());
+                let id = first.map_or_else(|| of_key.unwrap(), |first| accepted[first].id);
+                assert_eq!(*got, Accepted { id, duplicate: *first != Some(at) }, "{at} of {batch:?}");
+                repeated += usize::from(got.duplicate);
+            }
+            for ((key, body), got) in batch.iter().zip(&accepted) {
+                if let Some(key) = key {
+                    known.insert(*key, *body);
+                    ids.insert(*key, got.id);
+                }
+            }
+        }
+    }
+    assert!(stored > 100 && refused > 100 && repeated > 100, "{stored} {refused} {repeated}");
+}
