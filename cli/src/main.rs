@@ -142,7 +142,10 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::Wait { id, at_most } => follow::to_the_end(client, screen, &client.whole_id(&id)?, at_most),
         Command::Logs(args) => logs::run(&LogsArgs { id: client.whole_id(&args.id)?, ..args }, client, screen),
         Command::Result { id } => jobs::result(&client.whole_id(&id)?, client, screen),
-        Command::Cancel { id } => jobs::cancel(&client.whole_id(&id)?, client, screen),
+        Command::Cancel(args) => match &args.id {
+            Some(id) => jobs::cancel(&client.whole_id(id)?, client, screen),
+            None => jobs::cancel_where(&args, client, screen),
+        },
         Command::Retry { id: Some(id), request_id, .. } => {
             jobs::retry(&client.whole_id(&id)?, request_id, client, screen)
         }

@@ -204,6 +204,25 @@ fn up_is_ready_answers_and_stops_when_asked() {
 }
 
 #[test]
+fn a_filter_cancels_all_that_match_and_nothing_is_cancelled_by_accident() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let up = Up::start(&data);
+    for kind in ["a", "a", "b"] {
+        let submitted = up.call(&data, &["submit", "--kind", kind, "--payload", "{}"]);
+        assert!(submitted.status.success(), "{}", err(&submitted));
+    }
+    for wrong in [&["cancel"][..], &["cancel", "x", "--all"], &["cancel", "--all", "--kind", "a"]] {
+        assert_eq!(up.call(&data, wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    let cancelled = up.call(&data, &["cancel", "--kind", "a", "--state", "ready"]);
+    assert_eq!(out(&cancelled), "asked to cancel 2 jobs\n", "{}", err(&cancelled));
+    let again = up.call(&data, &["cancel", "--kind", "a", "--json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&again.stdout).unwrap(), serde_json::json!({"cancelled": 0}));
+    assert_eq!(out(&up.call(&data, &["cancel", "--all"])), "asked to cancel 1 jobs\n");
+}
+
+#[test]
 fn probe_says_whether_a_file_is_fresh_and_an_address_answers() {
     let folder = tempfile::tempdir().unwrap();
     let (file, missing) = (folder.path().join("beat"), folder.path().join("none"));

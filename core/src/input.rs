@@ -63,7 +63,11 @@ pub enum Call {
         job: JobId,
         epoch: Option<GateEpoch>,
     },
-    CancelWhere(Filter),
+    /// Those of these jobs that match. Whoever asks has looked for them a few at a time, and goes on behind them.
+    CancelWhere {
+        filter: Filter,
+        jobs: Vec<JobId>,
+    },
     /// A new job like this ended one.
     Retry {
         job: JobId,

@@ -316,7 +316,7 @@ impl Day {
             }
             (2, _) => {
                 let filter = Filter { kind: Some(name("rare")), state: Some(JobState::Ready), ..Filter::default() };
-                drop(self.rig.call(Call::CancelWhere(filter)));
+                self.rig.cancel_where(filter);
             }
             (3..=9, Some(job)) => {
                 let new_id = self.rig.new_id();

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::demo::Sabotage;
@@ -146,9 +146,10 @@ pub enum Command {
     #[command(after_help = "Examples:\n  onward probe --file /run/app/heartbeat --max-age 30s\n  \
                             onward probe --url http://127.0.0.1:7400/readyz")]
     Probe(ProbeArgs),
-    /// Cancel a job: a queued job at once, a running one is told to stop
-    #[command(after_help = "Example:\n  onward cancel 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10")]
-    Cancel { id: String },
+    /// Cancel a job, or all that match: a queued job at once, a running one is told to stop
+    #[command(after_help = "Examples:\n  onward cancel 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10\n  \
+                            onward cancel --queue reports --state ready")]
+    Cancel(CancelArgs),
     /// Submit a job that ended once more, as a new job; or all that match and did not succeed
     #[command(after_help = "Examples:\n  onward retry 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10\n  \
                             onward retry --kind transcode --since 1d --dry-run")]
@@ -273,6 +274,29 @@ pub struct UpArgs {
     /// A file that holds `1` while a commit is under way, also after a SIGKILL: shows tests where one hit
     #[arg(long, value_name = "FILE", hide = true)]
     pub commit_mark: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").args(["state", "kind", "queue", "tag", "all"]).multiple(true)))]
+pub struct CancelArgs {
+    /// The job
+    #[arg(required_unless_present = "which", conflicts_with = "which")]
+    pub id: Option<String>,
+    /// All jobs in this state that match the rest
+    #[arg(long, value_parser = ["waiting", "ready", "delayed", "running"])]
+    pub state: Option<String>,
+    /// All jobs of this kind that match the rest
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// All jobs in this queue that match the rest
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// All jobs with this tag that match the rest
+    #[arg(long)]
+    pub tag: Option<String>,
+    /// Every job
+    #[arg(long, conflicts_with_all = ["state", "kind", "queue", "tag"])]
+    pub all: bool,
 }
 
 #[derive(Debug, Args)]

@@ -35,18 +35,29 @@ impl Manager {
         Ok(Answer::Done)
     }
 
-    pub(super) fn cancel_where(&mut self, filter: &Filter, fx: &mut Effects) -> Result<Answer, Refusal> {
-        let mut jobs: Vec<JobId> = self
-            .state
-            .jobs()
-            .filter(|(key, job)| !job.has_ended() && !job.cancel_asked && self.matches(*key, filter))
-            .map(|(_, job)| job.id)
-            .collect();
-        jobs.sort_unstable();
-        for job in &jobs {
-            self.cancel(*job, None, fx)?;
+    /// Cancels those of these jobs that a filter matches, and says how many. Looking for them is the caller's: it would
+    /// grow with the number of jobs, and the order must be that of their ids, wherever they lie.
+    pub(super) fn cancel_where(
+        &mut self,
+        filter: &Filter,
+        jobs: &[JobId],
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
+        self.within(Limit::FrameItems, jobs.len())?;
+        let mut cancelled = 0;
+        for job in jobs {
+            if self.state.find(*job).is_some_and(|key| self.would_cancel(key, filter)) {
+                self.cancel(*job, None, fx)?;
+                cancelled += 1;
+            }
         }
-        Ok(Answer::Cancelled { jobs: jobs.len() })
+        Ok(Answer::Cancelled { jobs: cancelled })
+    }
+
+    /// Whether cancelling by this filter would change anything about a job.
+    pub fn would_cancel(&self, key: JobKey, filter: &Filter) -> bool {
+        let job = self.state.job(key);
+        !job.has_ended() && !job.cancel_asked && self.matches(key, filter)
     }
 
     /// Whether a job is what a filter asks for.

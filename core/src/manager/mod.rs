@@ -279,7 +279,7 @@ impl Manager {
         let answer = match call {
             Call::Submit(submissions) => self.submit(submissions, fx),
             Call::Cancel { job, epoch } => self.cancel(job, epoch, fx),
-            Call::CancelWhere(filter) => self.cancel_where(&filter, fx),
+            Call::CancelWhere { filter, jobs } => self.cancel_where(&filter, &jobs, fx),
             Call::Retry { job, new_id, request } => self.retry(job, new_id, request, fx),
             Call::RetryArchived { image, new_id, request } => self.retry_archived(&image, new_id, request, fx),
             Call::Extend { job, by, reason, request } => self.extend(job, by, reason, request, fx),

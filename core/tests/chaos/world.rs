@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::checks::{Leases, Witness, check_bounds};
-use super::twins::{Twins, check_begin, restored};
+use super::twins::{Twins, check_begin, ids_in_order, restored};
 
 /// Every input, call and message must occur.
 pub const EXPECTED: &[&str] = &[
@@ -673,7 +673,8 @@ impl World {
             3 => self.call("UndrainWorker", Call::UndrainWorker(worker)),
             4 => {
                 let filter = Filter { kind: Some(name(KINDS[self.below(3) as usize])), ..Filter::default() };
-                self.call("CancelWhere", Call::CancelWhere(filter));
+                let jobs = ids_in_order(&self.manager);
+                self.call("CancelWhere", Call::CancelWhere { filter, jobs });
             }
             _ => {
                 let level = [OverloadLevel::Normal, OverloadLevel::Stressed][self.below(2) as usize];

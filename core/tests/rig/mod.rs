@@ -11,7 +11,7 @@ use onward_core::event::{Event, Stamped};
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::health::Verdict;
 use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
-use onward_core::input::{Call, Input, Poll, Submission};
+use onward_core::input::{Call, Filter, Input, Poll, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::manager::{JobView, Manager, SnapshotRecord, WorkerView};
 use onward_core::message::{
@@ -272,6 +272,16 @@ impl Rig {
 
     pub fn cancel(&mut self, job: JobId) {
         assert_eq!(self.call(Call::Cancel { job, epoch: None }), Ok(Answer::Done));
+    }
+
+    /// Cancels all jobs that match, and says how many.
+    pub fn cancel_where(&mut self, filter: Filter) -> usize {
+        let mut jobs: Vec<JobId> = self.manager.state().jobs().map(|(_, job)| job.id).collect();
+        jobs.sort_unstable();
+        match self.call(Call::CancelWhere { filter, jobs }) {
+            Ok(Answer::Cancelled { jobs }) => jobs,
+            other => panic!("a cancel by filter is answered by {other:?}"),
+        }
     }
 
     pub fn view(&self, job: JobId) -> JobView {

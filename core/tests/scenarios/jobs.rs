@@ -814,10 +814,7 @@ fn a_filter_cancels_what_it_matches() {
     let running = rig.submit(job("runs"));
     let plain = rig.submit(job("b"));
     rig.claim(session);
-    let cancel = |rig: &mut Rig, filter: Filter| match rig.call(Call::CancelWhere(filter)) {
-        Ok(Answer::Cancelled { jobs }) => jobs,
-        other => panic!("{other:?}"),
-    };
+    let cancel = |rig: &mut Rig, filter: Filter| rig.cancel_where(filter);
     let none = Filter::default;
     assert_eq!(cancel(&mut rig, Filter { tag: Some(name("blue")), ..none() }), 0);
     assert_eq!(cancel(&mut rig, Filter { tag: Some(name("red")), kind: Some(name("b")), ..none() }), 0);
@@ -836,6 +833,23 @@ fn a_filter_cancels_what_it_matches() {
     assert_eq!(cancel(&mut rig, none()), 2, "no condition matches all that is open");
     assert_eq!(cancel(&mut rig, none()), 0, "and what was asked is not counted again");
     assert_eq!(rig.state_of(running), JobState::Cancelling);
+}
+
+#[test]
+fn a_filter_cancels_those_of_the_named_jobs_that_it_matches_and_no_call_names_too_many() {
+    let mut rig = Rig::with(|settings| settings.limits.frame_items = 3);
+    let jobs: Vec<JobId> = ["a", "b", "a", "a"].map(|kind| rig.submit(job(kind))).to_vec();
+    let filter = Filter { kind: Some(name("a")), ..Filter::default() };
+    let call = |jobs: &[JobId]| Call::CancelWhere { filter: filter.clone(), jobs: jobs.to_vec() };
+    let refused = rig.call(call(&jobs)).unwrap_err();
+    assert!(
+        matches!(refused, Refusal::Limited(met) if met.limit == onward_core::limits::Limit::FrameItems),
+        "{refused:?}"
+    );
+    assert_eq!(rig.call(call(&jobs[..3])), Ok(Answer::Cancelled { jobs: 2 }));
+    assert_eq!(rig.call(call(&jobs[..3])), Ok(Answer::Cancelled { jobs: 0 }), "safe to repeat");
+    assert_eq!(rig.call(call(&[JobId::from_u128(1), jobs[3]])), Ok(Answer::Cancelled { jobs: 1 }), "one may have gone");
+    assert_eq!(rig.state_of(jobs[1]), JobState::Ready);
 }
 
 // ---- timeout

@@ -1,7 +1,6 @@
 //! Every limit, met: it is named, and nothing changes.
 
 use crate::rig::*;
-use onward_core::effect::Answer;
 use onward_core::ids::{Claim, SessionId};
 use onward_core::input::Call;
 use onward_core::job::draft::Problem;
@@ -193,6 +192,6 @@ fn what_shares_a_shelf_or_a_key_needs_no_room_for_another() {
         let refusal = rig.try_submit(draft).unwrap_err();
         assert_eq!(limit_of(&refusal).map(|met| met.limit), Some(limit));
     }
-    assert_eq!(rig.call(Call::CancelWhere(Default::default())), Ok(Answer::Cancelled { jobs: 12 }));
+    assert_eq!(rig.cancel_where(Default::default()), 12);
     rig.submit_all(vec![limited("c", "other"), limited("d", "other")]).expect("what has ended takes no room");
 }

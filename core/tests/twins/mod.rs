@@ -17,6 +17,13 @@ use onward_core::time::{Mono, Now};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+/// The jobs that a machine holds, wherever they lie.
+pub fn ids_in_order(manager: &Manager) -> Vec<JobId> {
+    let mut ids: Vec<JobId> = manager.state().jobs().map(|(_, job)| job.id).collect();
+    ids.sort_unstable();
+    ids
+}
+
 /// A machine made of a snapshot and the events after it.
 pub fn restored(rules: &Rules, records: &[SnapshotRecord], log: &[Stamped], seed: u64, now: Now) -> Manager {
     let mut manager = Manager::new(rules.clone(), seed, now);
@@ -155,7 +162,10 @@ impl Twins {
             (7, _) => {
                 let kind = all.kinds[self.below(all.kinds.len() as u64) as usize].clone();
                 match self.below(6) {
-                    0 => self.call(Call::CancelWhere(Filter { kind: Some(kind), ..Filter::default() })),
+                    0 => {
+                        let jobs = ids_in_order(&self.machines[0]);
+                        self.call(Call::CancelWhere { filter: Filter { kind: Some(kind), ..Filter::default() }, jobs });
+                    }
                     1 => {
                         let state = self.machines[0].state();
                         let dead = state.dead_letters().next().map(|key| state.job(key).id);

@@ -105,16 +105,64 @@ async fn a_cancel_by_filter_needs_a_filter_or_the_word_all() {
     rig.submit(json!({"kind": "a", "queue": "go", "tags": ["t"]})).await;
     rig.submit(json!({"kind": "b", "queue": "go"})).await;
     let before = rig.newest().await;
-    for bad in [json!({}), json!({"all": false}), json!({"state": "asleep"}), json!({"queue": ""}), json!({"id": "x"})]
-    {
+    for bad in [
+        json!({}),
+        json!({"all": false}),
+        json!({"state": "asleep"}),
+        json!({"queue": ""}),
+        json!({"id": "x"}),
+        json!({"all": true, "limit": 0}),
+        json!({"all": true, "limit": 100_001}),
+        json!({"all": true, "cursor": "x"}),
+    ] {
         assert_eq!(rig.post("/v1/jobs/cancel", bad.clone()).await.problem(), (400, "invalid"), "{bad}");
     }
     assert_eq!(rig.newest().await, before);
-    assert_eq!(rig.post("/v1/jobs/cancel", json!({"tag": "t", "kind": "b"})).await.body, json!({"cancelled": 0}));
-    assert_eq!(rig.post("/v1/jobs/cancel", json!({"queue": "go"})).await.body, json!({"cancelled": 2}));
-    assert_eq!(rig.post("/v1/jobs/cancel", json!({"queue": "go"})).await.body, json!({"cancelled": 0}));
+    let all = |cancelled: u64| json!({"cancelled": cancelled, "next_cursor": null});
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"tag": "t", "kind": "b"})).await.body, all(0));
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"queue": "go"})).await.body, all(2));
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"queue": "go"})).await.body, all(0));
     assert_eq!(rig.job(&keep).await["state"], "ready");
-    assert_eq!(rig.post("/v1/jobs/cancel", json!({"all": true})).await.body, json!({"cancelled": 1}));
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"all": true})).await.body, all(1));
+}
+
+#[tokio::test]
+async fn a_cancel_by_filter_says_how_many_so_far_and_goes_on_by_its_cursor_or_without() {
+    let rig = Rig::new().await;
+    let mut jobs = Vec::new();
+    for n in 0..7 {
+        jobs.push(rig.submit(json!({"kind": if n == 3 { "keep" } else { "go" }})).await);
+    }
+    let cancel = |more: serde_json::Value| {
+        let mut call = json!({"kind": "go", "limit": 2});
+        call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        rig.post("/v1/jobs/cancel", call)
+    };
+    let first = cancel(json!({})).await.body;
+    assert_eq!((&first["cancelled"], first["next_cursor"].as_str()), (&json!(2), Some(&*jobs[5])), "the newest first");
+    let later = rig.submit(json!({"kind": "go"})).await;
+    let second = cancel(json!({"cursor": first["next_cursor"]})).await.body;
+    assert_eq!((&second["cancelled"], second["next_cursor"].as_str()), (&json!(2), Some(&*jobs[2])));
+    assert_eq!(rig.job(&later).await["state"], "ready", "it came after the cursor");
+    // Without the cursor it begins anew, and what is cancelled counts no more.
+    let third = cancel(json!({})).await.body;
+    assert_eq!((&third["cancelled"], third["next_cursor"].as_str()), (&json!(2), Some(&*jobs[1])));
+    let last = cancel(json!({"cursor": third["next_cursor"]})).await.body;
+    assert_eq!(last, json!({"cancelled": 1, "next_cursor": null}), "the last of all was the last that was looked at");
+    assert_eq!(rig.job(&jobs[3]).await["state"], "ready");
+    assert_eq!(cancel(json!({})).await.body, json!({"cancelled": 0, "next_cursor": null}));
+}
+
+#[tokio::test]
+async fn a_cancel_by_filter_of_many_is_no_single_step() {
+    let rig = Rig::new().await;
+    let batch: Vec<_> = (0..3_000).map(|_| json!({"kind": "go"})).collect();
+    assert_eq!(rig.post("/v1/jobs/batch", json!({"jobs": batch})).await.status, 201);
+    let before = rig.engine.stats().listed().collect::<std::collections::BTreeMap<_, _>>();
+    assert_eq!(rig.post("/v1/jobs/cancel", json!({"all": true})).await.body["cancelled"], 3_000);
+    let after = rig.engine.stats().listed().collect::<std::collections::BTreeMap<_, _>>();
+    assert!(after["inputs"] - before["inputs"] >= 6, "a call for each few of them");
+    assert!(after["reads"] - before["reads"] >= 6, "which were looked for a few at a time");
 }
 
 #[tokio::test]

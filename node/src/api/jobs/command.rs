@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use onward_core::effect::Answer;
 use onward_core::ids::Name;
-use onward_core::input::{Call, Filter};
+use onward_core::input::Call;
 use onward_core::job::draft::MAX_SPAN;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,7 +16,6 @@ use super::super::may::{May, Operate, Submit};
 use super::super::params::JobPath;
 use super::super::problem::Problem;
 use super::super::{App, span};
-use super::read::{name, state};
 use super::submit::{Submitted, check_exec_again};
 
 /// A call that takes nothing: `{}`, or no body at all.
@@ -44,23 +43,6 @@ pub struct Extend {
 pub struct Extended {
     /// Of all extensions so far; what counts is capped by the job's `max_extension_s`.
     pub extensions_s: f64,
-}
-
-/// Which jobs; what is not given matches all.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CancelWhere {
-    queue: Option<String>,
-    kind: Option<String>,
-    tag: Option<String>,
-    state: Option<String>,
-    /// Needed where nothing else is given.
-    all: Option<bool>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Cancelled {
-    pub cancelled: usize,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -127,30 +109,5 @@ pub async fn extend(
     match app.engine.call(Call::Extend { job, by, reason: extend.reason.into(), request }).await? {
         Answer::Extended { total } => Ok(Json(Extended { extensions_s: total.as_secs_f64() })),
         other => unreachable!("an extension is answered as such, not with {other:?}"),
-    }
-}
-
-/// Cancel all jobs that match.
-#[utoipa::path(post, path = "/v1/jobs/cancel", tag = "jobs", request_body = CancelWhere,
-    responses((status = 200, body = Cancelled),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
-pub async fn cancel_where(
-    _: May<Operate>,
-    State(app): State<App>,
-    Json(which): Json<CancelWhere>,
-) -> Result<Json<Cancelled>, Problem> {
-    let filter = Filter {
-        queue: name("queue", which.queue)?,
-        kind: name("kind", which.kind)?,
-        tag: name("tag", which.tag)?,
-        state: which.state.map(|word| state(&word)).transpose()?,
-    };
-    if filter == Filter::default() && which.all != Some(true) {
-        let detail = "this would cancel every job; give `queue`, `kind`, `tag` or `state`, or say `all: true`";
-        return Err(Problem::invalid(detail).of_field("all"));
-    }
-    match app.engine.call(Call::CancelWhere(filter)).await? {
-        Answer::Cancelled { jobs } => Ok(Json(Cancelled { cancelled: jobs })),
-        other => unreachable!("a cancel by filter is answered as such, not with {other:?}"),
     }
 }

@@ -3,10 +3,11 @@
 //! [`request`] is a submission as it is written, [`submit`] takes it. [`shape`] is a job as it is shown ([`reason`] and
 //! [`ledger`] say why it is where it is); [`read`] gives one or a page of them, [`follow`] goes along with one,
 //! [`output`] gives what its attempts have printed.
-//! [`command`] is everything else that is asked about jobs.
+//! [`cancel_where`] cancels what a filter matches, [`command`] is everything else that is asked about jobs.
 //!
 //! Whatever looks at many jobs does so in short reads, since the machine's thread does nothing else meanwhile.
 
+pub mod cancel_where;
 pub mod command;
 pub mod dead_letters;
 pub mod follow;
@@ -36,7 +37,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
     Router::new()
         .route("/jobs", get(read::list).post(submit::submit).layer(DefaultBodyLimit::max(JOB_BYTES)))
         .route("/jobs/batch", post(submit::submit_batch).layer(DefaultBodyLimit::max(BATCH_BYTES)))
-        .route("/jobs/cancel", post(command::cancel_where))
+        .route("/jobs/cancel", post(cancel_where::cancel_where))
         .route("/jobs/{id}", get(read::get))
         .route("/jobs/{id}/ledger", get(read::ledger))
         .route("/jobs/{id}/events", get(follow::events))
@@ -70,7 +71,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
     follow::events,
     output::output,
     command::cancel,
-    command::cancel_where,
+    cancel_where::cancel_where,
     command::retry,
     command::extend,
     queues::list,
