@@ -17,9 +17,11 @@
 //! 6. [`manager`]: the machine. `step(now, input, &mut effects)`, `next_wakeup()`, `apply(event)`.
 //!
 //! [`counts`] is what a dashboard shows of it. [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1).
+//! [`bite`] says how much one step does of what grows with the number of jobs.
 
 pub mod backoff;
 pub mod beat;
+pub mod bite;
 pub mod carried;
 pub mod counts;
 pub mod dispatch;

@@ -14,7 +14,11 @@
 //!
 //! When time enters a slot above the lowest level, its entries are spread over the levels below. 11 levels span every
 //! `u64`, so there is no deadline too far away.
+//!
+//! A slot may hold millions of entries, and both spreading and popping them stop when the caller's [`Bite`] is over. What
+//! is not spread yet stays linked in a list of its own, and time stands still until that is empty.
 
+use crate::bite::Bite;
 use crate::pages::Pages;
 use core::num::NonZeroU32;
 
@@ -60,7 +64,15 @@ pub struct Wheel<T> {
     /// First entry of each slot; meaningless where the bit in `used` is clear.
     heads: Box<[[u32; SLOTS]; LEVELS]>,
     nodes: Pages<Node<T>>,
+    /// First of the entries whose slot time has entered and that are still to be spread, or `NO_NODE`.
+    spreading: u32,
+    /// The last tick of that slot: what is inserted up to it goes behind them.
+    spreading_to_ms: u64,
 }
+
+const NO_NODE: u32 = u32::MAX;
+/// Moving so many entries to another slot takes about as long as one unit of a bite.
+const MOVES_PER_UNIT: u32 = 16;
 
 #[derive(Clone, Copy)]
 struct Place {
@@ -70,7 +82,14 @@ struct Place {
 
 impl<T: Copy> Wheel<T> {
     pub fn new(start_ms: u64) -> Self {
-        Self { now_ms: start_ms, used: [0; LEVELS], heads: Box::new([[0; SLOTS]; LEVELS]), nodes: Pages::new() }
+        Self {
+            now_ms: start_ms,
+            used: [0; LEVELS],
+            heads: Box::new([[0; SLOTS]; LEVELS]),
+            nodes: Pages::new(),
+            spreading: NO_NODE,
+            spreading_to_ms: 0,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -98,24 +117,38 @@ impl<T: Copy> Wheel<T> {
     /// The earliest entry that is due at `now_ms`, with the deadline it was inserted with.
     ///
     /// By tick, and in order of insertion within a tick. To be called until it answers `None`; entries that the caller
-    /// inserts meanwhile take part. `now_ms` must not go back: one before the wheel's time answers `None`.
-    pub fn pop_due(&mut self, now_ms: u64) -> Option<(u64, T)> {
+    /// inserts meanwhile take part. `now_ms` must not go back: one before the wheel's time answers `None`. So does every
+    /// call once the bite is over, which what is found spends a unit of; [`Self::next`] then says that there is more.
+    pub fn pop_due(&mut self, now_ms: u64, bite: &mut Bite) -> Option<(u64, T)> {
         if now_ms < self.now_ms {
             return None;
         }
-        while let Some(place) = self.first() {
+        loop {
+            if self.spreading != NO_NODE {
+                self.spread(bite);
+                if self.spreading != NO_NODE {
+                    return None;
+                }
+            }
+            let Some(place) = self.first() else { break };
             let start_ms = self.start_of(place);
             if start_ms > now_ms {
                 break;
             }
+            if bite.is_over() {
+                return None;
+            }
             self.now_ms = start_ms;
             let head = self.heads[place.level][place.slot];
             if place.level == 0 {
+                bite.spend(1);
                 self.unlink(place, head);
                 let node = self.nodes.remove(head);
                 return Some((node.at_ms, node.item));
             }
-            self.spread(place, head);
+            self.used[place.level] &= !(1 << place.slot);
+            self.spreading = head;
+            self.spreading_to_ms = start_ms | ((1 << (place.level as u32 * BITS)) - 1);
         }
         self.now_ms = now_ms;
         None
@@ -127,6 +160,9 @@ impl<T: Copy> Wheel<T> {
     /// its slot: a wakeup that pops nothing, but brings the entry closer. After `pop_due(now)` answered `None`, it lies
     /// after `now`. For an entry inserted late it is the wheel's time, which means at once.
     pub fn next(&self) -> Option<(u64, T)> {
+        if self.spreading != NO_NODE {
+            return Some((self.now_ms, self.nodes[self.spreading].item));
+        }
         let place = self.first()?;
         Some((self.start_of(place), self.nodes[self.heads[place.level][place.slot]].item))
     }
@@ -151,6 +187,15 @@ impl<T: Copy> Wheel<T> {
     }
 
     fn append(&mut self, key: u32) {
+        let at_ms = self.nodes[key].at_ms;
+        if self.spreading != NO_NODE && at_ms <= self.spreading_to_ms {
+            return self.link_last(self.spreading, key);
+        }
+        self.place(key);
+    }
+
+    /// Puts an entry behind all that are in its slot.
+    fn place(&mut self, key: u32) {
         let place = self.place_of(self.nodes[key].at_ms);
         let (used, bit) = (&mut self.used[place.level], 1 << place.slot);
         let head = &mut self.heads[place.level][place.slot];
@@ -161,6 +206,10 @@ impl<T: Copy> Wheel<T> {
             return;
         }
         let head = *head;
+        self.link_last(head, key);
+    }
+
+    fn link_last(&mut self, head: u32, key: u32) {
         let tail = self.prev(head);
         self.link(tail, key);
         self.link(key, head);
@@ -168,6 +217,11 @@ impl<T: Copy> Wheel<T> {
 
     fn unlink(&mut self, place: Place, key: u32) {
         let (prev, next) = (self.prev(key), self.nodes[key].next);
+        if key == self.spreading {
+            self.spreading = if next == key { NO_NODE } else { next };
+            return self.link(prev, next);
+        }
+        // Alone and not first of those to be spread, so alone in the slot.
         if next == key {
             self.used[place.level] &= !(1 << place.slot);
             return;
@@ -179,19 +233,19 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Empties a slot that time has entered, in order, onto the levels below.
-    fn spread(&mut self, place: Place, head: u32) {
-        self.used[place.level] &= !(1 << place.slot);
-        let tail = self.prev(head);
-        let mut key = head;
-        loop {
-            let next = self.nodes[key].next;
-            self.append(key);
-            if key == tail {
-                break;
-            }
-            key = next;
+    /// Takes entries of the slot that time has entered, in order, to the levels below, as many as the bite allows.
+    fn spread(&mut self, bite: &mut Bite) {
+        let most = bite.left().saturating_mul(MOVES_PER_UNIT);
+        let mut moved = 0;
+        while self.spreading != NO_NODE && moved < most {
+            let key = self.spreading;
+            let (prev, next) = (self.prev(key), self.nodes[key].next);
+            self.link(prev, next);
+            self.spreading = if next == key { NO_NODE } else { next };
+            self.place(key);
+            moved += 1;
         }
+        bite.spend(moved.div_ceil(MOVES_PER_UNIT));
     }
 
     fn prev(&self, key: u32) -> u32 {
@@ -213,7 +267,11 @@ mod tests {
     const DAY_MS: u64 = 24 * 3_600_000;
 
     fn drain(wheel: &mut Wheel<u32>, now_ms: u64) -> Vec<(u64, u32)> {
-        std::iter::from_fn(|| wheel.pop_due(now_ms)).collect()
+        std::iter::from_fn(|| pop(wheel, now_ms)).collect()
+    }
+
+    fn pop(wheel: &mut Wheel<u32>, now_ms: u64) -> Option<(u64, u32)> {
+        wheel.pop_due(now_ms, &mut Bite::of(u32::MAX))
     }
 
     #[test]
@@ -225,11 +283,11 @@ mod tests {
                 let mut wheel = Wheel::new(start);
                 wheel.insert(at, 7);
                 if at > start {
-                    assert_eq!(wheel.pop_due(at - 1), None, "{start} + {span} fired early");
+                    assert_eq!(pop(&mut wheel, at - 1), None, "{start} + {span} fired early");
                     assert_eq!(wheel.next(), Some((at, 7)), "one tick away is exact");
                 }
-                assert_eq!(wheel.pop_due(at), Some((at, 7)), "{start} + {span}");
-                assert_eq!((wheel.pop_due(u64::MAX), wheel.len(), wheel.next()), (None, 0, None));
+                assert_eq!(pop(&mut wheel, at), Some((at, 7)), "{start} + {span}");
+                assert_eq!((pop(&mut wheel, u64::MAX), wheel.len(), wheel.next()), (None, 0, None));
             }
         }
     }
@@ -239,9 +297,9 @@ mod tests {
         let mut wheel = Wheel::new(0);
         wheel.insert(70_000, 0);
         wheel.insert(70_001, 1);
-        assert_eq!(wheel.pop_due(65_600), None);
+        assert_eq!(pop(&mut wheel, 65_600), None);
         wheel.insert(70_000, 2);
-        assert_eq!(wheel.pop_due(69_999), None);
+        assert_eq!(pop(&mut wheel, 69_999), None);
         wheel.insert(70_000, 3);
         assert_eq!(drain(&mut wheel, 80_000), [(70_000, 0), (70_000, 2), (70_000, 3), (70_001, 1)]);
     }
@@ -252,7 +310,7 @@ mod tests {
         wheel.insert(500, 0);
         wheel.insert(500, 1);
         wheel.insert(900, 2);
-        assert_eq!(wheel.pop_due(1_000), Some((500, 0)));
+        assert_eq!(pop(&mut wheel, 1_000), Some((500, 0)));
         wheel.insert(20, 3);
         wheel.insert(700, 4);
         wheel.insert(1_001, 5);
@@ -263,10 +321,10 @@ mod tests {
     #[test]
     fn a_late_insert_asks_for_a_wakeup_at_once_and_time_does_not_go_back() {
         let mut wheel = Wheel::new(0);
-        assert_eq!(wheel.pop_due(1_000), None);
+        assert_eq!(pop(&mut wheel, 1_000), None);
         let late = wheel.insert(10, 1);
         assert_eq!(wheel.next(), Some((1_000, 1)));
-        assert_eq!(wheel.pop_due(999), None);
+        assert_eq!(pop(&mut wheel, 999), None);
         assert_eq!(wheel.remove(late), 1);
         wheel.insert(1_500, 2);
         assert_eq!(drain(&mut wheel, 1_500), [(1_500, 2)]);
@@ -279,11 +337,53 @@ mod tests {
         let mut wakeups = 0;
         while let Some((wake, 1)) = wheel.next() {
             wakeups += 1;
-            if wheel.pop_due(wake).is_some() {
+            if pop(&mut wheel, wake).is_some() {
                 assert_eq!(wake, 365 * DAY_MS);
             }
         }
         assert!((1..=LEVELS).contains(&wakeups), "{wakeups}");
+    }
+
+    #[test]
+    fn very_many_of_one_tick_come_in_bites_and_in_order_however_they_are_spread() {
+        const ALL: u32 = 100_000;
+        let mut wheel = Wheel::new(1);
+        for n in 0..ALL {
+            wheel.insert(DAY_MS, n);
+        }
+        let (mut fired, mut bites) = (Vec::new(), 0);
+        while !wheel.is_empty() {
+            let (wake_ms, _) = wheel.next().expect("there is more");
+            let mut bite = Bite::of(100);
+            let before = fired.len();
+            while let Some((at_ms, n)) = wheel.pop_due(wake_ms, &mut bite) {
+                assert_eq!(at_ms, DAY_MS);
+                fired.push(n);
+            }
+            assert!(fired.len() - before <= 100);
+            bites += 1;
+        }
+        assert!(fired.into_iter().eq(0..ALL));
+        // Popping them takes 1,000 bites, and moving them down four levels 63 each.
+        assert!((1_200..1_300).contains(&bites), "{bites}");
+    }
+
+    #[test]
+    fn what_is_removed_or_inserted_while_a_slot_is_spread_keeps_its_place() {
+        let mut wheel = Wheel::new(0);
+        let keys: Vec<TimerKey> = (0..100).map(|n| wheel.insert(5_000, n)).collect();
+        // Time enters the slot, and 32 are moved.
+        assert_eq!(wheel.pop_due(5_000, &mut Bite::of(2)), None);
+        for gone in [0, 31, 32, 33, 99] {
+            assert_eq!(wheel.remove(keys[gone]), gone as u32);
+        }
+        wheel.insert(5_000, 100);
+        wheel.insert(4_999, 101);
+        wheel.insert(9_000, 102);
+        let left = (1..=100).filter(|n| ![31, 32, 33, 99].contains(n)).map(|n| (5_000, n));
+        let expected: Vec<(u64, u32)> = std::iter::once((4_999, 101)).chain(left).collect();
+        assert_eq!(drain(&mut wheel, 5_000), expected);
+        assert_eq!(drain(&mut wheel, 9_000), [(9_000, 102)]);
     }
 
     #[test]
@@ -310,6 +410,7 @@ mod tests {
         Advance {
             span_ms: u64,
             most: usize,
+            bite: u32,
         },
         /// Sleeps exactly as long as `next` says.
         Sleep,
@@ -332,8 +433,8 @@ mod tests {
             1 => (0..100_u64).prop_map(|by_ms| Call::InsertLate { by_ms }),
             2 => any::<usize>().prop_map(|nth| Call::InsertLike { nth }),
             3 => any::<usize>().prop_map(|nth| Call::Remove { nth }),
-            3 => (spans(), prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize])
-                .prop_map(|(span_ms, most)| Call::Advance { span_ms, most }),
+            3 => (spans(), prop_oneof![3 => Just(usize::MAX), 1 => 0..4_usize], prop_oneof![2 => Just(u32::MAX), 1 => 0..4_u32])
+                .prop_map(|(span_ms, most, bite)| Call::Advance { span_ms, most, bite }),
             2 => Just(Call::Sleep),
         ]
     }
@@ -377,7 +478,7 @@ mod tests {
         let mut now_ms = start_ms;
         let mut fired = Vec::new();
         for call in calls {
-            let mut most = 0;
+            let (mut most, mut bite) = (0, Bite::of(u32::MAX));
             match *call {
                 Call::Insert { span_ms } => model.insert(&mut wheel, now_ms.saturating_add(span_ms)),
                 Call::InsertLate { by_ms } => model.insert(&mut wheel, now_ms.saturating_sub(by_ms)),
@@ -391,9 +492,9 @@ mod tests {
                         prop_assert_eq!(wheel.remove(timer), key.1);
                     }
                 }
-                Call::Advance { span_ms, most: limit } => {
+                Call::Advance { span_ms, most: limit, bite: units } => {
                     now_ms = now_ms.saturating_add(span_ms);
-                    most = limit;
+                    (most, bite) = (limit, Bite::of(units));
                 }
                 Call::Sleep => {
                     now_ms = wheel.next().map_or(now_ms, |(wake_ms, _)| wake_ms.max(now_ms));
@@ -401,7 +502,14 @@ mod tests {
                 }
             }
             for _ in 0..most {
-                let popped = wheel.pop_due(now_ms);
+                let popped = wheel.pop_due(now_ms, &mut bite);
+                if popped.is_none() && bite.is_over() {
+                    // Time may have come up to a slot, not past anything in it.
+                    let wake_ms = wheel.next().map_or(now_ms, |(wake_ms, _)| wake_ms);
+                    prop_assert!(wake_ms <= now_ms || model.entries.keys().all(|(tick, _)| *tick > now_ms));
+                    model.now_ms = wheel.now_ms;
+                    break;
+                }
                 prop_assert_eq!(popped, model.pop_due(now_ms));
                 let Some((at_ms, item)) = popped else {
                     prop_assert!(wheel.next().is_none_or(|(wake_ms, _)| wake_ms > now_ms));

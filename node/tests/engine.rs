@@ -14,6 +14,7 @@ use onward_core::job::{Draft, JobState};
 use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
 use onward_core::refusal::Refusal;
 use onward_core::settings::{Rules, Settings};
+use onward_core::time::Wall;
 use onward_log::memory::Fault;
 use onward_log::{Archive, Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
 use onward_node::engine::{Engine, Refused, Start};
@@ -404,6 +405,46 @@ async fn a_session_is_welcomed_given_work_and_closed_with_its_handle() {
     drop(session);
     let connected = engine.read(move |view| view.manager.worker(&worker).map(|worker| worker.connected)).await;
     assert_eq!(connected, Ok(Some(false)));
+}
+
+/// How many jobs wait for their time.
+async fn delayed(engine: &Engine) -> usize {
+    let count = |view: &onward_node::engine::View<'_>| {
+        let state = view.manager.state();
+        state.jobs().filter(|(key, _)| state.job_state(*key) == JobState::Delayed).count()
+    };
+    engine.read(count).await.unwrap()
+}
+
+#[tokio::test]
+async fn whoever_asks_while_very_many_jobs_are_due_is_served_before_all_of_them_are() {
+    const JOBS: usize = 10_000;
+    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
+    let starting = tokio::task::spawn_blocking(move || Engine::start(Start::new(rules(), make)).unwrap());
+    has_entered.recv().unwrap();
+    open.send(()).unwrap(); // the beginning of the term
+    let engine = starting.await.unwrap();
+    let past = Draft { run_at: Some(Wall::from_ms(1)), ..draft() };
+    let jobs = (0..JOBS).map(|_| Submission { id: engine.new_job_id(), draft: past.clone() }).collect();
+    let submitting = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.call(Call::Submit(jobs)).await }
+    });
+    let entered = tokio::task::spawn_blocking(move || has_entered.recv().map(|()| has_entered));
+    let _has_entered = entered.await.unwrap().unwrap();
+    // All of them are due at once. The log is at the first batch, and more is decided in bulk only as it gets on.
+    let asking = tokio::spawn({
+        let engine = engine.clone();
+        async move { delayed(&engine).await }
+    });
+    until("the read is taken", || engine.stats().reads.get() > 0).await;
+    drop(open);
+    let seen = asking.await.unwrap();
+    assert!((JOBS / 2..JOBS).contains(&seen), "{seen} are left");
+    assert!(matches!(submitting.await.unwrap(), Ok(Answer::Submitted(_))));
+    assert_eq!(engine.lifeless(Duration::from_secs(60)), None);
+    while delayed(&engine).await > 0 {}
+    engine.stop();
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use prefetch_index::prefetch_index;
 
+use crate::bite::Bite;
 use crate::dispatch::{GroupKey, Tier};
 use crate::effect::Effects;
 use crate::event::{Event, HandedOut, Via, WorkflowRef};
@@ -21,14 +22,17 @@ use super::workers::{Link, WorkerKey};
 /// How many workflows one step hands out or finds blocked at most. What is left goes on at once, in the next step,
 /// so that a long list never keeps a beat waiting.
 const MATCHES_PER_STEP: u32 = 4096;
+/// The same for a step that was asked for something else, while matching goes on.
+const MATCHES_BESIDE_INPUT: u32 = 64;
 
 impl Manager {
     pub(super) fn assign(&mut self, fx: &mut Effects) {
-        self.assign_again = false;
+        let goes_on = core::mem::take(&mut self.assign_again);
         if !self.may_decide() {
             return;
         }
-        let mut budget = MATCHES_PER_STEP;
+        let is_beside = goes_on && self.bite != Bite::WHOLE;
+        let mut budget = if is_beside { MATCHES_BESIDE_INPUT } else { MATCHES_PER_STEP };
         while let Some(group) = self.dispatch.pop_dirty() {
             self.serve(group, Tier::Route, &mut budget, fx);
             if self.dispatch.has_worker(group, Tier::Investigate) {

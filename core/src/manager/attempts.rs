@@ -20,7 +20,6 @@ use crate::wheel::TimerKey;
 
 use super::Manager;
 use super::live::Live;
-use super::timers::Soon;
 use super::workers::{Link, Worker, WorkerKey};
 
 impl Manager {
@@ -406,7 +405,7 @@ impl Manager {
     pub(super) fn attempt_gone(&mut self, key: AttemptKey) {
         let Some(live) = self.live.take(key) else { return };
         if !live.timer.is_none() {
-            self.soon.remove(live.timer);
+            self.attempt_timers.remove(live.timer);
         }
         let now = self.awake;
         let known = self.workers.at_mut(live.worker);
@@ -465,10 +464,10 @@ impl Manager {
             if live.armed <= at {
                 return;
             }
-            self.soon.remove(live.timer);
+            self.attempt_timers.remove(live.timer);
         }
         live.armed = at;
-        live.timer = self.soon.insert(at.as_ms(), Soon::Attempt(key));
+        live.timer = self.attempt_timers.insert(at.as_ms(), key);
     }
 
     pub(super) fn attempt_due(&mut self, key: AttemptKey, fx: &mut Effects) {

@@ -162,7 +162,7 @@ impl Manager {
         Ok(Answer::Done)
     }
 
-    /// The oldest dead letters make room for new ones.
+    /// Says of each new dead letter what failed.
     pub(super) fn report_dead_letters(&mut self, fx: &mut Effects) {
         while let Some(id) = self.newly_dead.pop() {
             let job = self.state.job(self.state.find(id).expect("a dead letter stays until it is dropped"));
@@ -179,8 +179,15 @@ impl Manager {
         }
     }
 
+    pub(super) fn too_many_dead_letters(&self) -> bool {
+        self.state.dead_letter_count() > self.rules.limits.dead_letters
+    }
+
+    /// The oldest dead letters make room for new ones; a bite of them, since the limit may have been lowered by much.
     pub(super) fn trim_dead_letters(&mut self, fx: &mut Effects) {
-        while self.state.dead_letter_count() > self.rules.limits.dead_letters {
+        let mut bite = self.bite;
+        while self.may_decide() && self.too_many_dead_letters() && !bite.is_over() {
+            bite.spend(1);
             let oldest = self.state.dead_letters().next().expect("there are too many");
             let job = self.state.job(oldest).id;
             self.emit(Event::DeadLetterDropped { job }, fx);

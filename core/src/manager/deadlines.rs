@@ -3,7 +3,7 @@
 //! Nearly every job ends long before its overall deadline. Taking a timer out of the wheel means touching its
 //! neighbours, which nobody has touched since they were set; so deadlines that are far away only go into a batch of
 //! their time slice, and ending a job only lowers the count of its batch. When a slice comes near, what is still open in
-//! it gets a timer. A batch goes with the last of its jobs: one long job keeps a batch, not a slice.
+//! it gets a timer, batch by batch. A batch goes with the last of its jobs: one long job keeps a batch, not a slice.
 
 use std::collections::BTreeMap;
 
@@ -96,18 +96,22 @@ impl Deadlines {
         }
     }
 
-    /// The first slice, if it is near: what was noted in it and the batch that it was noted in, whether or not it has
-    /// ended since.
-    pub(super) fn pop_near(&mut self, now_ms: u64) -> Option<Vec<(Entry, BatchKey)>> {
-        let first = self.slices.first_entry().filter(|first| first.key() << SLICE_BITS <= now_ms)?;
-        let mut key = first.remove().first;
-        let mut noted = Vec::new();
-        while key != NO_KEY {
-            let batch = self.batches.remove(key);
-            noted.extend(batch.entries[..usize::from(batch.len)].iter().map(|entry| (*entry, key)));
-            key = batch.next;
+    /// The first batch of the first slice, if that is near, with what was noted in it, whether or not it has ended since.
+    /// In the order in which it was noted.
+    pub(super) fn pop_near(&mut self, now_ms: u64) -> Option<(BatchKey, Vec<Entry>)> {
+        let mut slice = self.slices.first_entry().filter(|first| first.key() << SLICE_BITS <= now_ms)?;
+        let key = slice.get().first;
+        let batch = self.batches.remove(key);
+        match batch.next {
+            NO_KEY => {
+                slice.remove();
+            }
+            next => {
+                slice.get_mut().first = next;
+                self.batches[next].prev = NO_KEY;
+            }
         }
-        Some(noted)
+        Some((key, batch.entries[..usize::from(batch.len)].to_vec()))
     }
 
     /// When the first slice comes near.
@@ -134,7 +138,8 @@ mod tests {
         let starts = deadlines.next_ms().unwrap();
         assert!(starts <= 100_000 && starts > 100_000 - 4_096);
         assert_eq!(deadlines.pop_near(starts - 1), None);
-        assert_eq!(deadlines.pop_near(starts), Some(vec![((2, 2), far), ((3, 3), far)]));
+        assert_eq!(deadlines.pop_near(starts), Some((far, vec![(2, 2), (3, 3)])));
+        assert_eq!(deadlines.pop_near(starts), None);
         assert_eq!((deadlines.kept(), deadlines.next_ms()), (0, None));
     }
 
@@ -167,7 +172,8 @@ mod tests {
                 noted.push((99, 9));
                 let mut near = Deadlines::default();
                 core::mem::swap(&mut near, &mut deadlines);
-                let entries: Vec<Entry> = near.pop_near(100_000).unwrap().into_iter().map(|(entry, _)| entry).collect();
+                let popped = std::iter::from_fn(|| near.pop_near(100_000));
+                let entries: Vec<Entry> = popped.flat_map(|(_, entries)| entries).collect();
                 assert_eq!(entries, noted, "{gone:?} without {batch}, then one in {later}");
                 // Once more from the start, without what is gone.
                 for batch in &left {
@@ -184,6 +190,21 @@ mod tests {
         let batches: Vec<BatchKey> = (0..10_000).map(|key| deadlines.insert(100_000, 0, (key, key)).unwrap()).collect();
         batches[1..].iter().for_each(|batch| deadlines.remove(*batch));
         assert_eq!(deadlines.kept(), BATCH);
-        assert_eq!(deadlines.pop_near(100_000).unwrap()[0], ((0, 0), batches[0]));
+        let (batch, noted) = deadlines.pop_near(100_000).unwrap();
+        assert_eq!((batch, noted[0]), (batches[0], (0, 0)));
+    }
+
+    #[test]
+    fn a_slice_that_is_near_comes_batch_by_batch_and_those_behind_may_still_end() {
+        let mut deadlines = Deadlines::default();
+        let batches: Vec<BatchKey> =
+            (0..4 * BATCH as u32).map(|key| deadlines.insert(100_000, 0, (key, key)).unwrap()).collect();
+        let (first, noted) = deadlines.pop_near(100_000).unwrap();
+        assert_eq!((first, noted.len()), (batches[0], BATCH));
+        batches[BATCH..2 * BATCH].iter().for_each(|batch| deadlines.remove(*batch));
+        batches[3 * BATCH..].iter().for_each(|batch| deadlines.remove(*batch));
+        let (third, noted) = deadlines.pop_near(100_000).unwrap();
+        assert_eq!((third, noted[0].0), (batches[2 * BATCH], 2 * BATCH as u32));
+        assert_eq!((deadlines.pop_near(100_000), deadlines.kept(), deadlines.next_ms()), (None, 0, None));
     }
 }

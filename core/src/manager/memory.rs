@@ -43,7 +43,9 @@ impl Manager {
     }
 
     pub(super) fn forget_departed(&mut self, fx: &mut Effects) {
-        while self.departed.next().is_some_and(|at| at <= self.awake) {
+        let mut bite = self.bite;
+        while !bite.is_over() && self.departed.next().is_some_and(|at| at <= self.awake) {
+            bite.spend(1);
             self.forget_first_departed(fx);
         }
     }

@@ -61,6 +61,7 @@ use hashbrown::HashMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use crate::bite::Bite;
 use crate::counts::Counts;
 use crate::dispatch::{Dispatch, GroupKey};
 use crate::effect::{Effect, Effects, Notice, Waiting};
@@ -73,7 +74,7 @@ use crate::pages::Pages;
 use crate::payload::Digest;
 use crate::refusal::{Refusal, RefusalCounts};
 use crate::settings::Rules;
-use crate::state::{Changes, NO_KEY, State, WorkflowKey};
+use crate::state::{AttemptKey, Changes, NO_KEY, State, WorkflowKey};
 use crate::time::{Awake, Now, Wall};
 use crate::wheel::{TimerKey, Wheel};
 
@@ -89,6 +90,9 @@ pub use seat::SeatState;
 pub use snapshot::{JobRecord, KeyExpiry, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
 pub use timers::Why;
 pub use view::{AttemptView, AwayReason, EvictedReason, JobView, ManagerView, WorkerState, WorkerView, WorkflowView};
+
+/// So many events wait for the log before it counts as behind: several bites, and a few milliseconds of its work.
+const BEHIND: u64 = 8_192;
 
 #[derive(Debug)]
 pub struct Manager {
@@ -109,7 +113,9 @@ pub struct Manager {
     answered: HashMap<RequestId, Answered, FixedState>,
     /// Polls to answer at the end of this step.
     polls_to_answer: Vec<u32>,
-    /// On awake time: leases, stuck clocks, workers, polls.
+    /// On awake time: leases and stuck clocks. Apart from the others, which must not wait when very many end at once.
+    attempt_timers: Wheel<AttemptKey>,
+    /// On awake time: workers, polls.
     soon: Wheel<Soon>,
     /// On monotonic time: overall timeouts, delays.
     later: Wheel<Later>,
@@ -147,6 +153,8 @@ pub struct Manager {
     slow_groups: Vec<GroupKey>,
     /// A step's share of matching was used up: there is more to do at once.
     assign_again: bool,
+    /// How much this step does of each kind of work that grows with the number of jobs.
+    bite: Bite,
     /// Whom the hand-out that is being applied goes to.
     handing_to: WorkerKey,
     /// A snapshot under way.
@@ -178,6 +186,7 @@ impl Manager {
             poll_of: HashMap::with_hasher(hasher.clone()),
             answered: HashMap::with_hasher(hasher),
             polls_to_answer: Vec::new(),
+            attempt_timers: Wheel::new(now.mono.as_ms()),
             soon: Wheel::new(now.mono.as_ms()),
             later: Wheel::new(now.mono.as_ms()),
             deadlines: Deadlines::default(),
@@ -202,6 +211,7 @@ impl Manager {
             coming: [NO_KEY; 4],
             slow_groups: Vec::new(),
             assign_again: false,
+            bite: Bite::WHOLE,
             handing_to: crate::state::NO_KEY,
             snapshot: None,
             restoring: None,
@@ -226,6 +236,7 @@ impl Manager {
     /// timeout that was not decided yet.
     pub fn step(&mut self, now: Now, input: Input, effects: &mut Effects) {
         self.notice_time(now, effects);
+        self.bite = self.bite_for(&input);
         self.take(input, effects);
         self.report_gap(effects);
         self.hear_kept(effects);
@@ -242,6 +253,17 @@ impl Manager {
         self.flush_unreferenced(effects);
         self.mark_unsynced();
         self.seat.promised = self.next_wakeup().map(|(at, _)| at);
+    }
+
+    /// A step that was asked for something does little else, for the sake of those who stand in line behind it; and while
+    /// very much waits for the log, no step adds more than that, since every answer waits for what was decided before it.
+    fn bite_for(&self, input: &Input) -> Bite {
+        if matches!(input, Input::Wake) && !self.log_is_behind() { Bite::WHOLE } else { Bite::BESIDE_INPUT }
+    }
+
+    /// Whether so many events wait for the log that nothing is decided in bulk until it has caught up.
+    pub fn log_is_behind(&self) -> bool {
+        self.state.seq().0 - self.durable.0 >= BEHIND
     }
 
     fn take(&mut self, input: Input, fx: &mut Effects) {

@@ -19,7 +19,6 @@ use super::workers::WorkerKey;
 /// On awake time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Soon {
-    Attempt(AttemptKey),
     Worker(WorkerKey),
     Poll(u32),
 }
@@ -63,7 +62,12 @@ pub enum Why {
     Assign,
     /// More was kept than one step takes, or a call has waited for the seat as long as it may.
     Kept,
+    /// There are more dead letters than are kept.
+    DeadLetters,
 }
+
+/// Arming the timers of a whole batch takes about as long as so many events.
+const UNITS_PER_BATCH: u32 = 4;
 
 impl Manager {
     /// When to step again if nothing happens, and why. Never in the past.
@@ -71,64 +75,84 @@ impl Manager {
         if self.replaying || self.seat_state() == super::SeatState::Lost {
             return None;
         }
-        let mut first = (self.seat_pulse(), Why::Seat);
-        let mut consider = |at: Mono, why: Why| {
-            if at < first.0 {
-                first = (at, why);
-            }
-        };
+        let mut seat = (self.seat_pulse(), Why::Seat);
         match self.seat_state() {
             super::SeatState::Unconfirmed => {
-                if let Some(came_at) = self.kept.oldest_call() {
-                    consider(came_at + self.rules.seat_ttl, Why::Kept);
+                let refused_at = self.kept.oldest_call().map(|came_at| came_at + self.rules.seat_ttl);
+                if let Some(at) = refused_at.filter(|at| *at < seat.0) {
+                    seat = (at, Why::Kept);
                 }
             }
             _ if !self.kept.is_empty() => return Some((self.now.mono, Why::Kept)),
             _ => {}
         }
-        if self.may_decide() {
-            if self.assign_again {
-                return Some((self.now.mono, Why::Assign));
-            }
-            if let Some((at, soon)) = self.soon.next() {
-                let why = match soon {
-                    Soon::Attempt(_) => Why::Attempt,
-                    Soon::Worker(_) => Why::Worker,
-                    Soon::Poll(_) => Why::Poll,
-                };
-                consider(self.seat.mono_of(Awake::from_ms(at)), why);
-            }
-            if let Some((at, later)) = self.later.next() {
-                let why = match later {
-                    Later::Overall(_) => Why::Overall,
-                    Later::Due(_) => Why::Due,
-                };
-                consider(Mono::from_ms(at), why);
-            }
-            if let Some(at) = self.departed.next() {
-                consider(self.seat.mono_of(at), Why::Worker);
-            }
-            if let Some(at) = self.deadlines.next_ms() {
-                consider(Mono::from_ms(at), Why::Overall);
-            }
-            if let Some((at, ..)) = self.wall_due.first() {
-                consider(self.now.mono + at.since(self.now.wall), Why::Due);
-            }
-            if let Some((at, _)) = self.state.next_key_expiry() {
-                consider(self.seat.clock().mono_at(at), Why::KeyExpiry);
-            }
+        let first = if self.may_decide() { self.next_timer(seat) } else { seat };
+        if first.0 <= self.now.mono && self.log_is_behind() {
+            // What is due goes on when the log has caught up.
+            return Some((seat.0.max(self.now.mono), seat.1));
         }
         Some((first.0.max(self.now.mono), first.1))
     }
 
-    /// Lets every timer fire that is due.
+    /// The first of all timers and of `first`.
+    fn next_timer(&self, mut first: (Mono, Why)) -> (Mono, Why) {
+        if self.assign_again {
+            return (self.now.mono, Why::Assign);
+        }
+        if self.too_many_dead_letters() {
+            return (self.now.mono, Why::DeadLetters);
+        }
+        let mut consider = |at: Mono, why: Why| {
+            if at < first.0 {
+                first = (at, why);
+            }
+        };
+        if let Some((at, _)) = self.attempt_timers.next() {
+            consider(self.seat.mono_of(Awake::from_ms(at)), Why::Attempt);
+        }
+        if let Some((at, soon)) = self.soon.next() {
+            let why = match soon {
+                Soon::Worker(_) => Why::Worker,
+                Soon::Poll(_) => Why::Poll,
+            };
+            consider(self.seat.mono_of(Awake::from_ms(at)), why);
+        }
+        if let Some((at, later)) = self.later.next() {
+            let why = match later {
+                Later::Overall(_) => Why::Overall,
+                Later::Due(_) => Why::Due,
+            };
+            consider(Mono::from_ms(at), why);
+        }
+        if let Some(at) = self.departed.next() {
+            consider(self.seat.mono_of(at), Why::Worker);
+        }
+        if let Some(at) = self.deadlines.next_ms() {
+            consider(Mono::from_ms(at), Why::Overall);
+        }
+        if let Some((at, ..)) = self.wall_due.first() {
+            consider(self.now.mono + at.since(self.now.wall), Why::Due);
+        }
+        if let Some((at, _)) = self.state.next_key_expiry() {
+            consider(self.seat.clock().mono_at(at), Why::KeyExpiry);
+        }
+        first
+    }
+
+    /// Lets timers fire that are due: a bite of each kind, so that none waits for all of another. What is left is due at
+    /// once, in the next step.
     pub(super) fn fire_due(&mut self, fx: &mut Effects) {
         if !self.may_decide() {
             return;
         }
-        while let Some((_, soon)) = self.soon.pop_due(self.awake.as_ms()) {
+        let mut bite = self.bite;
+        while let Some((_, key)) = self.attempt_timers.pop_due(self.awake.as_ms(), &mut bite) {
+            bite.spend(self.others_of_job(self.state.attempt(key).workflow));
+            self.attempt_due(key, fx);
+        }
+        let mut bite = self.bite;
+        while let Some((_, soon)) = self.soon.pop_due(self.awake.as_ms(), &mut bite) {
             match soon {
-                Soon::Attempt(key) => self.attempt_due(key, fx),
                 Soon::Worker(key) => {
                     self.workers.at_mut(key).timer = TimerKey::NONE;
                     self.to_tend.push(key);
@@ -143,19 +167,33 @@ impl Manager {
         self.tend_workers(fx);
         self.forget_departed(fx);
         self.bring_deadlines_near();
-        while let Some((_, later)) = self.later.pop_due(self.now.mono.as_ms()) {
+        let mut bite = self.bite;
+        while let Some((_, later)) = self.later.pop_due(self.now.mono.as_ms(), &mut bite) {
             match later {
-                Later::Overall(key) => self.overall_due(key, fx),
+                Later::Overall(key) => {
+                    bite.spend(self.state.job(key).workflows.as_slice().len() as u32 - 1);
+                    self.overall_due(key, fx);
+                }
                 Later::Due(key) => {
                     self.workflow_timers[key as usize] = TimerKey::NONE;
                     self.workflow_due(key, fx);
                 }
             }
         }
-        while let Some((.., key)) = self.wall_due.first().filter(|(at, ..)| *at <= self.now.wall).copied() {
+        let mut bite = self.bite;
+        while let Some((.., key)) =
+            self.wall_due.first().filter(|(at, ..)| *at <= self.now.wall && !bite.is_over()).copied()
+        {
+            bite.spend(1);
             self.workflow_due(key, fx);
         }
         self.expire_keys(fx);
+    }
+
+    /// How many more workflows the job of this one has: its end may end them all.
+    fn others_of_job(&self, key: WorkflowKey) -> u32 {
+        let job = self.state.job(self.state.workflow(key).job);
+        job.workflows.as_slice().len() as u32 - 1
     }
 
     fn workflow_due(&mut self, key: WorkflowKey, fx: &mut Effects) {
@@ -191,7 +229,7 @@ impl Manager {
     }
 
     fn expire_keys(&mut self, fx: &mut Effects) {
-        let keys = self.state.expired_keys(self.log_now());
+        let keys = self.state.expired_keys(self.log_now(), self.bite.left() as usize);
         if !keys.is_empty() {
             self.emit(Event::KeysExpired { keys }, fx);
         }
@@ -336,12 +374,13 @@ impl Manager {
 
     /// What is open in a slice of time that has come near gets a timer.
     fn bring_deadlines_near(&mut self) {
-        while let Some(noted) = self.deadlines.pop_near(self.now.mono.as_ms()) {
-            let is_open =
-                |((key, mark), batch): &(Entry, BatchKey)| self.overall[*key as usize] == Overall::Noted(*batch, *mark);
-            let mut open: Vec<JobKey> = noted.iter().filter(|noted| is_open(noted)).map(|((key, _), _)| *key).collect();
-            // By id: which of two fires first at one instant must not depend on where they lie.
-            open.sort_by_key(|key| self.state.job(*key).id);
+        let mut bite = self.bite;
+        while !bite.is_over()
+            && let Some((batch, noted)) = self.deadlines.pop_near(self.now.mono.as_ms())
+        {
+            bite.spend(UNITS_PER_BATCH);
+            let open = |(key, mark): &Entry| self.overall[*key as usize] == Overall::Noted(batch, *mark);
+            let open: Vec<JobKey> = noted.iter().filter(|entry| open(entry)).map(|(key, _)| *key).collect();
             // All are let go before one is armed, which may note it again in a batch of the same key.
             open.iter().for_each(|key| self.overall[*key as usize] = Overall::Not);
             open.iter().for_each(|key| self.arm_overall(*key));

@@ -308,9 +308,9 @@ impl State {
         self.expiring.front().map(|(at, key)| (*at, key))
     }
 
-    /// The idempotency keys that have expired by now, in the order in which they did.
-    pub fn expired_keys(&self, now: Wall) -> Vec<Name> {
-        self.expiring.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| key.clone()).collect()
+    /// The idempotency keys that have expired by now, in the order in which they did, at most so many.
+    pub fn expired_keys(&self, now: Wall, max: usize) -> Vec<Name> {
+        self.expiring.iter().take(max).take_while(|(at, _)| *at <= now).map(|(_, key)| key.clone()).collect()
     }
 
     pub fn is_paused(&self, queue: &Name) -> bool {

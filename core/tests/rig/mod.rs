@@ -212,6 +212,13 @@ impl Rig {
         self.begin_anew(next);
     }
 
+    /// Settings that hold from the next restart on.
+    pub fn set_rules(&mut self, change: impl FnOnce(&mut Settings)) {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        self.rules = settings.check().expect("valid settings");
+    }
+
     /// As [`Self::restart`], from a snapshot and the events after it.
     pub fn restart_from(&mut self, records: &[SnapshotRecord], downtime: Duration) {
         self.jump(downtime);

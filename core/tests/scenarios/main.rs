@@ -7,6 +7,7 @@ mod twins;
 
 mod away;
 mod batches;
+mod bites;
 mod counts;
 mod eviction;
 mod extensions;

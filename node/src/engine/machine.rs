@@ -153,7 +153,7 @@ fn serve_term(
         snapshots: Snapshots::after(term.snapshot, start.snapshot_every),
         leaving: Leaving::to(to_archive.clone(), term.term),
         log,
-        stopping: false,
+        stopping: None,
         ended_by: None,
         shared,
     };
@@ -269,7 +269,8 @@ struct Machine<'a> {
     snapshots: Snapshots,
     leaving: Leaving,
     log: LogDesk,
-    stopping: bool,
+    /// Told to stop, when this was the newest event.
+    stopping: Option<Seq>,
     ended_by: Option<Ended>,
     shared: &'a Arc<Shared>,
 }
@@ -304,18 +305,22 @@ impl Machine<'_> {
                 self.shared.inbox.take_more(asks);
             }
         }
+        // What goes on in bites has its share of every round, however much is asked.
+        if taken > 0 && self.manager.next_wakeup().is_some_and(|(at, _)| at <= self.now.mono) {
+            self.step(Input::Wake);
+        }
         self.look_at_reads();
         self.pass_on();
         self.shared.vitals.machine.rest();
         if self.manager.seat_state() == SeatState::Lost {
             return Some(Ended::SeatLost);
         }
-        // A stop waits for what was decided to be durable and answered.
-        (self.stopping && self.durable >= self.manager.newest()).then_some(Ended::Stopped)
+        // A stop waits for what was decided before it to be durable and answered, not for work that goes on in bites.
+        self.stopping.is_some_and(|decided| self.durable >= decided).then_some(Ended::Stopped)
     }
 
     fn stop(&mut self) {
-        self.stopping = true;
+        self.stopping.get_or_insert(self.manager.newest());
         self.log.news.wait_for(true);
         self.look_at_log();
     }
@@ -352,7 +357,8 @@ impl Machine<'_> {
         };
         let wait = for_timers;
         // What waits for the log here is not urgent.
-        let wait = if self.held.is_empty() { wait } else { wait.min(LOOK_AGAIN) };
+        let for_log = !self.held.is_empty() || self.manager.log_is_behind();
+        let wait = if for_log { wait.min(LOOK_AGAIN) } else { wait };
         let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest.max(BREATH)));
         let wait = if self.leaving.is_under_way() { wait.min(BREATH) } else { wait };
         let for_all = if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) };
