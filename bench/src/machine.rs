@@ -13,6 +13,8 @@ use onward_core::payload::Payload;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::{Mono, Now, Wall};
 
+use crate::cpu::Stopwatch;
+
 #[derive(Debug)]
 pub struct Machine {
     pub manager: Manager,
@@ -26,6 +28,8 @@ pub struct Machine {
     pub completed: u64,
     jobs: u64,
     result: Payload,
+    /// The longest step since this began to be looked at; measuring takes time itself.
+    longest: Option<Duration>,
 }
 
 fn rules() -> Rules {
@@ -48,13 +52,18 @@ impl Machine {
             completed: 0,
             jobs: 0,
             result: Payload::from(*b"{\"ok\":true}"),
+            longest: None,
         };
         machine.feed(Input::SeatTaken { term: Term::new(1) });
         machine
     }
 
     pub fn feed(&mut self, input: Input) {
+        let begun = self.longest.map(|_| Stopwatch::start());
         self.manager.step(self.now, input, &mut self.effects);
+        if let Some(begun) = begun {
+            self.longest = self.longest.max(Some(begun.elapsed()));
+        }
         let mut asked = None;
         for waiting in self.effects.list.drain(..) {
             match waiting.effect {
@@ -78,6 +87,20 @@ impl Machine {
         }
     }
 
+    /// From now on steps are timed.
+    pub fn begin_timing(&mut self) {
+        self.longest = Some(Duration::ZERO);
+    }
+
+    /// The longest step since then.
+    pub fn longest(&self) -> Duration {
+        self.longest.expect("timing has begun")
+    }
+
+    pub fn call(&mut self, call: Call) {
+        self.feed(Input::Call { request: RequestId(0), call });
+    }
+
     /// Moves the clock and wakes the machine as often as it asks.
     pub fn advance(&mut self, span: Duration) {
         let end = self.now.mono + span;
@@ -93,9 +116,22 @@ impl Machine {
         self.now = Now { mono: end, wall: self.now.wall + step };
     }
 
+    /// As [`Self::advance`], and workers answer probes in time.
+    pub fn advance_answering(&mut self, span: Duration) {
+        let end = self.now.mono + span;
+        while self.now.mono < end {
+            self.advance(end.since(self.now.mono).min(Duration::from_secs(1)));
+            self.answer_probes();
+        }
+    }
+
     pub fn worker(&mut self, id: String, slots: u32, kinds: &[Name]) {
         let session = SessionId(self.held.len() as u64);
         self.held.push(Vec::new());
+        self.hello(id, session, slots, kinds);
+    }
+
+    fn hello(&mut self, id: String, session: SessionId, slots: u32, kinds: &[Name]) {
         let hello = Hello {
             worker: WorkerId::new(id).expect("valid"),
             incarnation: Incarnation::new(format!("{:016x}", session.0)).expect("valid"),
@@ -104,6 +140,13 @@ impl Machine {
             holding: Vec::new(),
         };
         self.feed(Input::Session { session, message: FromWorker::Hello(hello) });
+    }
+
+    /// Another life of a worker of [`crate::steps`].
+    pub fn worker_again(&mut self, worker: u64, slots: u32, kinds: &[Name]) {
+        let session = SessionId(self.held.len() as u64);
+        self.held.push(Vec::new());
+        self.hello(format!("worker-{worker}"), session, slots, kinds);
     }
 
     pub fn submit(&mut self, drafts: impl Iterator<Item = Draft>) {

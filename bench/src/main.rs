@@ -17,6 +17,7 @@ mod reopen;
 mod report;
 mod runs;
 mod stages;
+mod steps;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -14,6 +14,7 @@ use crate::cpu::Stopwatch;
 use crate::machine::Machine;
 use crate::reopen::reopen;
 use crate::report::Figure;
+use crate::steps::steps;
 
 const IN_FLIGHT: usize = 64;
 
@@ -25,6 +26,8 @@ pub fn stage(name: &str, quick: bool) -> Vec<Figure> {
         "backlog" if quick => backlog(200_000, 15),
         "backlog" => backlog(1_000_000, 100),
         "workers" => workers(rounds),
+        "steps" if quick => steps(300_000),
+        "steps" => steps(3_000_000),
         "reopen" if quick => reopen(200_000, 600_000),
         "reopen" => reopen(1_000_000, 3_000_000),
         _ => Vec::new(),
