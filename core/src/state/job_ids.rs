@@ -6,9 +6,21 @@ use crate::ids::JobId;
 
 use super::JobKey;
 
-#[derive(Debug, Default)]
+/// A table that is full is built anew at twice the size, and nobody is served meanwhile. So there are many small ones,
+/// which fill up one after another.
+const TABLES: usize = 64;
+/// So many marks one after another share a table.
+const RUN_BITS: u32 = 12;
+
+#[derive(Debug)]
 pub(super) struct JobIds {
-    table: HashTable<Entry>,
+    tables: [HashTable<Entry>; TABLES],
+}
+
+impl Default for JobIds {
+    fn default() -> Self {
+        Self { tables: core::array::from_fn(|_| HashTable::new()) }
+    }
 }
 
 /// The mark tells nearly all jobs apart, and says where the entry lies: those of other jobs are passed by, and the
@@ -22,16 +34,17 @@ struct Entry {
 impl JobIds {
     pub(super) fn find(&self, id: JobId, is_it: impl Fn(JobKey) -> bool) -> Option<JobKey> {
         let mark = mark(id);
-        self.table.find(place(mark), |entry| entry.mark == mark && is_it(entry.key)).map(|entry| entry.key)
+        self.tables[table(mark)].find(place(mark), |entry| entry.mark == mark && is_it(entry.key)).map(|entry| entry.key)
     }
 
     pub(super) fn insert(&mut self, id: JobId, key: JobKey) {
         let mark = mark(id);
-        self.table.insert_unique(place(mark), Entry { mark, key }, |entry| place(entry.mark));
+        self.tables[table(mark)].insert_unique(place(mark), Entry { mark, key }, |entry| place(entry.mark));
     }
 
     pub(super) fn remove(&mut self, id: JobId, key: JobKey) {
-        let entry = self.table.find_entry(place(mark(id)), |entry| entry.key == key);
+        let mark = mark(id);
+        let entry = self.tables[table(mark)].find_entry(place(mark), |entry| entry.key == key);
         entry.expect("every job is in the index").remove();
     }
 }
@@ -43,6 +56,10 @@ fn mark(id: JobId) -> u32 {
     let millisecond = (raw >> 80) as u32;
     let turn = (raw >> 32) as u32 & 0x3fff_ffff;
     millisecond.wrapping_mul(0x9e37_79b1).wrapping_add(turn)
+}
+
+fn table(mark: u32) -> usize {
+    (mark >> RUN_BITS) as usize % TABLES
 }
 
 /// The lowest bits of a hash say where an entry lies, the highest seven tell it from its neighbours. Marks one after
