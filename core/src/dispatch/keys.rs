@@ -132,7 +132,7 @@ impl Dispatch {
 
     /// The first of a workflow's keys that has no room for it.
     pub(super) fn full_key(&self, workflow: WorkflowKey) -> Option<u32> {
-        let set = self.entries[workflow as usize].limits;
+        let set = self.entries[workflow].limits;
         if set == NO_KEY {
             return None;
         }
@@ -142,7 +142,7 @@ impl Dispatch {
 
     /// The workflow is held by a worker.
     pub(super) fn take_keys(&mut self, workflow: WorkflowKey) {
-        let entry = &mut self.entries[workflow as usize];
+        let entry = &mut self.entries[workflow];
         entry.holds_keys = true;
         if entry.limits == NO_KEY {
             return;
@@ -154,7 +154,7 @@ impl Dispatch {
 
     /// The workflow is no longer held: its keys have room for others.
     pub(super) fn give_back_keys(&mut self, workflow: WorkflowKey) {
-        let entry = &mut self.entries[workflow as usize];
+        let entry = &mut self.entries[workflow];
         if !core::mem::take(&mut entry.holds_keys) || entry.limits == NO_KEY {
             return;
         }

@@ -54,15 +54,15 @@ impl Parked {
 impl Dispatch {
     /// Moves the head of a shelf, and all of its lane, under the key that has no room for it.
     pub(super) fn park(&mut self, workflow: WorkflowKey, key: u32) {
-        let shelf = self.entries[workflow as usize].shelf;
+        let shelf = self.entries[workflow].shelf;
         let turn = self.unplace(workflow);
         let order = self.line_up(workflow, key);
         // Whoever was let go meanwhile goes back behind this one: else it would be woken first.
         let parked = self.keys[key].parked.get_mut(&shelf).expect("its lane was just put there");
         let later = parked.let_go;
-        if later != NO_KEY && self.entries[later as usize].order > order {
+        if later != NO_KEY && self.entries[later].order > order {
             parked.let_go = NO_KEY;
-            self.shelves[shelf].line.remove(self.entries[later as usize].order, later);
+            self.shelves[shelf].line.remove(self.entries[later].order, later);
             self.reindex(shelf);
             self.line_up(later, key);
         }
@@ -75,7 +75,7 @@ impl Dispatch {
         {
             self.parks += 1;
         }
-        let entry = &mut self.entries[workflow as usize];
+        let entry = &mut self.entries[workflow];
         entry.place = Place::Parked;
         entry.key = NO_KEY;
         let Entry { shelf, limits: set, order, .. } = *entry;
@@ -107,7 +107,7 @@ impl Dispatch {
     /// Takes a parked workflow out of its lane. Returns the key under which that waits, or did.
     fn leave_lane(&mut self, workflow: WorkflowKey, at: u32) -> u32 {
         let lane = &mut self.lanes[at];
-        lane.line.remove(self.entries[workflow as usize].order, workflow);
+        lane.line.remove(self.entries[workflow].order, workflow);
         let (key, shelf, before) = (lane.key, lane.shelf, lane.order);
         let head = lane.line.head();
         if head == NO_KEY {
@@ -116,7 +116,7 @@ impl Dispatch {
             self.limit_sets[lane.set].lanes.remove(&shelf);
             return key;
         }
-        let order = self.entries[head as usize].order;
+        let order = self.entries[head].order;
         if order != before {
             self.lanes[at].order = order;
             self.withdraw_lane(key, shelf, (before, at)).lanes.insert((order, at));
@@ -176,7 +176,7 @@ impl Dispatch {
         let first = lane.line.head();
         parked.let_go = first;
         self.leave_lane(first, at);
-        let entry = &mut self.entries[first as usize];
+        let entry = &mut self.entries[first];
         entry.place = Place::Shelf;
         entry.key = key;
         self.shelves[shelf].line.insert(entry.order, first);

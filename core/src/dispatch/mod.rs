@@ -31,13 +31,13 @@ use std::collections::BTreeSet;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
-use prefetch_index::prefetch_index;
 
 use crate::ids::Name;
 use crate::job::{JobSpec, Outline, Policy};
 use crate::limits::{Limit, LimitMet, Limits};
 use crate::pages::Pages;
 use crate::state::{NO_KEY, State, WorkflowKey};
+use crate::table::Table;
 use crate::time::{Wall, span_ms};
 
 use groups::{Group, Seat};
@@ -77,7 +77,7 @@ impl AgingRule {
 pub struct Dispatch {
     aging: AgingRule,
     hasher: FixedState,
-    entries: Vec<Entry>,
+    entries: Table<Entry>,
     order: u64,
     pairs: Pages<Pair>,
     pair_ids: HashTable<u32>,
@@ -128,7 +128,7 @@ impl Dispatch {
         Self {
             aging,
             hasher: FixedState::with_seed(seed),
-            entries: Vec::new(),
+            entries: Table::new(NOWHERE),
             order: 0,
             pairs: Pages::new(),
             pair_ids: HashTable::new(),
@@ -179,17 +179,13 @@ impl Dispatch {
         let pair = self.acquire_pair(&spec.queue, kind, paused);
         let shelf = self.acquire_shelf(pair, spec.priority);
         let limits = self.acquire_set(&spec.limits);
-        let index = workflow as usize;
-        if self.entries.len() <= index {
-            self.entries.resize(index + 1, NOWHERE);
-        }
-        self.entries[index] = Entry { shelf, limits, ..NOWHERE };
+        *self.entries.entry(workflow) = Entry { shelf, limits, ..NOWHERE };
     }
 
     /// The workflow waits for a worker. `again`: it was handed out before and keeps its turn.
     pub fn ready(&mut self, workflow: WorkflowKey, again: bool) {
         self.give_back_keys(workflow);
-        let entry = &mut self.entries[workflow as usize];
+        let entry = &mut self.entries[workflow];
         if entry.place != Place::Away {
             return;
         }
@@ -206,12 +202,12 @@ impl Dispatch {
 
     /// Whose turn it is: lower was ready earlier. 0 for what never was, or has ended.
     pub fn turn(&self, workflow: WorkflowKey) -> u64 {
-        self.entries.get(workflow as usize).map_or(0, |entry| entry.order)
+        self.entries.get(workflow).map_or(0, |entry| entry.order)
     }
 
     /// Gives an admitted workflow the turn that it had elsewhere.
     pub fn set_turn(&mut self, workflow: WorkflowKey, turn: u64) {
-        self.entries[workflow as usize].order = turn;
+        self.entries[workflow].order = turn;
     }
 
     pub fn newest_turn(&self) -> u64 {
@@ -224,7 +220,7 @@ impl Dispatch {
 
     /// The workflow was handed out: it holds its keys until it is ready, away or retired.
     pub fn held(&mut self, workflow: WorkflowKey) {
-        if self.entries[workflow as usize].holds_keys {
+        if self.entries[workflow].holds_keys {
             return;
         }
         let turn = self.unplace(workflow);
@@ -242,7 +238,7 @@ impl Dispatch {
     /// The workflow has ended. Its key may be reused.
     pub fn retire(&mut self, workflow: WorkflowKey) {
         self.away(workflow);
-        let entry = core::mem::replace(&mut self.entries[workflow as usize], NOWHERE);
+        let entry = core::mem::replace(&mut self.entries[workflow], NOWHERE);
         self.release_set(entry.limits);
         self.release_shelf(entry.shelf);
     }
@@ -250,7 +246,7 @@ impl Dispatch {
     /// Takes the workflow out of its line. Returns the key that had let it go and the shelf, where the next one is to be
     /// offered its turn.
     fn unplace(&mut self, workflow: WorkflowKey) -> Option<(u32, u32)> {
-        let entry = self.entries[workflow as usize];
+        let entry = self.entries[workflow];
         match entry.place {
             Place::Away => return None,
             Place::Shelf => {
@@ -259,7 +255,7 @@ impl Dispatch {
             }
             Place::Parked => self.unpark(workflow, &entry),
         }
-        let entry_now = &mut self.entries[workflow as usize];
+        let entry_now = &mut self.entries[workflow];
         entry_now.place = Place::Away;
         entry_now.key = NO_KEY;
         if entry.key == NO_KEY {
@@ -289,7 +285,7 @@ impl Dispatch {
     /// A workflow that will have its turn after the one that was picked, with about `turns` between them or more: from
     /// the same shelf, or from the same lane if that one was parked. `NO_KEY` if there is none.
     pub fn behind(&self, group: GroupKey, picked: WorkflowKey, turns: usize) -> WorkflowKey {
-        let Entry { shelf, limits, key, .. } = self.entries[picked as usize];
+        let Entry { shelf, limits, key, .. } = self.entries[picked];
         let lane = if key == NO_KEY { None } else { self.limit_sets[limits].lanes.get(&shelf) };
         let line = lane.map_or(&self.shelves[shelf].line, |lane| &self.lanes[*lane].line);
         // Shelves mostly take turns.
@@ -299,7 +295,7 @@ impl Dispatch {
 
     /// Has what is kept here of a workflow brought into the caches, and does not wait for it.
     pub fn prefetch(&self, workflow: WorkflowKey) {
-        prefetch_index(&self.entries, workflow as usize);
+        self.entries.prefetch(workflow);
     }
 
     fn best_shelf(&self, group: GroupKey, state: &State, now: Wall) -> Option<u32> {
@@ -323,7 +319,7 @@ impl Dispatch {
 
     /// Why a ready workflow does not run, where dispatch knows.
     pub fn blocked(&self, workflow: WorkflowKey) -> Option<Blocked<'_>> {
-        let entry = &self.entries[workflow as usize];
+        let entry = &self.entries[workflow];
         let pair = &self.pairs[self.shelves[entry.shelf].pair];
         match entry.place {
             Place::Away => None,

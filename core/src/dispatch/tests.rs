@@ -309,14 +309,14 @@ impl World {
         for (at, lane) in lanes.iter() {
             let head = lane.line.head();
             assert!(head != NO_KEY, "an empty lane is kept");
-            assert_eq!(lane.order, entries[head as usize].order, "the lane's place");
+            assert_eq!(lane.order, entries[head].order, "the lane's place");
             assert!(keys[lane.key].parked[&lane.shelf].lanes.contains(&(lane.order, at)), "the lane is not at its key");
             assert_eq!(limit_sets[lane.set].lanes.get(&lane.shelf), Some(&at), "the lane is not in its set");
         }
         for (key, limit) in keys.iter() {
             for (shelf, parked) in &limit.parked {
                 let first = parked.lanes.first();
-                if let Some(let_go) = entries.get(parked.let_go as usize) {
+                if let Some(let_go) = entries.get(parked.let_go) {
                     assert_eq!((let_go.place, let_go.key, let_go.shelf), (Place::Shelf, key, *shelf), "it was let go");
                     assert!(first.is_none_or(|(order, _)| *order > let_go.order), "a later one was let go");
                     continue;

@@ -2,8 +2,6 @@
 
 use core::time::Duration;
 
-use prefetch_index::prefetch_index;
-
 use crate::bite::Bite;
 use crate::dispatch::{GroupKey, Tier};
 use crate::effect::Effects;
@@ -73,7 +71,7 @@ impl Manager {
         self.coming[0] = coming;
         self.dispatch.prefetch(coming);
         let job = self.state.prefetch(self.coming);
-        prefetch_index(&self.overall, job as usize);
+        self.overall.prefetch(job);
     }
 
     fn hand_out(&mut self, key: WorkflowKey, worker: WorkerKey, fx: &mut Effects) {

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use crate::beat::{AttemptClock, Motion};
 use crate::state::{AttemptKey, NO_KEY, WorkflowKey};
+use crate::table::Table;
 use crate::time::Awake;
 use crate::wheel::TimerKey;
 
@@ -30,28 +31,30 @@ pub(super) struct Live {
 }
 
 /// All running attempts, by their key in the state.
-#[derive(Debug, Default)]
-pub(super) struct LiveAttempts(Vec<Option<Live>>);
+#[derive(Debug)]
+pub(super) struct LiveAttempts(Table<Option<Live>>);
+
+impl Default for LiveAttempts {
+    fn default() -> Self {
+        Self(Table::new(None))
+    }
+}
 
 impl LiveAttempts {
     pub fn insert(&mut self, key: AttemptKey, live: Live) {
-        let index = key as usize;
-        if self.0.len() <= index {
-            self.0.resize(index + 1, None);
-        }
-        self.0[index] = Some(live);
+        *self.0.entry(key) = Some(live);
     }
 
     pub fn take(&mut self, key: AttemptKey) -> Option<Live> {
-        self.0.get_mut(key as usize)?.take()
+        self.0.get_mut(key)?.take()
     }
 
     pub fn get(&self, key: AttemptKey) -> Option<&Live> {
-        self.0.get(key as usize)?.as_ref()
+        self.0.get(key)?.as_ref()
     }
 
     pub fn at(&mut self, key: AttemptKey) -> &mut Live {
-        self.0[key as usize].as_mut().expect("every running attempt is live")
+        self.0[key].as_mut().expect("every running attempt is live")
     }
 
     /// Puts an attempt at the head of a worker's list; returns the new head.

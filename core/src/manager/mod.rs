@@ -75,6 +75,7 @@ use crate::payload::Digest;
 use crate::refusal::{Refusal, RefusalCounts};
 use crate::settings::Rules;
 use crate::state::{AttemptKey, Changes, NO_KEY, State, WorkflowKey};
+use crate::table::Table;
 use crate::time::{Awake, Now, Wall};
 use crate::wheel::{TimerKey, Wheel};
 
@@ -121,8 +122,8 @@ pub struct Manager {
     later: Wheel<Later>,
     /// Overall deadlines that are far away.
     deadlines: Deadlines,
-    overall: Vec<Overall>,
-    workflow_timers: Vec<TimerKey>,
+    overall: Table<Overall>,
+    workflow_timers: Table<TimerKey>,
     /// Workflows that wait for an instant of the wall clock.
     wall_due: BTreeSet<(Wall, JobId, u16, WorkflowKey)>,
     to_archive: Vec<JobId>,
@@ -190,8 +191,8 @@ impl Manager {
             soon: Wheel::new(now.mono.as_ms()),
             later: Wheel::new(now.mono.as_ms()),
             deadlines: Deadlines::default(),
-            overall: Vec::new(),
-            workflow_timers: Vec::new(),
+            overall: Table::new(Overall::Not),
+            workflow_timers: Table::new(TimerKey::NONE),
             wall_due: BTreeSet::new(),
             to_archive: Vec::new(),
             newly_dead: Vec::new(),

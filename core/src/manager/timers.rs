@@ -175,7 +175,7 @@ impl Manager {
                     self.overall_due(key, fx);
                 }
                 Later::Due(key) => {
-                    self.workflow_timers[key as usize] = TimerKey::NONE;
+                    self.workflow_timers[key] = TimerKey::NONE;
                     self.workflow_due(key, fx);
                 }
             }
@@ -203,7 +203,7 @@ impl Manager {
     }
 
     fn overall_due(&mut self, key: JobKey, fx: &mut Effects) {
-        self.overall[key as usize] = Overall::Not;
+        self.overall[key] = Overall::Not;
         let Some(at) = self.overall_fires_at(key) else { return };
         if self.log_now() < at {
             return self.arm_overall(key);
@@ -325,7 +325,7 @@ impl Manager {
         }
         let at = self.seat.clock().mono_at(workflow.due_at);
         let timer = self.later.insert(at.as_ms(), Later::Due(key));
-        *timer_of(&mut self.workflow_timers, key) = timer;
+        *self.workflow_timers.entry(key) = timer;
     }
 
     fn disarm_due(&mut self, key: WorkflowKey) {
@@ -337,7 +337,7 @@ impl Manager {
             let job = self.state.job(workflow.job).id;
             self.wall_due.remove(&(workflow.due_at, job, workflow.index, key));
         }
-        let timer = core::mem::take(timer_of(&mut self.workflow_timers, key));
+        let timer = core::mem::take(self.workflow_timers.entry(key));
         if !timer.is_none() {
             self.later.remove(timer);
         }
@@ -345,24 +345,20 @@ impl Manager {
 
     /// Watches the overall deadline of a job that has started, once.
     pub(super) fn arm_overall(&mut self, key: JobKey) {
-        let index = key as usize;
-        if self.replaying || self.overall.get(index).is_some_and(|overall| *overall != Overall::Not) {
+        if self.replaying || self.overall.get(key).is_some_and(|overall| *overall != Overall::Not) {
             return;
         }
         let Some(at) = self.overall_fires_at(key) else { return };
         let at = self.seat.clock().mono_at(at).as_ms();
-        if self.overall.len() <= index {
-            self.overall.resize(index + 1, Overall::Not);
-        }
         let entry = (key, mark_of(self.state.job(key).id));
-        self.overall[index] = match self.deadlines.insert(at, self.now.mono.as_ms(), entry) {
+        *self.overall.entry(key) = match self.deadlines.insert(at, self.now.mono.as_ms(), entry) {
             Some(batch) => Overall::Noted(batch, entry.1),
             None => Overall::Timer(self.later.insert(at, Later::Overall(key))),
         };
     }
 
     fn disarm_overall(&mut self, key: JobKey) {
-        let Some(overall) = self.overall.get_mut(key as usize) else { return };
+        let Some(overall) = self.overall.get_mut(key) else { return };
         match core::mem::take(overall) {
             Overall::Not => {}
             Overall::Timer(timer) => {
@@ -379,10 +375,10 @@ impl Manager {
             && let Some((batch, noted)) = self.deadlines.pop_near(self.now.mono.as_ms())
         {
             bite.spend(UNITS_PER_BATCH);
-            let open = |(key, mark): &Entry| self.overall[*key as usize] == Overall::Noted(batch, *mark);
+            let open = |(key, mark): &Entry| self.overall[*key] == Overall::Noted(batch, *mark);
             let open: Vec<JobKey> = noted.iter().filter(|entry| open(entry)).map(|(key, _)| *key).collect();
             // All are let go before one is armed, which may note it again in a batch of the same key.
-            open.iter().for_each(|key| self.overall[*key as usize] = Overall::Not);
+            open.iter().for_each(|key| self.overall[*key] = Overall::Not);
             open.iter().for_each(|key| self.arm_overall(*key));
         }
     }
@@ -424,12 +420,4 @@ impl Manager {
 /// Tells a job from another that got its key after it.
 fn mark_of(id: JobId) -> u32 {
     id.as_u128() as u32
-}
-
-fn timer_of(timers: &mut Vec<TimerKey>, key: u32) -> &mut TimerKey {
-    let index = key as usize;
-    if timers.len() <= index {
-        timers.resize(index + 1, TimerKey::NONE);
-    }
-    &mut timers[index]
 }

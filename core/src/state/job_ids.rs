@@ -34,7 +34,9 @@ struct Entry {
 impl JobIds {
     pub(super) fn find(&self, id: JobId, is_it: impl Fn(JobKey) -> bool) -> Option<JobKey> {
         let mark = mark(id);
-        self.tables[table(mark)].find(place(mark), |entry| entry.mark == mark && is_it(entry.key)).map(|entry| entry.key)
+        self.tables[table(mark)]
+            .find(place(mark), |entry| entry.mark == mark && is_it(entry.key))
+            .map(|entry| entry.key)
     }
 
     pub(super) fn insert(&mut self, id: JobId, key: JobKey) {
