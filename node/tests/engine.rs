@@ -231,7 +231,7 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
     let long = Duration::from_secs(3600);
     has_entered.recv().unwrap();
     let why = engine.lifeless(Duration::ZERO).expect("the log is at it");
-    assert!(why.contains("the log hangs"), "{why}");
+    assert!(why.contains("the log thread has been blocked"), "{why}");
     assert_eq!(engine.lifeless(long), None, "not for long, though");
     drop(open);
     until("both wait", || engine.lifeless(Duration::ZERO).is_none()).await;
@@ -248,7 +248,7 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
     });
     has_begun.recv().unwrap();
     let why = engine.lifeless(Duration::ZERO).expect("the machine is at it");
-    assert!(why.contains("the machine hangs"), "{why}");
+    assert!(why.contains("the core thread has been blocked"), "{why}");
     assert_eq!(engine.lifeless(long), None);
     drop(go_on);
     read.await.unwrap().unwrap();
