@@ -82,6 +82,9 @@ fn a_folder_of_format_1_opens_and_goes_on_in_format_2() {
     let event = onward_core::event::Event::TermBegan { term };
     let events = [onward_core::event::Stamped { at: stamp.at, event }];
     log.append(BatchKey { term, id: BatchId(1), first: Seq(last.0 + 1) }, &events, &[]).unwrap();
+    drop(log);
+    let mut log = RedbLog::open(folder.path()).unwrap();
+    assert_eq!(log.tail().unwrap().last, Seq(last.0 + 1), "behind what the older version wrote");
     let mut manager = replayed(&mut log);
     let (covers, now) = (manager.newest(), records(&mut manager));
     let mut chunk = Vec::new();
