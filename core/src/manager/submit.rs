@@ -143,9 +143,8 @@ impl Manager {
         if self.state.find(image.id).is_some() {
             return self.retry(image.id, new_id, request, fx);
         }
-        let mut earlier = image.more.iter().flat_map(|more| &more.retried_as);
-        if let Some((_, known)) = earlier.find(|(known, _)| *known == request) {
-            return Ok(Answer::Retried { job: *known });
+        if let Some(known) = image.retried_as(&request) {
+            return Ok(Answer::Retried { job: known });
         }
         if !image.has_ended() {
             return Err(Refusal::NotTerminal(image.state()));

@@ -89,6 +89,12 @@ impl JobImage {
         self.more.as_ref()?.died
     }
 
+    /// The job that this request made of it.
+    pub fn retried_as(&self, request: &Name) -> Option<JobId> {
+        let mut retries = self.more.iter().flat_map(|more| &more.retried_as);
+        retries.find(|(known, _)| known == request).map(|(_, job)| *job)
+    }
+
     /// What the machine would answer to this outcome, or to a beat if there is none, if it still held this job, which
     /// has ended.
     pub fn answer(&self, claim: &Claim, report: Option<Report>) -> Result<(), Refusal> {

@@ -14,6 +14,8 @@ use super::{Engine, Refused};
 pub(super) enum Asked {
     Cancel(JobId),
     Extend { job: JobId, request: Name },
+    Replay { job: JobId, request: Name },
+    DropLetter(JobId),
     Settle(Vec<Settlement>),
     Beat,
     Extension(Vec<Claim>),
@@ -24,6 +26,8 @@ impl Asked {
         match call {
             Call::Cancel { job, .. } => Some(Self::Cancel(*job)),
             Call::Extend { job, request, .. } => Some(Self::Extend { job: *job, request: request.clone() }),
+            Call::ReplayDeadLetter { job, request, .. } => Some(Self::Replay { job: *job, request: request.clone() }),
+            Call::DropDeadLetter { job } => Some(Self::DropLetter(*job)),
             Call::Settle(settlements) => Some(Self::Settle(settlements.clone())),
             Call::Beat(_) => Some(Self::Beat),
             Call::RequestExtension(asked) => Some(Self::Extension(asked.claims.clone())),
@@ -66,8 +70,57 @@ impl Engine {
                 Some(image) => extended(&image, &request).ok_or(Refused::ByMachine(Refusal::AlreadyEnded)),
                 None => answer,
             },
+            (Asked::Replay { job, request }, answer) if answer == UNKNOWN => match self.archived(job).await? {
+                Some(image) => replayed(&image, &request).map_err(Refused::ByMachine),
+                None => answer,
+            },
+            (Asked::DropLetter(job), answer) if answer == UNKNOWN => match self.archived(job).await? {
+                Some(_) => Err(Refused::ByMachine(Refusal::NotADeadLetter)),
+                None => answer,
+            },
             (_, answer) => answer,
         }
+    }
+
+    /// Why none of these dead letters can be replayed for this request, wherever the jobs are kept: the first that is at
+    /// fault. One that the request has replayed already is not.
+    pub async fn replay_fault(&self, jobs: Vec<JobId>, request: Name) -> Result<Option<(usize, Refusal)>, Refused> {
+        let (asked, by) = (jobs.clone(), request.clone());
+        let standing = self.read(move |view| {
+            let state = view.manager.state();
+            let of = |job: &JobId| match state.find(*job).map(|key| state.job(key)) {
+                None => Some(Refusal::UnknownJob),
+                Some(known) if !known.dead && known.retried_as(&by).is_none() => Some(Refusal::NotADeadLetter),
+                Some(_) => None,
+            };
+            asked.iter().map(of).collect::<Vec<_>>()
+        });
+        for (index, (job, refusal)) in jobs.into_iter().zip(standing.await?).enumerate() {
+            let refusal = match refusal {
+                Some(Refusal::UnknownJob) => match self.archived(job).await? {
+                    Some(image) => replayed(&image, &request).err(),
+                    None => Some(Refusal::UnknownJob),
+                },
+                other => other,
+            };
+            if let Some(refusal) = refusal {
+                return Ok(Some((index, refusal)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first of these jobs that is not kept anywhere.
+    pub async fn first_unknown(&self, jobs: Vec<JobId>) -> Result<Option<usize>, Refused> {
+        let asked = jobs.clone();
+        let is_known = self
+            .read(move |view| asked.iter().map(|job| view.manager.state().find(*job).is_some()).collect::<Vec<_>>());
+        for (index, (job, is_known)) in jobs.into_iter().zip(is_known.await?).enumerate() {
+            if !is_known && self.archived(job).await?.is_none() {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
     }
 
     /// Puts the right answer where the machine did not know the job. `settlements` are what was answered, one by one.
@@ -124,8 +177,13 @@ struct Late {
 }
 
 /// What is said to somebody who speaks for an attempt of a job that has ended.
-fn over(image: &JobImage, claim: &Claim) -> Refusal {
+pub(super) fn over(image: &JobImage, claim: &Claim) -> Refusal {
     image.answer(claim, None::<Report>).err().unwrap_or(Refusal::AlreadyEnded)
+}
+
+/// A dead letter stays in memory until it is replayed or dropped, so one of the archive is none any more.
+fn replayed(image: &JobImage, request: &Name) -> Result<Answer, Refusal> {
+    image.retried_as(request).map(|job| Answer::Retried { job }).ok_or(Refusal::NotADeadLetter)
 }
 
 /// The same request was heard while the job ran.

@@ -138,17 +138,7 @@ pub async fn replay(
     let request = request_id(replay.request_id)?;
     let jobs = ids(replay.jobs)?;
     check_exec_again(&app, &access, jobs.clone()).await?;
-    let (asked, by) = (jobs.clone(), request.clone());
-    let at_fault = app.engine.read(move |view| {
-        let state = view.manager.state();
-        let fault = |job: &JobId| match state.find(*job).map(|key| state.job(key)) {
-            None => Some(Refusal::UnknownJob),
-            Some(known) if !known.dead && known.retried_as(&by).is_none() => Some(Refusal::NotADeadLetter),
-            Some(_) => None,
-        };
-        asked.iter().enumerate().find_map(|(index, job)| Some((index, fault(job)?)))
-    });
-    if let Some((index, refusal)) = at_fault.await? {
+    if let Some((index, refusal)) = app.engine.replay_fault(jobs.clone(), request.clone()).await? {
         return Err(Problem::from(refusal).of_field(format!("jobs[{index}]")));
     }
     let mut answers = Vec::with_capacity(jobs.len());
@@ -175,9 +165,7 @@ pub async fn drop_letters(
     Json(drop): Json<DropLetters>,
 ) -> Result<Json<Dropped>, Problem> {
     let jobs = ids(drop.jobs)?;
-    let asked = jobs.clone();
-    let unknown = app.engine.read(move |view| asked.iter().position(|job| view.manager.state().find(*job).is_none()));
-    if let Some(index) = unknown.await? {
+    if let Some(index) = app.engine.first_unknown(jobs.clone()).await? {
         return Err(Problem::from(Refusal::UnknownJob).of_field(format!("jobs[{index}]")));
     }
     let mut answers = Vec::with_capacity(jobs.len());

@@ -1,0 +1,70 @@
+//! Dead letters of jobs that have left memory: whatever was asked about them is safe to ask again.
+
+use crate::rig::{PATIENCE, lease, poll_body, post, start, submit_kind, until, verb};
+use onward_core::ids::JobId;
+use onward_node::server::Node;
+use serde_json::{Value, json};
+use tempfile::tempdir;
+
+async fn dead_letter(node: &Node) -> JobId {
+    let job = submit_kind(node.engine(), "k").await;
+    let held = lease(node, poll_body("1")).await.pop().unwrap();
+    assert_eq!(post(node, &verb(&held, "fail"), json!({ "error": "no", "retryable": false })).await.status, 200);
+    job
+}
+
+async fn until_archived(node: &Node, job: JobId) {
+    until(async || node.engine().read(move |view| view.manager.job(job)).await.unwrap().is_none()).await;
+    assert!(node.engine().archived(job).await.unwrap().is_some());
+}
+
+fn replay(jobs: &[JobId], request: &str) -> Value {
+    let jobs: Vec<_> = jobs.iter().map(JobId::to_string).collect();
+    json!({ "jobs": jobs, "request_id": request })
+}
+
+#[tokio::test]
+async fn a_replay_that_was_interrupted_is_finished_by_repeating_it_also_after_a_restart() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let (first, second) = (dead_letter(&node).await, dead_letter(&node).await);
+    let part = post(&node, "/v1/dead-letters/replay", replay(&[first], "r")).await.json();
+    until_archived(&node, first).await;
+
+    let all = post(&node, "/v1/dead-letters/replay", replay(&[first, second], "r")).await;
+    assert_eq!(all.status, 200, "{}", all.json());
+    let all = all.json();
+    assert_eq!(all["jobs"][0], part["jobs"][0], "the same job as the first time");
+    assert!(all["jobs"][1]["id"].is_string(), "{all}");
+    until_archived(&node, second).await;
+    assert_eq!(post(&node, "/v1/dead-letters/replay", replay(&[first, second], "r")).await.json(), all);
+    node.shutdown(PATIENCE).await;
+
+    let node = start(data.path()).await;
+    assert_eq!(post(&node, "/v1/dead-letters/replay", replay(&[first, second], "r")).await.json(), all);
+    // Another request is another wish, and there is no dead letter any more.
+    let other = post(&node, "/v1/dead-letters/replay", replay(&[first], "other")).await;
+    assert_eq!((other.code(), &other.json()["field"]), ((409, "not_a_dead_letter".into()), &json!("jobs[0]")));
+    let nobody = post(&node, "/v1/dead-letters/replay", replay(&[first, JobId::from_u128(1)], "r")).await;
+    assert_eq!((nobody.code(), &nobody.json()["field"]), ((404, "unknown_job".into()), &json!("jobs[1]")));
+}
+
+#[tokio::test]
+async fn a_drop_is_safe_to_repeat_when_the_job_is_archived() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let (first, second) = (dead_letter(&node).await, dead_letter(&node).await);
+    let drop = async |jobs: &[JobId]| {
+        let jobs: Vec<_> = jobs.iter().map(JobId::to_string).collect();
+        post(&node, "/v1/dead-letters/drop", json!({ "jobs": jobs })).await
+    };
+    assert_eq!(drop(&[first]).await.json()["jobs"][0]["dropped"], true);
+    until_archived(&node, first).await;
+    let both = drop(&[first, second]).await;
+    assert_eq!(both.status, 200, "{}", both.json());
+    let dropped: Vec<_> = both.json()["jobs"].as_array().unwrap().iter().map(|one| one["dropped"].clone()).collect();
+    assert_eq!(dropped, [json!(false), json!(true)]);
+    until_archived(&node, second).await;
+    assert_eq!(drop(&[second]).await.json()["jobs"][0]["dropped"], false);
+    assert_eq!(drop(&[second, JobId::from_u128(1)]).await.code(), (404, "unknown_job".into()));
+}
