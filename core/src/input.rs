@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::fence::{GateEpoch, Term};
 use crate::health::overload::OverloadLevel;
-use crate::ids::{Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use crate::ids::{ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use crate::job::{Draft, JobSpec, JobState};
 use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
 use crate::state::JobImage;
@@ -126,6 +126,7 @@ pub struct Poll {
     pub lease: Duration,
     /// The same id again gives the same leases.
     pub id: Option<Name>,
+    pub client: ClientId,
 }
 
 /// Jobs by what they are; what is not given matches all.

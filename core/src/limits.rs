@@ -66,6 +66,7 @@ limits! {
     worker_slots: WorkerSlots = 100_000, "slots of one worker";
     subscription_pairs: SubscriptionPairs = 10_000, "combinations of queue and kind in one subscription";
     subscriptions: Subscriptions = 10_000, "distinct subscriptions in use";
+    subscriptions_per_client: SubscriptionsPerClient = 2_500, "distinct subscriptions brought in by one token or address";
     frame_items: FrameItems = 10_000, "items in one frame or call";
     open_polls: OpenPolls = 100_000, "polls waiting for work";
     poll_leases: PollLeases = 1_000, "leases in one poll";

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use crate::fence::Term;
 use crate::grant::Denial;
-use crate::ids::{Bytes, Claim, Incarnation, Name, WorkerId};
+use crate::ids::{Bytes, Claim, ClientId, Incarnation, Name, WorkerId};
 use crate::job::spec::Headers;
 use crate::job::{Ending, WorkflowSpec};
 use crate::payload::Payload;
@@ -85,6 +85,8 @@ pub struct Hello {
     pub slots: u32,
     /// Attempts that this incarnation still runs, or whose outcome it has not seen accepted.
     pub holding: Vec<Claim>,
+    /// Who opened the session. It does not travel: the shell knows.
+    pub client: ClientId,
 }
 
 /// What a worker takes: every combination of these queues and kinds.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onward_core::effect::Answer;
 use onward_core::event::{Event, Then, Via};
-use onward_core::ids::{Claim, JobId, RequestId, SessionId};
+use onward_core::ids::{Claim, ClientId, JobId, RequestId, SessionId};
 use onward_core::input::{Call, Filter, Input};
 use onward_core::job::{Draft, JobState, OnStuck, Retry, Start, WorkflowDraft};
 use onward_core::manager::SnapshotRecord;
@@ -419,6 +419,7 @@ impl Day {
             subscription: subscription(&QUEUES, kinds),
             slots: 3,
             holding: worker.handlers.iter().map(|handler| handler.claim).collect(),
+            client: ClientId::default(),
         };
         self.rig.answering.insert(session);
         self.rig.tell(session, FromWorker::Hello(hello));

@@ -1,7 +1,7 @@
 //! A worker's frame: a batch of what core takes one by one.
 
 use bytes::Bytes;
-use onward_core::ids::{Claim, Incarnation, WorkerId};
+use onward_core::ids::{Claim, ClientId, Incarnation, WorkerId};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription};
 
 use crate::common::{
@@ -103,6 +103,7 @@ fn hello_in(wire: &v1::Hello) -> Result<Hello, Malformed> {
         },
         slots: wire.slots,
         holding: claims_in(&wire.holding, "holding")?,
+        client: ClientId::default(),
     })
 }
 

@@ -3,6 +3,7 @@
 use core::hash::BuildHasher;
 use std::collections::BTreeSet;
 
+use crate::ids::ClientId;
 use crate::limits::{Limit, LimitMet, Limits};
 use crate::message::Subscription;
 use crate::state::NO_KEY;
@@ -22,6 +23,8 @@ pub enum Tier {
 #[derive(Debug)]
 pub(super) struct Group {
     subscription: Subscription,
+    /// Who brought it in: it counts towards this client's share for as long as anybody uses it.
+    client: ClientId,
     workers: u32,
     pairs: Box<[u32]>,
     /// Non-empty shelves, by priority; in a level, by the turn of their head.
@@ -72,6 +75,7 @@ impl Dispatch {
     pub fn join(
         &mut self,
         subscription: &Subscription,
+        client: ClientId,
         limits: &Limits,
         is_paused: impl Fn(&str) -> bool,
     ) -> Result<GroupKey, LimitMet> {
@@ -83,6 +87,9 @@ impl Dispatch {
         }
         limits.check(Limit::SubscriptionPairs, subscription.queues.len().saturating_mul(subscription.kinds.len()))?;
         limits.check(Limit::Subscriptions, self.groups.len() + 1)?;
+        let share = self.shares.get(&client).copied().unwrap_or(0) + 1;
+        limits.check(Limit::SubscriptionsPerClient, share)?;
+        self.shares.insert(client, share);
         let mut pairs = BTreeSet::new();
         for queue in &subscription.queues {
             for kind in &subscription.kinds {
@@ -91,6 +98,7 @@ impl Dispatch {
         }
         let key = self.groups.insert(Group {
             subscription: subscription.clone(),
+            client,
             workers: 1,
             pairs: pairs.iter().copied().collect(),
             levels: Vec::new(),
@@ -121,6 +129,11 @@ impl Dispatch {
             self.dirty.retain(|dirty| *dirty != key);
         }
         let group = self.groups.remove(key);
+        let share = self.shares.get_mut(&group.client).expect("whoever brought it in has a share");
+        *share -= 1;
+        if *share == 0 {
+            self.shares.remove(&group.client);
+        }
         let hash = self.hasher.hash_one(&group.subscription);
         let entry = self.group_ids.find_entry(hash, |known| *known == key);
         entry.expect("every group is in the index").remove();

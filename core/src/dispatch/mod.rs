@@ -27,12 +27,12 @@ mod shared;
 mod shelves;
 
 use core::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-use crate::ids::Name;
+use crate::ids::{ClientId, Name};
 use crate::job::{JobSpec, Outline, Policy};
 use crate::limits::{Limit, LimitMet, Limits};
 use crate::pages::Pages;
@@ -91,6 +91,8 @@ pub struct Dispatch {
     lanes: Pages<Lane>,
     groups: Pages<Group>,
     group_ids: HashTable<u32>,
+    /// How many groups each client has brought in.
+    shares: BTreeMap<ClientId, usize>,
     seats: Vec<Seat>,
     dirty: Vec<GroupKey>,
     /// How often a workflow was put into a lane.
@@ -142,6 +144,7 @@ impl Dispatch {
             lanes: Pages::new(),
             groups: Pages::new(),
             group_ids: HashTable::new(),
+            shares: BTreeMap::new(),
             seats: Vec::new(),
             dirty: Vec::new(),
             #[cfg(test)]

@@ -175,7 +175,8 @@ impl World {
     fn join(&mut self, subscription: Subscription, slots: u32) -> u32 {
         let state = &self.state;
         let is_paused = |queue: &str| state.is_paused(&name(queue));
-        let group = self.dispatch.join(&subscription, &Limits::default(), is_paused).expect("few join");
+        let group =
+            self.dispatch.join(&subscription, ClientId::default(), &Limits::default(), is_paused).expect("few join");
         let worker = self.next_worker;
         self.next_worker += 1;
         self.workers.insert(worker, Worker { group, subscription, slots });
@@ -413,12 +414,12 @@ impl World {
         for worker in self.workers.keys().copied().collect::<Vec<_>>() {
             self.leave(worker);
         }
-        let Dispatch { pairs, pair_ids, shelves, keys, key_ids, groups, group_ids, dirty, .. } = &self.dispatch;
+        let Dispatch { pairs, pair_ids, shelves, keys, key_ids, groups, group_ids, shares, dirty, .. } = &self.dispatch;
         let Dispatch { limit_sets, limit_set_ids, lanes, .. } = &self.dispatch;
         assert_eq!((pairs.len(), pair_ids.len(), shelves.len()), (0, 0, 0), "pairs, shelves");
         assert_eq!((keys.len(), key_ids.len(), lanes.len()), (0, 0, 0), "keys, lanes");
         assert_eq!((limit_sets.len(), limit_set_ids.len()), (0, 0), "sets of limits");
-        assert_eq!((groups.len(), group_ids.len(), dirty.len()), (0, 0, 0), "groups");
+        assert_eq!((groups.len(), group_ids.len(), shares.len(), dirty.len()), (0, 0, 0, 0), "groups");
         assert!(self.dispatch.entries.iter().all(|entry| entry.place == Place::Away && !entry.holds_keys));
     }
 }
@@ -1096,10 +1097,10 @@ fn a_subscription_over_the_limit_is_refused_and_leaves_nothing() {
     let mut world = World::new();
     let wide = subscription(&QUEUES, &KINDS);
     let limits = Limits { subscription_pairs: 5, ..Limits::default() };
-    let met = world.dispatch.join(&wide, &limits, |_| false).expect_err("six pairs");
+    let met = world.dispatch.join(&wide, ClientId::default(), &limits, |_| false).expect_err("six pairs");
     assert_eq!(met.limit, Limit::SubscriptionPairs);
     let limits = Limits { subscriptions: 0, ..Limits::default() };
-    let met = world.dispatch.join(&wide, &limits, |_| false).expect_err("no group may be");
+    let met = world.dispatch.join(&wide, ClientId::default(), &limits, |_| false).expect_err("no group may be");
     assert_eq!(met.limit, Limit::Subscriptions);
     assert_eq!((world.dispatch.pairs.len(), world.dispatch.groups.len()), (0, 0));
 }

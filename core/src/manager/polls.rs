@@ -64,7 +64,7 @@ impl Manager {
                 return Err(Refusal::Conflict);
             }
         }
-        let group = self.join(&poll.subscription)?;
+        let group = self.join(&poll.subscription, poll.client)?;
         let key = self.polling_worker(known, &poll, fx);
         self.regroup(key, group);
         self.readmit_if_due(key, fx);

@@ -8,7 +8,7 @@
 use crate::effect::{Effect, Effects};
 use crate::event::Event;
 use crate::health::SessionLiveness;
-use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
+use crate::ids::{Claim, ClientId, Incarnation, SessionId, WorkerId};
 use crate::job::Ending;
 use crate::limits::Limit;
 use crate::message::{CancelWhy, FromWorker, Hello, Subscription, ToWorker};
@@ -77,7 +77,7 @@ impl Manager {
         if self.was_replaced(&hello.worker, &hello.incarnation) {
             return Err(Refusal::StaleIncarnation);
         }
-        let group = self.join(&hello.subscription)?;
+        let group = self.join(&hello.subscription, hello.client)?;
         let granted_until = self.grant_of_this_life(known, &hello.incarnation);
         let link = Link::Session { session, liveness: SessionLiveness::connected(self.awake, granted_until) };
         let key = match known {
@@ -119,10 +119,10 @@ impl Manager {
     }
 
     /// The group of a subscription. A worker belongs to exactly one; [`Self::regroup`] leaves the one before.
-    pub(super) fn join(&mut self, subscription: &Subscription) -> Result<u32, Refusal> {
+    pub(super) fn join(&mut self, subscription: &Subscription, client: ClientId) -> Result<u32, Refusal> {
         let state = &self.state;
         let is_paused = |queue: &str| state.paused().contains(queue);
-        self.dispatch.join(subscription, &self.rules.limits, is_paused).map_err(Refusal::Limited)
+        self.dispatch.join(subscription, client, &self.rules.limits, is_paused).map_err(Refusal::Limited)
     }
 
     pub(super) fn regroup(&mut self, key: WorkerKey, group: u32) {

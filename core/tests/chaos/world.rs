@@ -7,7 +7,7 @@ use onward_core::effect::{Answer, Effect, Effects, Waiting};
 use onward_core::event::Stamped;
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::health::overload::OverloadLevel;
-use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Filter, Input, Poll, Submission};
 use onward_core::job::{Draft, OnStuck, Retry, WorkflowDraft};
 use onward_core::manager::{Manager, SnapshotRecord};
@@ -559,6 +559,7 @@ impl World {
             subscription: self.subscription(at),
             slots: worker.slots,
             holding: worker.holding.clone(),
+            client: ClientId::default(),
         };
         self.workers[at].session = Some(session);
         self.feed(Input::Session { session, message: FromWorker::Hello(hello) });
@@ -617,6 +618,7 @@ impl World {
                     wait: Duration::from_secs(self.below(2) * 20),
                     lease: Duration::from_secs(20 + self.below(20)),
                     id: self.chance(40).then(|| name("poll")),
+                    client: ClientId::default(),
                 };
                 self.call("Poll", Call::Poll(poll));
             }

@@ -10,7 +10,7 @@ use onward_core::effect::{Accepted, Answer, Effect, Effects, Notice};
 use onward_core::event::{Event, Stamped};
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::health::Verdict;
-use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Filter, Input, Poll, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::manager::{JobView, Manager, SnapshotRecord, WorkerView};
@@ -351,6 +351,7 @@ impl Rig {
             subscription: subscription(&["default"], kinds),
             slots,
             holding,
+            client: ClientId::default(),
         };
         self.tell(session, FromWorker::Hello(hello));
         session
@@ -465,6 +466,7 @@ impl Rig {
             wait,
             lease: secs(30),
             id: None,
+            client: ClientId::default(),
         }
     }
 

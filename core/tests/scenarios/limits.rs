@@ -1,7 +1,8 @@
 //! Every limit, met: it is named, and nothing changes.
 
 use crate::rig::*;
-use onward_core::ids::{Claim, SessionId};
+use onward_core::effect::Answer;
+use onward_core::ids::{Claim, ClientId, SessionId};
 use onward_core::input::Call;
 use onward_core::job::draft::Problem;
 use onward_core::job::{Draft, WorkflowDraft};
@@ -32,6 +33,7 @@ fn field(limits: &mut Limits, limit: Limit) -> &mut usize {
         Limit::WorkerSlots => &mut limits.worker_slots,
         Limit::SubscriptionPairs => &mut limits.subscription_pairs,
         Limit::Subscriptions => &mut limits.subscriptions,
+        Limit::SubscriptionsPerClient => &mut limits.subscriptions_per_client,
         Limit::FrameItems => &mut limits.frame_items,
         Limit::OpenPolls => &mut limits.open_polls,
         Limit::PollLeases => &mut limits.poll_leases,
@@ -61,6 +63,7 @@ fn hello(rig: &mut Rig, worker: &str, slots: u32, kinds: &[&str]) -> Result<(), 
         subscription: subscription(&["default"], kinds),
         slots,
         holding: vec![],
+        client: ClientId::default(),
     };
     rig.tell(session, FromWorker::Hello(hello));
     match rig.last_sent(session) {
@@ -100,7 +103,7 @@ fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Optio
         Limit::Workers => hello(rig, "another", 1, &["k"]),
         Limit::WorkerSlots => hello(rig, "w", 2, &["k"]),
         Limit::SubscriptionPairs => hello(rig, "w", 1, &["k", "l"]),
-        Limit::Subscriptions => hello(rig, "another", 1, &["l"]),
+        Limit::Subscriptions | Limit::SubscriptionsPerClient => hello(rig, "another", 1, &["l"]),
         Limit::FrameItems => {
             let (_, claim) = claim.expect("something runs");
             rig.call(Call::Beat(vec![Beat::plain(claim); 2])).map(|_| ())
@@ -151,7 +154,8 @@ fn every_limit_that_is_met_is_named_and_changes_nothing() {
         let session = rig.worker("w", 1, 1, &["k"]);
         let mut claim = None;
         match limit {
-            Limit::Workers | Limit::Subscriptions | Limit::WorkerSlots | Limit::SubscriptionPairs => {}
+            Limit::Workers | Limit::WorkerSlots | Limit::SubscriptionPairs => {}
+            Limit::Subscriptions | Limit::SubscriptionsPerClient => {}
             Limit::OpenPolls => {
                 rig.call_open(Call::Poll(Rig::poll_of("h", &["x"], 1, secs(60))));
             }

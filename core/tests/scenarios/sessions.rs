@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use onward_core::health::Verdict;
-use onward_core::ids::{Claim, Incarnation, SessionId};
+use onward_core::ids::{Claim, ClientId, Incarnation, SessionId};
 use onward_core::input::{Call, Input};
 use onward_core::job::JobState;
 use onward_core::limits::Limit;
@@ -20,6 +20,7 @@ fn hello(id: &str, slots: u32) -> Hello {
         subscription: subscription(&["default"], &["k"]),
         slots,
         holding: vec![],
+        client: ClientId::default(),
     }
 }
 

@@ -223,7 +223,7 @@ fn hand_out_all(
     slots: u32,
 ) -> Vec<onward_core::ids::JobId> {
     use onward_core::event::Event;
-    use onward_core::ids::{Incarnation, Seq, SessionId};
+    use onward_core::ids::{ClientId, Incarnation, Seq, SessionId};
     use onward_core::message::Hello;
     let mut fx = onward_core::effect::Effects::default();
     manager.step(now, Input::Durable { seq: Seq(seq) }, &mut fx);
@@ -234,6 +234,7 @@ fn hand_out_all(
         subscription: subscription(&["default"], &["k"]),
         slots,
         holding: vec![],
+        client: ClientId::default(),
     };
     manager.step(now, Input::Session { session: SessionId(1), message: FromWorker::Hello(hello) }, &mut fx);
     let handed = fx.events.iter().filter_map(|stamped| match &stamped.event {

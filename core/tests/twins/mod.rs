@@ -7,7 +7,7 @@ use std::time::Duration;
 use onward_core::effect::{Answer, Effect, Effects};
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
-use onward_core::ids::{Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Filter, Input, Poll, Submission};
 use onward_core::job::{Draft, Retry};
 use onward_core::manager::{Manager, SnapshotRecord};
@@ -127,7 +127,7 @@ impl Twins {
         self.next += 1;
         let session = SessionId(self.next);
         self.workers.push((session, holding.clone()));
-        let hello = Hello { worker, incarnation, subscription, slots, holding };
+        let hello = Hello { worker, incarnation, subscription, slots, holding, client: ClientId::default() };
         self.feed(Input::Session { session, message: FromWorker::Hello(hello) });
     }
 
@@ -189,6 +189,7 @@ impl Twins {
                     wait: Duration::ZERO,
                     lease: Duration::from_secs(30),
                     id: None,
+                    client: ClientId::default(),
                 };
                 self.call(Call::Poll(poll));
             }

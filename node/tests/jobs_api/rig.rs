@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use onward_core::effect::Answer;
 use onward_core::health::overload::{Limits, OverloadRule};
-use onward_core::ids::{Incarnation, Name, Seq, WorkerId};
+use onward_core::ids::{ClientId, Incarnation, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll};
 use onward_core::manager::SeatState;
 use onward_core::message::{Assignment, Report, Settlement, Subscription};
@@ -91,7 +91,7 @@ impl Rig {
     }
 
     pub async fn send(&self, mut request: Request<Body>) -> Response<Body> {
-        request.extensions_mut().insert(self.access);
+        request.extensions_mut().insert(self.access.clone());
         self.router.clone().oneshot(request).await.unwrap()
     }
 
@@ -149,6 +149,7 @@ impl Rig {
             wait: Duration::from_secs(60),
             lease: Duration::from_secs(3_600),
             id: None,
+            client: ClientId::default(),
         };
         let (mut leases, mut delivery) = self.engine.poll(poll).await.unwrap();
         delivery.done();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::grant::{Denial, Malformed};
-use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
+use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::draft::{Invalid, Problem};
 use onward_core::job::{Draft, JobState, OnStuck, Outline, Retry, TimeoutPolicy, WorkflowDraft, WorkflowSpec};
 use onward_core::message::{
@@ -61,6 +61,7 @@ pub fn worker_parts() -> impl Strategy<Value = Vec<FromWorker>> {
                 subscription: Subscription { queues, kinds },
                 slots,
                 holding,
+                client: ClientId::default(),
             })
         },
     );

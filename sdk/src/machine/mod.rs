@@ -39,7 +39,7 @@ pub(crate) mod tests;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-use onward_core::ids::Claim;
+use onward_core::ids::{Claim, ClientId};
 use onward_core::message::{FromWorker, Hello, Settlement};
 use onward_core::time::Mono;
 use onward_proto::manager::{Heard, Refused};
@@ -196,7 +196,8 @@ impl Machine {
         (self.told_accepting, self.said_goodbye, self.is_known) = (true, false, true);
         let holding = self.held.keys().copied().collect();
         let Identity { worker, incarnation, subscription, slots } = self.identity.clone();
-        out.push(Effect::Send(FromWorker::Hello(Hello { worker, incarnation, subscription, slots, holding })));
+        let client = ClientId::default();
+        out.push(Effect::Send(FromWorker::Hello(Hello { worker, incarnation, subscription, slots, holding, client })));
         // In one frame with the hello: no work comes in between.
         self.tell_capacity(out);
     }

@@ -6,7 +6,7 @@ mod sessions;
 
 use onward_core::backoff::Backoff;
 use onward_core::fence::{AttemptFence, Term};
-use onward_core::ids::{Incarnation, JobId, Name, WorkerId};
+use onward_core::ids::{ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::{Outline, WorkflowSpec};
 use onward_core::lease::LostPolicy;
 use onward_core::message::{Assignment, Beat, BeatAccepted, CancelWhy, Report, Subscription};

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use onward_core::ids::{Claim, Incarnation, MAX_NAME_BYTES, Name, WorkerId};
+use onward_core::ids::{Claim, ClientId, Incarnation, MAX_NAME_BYTES, Name, WorkerId};
 use onward_core::input::Poll;
 use onward_core::message::{Beat, Report, Subscription};
 use onward_core::settings::Rules;
@@ -14,7 +14,7 @@ use crate::api::payload::{at_most, from_fields};
 use crate::api::problem::Problem;
 use crate::api::span;
 
-pub(super) fn poll(body: PollBody, rules: &Rules) -> Result<Poll, Problem> {
+pub(super) fn poll(body: PollBody, client: ClientId, rules: &Rules) -> Result<Poll, Problem> {
     let queues = body.queues.unwrap_or_else(|| vec![rules.job.queue.to_string()]);
     let pairs = queues.len().saturating_mul(body.kinds.len());
     if pairs > rules.limits.subscription_pairs {
@@ -43,6 +43,7 @@ pub(super) fn poll(body: PollBody, rules: &Rules) -> Result<Poll, Problem> {
             None => rules.lease.initial,
         },
         id: body.poll_id.map(|id| Name::new(id).ok_or_else(|| not_a_name("poll_id"))).transpose()?,
+        client,
     })
 }
 

@@ -5,7 +5,8 @@ use super::*;
 fn hello(holding: &[u128]) -> Effect {
     let Identity { worker, incarnation, subscription, slots } = Bench::new().machine.identity;
     let holding = holding.iter().map(|n| claim(*n)).collect();
-    Effect::Send(FromWorker::Hello(Hello { worker, incarnation, subscription, slots, holding }))
+    let client = ClientId::default();
+    Effect::Send(FromWorker::Hello(Hello { worker, incarnation, subscription, slots, holding, client }))
 }
 
 #[test]
