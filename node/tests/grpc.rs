@@ -6,7 +6,7 @@ mod rig;
 mod submissions;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+
 use std::time::Duration;
 
 use onward_core::health::LivenessRule;
@@ -15,11 +15,12 @@ use onward_core::ids::{Bytes, Claim, JobId};
 use onward_core::job::JobState;
 use onward_core::message::{Beat, CancelWhy, ExtensionRequest, FromWorker, Report, Settlement};
 use onward_core::settings::Settings;
+use onward_node::api::access::{Access, Scope};
 use onward_proto::manager::Heard;
 use onward_proto::{v1, worker};
-use rig::{MAX_SESSIONS, Node, Worker, code, field, hello, job, soon, succeed};
+use rig::{MAX_SESSIONS, Node, Worker, anybody, code, field, hello, job, soon, succeed};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request};
 
 #[tokio::test]
 async fn a_job_goes_from_submission_to_its_result() {
@@ -68,7 +69,7 @@ async fn probes_that_are_answered_keep_a_worker_live() {
         ..LivenessRule::default()
     };
     let settings = Settings { liveness, ..rig::settings() };
-    let node = Node::with(settings, Arc::new(|_, _| Ok(())), MAX_SESSIONS).await;
+    let node = Node::with(settings, anybody, MAX_SESSIONS).await;
     let mut worker = Worker::welcome(&node, "w", "1", 1, vec![]).await;
     let (mut last, mut answered) = (None, 0);
     // Were the answers not heard, it would be Suspect after two probes, and stay so.
@@ -397,29 +398,72 @@ async fn a_submission_is_all_or_nothing_and_says_what_is_wrong() {
     assert_eq!(jobs().await, before);
 }
 
+/// What is kept of an attempt once everything that was said before has been taken.
+async fn kept(node: &Node, worker: &mut Worker, claim: Claim) -> Option<Vec<u8>> {
+    worker.say([FromWorker::Beats(vec![Beat::plain(claim)])]).await;
+    while !matches!(worker.hear().await, Heard::BeatAnswer { .. }) {}
+    soon(node.outputs.read(claim)).await.expect("it is read").map(|kept| kept.data)
+}
+
+fn printed(claim: Claim, data: &'static [u8]) -> v1::WorkerFrame {
+    let output = worker::Output { claim, data: data.into(), skipped: 0 };
+    v1::WorkerFrame { outputs: vec![worker::output_out(output)], ..v1::WorkerFrame::default() }
+}
+
+#[tokio::test]
+async fn a_session_adds_to_the_output_of_what_its_worker_holds_and_of_nothing_else() {
+    let node = Node::start().await;
+    let id = node.submit_one().await;
+    let mut holder = Worker::welcome(&node, "holder", "1", 1, vec![]).await;
+    let claim = holder.assignment().await.claim;
+    let mut stranger = Worker::welcome(&node, "stranger", "1", 0, vec![]).await;
+    let never = Claim { job: JobId::from_u128(7), ..claim };
+    let ahead = Claim { fence: onward_core::fence::AttemptFence::from_raw(claim.fence.get() + 1), ..claim };
+    for claim in [claim, never, ahead] {
+        stranger.send(printed(claim, b"not mine")).await;
+        assert_eq!(kept(&node, &mut stranger, claim).await, None, "{claim:?}");
+    }
+    assert_eq!((node.outputs.stats().refused.get(), node.outputs.stats().kept_files.get()), (3, 0));
+
+    holder.send(printed(claim, b"mine")).await;
+    assert_eq!(kept(&node, &mut holder, claim).await, Some(b"mine".to_vec()));
+    holder.say([FromWorker::Settle(vec![succeed(claim)])]).await;
+    while !matches!(holder.hear().await, Heard::SettleAnswer { .. }) {}
+    stranger.send(printed(claim, b"not mine")).await;
+    holder.send(printed(claim, b", to the end")).await;
+    assert_eq!(kept(&node, &mut holder, claim).await, Some(b"mine, to the end".to_vec()));
+    assert_eq!(node.job(id).await.state, JobState::Succeeded);
+}
+
 #[tokio::test]
 async fn access_is_checked_with_the_scope_of_the_service() {
-    let check = Arc::new(|token: Option<&str>, scope: &'static str| match token {
-        Some(token) if token == format!("may-{scope}") => Ok(()),
-        _ => Err(Status::unauthenticated(format!("needs `{scope}`"))),
-    });
-    let node = Node::with(rig::settings(), check, MAX_SESSIONS).await;
-    let refused = Worker::open(&node).await.err().expect("no token");
-    assert_eq!((refused.code(), refused.message()), (Code::Unauthenticated, "needs `work`"));
-    let refused = node.submit(vec![job("x")]).await.expect_err("no token");
-    assert_eq!((refused.code(), refused.message()), (Code::Unauthenticated, "needs `submit`"));
+    let find = |token: Option<&str>| {
+        let scope: Scope = token?.strip_prefix("may-")?.parse().ok()?;
+        Some(Access::of_token([scope].into_iter().collect()))
+    };
+    let node = Node::with(rig::settings(), find, MAX_SESSIONS).await;
+    for refused in
+        [Worker::open(&node).await.err().expect("no token"), node.submit(vec![job("x")]).await.expect_err("no token")]
+    {
+        assert_eq!((refused.code(), code(&refused)), (Code::Unauthenticated, Some("unauthorized")));
+    }
 
     let mut client = v1::job_service_client::JobServiceClient::new(node.channel().await);
     for (token, is_allowed) in [("Bearer may-submit", true), ("bearer may-submit", true), ("Bearer may-work", false)] {
         let mut request = Request::new(v1::SubmitRequest { jobs: vec![onward_proto::draft::draft_out(job("x"))] });
         request.metadata_mut().insert("authorization", token.parse().expect("a header"));
-        assert_eq!(soon(client.submit(request)).await.is_ok(), is_allowed, "{token}");
+        let answered = soon(client.submit(request)).await;
+        assert_eq!(answered.is_ok(), is_allowed, "{token}");
+        if let Err(refused) = answered {
+            assert_eq!((refused.code(), code(&refused)), (Code::PermissionDenied, Some("forbidden")));
+            assert!(refused.message().contains("`submit`"), "{refused}");
+        }
     }
 }
 
 #[tokio::test]
 async fn a_full_node_takes_no_more_sessions() {
-    let node = Node::with(rig::settings(), Arc::new(|_, _| Ok(())), 1).await;
+    let node = Node::with(rig::settings(), anybody, 1).await;
     let first = Worker::welcome(&node, "w", "1", 1, vec![]).await;
     let refused = Worker::open(&node).await.err().expect("there is one place");
     assert_eq!((refused.code(), code(&refused)), (Code::ResourceExhausted, Some("limited")));

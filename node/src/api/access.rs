@@ -1,33 +1,94 @@
-//! What the caller of a request may do. Found out once per request, before any handler runs.
+//! What the caller of a request may do, and for how long. Found out once per request, before any handler runs.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 
+use onward_core::ids::ClientId;
+use tokio::sync::Notify;
+
 use super::problem::Problem;
 pub use crate::auth::Scope;
-use crate::auth::{Scopes, TokenFile};
+use crate::auth::{Scopes, Shown, TokenFile, Validity};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Access {
     scopes: Scopes,
     by_token: bool,
+    validity: Validity,
+    client: ClientId,
+}
+
+/// The connection that a request came on.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// None within this process.
+    peer: Option<IpAddr>,
+    cut: Arc<Notify>,
+}
+
+impl Connection {
+    pub fn from(peer: Option<IpAddr>) -> Self {
+        Self { peer, cut: Arc::default() }
+    }
+
+    /// Ends it as it is: whoever is at the other end does not read.
+    pub fn cut(&self) {
+        self.cut.notify_one();
+    }
+
+    pub async fn is_cut(&self) {
+        self.cut.notified().await;
+    }
 }
 
 impl Access {
     /// Everything, as the owner's token gives it.
-    pub const fn full() -> Self {
-        Self { scopes: Scopes::ALL, by_token: true }
+    pub fn full() -> Self {
+        Self { scopes: Scopes::ALL, by_token: true, validity: Validity::unlimited(), client: ClientId::default() }
     }
 
     /// Whoever reaches a node that asks for no tokens. Running commands is not among what such a caller may do: a web
     /// page in the browser of somebody on this computer is such a caller too.
-    pub const fn without_token() -> Self {
-        Self { scopes: Scopes::ALL, by_token: false }
+    pub fn without_token() -> Self {
+        Self { by_token: false, ..Self::full() }
     }
 
-    pub const fn of_token(scopes: Scopes) -> Self {
-        Self { scopes, by_token: true }
+    pub fn of_token(scopes: Scopes) -> Self {
+        Self { scopes, ..Self::full() }
+    }
+
+    /// Over this connection, whose address is all that tells callers without a token apart.
+    pub fn over(mut self, connection: &Connection) -> Self {
+        if !self.by_token {
+            self.client = ClientId(hash_of(&connection.peer));
+        }
+        self
+    }
+
+    fn of_shown(shown: Shown) -> Self {
+        let client = ClientId(hash_of(&shown.number));
+        Self { scopes: shown.scopes, by_token: true, validity: shown.validity, client }
+    }
+
+    /// Who this is, as far as shares of what is limited go: a token, or else an address.
+    pub const fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// Resolves when what the caller was let in by is no longer valid, with what is said to them. Everything that stays
+    /// open for a caller waits for this too.
+    pub async fn revoked(&self) -> Problem {
+        self.validity.ended().await;
+        unauthorized("the token that this was opened with was revoked")
+    }
+
+    pub fn is_revoked(&self) -> bool {
+        self.validity.has_ended()
     }
 
     pub fn need(&self, scope: Scope) -> Result<(), Problem> {
@@ -51,17 +112,23 @@ impl Access {
     /// None without a token where one is needed; a wrong token is refused everywhere.
     pub fn find(headers: &HeaderMap, tokens: &TokenFile, tokens_required: bool) -> Result<Option<Self>, Problem> {
         let Some(given) = headers.get(header::AUTHORIZATION) else {
-            return Ok((!tokens_required).then_some(Self::without_token()));
+            return Ok((!tokens_required).then(Self::without_token));
         };
         let token = given.to_str().ok().and_then(|text| {
             let (scheme, token) = text.split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
         });
-        match token.and_then(|token| tokens.scopes_of(token)) {
-            Some(scopes) => Ok(Some(Self::of_token(scopes))),
+        match token.and_then(|token| tokens.find(token)) {
+            Some(shown) => Ok(Some(Self::of_shown(shown))),
             None => Err(unauthorized("the token is wrong, or was revoked")),
         }
     }
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 fn unauthorized(what: &str) -> Problem {
@@ -74,6 +141,6 @@ impl<S: Send + Sync> FromRequestParts<S> for Access {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        parts.extensions.get().copied().ok_or_else(|| unauthorized("this needs a token"))
+        parts.extensions.get().cloned().ok_or_else(|| unauthorized("this needs a token"))
     }
 }

@@ -1,18 +1,22 @@
 //! Who may do what.
 //!
 //! A token is 32 random bytes, shown once as `onw_…`. Only its SHA-256 is kept, in [`TokenFile`], with the scopes that
-//! it gives. [`Scope`]s say what a call needs; `api::access` asks for them.
+//! it gives. [`Scope`]s say what a call needs; `api::access` asks for them. [`Validity`] says for how long: a stream or
+//! a wait lives no longer than the token that it was opened with.
 
 #[cfg(test)]
 mod fault_tests;
 mod files;
 mod tokens;
+mod validity;
 
 use core::fmt;
 use core::str::FromStr;
 
 pub use files::{FileError, read_or_make_key, write_secret};
-pub use tokens::{NewToken, TOKENS_FILE, Token, TokenFile, read_or_make_token};
+pub(crate) use tokens::LOOK_EVERY;
+pub use tokens::{NewToken, Shown, TOKENS_FILE, Token, TokenFile, read_or_make_token};
+pub use validity::Validity;
 
 /// What a token allows. Each stands for itself: `operate` does not include `submit`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
@@ -56,7 +60,7 @@ impl fmt::Display for Scope {
 }
 
 /// A set of scopes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Scopes(u8);
 
 impl Scopes {

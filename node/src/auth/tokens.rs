@@ -1,11 +1,12 @@
 //! The tokens of a node, in `tokens.json` of its data folder. The command line adds and revokes while the node runs;
-//! the node notices by the file's date.
+//! the node notices by the file's date, when a token is shown and while something is open with one.
 
+use std::collections::HashMap;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -15,12 +16,14 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::files::{FileError, random_32, write_secret};
-use super::{Scope, Scopes};
+use super::validity::Alive;
+use super::{Scope, Scopes, Validity};
 use crate::{changes, clock};
 
 pub const TOKENS_FILE: &str = "tokens.json";
 const LOCK: &str = "tokens.lock";
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks at the file. What is open with a token ends within a second of it.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PREFIX: &str = "onw_";
 /// Every look-up compares with all of them.
 const MAX_TOKENS: usize = 10_000;
@@ -58,11 +61,30 @@ pub struct TokenFile {
     known: Mutex<Known>,
 }
 
+/// What a token gives to whoever shows it.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub scopes: Scopes,
+    /// Until the token is revoked, or allows something else.
+    pub validity: Validity,
+    /// Tells this token from others.
+    pub number: u64,
+}
+
 #[derive(Debug, Default)]
 struct Known {
     looked_at: Option<Instant>,
     version: Option<Version>,
-    tokens: Vec<([u8; 32], Token)>,
+    tokens: Vec<KnownToken>,
+    /// The file could not be read, and that was said.
+    in_trouble: bool,
+}
+
+#[derive(Debug)]
+struct KnownToken {
+    digest: [u8; 32],
+    scopes: Scopes,
+    alive: Alive,
 }
 
 /// What changes when the file does. A rename brings another inode, even within the grain of the clock.
@@ -83,26 +105,51 @@ impl TokenFile {
     /// The tokens in `folder`. A file that is there and cannot be read is an error; none is no tokens.
     pub fn open(folder: &Path) -> Result<Self, FileError> {
         let file = Self { path: folder.join(TOKENS_FILE), known: Mutex::default() };
-        file.look(&mut file.known.lock().expect("no thread panics while it holds this"))?;
+        file.look(&mut file.known())?;
         Ok(file)
     }
 
-    /// What the token allows, if it is one of ours. Compares with every token, whichever it is, in the same time.
-    pub fn scopes_of(&self, text: &str) -> Option<Scopes> {
-        let mut known = self.known.lock().expect("no thread panics while it holds this");
-        if known.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY)
-            && let Err(error) = self.look(&mut known)
-        {
-            tracing::error!(%error, "the tokens could not be read again; those known before stay");
+    /// What the token gives, if it is one of ours. Compares with every token, whichever it is, in the same time.
+    pub fn find(&self, text: &str) -> Option<Shown> {
+        let mut known = self.known();
+        if known.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+            self.look_or_report(&mut known);
         }
         let digest = digest_of(text);
         let (mut found, mut index) = (Choice::from(0), 0u32);
-        for (at, (stored, _)) in known.tokens.iter().enumerate() {
-            let same = stored.ct_eq(&digest);
+        for (at, token) in known.tokens.iter().enumerate() {
+            let same = token.digest.ct_eq(&digest);
             index.conditional_assign(&(at as u32), same);
             found |= same;
         }
-        bool::from(found).then(|| known.tokens[index as usize].1.scopes)
+        bool::from(found).then(|| {
+            let token = &known.tokens[index as usize];
+            let number = u64::from_le_bytes(token.digest[..8].try_into().expect("eight bytes"));
+            Shown { scopes: token.scopes, validity: token.alive.validity(), number }
+        })
+    }
+
+    /// Looks at the file if something is open with one of its tokens: whatever is open with one that is gone ends.
+    pub(crate) fn look_for_open(&self) {
+        let mut known = self.known();
+        if known.tokens.iter().any(|token| token.alive.is_relied_on()) {
+            self.look_or_report(&mut known);
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("no thread panics while it holds this")
+    }
+
+    fn look_or_report(&self, known: &mut Known) {
+        match self.look(known) {
+            Ok(()) => known.in_trouble = false,
+            Err(error) => {
+                if !core::mem::replace(&mut known.in_trouble, true) {
+                    tracing::error!(%error, "the tokens could not be read again; those known before stay");
+                }
+            }
+        }
     }
 
     fn look(&self, known: &mut Known) -> Result<(), FileError> {
@@ -112,13 +159,23 @@ impl TokenFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(FileError::new(&self.path, error)),
         };
-        if version != known.version {
-            known.tokens = read(&self.path)?
-                .into_iter()
-                .map(|token| Ok((from_hex(&token.sha256).ok_or_else(|| damaged(&self.path, &token.name))?, token)))
-                .collect::<Result<_, FileError>>()?;
-            known.version = version;
+        if version == known.version {
+            return Ok(());
         }
+        let mut tokens = Vec::new();
+        for token in read(&self.path)? {
+            let digest = from_hex(&token.sha256).ok_or_else(|| damaged(&self.path, &token.name))?;
+            tokens.push(KnownToken { digest, scopes: token.scopes, alive: Alive::default() });
+        }
+        let mut before: HashMap<([u8; 32], Scopes), Alive> =
+            known.tokens.drain(..).map(|token| ((token.digest, token.scopes), token.alive)).collect();
+        for token in &mut tokens {
+            if let Some(alive) = before.remove(&(token.digest, token.scopes)) {
+                token.alive = alive;
+            }
+        }
+        // What is left of `before` is revoked, and dropping it says so.
+        (known.tokens, known.version) = (tokens, version);
         Ok(())
     }
 

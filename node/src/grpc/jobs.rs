@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::submissions::Submissions;
-use super::{ByToken, status};
-use crate::api::jobs::submit::EXEC;
+use super::{access_of, status};
+use crate::api::access::Access;
+use crate::api::jobs::submit::{EXEC, needs_token_for_exec};
 use crate::engine::Engine;
 use crate::server::shed;
 
@@ -33,43 +34,37 @@ impl JobService for Jobs {
     type SubmitStreamStream = Submissions;
 
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<SubmitAnswer>, Status> {
-        let may_exec = may_exec(&request);
-        submit(self.engine.clone(), request.into_inner(), may_exec).await.map(Response::new)
+        let access = access_of(&request);
+        submit(self.engine.clone(), request.into_inner(), access).await.map(Response::new)
     }
 
     async fn submit_stream(
         &self,
         request: Request<Streaming<SubmitRequest>>,
     ) -> Result<Response<Self::SubmitStreamStream>, Status> {
-        let may_exec = may_exec(&request);
-        let engine = self.engine.clone();
+        let access = access_of(&request);
+        let (engine, by) = (self.engine.clone(), access.clone());
         let answer = move |request| {
-            let engine = engine.clone();
+            let (engine, access) = (engine.clone(), by.clone());
             async move {
                 // A call is shed before it comes here; a stream that was opened in better times is not.
                 let answered = match shed::refused(&engine, LoadClass::Submission) {
                     Some(text) => Err(status::of(Code::Unavailable, RefusalKind::Overloaded.code(), text)),
-                    None => submit(engine, request, may_exec).await,
+                    None => submit(engine, request, access).await,
                 };
                 let refused = |status| SubmitAnswer { refused: Some(status::in_stream(&status)), jobs: Vec::new() };
                 answered.unwrap_or_else(refused)
             }
         };
-        Ok(Response::new(Submissions::new(request.into_inner(), answer, self.draining.clone())))
+        Ok(Response::new(Submissions::new(request.into_inner(), answer, access, self.draining.clone())))
     }
 }
 
-fn may_exec<T>(request: &Request<T>) -> bool {
-    request.extensions().get().is_some_and(|ByToken(by_token)| *by_token)
-}
-
-async fn submit(engine: Engine, request: SubmitRequest, may_exec: bool) -> Result<SubmitAnswer, Status> {
+async fn submit(engine: Engine, request: SubmitRequest, access: Access) -> Result<SubmitAnswer, Status> {
     let submissions = submissions(&engine, request).map_err(|error| status::malformed(&error))?;
     let mut workflows = submissions.iter().flat_map(|submission| &submission.draft.workflows);
-    if !may_exec && workflows.any(|workflow| &*workflow.kind == EXEC) {
-        let text =
-            "a job of kind `exec` runs a command, so submitting one needs a token: `authorization: Bearer <token>`";
-        return Err(status::of(Code::PermissionDenied, "unauthorized", text));
+    if !access.may_exec() && workflows.any(|workflow| &*workflow.kind == EXEC) {
+        return Err(status::problem(&needs_token_for_exec()));
     }
     let answer = engine.call(Call::Submit(submissions)).await.map_err(|refused| status::refused(&refused))?;
     let Answer::Submitted(accepted) = answer else { unreachable!("a submission is answered with its jobs") };

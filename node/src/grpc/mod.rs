@@ -10,7 +10,8 @@
 //! - No time limit on requests to `/onward.v1.WorkerService/Session` and `/onward.v1.JobService/SubmitStream`, and no
 //!   compression.
 //!
-//! Who may call is decided by a [`CheckAccess`], before anything of the body is read.
+//! Who may call is decided before anything of the body is read, by the [`Access`] that the server has put into the
+//! request; without one nobody may. A stream ends with the access that it was opened with.
 
 mod jobs;
 mod session;
@@ -18,63 +19,64 @@ mod status;
 mod submissions;
 mod unanswered;
 
-use std::sync::Arc;
-
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
 use onward_core::refusal::RefusalKind;
 use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::v1::job_service_server::JobServiceServer;
 use onward_proto::v1::worker_service_server::WorkerServiceServer;
 use tokio::sync::watch;
 use tonic::service::interceptor::InterceptedService;
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
+use crate::api::access::{Access, Scope};
+use crate::api::problem::Problem;
 use crate::engine::Engine;
 use crate::outputs::Outputs;
-
-/// Given the bearer token of a call, if it has one, and the scope that it needs (`work` or `submit`).
-pub type CheckAccess = Arc<dyn Fn(Option<&str>, &'static str) -> Result<(), Status> + Send + Sync>;
 
 /// Both services, without a fallback, and with room for so many sessions. Streams of submissions end once `draining`.
 pub fn routes_for(
     engine: Engine,
     outputs: Outputs,
     draining: watch::Receiver<bool>,
-    check: CheckAccess,
     max_sessions: usize,
 ) -> axum::Router {
     let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), outputs, max_sessions))
         .max_decoding_message_size(MAX_FRAME_BYTES);
     let jobs = JobServiceServer::new(jobs::Jobs::new(engine, draining)).max_decoding_message_size(MAX_FRAME_BYTES);
-    let workers = InterceptedService::new(workers, guard(check.clone(), "work"));
-    let jobs = InterceptedService::new(jobs, guard(check, "submit"));
+    let workers = InterceptedService::new(workers, guard(Scope::Work));
+    let jobs = InterceptedService::new(jobs, guard(Scope::Submit));
     axum::Router::new()
         .route_service("/onward.v1.WorkerService/{method}", workers)
         .route_service("/onward.v1.JobService/{method}", jobs)
 }
 
-/// The answer to a call that is shed.
-pub(crate) fn overloaded(text: String) -> axum::response::Response {
-    status::of(tonic::Code::Unavailable, RefusalKind::Overloaded.code(), text).into_http()
+pub(crate) fn is_call(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-fn guard(
-    check: CheckAccess,
-    scope: &'static str,
-) -> impl FnMut(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync {
-    move |mut request| {
-        let token = bearer(&request);
-        check(token, scope)?;
-        let by_token = ByToken(token.is_some());
-        request.extensions_mut().insert(by_token);
+/// The answer to a call that is not let in.
+pub(crate) fn refused(problem: &Problem) -> axum::response::Response {
+    status::problem(problem).into_http()
+}
+
+/// The answer to a call that is shed.
+pub(crate) fn overloaded(text: String) -> axum::response::Response {
+    status::of(Code::Unavailable, RefusalKind::Overloaded.code(), text).into_http()
+}
+
+fn guard(scope: Scope) -> impl FnMut(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync {
+    move |request| {
+        let Some(access) = request.extensions().get::<Access>() else {
+            let text = "send a token of this node: `authorization: Bearer <token>`";
+            return Err(status::of(Code::Unauthenticated, "unauthorized", text));
+        };
+        access.need(scope).map_err(|problem| status::problem(&problem))?;
         Ok(request)
     }
 }
 
-/// The caller has shown a token, which was checked, and is not merely somebody who reaches the port.
-#[derive(Clone, Copy, Debug)]
-struct ByToken(bool);
-
-fn bearer(request: &Request<()>) -> Option<&str> {
-    let (scheme, token) = request.metadata().get("authorization")?.to_str().ok()?.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+/// What [`guard`] has checked.
+fn access_of<T>(request: &Request<T>) -> Access {
+    request.extensions().get::<Access>().expect("nothing comes here without it").clone()
 }

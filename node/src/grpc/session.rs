@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use onward_core::ids::ClientId;
 use onward_core::message::{FromWorker, ToWorker};
 use onward_core::refusal::RefusalKind;
 use onward_proto::v1::worker_service_server::WorkerService;
@@ -19,8 +20,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::status;
 use super::unanswered::Unanswered;
+use super::{access_of, status};
+use crate::api::access::Access;
 use crate::engine::{Engine, Session};
 use crate::outputs::Outputs;
 
@@ -61,8 +63,9 @@ impl WorkerService for Workers {
                 format!("this node has {} sessions and takes no more; try another node, or later", self.max_sessions);
             status::of(Code::ResourceExhausted, RefusalKind::Limited.code(), text)
         })?;
+        let access = access_of(&request);
         let (out, frames) = channel(1);
-        tokio::spawn(serve(self.engine.clone(), self.outputs.clone(), request.into_inner(), out, place));
+        tokio::spawn(serve(self.engine.clone(), self.outputs.clone(), access, request.into_inner(), out, place));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
 }
@@ -70,11 +73,18 @@ impl WorkerService for Workers {
 async fn serve(
     engine: Engine,
     outputs: Outputs,
+    access: Access,
     mut frames: Streaming<WorkerFrame>,
     out: Out,
     _place: OwnedSemaphorePermit,
 ) {
-    if let Err(status) = converse(&engine, outputs, &mut frames, &out).await {
+    let ended = tokio::select! {
+        biased;
+        // Whatever is under way: nothing more is taken from this worker, and nothing more is given to it.
+        problem = access.revoked() => Err(status::problem(&problem)),
+        ended = converse(&engine, outputs, access.client(), &mut frames, &out) => ended,
+    };
+    if let Err(status) = ended {
         // If the worker is gone there is nobody to tell.
         let _ = out.send(Err(status)).await;
     }
@@ -84,6 +94,7 @@ async fn serve(
 async fn converse(
     engine: &Engine,
     outputs: Outputs,
+    client: ClientId,
     frames: &mut Streaming<WorkerFrame>,
     out: &Out,
 ) -> Result<(), Status> {
@@ -97,10 +108,16 @@ async fn converse(
     if first.hello.is_none() {
         return Err(wrong_hello("is missing; the first frame of a session must have one"));
     }
-    let first = Checked::of(first)?;
+    let mut first = Checked::of(first)?;
+    for part in &mut first.parts {
+        if let FromWorker::Hello(hello) = part {
+            hello.client = client;
+        }
+    }
 
     let session = engine.open_session();
-    let mut talk = Talk { session, outputs, unanswered: Unanswered::default(), stage: Stage::Greeting };
+    let engine = engine.clone();
+    let mut talk = Talk { engine, session, outputs, unanswered: Unanswered::default(), stage: Stage::Greeting };
     talk.say(first);
     let mut told = Vec::new();
     let mut room = None;
@@ -157,6 +174,7 @@ impl Checked {
 }
 
 struct Talk {
+    engine: Engine,
     session: Session,
     outputs: Outputs,
     unanswered: Unanswered,
@@ -176,7 +194,7 @@ impl Talk {
         let Checked { mut parts, outputs, bytes } = frame;
         let is_for_machine = outputs.is_empty() || !parts.is_empty();
         // Before all else: whoever sees that an attempt has ended finds what it printed.
-        self.outputs.offer(outputs);
+        self.outputs.offer_from_session(&self.engine, self.session.id(), outputs);
         if !is_for_machine {
             return;
         }

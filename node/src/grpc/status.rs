@@ -5,6 +5,7 @@ use onward_proto::{MAX_FRAME_BYTES, Malformed, v1};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
+use crate::api::problem::Problem;
 use crate::engine::Refused;
 
 pub fn of(code: Code, word: &'static str, text: impl Into<String>) -> Status {
@@ -29,6 +30,16 @@ pub fn undecodable(error: Status) -> Status {
         }
         _ => error,
     }
+}
+
+/// What HTTP would have answered. Problems that are not here are not said to anybody who speaks gRPC.
+pub fn problem(problem: &Problem) -> Status {
+    let code = match problem.status {
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        _ => Code::Unknown,
+    };
+    of(code, problem.code, problem.detail.clone())
 }
 
 /// For a stream that goes on after it.

@@ -16,6 +16,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::status;
 use super::unanswered::Unanswered;
+use crate::api::access::Access;
 
 type Answering = Pin<Box<dyn Future<Output = SubmitAnswer> + Send>>;
 
@@ -26,7 +27,8 @@ pub(super) struct Submissions {
     /// In the order in which they came.
     begun: VecDeque<Begun>,
     unanswered: Unanswered,
-    drained: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Nothing more is read once it has resolved, and this is why.
+    closing: Pin<Box<dyn Future<Output = Status> + Send>>,
     /// What is said once all that was read is answered.
     end: Option<Status>,
 }
@@ -40,21 +42,29 @@ impl Submissions {
     pub(super) fn new<A>(
         requests: Streaming<SubmitRequest>,
         answer: impl Fn(SubmitRequest) -> A + Send + 'static,
+        access: Access,
         mut draining: watch::Receiver<bool>,
     ) -> Self
     where
         A: Future<Output = SubmitAnswer> + Send + 'static,
     {
-        let drained = async move {
-            // An error means that the node is gone, which is the end of all waiting too.
-            let _ = draining.wait_for(|draining| *draining).await;
+        let closing = async move {
+            tokio::select! {
+                biased;
+                problem = access.revoked() => status::problem(&problem),
+                // An error means that the node is gone, which is the end of all waiting too.
+                _ = draining.wait_for(|draining| *draining) => {
+                    let text = "this node drains; submit what has no answer to another, or again later";
+                    status::of(Code::Unavailable, RefusalKind::NoLeader.code(), text)
+                }
+            }
         };
         Self {
             requests: Some(requests),
             answer: Box::new(move |request| Box::pin(answer(request))),
             begun: VecDeque::new(),
             unanswered: Unanswered::default(),
-            drained: Box::pin(drained),
+            closing: Box::pin(closing),
             end: None,
         }
     }
@@ -64,9 +74,8 @@ impl Submissions {
         while let Some(requests) = &mut self.requests
             && self.unanswered.has_room()
         {
-            if self.drained.as_mut().poll(cx).is_ready() {
-                let text = "this node drains; submit what has no answer to another, or again later";
-                self.end = Some(status::of(Code::Unavailable, RefusalKind::NoLeader.code(), text));
+            if let Poll::Ready(end) = self.closing.as_mut().poll(cx) {
+                self.end = Some(end);
                 self.requests = None;
                 return;
             }

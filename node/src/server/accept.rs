@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -16,14 +18,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Duration, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt;
 
 use super::config::HttpLimits;
 use super::preface::{Version, sniff};
+use crate::api::access::Connection;
 
 /// After an accept that failed, as for want of file descriptors.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// What a connection from inside holds between its ends.
 const INSIDE_BYTES: usize = 256 << 10;
+/// The smallest that hyper takes.
+const MIN_BUFFER_BYTES: usize = 8 << 10;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
     content-type: application/problem+json\r\ncontent-length: 113\r\n\r\n\
@@ -96,7 +102,7 @@ impl Acceptor {
             let mut phase = self.phase.clone();
             let conversing = async {
                 match sniff(far).await? {
-                    Some((version, stream)) => self.converse(version, stream).await,
+                    Some((version, stream)) => self.converse(version, stream, Connection::from(None)).await,
                     None => Ok(()),
                 }
             };
@@ -127,7 +133,7 @@ impl Acceptor {
     async fn hold(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, _place: OwnedSemaphorePermit) {
         let mut phase = self.phase.clone();
         tokio::select! {
-            served = self.serve(stream) => if let Err(error) = served {
+            served = self.serve(stream, peer) => if let Err(error) = served {
                 self.counts.failed.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!(%peer, error, "a connection ended early");
             },
@@ -135,10 +141,10 @@ impl Acceptor {
         }
     }
 
-    async fn serve(&self, stream: TcpStream) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn serve(&self, stream: TcpStream, peer: SocketAddr) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // Answers are small and awaited: they go out at once.
         stream.set_nodelay(true)?;
-        let mut phase = self.phase.clone();
+        let (mut phase, connection) = (self.phase.clone(), Connection::from(Some(peer.ip())));
         let wait = self.limits.header_read;
         let Some(tls) = &self.tls else {
             let found = tokio::select! {
@@ -146,7 +152,7 @@ impl Acceptor {
                 _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return Ok(()),
             };
             return match found {
-                Some((version, stream)) => self.converse(version, stream).await,
+                Some((version, stream)) => self.converse(version, stream, connection).await,
                 None => Ok(()),
             };
         };
@@ -155,15 +161,26 @@ impl Acceptor {
             Some(b"h2") => Version::Http2,
             _ => Version::Http1,
         };
-        self.converse(version, stream).await
+        self.converse(version, stream, connection).await
     }
 
-    async fn converse<S>(&self, version: Version, stream: S) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+    async fn converse<S>(
+        &self,
+        version: Version,
+        stream: S,
+        connection: Connection,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.limits.header_read);
+        // The guard counts; this only bounds what is kept until then.
+        let header_buffer = (self.limits.header_bytes as usize).max(MIN_BUFFER_BYTES);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.header_read)
+            .max_buf_size(header_buffer);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -179,15 +196,23 @@ impl Acceptor {
             Some(router) => (router, Phase::Draining),
             None => (&self.starting, Phase::Serving),
         };
-        let service = TowerToHyperService::new(router.clone());
+        let inserted = connection.clone();
+        let service = TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(inserted.clone());
+            request
+        }));
         let mut conversation = pin!(builder.serve_connection(TokioIo::new(stream), service));
         let mut phase = self.phase.clone();
         tokio::select! {
             ended = conversation.as_mut() => return ended,
             _ = phase.wait_for(|phase| *phase >= until) => {}
+            () = connection.is_cut() => return Ok(()),
         }
         conversation.as_mut().graceful_shutdown();
-        conversation.await
+        tokio::select! {
+            ended = conversation => ended,
+            () = connection.is_cut() => Ok(()),
+        }
     }
 }
 

@@ -96,7 +96,7 @@ pub struct HttpLimits {
     pub body_read: Duration,
     /// At a time, on one HTTP/2 connection.
     pub streams: u32,
-    /// Of one request by HTTP/2.
+    /// Of one request: names and values, and 32 for each, as HTTP/2 counts them.
     pub header_bytes: u32,
     /// Workers that are connected by gRPC.
     pub sessions: usize,

@@ -4,23 +4,25 @@
 use core::pin::pin;
 use core::task::Poll;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body::Body as _;
-use tokio::time::timeout;
+use tokio::task::spawn_blocking;
+use tokio::time::{sleep, timeout};
 
 use super::config::HttpLimits;
 use super::hosts::Hosts;
 use crate::api::access::Access;
 use crate::api::json::need_json;
 use crate::api::problem::Problem;
-use crate::auth::TokenFile;
+use crate::auth::{LOOK_EVERY, TokenFile};
+use crate::grpc;
 
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -60,14 +62,44 @@ pub(super) async fn admit(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
+    check_headers(request.headers(), guard.limits.header_bytes)?;
     if PROBES.contains(&request.uri().path()) {
         return Ok(next.run(request).await);
     }
     guard.hosts.check(request.uri(), request.headers())?;
-    if let Some(access) = Access::find(request.headers(), &guard.tokens, guard.require_tokens)? {
+    let found = match Access::find(request.headers(), &guard.tokens, guard.require_tokens) {
+        Err(problem) if grpc::is_call(request.headers()) => return Ok(grpc::refused(&problem)),
+        found => found?,
+    };
+    if let Some(access) = found {
+        let access = match request.extensions().get() {
+            Some(connection) => access.over(connection),
+            None => access,
+        };
         request.extensions_mut().insert(access);
     }
     Ok(next.run(request).await)
+}
+
+fn check_headers(headers: &HeaderMap, max: u32) -> Result<(), Problem> {
+    const EACH_BYTES: usize = 32;
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + EACH_BYTES).sum();
+    if bytes <= max as usize {
+        return Ok(());
+    }
+    let detail = format!("the headers have {bytes} bytes; they may have {max} at most");
+    Err(Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", detail))
+}
+
+/// Notices tokens that are revoked while something is open with them, for as long as there is a guard.
+pub(super) async fn watch_tokens(guard: Weak<Guard>) {
+    loop {
+        sleep(LOOK_EVERY).await;
+        let Some(guard) = guard.upgrade() else { return };
+        if let Err(error) = spawn_blocking(move || guard.tokens.look_for_open()).await {
+            tracing::error!(%error, "looking at the tokens failed");
+        }
+    }
 }
 
 /// Mutations come as JSON, whole, in time, and not too large.

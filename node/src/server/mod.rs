@@ -35,7 +35,7 @@ use crate::api::jobs::follow::Followers;
 use crate::api::problem::Problem;
 use crate::api::receipt::{KEY_FILE, Receipts};
 use crate::api::{self, App};
-use crate::auth::{Scope, Scopes, TokenFile, read_or_make_key, read_or_make_token};
+use crate::auth::{TokenFile, read_or_make_key, read_or_make_token};
 use crate::clock;
 use crate::engine::{Engine, Start};
 use crate::grpc;
@@ -133,9 +133,9 @@ impl Node {
             require_tokens: config.require_tokens,
             limits: config.limits.clone(),
         });
+        tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
         let (engine, outputs) = (app.engine.clone(), app.outputs.clone());
-        let (draining_seen, access) = (app.draining.clone(), grpc_access(guard.clone()));
-        let services = grpc::routes_for(engine, outputs, draining_seen, access, config.limits.sessions);
+        let services = grpc::routes_for(engine, outputs, app.draining.clone(), config.limits.sessions);
         let more = more(&app).merge(services);
         let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
         router.set(full).expect("it is set here only");
@@ -228,22 +228,6 @@ impl Drop for Node {
         self.phase.send_replace(Phase::Closing);
         stop(&self.app.outputs, &self.app.engine);
     }
-}
-
-/// The guard has looked at the token already; what is left is its scope.
-fn grpc_access(guard: Arc<Guard>) -> grpc::CheckAccess {
-    Arc::new(move |token, scope| {
-        let scopes = match token {
-            Some(token) => guard.tokens.scopes_of(token),
-            None => (!guard.require_tokens).then_some(Scopes::ALL),
-        };
-        let needed: Scope = scope.parse().expect("services name scopes that there are");
-        match scopes {
-            Some(scopes) if scopes.has(needed) => Ok(()),
-            Some(_) => Err(tonic::Status::permission_denied(format!("this token lacks the scope `{scope}`"))),
-            None => Err(tonic::Status::unauthenticated("send a token of this node: `authorization: Bearer <token>`")),
-        }
-    })
 }
 
 async fn begin_serving(config: &NodeConfig) -> Result<Opened, StartError> {

@@ -2,23 +2,24 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
+use axum::middleware::{Next, from_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use onward_core::health::LivenessRule;
 use onward_core::health::overload::{Limits, OverloadRule};
 use onward_core::health::verdict::Verdict;
-use onward_core::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
+use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::Draft;
 use onward_core::manager::{JobView, WorkerView};
 use onward_core::message::{Assignment, FromWorker, Hello, Report, Settlement, Subscription};
 use onward_core::settings::Settings;
 use onward_log::{Archive, MemoryLog};
+use onward_node::api::access::Access;
 use onward_node::engine::{Engine, Start};
-use onward_node::grpc::{CheckAccess, routes_for};
+use onward_node::grpc::routes_for;
 use onward_node::outputs::{OutputRules, Outputs};
 use onward_proto::manager::{self, Heard};
 use onward_proto::v1::job_service_client::JobServiceClient;
@@ -50,6 +51,14 @@ pub fn settings() -> Settings {
     Settings { overload, liveness, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }
 }
 
+/// What the bearer of a token may do, if anything.
+pub type FindAccess = fn(Option<&str>) -> Option<Access>;
+
+/// Anybody may do anything, but for commands, which need a token.
+pub fn anybody(token: Option<&str>) -> Option<Access> {
+    Some(if token.is_some() { Access::full() } else { Access::without_token() })
+}
+
 pub struct Node {
     pub engine: Engine,
     pub outputs: Outputs,
@@ -60,18 +69,18 @@ pub struct Node {
 
 impl Node {
     pub async fn start() -> Self {
-        Self::with(settings(), Arc::new(|_, _| Ok(())), MAX_SESSIONS).await
+        Self::with(settings(), anybody, MAX_SESSIONS).await
     }
 
-    pub async fn with(settings: Settings, check: CheckAccess, max_sessions: usize) -> Self {
-        Self::on(Self::start_of(settings), check, max_sessions).await
+    pub async fn with(settings: Settings, find: FindAccess, max_sessions: usize) -> Self {
+        Self::on(Self::start_of(settings), find, max_sessions).await
     }
 
     /// Ended jobs leave memory for an archive in this folder.
     pub async fn with_archive(folder: &std::path::Path) -> Self {
         let archive = Archive::open(folder).expect("an empty folder");
         let start = Start { archive: Some(archive), ..Self::start_of(settings()) };
-        Self::on(start, Arc::new(|_, _| Ok(())), MAX_SESSIONS).await
+        Self::on(start, anybody, MAX_SESSIONS).await
     }
 
     fn start_of(settings: Settings) -> Start {
@@ -80,14 +89,21 @@ impl Node {
         Start::new(rules, move || Ok(Box::new(log.clone())))
     }
 
-    async fn on(start: Start, check: CheckAccess, max_sessions: usize) -> Self {
+    async fn on(start: Start, find: FindAccess, max_sessions: usize) -> Self {
         let engine = Engine::start(start).expect("a log in memory can be read");
         // It serves once the first event of its term is durable.
         soon(async { while engine.read(|_| ()).await.is_err() {} }).await;
         let folder = tempfile::tempdir().expect("a folder");
         let outputs = Outputs::start(folder.path().join("output"), OutputRules::default()).expect("a thread");
         let (draining, drained) = watch::channel(false);
-        let router = routes_for(engine.clone(), outputs.clone(), drained, check, max_sessions);
+        let router = routes_for(engine.clone(), outputs.clone(), drained, max_sessions);
+        let router = router.layer(from_fn(move |mut request: axum::extract::Request, next: Next| async move {
+            let given = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+            if let Some(access) = find(given.and_then(|text| text.split_once(' ')).map(|(_, token)| token)) {
+                request.extensions_mut().insert(access);
+            }
+            next.run(request).await
+        }));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
         tokio::spawn(async move {
@@ -154,6 +170,7 @@ pub fn hello(worker: &str, incarnation: &str, slots: u32, holding: Vec<Claim>) -
         subscription: Subscription { queues: vec![name("default")], kinds: vec![name("echo")] },
         slots,
         holding,
+        client: ClientId::default(),
     })
 }
 

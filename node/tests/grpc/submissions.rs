@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use crate::rig::{MAX_SESSIONS, Node, code, field, job, settings, soon};
+use crate::rig::{MAX_SESSIONS, Node, anybody, code, field, job, settings, soon};
 
 struct Submitter {
     out: UnboundedSender<SubmitRequest>,
@@ -69,7 +69,7 @@ async fn each_request_is_answered_in_its_order_and_a_refusal_ends_nothing() {
     assert_eq!(stream.answer().await, refusal("invalid"), "no such priority");
     assert_eq!(stream.answer().await, refusal("conflict"), "another body under the same key");
     assert_eq!(stream.answer().await, refusal("invalid"), "no jobs");
-    assert_eq!(stream.answer().await, refusal("unauthorized"), "a command needs a token");
+    assert_eq!(stream.answer().await, refusal("exec_needs_token"), "a command needs a token");
     let last = stream.answer().await.expect("accepted");
     assert_eq!((first.len(), last.len(), first[0]), (1, 2, last[0]), "the same submission gives the same job");
     for id in [first[0], last[1]] {
@@ -130,7 +130,7 @@ async fn a_stream_that_was_opened_in_better_times_is_shed_like_a_call() {
     let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
     let latency_ms = Limits { busy: 1e-9, stressed: 2e-9, ..far };
     let overload = OverloadRule { latency_ms, ..settings().overload };
-    let node = Node::with(Settings { overload, ..settings() }, std::sync::Arc::new(|_, _| Ok(())), MAX_SESSIONS).await;
+    let node = Node::with(Settings { overload, ..settings() }, anybody, MAX_SESSIONS).await;
     let mut stream = Submitter::open(&node).await;
     // The first commits are what it judges by.
     soon(async {

@@ -5,8 +5,11 @@ mod rig;
 
 mod auth;
 mod damage;
+mod dead_letters;
 mod leases_api;
+mod limits;
 mod metrics;
 mod outputs;
+mod revocation;
 mod server;
 mod shedding;

@@ -55,9 +55,15 @@ pub struct LeasesApi;
 /// the answer was sent, its leases go back uncounted, unless the poll has an id.
 #[utoipa::path(post, path = "/v1/leases", request_body = PollBody,
     responses((status = 200, body = Leases<'static>), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
-async fn poll(_: May<Work>, State(app): State<App>, Json(body): Json<PollBody>) -> Result<Response, Problem> {
-    let poll = checked::poll(body, app.engine.rules())?;
+async fn poll(
+    May { access, .. }: May<Work>,
+    State(app): State<App>,
+    Json(body): Json<PollBody>,
+) -> Result<Response, Problem> {
+    let poll = checked::poll(body, access.client(), app.engine.rules())?;
     let (leases, delivery) = tokio::select! {
+        biased;
+        problem = access.revoked() => return Err(problem),
         answer = app.engine.poll(poll) => answer?,
         () = app.drained() => return Ok(Json(Leases { leases: Vec::new() }).into_response()),
     };
@@ -116,6 +122,7 @@ async fn beat_many(
 }
 
 /// What the attempt has printed since the last call: kept apart from the log, the last 64 KiB in all. It is no beat.
+/// Refused once another has the attempt's place, or its job is archived.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/output", request_body = OutputBody,
     params(("receipt" = String, Path)),
     responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
@@ -125,9 +132,8 @@ async fn output(
     Path(receipt): Path<String>,
     Json(body): Json<OutputBody>,
 ) -> Result<StatusCode, Problem> {
-    // A receipt names one attempt: whoever holds an old one spoils no output but his own.
-    let claim = app.receipts.read(&receipt)?;
-    app.outputs.offer(vec![Output { claim, data: checked::output(body)?, skipped: 0 }]);
+    let output = Output { claim: app.receipts.read(&receipt)?, data: checked::output(body)?, skipped: 0 };
+    app.outputs.offer_with_receipt(&app.engine, output).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
