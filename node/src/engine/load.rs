@@ -2,12 +2,15 @@
 //! that follows from it, for all to see.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_core::time::Mono;
+
+use super::memory;
 
 /// Between two samples.
 pub(super) const EVERY: Duration = Duration::from_secs(1);
@@ -60,7 +63,7 @@ impl Meter {
         }
         if self.cores == 0.0 {
             self.cores = std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
-            self.memory_bytes = memory_limit().unwrap_or(f64::INFINITY);
+            self.memory_bytes = memory::limit(Path::new("/")).map_or(f64::INFINITY, |bytes| bytes as f64);
         }
         let usage = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
         let used = Duration::new(u64::try_from(usage.tv_sec).ok()?, u32::try_from(usage.tv_nsec).ok()?);
@@ -75,13 +78,4 @@ fn resident_bytes() -> Option<f64> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: f64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as f64)
-}
-
-/// What this process may have: the control group's limit, or what the computer has.
-fn memory_limit() -> Option<f64> {
-    let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse::<f64>().ok());
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let total = total.trim().trim_end_matches("kB").trim().parse::<f64>().ok()? * 1024.0;
-    Some(group.map_or(total, |group| group.min(total)))
 }

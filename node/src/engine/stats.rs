@@ -37,6 +37,7 @@ counters! {
     shed_telemetry: "Telemetry calls that were turned away because of load.",
     shed_submissions: "Submissions that were turned away because of load.",
     shed_other: "Other calls that were turned away because of load.",
+    followed_bytes: "Bytes held now for clients that follow jobs; a text is counted once, whoever gets it.",
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +46,10 @@ pub struct Counter(AtomicU64);
 impl Counter {
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub fn sub(&self, count: u64) {
+        self.0.fetch_sub(count, Ordering::Relaxed);
     }
 
     pub fn set(&self, value: u64) {

@@ -119,6 +119,7 @@ fn engine(text: &mut Text, pages: &Pages) {
             "last_commit_us" => text
                 .gauge("last_commit_seconds", "How long the last commit to the log took.")
                 .sample(&[], Duration::from_micros(value).as_secs_f64()),
+            "followed_bytes" => text.gauge(name, what).sample(&[], value),
             _ => text.counter(&format!("{name}_total"), what).sample(&[], value),
         };
     }
@@ -141,6 +142,7 @@ fn outputs(text: &mut Text, pages: &Pages) {
             "Output of attempts that was lost for lack of room or by a failing disk.",
             &outputs.dropped_bytes,
         ),
+        ("refused", "Output that was refused because it came from somebody who does not hold the attempt.", &outputs.refused),
         ("removed", "Files with output that a limit has removed.", &outputs.removed),
         ("errors", "Reads, writes and removals of output that failed.", &outputs.errors),
     ] {

@@ -69,7 +69,7 @@ pub async fn cancel(
     _: Json<Nothing>,
 ) -> Result<Json<CancelAnswer>, Problem> {
     app.engine.call(Call::Cancel { job, epoch: None }).await?;
-    let state = super::read::one(&app.engine, job).await?.state.word();
+    let state = super::read::without_contents(&app.engine, job).await?.state.word();
     Ok(Json(CancelAnswer { id: job.to_string(), state }))
 }
 

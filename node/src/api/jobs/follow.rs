@@ -13,23 +13,19 @@ use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use http_body::Frame;
-use onward_core::health::overload::{LoadClass, sheds};
 use onward_core::ids::JobId;
 use onward_core::manager::JobView;
-use onward_core::refusal::Refusal;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::App;
+use super::super::access::{Access, Connection};
 use super::super::may::{May, Read};
 use super::super::params::JobPath;
 use super::super::problem::Problem;
-use super::read::one;
-use super::shape::{Detail, Job};
-use crate::engine::Watch;
+use super::feed::{Feed, Feeds, Newest, News};
+use super::read::without_contents;
 
-/// What is soft (beats, progress, clocks) rings no bell, so a running job is looked at this often, if there is time.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A comment, so that nobody in between takes a quiet stream for a dead one.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A client that takes nothing for this long is gone.
@@ -37,15 +33,18 @@ const SEND_WITHIN: Duration = Duration::from_secs(30);
 
 /// Who waits for jobs or follows them. Each holds memory and is woken by every change.
 #[derive(Clone, Debug)]
-pub struct Followers(Arc<Semaphore>);
+pub struct Followers {
+    places: Arc<Semaphore>,
+    feeds: Feeds,
+}
 
 impl Followers {
     pub fn at_most(count: usize) -> Self {
-        Self(Arc::new(Semaphore::new(count)))
+        Self { places: Arc::new(Semaphore::new(count)), feeds: Feeds::default() }
     }
 
     fn join(&self) -> Result<OwnedSemaphorePermit, Problem> {
-        self.0.clone().try_acquire_owned().map_err(|_| {
+        self.places.clone().try_acquire_owned().map_err(|_| {
             let detail = "as many as may are waiting for jobs here; ask again later, or without waiting";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
         })
@@ -55,6 +54,7 @@ impl Followers {
 /// The job when it has ended, or as it is when the time is over.
 pub async fn wait_until_ended(
     app: &App,
+    access: &Access,
     followers: &Followers,
     job: JobId,
     wait: Duration,
@@ -65,106 +65,137 @@ pub async fn wait_until_ended(
     // The bell comes before the look, so that no change falls in between.
     let bell = engine.watch(job);
     loop {
-        let view = one(engine, job).await?;
-        if view.state.is_terminal() {
-            return Ok(view);
-        }
-        tokio::select! {
-            changed = timeout_at(until, bell.changed()) => {
-                if changed.is_err() {
-                    return Ok(view);
-                }
+        let mut view = without_contents(engine, job).await?;
+        if !view.state.is_terminal() {
+            tokio::select! {
+                biased;
+                problem = access.revoked() => return Err(problem),
+                changed = timeout_at(until, bell.changed()) => if changed.is_ok() {
+                    continue;
+                },
+                () = app.drained() => {}
             }
-            () = app.drained() => return Ok(view),
         }
+        engine.fetch_contents(&mut view).await?;
+        return Ok(view);
     }
 }
 
-/// The job now, and again after each change, as server-sent events: `job`, and at last `end`.
+/// The job now, and again after each change, as server-sent events: `job`, and at last `end`. Payloads are not among
+/// what they tell, and results only of a job that has ended, up to 2 MiB of them.
 #[utoipa::path(get, path = "/v1/jobs/{id}/events", tag = "jobs", params(("id" = String, Path)),
     responses((status = 200, description = "events `job` and `end`, each with the job", content_type = "text/event-stream", body = String),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
 pub async fn events(
-    _: May<Read>,
+    May { access, .. }: May<Read>,
     State(app): State<App>,
     Extension(followers): Extension<Followers>,
+    connection: Option<Extension<Connection>>,
     JobPath(job): JobPath,
 ) -> Result<Response, Problem> {
     let place = followers.join()?;
-    let bell = app.engine.watch(job);
-    let first = one(&app.engine, job).await?;
-    let (sender, receiver) = mpsc::channel(4);
+    let feed = followers.feeds.follow(&app, job).await?;
+    // One piece at a time: what is not taken is not kept here.
+    let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let _place = place;
-        let stream = Stream { app, job, bell, sender };
-        // An error is a client that went away.
-        let _ = stream.run(first).await;
+        let connection = connection.map(|Extension(connection)| connection);
+        let stream = Stream { newest: feed.subscribe(), _feed: feed, sender };
+        if stream.run(&app, &access).await == Err(Gone::DoesNotRead)
+            && let Some(connection) = connection
+        {
+            connection.cut();
+        }
     });
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
     Ok((headers, Body::new(Frames(receiver))).into_response())
 }
 
 struct Stream {
-    app: App,
-    job: JobId,
-    bell: Watch,
+    newest: watch::Receiver<Option<Newest>>,
+    /// It goes on for as long as somebody has it.
+    _feed: Arc<Feed>,
     sender: mpsc::Sender<Bytes>,
 }
 
-struct Gone;
+#[derive(PartialEq, Eq, Debug)]
+enum Gone {
+    /// The client has closed the stream.
+    Left,
+    DoesNotRead,
+}
 
 impl Stream {
-    async fn run(&self, first: JobView) -> Result<(), Gone> {
-        let mut view = first;
-        let mut said: Option<JobView> = None;
-        let mut said_at = Instant::now();
-        loop {
-            if said.as_ref() != Some(&view) {
-                self.send(event("job", &view)).await?;
-                said_at = Instant::now();
-            } else if said_at.elapsed() >= KEEP_ALIVE {
-                self.send(": still here\n\n".into()).await?;
-                said_at = Instant::now();
+    async fn run(mut self, app: &App, access: &Access) -> Result<(), Gone> {
+        let sender = self.sender.clone();
+        tokio::select! {
+            biased;
+            problem = access.revoked() => {
+                let data = serde_json::to_vec(&problem).expect("a problem is plain data");
+                // It may have been in the middle of an event.
+                send(&sender, Bytes::from_static(b"\n\n")).await?;
+                say(&sender, "error", data.into()).await
             }
-            if view.state.is_terminal() {
-                return self.send(event("end", &view)).await;
-            }
-            let running = view.workflows.iter().any(|workflow| workflow.state.is_held());
-            let look = running && !sheds(self.app.engine.load(), LoadClass::Telemetry);
-            said = Some(view);
-            tokio::select! {
-                () = self.bell.changed() => {}
-                () = sleep(if look { LOOK_EVERY } else { KEEP_ALIVE }) => {}
-                () = self.sender.closed() => return Err(Gone),
-                () = self.app.drained() => return Ok(()),
-            }
-            view = match one(&self.app.engine, self.job).await {
-                Ok(view) => view,
-                Err(problem) => {
-                    let data = serde_json::to_string(&problem).expect("a problem is plain data");
-                    // It may have been archived since it ended, or this node does not serve: both end the stream.
-                    let name = if problem.code == Refusal::UnknownJob.kind().code() { "end" } else { "error" };
-                    return self.send(format!("event: {name}\ndata: {data}\n\n").into()).await;
-                }
-            };
+            told = self.tell() => told,
+            () = app.drained() => Ok(()),
         }
     }
 
-    async fn send(&self, text: Bytes) -> Result<(), Gone> {
-        match timeout(SEND_WITHIN, self.sender.send(text)).await {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(Gone),
+    async fn tell(&mut self) -> Result<(), Gone> {
+        loop {
+            let changed = tokio::select! {
+                changed = timeout(KEEP_ALIVE, self.newest.changed()) => changed,
+                () = self.sender.closed() => return Err(Gone::Left),
+            };
+            match changed {
+                Err(_) => send(&self.sender, Bytes::from_static(b": still here\n\n")).await?,
+                // It is ours too, so it cannot be gone.
+                Ok(Err(_)) => return Ok(()),
+                Ok(Ok(())) => {
+                    let newest = self.newest.borrow_and_update().as_ref().map(|newest| newest.news.clone());
+                    match newest {
+                        None => {}
+                        Some(News::Job(job)) => say(&self.sender, "job", job).await?,
+                        Some(News::Ended(job)) => {
+                            say(&self.sender, "job", job.clone()).await?;
+                            return say(&self.sender, "end", job).await;
+                        }
+                        Some(News::Over(name, data)) => return say(&self.sender, name, data).await,
+                    }
+                }
+            }
         }
     }
 }
 
-fn event(name: &str, view: &JobView) -> Bytes {
-    let job = Job::of(view, Detail::Brief);
-    let data = serde_json::to_string(&job).expect("a job is plain data");
-    // A result is shown as it was written, line breaks included; inside JSON those are mere space.
-    let data = data.replace(['\r', '\n'], " ");
-    format!("event: {name}\ndata: {data}\n\n").into()
+/// Returns when all of it has left this process: until then nothing newer is given to this client.
+async fn say(sender: &mpsc::Sender<Bytes>, name: &str, data: Bytes) -> Result<(), Gone> {
+    let (lent, returned) = oneshot::channel();
+    send(sender, format!("event: {name}\ndata: ").into()).await?;
+    send(sender, Bytes::from_owner(Lent { data, _until: lent })).await?;
+    send(sender, Bytes::from_static(b"\n\n")).await?;
+    // An error is what tells that it was dropped.
+    timeout(SEND_WITHIN, returned).await.map(drop).map_err(|_| Gone::DoesNotRead)
+}
+
+async fn send(sender: &mpsc::Sender<Bytes>, text: Bytes) -> Result<(), Gone> {
+    match timeout(SEND_WITHIN, sender.send(text)).await {
+        Ok(sent) => sent.map_err(|_| Gone::Left),
+        Err(_) => Err(Gone::DoesNotRead),
+    }
+}
+
+/// A text on its way to one client.
+struct Lent {
+    data: Bytes,
+    _until: oneshot::Sender<()>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
 }
 
 /// What the stream says, as a body. Dropping it ends the stream.

@@ -10,6 +10,7 @@
 pub mod cancel_where;
 pub mod command;
 pub mod dead_letters;
+mod feed;
 pub mod follow;
 pub mod ledger;
 pub mod nodes;

@@ -15,6 +15,7 @@ use super::super::App;
 use super::super::may::{May, Read};
 use super::super::params::Params;
 use super::super::problem::Problem;
+use super::read::without_contents;
 use crate::engine::Refused;
 use crate::outputs::Unreadable;
 
@@ -44,13 +45,7 @@ pub async fn output(
     Params(query): Params<OutputQuery>,
 ) -> Result<Response, Problem> {
     let job = JobId::parse(&id).ok_or(Refusal::UnknownJob)?;
-    let view = match app.engine.read(move |view| view.manager.job(job)).await? {
-        Some(view) => view,
-        None => match app.engine.archived(job).await? {
-            Some(image) => JobView::of_image(&image),
-            None => return Err(Refusal::UnknownJob.into()),
-        },
-    };
+    let view = without_contents(&app.engine, job).await?;
     let (index, workflow) = workflow_of(&view, query.workflow.as_deref())?;
     let fence = fence_of(workflow, &n)?;
     let kept = app.outputs.read(Claim { job, workflow: index, fence }).await.map_err(|error| match error {

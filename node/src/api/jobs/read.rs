@@ -98,7 +98,7 @@ pub async fn list(
     responses((status = 200, body = Job),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
 pub async fn get(
-    _: May<Read>,
+    May { access, .. }: May<Read>,
     State(app): State<App>,
     Extension(followers): Extension<Followers>,
     JobPath(job): JobPath,
@@ -106,7 +106,7 @@ pub async fn get(
 ) -> Result<Json<Job>, Problem> {
     let wait = query.wait_s.map(|wait| span::from_seconds("wait_s", wait, Duration::ZERO..=MAX_WAIT)).transpose()?;
     let view = match wait {
-        Some(wait) if !wait.is_zero() => wait_until_ended(&app, &followers, job, wait).await?,
+        Some(wait) if !wait.is_zero() => wait_until_ended(&app, &access, &followers, job, wait).await?,
         _ => one(&app.engine, job).await?,
     };
     Ok(Json(Job::of(&view, Detail::Full)))
@@ -117,19 +117,24 @@ pub async fn get(
     responses((status = 200, body = Ledger),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
 pub async fn ledger(_: May<Read>, State(app): State<App>, JobPath(job): JobPath) -> Result<Json<Ledger>, Problem> {
-    Ok(Json(Ledger::of(&one(&app.engine, job).await?)))
+    Ok(Json(Ledger::of(&without_contents(&app.engine, job).await?)))
 }
 
 pub async fn one(engine: &Engine, job: JobId) -> Result<JobView, Problem> {
-    let mut view = match engine.read(move |view| view.manager.job(job)).await? {
-        Some(view) => view,
-        None => match engine.archived(job).await? {
-            Some(image) => JobView::of_image(&image),
-            None => return Err(Refusal::UnknownJob.into()),
-        },
-    };
+    let mut view = without_contents(engine, job).await?;
     engine.fetch_contents(&mut view).await?;
     Ok(view)
+}
+
+/// The job without what is large of its payloads and results.
+pub async fn without_contents(engine: &Engine, job: JobId) -> Result<JobView, Problem> {
+    match engine.read(move |view| view.manager.job(job)).await? {
+        Some(view) => Ok(view),
+        None => match engine.archived(job).await? {
+            Some(image) => Ok(JobView::of_image(&image)),
+            None => Err(Refusal::UnknownJob.into()),
+        },
+    }
 }
 
 pub fn state(word: &str) -> Result<JobState, Problem> {

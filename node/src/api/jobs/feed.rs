@@ -1,0 +1,251 @@
+//! What is said about a job to all who follow it: made once, and shared.
+//!
+//! ```text
+//!   bell, clock ──▶ feed of a job ──▶ the newest text ──┬──▶ follower
+//!                                                       └──▶ follower
+//! ```
+//!
+//! A feed keeps the newest text and nothing else. A follower has one text in hand at a time: whoever reads slowly gets
+//! what is newest when they come back, and not what was in between. So a thousand followers of one job hold a text or
+//! two, and each text is counted from the moment it is made until nobody holds it any more.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::StatusCode;
+use onward_core::health::overload::{LoadClass, sheds};
+use onward_core::ids::JobId;
+use onward_core::manager::JobView;
+use onward_core::refusal::Refusal;
+use tokio::sync::{oneshot, watch};
+use tokio::time::sleep;
+
+use super::super::App;
+use super::super::problem::Problem;
+use super::read::without_contents;
+use super::shape::{Detail, Job};
+use crate::engine::Engine;
+
+/// What is soft (beats, progress, clocks) rings no bell, so a running job is looked at this often, if there is time.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often one is looked at that does not run.
+const LOOK_SELDOM: Duration = Duration::from_secs(15);
+/// Of all results together; larger ones are asked for by themselves.
+const MAX_RESULT_BYTES: usize = 2 << 20;
+/// Of all texts of all jobs. While there are more, no new ones are made: those who do not read are cut off meanwhile.
+const MAX_TEXT_BYTES: u64 = 64 << 20;
+
+/// What is to be said of a job.
+#[derive(Clone, Debug)]
+pub(super) enum News {
+    /// The job, as JSON.
+    Job(Bytes),
+    /// The job for the last time.
+    Ended(Bytes),
+    /// There is nothing more to say, and this is why: the name of an event, and a problem.
+    Over(&'static str, Bytes),
+}
+
+/// All feeds, by job.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Feeds(Arc<Mutex<HashMap<JobId, Weak<Feed>>>>);
+
+impl Feeds {
+    /// The feed of this job, and the job as it is now. The first who follows it starts it.
+    pub(super) async fn follow(&self, app: &App, job: JobId) -> Result<Arc<Feed>, Problem> {
+        let (feed, left) = {
+            let mut feeds = self.0.lock().expect("no thread panics while it holds this");
+            match feeds.get(&job).and_then(Weak::upgrade).filter(|feed| !feed.is_broken()) {
+                Some(feed) => (feed, None),
+                None => {
+                    let (feed, left) = Feed::of(job);
+                    feeds.insert(job, Arc::downgrade(&feed));
+                    (feed, Some(left))
+                }
+            }
+        };
+        if let Some(left) = left {
+            let (feeds, app, feed) = (self.clone(), app.clone(), Arc::downgrade(&feed));
+            tokio::spawn(async move {
+                run(&app, job, &feed, left).await;
+                feeds.forget(job);
+            });
+        }
+        if app.engine.stats().followed_bytes.get() > MAX_TEXT_BYTES {
+            let detail =
+                "too much waits for those who follow jobs and do not read; ask again later, or without following";
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail));
+        }
+        feed.look(&app.engine).await?;
+        Ok(feed)
+    }
+
+    /// Unless somebody has begun to follow it again.
+    fn forget(&self, job: JobId) {
+        let mut feeds = self.0.lock().expect("no thread panics while it holds this");
+        if feeds.get(&job).is_some_and(|feed| feed.strong_count() == 0) {
+            feeds.remove(&job);
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Feed {
+    job: JobId,
+    /// Of looks at the job, so that an earlier one never replaces a later one.
+    looks: Arc<AtomicU64>,
+    newest: watch::Sender<Option<Newest>>,
+    /// Dropped with the last who follows.
+    _followed: oneshot::Sender<()>,
+}
+
+/// What was found by the last look.
+#[derive(Clone, Debug)]
+pub(super) struct Newest {
+    look: u64,
+    pub(super) news: News,
+    is_running: bool,
+}
+
+impl Feed {
+    /// And what resolves when nobody follows any more.
+    fn of(job: JobId) -> (Arc<Self>, oneshot::Receiver<()>) {
+        let (followed, left) = oneshot::channel();
+        let newest = watch::Sender::new(None);
+        (Arc::new(Self { job, looks: Arc::default(), newest, _followed: followed }), left)
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<Option<Newest>> {
+        let mut newest = self.newest.subscribe();
+        newest.mark_changed();
+        newest
+    }
+
+    /// Looks at the job now. Problems are for whoever asks, and change nothing.
+    async fn look(&self, engine: &Engine) -> Result<(), Problem> {
+        let (look, mut view) = self.view(engine).await?;
+        if view.state.is_terminal() {
+            engine.fetch_results(&mut view, MAX_RESULT_BYTES).await?;
+        }
+        let is_running = view.workflows.iter().any(|workflow| workflow.state.is_held());
+        let text = text_of(&view);
+        drop(view);
+        self.newest.send_if_modified(|newest| {
+            let is_later = newest.as_ref().is_none_or(|newest| newest.look < look);
+            let is_new = is_later && newest.as_ref().is_none_or(|newest| !newest.says(&text));
+            if is_new {
+                let is_terminal = text.is_terminal;
+                let text = Counted::bytes(engine.clone(), text.json);
+                let news = if is_terminal { News::Ended(text) } else { News::Job(text) };
+                *newest = Some(Newest { look, news, is_running });
+            } else if let Some(newest) = newest
+                && is_later
+            {
+                newest.look = look;
+            }
+            is_new
+        });
+        Ok(())
+    }
+
+    async fn view(&self, engine: &Engine) -> Result<(u64, JobView), Problem> {
+        let (job, looks) = (self.job, self.looks.clone());
+        // Counted on the machine's thread, where one look comes after another.
+        let read = engine.read(move |view| (looks.fetch_add(1, Ordering::Relaxed) + 1, view.manager.job(job)));
+        match read.await? {
+            (look, Some(view)) => Ok((look, view)),
+            // It has left memory, and does not change any more.
+            (_, None) => Ok((u64::MAX, without_contents(engine, job).await?)),
+        }
+    }
+
+    fn end(&self, news: News) {
+        self.newest.send_replace(Some(Newest { look: u64::MAX, news, is_running: false }));
+    }
+
+    fn is_over(&self) -> bool {
+        self.newest.borrow().as_ref().is_some_and(|newest| !matches!(newest.news, News::Job(_)))
+    }
+
+    /// It ended without the job having ended: who comes now gets another.
+    fn is_broken(&self) -> bool {
+        self.newest.borrow().as_ref().is_some_and(|newest| matches!(newest.news, News::Over(..)))
+    }
+}
+
+/// Looks again when the bell rings and now and then, as long as somebody follows and there is something to come.
+async fn run(app: &App, job: JobId, feed: &Weak<Feed>, mut left: oneshot::Receiver<()>) {
+    let engine = &app.engine;
+    let bell = engine.watch(job);
+    loop {
+        let is_running = match feed.upgrade() {
+            Some(feed) if !feed.is_over() => feed.newest.borrow().as_ref().is_some_and(|newest| newest.is_running),
+            _ => return,
+        };
+        let look = is_running && !sheds(engine.load(), LoadClass::Telemetry);
+        tokio::select! {
+            () = bell.changed() => {}
+            () = sleep(if look { LOOK_EVERY } else { LOOK_SELDOM }) => {}
+            _ = &mut left => return,
+            () = app.drained() => return,
+        }
+        while engine.stats().followed_bytes.get() > MAX_TEXT_BYTES {
+            sleep(LOOK_EVERY).await;
+        }
+        let Some(feed) = feed.upgrade() else { return };
+        if let Err(problem) = feed.look(engine).await {
+            // It may have been removed from the archive, or this node does not serve: both end what is followed.
+            let name = if problem.code == Refusal::UnknownJob.kind().code() { "end" } else { "error" };
+            let data = serde_json::to_vec(&problem).expect("a problem is plain data");
+            feed.end(News::Over(name, data.into()));
+        }
+    }
+}
+
+struct Text {
+    json: String,
+    is_terminal: bool,
+}
+
+fn text_of(view: &JobView) -> Text {
+    let json = serde_json::to_string(&Job::of(view, Detail::Brief)).expect("a job is plain data");
+    // A result is shown as it was written, line breaks included; inside JSON those are mere space.
+    Text { json: json.replace(['\r', '\n'], " "), is_terminal: view.state.is_terminal() }
+}
+
+impl Newest {
+    fn says(&self, text: &Text) -> bool {
+        match &self.news {
+            News::Job(known) | News::Ended(known) => known == text.json.as_bytes(),
+            News::Over(..) => false,
+        }
+    }
+}
+
+/// A text that is counted for as long as somebody holds it.
+struct Counted {
+    text: String,
+    engine: Engine,
+}
+
+impl Counted {
+    fn bytes(engine: Engine, text: String) -> Bytes {
+        engine.stats().followed_bytes.add(text.len() as u64);
+        Bytes::from_owner(Self { text, engine })
+    }
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.engine.stats().followed_bytes.sub(self.text.len() as u64);
+    }
+}
