@@ -44,6 +44,7 @@ mod judge;
 mod kept;
 mod live;
 mod memory;
+mod output;
 mod polls;
 mod seat;
 mod sessions;

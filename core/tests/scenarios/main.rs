@@ -20,6 +20,7 @@ mod jobs;
 mod limits;
 mod memory;
 mod notices;
+mod outputs;
 mod polls;
 mod seat;
 mod sessions;

@@ -383,6 +383,10 @@ impl Machine<'_> {
                     self.kept_reads.push_back((self.now.mono, work));
                 }
             }
+            Ask::Printed { claims, session, told } => {
+                let answers = claims.iter().map(|claim| self.manager.check_output(claim, session)).collect();
+                self.hold(self.manager.newest(), Out::Deliver(Box::new(move || told(answers))));
+            }
             Ask::Open { session, outbox } => {
                 self.sessions.insert(session, outbox);
             }

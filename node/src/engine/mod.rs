@@ -31,6 +31,7 @@ mod kept;
 mod leaving;
 mod load;
 mod machine;
+mod memory;
 mod out;
 mod pacing;
 mod session;
@@ -53,7 +54,7 @@ use std::time::Duration;
 use onward_core::effect::Answer;
 use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadLevel, OverloadReason};
-use onward_core::ids::{JobId, Name, RequestId, SessionId};
+use onward_core::ids::{Claim, JobId, Name, RequestId, SessionId};
 use onward_core::input::{Call, Input, Poll};
 use onward_core::job::Ending;
 use onward_core::manager::{JobView, Manager};
@@ -61,7 +62,7 @@ use onward_core::message::{Assignment, FromWorker};
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
-use onward_core::state::JobImage;
+use onward_core::state::{EndedAttempt, JobImage};
 use onward_log::{Archive, BlobReader, codec};
 use tokio::sync::oneshot;
 
@@ -130,6 +131,12 @@ enum Ask {
         reply: oneshot::Sender<Result<Answer, Refused>>,
     },
     Read(ReadWork),
+    /// Attempts have printed something; which of it is kept?
+    Printed {
+        claims: Vec<Claim>,
+        session: Option<SessionId>,
+        told: Box<dyn FnOnce(Vec<Result<(), Refusal>>) + Send>,
+    },
     Open {
         session: SessionId,
         outbox: session::Outbox,
@@ -278,6 +285,16 @@ impl Engine {
         for workflow in view.spec.workflows.iter_mut() {
             self.fetch(job, &mut workflow.payload).await?;
         }
+        self.fetch_results(view, usize::MAX).await
+    }
+
+    /// Puts the bytes of a job's results into its view, if all of them together are not more than `max_bytes`.
+    pub async fn fetch_results(&self, view: &mut JobView, max_bytes: usize) -> Result<(), Refused> {
+        let job = view.id;
+        let all = view.workflows.iter().flat_map(|workflow| &workflow.ended).filter_map(EndedAttempt::result);
+        if all.map(Payload::len).sum::<usize>() > max_bytes {
+            return Ok(());
+        }
         for ended in view.workflows.iter_mut().flat_map(|workflow| &mut workflow.ended) {
             if let Ending::Succeeded { result } = &mut ended.ending {
                 self.fetch(job, result).await?;
@@ -400,6 +417,28 @@ impl Engine {
         answer.await.map_err(|_| self.0.unavailable())
     }
 
+    /// Asks which of these attempts may print, on this session if there is one. `told` learns it, one by one, before
+    /// anybody hears of anything that is asked later; it is dropped if no machine serves.
+    pub fn check_outputs(
+        &self,
+        claims: Vec<Claim>,
+        session: Option<SessionId>,
+        told: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
+    ) {
+        self.0.ask(Ask::Printed { claims, session, told: Box::new(told) });
+    }
+
+    /// What is said to whoever speaks for an attempt whose job the machine does not know.
+    pub async fn refusal_of(&self, claim: Claim) -> Result<Refusal, Refused> {
+        match self.archived(claim.job).await? {
+            Some(image) => {
+                self.0.stats.late_claims_refused.add(1);
+                Ok(archived::over(&image, &claim))
+            }
+            None => Ok(Refusal::UnknownJob),
+        }
+    }
+
     /// Rings when something about this job has changed, durably.
     pub fn watch(&self, job: JobId) -> Watch {
         Watch::new(self.0.clone(), job)
@@ -485,6 +524,21 @@ impl Shared {
 
     fn set_trouble(&self, why: String) {
         *self.trouble.lock().expect("no thread panics while it holds this") = why;
+    }
+
+    /// Ids of new jobs are above those of all jobs that are known. Another node may have made these, with a clock that
+    /// was ahead of ours, and our own clock may have been stepped back.
+    fn stay_above(&self, newest: Option<JobId>) {
+        let archived = self.archive().and_then(|archive| match archive.scan(None, 1, 1) {
+            Ok(rows) => rows.first().map(|(id, _)| JobId::from_u128(*id)),
+            Err(error) => {
+                tracing::warn!(%error, "the newest job of the archive is not known; new ids may sort below it");
+                None
+            }
+        });
+        if let Some(newest) = newest.max(archived) {
+            self.ids.lock().expect("no thread panics while it holds this").stay_above(newest);
+        }
     }
 
     fn trouble(&self) -> String {

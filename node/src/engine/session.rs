@@ -100,6 +100,10 @@ impl Session {
         self.engine.0.ask(Ask::Said { session: self.id, message, contents });
     }
 
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
     /// The next messages for the worker, up to `max` of those that are there; an error once the machine closed the
     /// session. Nothing is lost if this is given up while it waits.
     pub async fn hear(&mut self, into: &mut Vec<ToWorker>, max: usize) -> Result<(), SessionGone> {

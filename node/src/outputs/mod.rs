@@ -1,13 +1,15 @@
 //! What attempts print: the last 64 KiB of each, in files of their own beside log and archive.
 //!
 //! ```text
-//!   sessions, API ──offer──▶ waiting (bounded, by attempt) ──▶ output thread ──▶ output/<job>.<workflow>.<fence>
+//!   sessions, API ──▶ the machine: is it theirs? ──offer──▶ waiting (bounded, by attempt) ──▶ output thread
+//!                                                                    output/<job>.<workflow>.<fence> ◀──┘
 //!   API ──read──▶ (the same line, behind what was offered before) ◀── what is kept ──┘
 //! ```
 //!
 //! Output is worth keeping and never worth waiting for: nobody who offers some is held up, what does not fit is dropped
-//! and counted, and a disk that fails costs nothing but output. A file belongs to one fence, so that a zombie spoils no
-//! output but its own.
+//! and counted, and a disk that fails costs nothing but output. It is fenced like all else: only who holds an attempt, or
+//! has just ended it, adds to its output, which the machine says. So nobody changes what is kept of a job that has ended,
+//! and nobody fills the folder with what was never handed out.
 //!
 //! `waiting` is what was not written yet, `file` is one attempt's file, `index` says which files must go, and
 //! `store` is the folder.
@@ -20,17 +22,19 @@ mod waiting;
 use core::time::Duration;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 
-use onward_core::ids::Claim;
+use onward_core::ids::{Claim, SessionId};
 use onward_core::job::draft::MAX_SPAN;
+use onward_core::refusal::Refusal;
 use onward_core::settings::{BadSetting, in_range, span_in_range};
 use onward_proto::worker::Output;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::clock;
-use crate::engine::Counter;
+use crate::engine::{Counter, Engine, Refused};
 pub use file::Kept;
 use store::Store;
 use waiting::Waiting;
@@ -78,6 +82,8 @@ pub struct OutputStats {
     pub written_bytes: Counter,
     /// Offered, and neither written nor pushed out by newer output of the same attempt.
     pub dropped_bytes: Counter,
+    /// Of attempts that are not, or no longer, held by whoever sent it.
+    pub refused: Counter,
     /// Files that went because of a limit.
     pub removed: Counter,
     pub errors: Counter,
@@ -99,6 +105,8 @@ pub enum Unreadable {
 pub struct Outputs(Arc<Shared>);
 
 struct Shared {
+    /// Bytes that the machine is asked about.
+    asked_bytes: AtomicUsize,
     line: Mutex<Line>,
     bell: Condvar,
     reads: Semaphore,
@@ -129,6 +137,7 @@ impl Outputs {
     /// Starts the thread, which makes the folder and looks through it. Fails only if there can be no thread.
     pub fn start(folder: PathBuf, rules: OutputRules) -> io::Result<Self> {
         let shared = Arc::new(Shared {
+            asked_bytes: AtomicUsize::new(0),
             line: Mutex::default(),
             bell: Condvar::new(),
             reads: Semaphore::new(MAX_READS),
@@ -144,8 +153,47 @@ impl Outputs {
         Ok(Self(shared))
     }
 
+    /// Takes what attempts have printed on a session, as far as it is theirs. Never waits.
+    pub fn offer_from_session(&self, engine: &Engine, session: SessionId, outputs: Vec<Output>) {
+        if !outputs.is_empty() {
+            self.ask(engine, Some(session), outputs, |_| {});
+        }
+    }
+
+    /// Takes what an attempt has printed, if it is the one that holds its workflow.
+    pub async fn offer_with_receipt(&self, engine: &Engine, output: Output) -> Result<(), Refused> {
+        let (claim, (reply, answer)) = (output.claim, oneshot::channel());
+        self.ask(engine, None, vec![output], |mut answers| {
+            // Who asked may be gone.
+            let _ = reply.send(answers.pop().expect("one answer to one output"));
+        });
+        match answer.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Refusal::UnknownJob)) => Err(Refused::ByMachine(engine.refusal_of(claim).await?)),
+            Ok(Err(refusal)) => Err(Refused::ByMachine(refusal)),
+            Err(_) => {
+                Err(Refused::Unavailable("what attempts print is not taken without a machine that serves".into()))
+            }
+        }
+    }
+
+    fn ask(
+        &self,
+        engine: &Engine,
+        session: Option<SessionId>,
+        outputs: Vec<Output>,
+        told: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
+    ) {
+        let asked = Asked::new(self.clone(), outputs);
+        let claims = asked.outputs.iter().map(|output| output.claim).collect();
+        engine.check_outputs(claims, session, move |answers| {
+            asked.answered(&answers);
+            told(answers);
+        });
+    }
+
     /// Takes what attempts have printed, or drops it. Never waits.
-    pub fn offer(&self, outputs: Vec<Output>) {
+    fn offer(&self, outputs: Vec<Output>) {
         if outputs.is_empty() {
             return;
         }
@@ -189,6 +237,52 @@ impl Outputs {
         {
             tracing::error!("the thread that keeps output panicked");
         }
+    }
+}
+
+/// What the machine is asked about. Dropped without an answer, it is lost.
+struct Asked {
+    of: Outputs,
+    outputs: Vec<Output>,
+    bytes: usize,
+}
+
+impl Asked {
+    fn new(of: Outputs, mut outputs: Vec<Output>) -> Self {
+        let bytes = |outputs: &[Output]| outputs.iter().map(|output| output.data.len()).sum::<usize>();
+        let asked = bytes(&outputs);
+        if of.0.asked_bytes.fetch_add(asked, Ordering::Relaxed) + asked > MAX_WAITING_BYTES {
+            // That there was something is still said, so that the next has no hole before it.
+            of.0.asked_bytes.fetch_sub(asked, Ordering::Relaxed);
+            of.0.stats.dropped_bytes.add(asked as u64);
+            for output in &mut outputs {
+                output.skipped = output.skipped.saturating_add(output.data.len() as u64);
+                output.data = bytes::Bytes::new();
+            }
+        }
+        let bytes = bytes(&outputs);
+        Self { of, outputs, bytes }
+    }
+
+    fn answered(mut self, answers: &[Result<(), Refusal>]) {
+        let outputs = core::mem::take(&mut self.outputs);
+        let (mut theirs, mut refused) = (Vec::with_capacity(outputs.len()), 0);
+        for (output, answer) in outputs.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => theirs.push(output),
+                Err(_) => refused += 1,
+            }
+        }
+        self.of.0.stats.refused.add(refused);
+        self.of.offer(theirs);
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.of.0.asked_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        let lost: usize = self.outputs.iter().map(|output| output.data.len()).sum();
+        self.of.0.stats.dropped_bytes.add(lost as u64);
     }
 }
 

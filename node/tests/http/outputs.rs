@@ -41,15 +41,13 @@ async fn output_is_there_while_the_job_runs_when_it_is_archived_and_after_a_rest
     assert_eq!(post(&node, &verb(&held, "fail"), json!({ "error": "no", "delay_s": 0 })).await.status, 200);
     let second = lease(&node, poll_body("1")).await.pop().unwrap();
     print(&node, &second, json!({ "text": "again" })).await;
-    print(&node, &held, json!({ "text": " (late)" })).await;
     assert_eq!(post(&node, &verb(&second, "succeed"), json!({})).await.status, 200);
     until(async || node.engine().archived(job).await.unwrap().is_some()).await;
-    let late = [expected, b" (late)".to_vec()].concat();
-    assert_eq!(output(&node, job, "1/output").await.body, late);
+    assert_eq!(output(&node, job, "1/output").await.body, expected);
     assert_eq!(output(&node, job, "2/output").await.body, b"again");
     node.shutdown(PATIENCE).await;
     let node = start(data.path()).await;
-    assert_eq!(output(&node, job, "1/output").await.body, late);
+    assert_eq!(output(&node, job, "1/output").await.body, expected);
     assert_eq!(output(&node, job, "2/output").await.body, b"again");
 }
 
@@ -65,6 +63,45 @@ async fn a_long_output_loses_its_beginning_and_says_so() {
     let kept = output(&node, job, "1/output").await;
     assert_eq!((kept.body.len() as u64, skipped(&kept)), (64 << 10, 200_000 - (64 << 10)));
     assert_eq!(kept.body, [vec![b'3'; (64 << 10) - 40_000], vec![b'4'; 40_000]].concat());
+}
+
+async fn refused_output(node: &Node, lease: &Value) -> (u16, String) {
+    post(node, &verb(lease, "output"), json!({ "text": " (late)" })).await.code()
+}
+
+#[tokio::test]
+async fn only_the_last_who_held_an_attempt_adds_to_its_output_and_only_until_it_is_archived() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    // Another workflow keeps the job in memory.
+    let workflow =
+        |kind: &str| WorkflowDraft { name: Some(kind.into()), kind: kind.into(), ..WorkflowDraft::default() };
+    let workflows = vec![workflow("k"), workflow("other")];
+    let job = submit(node.engine(), Draft { workflows, ..Draft::default() }).await;
+    let first = lease(&node, poll_body("1")).await.pop().unwrap();
+    print(&node, &first, json!({ "text": "one" })).await;
+    assert_eq!(post(&node, &verb(&first, "fail"), json!({ "error": "no", "delay_s": 0 })).await.status, 200);
+    let second = lease(&node, poll_body("1")).await.pop().unwrap();
+    assert_eq!(refused_output(&node, &first).await, (409, "stale_attempt".into()));
+    print(&node, &second, json!({ "text": "two" })).await;
+    assert_eq!(post(&node, &verb(&second, "succeed"), json!({})).await.status, 200);
+    // Its last lines came behind its outcome.
+    print(&node, &second, json!({ "text": " and the end" })).await;
+
+    let mut poll = poll_body("1");
+    poll["kinds"] = json!(["other"]);
+    let other = lease(&node, poll).await.pop().unwrap();
+    assert_eq!(post(&node, &verb(&other, "succeed"), json!({})).await.status, 200);
+    until(async || node.engine().read(move |view| view.manager.job(job)).await.unwrap().is_none()).await;
+    assert_eq!(refused_output(&node, &first).await, (409, "already_ended".into()));
+    assert_eq!(refused_output(&node, &second).await, (409, "already_ended".into()));
+    assert_eq!(output(&node, job, "1/output").await.body, b"one");
+    assert_eq!(output(&node, job, "2/output").await.body, b"two and the end");
+    let metrics = Request::get("/metrics").send(node.address()).await;
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    assert!(metrics.contains("\nonward_output_refused_total 3\n"), "{metrics}");
+    assert!(metrics.contains("\nonward_refusals_total{code=\"stale_attempt\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("\nonward_late_claims_refused_total 2\n"), "{metrics}");
 }
 
 #[tokio::test]
