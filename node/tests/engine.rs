@@ -8,7 +8,7 @@ use std::time::Duration;
 use onward_core::effect::Answer;
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
-use onward_core::ids::{Incarnation, JobId, Name, Seq, WorkerId};
+use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
@@ -49,6 +49,7 @@ fn poll(worker: &str) -> Poll {
         wait: Duration::from_secs(60),
         lease: Duration::from_secs(3_600),
         id: None,
+        client: ClientId::default(),
     }
 }
 
@@ -352,6 +353,7 @@ fn hello(worker: &WorkerId) -> FromWorker {
         subscription: subscription(),
         slots: 1,
         holding: Vec::new(),
+        client: ClientId::default(),
     })
 }
 
@@ -534,6 +536,28 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
     assert_eq!(listed.len(), done.len());
     assert!(listed.windows(2).all(|pair| pair[0].id > pair[1].id), "the newest first");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_ids_are_above_those_of_log_and_archive_whatever_the_clock_says() {
+    let folder = tempfile::tempdir().unwrap();
+    // As if the clock had been ahead once.
+    let ahead = |ms: u64| JobId::v7(Wall::from_ms(9_000_000_000_000 + ms), u128::MAX);
+    for (round, ends) in [(0, false), (1, true)] {
+        let engine = start_on(folder.path(), 300);
+        let id = ahead(round);
+        engine.call(Call::Submit(vec![Submission { id, draft: draft() }])).await.unwrap();
+        if ends {
+            engine.call(Call::Cancel { job: id, epoch: None }).await.unwrap();
+            until("it is archived", || engine.stats().archived.get() == 1).await;
+        }
+        engine.stop();
+        drop(engine);
+        let engine = start_on(folder.path(), 300);
+        let (next, call) = submit(&engine, draft());
+        assert!(next > id && engine.new_job_id() > next, "{next} after {id}");
+        engine.call(call).await.unwrap();
+        engine.stop();
+    }
 
 // ---- time in which nobody listened
 

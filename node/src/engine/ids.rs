@@ -20,6 +20,16 @@ impl Ids {
         Self { at: Wall::ZERO, turn: 0, random: ChaCha8Rng::from_seed(seed) }
     }
 
+    /// From now on ids are higher than this one, whatever the clock says.
+    pub(super) fn stay_above(&mut self, known: JobId) {
+        let raw = known.as_u128();
+        let at = Wall::from_ms((raw >> 80) as u64);
+        if at >= self.at {
+            // What is below its millisecond is not taken apart: the next one is above all of it.
+            (self.at, self.turn) = (Wall::from_ms(at.as_ms() + 1), 0);
+        }
+    }
+
     pub(super) fn next(&mut self, now: Wall) -> JobId {
         (self.at, self.turn) = if now > self.at { (now, 0) } else { (self.at, self.turn + 1) };
         JobId::v7(self.at, u128::from(self.turn) << 32 | u128::from(self.random.next_u32()))
@@ -35,6 +45,17 @@ mod tests {
         let mut ids = Ids::new();
         let made: Vec<_> = [5, 5, 4, 5, 6, 1].map(|at| ids.next(Wall::from_ms(at))).into();
         assert!(made.is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn ids_are_above_those_that_were_there_before() {
+        let mut ids = Ids::new();
+        let known = JobId::v7(Wall::from_ms(100), u128::MAX);
+        ids.stay_above(known);
+        let made: Vec<_> = [5, 99, 100, 101, 102].map(|at| ids.next(Wall::from_ms(at))).into();
+        assert!(made[0] > known && made.is_sorted_by(|a, b| a < b), "{made:?}");
+        ids.stay_above(known);
+        assert!(ids.next(Wall::from_ms(1)) > made[4], "one that is long past changes nothing");
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub(super) fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Er
         }
         Ok(()) => {}
     }
+    shared.stay_above(manager.state().jobs().map(|(_, job)| job.id).max());
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(log.blob_reader());
     shared.stats.terms.add(1);
     Ok(Begun { log, manager, term: tail.term, last: tail.last, snapshot })
