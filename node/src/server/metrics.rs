@@ -142,7 +142,11 @@ fn outputs(text: &mut Text, pages: &Pages) {
             "Output of attempts that was lost for lack of room or by a failing disk.",
             &outputs.dropped_bytes,
         ),
-        ("refused", "Output that was refused because it came from somebody who does not hold the attempt.", &outputs.refused),
+        (
+            "refused",
+            "Output that was refused because it came from somebody who does not hold the attempt.",
+            &outputs.refused,
+        ),
         ("removed", "Files with output that a limit has removed.", &outputs.removed),
         ("errors", "Reads, writes and removals of output that failed.", &outputs.errors),
     ] {

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use onward_core::effect::Answer;
-use onward_core::ids::{Incarnation, JobId, Name, WorkerId};
+use onward_core::ids::{ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::message::{Report, Settlement, Subscription};
@@ -46,6 +46,7 @@ pub fn poll() -> Poll {
         wait: Duration::from_secs(60),
         lease: Duration::from_secs(3_600),
         id: None,
+        client: ClientId::default(),
     }
 }
 
