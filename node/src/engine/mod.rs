@@ -115,6 +115,9 @@ pub struct View<'a> {
 type Deliver = Box<dyn FnOnce() + Send>;
 type ReadWork = Box<dyn FnOnce(&View<'_>) -> Deliver + Send>;
 
+/// Learns which output is kept, one by one.
+type OutputsChecked = Box<dyn FnOnce(Vec<Result<(), Refusal>>) + Send>;
+
 /// What the machine's thread is asked.
 enum Ask {
     Input(Input),
@@ -135,7 +138,7 @@ enum Ask {
     Printed {
         claims: Vec<Claim>,
         session: Option<SessionId>,
-        told: Box<dyn FnOnce(Vec<Result<(), Refusal>>) + Send>,
+        told: OutputsChecked,
     },
     Open {
         session: SessionId,
