@@ -6,7 +6,7 @@
 use onward_core::effect::{Effect, Effects};
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
-use onward_core::ids::{Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use onward_core::ids::{ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Input, Submission};
 use onward_core::job::Draft;
 use onward_core::manager::Manager;
@@ -77,6 +77,7 @@ impl Node {
             },
             slots: IN_FLIGHT as u32,
             holding: Vec::new(),
+            client: ClientId::default(),
         };
         node.feed(Input::Session { session: SESSION, message: FromWorker::Hello(hello) });
         node

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use onward_core::effect::{Effect, Effects};
 use onward_core::fence::Term;
-use onward_core::ids::{Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Input, Submission};
 use onward_core::job::Draft;
 use onward_core::manager::Manager;
@@ -138,6 +138,7 @@ impl Machine {
             subscription: Subscription { queues: vec![Name::new("default").expect("valid")], kinds: kinds.to_vec() },
             slots,
             holding: Vec::new(),
+            client: ClientId::default(),
         };
         self.feed(Input::Session { session, message: FromWorker::Hello(hello) });
     }
