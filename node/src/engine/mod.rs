@@ -56,13 +56,11 @@ use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_core::ids::{Claim, JobId, Name, RequestId, SessionId};
 use onward_core::input::{Call, Input, Poll};
-use onward_core::job::Ending;
-use onward_core::manager::{JobView, Manager};
+use onward_core::manager::Manager;
 use onward_core::message::{Assignment, FromWorker};
-use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
-use onward_core::state::{EndedAttempt, JobImage};
+use onward_core::state::JobImage;
 use onward_log::{Archive, BlobReader, codec};
 use tokio::sync::oneshot;
 
@@ -280,68 +278,6 @@ impl Engine {
 
     async fn call_with(&self, call: Call, contents: Contents) -> Result<Answer, Refused> {
         self.0.begin(call, contents)?.answer().await.map(|(answer, _)| answer)
-    }
-
-    /// Puts the bytes of a job's payloads and results into its view.
-    pub async fn fetch_contents(&self, view: &mut JobView) -> Result<(), Refused> {
-        let job = view.id;
-        for workflow in view.spec.workflows.iter_mut() {
-            self.fetch(job, &mut workflow.payload).await?;
-        }
-        self.fetch_results(view, usize::MAX).await
-    }
-
-    /// Puts the bytes of a job's results into its view, if all of them together are not more than `max_bytes`.
-    pub async fn fetch_results(&self, view: &mut JobView, max_bytes: usize) -> Result<(), Refused> {
-        let job = view.id;
-        let all = view.workflows.iter().flat_map(|workflow| &workflow.ended).filter_map(EndedAttempt::result);
-        if all.map(Payload::len).sum::<usize>() > max_bytes {
-            return Ok(());
-        }
-        for ended in view.workflows.iter_mut().flat_map(|workflow| &mut workflow.ended) {
-            if let Ending::Succeeded { result } = &mut ended.ending {
-                self.fetch(job, result).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Puts the bytes that a handler needs into its assignment.
-    async fn fetch_inputs(&self, assignment: &mut Assignment) -> Result<(), Refused> {
-        let job = assignment.claim.job;
-        self.fetch(job, &mut assignment.workflow.payload).await?;
-        for (_, input) in &mut assignment.inputs {
-            self.fetch(job, input).await?;
-        }
-        Ok(())
-    }
-
-    async fn fetch(&self, job: JobId, payload: &mut Payload) -> Result<(), Refused> {
-        if let Payload::Stored(_) = payload {
-            *payload = Payload::Inline(self.content(job, payload).await?);
-        }
-        Ok(())
-    }
-
-    /// The bytes of a payload or result of this job, wherever they lie.
-    pub async fn content(&self, job: JobId, payload: &Payload) -> Result<Arc<[u8]>, Refused> {
-        let digest = match payload {
-            Payload::Inline(bytes) => return Ok(bytes.clone()),
-            Payload::Stored(stored) => stored.digest.0,
-        };
-        let shared = self.0.clone();
-        let read = move || {
-            let here = shared.blob_reader().map(|reader| reader.blob(&digest)).transpose()?.flatten();
-            match (here, shared.archive()) {
-                // It moved with its job.
-                (None, Some(archive)) => archive.blob(job.as_u128(), &digest),
-                (here, _) => Ok(here),
-            }
-        };
-        match self.0.blocking(read).await? {
-            Some(bytes) => Ok(bytes.into()),
-            None => Err(Refused::Unavailable(format!("the content of job {job} is no longer kept"))),
-        }
     }
 
     /// A job that has left memory.
