@@ -558,6 +558,7 @@ async fn new_ids_are_above_those_of_log_and_archive_whatever_the_clock_says() {
         engine.call(call).await.unwrap();
         engine.stop();
     }
+}
 
 // ---- time in which nobody listened
 

@@ -29,15 +29,27 @@ fn whichever_change_fails_tokens_are_as_before_or_as_asked() {
         let second = TokenFile::add(folder, "second", Scope::ALL);
         check(second.is_ok(), vec!["first".into(), "second".into()]);
         if let Ok(second) = &second {
-            assert_eq!(TokenFile::open(folder).unwrap().scopes_of(&second.text), Some(Scopes::ALL), "{fault:?}");
+            assert_eq!(
+                TokenFile::open(folder).unwrap().find(&second.text).map(|shown| shown.scopes),
+                Some(Scopes::ALL),
+                "{fault:?}"
+            );
         }
         let revoked = TokenFile::revoke(folder, "second");
         check(revoked.is_ok(), vec!["first".into()]);
         if let (Ok(second), Ok(_)) = (&second, &revoked) {
-            assert_eq!(TokenFile::open(folder).unwrap().scopes_of(&second.text), None, "{fault:?}");
+            assert_eq!(
+                TokenFile::open(folder).unwrap().find(&second.text).map(|shown| shown.scopes),
+                None,
+                "{fault:?}"
+            );
         }
         for known in [&used, &TokenFile::open(folder).unwrap()] {
-            assert_eq!(known.scopes_of(&first.text), Some([Scope::Read].into_iter().collect()), "{fault:?}");
+            assert_eq!(
+                known.find(&first.text).map(|shown| shown.scopes),
+                Some([Scope::Read].into_iter().collect()),
+                "{fault:?}"
+            );
         }
     });
 }
@@ -52,7 +64,11 @@ fn whichever_change_fails_a_nodes_own_token_and_key_are_whole_or_made_again() {
         if let Ok(made) = made {
             assert_eq!(made, token, "{fault:?}");
         }
-        assert_eq!(TokenFile::open(folder).unwrap().scopes_of(&token), Some(Scopes::ALL), "{fault:?}");
+        assert_eq!(
+            TokenFile::open(folder).unwrap().find(&token).map(|shown| shown.scopes),
+            Some(Scopes::ALL),
+            "{fault:?}"
+        );
         let path = folder.join("key");
         let made = read_or_make_key(&path);
         let key = faults::healed(|| read_or_make_key(&path)).0.unwrap();
