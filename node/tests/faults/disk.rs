@@ -162,7 +162,7 @@ impl Disk {
         let mut state = self.0.released.wait_while(self.state(), is_held).unwrap();
         state.ops += 1;
         let fault = state.fault.filter(|fault| {
-            let is_due = state.ops >= fault.from && (state.ops - fault.from) % fault.every == 0;
+            let is_due = state.ops >= fault.from && (state.ops - fault.from).is_multiple_of(fault.every);
             is_due && state.met < fault.times && fault.op.is_none_or(|failing| failing == op)
         });
         state.met += u64::from(fault.is_some());

@@ -80,7 +80,7 @@ async fn live(world: &World, seed: u64) -> Result<(), Stop> {
 }
 
 fn fault(from: u64, way: u64) -> Fault {
-    let kind = if way % 2 == 0 { Kind::Io } else { Kind::Full };
+    let kind = if way.is_multiple_of(2) { Kind::Io } else { Kind::Full };
     let times = if way < 4 { 1 } else { u64::MAX };
     Fault { from, every: 1, times, kind, op: None, is_short: way % 4 >= 2 }
 }
@@ -134,8 +134,8 @@ async fn load(world: &World, engine: &onward_node::engine::Engine, seed: u64) ->
             }
         };
         match done {
-            Err(Stop::Refused(_)) if step % 4 == 0 => world.let_archive(engine).await,
-            Err(Stop::Refused(_)) => tokio::task::yield_now().await,
+            Err(Stop::Refused) if step % 4 == 0 => world.let_archive(engine).await,
+            Err(Stop::Refused) => tokio::task::yield_now().await,
             done => done?,
         }
     }

@@ -111,7 +111,7 @@ pub struct World {
 #[derive(Debug)]
 pub enum Stop {
     /// The node said no, as it may while its disk fails.
-    Refused(String),
+    Refused,
     /// What must never be.
     Wrong(String),
 }
@@ -124,7 +124,7 @@ impl From<String> for Stop {
 
 fn may_refuse(refused: Refused) -> Stop {
     match refused {
-        Refused::Unavailable(_) | Refused::ByMachine(Refusal::NoLeader) => Stop::Refused(refused.to_string()),
+        Refused::Unavailable(_) | Refused::ByMachine(Refusal::NoLeader) => Stop::Refused,
         refused => Stop::Wrong(format!("a disk that fails is no reason for this: {refused:?}")),
     }
 }
@@ -162,7 +162,7 @@ impl World {
             Engine::start(start)
         });
         match started.await {
-            Ok(started) => started.map_err(|error| Stop::Refused(error.to_string())),
+            Ok(started) => started.map_err(|_| Stop::Refused),
             Err(error) => Err(Stop::Wrong(format!("opening it panics: {error}"))),
         }
     }
@@ -255,7 +255,7 @@ impl World {
     async fn until_it_serves(&self, engine: &Engine) -> Result<(), String> {
         let began = Instant::now();
         while let Err(why) = self.submit(engine, Arc::new(*b"do you hear me?")).await {
-            let Stop::Refused(_) = why else { return Err(format!("{why:?}")) };
+            let Stop::Refused = why else { return Err(format!("{why:?}")) };
             if began.elapsed() > PATIENCE {
                 return Err(format!("it does not serve again: {:?}", engine.trouble()));
             }
