@@ -172,6 +172,17 @@ fn one_that_said_goodbye_and_let_its_lease_run_out_is_away_from_then_on() {
 }
 
 #[test]
+fn one_that_said_goodbye_and_never_stopped_what_was_cancelled_is_away_with_its_lease() {
+    let mut rig = Rig::new();
+    let id = rig.submit(patient("k"));
+    rig.leases(Poll { lease: secs(10), ..poll("h", 0) });
+    rig.cancel(id);
+    assert_eq!(goodbye(&mut rig, "h", "1"), Ok(1));
+    rig.advance(secs(10));
+    assert_eq!((state_of(&rig, "h"), rig.manager.view().workers), (GOODBYE, 0));
+}
+
+#[test]
 fn a_goodbye_of_an_older_life_or_of_one_with_a_session_is_refused() {
     let mut rig = Rig::new();
     rig.leases(poll("h", 0));
