@@ -9,6 +9,7 @@ use anyhow::Result;
 use onward::Client;
 use onward_node::auth::read_or_make_token;
 use onward_node::server::{Node, NodeConfig};
+use onward_node::traces::Endpoint;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinError, JoinHandle};
@@ -37,11 +38,13 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let slots = effective.node.slots;
     let stop_within = worker_share(effective.node.drain.grace);
     let commands = Commands { id: Some("local".into()), slots, queues: Vec::new(), manner, stop_within };
+    let traces = trace_endpoint()?;
     log_to_stderr(log_format, screen);
     // Deciding and committing have threads of their own; on few processors more would only be in their way.
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
-    runtime.block_on(up(node_config(effective, commit_mark, accept_loss), commands, with_demo, screen))
+    let config = node_config(effective, traces, commit_mark, accept_loss);
+    runtime.block_on(up(config, commands, with_demo, screen))
 }
 
 /// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
@@ -146,7 +149,25 @@ fn flat(ended: Result<Result<()>, JoinError>) -> Result<()> {
     ended.map_err(anyhow::Error::from).and_then(|ended| ended)
 }
 
-fn node_config(effective: Effective, commit_mark: Option<PathBuf>, accept_loss: bool) -> NodeConfig {
+/// Where `OTEL_EXPORTER_OTLP_ENDPOINT` wants traces to go.
+fn trace_endpoint() -> Result<Option<Endpoint>> {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let Some(url) = set("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| set("OTEL_SDK_DISABLED").as_deref() != Some("true"))
+    else {
+        return Ok(None);
+    };
+    let service = set("OTEL_SERVICE_NAME").unwrap_or_else(|| "onward".into());
+    let endpoint = Endpoint::parse(&url, &service)
+        .map_err(|bad| Failure::new("OTEL_EXPORTER_OTLP_ENDPOINT cannot be used").why(bad).usage())?;
+    Ok(Some(endpoint))
+}
+
+fn node_config(
+    effective: Effective,
+    traces: Option<Endpoint>,
+    commit_mark: Option<PathBuf>,
+    accept_loss: bool,
+) -> NodeConfig {
     let settings = effective.node;
     // Named one by one, so that what a node can be told has a setting.
     NodeConfig {
@@ -164,6 +185,7 @@ fn node_config(effective: Effective, commit_mark: Option<PathBuf>, accept_loss: 
         drain: settings.drain,
         probes: settings.probes,
         snapshot_every: settings.snapshot_every,
+        traces,
         commit_mark,
         accept_loss,
     }

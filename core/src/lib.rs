@@ -16,7 +16,7 @@
 //! 5. [`state`]: the persisted truth, a fold over events. [`dispatch`]: who gets what, by heads instead of by search.
 //! 6. [`manager`]: the machine. `step(now, input, &mut effects)`, `next_wakeup()`, `apply(event)`.
 //!
-//! [`counts`] is what a dashboard shows of it. [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1); [`table`] is for what lies beside a slab.
+//! [`counts`] and [`trace`] are what a dashboard and a collector of traces show of it. [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1); [`table`] is for what lies beside a slab.
 //! [`bite`] says how much one step does of what grows with the number of jobs.
 
 pub mod backoff;
@@ -45,6 +45,7 @@ pub mod state;
 pub mod table;
 pub mod time;
 pub mod timeout;
+pub mod trace;
 pub mod wheel;
 
 /// The example in ARCHITECTURE.md runs as a test.

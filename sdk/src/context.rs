@@ -204,7 +204,7 @@ impl Context {
         headers.filter(|(key, _)| key.as_str().eq_ignore_ascii_case(name)).map(|(_, value)| &**value).next()
     }
 
-    /// The W3C trace context of the submission, to go on from.
+    /// The W3C trace context to go on from: of this attempt if its node exports traces, else of the submission.
     pub fn traceparent(&self) -> Option<&str> {
         self.header("traceparent")
     }

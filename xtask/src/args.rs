@@ -162,7 +162,7 @@ The validators come from PyPI, into `target/clients`; promtool comes with Promet
 fn help_clients() -> String {
     format!(
         "Checks the node's description of itself, generates a Python and a TypeScript client from it, compiles both, and
-lets each submit a job to a node and read it back.
+lets each submit a job to a node and read it back. Lets a node send traces to a collector, and looks at them.
 
 Usage: {CLIENTS}
 

@@ -1,5 +1,6 @@
 //! Clients that others generate: the node's description is valid, a Python and a TypeScript client can be generated from
-//! it, they compile, and each submits a job to a real node and reads it back.
+//! it, they compile, and each submits a job to a real node and reads it back. And a collector of traces gets the spans of
+//! jobs from a node.
 //!
 //! The generators come from PyPI and npm, in the versions that the files in `xtask/clients` name, and are kept under
 //! `target/clients`.
@@ -41,7 +42,12 @@ pub fn check(root: &Path) -> Result<()> {
     println!("onward: clients: the description is valid");
     try_python(root, &here, &python, &description, &node.url)?;
     try_typescript(root, &here, &tools, &description, &node.url)?;
-    node.still_serves()
+    node.still_serves()?;
+    // A collector of traces is a client of a kind, too.
+    let data = fresh(&here.join("traces"))?;
+    run_loudly(
+        Command::new(&python).arg(root.join(FILES).join("traces.py")).arg(root.join("target/debug/onward")).arg(data),
+    )
 }
 
 fn try_python(root: &Path, here: &Path, python: &Path, description: &Path, url: &str) -> Result<()> {

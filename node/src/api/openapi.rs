@@ -5,6 +5,7 @@
 
 use onward_core::health::Verdict;
 use onward_core::job::{EndingKind, JobState};
+use onward_core::manager::WorkerState;
 use serde_json::{Map, Value, json};
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
@@ -186,7 +187,10 @@ fn words() -> [(String, Value); 3] {
     [
         ("JobState".into(), listed(JobState::ALL.iter().map(|state| state.word()).collect())),
         ("AttemptOutcome".into(), listed(EndingKind::ALL.iter().map(|ending| ending.code()).collect())),
-        ("Verdict".into(), listed(Verdict::ALL.iter().map(|verdict| verdict.code()).collect())),
+        (
+            "Verdict".into(),
+            listed(Verdict::ALL.iter().map(|verdict| verdict.code()).chain(WorkerState::CODES).collect()),
+        ),
     ]
 }
 

@@ -14,6 +14,7 @@ use onward_core::state::EndedAttempt;
 use onward_log::{Digest as RawDigest, OwnedBlob};
 
 use super::{Engine, Refused};
+use crate::traces::continue_trace;
 
 /// Content that a call brings along, to be stored with the events that name it.
 #[derive(Clone, Debug, Default)]
@@ -108,9 +109,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts the bytes that a handler needs into its assignment.
+    /// Puts what a handler needs into its assignment: bytes, and the trace that it continues.
     pub(super) async fn fetch_inputs(&self, assignment: &mut Assignment) -> Result<(), Refused> {
         let job = assignment.claim.job;
+        if self.0.exporter.is_some() {
+            continue_trace(assignment);
+        }
         self.fetch(job, &mut assignment.workflow.payload).await?;
         for (_, input) in &mut assignment.inputs {
             self.fetch(job, input).await?;

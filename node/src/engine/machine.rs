@@ -29,6 +29,7 @@ use super::load::{self, Meter};
 use super::out::{self, Line, Out};
 use super::session::Outbox;
 use super::snapshots::Snapshots;
+use super::spans::Spans;
 use super::term::{Begun, begin_term};
 use super::told::jobs_of;
 use super::watch::Watchers;
@@ -144,6 +145,7 @@ fn serve_term(
         held: VecDeque::new(),
         durable: term.last,
         decisions: DecisionLog::default(),
+        spans: shared.exporter.clone().map(Spans::new),
         replies: HashMap::new(),
         sessions: HashMap::new(),
         watchers: &mut *watchers,
@@ -263,6 +265,7 @@ struct Machine<'a> {
     sessions: HashMap<SessionId, Outbox>,
     watchers: &'a mut Watchers,
     decisions: DecisionLog,
+    spans: Option<Spans>,
     load: OverloadDetector,
     level: OverloadLevel,
     meter: Meter,
@@ -331,6 +334,9 @@ impl Machine<'_> {
         self.durable = durable;
         for took in took {
             self.load.latency(awake(self.now), took);
+        }
+        if let Some(spans) = &mut self.spans {
+            spans.release(durable);
         }
         self.step(Input::Durable { seq: durable });
         self.act_on_durable();
@@ -456,6 +462,9 @@ impl Machine<'_> {
         self.manager.step(self.now, input, &mut effects);
         for stamped in &effects.events {
             self.catalog.follow(&stamped.event);
+        }
+        if let Some(spans) = &mut self.spans {
+            spans.follow(&self.manager, &effects.events);
         }
         for waiting in effects.list.drain(..) {
             match waiting.effect {

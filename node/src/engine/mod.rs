@@ -36,6 +36,7 @@ mod out;
 mod pacing;
 mod session;
 mod snapshots;
+mod spans;
 mod start;
 mod stats;
 mod term;
@@ -66,6 +67,7 @@ use tokio::sync::oneshot;
 
 use crate::catalog::Catalog;
 use crate::clock;
+use crate::traces::Exporter;
 use content::Contents;
 use ids::Ids;
 
@@ -189,6 +191,7 @@ struct Shared {
     archive: Mutex<Option<Archive>>,
     backup: Mutex<Option<Backup>>,
     stopping: AtomicBool,
+    exporter: Option<Exporter>,
 }
 
 impl core::fmt::Debug for Engine {
@@ -220,6 +223,7 @@ impl Engine {
             archive: Mutex::new(start.archive.clone()),
             backup: Mutex::new(start.backup.clone()),
             stopping: AtomicBool::new(false),
+            exporter: start.exporter.clone(),
         });
         machine::spawn(start, &shared)?;
         Ok(Self(shared))
@@ -278,6 +282,12 @@ impl Engine {
 
     async fn call_with(&self, call: Call, contents: Contents) -> Result<Answer, Refused> {
         self.0.begin(call, contents)?.answer().await.map(|(answer, _)| answer)
+    }
+
+    /// Spans that were sent to a collector, and those that were dropped; none where there is no collector.
+    pub fn exported_spans(&self) -> Option<(u64, u64)> {
+        let counts = self.0.exporter.as_ref()?.counts();
+        Some((counts.sent.get(), counts.dropped.get()))
     }
 
     /// A job that has left memory.

@@ -7,6 +7,7 @@ use onward_core::settings::Rules;
 use onward_log::{Archive, Error, Log};
 
 use super::{ArchiveRules, Backup, Pacing};
+use crate::traces::Exporter;
 
 /// What an engine is started with.
 pub struct Start {
@@ -23,6 +24,8 @@ pub struct Start {
     /// After how many events a snapshot is due.
     pub snapshot_every: u64,
     pub pacing: Pacing,
+    /// Where spans of jobs go, if anywhere.
+    pub exporter: Option<Exporter>,
 }
 
 impl Start {
@@ -40,6 +43,7 @@ impl Start {
             backup: None,
             snapshot_every: Self::SNAPSHOT_EVERY,
             pacing: Pacing::default(),
+            exporter: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 use crate::auth::FileError;
 use crate::engine::{ArchiveRules, Start};
 use crate::outputs::OutputRules;
+use crate::traces::Endpoint;
 
 /// About what a balancer needs to notice that a node is not ready.
 const READY_GRACE: Duration = Duration::from_secs(5);
@@ -38,6 +39,8 @@ pub struct NodeConfig {
     pub snapshot_every: u64,
     /// What is kept of what attempts print.
     pub outputs: OutputRules,
+    /// Where spans of jobs go, if anywhere.
+    pub traces: Option<Endpoint>,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
     /// Start with what is left, if acknowledged events are missing from the log.
@@ -61,6 +64,7 @@ impl NodeConfig {
             probes: ProbeRule::default(),
             snapshot_every: Start::SNAPSHOT_EVERY,
             outputs: OutputRules::default(),
+            traces: None,
             commit_mark: None,
             accept_loss: false,
         }

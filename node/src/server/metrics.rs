@@ -123,6 +123,11 @@ fn engine(text: &mut Text, pages: &Pages) {
             _ => text.counter(&format!("{name}_total"), what).sample(&[], value),
         };
     }
+    if let Some((sent, dropped)) = pages.app.engine.exported_spans() {
+        text.counter("spans_sent_total", "Spans that were sent to the collector of traces.").sample(&[], sent);
+        text.counter("spans_dropped_total", "Spans that the collector of traces did not take in time.")
+            .sample(&[], dropped);
+    }
     let counts = &pages.about.counts;
     for (name, what, counter) in [
         ("accepted", "Connections that were accepted.", &counts.accepted),

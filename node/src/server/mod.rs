@@ -40,6 +40,7 @@ use crate::clock;
 use crate::engine::{Engine, Start};
 use crate::grpc;
 use crate::outputs::{self, Outputs};
+use crate::traces::Exporter;
 use accept::{Acceptor, Counts, Phase};
 pub use backup::{RestoreError, restore};
 pub use config::{DrainRule, HttpLimits, NodeConfig, ProbeRule, StartError};
@@ -270,6 +271,7 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
         archive: Some(archive),
         archive_rules: config.archive.clone(),
         snapshot_every: config.snapshot_every,
+        exporter: config.traces.clone().map(Exporter::start).transpose().map_err(StartError::Thread)?,
         ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
     })?;
     let outputs = Outputs::start(config.data.join(outputs::FOLDER), config.outputs.clone());
