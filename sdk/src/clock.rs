@@ -2,6 +2,24 @@
 
 use onward_core::time::Mono;
 use rustix::time::{ClockId, clock_gettime};
+use tokio::time::Instant;
+
+/// What the clocks of an attempt are read from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Clock {
+    Real,
+    /// For tests: tokio's own clock, which may be paused, since this instant.
+    Since(Instant),
+}
+
+impl Clock {
+    pub(crate) fn mono(self) -> Mono {
+        match self {
+            Self::Real => mono(),
+            Self::Since(began) => Mono::from_ms(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+}
 
 pub(crate) fn mono() -> Mono {
     let time = clock_gettime(ClockId::Boottime);

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
-use crate::clock;
+use crate::clock::Clock;
 use crate::failure::Failure;
 use crate::link::Word;
 use crate::machine::{Granted, Said};
@@ -52,14 +52,25 @@ pub(crate) struct Shared {
     /// Closures on threads that have not returned.
     blocking: watch::Sender<usize>,
     lease_until_ms: AtomicU64,
+    clock: Clock,
 }
 
 impl Context {
     pub(crate) fn new(assignment: Assignment, words: UnboundedSender<Word>, now: Mono) -> Self {
+        Self::at(now, assignment, words, Clock::Real)
+    }
+
+    /// Handed out now, by a clock of the test's own.
+    pub(crate) fn with_clock(assignment: Assignment, words: UnboundedSender<Word>, clock: Clock) -> Self {
+        Self::at(clock.mono(), assignment, words, clock)
+    }
+
+    fn at(now: Mono, assignment: Assignment, words: UnboundedSender<Word>, clock: Clock) -> Self {
         let lease_until_ms = AtomicU64::new((now + assignment.lease).as_ms());
         let ((cancel, _), (blocking, _)) = (watch::channel(None), watch::channel(0));
         let (unsaid, unsent) = (Mutex::default(), Mutex::default());
-        let shared = Shared { assignment, assigned_at: now, unsaid, unsent, words, cancel, blocking, lease_until_ms };
+        let shared =
+            Shared { assignment, assigned_at: now, unsaid, unsent, words, cancel, blocking, lease_until_ms, clock };
         Self { shared: Arc::new(shared) }
     }
 
@@ -157,13 +168,13 @@ impl Context {
 
     /// What is surely left of the lease. Words renew it.
     pub fn lease(&self) -> Duration {
-        Mono::from_ms(self.shared.lease_until_ms.load(Ordering::Relaxed)).since(clock::mono())
+        Mono::from_ms(self.shared.lease_until_ms.load(Ordering::Relaxed)).since(self.shared.clock.mono())
     }
 
     /// Until the job's own deadline, as it was when the attempt began: grants move it.
     pub fn deadline(&self) -> Duration {
         let deadline = self.shared.assigned_at + self.shared.assignment.deadline_remaining;
-        deadline.since(clock::mono())
+        deadline.since(self.shared.clock.mono())
     }
 
     /// A token that rises with every hand-out of this workflow. Give it to whatever you write to, and have it refuse
