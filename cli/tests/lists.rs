@@ -69,7 +69,7 @@ fn ids(list: &Value) -> Vec<&str> {
 async fn a_list_can_be_narrowed_to_what_stands_still_and_to_what_is_new() {
     let mut stage = Stage::new("0");
     let still = submit(&mut stage.client, &json!({ "kind": "k" })).await;
-    stage.poll("k").await;
+    let receipt = stage.poll("k").await;
     let waiting = submit(&mut stage.client, &json!({ "kind": "other" })).await;
     until("it has stood still for a while", PATIENCE, async || {
         let job = show(&mut stage.client, &still).await;
@@ -85,8 +85,11 @@ async fn a_list_can_be_narrowed_to_what_stands_still_and_to_what_is_new() {
     for wrong in ["not_moving_s=-1", "since_s=x", "since_s=1e300"] {
         assert_eq!(stage.client.get(&format!("/v1/jobs?{wrong}")).await.status, 400, "{wrong}");
     }
-    // What beats moves again.
     assert_eq!(ids(&stage.json(&["list", "--not-moving", "300ms", "--kind", "other"])), [""; 0]);
+    // Whoever has said that it would be silent does not stand still.
+    let quiet = stage.client.post(&format!("/v1/leases/{receipt}/beat"), &json!({ "quiet_s": 600 })).await;
+    assert_eq!(quiet.status, 200, "{}", quiet.text());
+    assert_eq!(ids(&stage.json(&["list", "--not-moving", "0ms"])), [""; 0]);
 }
 
 #[tokio::test]
