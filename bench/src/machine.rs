@@ -178,7 +178,7 @@ impl Machine {
             let result = self.result.clone();
             let settled = claims
                 .iter()
-                .map(|claim| Settlement { claim: *claim, report: Report::Succeed { result: result.clone() } })
+                .map(|claim| Settlement::new(*claim, Report::Succeed { result: result.clone() }))
                 .collect();
             self.feed(Input::Session { session, message: FromWorker::Settle(settled) });
         }

@@ -149,6 +149,11 @@ impl AttemptClock {
         Ok(allowed)
     }
 
+    /// What its budget has left for the section that lasts, and those to come.
+    pub fn quiet_left(&self, budget: Duration) -> Duration {
+        budget.saturating_sub(self.quiet_used)
+    }
+
     /// Ends the quiet section, if there is one, and lets the clocks go on. Returns what it used in all.
     pub fn end_quiet(&mut self, now: Awake) -> Option<Duration> {
         let quiet = self.quiet.take()?;

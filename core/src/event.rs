@@ -227,6 +227,8 @@ pub struct ExtensionDecided {
     pub result: Result<Duration, Denial>,
     /// The health deadline that the grant has set; zero where none was given.
     pub live_until: Wall,
+    /// How many more such answers this stands for, which were not logged by themselves.
+    pub repeats: u32,
 }
 
 /// What somebody tried to do with a claim.

@@ -153,6 +153,15 @@ pub struct BeatAccepted {
 pub struct Settlement {
     pub claim: Claim,
     pub report: Report,
+    /// Where the next attempt is to go on from. A success needs none.
+    pub checkpoint: Option<Bytes>,
+}
+
+impl Settlement {
+    /// Without a checkpoint.
+    pub fn new(claim: Claim, report: Report) -> Self {
+        Self { claim, report, checkpoint: None }
+    }
 }
 
 /// What the holder of an attempt says about its end.

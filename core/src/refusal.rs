@@ -29,7 +29,6 @@ pub enum Refusal {
     UniqueKeyTaken(JobId),
     NoLeader,
     Overloaded,
-    TooSoon,
     QuietSpent,
     NotADeadLetter,
 }
@@ -52,6 +51,7 @@ pub enum RefusalKind {
     UniqueKeyTaken,
     NoLeader,
     Overloaded,
+    /// Of checkpoints, by managers of the first version. Not given any more.
     TooSoon,
     QuietSpent,
     NotADeadLetter,
@@ -146,7 +146,6 @@ impl Refusal {
             Self::UniqueKeyTaken(_) => RefusalKind::UniqueKeyTaken,
             Self::NoLeader => RefusalKind::NoLeader,
             Self::Overloaded => RefusalKind::Overloaded,
-            Self::TooSoon => RefusalKind::TooSoon,
             Self::QuietSpent => RefusalKind::QuietSpent,
             Self::NotADeadLetter => RefusalKind::NotADeadLetter,
         }
@@ -173,7 +172,6 @@ impl fmt::Display for Refusal {
             Self::UniqueKeyTaken(job) => write!(f, "job {job} holds this unique key and has not ended"),
             Self::NoLeader => f.write_str("this manager does not hold the seat; try another, or again"),
             Self::Overloaded => f.write_str("the manager is overloaded; try again later"),
-            Self::TooSoon => f.write_str("at most one checkpoint a second is kept; send the next one later"),
             Self::QuietSpent => f.write_str("the quiet budget of this attempt is used up; report progress instead"),
             Self::NotADeadLetter => f.write_str("the job has no dead letter"),
         }

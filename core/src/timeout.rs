@@ -2,8 +2,8 @@
 //!
 //! A job ends when `started_at + timeout + extensions` is over, wherever it is. `started_at` is when it could first
 //! run (its submission, or the end of its delay) and is stamped once: queueing counts, and neither a retry nor a new
-//! leader moves it. Extensions are the sum of the grants that its workers earned and of what an operator gave, capped
-//! so that a hundred workers cannot stretch a job without end. The stuck clock of an attempt is in [`crate::beat`].
+//! leader moves it. Extensions are the sum of the grants that its workers earned, capped so that a hundred workers cannot
+//! stretch a job without end, and of what an operator gave, which is not. The stuck clock of an attempt is in [`crate::beat`].
 //!
 //! **Who decides.** A job submitted straight to a manager is decided here, on the datacenter's leader, once: the first
 //! terminal state written wins. A job that names a gate is decided by that gate for all its datacenters; the manager
@@ -30,9 +30,18 @@ impl TimeoutReason {
     }
 }
 
-/// The instant, in log time, at which the job is over.
-pub fn overall_deadline(started_at: Wall, timeout: Duration, extensions: Duration, cap: Duration) -> Wall {
-    started_at + timeout + extensions.min(cap)
+/// More time, by who gave it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Extended {
+    /// Earned by workers.
+    pub grants: Duration,
+    /// By operators.
+    pub by_hand: Duration,
+}
+
+/// The instant, in log time, at which the job is over. The cap is on what workers earn.
+pub fn overall_deadline(started_at: Wall, timeout: Duration, extended: Extended, cap: Duration) -> Wall {
+    started_at + timeout + extended.grants.min(cap) + extended.by_hand
 }
 
 /// After a takeover downtime counts, but what began before it does not fire until the new leader has had time to hear
@@ -51,12 +60,18 @@ mod tests {
 
     #[test]
     fn extensions_add_up_to_their_cap() {
-        // (started, timeout, extensions, cap) -> deadline, in seconds
-        for (started, timeout, extensions, cap, deadline) in
-            [(100, 300, 0, 300, 400), (100, 300, 58, 300, 458), (100, 300, 900, 300, 700), (0, 60, 10, 0, 60)]
-        {
+        // (started, timeout, grants, by hand, cap) -> deadline, in seconds
+        for (started, timeout, grants, by_hand, cap, deadline) in [
+            (100, 300, 0, 0, 300, 400),
+            (100, 300, 58, 0, 300, 458),
+            (100, 300, 900, 0, 300, 700),
+            (0, 60, 10, 0, 0, 60),
+            (0, 60, 10, 600, 0, 660),
+            (100, 300, 900, 900, 300, 1_600),
+        ] {
             let secs = Duration::from_secs;
-            assert_eq!(overall_deadline(at(started), secs(timeout), secs(extensions), secs(cap)), at(deadline));
+            let extended = Extended { grants: secs(grants), by_hand: secs(by_hand) };
+            assert_eq!(overall_deadline(at(started), secs(timeout), extended, secs(cap)), at(deadline));
         }
     }
 

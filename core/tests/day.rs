@@ -463,7 +463,7 @@ impl Day {
             }
             Turn::Nothing => true,
             Turn::End(report) => {
-                settled.push(Settlement { claim: handler.claim, report });
+                settled.push(Settlement::new(handler.claim, report));
                 false
             }
         });
@@ -521,7 +521,7 @@ impl Day {
             }
             Turn::Ask | Turn::Nothing => handler.ticks < 20,
             Turn::End(report) => {
-                calls.push(Call::Settle(vec![Settlement { claim: handler.claim, report }]));
+                calls.push(Call::Settle(vec![Settlement::new(handler.claim, report)]));
                 false
             }
         });

@@ -85,7 +85,7 @@ async fn submit_lease_and_succeed_and_all_of_it_survives() {
 
     let engine = start(&log);
     assert_eq!(state_of(&engine, id).await, Some(JobState::Running), "the lease survived the restart");
-    let succeed = || Call::Settle(vec![Settlement { claim, report: Report::Succeed { result: (*b"1").into() } }]);
+    let succeed = || Call::Settle(vec![Settlement::new(claim, Report::Succeed { result: (*b"1").into() })]);
     for _ in 0..2 {
         match engine.call(succeed()).await {
             Ok(Answer::Settled(answers)) => assert_eq!(answers[0].answer, Ok(())),
@@ -506,7 +506,7 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
             delivery.done();
             let claim = leases[0].claim;
             let report = Report::Succeed { result: (*b"1").into() };
-            engine.call(Call::Settle(vec![Settlement { claim, report }])).await.unwrap();
+            engine.call(Call::Settle(vec![Settlement::new(claim, report)])).await.unwrap();
             open.retain(|id| *id != claim.job);
             done.push(claim.job);
         }
@@ -569,7 +569,7 @@ fn short_seat() -> Rules {
 }
 
 fn succeed(claim: onward_core::ids::Claim, result: &[u8]) -> FromWorker {
-    FromWorker::Settle(vec![Settlement { claim, report: Report::Succeed { result: result.into() } }])
+    FromWorker::Settle(vec![Settlement::new(claim, Report::Succeed { result: result.into() })])
 }
 
 /// A session that was handed one job.

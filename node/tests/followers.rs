@@ -104,7 +104,7 @@ async fn three_hundred_who_do_not_read_hold_next_to_nothing() {
     };
     assert!(!receipt(&held).is_empty());
     let result = format!("\"{}\"", "y".repeat(MIB - 2)).into_bytes();
-    let settle = Call::Settle(vec![Settlement { claim, report: Report::Succeed { result: result.into() } }]);
+    let settle = Call::Settle(vec![Settlement::new(claim, Report::Succeed { result: result.into() })]);
     assert!(node.engine().call(settle).await.is_ok());
     read_until(&mut reader, "event: end").await;
     read_until(&mut reader, "\r\n0\r\n\r\n").await;

@@ -53,7 +53,7 @@ async fn a_job_goes_from_submission_to_its_result() {
     assert_eq!(node.job(ids[0].0).await.state, JobState::Succeeded);
 
     // The same outcome again is answered as before; another one is refused.
-    let other = Settlement { claim: first.claim, report: Report::Release { delay: None } };
+    let other = Settlement::new(first.claim, Report::Release { delay: None });
     worker.say([FromWorker::Settle(vec![succeed(first.claim), other])]).await;
     assert_eq!(worker.hear().await, Heard::SettleAnswer { claim: first.claim, answer: Ok(()) });
     let Heard::SettleAnswer { answer: Err(refused), .. } = worker.hear().await else { panic!("refused") };
@@ -139,7 +139,7 @@ async fn a_job_in_the_archive_is_answered_for_as_if_it_were_in_memory() {
     node.submit_one().await;
     let held = worker.assignment().await.claim;
     let never = Claim { job: JobId::from_u128(1), ..claim };
-    let release = |claim| Settlement { claim, report: Report::Release { delay: None } };
+    let release = |claim| Settlement::new(claim, Report::Release { delay: None });
     // One message after the other, each with answers from memory and from the archive.
     worker.say([FromWorker::Beats([lost, held, claim].map(Beat::plain).to_vec())]).await;
     worker.say([FromWorker::Settle(vec![succeed(claim), succeed(never), succeed(held), release(claim)])]).await;

@@ -142,20 +142,24 @@ fn beat_out(beat: Beat) -> v1::Beat {
 }
 
 fn settlement_in(wire: &v1::Settlement) -> Result<Settlement, Malformed> {
-    let report = match needed(wire.report.as_ref(), "report")? {
-        v1::settlement::Report::Succeed(v1::Succeed { result }) => Report::Succeed { result: payload_in(result) },
-        v1::settlement::Report::Fail(v1::Fail { error, retryable, delay_ms }) => {
-            let delay = some_span_in(*delay_ms, "fail.delay_ms")?;
-            Report::Fail { error: error.as_str().into(), retryable: *retryable, delay }
+    let (report, checkpoint) = match needed(wire.report.as_ref(), "report")? {
+        v1::settlement::Report::Succeed(v1::Succeed { result }) => {
+            (Report::Succeed { result: payload_in(result) }, &None)
         }
-        v1::settlement::Report::Release(v1::Release { delay_ms }) => {
-            Report::Release { delay: some_span_in(*delay_ms, "release.delay_ms")? }
+        v1::settlement::Report::Fail(v1::Fail { error, retryable, delay_ms, checkpoint }) => {
+            let delay = some_span_in(*delay_ms, "fail.delay_ms")?;
+            (Report::Fail { error: error.as_str().into(), retryable: *retryable, delay }, checkpoint)
+        }
+        v1::settlement::Report::Release(v1::Release { delay_ms, checkpoint }) => {
+            (Report::Release { delay: some_span_in(*delay_ms, "release.delay_ms")? }, checkpoint)
         }
     };
-    Ok(Settlement { claim: claim_in(wire.claim.as_ref())?, report })
+    let checkpoint = checkpoint.as_ref().map(bytes_in);
+    Ok(Settlement { claim: claim_in(wire.claim.as_ref())?, report, checkpoint })
 }
 
 fn settlement_out(settlement: Settlement) -> v1::Settlement {
+    let checkpoint = settlement.checkpoint.as_ref().map(bytes_out);
     let report = match settlement.report {
         Report::Succeed { result } => {
             let result: Bytes = payload_out(&result);
@@ -163,9 +167,11 @@ fn settlement_out(settlement: Settlement) -> v1::Settlement {
         }
         Report::Fail { error, retryable, delay } => {
             let delay_ms = delay.map(span_out);
-            v1::settlement::Report::Fail(v1::Fail { error: (*error).to_owned(), retryable, delay_ms })
+            v1::settlement::Report::Fail(v1::Fail { error: (*error).to_owned(), retryable, delay_ms, checkpoint })
         }
-        Report::Release { delay } => v1::settlement::Report::Release(v1::Release { delay_ms: delay.map(span_out) }),
+        Report::Release { delay } => {
+            v1::settlement::Report::Release(v1::Release { delay_ms: delay.map(span_out), checkpoint })
+        }
     };
     v1::Settlement { claim: Some(settlement.claim.into()), report: Some(report) }
 }

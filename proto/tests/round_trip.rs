@@ -129,7 +129,7 @@ fn a_frame_is_refused_by_the_name_of_its_field() {
     let frame = v1::WorkerFrame { settlements: vec![v1::Settlement::default()], ..Default::default() };
     malformed("settlements[0].report", Problem::Missing, worker::frame_in(&frame));
 
-    let report = Some(v1::settlement::Report::Release(v1::Release { delay_ms: Some(u64::MAX) }));
+    let report = Some(v1::settlement::Report::Release(v1::Release { delay_ms: Some(u64::MAX), checkpoint: None }));
     let frame = v1::WorkerFrame {
         settlements: vec![v1::Settlement { claim: Some(good_claim()), report }],
         ..Default::default()

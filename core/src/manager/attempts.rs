@@ -20,6 +20,7 @@ use crate::wheel::TimerKey;
 
 use super::Manager;
 use super::live::Live;
+use super::notes::Notes;
 use super::workers::{Link, Worker, WorkerKey};
 
 impl Manager {
@@ -57,8 +58,9 @@ impl Manager {
     ) -> Result<Vec<SettleAnswer>, Refusal> {
         self.within(Limit::FrameItems, list.len())?;
         let mut answers = Vec::with_capacity(list.len());
-        for Settlement { claim, report } in list {
-            let answer = self.settle_one(claim, report, by, fx);
+        for settlement in list {
+            let claim = settlement.claim;
+            let answer = self.settle_one(settlement, by, fx);
             self.count_refusal(&answer);
             answers.push(SettleAnswer { claim, answer });
         }
@@ -84,8 +86,7 @@ impl Manager {
         let (worker, before) = (self.live.at(key).worker, self.live.at(key).clock.lease_end());
         let quiet = self.begin_quiet(key, &beat, fx)?;
         if let Some(data) = beat.checkpoint {
-            self.live.at(key).checkpoint_at = Some(now);
-            self.emit(Event::Checkpointed { claim: beat.claim, data }, fx);
+            self.take_checkpoint(key, beat.claim, data, fx);
         }
         let renews = self.rules.lease.enabled;
         let live = self.live.at(key);
@@ -119,11 +120,8 @@ impl Manager {
 
     /// Ends the quiet section that this beat interrupts, and begins the one that it asks for. Refuses before it changes.
     fn begin_quiet(&mut self, key: AttemptKey, beat: &Beat, fx: &mut Effects) -> Result<Option<Duration>, Refusal> {
-        let (now, budget, every) = (self.awake, self.rules.quiet_budget, self.rules.checkpoint_every);
+        let (now, budget) = (self.awake, self.rules.quiet_budget);
         let live = self.live.at(key);
-        if beat.checkpoint.is_some() && live.checkpoint_at.is_some_and(|at| now < at + every) {
-            return Err(Refusal::TooSoon);
-        }
         let asked = beat.quiet.filter(|quiet| !quiet.is_zero());
         let mut clock = live.clock;
         let ended = clock.end_quiet(now);
@@ -133,10 +131,10 @@ impl Manager {
         };
         live.clock = clock;
         if let Some(used) = ended {
-            self.emit(Event::QuietEnded { claim: beat.claim, used }, fx);
+            self.note_quiet_end(key, beat.claim, used, allowed.is_some(), fx);
         }
         if let Some(allowed) = allowed {
-            self.emit(Event::QuietBegan { claim: beat.claim, allowed }, fx);
+            self.note_quiet_begin(key, beat.claim, allowed, fx);
         }
         Ok(allowed)
     }
@@ -154,13 +152,9 @@ impl Manager {
         self.emit(Event::ProgressMarked { claim, watermark, total }, fx);
     }
 
-    fn settle_one(
-        &mut self,
-        claim: Claim,
-        report: Report,
-        by: Option<WorkerKey>,
-        fx: &mut Effects,
-    ) -> Result<(), Refusal> {
+    fn settle_one(&mut self, settlement: Settlement, by: Option<WorkerKey>, fx: &mut Effects) -> Result<(), Refusal> {
+        let Settlement { claim, report, checkpoint } = settlement;
+        self.within(Limit::CheckpointBytes, checkpoint.as_ref().map_or(0, |data| data.len()))?;
         let verb = self.check_report(&report)?;
         let ending = report.into_ending();
         self.confirm_ended(&claim, by, fx);
@@ -169,6 +163,7 @@ impl Manager {
         }
         let key = self.current(&claim, verb, by, fx)?;
         self.heard_by_http(key);
+        self.replace_checkpoint(key, checkpoint);
         self.end(key, ending, fx);
         Ok(())
     }
@@ -234,6 +229,9 @@ impl Manager {
             _ => Vec::new(),
         };
         others.retain(|(other, _)| *other != claim);
+        if !succeeded {
+            self.flush_checkpoint(key, claim, fx);
+        }
         let lost =
             matches!(ending, Ending::Stuck | Ending::LeaseExpired | Ending::Crashed).then(|| Notice::AttemptLost {
                 claim,
@@ -352,7 +350,7 @@ impl Manager {
                 timer: TimerKey::NONE,
                 armed: Awake::MAX,
                 marked_at: self.awake,
-                checkpoint_at: None,
+                notes: Notes::default(),
                 note: None,
                 prev: NO_KEY,
                 next: NO_KEY,
@@ -387,7 +385,8 @@ impl Manager {
         let attempt = self.state.attempt(key);
         let mut clock =
             AttemptClock::resume(self.awake, attempt.lease + self.rules.seat_ttl, attempt.mark, attempt.quiet_used);
-        if let Some((began, allowed)) = attempt.quiet {
+        let quiet = attempt.quiet;
+        if let Some((began, allowed)) = quiet {
             let used = self.log_now().since(began).min(allowed);
             clock.resume_quiet(self.awake, used, allowed - used);
         }
@@ -398,6 +397,10 @@ impl Manager {
         self.begin_live(key, clock, worker);
         if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
             liveness.resume_grant(clock.granted_until());
+        }
+        if let Some((began, allowed)) = quiet {
+            let since = self.awake - self.log_now().since(began);
+            self.resume_quiet_notes(key, since, allowed);
         }
     }
 
@@ -459,6 +462,7 @@ impl Manager {
         if self.state.workflow(live.workflow).state == WorkflowState::Running {
             at = at.min(live.clock.stuck_at(live.stuck_after));
         }
+        at = at.min(live.notes.due(self.rules.checkpoint_every).unwrap_or(Awake::MAX));
         let live = self.live.at(key);
         if !live.timer.is_none() {
             if live.armed <= at {
@@ -479,8 +483,9 @@ impl Manager {
         let (lease_end, stuck_at) = (live.clock.lease_end(), live.clock.stuck_at(stuck_after));
         let claim = self.state.claim_of(key);
         if let Some(used) = quiet_used {
-            self.emit(Event::QuietEnded { claim, used }, fx);
+            self.note_quiet_end(key, claim, used, false, fx);
         }
+        self.note_due(key, claim, fx);
         if self.state.workflow(workflow).state == WorkflowState::Cancelling {
             if lease_end <= now {
                 self.end(key, Ending::Cancelled, fx);

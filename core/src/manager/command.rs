@@ -12,7 +12,7 @@ use crate::job::{Ending, WorkflowState};
 use crate::limits::Limit;
 use crate::message::CancelWhy;
 use crate::refusal::Refusal;
-use crate::state::{JobKey, LedgerFact};
+use crate::state::JobKey;
 
 use super::Manager;
 use super::workers::WorkerKey;
@@ -65,7 +65,7 @@ impl Manager {
         filter.admits(&self.state.job(key).spec, || self.state.job_state(key))
     }
 
-    /// More time by hand. It counts towards the same cap as grants do.
+    /// More time by hand, past the cap on what workers earn. The same request again is answered as the first time.
     pub(super) fn extend(
         &mut self,
         job: JobId,
@@ -76,12 +76,8 @@ impl Manager {
     ) -> Result<Answer, Refusal> {
         let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
         let known = self.state.job(key);
-        let before = known.ledger().iter().find_map(|entry| match &entry.what {
-            LedgerFact::ExtendedByHand { by, request: earlier, .. } if *earlier == request => Some(*by),
-            _ => None,
-        });
-        match before {
-            Some(earlier) if earlier == by => return Ok(Answer::Extended { total: known.extensions() }),
+        match known.more.as_ref().and_then(|more| more.extended_by(&request)) {
+            Some(earlier) if earlier.by == by => return Ok(Answer::Extended { total: earlier.total }),
             Some(_) => return Err(Refusal::Conflict),
             None => {}
         }

@@ -54,12 +54,18 @@ impl Manager {
         let reason = asked.reason.parse::<ExtensionReason>();
         let result = self.weigh_extension(asked.progress, reason, worker, &held);
         self.counts.extension(&result);
+        let before = self.state.seq();
         if let Err(Denial::StaleAttempt) = result {
             self.refuse_stale(&claims, &held, fx);
         }
         let until = match (result, worker) {
             (Ok(grant), Some(worker)) => Some(self.health_deadline(worker) + grant),
             _ => None,
+        };
+        // A denial is logged now and then, and one of an attempt that is over with its refusal.
+        let repeats = match result {
+            Ok(_) => Some(0),
+            Err(denial) => self.count_denial(&held, denial).or((self.state.seq() > before).then_some(0)),
         };
         let decided = ExtensionDecided {
             worker: match worker {
@@ -71,8 +77,10 @@ impl Manager {
             progress: asked.progress,
             result,
             live_until: until.map_or(Wall::ZERO, |until| self.log_now() + until.since(self.awake)),
+            repeats: repeats.unwrap_or(0),
         };
-        if claims.iter().any(|claim| self.state.find(claim.job).is_some()) || result.is_ok() {
+        let is_known = claims.iter().any(|claim| self.state.find(claim.job).is_some()) || result.is_ok();
+        if repeats.is_some() && is_known {
             self.emit(Event::ExtensionDecided(Box::new(decided)), fx);
         }
         if let (Ok(grant), Some(worker)) = (result, worker) {

@@ -311,11 +311,12 @@ fn weight_of_beat(beat: &Beat) -> usize {
 }
 
 fn weight_of_settlement(settlement: &Settlement) -> usize {
-    128 + match &settlement.report {
-        Report::Succeed { result } => weight_of_payload(result),
-        Report::Fail { error, .. } => error.len(),
-        Report::Release { .. } => 0,
-    }
+    128 + settlement.checkpoint.as_ref().map_or(0, |data| data.len())
+        + match &settlement.report {
+            Report::Succeed { result } => weight_of_payload(result),
+            Report::Fail { error, .. } => error.len(),
+            Report::Release { .. } => 0,
+        }
 }
 
 fn weight_of_payload(payload: &Payload) -> usize {

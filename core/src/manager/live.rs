@@ -8,6 +8,7 @@ use crate::table::Table;
 use crate::time::Awake;
 use crate::wheel::TimerKey;
 
+use super::notes::Notes;
 use super::workers::WorkerKey;
 
 /// One running attempt as it is heard of. Lies beside the persisted attempt, under the same key.
@@ -23,7 +24,7 @@ pub(super) struct Live {
     pub timer: TimerKey,
     pub armed: Awake,
     pub marked_at: Awake,
-    pub checkpoint_at: Option<Awake>,
+    pub notes: Notes,
     pub note: Option<Box<str>>,
     /// Neighbours among the attempts of the same worker.
     pub prev: AttemptKey,

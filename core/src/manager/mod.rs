@@ -24,6 +24,7 @@
 //! | `command` | cancel, retry, extend, dead letters, pausing, draining |
 //! | `assign` | which worker gets what |
 //! | `attempts` | beats, outcomes, claims; the end of an attempt |
+//! | `notes` | what handlers cause to be logged, and how often |
 //! | `extension` | more time, if earned |
 //! | `sessions`, `polls` | who workers are, and what they still hold |
 //! | `judge` | verdicts on workers, and who is away |
@@ -44,6 +45,7 @@ mod judge;
 mod kept;
 mod live;
 mod memory;
+mod notes;
 mod output;
 mod polls;
 mod seat;

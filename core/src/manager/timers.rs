@@ -219,7 +219,7 @@ impl Manager {
     pub(super) fn overall_deadline(&self, key: JobKey) -> Option<Wall> {
         let job = self.state.job(key);
         let started = job.started_at.get()?;
-        Some(overall_deadline(started, job.spec.timeout, job.extensions(), job.spec.max_extension))
+        Some(overall_deadline(started, job.spec.timeout, job.extended(), job.spec.max_extension))
     }
 
     /// When the overall timer of a job is to fire.

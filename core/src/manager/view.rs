@@ -9,7 +9,7 @@ use crate::job::{JobSpec, JobState, WorkflowSpec, WorkflowState};
 use crate::refusal::RefusalCounts;
 use crate::state::{EndedAttempt, JobImage, LedgerEntry, WorkflowImage};
 use crate::time::Wall;
-use crate::timeout::{TimeoutReason, overall_deadline};
+use crate::timeout::{Extended, TimeoutReason, overall_deadline};
 
 use super::workers::{Link, Worker};
 use super::{Manager, SeatState};
@@ -176,7 +176,8 @@ impl JobView {
     /// All that can be said without the machine: no clock of a running attempt, and not why something waits.
     pub fn of_image(image: &JobImage) -> Self {
         let extensions = image.more.as_ref().map_or(Duration::ZERO, |more| more.extensions);
-        let deadline = |started| overall_deadline(started, image.spec.timeout, extensions, image.spec.max_extension);
+        let extended = image.more.as_ref().map_or(Extended::default(), |more| more.extended());
+        let deadline = |started| overall_deadline(started, image.spec.timeout, extended, image.spec.max_extension);
         let workflow = |(spec, workflow): (&WorkflowSpec, &WorkflowImage)| WorkflowView {
             name: spec.name.clone(),
             kind: spec.kind.clone(),

@@ -77,14 +77,14 @@ impl State {
             Event::QuietBegan { claim, allowed } => {
                 let attempt = self.expect_attempt(claim);
                 self.attempts[attempt].quiet = Some((at, *allowed));
-                self.record_of(at, claim, LedgerFact::QuietBegan { workflow: claim.workflow, allowed: *allowed });
+                self.count_of(at, claim, LedgerFact::QuietBegan { workflow: claim.workflow, allowed: *allowed });
             }
             Event::QuietEnded { claim, used } => {
                 let attempt = self.expect_attempt(claim);
                 let attempt = &mut self.attempts[attempt];
                 attempt.quiet = None;
                 attempt.quiet_used += *used;
-                self.record_of(at, claim, LedgerFact::QuietEnded { workflow: claim.workflow, used: *used });
+                self.count_of(at, claim, LedgerFact::QuietEnded { workflow: claim.workflow, used: *used });
             }
             Event::Checkpointed { claim, data } => {
                 let workflow = self.attempts[self.expect_attempt(claim)].workflow;
@@ -97,7 +97,10 @@ impl State {
             Event::ExtensionDecided(decided) => self.extension(at, decided),
             Event::JobExtended { job, by, reason, request } => {
                 let key = self.expect_job(*job);
-                self.more(key).extensions += *by;
+                let more = self.more(key);
+                more.extensions += *by;
+                let total = more.extensions;
+                more.by_hand.push(HandExtension { request: request.clone(), by: *by, total });
                 let fact = LedgerFact::ExtendedByHand { by: *by, reason: reason.clone(), request: request.clone() };
                 self.record(at, key, fact);
             }
@@ -472,7 +475,7 @@ impl State {
     }
 
     fn extension(&mut self, at: Wall, decided: &ExtensionDecided) {
-        let ExtensionDecided { worker, claims, reason, progress, result, live_until } = decided;
+        let ExtensionDecided { worker, claims, reason, progress, result, live_until, repeats } = decided;
         if result.is_ok() {
             self.workers.entry(worker.clone()).or_default().grants += 1;
         }
@@ -497,7 +500,15 @@ impl State {
                     self.more(job).extensions += *by;
                     LedgerFact::Granted { worker, by: *by, reason, progress }
                 }
-                Err(denial) => LedgerFact::Denied { worker, denial: *denial, reason, progress },
+                Err(denial) => {
+                    let fact = LedgerFact::Denied { worker, denial: *denial, reason, progress };
+                    let id = self.jobs[job].id;
+                    let of_job = claims.iter().filter(|claim| claim.job == id);
+                    let began = of_job.filter_map(|claim| self.running_attempt(id, claim.workflow));
+                    let since = began.map(|attempt| self.attempts[attempt].handed_at).min().unwrap_or(at);
+                    self.more(job).ledger.count(at, since, repeats.saturating_add(1), fact, same_denial);
+                    continue;
+                }
             };
             self.record(at, job, fact);
         }
@@ -514,6 +525,13 @@ impl State {
     fn record_of(&mut self, at: Wall, claim: &Claim, fact: LedgerFact) {
         let key = self.expect_job(claim.job);
         self.record(at, key, fact);
+    }
+
+    /// For what is counted in one entry per attempt.
+    fn count_of(&mut self, at: Wall, claim: &Claim, fact: LedgerFact) {
+        let since = self.attempts[self.expect_attempt(claim)].handed_at;
+        let key = self.expect_job(claim.job);
+        self.more(key).ledger.count(at, since, 1, fact, quiet_in_all);
     }
 
     fn record(&mut self, at: Wall, job: JobKey, fact: LedgerFact) {
@@ -545,5 +563,28 @@ impl State {
         let attempt = self.running_attempt(claim.job, claim.workflow).expect("an event names a running attempt");
         assert_eq!(self.attempts[attempt].claim.fence, claim.fence, "an event names the newest attempt");
         attempt
+    }
+}
+
+/// The newer of two denials of one kind.
+fn same_denial(known: &LedgerFact, new: &LedgerFact) -> Option<LedgerFact> {
+    match (known, new) {
+        (LedgerFact::Denied { worker: a, denial: b, .. }, LedgerFact::Denied { worker, denial, .. }) => {
+            (a == worker && b == denial).then(|| new.clone())
+        }
+        _ => None,
+    }
+}
+
+/// Of two beginnings the newer, and of two ends what was used in all.
+fn quiet_in_all(known: &LedgerFact, new: &LedgerFact) -> Option<LedgerFact> {
+    match (known, new) {
+        (LedgerFact::QuietBegan { workflow: of, .. }, LedgerFact::QuietBegan { workflow, .. }) => {
+            (of == workflow).then(|| new.clone())
+        }
+        (LedgerFact::QuietEnded { workflow: of, used: before }, LedgerFact::QuietEnded { workflow, used }) => {
+            (of == workflow).then(|| LedgerFact::QuietEnded { workflow: *workflow, used: *before + *used })
+        }
+        _ => None,
     }
 }

@@ -12,7 +12,7 @@ use crate::job::{Ending, EndingKind, JobSpec, WorkflowState};
 use crate::payload::Payload;
 use crate::refusal::RefusalKind;
 use crate::time::Wall;
-use crate::timeout::TimeoutReason;
+use crate::timeout::{Extended, TimeoutReason};
 
 use super::{AttemptKey, JobKey, NO_KEY, PastImage, WorkflowKey};
 
@@ -65,11 +65,14 @@ impl fmt::Debug for Stamp {
 /// What few jobs have.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct JobMore {
-    /// Sum of all grants and of what operators gave; the cap is applied where the deadline is computed.
+    /// Sum of all grants and of what operators gave; the cap on grants is applied where the deadline is computed.
     pub extensions: Duration,
     /// The highest gate epoch that decided about this job.
     pub epoch: Option<GateEpoch>,
     pub retry_of: Option<JobId>,
+    /// What operators gave, by the request that asked for it: remembered for as long as the job, whatever the ledger
+    /// keeps. It is part of `extensions`.
+    pub by_hand: Vec<HandExtension>,
     /// Jobs that repeat this one, by the request that asked for them.
     pub retried_as: Vec<(Name, JobId)>,
     pub ledger: Ledger,
@@ -78,7 +81,37 @@ pub struct JobMore {
     pub carried: Carried,
 }
 
+/// More time that an operator gave.
+#[derive(Clone, PartialEq, Debug)]
+pub struct HandExtension {
+    pub request: Name,
+    pub by: Duration,
+    /// All extensions of the job, once it was given: what was answered.
+    pub total: Duration,
+}
+
+impl JobMore {
+    /// All that operators gave.
+    pub fn by_hand(&self) -> Duration {
+        self.by_hand.iter().map(|given| given.by).sum()
+    }
+
+    pub fn extended_by(&self, request: &Name) -> Option<&HandExtension> {
+        self.by_hand.iter().find(|given| given.request == *request)
+    }
+
+    /// What workers earned, and what operators gave.
+    pub fn extended(&self) -> Extended {
+        let by_hand = self.by_hand();
+        Extended { grants: self.extensions.saturating_sub(by_hand), by_hand }
+    }
+}
+
 impl Job {
+    pub fn extended(&self) -> Extended {
+        self.more.as_ref().map_or(Extended::default(), |more| more.extended())
+    }
+
     pub fn extensions(&self) -> Duration {
         self.more.as_ref().map_or(Duration::ZERO, |more| more.extensions)
     }
@@ -293,6 +326,27 @@ pub struct Ledger {
 pub const LEDGER_KEPT: usize = 256;
 
 impl Ledger {
+    /// The same as [`Self::push`], `times` over, for what is counted in one entry per attempt: that of the same kind since
+    /// the attempt began is replaced, by what `merge` makes of it and of this.
+    pub fn count(
+        &mut self,
+        at: Wall,
+        since: Wall,
+        times: u32,
+        what: LedgerFact,
+        merge: impl Fn(&LedgerFact, &LedgerFact) -> Option<LedgerFact>,
+    ) {
+        let known = self.entries.iter().enumerate().rev().take_while(|(_, entry)| entry.at >= since);
+        let mut found = known.filter_map(|(place, entry)| Some((place, merge(&entry.what, &what)?)));
+        let (what, times) = match found.next() {
+            Some((place, merged)) => (merged, self.entries.remove(place).times.saturating_add(times)),
+            None => (what, times),
+        };
+        self.push(at, what);
+        let entry = self.entries.last_mut().expect("just pushed");
+        entry.times = entry.times.saturating_add(times - 1);
+    }
+
     pub fn push(&mut self, at: Wall, what: LedgerFact) {
         if let Some(last) = self.entries.last_mut()
             && last.what == what

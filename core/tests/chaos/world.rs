@@ -71,7 +71,7 @@ pub const EXPECTED: &[&str] = &[
 ];
 
 pub fn refusals() -> Vec<&'static str> {
-    RefusalKind::ALL.iter().map(|kind| kind.code()).collect()
+    RefusalKind::ALL.iter().filter(|kind| **kind != RefusalKind::TooSoon).map(|kind| kind.code()).collect()
 }
 
 const KINDS: [&str; 3] = ["a", "b", "c"];
@@ -589,7 +589,8 @@ impl World {
             8 => Report::Fail { error: "later".into(), retryable: true, delay: Some(Duration::from_secs(5)) },
             _ => Report::Release { delay: self.chance(50).then_some(Duration::from_secs(2)) },
         };
-        Settlement { claim, report }
+        let checkpoint = self.chance(20).then(|| Bytes::from(vec![2; 4]));
+        Settlement { claim, report, checkpoint }
     }
 
     fn extension(&mut self, claim: Option<Claim>) -> ExtensionRequest {
@@ -894,7 +895,7 @@ impl World {
             };
             for claim in std::mem::take(&mut self.workers[at].holding) {
                 let report = Report::Succeed { result: (*b"1").into() };
-                let message = FromWorker::Settle(vec![Settlement { claim, report }]);
+                let message = FromWorker::Settle(vec![Settlement::new(claim, report)]);
                 self.feed(Input::Session { session, message });
                 self.sync();
             }

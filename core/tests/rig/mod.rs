@@ -412,7 +412,7 @@ impl Rig {
     }
 
     pub fn settle(&mut self, session: SessionId, claim: Claim, report: Report) -> Result<(), Refusal> {
-        self.tell(session, FromWorker::Settle(vec![Settlement { claim, report }]));
+        self.tell(session, FromWorker::Settle(vec![Settlement::new(claim, report)]));
         let answers =
             self.sent.iter().rposition(|(to, message)| *to == session && matches!(message, ToWorker::SettleAnswers(_)));
         match self.sent.remove(answers.expect("a settlement is answered")) {
@@ -485,7 +485,7 @@ impl Rig {
     }
 
     pub fn http_settle(&mut self, claim: Claim, report: Report) -> Result<(), Refusal> {
-        match self.call(Call::Settle(vec![Settlement { claim, report }]))? {
+        match self.call(Call::Settle(vec![Settlement::new(claim, report)]))? {
             Answer::Settled(mut answers) => answers.remove(0).answer,
             other => panic!("a settlement is answered by {other:?}"),
         }

@@ -350,12 +350,12 @@ fn the_same_request_again_and_again_is_one_entry_with_a_count() {
     let mut rig = Rig::new();
     let (session, id, claim) = holder(&mut rig, 1);
     rig.ask_extension(session, vec![claim], 0.1);
-    for _ in 0..1000 {
+    for _ in 0..1_024 {
         rig.advance(ms(10));
         rig.ask_extension(session, vec![claim], 0.1);
     }
     let ledger = rig.view(id).ledger;
-    assert_eq!(ledger.iter().map(|entry| entry.times).collect::<Vec<_>>(), [1, 1000]);
+    assert_eq!(ledger.iter().map(|entry| entry.times).collect::<Vec<_>>(), [1, 1_024]);
     assert!(ledger[1].at > ledger[0].at);
 }
 

@@ -900,6 +900,43 @@ fn an_extension_in_the_last_second_before_the_deadline_counts() {
     assert_eq!(rig.state_of(id), JobState::TimedOut);
 }
 
+fn extend(rig: &mut Rig, job: JobId, by_s: u64, request: &str) -> Result<Answer, Refusal> {
+    rig.call(Call::Extend { job, by: secs(by_s), reason: "nightly load".into(), request: name(request) })
+}
+
+#[test]
+fn an_operator_extends_past_the_bound_on_grants() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { timeout: Some(secs(60)), max_extension: Some(secs(20)), ..patient("k") });
+    let claim = rig.claim(session);
+    rig.ask_extension(session, vec![claim], 0.1).result.unwrap();
+    assert_eq!(extend(&mut rig, id, 600, "r1"), Ok(Answer::Extended { total: secs(630) }));
+    let view = rig.view(id);
+    assert_eq!(view.deadline, Some(view.created_at + secs(60 + 20 + 600)), "of the grant 20 s count, of the rest all");
+    rig.restart(secs(1));
+    assert_eq!(rig.view(id).deadline, view.deadline);
+}
+
+#[test]
+fn an_extension_by_hand_is_answered_the_same_again_however_long_the_ledger_is() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { timeout: Some(secs(7_200)), ..patient("k") });
+    let claim = rig.claim(session);
+    assert_eq!(extend(&mut rig, id, 60, "r1"), Ok(Answer::Extended { total: secs(60) }));
+    for n in 0..300 {
+        extend(&mut rig, id, 1, &format!("more {n}")).unwrap();
+    }
+    rig.ask_extension(session, vec![claim], 0.1).result.unwrap();
+    assert!(rig.view(id).ledger_dropped > 0);
+    assert_eq!(extend(&mut rig, id, 60, "r1"), Ok(Answer::Extended { total: secs(60) }));
+    assert_eq!(extend(&mut rig, id, 61, "r1"), Err(Refusal::Conflict));
+    rig.restart(secs(1));
+    assert_eq!(extend(&mut rig, id, 60, "r1"), Ok(Answer::Extended { total: secs(60) }));
+    assert_eq!(rig.view(id).extensions, secs(390));
+}
+
 #[test]
 fn success_beats_a_timeout_that_comes_later() {
     let mut rig = Rig::new();

@@ -428,7 +428,7 @@ fn a_settlement_of_many_answers_each() {
     let never = onward_core::ids::Claim { fence: fence(1, 9), ..leases[1].claim };
     let no_workflow = onward_core::ids::Claim { workflow: 3, ..leases[1].claim };
     let list = [leases[0].claim, stranger, never, no_workflow, leases[1].claim]
-        .map(|claim| onward_core::message::Settlement { claim, report: Report::Succeed { result: bytes("1").into() } });
+        .map(|claim| onward_core::message::Settlement::new(claim, Report::Succeed { result: bytes("1").into() }));
     let Ok(Answer::Settled(answers)) = rig.call(Call::Settle(list.to_vec())) else { panic!("answered") };
     let answers: Vec<_> = answers.into_iter().map(|answer| answer.answer).collect();
     assert_eq!(

@@ -313,7 +313,7 @@ fn what_was_reported_without_a_seat_is_taken_in_order_before_timers_fire() {
     rig.advance(secs(10));
     rig.tell(session, FromWorker::Beats(vec![Beat::progress(claims[0], 7)]));
     for claim in &claims {
-        let settled = onward_core::message::Settlement { claim: *claim, report: success() };
+        let settled = onward_core::message::Settlement::new(*claim, success());
         rig.tell(session, FromWorker::Settle(vec![settled]));
     }
     rig.close(session);
@@ -423,7 +423,7 @@ fn many_kept_inputs_are_taken_in_bites_and_nothing_overtakes_them() {
     rig.step(rig.seat_answer());
     assert_eq!(rig.manager.seat_state(), SeatState::Settling);
     assert_eq!(rig.manager.next_wakeup().map(|(_, why)| why), Some(Why::Kept));
-    let settled = onward_core::message::Settlement { claim, report: success() };
+    let settled = onward_core::message::Settlement::new(claim, success());
     rig.tell(session, FromWorker::Settle(vec![settled]));
     assert_eq!(rig.state_of(id), JobState::Running, "it has said more before");
     rig.log_answers = true;
@@ -454,7 +454,7 @@ fn what_is_kept_is_bounded_and_the_rest_is_refused_at_once() {
     let refused = rig.messages(session).len();
     assert!((150..250).contains(&refused), "of 75 MiB, 64 are kept: {refused} were refused");
     let pause = rig.call_open(Call::PauseQueue(name("q")));
-    let small = Call::Settle(vec![onward_core::message::Settlement { claim, report: success() }; 1_000]);
+    let small = Call::Settle(vec![onward_core::message::Settlement::new(claim, success()); 1_000]);
     let settle = rig.call_open(small);
     assert_eq!(rig.reply(settle), Some(Err(Refusal::NoLeader)));
     assert_eq!(rig.reply(pause), None, "there is room for a small one");

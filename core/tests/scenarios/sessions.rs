@@ -380,10 +380,10 @@ fn before_its_hello_a_session_is_refused_whatever_it_says() {
     let messages = [
         FromWorker::Capacity { slots: 1, accepting: true },
         FromWorker::Beats(vec![Beat::plain(claim)]),
-        FromWorker::Settle(vec![onward_core::message::Settlement {
+        FromWorker::Settle(vec![onward_core::message::Settlement::new(
             claim,
-            report: Report::Succeed { result: bytes("1").into() },
-        }]),
+            Report::Succeed { result: bytes("1").into() },
+        )]),
         FromWorker::ProbeAnswer { probe: 1 },
         FromWorker::RequestExtension(onward_core::message::ExtensionRequest {
             claims: vec![claim],

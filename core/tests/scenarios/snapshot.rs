@@ -82,6 +82,7 @@ fn every_change_to_a_job_takes_its_image_first() {
     let first = rig.assigned(session).remove(0).claim;
     beside(&mut rig, |rig| rig.progress(session, first, 3));
     beside(&mut rig, |rig| drop(rig.beat(session, Beat { quiet: Some(secs(5)), ..Beat::plain(first) })));
+    rig.advance(secs(1));
     beside(&mut rig, |rig| drop(rig.beat(session, Beat::plain(first))));
     beside(&mut rig, |rig| drop(rig.beat(session, Beat { checkpoint: Some((*b"c").into()), ..Beat::plain(first) })));
     beside(&mut rig, |rig| drop(rig.ask_extension(session, vec![first], 0.5)));

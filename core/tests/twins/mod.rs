@@ -142,7 +142,7 @@ impl Twins {
                     1 => Report::Release { delay: None },
                     _ => Report::Succeed { result: (*b"done").into() },
                 };
-                let message = FromWorker::Settle(vec![Settlement { claim, report }]);
+                let message = FromWorker::Settle(vec![Settlement::new(claim, report)]);
                 self.feed(Input::Session { session, message });
             }
             (4, Some(claim)) => {
@@ -196,7 +196,7 @@ impl Twins {
             (9, _) if !self.held_by_http.is_empty() => {
                 let claim = self.held_by_http.remove(0);
                 let report = Report::Succeed { result: (*b"http").into() };
-                self.call(Call::Settle(vec![Settlement { claim, report }]));
+                self.call(Call::Settle(vec![Settlement::new(claim, report)]));
             }
             (10, _) => {
                 let span = [1_000, 20_000, 130_000, 100_000_000][self.below(4) as usize];

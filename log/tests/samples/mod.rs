@@ -19,8 +19,8 @@ use onward_core::manager::{JobRecord, KeyExpiry, SnapshotHead, SnapshotRecord};
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::RefusalKind;
 use onward_core::state::{
-    AttemptImage, EndedAttempt, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact, PastImage, WorkerRecord,
-    WorkflowImage,
+    AttemptImage, EndedAttempt, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
+    PastImage, WorkerRecord, WorkflowImage,
 };
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
@@ -214,6 +214,7 @@ impl Draw {
             progress: self.one_of(&[0.0, 0.25, 1.0, -0.0, f64::INFINITY, 1e-300]),
             result: if self.chance(2) { Ok(self.span()) } else { Err(self.denial()) },
             live_until: self.wall(),
+            repeats: self.number() as u32,
         }
     }
 
@@ -336,6 +337,11 @@ impl Draw {
                         dropped: draw.number(),
                     },
                     died: draw.maybe(|draw| Seq(draw.number())),
+                    by_hand: draw.list(2, |draw| HandExtension {
+                        request: draw.name(),
+                        by: draw.span(),
+                        total: draw.span(),
+                    }),
                     carried: draw.carried(),
                 })
             }),

@@ -5,7 +5,7 @@ use onward_core::ids::{Claim, JobId, Name};
 use onward_core::input::Call;
 use onward_core::message::{BeatAnswer, Report, SettleAnswer, Settlement};
 use onward_core::refusal::Refusal;
-use onward_core::state::{JobImage, LedgerFact};
+use onward_core::state::JobImage;
 use onward_log::codec;
 
 use super::{Engine, Refused};
@@ -188,9 +188,6 @@ fn replayed(image: &JobImage, request: &Name) -> Result<Answer, Refusal> {
 
 /// The same request was heard while the job ran.
 fn extended(image: &JobImage, request: &Name) -> Option<Answer> {
-    let more = image.more.as_ref()?;
-    let heard =
-        |fact: &LedgerFact| matches!(fact, LedgerFact::ExtendedByHand { request: earlier, .. } if earlier == request);
-    let total = more.extensions;
-    more.ledger.entries.iter().any(|entry| heard(&entry.what)).then_some(Answer::Extended { total })
+    let given = image.more.as_ref()?.extended_by(request)?;
+    Some(Answer::Extended { total: given.total })
 }

@@ -344,9 +344,9 @@ mod tests {
 
     #[test]
     fn many_outcomes_are_said_in_bites_and_none_is_lost() {
-        let settlement = |job| Settlement {
-            claim: Claim { job: JobId::from_u128(job), workflow: 0, fence: AttemptFence::NONE },
-            report: Report::Release { delay: None },
+        let settlement = |job| {
+            let claim = Claim { job: JobId::from_u128(job), workflow: 0, fence: AttemptFence::NONE };
+            Settlement::new(claim, Report::Release { delay: None })
         };
         for count in [0, 1, SETTLE_AT_ONCE, SETTLE_AT_ONCE + 1, 5 * SETTLE_AT_ONCE] {
             let all: Vec<_> = (0..count as u128).map(settlement).collect();

@@ -60,7 +60,7 @@ pub async fn succeed_one(engine: &Engine, result: &[u8]) -> Result<JobId, Refuse
     delivery.done();
     let claim = leases[0].claim;
     let report = Report::Succeed { result: Arc::<[u8]>::from(result).into() };
-    let answer = engine.call(Call::Settle(vec![Settlement { claim, report }])).await?;
+    let answer = engine.call(Call::Settle(vec![Settlement::new(claim, report)])).await?;
     assert!(matches!(&answer, Answer::Settled(answers) if answers[0].answer == Ok(())), "{answer:?}");
     Ok(claim.job)
 }

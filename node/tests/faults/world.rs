@@ -195,7 +195,7 @@ impl World {
         }
         self.note(id, |job| job.result = Told::Perhaps(result.clone()));
         let report = Report::Succeed { result: result.clone().into() };
-        let answer = answered(engine.call(Call::Settle(vec![Settlement { claim, report }]))).await?;
+        let answer = answered(engine.call(Call::Settle(vec![Settlement::new(claim, report)]))).await?;
         match answer {
             Answer::Settled(answers) if answers[0].answer == Ok(()) => {
                 self.note(id, |job| (job.is_sure, job.result) = (true, Told::Sure(result)));

@@ -175,7 +175,7 @@ pub fn hello(worker: &str, incarnation: &str, slots: u32, holding: Vec<Claim>) -
 }
 
 pub fn succeed(claim: Claim) -> Settlement {
-    Settlement { claim, report: Report::Succeed { result: (*b"done").into() } }
+    Settlement::new(claim, Report::Succeed { result: (*b"done").into() })
 }
 
 /// A worker's end of a session.

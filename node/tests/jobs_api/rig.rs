@@ -157,7 +157,7 @@ impl Rig {
     }
 
     pub async fn settle(&self, taken: &Assignment, report: Report) {
-        let settlement = Settlement { claim: taken.claim, report };
+        let settlement = Settlement::new(taken.claim, report);
         let Answer::Settled(answers) = self.engine.call(Call::Settle(vec![settlement])).await.unwrap() else {
             panic!("settled")
         };

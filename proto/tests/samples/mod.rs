@@ -85,7 +85,10 @@ pub fn worker_parts() -> impl Strategy<Value = Vec<FromWorker>> {
         }),
         of(span()).prop_map(|delay| Report::Release { delay }),
     ];
-    let settlement = (claim(), report).prop_map(|(claim, report)| Settlement { claim, report });
+    let settlement = (claim(), report, of(bytes())).prop_map(|(claim, report, checkpoint)| match report {
+        Report::Succeed { .. } => Settlement::new(claim, report),
+        report => Settlement { claim, report, checkpoint },
+    });
     let probe = any::<u32>().prop_map(|probe| FromWorker::ProbeAnswer { probe });
     let extension = (vec(claim(), 0..3), text(), -1.0..2.0f64, of(span())).prop_map(
         |(claims, reason, progress, estimated_remaining)| {

@@ -67,7 +67,7 @@ mod tests {
 
     fn settle(bytes: usize) -> FromWorker {
         let report = Report::Succeed { result: Payload::from(vec![0; bytes]) };
-        FromWorker::Settle(vec![Settlement { claim: claim(), report }])
+        FromWorker::Settle(vec![Settlement::new(claim(), report)])
     }
 
     /// How many parts each frame has, and that nothing is lost or moved.

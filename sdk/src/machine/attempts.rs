@@ -130,7 +130,7 @@ impl Machine {
             if !last.is_empty() {
                 out.push(Effect::Send(FromWorker::Beats(last)));
             }
-            out.push(Effect::Send(FromWorker::Settle(vec![Settlement { claim, report }])));
+            out.push(Effect::Send(FromWorker::Settle(vec![Settlement::new(claim, report)])));
         }
     }
 
@@ -158,7 +158,7 @@ impl Machine {
                 // Else it would end by its lease, and the next attempt just so.
                 held.mended = true;
                 *report = held::mend(report, refused);
-                let settlement = Settlement { claim, report: report.clone() };
+                let settlement = Settlement::new(claim, report.clone());
                 out.push(Effect::Noted(refused.clone()));
                 out.push(Effect::Send(FromWorker::Settle(vec![settlement])));
             }
@@ -212,7 +212,7 @@ impl Machine {
                 Some(Due::Beat(beat)) => self.send_beat(now, claim, Some(beat), out),
                 Some(Due::Settle(report)) => {
                     Self::rearm(&mut self.timers, claim, held);
-                    out.push(Effect::Send(FromWorker::Settle(vec![Settlement { claim, report }])));
+                    out.push(Effect::Send(FromWorker::Settle(vec![Settlement::new(claim, report)])));
                 }
                 Some(Due::Lost) => {
                     if let Phase::Running = held.phase {

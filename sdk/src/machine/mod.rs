@@ -230,7 +230,7 @@ impl Machine {
         let (mut beats, mut settle) = (Vec::new(), Vec::new());
         for (claim, held) in &mut self.held {
             if let Phase::Reported(report) = &held.phase {
-                settle.push(Settlement { claim: *claim, report: report.clone() });
+                settle.push(Settlement::new(*claim, report.clone()));
                 beats.extend(held.last_words());
             } else {
                 beats.extend(held.urgent(now));

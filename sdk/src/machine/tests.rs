@@ -222,7 +222,7 @@ fn beat(what: &Said) -> Effect {
 }
 
 fn settle(report: Report) -> Effect {
-    Effect::Send(FromWorker::Settle(vec![Settlement { claim: claim(1), report }]))
+    Effect::Send(FromWorker::Settle(vec![Settlement::new(claim(1), report)]))
 }
 
 fn success() -> Report {

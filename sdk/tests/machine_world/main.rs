@@ -30,7 +30,6 @@ const EXPECTED: &[&str] = &[
     "hung up",
     "rejected",
     "quiet spent",
-    "checkpoint too soon",
     "no leader",
     "extension granted",
     "extension unanswered",

@@ -432,7 +432,6 @@ impl World {
             }
             Effect::Noted(refused) => match refused.kind() {
                 Some(RefusalKind::QuietSpent) => drop(self.seen.insert("quiet spent")),
-                Some(RefusalKind::TooSoon) => drop(self.seen.insert("checkpoint too soon")),
                 _ => {}
             },
             Effect::Drained => {

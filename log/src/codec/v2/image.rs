@@ -5,8 +5,8 @@ use onward_core::ids::Seq;
 use onward_core::job::{EndingKind, WorkflowState};
 use onward_core::manager::{JobRecord, KeyExpiry, SnapshotHead, SnapshotRecord};
 use onward_core::state::{
-    AttemptImage, EndedAttempt, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact, PastImage, WorkerRecord,
-    WorkflowImage,
+    AttemptImage, EndedAttempt, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
+    PastImage, WorkerRecord, WorkflowImage,
 };
 
 use crate::codec::DecodeError;
@@ -16,7 +16,7 @@ record! {
     JobImage {
         id, spec, created_at, started_at, ended_at, cancel_asked, timed_out, more, fingerprint, workflows
     } + {}
-    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { keep carried }
+    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { 1 by_hand: optional; keep carried }
     Ledger { entries, dropped } + {}
     WorkflowImage {
         state, counted, handouts, last_fence, ready_at, due_at, wall_due, predecessors_left, past, attempt
@@ -33,6 +33,7 @@ record! {
 }
 
 fixed! {
+    HandExtension { request, by, total }
     LedgerEntry { at, what, times }
     KeyRecord { job, fingerprint }
 }

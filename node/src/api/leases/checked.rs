@@ -8,6 +8,7 @@ use onward_core::input::Poll;
 use onward_core::message::{Beat, Report, Subscription};
 use onward_core::settings::Rules;
 use onward_proto::MAX_OUTPUT_BYTES;
+use serde_json::value::RawValue;
 
 use super::wire::{BeatBody, FailBody, OutputBody, PollBody, ReleaseBody, SettleItem, SucceedBody};
 use crate::api::payload::{at_most, from_fields};
@@ -86,10 +87,7 @@ pub(super) fn output(body: OutputBody) -> Result<Bytes, Problem> {
 
 pub(super) fn beat(claim: Claim, body: BeatBody, rules: &Rules) -> Result<Beat, Problem> {
     at_most("note", body.note.as_ref().map_or(0, String::len), rules.limits.note_bytes)?;
-    let checkpoint = match &body.checkpoint {
-        Some(json) => Some(from_fields("checkpoint", Some(json), None, rules.limits.checkpoint_bytes)?),
-        None => None,
-    };
+    let checkpoint = checkpoint(body.checkpoint.as_deref(), rules)?;
     Ok(Beat {
         claim,
         watermark: body.watermark,
@@ -100,30 +98,39 @@ pub(super) fn beat(claim: Claim, body: BeatBody, rules: &Rules) -> Result<Beat, 
     })
 }
 
-pub(super) fn succeed(body: &SucceedBody, rules: &Rules) -> Result<Report, Problem> {
-    let max = rules.limits.result_bytes;
-    let result = from_fields("result", body.result.as_deref(), body.result_base64.as_deref(), max)?;
-    Ok(Report::Succeed { result: result.into() })
+fn checkpoint(json: Option<&RawValue>, rules: &Rules) -> Result<Option<onward_core::ids::Bytes>, Problem> {
+    json.map(|json| from_fields("checkpoint", Some(json), None, rules.limits.checkpoint_bytes)).transpose()
 }
 
-pub(super) fn fail(body: FailBody, rules: &Rules) -> Result<Report, Problem> {
+/// An outcome, and where the next attempt is to go on from.
+pub(super) type Outcome = (Report, Option<onward_core::ids::Bytes>);
+
+pub(super) fn succeed(body: &SucceedBody, rules: &Rules) -> Result<Outcome, Problem> {
+    let max = rules.limits.result_bytes;
+    let result = from_fields("result", body.result.as_deref(), body.result_base64.as_deref(), max)?;
+    Ok((Report::Succeed { result: result.into() }, None))
+}
+
+pub(super) fn fail(body: FailBody, rules: &Rules) -> Result<Outcome, Problem> {
     at_most("error", body.error.len(), rules.limits.error_bytes)?;
-    Ok(Report::Fail {
+    let report = Report::Fail {
         error: body.error.into(),
         retryable: body.retryable.unwrap_or(true),
         delay: span::if_given("delay_s", body.delay_s)?,
-    })
+    };
+    Ok((report, checkpoint(body.checkpoint.as_deref(), rules)?))
 }
 
-pub(super) fn release(body: &ReleaseBody) -> Result<Report, Problem> {
-    Ok(Report::Release { delay: span::if_given("delay_s", body.delay_s)? })
+pub(super) fn release(body: &ReleaseBody, rules: &Rules) -> Result<Outcome, Problem> {
+    let report = Report::Release { delay: span::if_given("delay_s", body.delay_s)? };
+    Ok((report, checkpoint(body.checkpoint.as_deref(), rules)?))
 }
 
-pub(super) fn report(item: SettleItem, rules: &Rules) -> Result<Report, Problem> {
+pub(super) fn outcome(item: SettleItem, rules: &Rules) -> Result<Outcome, Problem> {
     match (item.succeed, item.fail, item.release) {
         (Some(body), None, None) => succeed(&body, rules),
         (None, Some(body), None) => fail(body, rules),
-        (None, None, Some(body)) => release(&body),
+        (None, None, Some(body)) => release(&body, rules),
         _ => Err(Problem::invalid("give exactly one of `succeed`, `fail` and `release`")),
     }
 }

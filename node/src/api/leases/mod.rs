@@ -173,15 +173,17 @@ async fn release(
     Path(receipt): Path<String>,
     Json(body): Json<ReleaseBody>,
 ) -> Result<Json<Accepted>, Problem> {
-    settle(&app, &receipt, || checked::release(&body)).await
+    settle(&app, &receipt, || checked::release(&body, app.engine.rules())).await
 }
 
 async fn settle(
     app: &App,
     receipt: &str,
-    report: impl FnOnce() -> Result<Report, Problem>,
+    outcome: impl FnOnce() -> Result<checked::Outcome, Problem>,
 ) -> Result<Json<Accepted>, Problem> {
-    let settlement = Settlement { claim: app.receipts.read(receipt)?, report: report()? };
+    let claim = app.receipts.read(receipt)?;
+    let (report, checkpoint) = outcome()?;
+    let settlement = Settlement { claim, report, checkpoint };
     send_settlements(app, vec![settlement]).await?.pop().expect("one answer to one settlement")?;
     Ok(Json(Accepted {}))
 }
@@ -201,8 +203,8 @@ async fn settle_many(
         let claim = app.receipts.read(&item.receipt);
         receipts.push(item.receipt.clone());
         settlements.push(claim.and_then(|claim| {
-            let report = checked::report(item, app.engine.rules())?;
-            Ok(Settlement { claim, report })
+            let (report, checkpoint) = checked::outcome(item, app.engine.rules())?;
+            Ok(Settlement { claim, report, checkpoint })
         }));
     }
     let answers = in_place(settlements, async |list| send_settlements(&app, list).await).await?;

@@ -230,12 +230,18 @@ pub struct FailBody {
     pub retryable: Option<bool>,
     /// Instead of the backoff of the retry policy.
     pub delay_s: Option<f64>,
+    /// Any JSON, given back to the next attempt.
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub checkpoint: Option<Box<RawValue>>,
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseBody {
     pub delay_s: Option<f64>,
+    /// Any JSON, given back to the next attempt.
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub checkpoint: Option<Box<RawValue>>,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

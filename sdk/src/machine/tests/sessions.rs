@@ -132,7 +132,7 @@ fn a_refusal_that_names_nothing_ends_the_session_and_all_is_said_again() {
         assert_eq!(bench.at(500, Input::Connected), [hello(&[1, 2])]);
         let mut told = bench.welcome(501);
         told.extend(bench.until(1_600).into_iter().map(|(_, effect)| effect));
-        let report = Settlement { claim: claim(2), report: success() };
+        let report = Settlement::new(claim(2), success());
         assert_eq!(told, [Effect::Send(FromWorker::Settle(vec![report])), beat(&progress(1))]);
     }
     let mut bench = Bench::new();
@@ -174,7 +174,7 @@ fn a_drain_takes_nothing_more_and_waits_for_the_answers() {
     let mut bench = Bench::running();
     assert_eq!(bench.at(1, Input::Drain), [capacity(false)]);
     let late = bench.heard(2, Heard::Assign(assignment(claim(2))));
-    let release = Settlement { claim: claim(2), report: Report::Release { delay: None } };
+    let release = Settlement::new(claim(2), Report::Release { delay: None });
     assert_eq!(late, [Effect::Send(FromWorker::Settle(vec![release]))], "it was on its way, and is given back");
     assert_eq!(bench.heard(3, Heard::SettleAnswer { claim: claim(2), answer: Ok(()) }).len(), 1);
     assert_eq!(bench.say(4, progress(1)), [beat(&progress(1))], "what runs is renewed");
