@@ -267,7 +267,7 @@ impl Manager {
 
     /// Whether so many events wait for the log that nothing is decided in bulk until it has caught up.
     pub fn log_is_behind(&self) -> bool {
-        self.state.seq().0 - self.durable.0 >= BEHIND
+        self.state.seq().0.saturating_sub(self.durable.0) >= BEHIND
     }
 
     fn take(&mut self, input: Input, fx: &mut Effects) {

@@ -395,3 +395,40 @@ async fn what_is_too_large_is_refused_by_name() {
         assert_eq!((reply.code(), &reply.json()["field"]), ((400, "invalid".into()), &json!("delay_s")));
     }
 }
+
+#[tokio::test]
+async fn a_failure_and_a_release_leave_a_checkpoint_for_the_next_attempt() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    submit_kind(node.engine(), "k").await;
+    let words = [
+        ("fail", json!({ "error": "no", "delay_s": 0, "checkpoint": { "page": 1 } }), json!({ "page": 1 })),
+        ("release", json!({ "checkpoint": [2] }), json!([2])),
+    ];
+    for (word, body, left) in words {
+        let held = lease(&node, poll_body("1")).await.remove(0);
+        assert_eq!(post(&node, &verb(&held, word), body).await.status, 200);
+        let held = lease(&node, poll_body("1")).await.remove(0);
+        assert_eq!(held["checkpoint"], left, "{word}");
+        let settle = json!({ "settlements": [{ "receipt": receipt(&held), "release": { "checkpoint": "many" } }] });
+        assert_eq!(post(&node, "/v1/leases/settle", settle).await.status, 200);
+        let held = lease(&node, poll_body("1")).await.remove(0);
+        assert_eq!(held["checkpoint"], json!("many"));
+        assert_eq!(post(&node, &verb(&held, "release"), json!({})).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn while_a_job_is_cancelled_a_failure_makes_it_cancelled_and_a_success_succeed() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    for (word, body, state) in
+        [("fail", json!({ "error": "stopped" }), "cancelled"), ("succeed", json!({ "result": 1 }), "succeeded")]
+    {
+        let job = submit_kind(node.engine(), "k").await;
+        let held = lease(&node, poll_body("1")).await.remove(0);
+        assert_eq!(post(&node, &format!("/v1/jobs/{job}/cancel"), json!({})).await.status, 200);
+        assert_eq!(post(&node, &verb(&held, word), body).await.status, 200);
+        assert_eq!(state_of(&node, job).await, json!(state));
+    }
+}
