@@ -67,6 +67,9 @@ pub(crate) struct Journal {
     /// What its header says of how long it is and how far it reaches, and where `end` was then.
     noted: Note,
     noted_at: u64,
+    /// A length up to this one may not be on the disk, whatever the system's cache shows: a sync has failed since the
+    /// file grew, or an earlier life of the log let it grow.
+    unsure_length: u64,
     /// The last event that was appended and synced in this life.
     synced: Option<u64>,
     step: u64,
@@ -135,7 +138,7 @@ impl Journal {
             self.storage.sync_data()
         };
         begun().map_err(about)?;
-        self.allocated = HEADER as u64;
+        (self.allocated, self.unsure_length) = (HEADER as u64, 0);
         self.half = 0;
         self.forget_all();
         Ok(())
@@ -149,6 +152,7 @@ impl Journal {
             allocated,
             noted: Note::default(),
             noted_at: 0,
+            unsure_length: allocated,
             synced: None,
             step: FIRST_STEP,
             index: VecDeque::new(),
@@ -286,7 +290,7 @@ impl Journal {
         self.allocate(end, base).map_err(|error| NotAppended::Unwritten(about(error)))?;
         let written = self.storage.write(from, &self.buffer).and_then(|()| self.storage.sync_data());
         if let Err(error) = written {
-            self.has_failed = true;
+            (self.has_failed, self.unsure_length) = (true, self.allocated);
             return Err(NotAppended::InDoubt(about(error)));
         }
         (self.generation, self.chain) = (generation, chain);
@@ -297,9 +301,9 @@ impl Journal {
         Ok(())
     }
 
-    /// After a sync: everything up to this event is on the disk, and so is the length of the file. It is said behind the
-    /// newest entry, where a page is written anyway, and now and then at the beginning. This is not synced, and if
-    /// it cannot be written nothing is lost but a way to tell damage from a torn end.
+    /// After a sync: everything up to this event is on the disk, and so is a length that the file was given before it.
+    /// It is said behind the newest entry, where a page is written anyway, and now and then at the beginning. This is not
+    /// synced, and if it cannot be written nothing is lost but a way to tell damage from a torn end.
     fn leave_witness(&mut self, synced: u64) {
         self.synced = Some(synced);
         if self.end + ENTRY as u64 <= self.half_bytes {
@@ -308,8 +312,9 @@ impl Journal {
             put_mark(&Place { log: self.log, generation: self.generation, link: self.chain, first }, &mut self.buffer);
             let _ = self.storage.write(self.half * self.half_bytes + self.end, &self.buffer);
         }
-        if self.noted.length < self.allocated || self.end >= self.noted_at + NOTE_EVERY {
-            self.note(Note { length: self.allocated, synced });
+        let length = if self.allocated > self.unsure_length { self.allocated } else { self.noted.length };
+        if self.noted.length < length || self.end >= self.noted_at + NOTE_EVERY {
+            self.note(Note { length, synced });
         }
     }
 
