@@ -1,7 +1,6 @@
 //! Every limit, met: it is named, and nothing changes.
 
 use crate::rig::*;
-use onward_core::effect::Answer;
 use onward_core::ids::{Claim, ClientId, SessionId};
 use onward_core::input::Call;
 use onward_core::job::draft::Problem;

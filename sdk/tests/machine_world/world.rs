@@ -430,10 +430,11 @@ impl World {
                     self.succeeded.insert(claim);
                 }
             }
-            Effect::Noted(refused) => match refused.kind() {
-                Some(RefusalKind::QuietSpent) => drop(self.seen.insert("quiet spent")),
-                _ => {}
-            },
+            Effect::Noted(refused) => {
+                if refused.kind() == Some(RefusalKind::QuietSpent) {
+                    self.seen.insert("quiet spent");
+                }
+            }
             Effect::Drained => {
                 self.check_leaving(at);
                 self.workers[at].is_over = true;

@@ -65,8 +65,8 @@ fn damage_is_told_from_a_torn_end_by_what_lies_behind_it() {
     let rows = vec![vec![1; 40], vec![2; 40], vec![3; 40]];
     let mut whole = vec![0; HALF];
     let ends = written(&mut whole, 5, 11, &rows);
-    for entry in 0..3 {
-        for at in ends[entry] - ENTRY - 40..ends[entry] {
+    for (entry, end) in ends.iter().enumerate() {
+        for at in end - ENTRY - 40..*end {
             let mut half = whole.clone();
             half[at] ^= 1;
             let found = scan(&half).unwrap().unwrap();

@@ -17,7 +17,7 @@ use axum::routing::post;
 use onward_core::effect::Answer;
 use onward_core::grant::Denial;
 use onward_core::input::Call;
-use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Report, Settlement};
+use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Settlement};
 use onward_core::refusal::Refusal;
 use onward_proto::worker::Output;
 
