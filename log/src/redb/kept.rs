@@ -34,6 +34,7 @@ pub(super) fn prepare(
     Box::new(move |database, before: Option<&Kept>| {
         let storage = storage().map_err(super::journal::about)?;
         let Some(before) = before else { return Kept::open(database, storage, half_bytes, false, on_loss) };
+        before.journal.give_up_file();
         // What is lost while the log is open was not there to be accepted.
         let mut kept = Kept::open(database, storage, half_bytes, before.journal.has_failed(), OnLoss::Refuse)?;
         kept.accepted.clone_from(&before.accepted);

@@ -1,7 +1,8 @@
 //! A disk that keeps its word about syncs and gives none about anything else.
 //!
 //! What was written and not synced is, after a power loss, there or not: any subset of the sectors of any of the
-//! writes, in whatever order they were made, and the file as long as at the last sync or as at any point since.
+//! writes, or of their bytes if it is told so, in whatever order they were made, and the file as long as at the last sync
+//! or as at any point since.
 //!
 //! It holds two files, redb's and the journal. Power is lost for both at once, and what one of them synced says nothing
 //! about the other.
@@ -14,7 +15,7 @@ use redb::StorageBackend;
 
 use crate::samples::Draw;
 
-/// What a disk writes whole or not at all.
+/// What most disks write whole or not at all.
 const SECTOR: usize = 512;
 
 /// Clones are the same disk. As storage it is its first file, redb's.
@@ -38,6 +39,7 @@ struct Platter {
     ops: u64,
     trouble: Option<Trouble>,
     is_off: bool,
+    tears_anywhere: bool,
 }
 
 #[derive(Debug, Default)]
@@ -123,13 +125,20 @@ impl Disk {
         self.platter().files[which as usize].forgets = true;
     }
 
+    /// From now on a write that is on its way when power is lost is torn between any two bytes, and not only between
+    /// sectors.
+    pub fn tear_anywhere(&self) {
+        self.platter().tears_anywhere = true;
+    }
+
     /// Power is lost, if it was not before, and comes back.
     pub fn lose_power(&self, draw: &mut Draw) {
         let mut platter = self.platter();
         // Whether most, few, or half of what was in flight arrived.
         let arrives = [1, 8, 15][draw.below(3) as usize];
+        let unit = if platter.tears_anywhere { 1 } else { SECTOR };
         for file in &mut platter.files {
-            file.lose_power(draw, arrives);
+            file.lose_power(draw, arrives, unit);
         }
         platter.is_off = false;
         platter.trouble = None;
@@ -137,7 +146,7 @@ impl Disk {
 }
 
 impl File {
-    fn lose_power(&mut self, draw: &mut Draw, arrives: u64) {
+    fn lose_power(&mut self, draw: &mut Draw, arrives: u64, unit: usize) {
         let mut lengths = vec![self.synced.len()];
         for op in core::mem::take(&mut self.unsynced) {
             match op {
@@ -145,7 +154,7 @@ impl File {
                 Op::Write { at, data } => {
                     let mut from = 0;
                     while from < data.len() {
-                        let to = data.len().min(from + SECTOR - (at + from) % SECTOR);
+                        let to = data.len().min(from + unit - (at + from) % unit);
                         if draw.below(16) < arrives {
                             put(&mut self.synced, at + from, &data[from..to]);
                         }

@@ -1,5 +1,6 @@
 //! Damage to the journal, of every kind and anywhere: either all that was acknowledged is there, or the log says what
-//! is lost and does not open. `ONWARD_SOAK_CASES` sets the number of cases.
+//! is lost and does not open. After a kill, damage to the newest entries and the mark behind them may look like a write
+//! that was torn. `ONWARD_SOAK_CASES` sets the number of cases.
 
 use core::ops::Range;
 use std::io;
@@ -17,6 +18,8 @@ const CASES: u64 = 400;
 const HALVES: [u64; 3] = [4 << 10, 24 << 10, 256 << 10];
 /// Of a mark, which lies behind the newest entry.
 const MARK: usize = 36;
+/// What is appended between two notes of how far the journal reaches.
+const NOTE_EVERY: usize = 16 << 10;
 const SECTOR: usize = 512;
 
 #[derive(Clone, Debug, Default)]
@@ -25,8 +28,9 @@ struct Bytes(Arc<Mutex<Held>>);
 #[derive(Clone, Debug, Default)]
 struct Held {
     bytes: Vec<u8>,
-    /// The newest write that was longer than a mark.
+    /// The newest write that was longer than a mark, and how many there were.
     newest: Range<usize>,
+    writes: u64,
 }
 
 impl StorageBackend for Bytes {
@@ -51,6 +55,7 @@ impl StorageBackend for Bytes {
         held.bytes[range.clone()].copy_from_slice(data);
         if data.len() > MARK {
             held.newest = range;
+            held.writes += 1;
         }
         Ok(())
     }
@@ -68,6 +73,8 @@ struct Written {
     journal: Bytes,
     /// Every batch that was acknowledged.
     batches: Vec<(u64, Vec<Stamped>)>,
+    /// Where in the journal each of them was written, if it was.
+    places: Vec<Option<Range<usize>>>,
     covers: u64,
     older: Vec<Vec<u8>>,
 }
@@ -87,7 +94,7 @@ enum End {
 impl Written {
     fn new(draw: &mut Draw, half_bytes: u64, end: End) -> Self {
         let (redb, journal) = (Bytes::default(), Bytes::default());
-        let mut written = Self { redb, journal, batches: Vec::new(), covers: 0, older: Vec::new() };
+        let mut written = Self { redb, journal, batches: Vec::new(), places: Vec::new(), covers: 0, older: Vec::new() };
         let mut log = opened(&written.redb, &written.journal, half_bytes, OnLoss::Refuse).unwrap();
         let mut term = log.take_seat().unwrap().term;
         for _ in 0..10 + draw.below(50) {
@@ -120,8 +127,29 @@ impl Written {
         let events = draw.batch(6);
         let blob = draw.chance(25).then_some(Blob { digest: [1; 32], bytes: b"large" });
         let key = BatchKey { term, id: BatchId(draw.number()), first: Seq(first) };
+        let before = self.journal.0.lock().unwrap().writes;
         log.append(key, &events, blob.as_slice()).unwrap();
+        let journal = self.journal.0.lock().unwrap();
+        self.places.push((journal.writes > before).then(|| journal.newest.clone()));
+        drop(journal);
         self.batches.push((first, events));
+    }
+
+    /// Where the mark behind the newest entry is.
+    fn mark(&self) -> Range<usize> {
+        let end = self.places.iter().rev().flatten().next().map_or(0, |newest| newest.end);
+        end..end + MARK
+    }
+
+    /// What is missing without a word is what could have been torn: the newest entries, from a damaged one on, and no
+    /// more of them than come between two notes.
+    fn check_torn(&self, last: u64, damage: &Damage, case: &str) {
+        let first = self.batches.iter().position(|(first, _)| *first > last).expect("something is missing");
+        let lost: Vec<&Range<usize>> = self.places[first..].iter().map(|place| place.as_ref().expect(case)).collect();
+        assert!(damage.hits(lost[0]) && damage.hits(&self.mark()), "{case}: events from {last} on are gone");
+        let (all, longest) =
+            (lost.iter().map(|place| place.len()).sum::<usize>(), lost.iter().map(|place| place.len()));
+        assert!(all <= NOTE_EVERY + longest.max().unwrap_or(0), "{case}: {all} bytes are gone");
     }
 
     fn last(&self) -> u64 {
@@ -199,26 +227,24 @@ impl Damage {
 #[test]
 fn damage_is_refused_with_what_is_lost_or_loses_nothing() {
     let cases = std::env::var("ONWARD_SOAK_CASES").map_or(CASES, |text| text.parse().expect("a number"));
-    let (mut refused, mut harmless) = (0, 0);
+    let (mut refused, mut harmless, mut torn) = (0, 0, 0);
     for seed in 0..cases {
         let mut draw = Draw::new(seed);
         let (half, end) = (HALVES[draw.below(3) as usize], if draw.chance(2) { End::Closed } else { End::Killed });
         let written = Written::new(&mut draw, half, end);
-        let mark = {
-            let newest = written.journal.0.lock().unwrap().newest.clone();
-            newest.end..newest.end + MARK
-        };
         let damage = Damage::draw(&mut draw, &written);
         let case = format!("seed {seed}: {damage:?} of a log of {} with halves of {half}, {end:?}", written.last());
-        if end == End::Killed && damage.hits(&mark) && !matches!(damage, Damage::Cut(_)) {
-            // Its only witness may be gone with it.
-            continue;
-        }
         damage.apply(&written);
         match opened(&written.redb.copy(), &written.journal.copy(), half, OnLoss::Refuse) {
             Ok(mut log) => {
-                harmless += 1;
-                assert_eq!(written.check(&mut log), written.last(), "{case}");
+                let last = written.check(&mut log);
+                if end == End::Killed && last < written.last() && !matches!(damage, Damage::Cut(_)) {
+                    torn += 1;
+                    written.check_torn(last, &damage, &case);
+                } else {
+                    harmless += 1;
+                    assert_eq!(last, written.last(), "{case}");
+                }
                 continue;
             }
             Err(Error::Lost(loss)) => {
@@ -241,5 +267,6 @@ fn damage_is_refused_with_what_is_lost_or_loses_nothing() {
         assert_eq!(log.tail().unwrap().last, last, "{case}: what was accepted is not said again");
         assert_eq!(log.accepted_loss().unwrap(), None);
     }
-    assert!(refused * 4 > cases && harmless * 10 > cases, "{refused} refused and {harmless} harmless of {cases}");
+    let counts = format!("{refused} refused, {harmless} harmless and {torn} like a torn write of {cases}");
+    assert!(refused * 4 > cases && harmless * 10 > cases && torn * 10 < cases, "{counts}");
 }

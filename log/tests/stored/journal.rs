@@ -20,9 +20,35 @@ fn append(log: &mut RedbLog, blob: Option<u8>) {
     let tail = log.tail().unwrap();
     let key = BatchKey { term: tail.term, id: BatchId(tail.last.0), first: Seq(tail.last.0 + 1) };
     let blob = blob.map(|name| Blob { digest: [name; 32], bytes: b"large" });
-    let mut events = Draw::new(tail.last.0).batch(2);
+    log.append(key, &events_behind(tail.last), blob.as_slice()).unwrap();
+}
+
+fn events_behind(last: Seq) -> Vec<Stamped> {
+    let mut events = Draw::new(last.0).batch(2);
     events.resize(2, events[0].clone());
-    log.append(key, &events, blob.as_slice()).unwrap();
+    events
+}
+
+/// What a process left that was killed: three batches, a snapshot up to event 4, a batch with a blob, and six more.
+#[test]
+fn a_journal_of_format_2_opens_with_all_of_its_rows_and_goes_on_in_format_3() {
+    let folder = tempfile::tempdir().unwrap();
+    let golden = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/journal-2"));
+    for file in ["onward.redb", "onward.journal"] {
+        fs::copy(golden.join(file), folder.path().join(file)).unwrap();
+    }
+    let mut expected: Vec<Vec<Stamped>> = (6..20).step_by(2).map(|last| events_behind(Seq(last))).collect();
+    for again in 0..3 {
+        let mut log = RedbLog::open(folder.path()).unwrap();
+        let read: Vec<Vec<Stamped>> =
+            log.read(Seq(7), usize::MAX).unwrap().into_iter().map(|batch| batch.events).collect();
+        assert!(read == expected, "{again}");
+        let last = log.tail().unwrap().last;
+        append(&mut log, None);
+        expected.push(events_behind(last));
+    }
+    let journal = fs::read(folder.path().join("onward.journal")).unwrap();
+    assert_eq!([journal[8], journal[72 + 8]], [3, 3], "both slots");
 }
 
 fn snapshot(log: &mut RedbLog, term: Term, covers: u64) {
@@ -145,7 +171,7 @@ fn damage_is_named_with_what_is_lost_and_a_torn_end_is_the_end() {
     let whole = fs::read(&path).unwrap();
     // Behind the newest entry is a mark, which says that the entry was synced.
     let mark = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1 - 36;
-    for (at, lost) in [(150, "events 1 to 20 are lost, 20 or more"), (mark - 1, "events 19 to 20 are lost, 2 or more")]
+    for (at, lost) in [(200, "events 1 to 20 are lost, 20 or more"), (mark - 1, "events 19 to 20 are lost, 2 or more")]
     {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x55;
@@ -153,7 +179,7 @@ fn damage_is_named_with_what_is_lost_and_a_torn_end_is_the_end() {
         refused(left.path(), lost);
     }
     fs::write(&path, &whole[..mark]).unwrap();
-    refused(left.path(), "bytes long, and was 65608");
+    refused(left.path(), "bytes long, and was 65680");
     // As if power had been lost before either of them arrived whole.
     let mut torn = whole.clone();
     torn[mark - 5] ^= 0x55;

@@ -1,12 +1,18 @@
 //! What lies in the journal, as bytes and nothing else.
 //!
 //! ```text
-//! half  = header, entry, entry, …, mark, what was there before
-//! header: magic · format · id of the log · length of a half · generation · first · CRC-32 │ note
+//! half  = head, entry, entry, …, mark, what was there before
+//! head:   slot, slot
+//! slot:   header │ note
+//! header: magic · format · id of the log · length of a half · generation · first · CRC-32
 //! note:   length of the file · last event · CRC-32: this long it was and this far it reached, at least
 //! entry:  length · events · first · generation · link · CRC-32 of the row · CRC-32 of these fields │ row
 //! mark:   an entry without a row: all events before its `first` were synced
 //! ```
+//!
+//! **Two slots.** The header with the higher generation is that of the half, and the next one is written over the other;
+//! notes take turns as well. One of the two is on its way to the disk at a time, so that a write may be torn between any
+//! two bytes: what it was to replace is still there, whole.
 //!
 //! The *link* of an entry is the checksum of the one before it, or of the header. So an entry counts only behind the
 //! very one that it was written behind, and what an earlier generation left, or a write that was torn, is never taken
@@ -18,19 +24,24 @@
 //! it is if the file is shorter or ends earlier than the note at its beginning says. Mark and note are written after
 //! the sync of what they speak of, and are not synced themselves: they reach the disk with the next entry, or when the
 //! system pleases. The newest entry may therefore have no witness yet, if power was lost soon after it; then its
-//! loss cannot be told from a write that was torn.
+//! loss cannot be told from a write that was torn. The first entry of a half is written together with the header and is
+//! no witness of itself: it may be whole where the header is torn.
 //!
-//! Format 1 had no marks, and entries that could be checked only behind their predecessors. It is read, and not written.
+//! Format 2 had one slot, and format 1 neither notes nor marks, and entries that could be checked only behind their
+//! predecessors. They are read, and not written.
 
 use crate::Error;
 
-pub(super) const HEADER: usize = 72;
+/// Length of a head.
+pub(super) const HEAD: usize = 2 * SLOT;
 pub(super) const ENTRY: usize = 36;
-/// Where the note is in a header. That of the first half counts.
-pub(super) const NOTE_AT: usize = 48;
+
+const SLOT: usize = 72;
+/// Where the note is in a slot. Those of the first half count.
+const NOTE_AT: usize = 48;
 
 const MAGIC: [u8; 8] = *b"onwardjl";
-const KNOWN: u32 = 2;
+const KNOWN: u32 = 3;
 /// The length of a note.
 const NOTE: usize = 20;
 /// Of the fields of a header before its checksum.
@@ -47,6 +58,7 @@ mod format_1;
 pub(super) enum Format {
     One,
     Two,
+    Three,
 }
 
 /// What a half says of itself.
@@ -98,32 +110,75 @@ pub(super) struct Note {
     pub(super) synced: u64,
 }
 
-/// Appends a header to `out`, and gives what the first entry links to.
-pub(super) fn put_header(header: &Header, note: Note, out: &mut Vec<u8>) -> u32 {
-    let start = out.len();
-    out.extend_from_slice(&MAGIC);
-    out.extend_from_slice(&KNOWN.to_le_bytes());
-    for number in [header.log, header.half_bytes, header.generation, header.first] {
-        out.extend_from_slice(&number.to_le_bytes());
+/// The beginning of a half, as it is on the disk or on its way there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Head([u8; HEAD]);
+
+impl Head {
+    pub(super) const EMPTY: Self = Self([0; HEAD]);
+
+    /// That of a half of which at least a part is there.
+    pub(super) fn of(half: &[u8]) -> Self {
+        let mut head = [0; HEAD];
+        let length = half.len().min(HEAD);
+        head[..length].copy_from_slice(&half[..length]);
+        Self(head)
     }
-    let crc = crc32fast::hash(&out[start..]);
-    out.extend_from_slice(&crc.to_le_bytes());
-    put_note(header.log, note, out);
-    out.resize(start + HEADER, 0);
-    crc
+
+    pub(super) const fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Puts a header of a higher generation beside the one that counts now, and gives what the first entry links to.
+    pub(super) fn put_header(&mut self, header: &Header) -> u32 {
+        let kept = newest_slot(&self.0).ok().flatten().map_or(1, |(slot, _)| slot);
+        let slot = &mut self.0[(1 - kept) * SLOT..][..SLOT];
+        slot[..8].copy_from_slice(&MAGIC);
+        slot[8..12].copy_from_slice(&KNOWN.to_le_bytes());
+        let numbers = [header.log, header.half_bytes, header.generation, header.first];
+        for (at, number) in (12..).step_by(8).zip(numbers) {
+            slot[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+        let crc = crc32fast::hash(&slot[..HEADER_FIELDS]);
+        slot[HEADER_FIELDS..NOTE_AT].copy_from_slice(&crc.to_le_bytes());
+        if note_of(slot, header.log).is_none() {
+            put_note(slot, header.log, Note::default());
+        }
+        crc
+    }
+
+    /// Puts a note into a slot; gives where it lies, and its bytes.
+    pub(super) fn put_note(&mut self, slot: usize, log: u64, note: Note) -> (u64, &[u8]) {
+        let at = slot * SLOT + NOTE_AT;
+        put_note(&mut self.0[slot * SLOT..], log, note);
+        (at as u64, &self.0[at..at + NOTE])
+    }
+
+    /// What both notes say together, and the slot with the newer one. `None` if both are damaged.
+    pub(super) fn note(&self, log: u64) -> Option<(usize, Note)> {
+        match [0, 1].map(|slot| note_of(&self.0[slot * SLOT..], log)) {
+            [None, None] => None,
+            [Some(note), None] => Some((0, note)),
+            [None, Some(note)] => Some((1, note)),
+            [Some(one), Some(other)] => {
+                let note = Note { length: one.length.max(other.length), synced: one.synced.max(other.synced) };
+                Some((usize::from(other.synced > one.synced), note))
+            }
+        }
+    }
 }
 
-pub(super) fn put_note(log: u64, note: Note, out: &mut Vec<u8>) {
-    let start = out.len();
-    out.extend_from_slice(&note.length.to_le_bytes());
-    out.extend_from_slice(&note.synced.to_le_bytes());
-    let crc = seeded(log, &out[start..]);
-    out.extend_from_slice(&crc.to_le_bytes());
+fn put_note(slot: &mut [u8], log: u64, note: Note) {
+    let bytes = &mut slot[NOTE_AT..NOTE_AT + NOTE];
+    bytes[..8].copy_from_slice(&note.length.to_le_bytes());
+    bytes[8..16].copy_from_slice(&note.synced.to_le_bytes());
+    let crc = seeded(log, &bytes[..NOTE - 4]);
+    bytes[NOTE - 4..].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// `None` if it is damaged.
-pub(super) fn note(header: &[u8], log: u64) -> Option<Note> {
-    let bytes = header.get(NOTE_AT..NOTE_AT + NOTE)?;
+fn note_of(slot: &[u8], log: u64) -> Option<Note> {
+    let bytes = &slot[NOTE_AT..NOTE_AT + NOTE];
     let (fields, crc) = (&bytes[..NOTE - 4], number32(bytes, NOTE - 4));
     let note = Note { length: number64(fields, 0), synced: number64(fields, 8) };
     (crc == seeded(log, fields)).then_some(note)
@@ -165,17 +220,43 @@ fn seeded(log: u64, bytes: &[u8]) -> u32 {
     crc.finalize()
 }
 
+/// A header, the format that it is written in, and its checksum.
+type FoundHeader = (Format, Header, u32);
+
 /// `None` for a half that was never begun.
-pub(super) fn header(half: &[u8]) -> Result<Option<(Format, Header, u32)>, Error> {
-    let zeros = half.iter().take(HEADER).all(|byte| *byte == 0);
-    let Some(bytes) = half.get(..NOTE_AT).filter(|_| !zeros) else { return Ok(None) };
+pub(super) fn header(half: &[u8]) -> Result<Option<FoundHeader>, Error> {
+    if half.len() < NOTE_AT || half.iter().take(HEAD).all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    match newest_slot(half)? {
+        Some((_, header)) => Ok(Some(header)),
+        None => Err(Error::Corrupt { what: "onward.journal does not begin as a journal does".to_owned() }),
+    }
+}
+
+/// The slot whose header counts. Where an older format has no second slot, an entry begins, which is not like a header.
+fn newest_slot(half: &[u8]) -> Result<Option<(usize, FoundHeader)>, Error> {
+    let mut newest: Option<(usize, FoundHeader)> = None;
+    for slot in 0..2 {
+        let Some(found) = half.get(slot * SLOT..).map(header_of_slot).transpose()?.flatten() else { continue };
+        if newest.is_none_or(|(_, (_, newest, _))| found.1.generation > newest.generation) {
+            newest = Some((slot, found));
+        }
+    }
+    Ok(newest)
+}
+
+/// `None` if it is torn or damaged, or was never written.
+fn header_of_slot(slot: &[u8]) -> Result<Option<FoundHeader>, Error> {
+    let Some(bytes) = slot.get(..NOTE_AT) else { return Ok(None) };
     let crc = number32(bytes, HEADER_FIELDS);
     if bytes[..8] != MAGIC || crc != crc32fast::hash(&bytes[..HEADER_FIELDS]) {
-        return Err(Error::Corrupt { what: "onward.journal does not begin as a journal does".to_owned() });
+        return Ok(None);
     }
     let format = match number32(bytes, 8) {
         1 => Format::One,
-        KNOWN => Format::Two,
+        2 => Format::Two,
+        KNOWN => Format::Three,
         format => {
             let found = u8::try_from(format).unwrap_or(u8::MAX);
             return Err(Error::NewerFormat { found, known: KNOWN as u8 });
@@ -188,11 +269,13 @@ pub(super) fn header(half: &[u8]) -> Result<Option<(Format, Header, u32)>, Error
 /// Everything up to the first entry that is torn, damaged, of another generation or out of sequence.
 pub(super) fn scan(half: &[u8]) -> Result<Option<Found>, Error> {
     let Some((format, header, chain)) = header(half)? else { return Ok(None) };
-    if format == Format::One {
-        return Ok(Some(format_1::scan(half, header, chain)));
-    }
+    let end = match format {
+        Format::One => return Ok(Some(format_1::scan(half, header, chain))),
+        Format::Two => SLOT,
+        Format::Three => HEAD,
+    };
     let last = header.first.saturating_sub(1);
-    let mut found = Found { format, header, spans: Vec::new(), end: HEADER, chain, synced: last };
+    let mut found = Found { format, header, spans: Vec::new(), end, chain, synced: last };
     let mut next = header.first;
     while let Some(entry) = Entry::at(half, found.end, header.log) {
         let follows = entry.generation == header.generation && entry.link == found.chain && entry.first == next;
@@ -215,7 +298,7 @@ pub(super) fn witness(half: &[u8], from: usize, log: u64, generation: u64) -> u6
             continue;
         }
         if let Some(entry) = Entry::at(half, at, log) {
-            let events = if entry.row.is_some() { u64::from(entry.events) } else { 0 };
+            let events = if entry.row.is_some() && at != HEAD { u64::from(entry.events) } else { 0 };
             synced = synced.max(entry.first.saturating_add(events).saturating_sub(1));
         }
     }

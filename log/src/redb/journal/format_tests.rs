@@ -11,8 +11,9 @@ fn header_of(generation: u64, first: u64) -> Header {
 
 /// A half with these rows of two events each and a mark, above what was there before; and where each entry ends.
 fn written(half: &mut [u8], generation: u64, first: u64, rows: &[Vec<u8>]) -> Vec<usize> {
-    let mut bytes = Vec::new();
-    let mut link = put_header(&header_of(generation, first), Note::default(), &mut bytes);
+    let mut head = Head::of(half);
+    let mut link = head.put_header(&header_of(generation, first));
+    let mut bytes = head.bytes().to_vec();
     let (mut ends, mut next) = (Vec::new(), first);
     for row in rows {
         link = put_entry(&Place { log: LOG, generation, link, first: next }, 2, row, &mut bytes);
@@ -114,16 +115,94 @@ fn a_half_that_is_none_is_refused_and_a_newer_one_by_name() {
         half[at] ^= 1;
         assert!(matches!(scan(&half), Err(Error::Corrupt { .. })), "byte {at}");
     }
-    assert_eq!(note(&half, LOG), Some(Note::default()));
+    assert_eq!(Head::of(&half).note(LOG), Some((0, Note::default())));
     for at in NOTE_AT..NOTE_AT + 20 {
         let mut half = half.clone();
         half[at] ^= 1;
-        assert_eq!(note(&half, LOG), None, "byte {at}");
+        assert_eq!(Head::of(&half).note(LOG), None, "byte {at}");
     }
-    half[8] = 3;
+    half[8] = 4;
     let crc = crc32fast::hash(&half[..NOTE_AT - 4]);
     half[NOTE_AT - 4..NOTE_AT].copy_from_slice(&crc.to_le_bytes());
-    assert_eq!(scan(&half), Err(Error::NewerFormat { found: 3, known: 2 }));
+    assert_eq!(scan(&half), Err(Error::NewerFormat { found: 4, known: 3 }));
+}
+
+/// Of each write up to some byte the beginning arrives, or the rest.
+fn torn(before: &[u8], after: &[u8], check: impl Fn(&[u8], &str)) {
+    for at in 0..=before.len() {
+        check(&[&after[..at], &before[at..]].concat(), &format!("the first {at} bytes"));
+        check(&[&before[..at], &after[at..]].concat(), &format!("all but the first {at} bytes"));
+    }
+}
+
+#[test]
+fn a_head_that_is_torn_anywhere_is_the_one_before_or_the_new_one() {
+    let mut half = vec![0; HALF];
+    written(&mut half, 3, 11, &[vec![1; 40]]);
+    for (generation, first) in [(4, 13), (5, 15), (6, 17)] {
+        let before = half.clone();
+        written(&mut half, generation, first, &[]);
+        let headers = [&before, &half].map(|half| scan(half).unwrap().unwrap().header);
+        assert_eq!(headers, [header_of(generation - 1, first - 2), header_of(generation, first)]);
+        torn(&before[..HEAD], &half[..HEAD], |head, what| {
+            let found = header(head).unwrap().expect(what).1;
+            assert!(headers.contains(&found), "{what}: {found:?}");
+        });
+    }
+}
+
+#[test]
+fn a_note_that_is_torn_anywhere_is_the_one_before_or_the_new_one() {
+    let mut head = Head::EMPTY;
+    head.put_header(&header_of(1, 1));
+    for synced in 1..6 {
+        let (slot, before) = head.note(LOG).unwrap();
+        let mut next = head;
+        let note = Note { length: 100 * synced, synced };
+        next.put_note(1 - slot, LOG, note);
+        assert_eq!(next.note(LOG), Some((1 - slot, note)));
+        torn(head.bytes(), next.bytes(), |head, what| {
+            let found = Head::of(head).note(LOG).expect(what).1;
+            assert!([before, note].contains(&found), "{what}: {found:?}");
+        });
+        head = next;
+    }
+}
+
+#[test]
+fn an_entry_that_was_written_with_a_header_that_is_torn_is_no_witness_of_itself() {
+    let mut half = vec![0; HALF];
+    written(&mut half, 3, 11, &[]);
+    let before = half.clone();
+    let ends = written(&mut half, 4, 11, &[vec![1; 40], vec![2; 40]]);
+    half[..HEAD].copy_from_slice(&before[..HEAD]);
+    assert_eq!(scan(&half).unwrap().unwrap().synced, 14, "what came behind it is one");
+    half[ends[1]..].fill(0);
+    assert_eq!(scan(&half).unwrap().unwrap().synced, 14);
+    half[ends[0]..].fill(0);
+    assert_eq!(scan(&half).unwrap().unwrap().synced, 10);
+}
+
+#[test]
+fn a_half_of_format_2_is_read_and_begun_anew_beside_what_it_says() {
+    let mut half = vec![0; HALF];
+    written(&mut half, 5, 11, &[]);
+    half[8] = 2;
+    let crc = crc32fast::hash(&half[..NOTE_AT - 4]);
+    half[NOTE_AT - 4..NOTE_AT].copy_from_slice(&crc.to_le_bytes());
+    let mut entry = Vec::new();
+    put_entry(&Place { log: LOG, generation: 5, link: crc, first: 11 }, 2, &[7; 200], &mut entry);
+    half[SLOT..SLOT + entry.len()].copy_from_slice(&entry);
+    let found = scan(&half).unwrap().unwrap();
+    assert_eq!((found.format, rows_in(&half, &found)), (Format::Two, vec![vec![7; 200]]));
+    assert_eq!(Head::of(&half).note(LOG), Some((0, Note::default())));
+    let before = half.clone();
+    written(&mut half, 6, 13, &[]);
+    assert_eq!(scan(&half).unwrap().unwrap().format, Format::Three);
+    torn(&before[..HEAD], &half[..HEAD], |head, what| {
+        let found = header(head).unwrap().expect(what).1;
+        assert!([header_of(5, 11), header_of(6, 13)].contains(&found), "{what}: {found:?}");
+    });
 }
 
 fn rows() -> impl Strategy<Value = Vec<Vec<u8>>> {
@@ -138,15 +217,15 @@ proptest! {
         new in rows(),
         cut in 0..HALF,
         damage in prop::collection::vec((0..HALF, any::<u8>()), 0..4),
-        torn in prop::collection::vec(any::<bool>(), HALF / 512),
+        torn in prop::collection::vec((0..HALF, 1..600_usize), 0..6),
     ) {
         let mut half = vec![0; HALF];
         written(&mut half, 3, 11, &old);
         let before = half.clone();
         written(&mut half, 4, 41, &new);
-        // Sectors that the newer write did not reach.
-        for (sector, _) in torn.iter().enumerate().filter(|(_, is_lost)| **is_lost) {
-            let range = sector * 512..(sector + 1) * 512;
+        // What the newer write did not reach.
+        for (at, length) in torn {
+            let range = at..HALF.min(at + length);
             half[range.clone()].copy_from_slice(&before[range]);
         }
         for (at, byte) in damage {
@@ -166,7 +245,7 @@ proptest! {
         let _ = scan(&bytes);
         let mut half = vec![0; HALF];
         written(&mut half, 4, 41, &[vec![1; 40]]);
-        half[HEADER..HEADER + bytes.len()].copy_from_slice(&bytes);
+        half[HEAD..HEAD + bytes.len()].copy_from_slice(&bytes);
         let found = scan(&half).unwrap().unwrap();
         prop_assert!(found.spans.len() <= 1);
     }

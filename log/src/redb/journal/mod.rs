@@ -24,6 +24,7 @@ mod file;
 mod format;
 mod opened;
 
+use core::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ use crate::Error;
 use super::fault::is_full;
 
 pub(crate) use file::{JournalFile, NAME};
-use format::{ENTRY, Format, HEADER, Header, NOTE_AT, Note, Place, put_entry, put_header, put_mark, put_note};
+use format::{ENTRY, Format, HEAD, Head, Header, Note, Place, put_entry, put_mark};
 pub(crate) use opened::Before;
 pub use opened::Loss;
 
@@ -64,8 +65,11 @@ pub(crate) struct Journal {
     half_bytes: u64,
     /// As long as the file is: everything up to here has its place on the disk.
     allocated: u64,
-    /// What its header says of how long it is and how far it reaches, and where `end` was then.
+    /// How both halves begin.
+    heads: [Head; 2],
+    /// What its first head says of how long it is and how far it reaches, in which slot, and where `end` was then.
     noted: Note,
+    noted_slot: usize,
     noted_at: u64,
     /// A length up to this one may not be on the disk, whatever the system's cache shows: a sync has failed since the
     /// file grew, or an earlier life of the log let it grow.
@@ -86,6 +90,8 @@ pub(crate) struct Journal {
     has_failed: bool,
     /// What it was found in. Only the newest format is appended to.
     format: Format,
+    /// Another one is opened on the same file.
+    is_replaced: Cell<bool>,
     /// Reused from append to append.
     buffer: Vec<u8>,
 }
@@ -117,8 +123,8 @@ pub(crate) enum NotAppended {
 impl Journal {
     /// Begins the journal of a log that has none yet.
     pub(crate) fn begin(storage: Storage, log: u64, half_bytes: u64, next: Seq) -> Result<Self, Error> {
-        // More than a header, which is what a crash at this very point may leave, is somebody's rows.
-        if storage.len().map_err(about)? > HEADER as u64 {
+        // More than a head, which is what a crash at this very point may leave, is somebody's rows.
+        if storage.len().map_err(about)? > HEAD as u64 {
             return Err(foreign());
         }
         let mut journal = Self::empty(storage, log, half_bytes, 0);
@@ -128,17 +134,18 @@ impl Journal {
 
     /// Makes the file anew: nothing that was in it counts, nor is there.
     pub(crate) fn begin_file(&mut self, next: Seq) -> Result<(), Error> {
-        (self.generation, self.noted, self.format) = (self.generation + 1, Note::default(), Format::Two);
-        self.buffer.clear();
-        put_header(&self.header(next.0), self.noted, &mut self.buffer);
+        (self.generation, self.format) = (self.generation + 1, Format::Three);
+        (self.noted, self.noted_slot, self.heads) = (Note::default(), 0, [Head::EMPTY; 2]);
+        let header = self.header(next.0);
+        self.heads[0].put_header(&header);
         let begun = || -> io::Result<()> {
             self.storage.set_len(0)?;
-            self.storage.set_len(HEADER as u64)?;
-            self.storage.write(0, &self.buffer)?;
+            self.storage.set_len(HEAD as u64)?;
+            self.storage.write(0, self.heads[0].bytes())?;
             self.storage.sync_data()
         };
         begun().map_err(about)?;
-        (self.allocated, self.unsure_length) = (HEADER as u64, 0);
+        (self.allocated, self.unsure_length) = (HEAD as u64, 0);
         self.half = 0;
         self.forget_all();
         Ok(())
@@ -150,7 +157,9 @@ impl Journal {
             log,
             half_bytes,
             allocated,
+            heads: [Head::EMPTY; 2],
             noted: Note::default(),
+            noted_slot: 0,
             noted_at: 0,
             unsure_length: allocated,
             synced: None,
@@ -162,7 +171,8 @@ impl Journal {
             chain: 0,
             moved_at: 0,
             has_failed: false,
-            format: Format::Two,
+            format: Format::Three,
+            is_replaced: Cell::new(false),
             buffer: Vec::new(),
         }
     }
@@ -170,37 +180,49 @@ impl Journal {
     /// What a process left that ended while it appended may be in the system's cache only. Written once more and
     /// synced, it is on the disk, also if an earlier sync failed and was forgotten.
     pub(crate) fn settle(&mut self) -> Result<(), Error> {
-        let Some(row) = self.index.back().copied() else { return Ok(()) };
-        // With what is before it in the half, so that a header that came with it is written again too.
-        let from = if row.at - (HEADER + ENTRY) as u64 == row.half * self.half_bytes { HEADER + ENTRY } else { ENTRY };
-        let mut bytes = vec![0; from + row.length];
-        let at = row.at - from as u64;
-        self.storage.read(at, &mut bytes).map_err(about)?;
-        self.storage.write(at, &bytes).and_then(|()| self.storage.sync_data()).map_err(about)?;
-        if self.end > 0 {
+        let newest = self.index.back().copied();
+        if let Some(row) = newest {
+            let mut bytes = vec![0; ENTRY + row.length];
+            let at = row.at - ENTRY as u64;
+            self.storage.read(at, &mut bytes).and_then(|()| self.storage.write(at, &bytes)).map_err(about)?;
+        }
+        self.settle_heads()?;
+        if let Some(row) = newest.filter(|_| self.end > 0) {
             self.leave_witness(row.next() - 1);
         }
         Ok(())
     }
 
+    /// Both slots of both heads are on the disk, so that one of them can be written.
+    fn settle_heads(&self) -> Result<(), Error> {
+        for (base, head) in [0, self.half_bytes].into_iter().zip(&self.heads) {
+            if self.allocated >= base + HEAD as u64 {
+                self.storage.write(base, head.bytes()).map_err(about)?;
+            }
+        }
+        self.storage.sync_data().map_err(about)
+    }
+
     /// After a failure, and once all rows are in redb: nothing that was written before counts any more.
     pub(crate) fn begin_anew(&mut self, next: Seq) -> Result<(), Error> {
+        if self.allocated < HEAD as u64 {
+            self.storage.set_len(HEAD as u64).map_err(about)?;
+            self.allocated = HEAD as u64;
+        }
+        self.settle_heads()?;
         for half in [1 - self.half, self.half] {
-            let (base, begins) = (half * self.half_bytes, half * self.half_bytes + HEADER as u64);
-            if self.allocated < begins && half == 1 {
+            let base = half * self.half_bytes;
+            if self.allocated < base + HEAD as u64 {
                 continue;
             }
-            if self.allocated < begins {
-                self.storage.set_len(begins).map_err(about)?;
-                self.allocated = begins;
-            }
             self.generation += 1;
-            self.buffer.clear();
-            put_header(&self.header(next.0), self.noted, &mut self.buffer);
-            self.storage.write(base, &self.buffer).map_err(about)?;
+            let header = self.header(next.0);
+            let head = &mut self.heads[half as usize];
+            head.put_header(&header);
+            self.storage.write(base, head.bytes()).map_err(about)?;
         }
         self.storage.sync_data().map_err(about)?;
-        self.format = Format::Two;
+        self.format = Format::Three;
         self.forget_all();
         Ok(())
     }
@@ -211,12 +233,12 @@ impl Journal {
 
     /// Whether a row of this length can be here at all.
     pub(crate) fn takes(&self, length: usize) -> bool {
-        (HEADER + ENTRY + length) as u64 <= self.half_bytes
+        (HEAD + ENTRY + length) as u64 <= self.half_bytes
     }
 
     /// Whether it can be here without another half.
     pub(crate) fn has_room(&self, length: usize) -> bool {
-        self.end + (HEADER + ENTRY + length) as u64 <= self.half_bytes
+        self.end + (HEAD + ENTRY + length) as u64 <= self.half_bytes
     }
 
     /// The rows that must be in redb before the other half is begun.
@@ -278,9 +300,11 @@ impl Journal {
         let (begins, base) = (self.end == 0, self.half * self.half_bytes);
         self.buffer.clear();
         let (mut chain, mut generation) = (self.chain, self.generation);
+        let mut head = self.heads[self.half as usize];
         if begins {
             generation += 1;
-            chain = put_header(&Header { generation, ..self.header(first.0) }, self.noted, &mut self.buffer);
+            chain = head.put_header(&Header { generation, ..self.header(first.0) });
+            self.buffer.extend_from_slice(head.bytes());
         }
         let place = Place { log: self.log, generation, link: chain, first: first.0 };
         chain = put_entry(&place, events, row, &mut self.buffer);
@@ -293,7 +317,7 @@ impl Journal {
             (self.has_failed, self.unsure_length) = (true, self.allocated);
             return Err(NotAppended::InDoubt(about(error)));
         }
-        (self.generation, self.chain) = (generation, chain);
+        (self.generation, self.chain, self.heads[self.half as usize]) = (generation, chain, head);
         self.end += length;
         let at = base + self.end - row.len() as u64;
         self.index.push_back(Row { first: first.0, events, half: self.half, at, length: row.len() });
@@ -318,11 +342,12 @@ impl Journal {
         }
     }
 
+    /// What was noted before was synced since, and stays.
     fn note(&mut self, note: Note) {
-        self.buffer.clear();
-        put_note(self.log, note, &mut self.buffer);
-        if self.storage.write(NOTE_AT as u64, &self.buffer).is_ok() {
-            (self.noted, self.noted_at) = (note, self.end);
+        let slot = 1 - self.noted_slot;
+        let (at, bytes) = self.heads[0].put_note(slot, self.log, note);
+        if self.storage.write(at, bytes).is_ok() {
+            (self.noted, self.noted_slot, self.noted_at) = (note, slot, self.end);
         }
     }
 
@@ -347,11 +372,16 @@ impl Journal {
 
     /// Whether it cannot be appended to before it was begun anew.
     pub(crate) fn is_of_older_format(&self) -> bool {
-        self.format != Format::Two
+        self.format != Format::Three
     }
 
     pub(crate) const fn has_failed(&self) -> bool {
         self.has_failed
+    }
+
+    /// From now on the file belongs to another one, and this one leaves it alone.
+    pub(crate) fn give_up_file(&self) {
+        self.is_replaced.set(true);
     }
 
     /// Where the rows that are here begin.
@@ -384,9 +414,13 @@ impl Journal {
 /// Whoever opens it next can tell whether all of it is there.
 impl Drop for Journal {
     fn drop(&mut self) {
-        if let Some(synced) = self.synced.filter(|synced| *synced > self.noted.synced) {
+        if let Some(synced) = self.synced.filter(|synced| *synced > self.noted.synced && !self.is_replaced.get()) {
             // A length that is not noted yet may not be on the disk.
-            self.note(Note { synced, ..self.noted });
+            let note = Note { synced, ..self.noted };
+            self.note(note);
+            if self.storage.sync_data().is_ok() {
+                self.note(note);
+            }
         }
     }
 }

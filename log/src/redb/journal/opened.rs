@@ -6,7 +6,7 @@ use onward_core::ids::Seq;
 
 use crate::Error;
 
-use super::format::{self, Format, Found, HEADER, Header, Span, note, scan, witness};
+use super::format::{self, Format, Found, HEAD, Head, Header, Span, scan, witness};
 use super::{Journal, MAX_HALF_BYTES, NAME, Row, Storage, about, foreign};
 
 /// Acknowledged events that are not there any more.
@@ -60,14 +60,19 @@ impl Journal {
             Ok(bytes)
         };
         // The first half is always begun, and says how long it is.
-        let start = read(0, HEADER as u64)?;
+        let start = read(0, HEAD as u64)?;
         let mut opened = Opened { before, what: None, synced: 0, is_cut: false };
         let mut noted = None;
+        let head = Head::of(&start);
         let half_bytes = match format::header(&start) {
             Ok(Some((format, header, _))) if header.log == log && header.half_bytes <= MAX_HALF_BYTES => {
-                noted = note(&start, log);
-                if noted.is_none() && format == Format::Two {
+                noted = head.note(log);
+                if noted.is_none() && format != Format::One {
                     opened.damaged(format!("the note at the beginning of {NAME} is damaged"), ());
+                }
+                // The head has its length before it is written.
+                if format == Format::Three && allocated < HEAD as u64 {
+                    opened.damaged(format!("{NAME} is {allocated} bytes long, and was {HEAD} or more"), ());
                 }
                 header.half_bytes
             }
@@ -77,12 +82,13 @@ impl Journal {
             Err(error) => return Err(error),
         };
         let mut journal = Self::empty(storage.clone(), log, half_bytes, allocated);
-        journal.noted = noted.unwrap_or_default();
+        (journal.noted_slot, journal.noted) = noted.unwrap_or_default();
         opened.synced = journal.noted.synced;
         if allocated < journal.noted.length {
             opened.damaged(format!("{NAME} is {allocated} bytes long, and was {}", journal.noted.length), ());
         }
         let halves = [read(0, half_bytes)?, read(half_bytes, half_bytes)?];
+        journal.heads = [head, Head::of(&halves[1])];
         let mut found: Vec<(u64, Found)> = Vec::new();
         for (half, bytes) in (0..).zip(&halves) {
             match scan(bytes) {
@@ -91,6 +97,9 @@ impl Journal {
                 }
                 Ok(Some(_)) => return Err(foreign()),
                 Ok(None) => {}
+                // The header of the second half may be torn where there was none before; that of the first was synced
+                // before anything else. What was in it has witnesses.
+                Err(Error::Corrupt { .. }) if half == 1 => {}
                 Err(Error::Corrupt { what }) => opened.damaged(what, ()),
                 Err(error) => return Err(error),
             }
