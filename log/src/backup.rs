@@ -3,7 +3,7 @@
 //! The file is a redb database itself: the tables of the log and of the archive under names of their own, what else
 //! the caller gives (its settings, say), and a table that names the format and how many rows each other table has. It
 //! is written under a name that no other backup has, `<name>.<number>.unfinished`, synced, and only then given its own;
-//! and it says its format last of all.
+//! and it says its format last of all. What a crash left of earlier ones in the same folder goes before the next begins.
 //!
 //! **What it shows.** The log at one moment, then the archive at a later one. A job that moves in between is in both,
 //! which is harmless: it is archived again. The other way round it would be in neither.
@@ -14,8 +14,9 @@ mod copy;
 
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ::redb::{
     Database, DatabaseError, ReadOnlyDatabase, ReadTransaction, ReadableDatabase, ReadableTable, StorageError,
@@ -26,7 +27,7 @@ use crate::redb::fault::{Fault, found_while_open};
 use crate::redb::folder::{self, ARCHIVE, LOG, Names, RESTORING, about};
 use crate::redb::journal;
 use crate::redb::rows::{self, corrupt, known_format};
-use crate::{Archive, Error, RedbLog, archive};
+use crate::{Archive, Error, RedbLog, archive, changes};
 
 use copy::{Copy, count};
 
@@ -39,6 +40,12 @@ const ARCHIVE_PREFIX: &str = "archive_";
 const FORMAT: &str = "backup_format";
 const KNOWN: u8 = 1;
 const CACHE_BYTES: usize = 32 << 20;
+
+const UNFINISHED: &str = ".unfinished";
+/// Longer than it takes from the last write to a backup until it has its name.
+const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(3600);
+/// What a file of redb begins with.
+const REDB: &[u8] = b"redb";
 
 /// Writes a backup to `to`, which must not exist. `progress` is told how many rows of how many are done.
 pub fn backup(
@@ -61,27 +68,51 @@ fn backup_and(
     between: impl FnOnce(),
 ) -> Result<(), Error> {
     refuse_existing(to)?;
+    remove_left_behind(folder::parent(to));
     let log = log.view()?;
     between();
     let archive = archive.view()?;
 
     let number = RandomState::new().build_hasher().finish();
-    let unfinished = with_suffix(to, &format!(".{number:016x}.unfinished"));
+    let unfinished = with_suffix(to, &format!(".{number:016x}{UNFINISHED}"));
     let written = write(&log, &archive, extra, &unfinished, &mut progress);
     let named = written.and_then(|()| give_name(&unfinished, to));
     // What is left of it has no use, and takes room on what may be a full disk.
-    let _ = folder::remove_if_there(&unfinished);
+    let _ = changes::remove_if_there(&unfinished);
     named?;
-    folder::sync_folder(folder::parent(to))
+    changes::sync(folder::parent(to))
         .map_err(|error| Error::Unknown { cause: format!("{}: the backup is written, and {error}", to.display()) })
+}
+
+/// Removes what crashes left of backups in this folder: files that nobody has written to for so long, and that no
+/// database has open. If that fails they stay, and the backup may find room all the same.
+fn remove_left_behind(folder: &Path) {
+    let is_ours = |name: &str| {
+        let number = name.strip_suffix(UNFINISHED).and_then(|rest| rest.rsplit_once('.'));
+        number.is_some_and(|(_, number)| number.len() == 16 && number.bytes().all(|digit| digit.is_ascii_hexdigit()))
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(is_ours) && is_left_behind(&entry.path()).unwrap_or(false) {
+            let _ = changes::remove_if_there(&entry.path());
+        }
+    }
+}
+
+fn is_left_behind(path: &Path) -> io::Result<bool> {
+    let (file, mut begins) = (File::open(path)?, Vec::new());
+    let metadata = file.metadata()?;
+    let is_old = metadata.modified()?.elapsed().is_ok_and(|age| age >= LEFT_BEHIND_AFTER);
+    (&file).take(REDB.len() as u64).read_to_end(&mut begins)?;
+    let is_redb = begins.is_empty() || begins == REDB;
+    Ok(metadata.is_file() && is_old && is_redb && file.try_lock().is_ok())
 }
 
 /// Another backup may have been given this name meanwhile: then that one stays.
 fn give_name(unfinished: &Path, to: &Path) -> Result<(), Error> {
-    match fs::hard_link(unfinished, to) {
+    match changes::hard_link(unfinished, to) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::Exists { path: shown(to) }),
         // Not every file system has links.
-        Err(_) => refuse_existing(to).and_then(|()| fs::rename(unfinished, to).map_err(|error| about(to, &error))),
+        Err(_) => refuse_existing(to).and_then(|()| changes::rename(unfinished, to).map_err(|error| about(to, &error))),
         Ok(()) => Ok(()),
     }
 }
@@ -97,7 +128,7 @@ fn write(
     to: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), Error> {
-    folder::make_private(to).map_err(|error| about(to, &error))?;
+    changes::make_private(to).map_err(|error| about(to, &error))?;
     let opened = Database::builder().set_cache_size(CACHE_BYTES).create(to);
     let database = opened.map_err(|error| found_while_open(error, &shown(to)))?;
     let mut copied = || -> Result<(), Fault> {
@@ -132,7 +163,7 @@ fn write(
     };
     copied().map_err(Fault::into_error)?;
     drop(database);
-    File::open(to).and_then(|file| file.sync_all()).map_err(|error| about(to, &error))
+    changes::sync(to).map_err(|error| about(to, &error))
 }
 
 /// Makes `folder` a data folder with what the backup `from` holds, and gives what else was put into it. The seat is
@@ -158,29 +189,29 @@ pub fn restore(from: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Err
         if folder.join(journal::NAME).try_exists().map_err(failed)? {
             return Err(Error::Occupied { folder: shown(folder), found: journal::NAME });
         }
-        File::create(&marker).and_then(|file| file.sync_all()).map_err(failed)?;
-        folder::sync_folder(folder).map_err(failed)?;
+        changes::make_mark(&marker).map_err(failed)?;
+        changes::sync(folder).map_err(failed)?;
     }
     let filled = fill(&source, folder, ARCHIVE, |copy| copy.archive(), ARCHIVE_PREFIX)
         .and_then(|()| fill(&source, folder, LOG, |copy| copy.log(), LOG_PREFIX))
-        .and_then(|()| folder::sync_folder(folder).map_err(failed));
+        .and_then(|()| changes::sync(folder).map_err(failed));
     if let Err(error) = filled {
         // As it was before. If that fails too, the marker says what this is.
         let _ = emptied(folder);
         return Err(error);
     }
-    let done = fs::remove_file(&marker).and_then(|()| folder::sync_folder(folder));
+    let done = changes::remove_if_there(&marker).and_then(|()| changes::sync(folder));
     done.map_err(|error| Error::Unknown { cause: format!("{}: {error}", folder.display()) })?;
     Ok(extras)
 }
 
 fn emptied(folder: &Path) -> io::Result<()> {
     for names in [LOG, ARCHIVE] {
-        folder::remove_if_there(&folder.join(names.unfinished))?;
-        folder::remove_if_there(&folder.join(names.file))?;
+        changes::remove_if_there(&folder.join(names.unfinished))?;
+        changes::remove_if_there(&folder.join(names.file))?;
     }
-    folder::sync_folder(folder)?;
-    folder::remove_if_there(&folder.join(RESTORING))
+    changes::sync(folder)?;
+    changes::remove_if_there(&folder.join(RESTORING))
 }
 
 /// Writes one of the two files under another name, and renames it.
@@ -194,9 +225,9 @@ fn fill(
     let failed = |error| about(folder, &error);
     let (file, unfinished) = (folder.join(names.file), folder.join(names.unfinished));
     // Of a restore that did not finish.
-    folder::remove_if_there(&file).map_err(failed)?;
-    folder::remove_if_there(&unfinished).map_err(failed)?;
-    folder::make_private(&unfinished).map_err(failed)?;
+    changes::remove_if_there(&file).map_err(failed)?;
+    changes::remove_if_there(&unfinished).map_err(failed)?;
+    changes::make_private(&unfinished).map_err(failed)?;
     let made = Database::builder().set_cache_size(CACHE_BYTES).create(&unfinished);
     let database = made.map_err(|error| found_while_open(error, &shown(folder)))?;
     let copied = || -> Result<(), Fault> {
@@ -217,7 +248,7 @@ fn fill(
     };
     copied().map_err(Fault::into_error)?;
     drop(database);
-    fs::rename(&unfinished, &file).map_err(failed)
+    changes::rename(&unfinished, &file).map_err(failed)
 }
 
 /// Whoever held the seat of the log that was copied does not hold that of the copy, and its journal stays where it was.
@@ -305,34 +336,8 @@ fn shown(path: &Path) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use onward_core::event::{Event, Stamped};
-    use onward_core::ids::Seq;
-    use onward_core::time::Wall;
-
-    use crate::{ArchivedJob, BatchId, BatchKey, Log};
-
-    use super::*;
-
-    /// A job is copied to the archive, and only then does the log say that it moved. Here both happen while a backup
-    /// is made, at the worst moment.
-    #[test]
-    fn a_job_that_moves_meanwhile_is_never_in_neither() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut log = RedbLog::open(folder.path().join("old")).unwrap();
-        let archive = Archive::open(folder.path().join("old")).unwrap();
-        let term = log.take_seat().unwrap().term;
-        let moved = [Stamped { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
-        let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
-        let same = (log.clone(), archive.clone());
-        let between = || {
-            archive.put(&[ArchivedJob { id: 1, ended_at_ms: 1, expires_at_ms: None, row: b"", blobs: &[] }]).unwrap();
-            log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &moved, &[]).unwrap();
-        };
-        backup_and(&same.0, &same.1, &[], &file, |_, _| (), between).unwrap();
-        restore(&file, &new).unwrap();
-        let says_moved = RedbLog::open(&new).unwrap().tail().unwrap().last > Seq(0);
-        let is_archived = Archive::open(&new).unwrap().get(1).unwrap().is_some();
-        assert_eq!((says_moved, is_archived), (false, true), "in the log as before, and in the archive");
-    }
-}
+#[path = "backup/fault_tests.rs"]
+mod fault_tests;
+#[cfg(test)]
+#[path = "backup/tests.rs"]
+mod tests;

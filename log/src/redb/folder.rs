@@ -1,13 +1,13 @@
 //! The data folder: one process at a time, and files that are either whole or not there.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ::redb::Database;
 
-use crate::Error;
+use crate::{Error, changes};
 
 use super::fault::found_while_open;
 use super::store::Open;
@@ -38,12 +38,12 @@ impl Names {
         let file = folder.join(self.file);
         if !file.try_exists().map_err(about)? {
             let unfinished = folder.join(self.unfinished);
-            remove_if_there(&unfinished).map_err(about)?;
-            make_private(&unfinished).map_err(about)?;
+            changes::remove_if_there(&unfinished).map_err(about)?;
+            changes::make_private(&unfinished).map_err(about)?;
             let made = Database::create(&unfinished);
             drop(made.map_err(|error| found_while_open(error, &folder.display().to_string()))?);
-            fs::rename(&unfinished, &file).map_err(about)?;
-            sync_folder(folder).map_err(about)?;
+            changes::rename(&unfinished, &file).map_err(about)?;
+            changes::sync(folder).map_err(about)?;
         }
         Ok((lock, opening(file, folder.display().to_string(), cache_bytes)))
     }
@@ -53,7 +53,7 @@ impl Names {
         let about = |error| about(folder, &error);
         if !folder.is_dir() {
             DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(about)?;
-            sync_folder(parent(folder)).map_err(about)?;
+            changes::sync(parent(folder)).map_err(about)?;
         }
         let path = folder.join(self.lock);
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(about)?;
@@ -80,21 +80,4 @@ pub(crate) fn about(place: &Path, error: &io::Error) -> Error {
 
 pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// An empty file that only its owner may read: payloads are somebody's secrets.
-pub(crate) fn make_private(path: &Path) -> io::Result<()> {
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map(drop)
-}
-
-pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// The name of a new file is not durable before its folder is.
-pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }

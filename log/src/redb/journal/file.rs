@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ::redb::StorageBackend;
 
-use crate::redb::folder::sync_folder;
+use crate::changes;
 
 pub(crate) const NAME: &str = "onward.journal";
 
@@ -20,7 +20,7 @@ impl JournalFile {
         let path = folder.join(NAME);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         // Also if it was there: whoever made it may have come to an end before this.
-        sync_folder(folder)?;
+        changes::sync(folder)?;
         Ok(Self(file))
     }
 }
