@@ -13,19 +13,36 @@ pub fn build(root: &Path) -> Result<PathBuf> {
     let target = target();
     println!("onward: dist: a static binary for {target}");
     let mut build = workspace::cargo(root);
-    build.args(["build", "--release", "--locked", "--package", "onward-cli", "--target", &target]);
-    build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("CARGO_PROFILE_RELEASE_DEBUG", "none");
-    // musl is static by itself.
-    build.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    build.args(["build", "--profile", "dist", "--locked", "--package", "onward-cli", "--target", &target]);
+    build.env("RUSTFLAGS", flags(&target).join(" "));
     let status = build.status().context("cannot start cargo")?;
     ensure!(status.success(), "the build failed ({status})");
-    let built = root.join("target").join(&target).join("release/onward");
+    let built = root.join("target").join(&target).join("dist/onward");
     let version = Command::new(&built).arg("--version").output().context("the binary does not start")?;
     ensure!(version.status.success(), "the binary does not start ({})", version.status);
     if !is_static(&built)? {
         bail!("{} needs a dynamic loader; is `libc.a` (Debian: libc6-dev) there?", built.display());
     }
     Ok(built)
+}
+
+/// Takes away the names of functions, which are a seventh of it.
+pub fn strip(binary: &Path) -> Result<()> {
+    let status = Command::new("strip").arg("--strip-all").arg(binary).status();
+    let status = status.context("strip is needed: apt-get install binutils")?;
+    ensure!(status.success(), "strip failed ({status})");
+    Ok(())
+}
+
+fn flags(target: &str) -> Vec<&'static str> {
+    // musl is static by itself. Without a loader nobody can look for `getrandom` in the C library, and containers may
+    // have no /dev: the system is asked directly.
+    let mut flags = vec!["-C target-feature=+crt-static", "--cfg getrandom_backend=\"linux_getrandom\""];
+    if target == "x86_64-unknown-linux-gnu" {
+        // Here rustc links with LLD, which knows how: equal functions become one, and relocations take bits, not words.
+        flags.extend(["-C link-arg=-Wl,--icf=all", "-C link-arg=-Wl,-z,pack-relative-relocs"]);
+    }
+    flags
 }
 
 /// musl where the toolchain and the C compiler for it are there, else glibc.

@@ -51,7 +51,7 @@ fn stage(parts: &Parts, staging: &Path) -> Result<()> {
     }
     write(&staging.join("usr/share/doc/onward/copyright"), COPYRIGHT.as_bytes())?;
     let control = staging.join("DEBIAN");
-    write(&control.join("control"), control_text().as_bytes())?;
+    write(&control.join("control"), control_text(installed_kib(staging)?).as_bytes())?;
     write(&control.join("conffiles"), format!("/{SETTINGS}\n").as_bytes())?;
     for script in ["postinst", "prerm"] {
         copy(&deploy.join("debian").join(script), &control.join(script))?;
@@ -62,10 +62,23 @@ fn stage(parts: &Parts, staging: &Path) -> Result<()> {
 
 const COPYRIGHT: &str = "Onward is licensed under the Apache License 2.0 or the MIT licence, at your choice.\n";
 
-fn control_text() -> String {
+/// What the package takes on the disk, which `apt` tells before it installs it.
+fn installed_kib(folder: &Path) -> Result<u64> {
+    let mut kib = 0;
+    for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let entry = entry?;
+        kib += match entry.file_type()?.is_dir() {
+            true => installed_kib(&entry.path())?,
+            false => entry.metadata()?.len().div_ceil(1024),
+        };
+    }
+    Ok(kib)
+}
+
+fn control_text(installed_kib: u64) -> String {
     format!(
         "Package: onward\nVersion: {}\nArchitecture: {}\nMaintainer: The Onward authors <onward@example.org>\n\
-         Depends: adduser\nSection: admin\nPriority: optional\n\
+         Installed-Size: {installed_kib}\nDepends: adduser\nSection: admin\nPriority: optional\n\
          Description: job platform in which health means forward progress\n \
          One binary, no database, workers in any language. A worker keeps its jobs only\n \
          while they advance; being alive is not enough.\n",

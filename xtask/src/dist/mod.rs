@@ -13,6 +13,9 @@ use anyhow::{Context, Result, ensure};
 /// Shells for which completions are made, with the file that each one looks for.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "onward"), ("zsh", "_onward"), ("fish", "onward.fish")];
 
+/// Of the binary.
+const MAX_MEGABYTES: f64 = 15.0;
+
 /// What a package or an image is made of.
 struct Parts {
     /// The workspace, whose `deploy/` has the files that are handed out as they are.
@@ -30,16 +33,19 @@ pub fn run(root: &Path) -> Result<()> {
     }
     let binary = dist.join("onward");
     copy(&built, &binary)?;
+    binary::strip(&binary)?;
     let parts = Parts { root: root.to_owned(), dist, binary };
     write_completions(&parts)?;
     write_manual(&parts)?;
     write_container(&parts)?;
     let package = debian::build(&parts)?;
     let megabytes = |path: &Path| fs::metadata(path).map(|about| about.len() as f64 / 1e6);
-    println!("onward: dist/onward          {:.1} MB, static", megabytes(&parts.binary)?);
+    let size = megabytes(&parts.binary)?;
+    println!("onward: dist/onward          {size:.1} MB, static");
     println!("onward: {}  {:.1} MB", relative(&parts, &package), megabytes(&package)?);
     println!("onward: dist/container       docker build -t onward dist/container");
     println!("onward: dist/completions, dist/man");
+    ensure!(size <= MAX_MEGABYTES, "the binary has {size:.1} MB, and {MAX_MEGABYTES} are promised");
     println!("onward: dist green");
     Ok(())
 }
