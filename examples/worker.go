@@ -1,21 +1,22 @@
-// A worker in plain Go, with nothing to install: ONWARD_SERVER=http://127.0.0.1:7400 WORKER_ID=go-1 go run worker.go
+// A worker in plain Go, with nothing to install: onward submit --kind count --payload '{"steps": 20}'; go run worker.go
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"log"
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
 
 type object = map[string]any
 
-var worker, incarnation = os.Getenv("WORKER_ID"), time.Now().String() // the same, and another, after a restart
-var signals = make(chan os.Signal, 1)                                 // not empty: give the job back, and leave
+var server = strings.Fields(os.Getenv("ONWARD_SERVER") + " http://127.0.0.1:7400")[0] // what is set, or else this
+var worker = strings.Fields(os.Getenv("WORKER_ID") + " go-1")[0]                      // the same after a restart
+var incarnation, signals = time.Now().String(), make(chan os.Signal, 1)               // a signal: give the job back, and leave
 
 // handle is the work. It reports each step once it is done, and ends as progress says.
 func handle(payload object, checkpoint any, progress func(done, total float64) (end object)) (end object) {
@@ -31,15 +32,14 @@ func handle(payload object, checkpoint any, progress func(done, total float64) (
 func call(path string, body any) (answer object) {
 	for ; ; time.Sleep(time.Second) {
 		text, _ := json.Marshal(body)
-		request, _ := http.NewRequest("POST", os.Getenv("ONWARD_SERVER")+"/v1"+path, bytes.NewReader(text))
+		request, _ := http.NewRequest("POST", server+"/v1"+path, strings.NewReader(string(text)))
 		request.Header.Set("Content-Type", "application/json")
 		if token := os.Getenv("ONWARD_TOKEN"); token != "" {
 			request.Header.Set("Authorization", "Bearer "+token)
 		}
-		if response, err := http.DefaultClient.Do(request); err != nil { // for example while the node restarts
-			log.Print(err, " (trying again)")
-		} else if err = json.NewDecoder(response.Body).Decode(&answer); response.Body.Close() != nil || err != nil {
-			log.Print(err, " (trying again)")
+		response, err := http.DefaultClient.Do(request)
+		if err != nil || json.NewDecoder(response.Body).Decode(&answer) != nil || response.Body.Close() != nil {
+			log.Print("no answer, trying again: ", err) // for example while the node restarts
 		} else if response.StatusCode == 200 {
 			return answer
 		} else if response.StatusCode == 409 {
@@ -76,8 +76,8 @@ func work(lease object) {
 
 func main() {
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	poll := object{"worker_id": worker, "incarnation": incarnation, "kinds": []string{"count"}, "wait_s": 5, "lease_s": 30}
 	for len(signals) == 0 {
-		poll := object{"worker_id": worker, "incarnation": incarnation, "kinds": []string{"count"}, "wait_s": 5, "lease_s": 30}
 		for _, lease := range call("/leases", poll)["leases"].([]any) {
 			work(lease.(object))
 		}
