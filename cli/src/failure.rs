@@ -60,6 +60,11 @@ impl Failure {
         self.field.as_deref()?.strip_prefix("jobs[")?.split(']').next()?.parse().ok()
     }
 
+    /// The node was there, and said no.
+    pub fn was_refused(&self) -> bool {
+        self.refusal.is_some()
+    }
+
     pub fn is_refusal(&self, code: &str) -> bool {
         self.refusal.as_deref() == Some(code)
     }

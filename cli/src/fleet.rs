@@ -1,8 +1,10 @@
 //! Queues, nodes, dead letters, status: what an operator looks at and acts on.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::Result;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Layout};
@@ -10,9 +12,10 @@ use crate::args::{DeadLetterCommand, LettersArgs, NodeCommand, PageArgs, QueueCo
 use crate::client::{Client, escaped, unique_name};
 use crate::failure::Failure;
 use crate::jobs::done;
-use crate::many;
+use crate::many::{self, Found, Verb};
 use crate::read;
 use crate::screen::{Screen, Styled};
+use crate::span;
 use crate::table::Column;
 
 /// What the node takes at once.
@@ -149,47 +152,55 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             )
         }
         DeadLetterCommand::Replay(args) => {
-            let Some(ids) = letters(&args, "replayed", "replay", client, screen)? else { return Ok(0) };
+            let ids = match letters(&args, Verb::Replay, client, screen)? {
+                ControlFlow::Continue(ids) => ids,
+                ControlFlow::Break(code) => return Ok(code),
+            };
             let request_id = unique_name("cli-")?;
             let line = |one: &Value| match read::text(one, "id") {
                 Some(new) => Ok(format!("{} is submitted again as {new}", read::word(one, "job"))),
                 None => Err(format!("{}: {}", read::word(one, "job"), read::word(&one["problem"], "detail"))),
             };
+            let mut answers = Vec::new();
             for some in ids.chunks(LETTERS_PER_CALL) {
                 let body = json!({ "jobs": some, "request_id": request_id });
                 let answer = client.post("/v1/dead-letters/replay", &body)?;
-                each(screen, &answer, line, "could not be replayed")?;
+                answers.extend_from_slice(read::items(&answer, "jobs"));
             }
-            Ok(0)
+            each(screen, &answers, line, "could not be replayed")
         }
         DeadLetterCommand::Drop(args) => {
-            let Some(ids) = letters(&args, "dropped", "drop", client, screen)? else { return Ok(0) };
+            let ids = match letters(&args, Verb::Drop, client, screen)? {
+                ControlFlow::Continue(ids) => ids,
+                ControlFlow::Break(code) => return Ok(code),
+            };
             let line = |one: &Value| match read::flag(one, "dropped") {
                 true => Ok(format!("dropped {}", read::word(one, "job"))),
                 false => Err(format!("{}: it is no dead letter", read::word(one, "job"))),
             };
+            let mut answers = Vec::new();
             for some in ids.chunks(LETTERS_PER_CALL) {
                 let answer = client.post("/v1/dead-letters/drop", &json!({ "jobs": some }))?;
-                each(screen, &answer, line, "could not be dropped")?;
+                answers.extend_from_slice(read::items(&answer, "jobs"));
             }
-            Ok(0)
+            each(screen, &answers, line, "could not be dropped")
         }
     }
 }
 
-/// Those that were named, or those that match and were confirmed; none if nothing is to be done.
-fn letters(
-    args: &LettersArgs,
-    what: &str,
-    verb: &str,
-    client: &Client,
-    screen: &Screen,
-) -> Result<Option<Vec<String>>> {
-    if !args.ids.is_empty() {
-        return Ok(Some(whole_ids(client, &args.ids)?));
-    }
-    let found = many::dead_letters(&args.which, &args.confirm, verb, client)?;
-    Ok(many::confirmed(&found, what, &args.confirm, screen)?.then_some(found))
+/// Those that were named, or those that match and were confirmed; or the exit code if nothing is to be done.
+fn letters(args: &LettersArgs, verb: Verb, client: &Client, screen: &Screen) -> Result<ControlFlow<u8, Vec<String>>> {
+    args.which.beside(args.ids.first(), &args.confirm)?;
+    let named = whole_ids(client, &args.ids)?;
+    let found = match named.is_empty() {
+        true => many::dead_letters(&args.which, &args.confirm, verb, client)?,
+        false if args.confirm.dry_run => Found::of(many::fitting(&named, verb, client)?),
+        false => return Ok(ControlFlow::Continue(named)),
+    };
+    Ok(match many::confirmed(&found, verb, &args.confirm, screen)? {
+        ControlFlow::Continue(()) => ControlFlow::Continue(found.into_ids()),
+        ControlFlow::Break(code) => ControlFlow::Break(code),
+    })
 }
 
 fn whole_ids(client: &Client, ids: &[String]) -> Result<Vec<String>, Failure> {
@@ -197,10 +208,10 @@ fn whole_ids(client: &Client, ids: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 /// One answer per job; those that were refused are told at the end, and make the command fail.
-fn each(screen: &Screen, answer: &Answer, line: impl Fn(&Value) -> Result<String, String>, what: &str) -> Result<u8> {
-    let told: Vec<_> = read::items(answer, "jobs").iter().map(line).collect();
+fn each(screen: &Screen, jobs: &[Value], line: impl Fn(&Value) -> Result<String, String>, what: &str) -> Result<u8> {
+    let told: Vec<_> = jobs.iter().map(line).collect();
     if screen.json {
-        screen.raw(answer.text(), Layout::Pretty)?;
+        screen.json(&json!({ "jobs": jobs }))?;
     } else {
         for line in told.iter().flatten() {
             screen.line(line)?;
@@ -221,7 +232,57 @@ fn query(page: &PageArgs) -> String {
 
 pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
     let status = client.get("/status")?;
-    fields(screen, &status)
+    if screen.json {
+        screen.raw(status.text(), Layout::Pretty)?;
+        return Ok(0);
+    }
+    let manager = &status["manager"];
+    let mut lines = vec![("state", Styled::default().word(screen, state_of(&status)))];
+    if let Some(trouble) = read::text(&status, "trouble") {
+        lines.push(("trouble", Styled::new(trouble)));
+    }
+    let judged = |one: &Value, field: &str| {
+        let word = Styled::default().word(screen, read::word(one, field));
+        word.text(&format!(" ({})", read::word(one, "reason")))
+    };
+    if !manager.is_null() {
+        lines.push(("verdict", judged(manager, "verdict")));
+    }
+    lines.push(("load", judged(&status["load"], "level")));
+    if !manager.is_null() {
+        let count = |field| read::plain(&manager[field]);
+        let jobs = format!(
+            "{} open, {} archived, {}",
+            count("open_jobs"),
+            count("archived_jobs"),
+            counted(read::number(manager, "dead_letters").unwrap_or(0), "dead letter"),
+        );
+        lines.push(("jobs", Styled::new(&jobs)));
+        lines.push(("workers", Styled::new(&count("workers"))));
+        lines.push(("seat", Styled::new(&format!("{}, term {}", read::word(manager, "seat"), count("term")))));
+    }
+    let field = |name| Styled::new(&read::plain(&status[name]));
+    let since = read::instant(&status, "started_at").map(|at| span::human(read::between(at, Timestamp::now())));
+    lines
+        .push(("started", field("started_at").text(&since.map(|since| format!(" ({since} ago)")).unwrap_or_default())));
+    lines.extend([("listens", field("listen")), ("data", field("data")), ("version", field("version"))]);
+    for (name, text) in lines {
+        screen.print(&Styled::new(&format!("{name:8}  ")).styled(&text))?;
+    }
+    Ok(0)
+}
+
+/// What the node does, in a word. One that drains still holds its seat.
+pub fn state_of(status: &Value) -> &str {
+    if read::flag(status, "draining") {
+        return "draining";
+    }
+    read::text(&status["manager"], "seat").unwrap_or("not serving")
+}
+
+/// `1 dead letter`, `2 dead letters`.
+pub fn counted(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 /// The node writes the file on its own disk; a relative path would mean another place there.

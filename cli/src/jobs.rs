@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use base64::Engine;
@@ -12,12 +12,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Layout};
-use crate::args::{CancelArgs, ListArgs};
+use crate::args::ListArgs;
 use crate::client::{Client, escaped, unique_name};
 use crate::explain::explain;
 use crate::failure::Failure;
 use crate::screen::{Screen, Styled};
-use crate::status_line::{Status, StatusLine};
 use crate::table::Column;
 use crate::{many, read, span};
 
@@ -120,8 +119,13 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
         word("state"),
         read::progress(&job["progress"]),
         age.unwrap_or_else(|| "-".into()),
-        word("reason"),
+        beside_state(read::word(job, "reason"), read::word(job, "state")).to_owned(),
     ]
+}
+
+/// The reason without the state that it repeats: there is little room beside it.
+fn beside_state<'a>(reason: &'a str, state: &str) -> &'a str {
+    reason.strip_prefix(state).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason)
 }
 
 pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
@@ -133,7 +137,7 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     let now = Timestamp::now();
     screen.line(format!("job       {}", read::word(&job, "id")))?;
     screen.print(&Styled::new("state     ").word(screen, read::word(&job, "state")))?;
-    for field in ["reason", "kind", "queue", "retry_of"] {
+    for field in ["reason", "kind", "command", "queue", "retry_of"] {
         if let Some(text) = read::text(&job, field) {
             screen.line(format!("{field:9} {text}"))?;
         }
@@ -259,48 +263,6 @@ pub fn cancel(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
         _ => format!("{id} is being cancelled: its worker was told to stop"),
     };
     done(screen, &answer, line)
-}
-
-/// Cancels so many with one call: short enough for a bar to move.
-const CANCELLED_PER_CALL: u64 = 10_000;
-
-/// Goes on until the node has looked at every job. Interrupted, the same command cancels the rest.
-pub fn cancel_where(args: &CancelArgs, client: &Client, screen: &Screen) -> Result<u8> {
-    let mut line = StatusLine::default();
-    let cancelled = cancel_all(args, client, |status| {
-        if screen.bars {
-            line.draw(&status);
-        }
-    });
-    line.clear();
-    let cancelled = cancelled?;
-    match screen.json {
-        true => screen.json(&json!({ "cancelled": cancelled }))?,
-        false => screen.line(format!("asked to cancel {cancelled} jobs"))?,
-    }
-    Ok(0)
-}
-
-fn cancel_all(args: &CancelArgs, client: &Client, mut show: impl FnMut(Status)) -> Result<u64> {
-    let CancelArgs { id: _, state, kind, queue, tag, all } = args;
-    let began = Instant::now();
-    let (mut cancelled, mut cursor) = (0, Value::Null);
-    loop {
-        let answer = client.post(
-            "/v1/jobs/cancel",
-            &json!({
-                "state": state, "kind": kind, "queue": queue, "tag": tag, "all": all,
-                "limit": CANCELLED_PER_CALL, "cursor": cursor,
-            }),
-        )?;
-        cancelled += read::number(&answer, "cancelled").unwrap_or(0);
-        cursor = answer["next_cursor"].clone();
-        if cursor.is_null() {
-            return Ok(cancelled);
-        }
-        let what = "cancelling".to_owned();
-        show(Status { what, done: Some(cancelled), lasts: began.elapsed(), ..Status::default() });
-    }
 }
 
 pub fn retry(id: &str, request_id: Option<String>, client: &Client, screen: &Screen) -> Result<u8> {

@@ -46,9 +46,10 @@ use clap::{CommandFactory, Parser};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use args::{CertsCommand, Cli, Command, DatacenterCommand, Global, LogsArgs, UpArgs};
+use args::{CancelArgs, CertsCommand, Cli, Command, DatacenterCommand, Global, LogsArgs, RetryArgs, UpArgs};
 use client::{Client, Target};
 use failure::Failure;
+use many::Verb;
 use screen::Screen;
 
 fn main() -> ExitCode {
@@ -142,14 +143,16 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::Wait { id, at_most } => follow::to_the_end(client, screen, &client.whole_id(&id)?, at_most),
         Command::Logs(args) => logs::run(&LogsArgs { id: client.whole_id(&args.id)?, ..args }, client, screen),
         Command::Result { id } => jobs::result(&client.whole_id(&id)?, client, screen),
-        Command::Cancel(args) => match &args.id {
-            Some(id) => jobs::cancel(&client.whole_id(id)?, client, screen),
-            None => jobs::cancel_where(&args, client, screen),
+        Command::Cancel(CancelArgs { id, which, confirm }) => match which.beside(id, &confirm)? {
+            Some(id) if confirm.dry_run => many::try_one(&id, Verb::Cancel, client, screen),
+            Some(id) => jobs::cancel(&client.whole_id(&id)?, client, screen),
+            None => many::cancel(&which, &confirm, client, screen),
         },
-        Command::Retry { id: Some(id), request_id, .. } => {
-            jobs::retry(&client.whole_id(&id)?, request_id, client, screen)
-        }
-        Command::Retry { id: None, which, confirm, .. } => many::retry(&which, &confirm, client, screen),
+        Command::Retry(RetryArgs { id, request_id, which, confirm }) => match which.beside(id, &confirm)? {
+            Some(id) if confirm.dry_run => many::try_one(&id, Verb::Retry, client, screen),
+            Some(id) => jobs::retry(&client.whole_id(&id)?, request_id, client, screen),
+            None => many::retry(&which, &confirm, client, screen),
+        },
         Command::Extend { id, by, reason, request_id } => {
             jobs::extend(&client.whole_id(&id)?, by, &reason, request_id, client, screen)
         }

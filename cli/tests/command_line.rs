@@ -215,11 +215,14 @@ fn a_filter_cancels_all_that_match_and_nothing_is_cancelled_by_accident() {
     for wrong in [&["cancel"][..], &["cancel", "x", "--all"], &["cancel", "--all", "--kind", "a"]] {
         assert_eq!(up.call(&data, wrong).status.code(), Some(2), "{wrong:?}");
     }
-    let cancelled = up.call(&data, &["cancel", "--kind", "a", "--state", "ready"]);
+    let unsure = up.call(&data, &["cancel", "--kind", "a"]);
+    assert_eq!(unsure.status.code(), Some(2), "nobody has said yes");
+    assert!(err(&unsure).contains("2 jobs would be cancelled") && err(&unsure).contains("--yes"), "{}", err(&unsure));
+    let cancelled = up.call(&data, &["cancel", "--kind", "a", "--state", "ready", "--yes"]);
     assert_eq!(out(&cancelled), "asked to cancel 2 jobs\n", "{}", err(&cancelled));
-    let again = up.call(&data, &["cancel", "--kind", "a", "--json"]);
+    let again = up.call(&data, &["cancel", "--kind", "a", "--yes", "--json"]);
     assert_eq!(serde_json::from_slice::<Value>(&again.stdout).unwrap(), serde_json::json!({"cancelled": 0}));
-    assert_eq!(out(&up.call(&data, &["cancel", "--all"])), "asked to cancel 1 jobs\n");
+    assert_eq!(out(&up.call(&data, &["cancel", "--all", "--yes"])), "asked to cancel 1 job\n");
 }
 
 #[test]

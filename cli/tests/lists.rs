@@ -99,6 +99,9 @@ async fn a_list_shows_commands_and_can_be_counted_by_what_they_share() {
     stage.call(&["wait", &id]);
     let listed = out(&stage.call(&["list"]));
     assert!(listed.contains("exec: sh -c 'exit 3'"), "{listed}");
+    assert!(listed.contains("  exited with code 3") && !listed.contains("failed: exited"), "said once: {listed}");
+    let shown = out(&stage.call(&["show", &id]));
+    assert!(shown.contains("command   sh -c 'exit 3'\n") && shown.contains("failed: exited with code 3"), "{shown}");
     for error in ["no space", "no route", "no space"] {
         stage.failed("k", error).await;
     }
@@ -132,10 +135,43 @@ async fn jobs_are_submitted_again_by_filter_once_somebody_said_yes() {
         "{}",
         err(&unsure)
     );
-    assert_eq!(out(&stage.call(&["retry", "--kind", "k", "--dry-run"])), "2 jobs would be submitted once more");
+    let tried = out(&stage.call(&["retry", "--kind", "k", "--dry-run"]));
+    assert!(tried.starts_with("2 jobs would be submitted once more\n  "), "{tried}");
+    let one = stage.failed("alone", "d").await;
+    let tried = out(&stage.call(&["retry", &one, "--dry-run"]));
+    assert_eq!(tried, format!("1 job would be submitted once more\n  {one}"));
+    for unfit in [&["--not-moving", "1s"][..], &["--state", "running"], &["--kind", "k", &one], &["--all", &one]] {
+        let refused = stage.call(&[&["retry", "--yes"], unfit].concat());
+        assert_eq!(refused.status.code(), Some(2), "{unfit:?}: {}", err(&refused));
+    }
     assert_eq!(ids(&stage.json(&["list", "--state", "ready"])).len(), 0, "nothing has happened yet");
     assert_eq!(out(&stage.call(&["retry", "--kind", "k", "--yes"])), "2 jobs submitted once more");
     assert_eq!(ids(&stage.json(&["list", "--state", "ready", "--kind", "k"])).len(), 2);
+}
+
+#[tokio::test]
+async fn jobs_are_cancelled_by_what_a_list_can_be_narrowed_by() {
+    let mut stage = Stage::new("0");
+    let still = submit(&mut stage.client, &json!({ "kind": "k" })).await;
+    stage.poll("k").await;
+    let waiting = submit(&mut stage.client, &json!({ "kind": "other", "tags": ["t"] })).await;
+    let tried = out(&stage.call(&["cancel", "--not-moving", "0ms", "--dry-run"]));
+    assert_eq!(tried, format!("1 job would be cancelled\n  {still}"));
+    assert_eq!(stage.json(&["cancel", "--tag", "t", "--dry-run"]), json!({ "count": 1, "jobs": [waiting] }));
+    assert_eq!(out(&stage.call(&["cancel", &waiting, "--dry-run"])), format!("1 job would be cancelled\n  {waiting}"));
+    assert_eq!(out(&stage.call(&["cancel", "--not-moving", "1h", "--yes"])), "no job matches");
+    let unsure = stage.call(&["cancel", "--since", "1h"]);
+    assert_eq!(unsure.status.code(), Some(2), "{}", err(&unsure));
+    assert!(err(&unsure).contains("2 jobs would be cancelled") && err(&unsure).contains("--yes"), "{}", err(&unsure));
+    for unfit in [&["--state", "failed"][..], &["--kind", "k", &still], &[]] {
+        assert_eq!(stage.call(&[&["cancel", "--yes"], unfit].concat()).status.code(), Some(2), "{unfit:?}");
+    }
+    assert_eq!(ids(&stage.json(&["list", "--state", "cancelled"])).len(), 0, "nothing has happened yet");
+    assert_eq!(out(&stage.call(&["cancel", "--not-moving", "0ms", "--yes"])), "asked to cancel 1 job");
+    assert_eq!(show(&mut stage.client, &still).await["state"], "cancelling");
+    assert_eq!(stage.json(&["cancel", "--since", "1h", "--yes"]), json!({ "cancelled": 1 }));
+    assert_eq!(show(&mut stage.client, &waiting).await["state"], "cancelled");
+    assert_eq!(stage.json(&["cancel", &waiting, "--dry-run"]), json!({ "count": 0, "jobs": [] }));
 }
 
 #[tokio::test]
@@ -143,7 +179,19 @@ async fn dead_letters_are_replayed_and_dropped_by_filter() {
     let mut stage = Stage::new("0");
     let (first, second) = (stage.failed("k", "a").await, stage.failed("k", "b").await);
     let other = stage.failed("other", "c").await;
-    assert_eq!(out(&stage.call(&["dead-letter", "replay", "--kind", "k", "--dry-run"])), "2 jobs would be replayed");
+    let tried = out(&stage.call(&["dead-letter", "replay", "--kind", "k", "--dry-run"]));
+    assert_eq!(tried, format!("2 jobs would be replayed\n  {first}\n  {second}"));
+    let named = stage.json(&["dead-letter", "drop", &other, "--dry-run"]);
+    assert_eq!(named, json!({ "count": 1, "jobs": [other] }));
+    for unfit in [&["--not-moving", "1s"][..], &["--state", "ready"], &["--kind", "k", &first]] {
+        let refused = stage.call(&[&["dead-letter", "drop", "--yes"], unfit].concat());
+        assert_eq!(refused.status.code(), Some(2), "{unfit:?}: {}", err(&refused));
+    }
+    assert_eq!(
+        stage.json(&["dead-letter", "list"])["dead_letters"].as_array().unwrap().len(),
+        3,
+        "nothing has happened"
+    );
     assert_eq!(stage.call(&["dead-letter", "drop", "--all"]).status.code(), Some(2), "nobody has said yes");
     let replayed = out(&stage.call(&["dead-letter", "replay", "--kind", "k", "--yes"]));
     assert!(replayed.contains(&first) && replayed.contains(&second) && !replayed.contains(&other), "{replayed}");

@@ -172,6 +172,32 @@ async fn waiting_leaves_only_how_it_ended() {
 }
 
 #[tokio::test]
+async fn many_jobs_are_changed_after_a_yes_and_the_question_says_how_many_and_which() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let node = Node::start(data);
+    let mut client = Client::with_token(node.address, data);
+    let mut ids = Vec::new();
+    for _ in 0..7 {
+        ids.push(support::jobs::submit(&mut client, &json!({ "kind": "nobody" })).await);
+    }
+    for (answer, wanted, state) in [("", 1, "ready"), ("n", 1, "ready"), ("y", 0, "cancelled")] {
+        let mut terminal = Terminal::start(asking(&node, data, &["cancel", "--kind", "nobody"]), 80);
+        let seen = terminal.shows("Go on? [y/N]").await.text();
+        let first = [&["7 jobs would be cancelled"][..], &[&*ids[6], &ids[5]]].concat();
+        assert!(first.iter().all(|word| seen.contains(word)) && seen.contains("and 2 more"), "{seen}");
+        terminal.enter(answer);
+        let (code, seen) = terminal.ended().await;
+        assert_eq!(code, Some(wanted), "{}", seen.text());
+        let said = if wanted == 0 { "asked to cancel 7 jobs" } else { "nothing was changed" };
+        assert!(seen.text().contains(said), "{}", seen.text());
+        for id in &ids {
+            assert_eq!(show(&mut client, id).await["state"], state, "after `{answer}`");
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_demo_and_the_status_are_readable_on_a_terminal() {
     let (demo, status) = tokio::join!(on_terminal(onward(&["demo"]), 80), async {
         let folder = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use crate::ids::{ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, 
 use crate::job::{Draft, JobSpec, JobState};
 use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
 use crate::state::JobImage;
+use crate::time::Wall;
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum Input {
@@ -136,13 +137,31 @@ pub struct Filter {
     pub kind: Option<Name>,
     pub tag: Option<Name>,
     pub state: Option<JobState>,
+    /// Submitted then or later.
+    pub since: Option<Wall>,
+    /// With an attempt that has made no forward step for this long, and did not announce a silence.
+    pub not_moving: Option<Duration>,
 }
 
 impl Filter {
-    pub fn admits(&self, spec: &JobSpec, state: impl FnOnce() -> JobState) -> bool {
-        self.queue.as_ref().is_none_or(|queue| spec.queue == *queue)
+    /// What is cheap to know is asked first.
+    pub fn admits(
+        &self,
+        spec: &JobSpec,
+        created_at: Wall,
+        state: impl FnOnce() -> JobState,
+        stands_still: impl FnOnce(Duration) -> bool,
+    ) -> bool {
+        self.since.is_none_or(|since| created_at >= since)
+            && self.queue.as_ref().is_none_or(|queue| spec.queue == *queue)
             && self.kind.as_ref().is_none_or(|kind| spec.workflows.iter().any(|workflow| workflow.kind == *kind))
             && self.tag.as_ref().is_none_or(|tag| spec.tags().contains(tag))
             && self.state.is_none_or(|wanted| state() == wanted)
+            && self.not_moving.is_none_or(stands_still)
+    }
+
+    /// Nothing of an archived job runs, so nothing of it stands still.
+    pub fn admits_archived(&self, image: &JobImage) -> bool {
+        self.admits(&image.spec, image.created_at, || image.state(), |_| false)
     }
 }

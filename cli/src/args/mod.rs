@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::demo::Sabotage;
@@ -148,21 +148,13 @@ pub enum Command {
     Probe(ProbeArgs),
     /// Cancel a job, or all that match: a queued job at once, a running one is told to stop
     #[command(after_help = "Examples:\n  onward cancel 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10\n  \
-                            onward cancel --queue reports --state ready")]
+                            onward cancel --queue reports --state ready --dry-run\n  \
+                            onward cancel --not-moving 10m --yes")]
     Cancel(CancelArgs),
     /// Submit a job that ended once more, as a new job; or all that match and did not succeed
     #[command(after_help = "Examples:\n  onward retry 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10\n  \
                             onward retry --kind transcode --since 1d --dry-run")]
-    Retry {
-        id: Option<String>,
-        /// Repeating the command with the same id gives the same job [default: a new one each time]
-        #[arg(long, value_name = "ID", requires = "id")]
-        request_id: Option<String>,
-        #[command(flatten)]
-        which: WhichArgs,
-        #[command(flatten)]
-        confirm: ConfirmArgs,
-    },
+    Retry(RetryArgs),
     /// Give a job more time before its overall deadline
     #[command(after_help = "Example:\n  onward extend ID --by 30m --reason \"the source is slow today\"")]
     Extend {
@@ -235,7 +227,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct UpArgs {
     /// Where to listen [default: 127.0.0.1:7400]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen_address)]
     pub listen: Option<SocketAddr>,
     /// How many commands to run here at a time; 0: no local worker [default: the number of processors]
     #[arg(long, value_name = "N")]
@@ -276,27 +268,31 @@ pub struct UpArgs {
     pub commit_mark: Option<PathBuf>,
 }
 
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write an IP address and a port, like 127.0.0.1:7400 or [::1]:7400".to_owned())
+}
+
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("which").args(["state", "kind", "queue", "tag", "all"]).multiple(true)))]
 pub struct CancelArgs {
     /// The job
-    #[arg(required_unless_present = "which", conflicts_with = "which")]
     pub id: Option<String>,
-    /// All jobs in this state that match the rest
-    #[arg(long, value_parser = ["waiting", "ready", "delayed", "running"])]
-    pub state: Option<String>,
-    /// All jobs of this kind that match the rest
-    #[arg(long)]
-    pub kind: Option<String>,
-    /// All jobs in this queue that match the rest
-    #[arg(long)]
-    pub queue: Option<String>,
-    /// All jobs with this tag that match the rest
-    #[arg(long)]
-    pub tag: Option<String>,
-    /// Every job
-    #[arg(long, conflicts_with_all = ["state", "kind", "queue", "tag"])]
-    pub all: bool,
+    #[command(flatten)]
+    pub which: WhichArgs,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RetryArgs {
+    /// The job
+    pub id: Option<String>,
+    /// Repeating the command with the same id gives the same job [default: a new one each time]
+    #[arg(long, value_name = "ID", requires = "id")]
+    pub request_id: Option<String>,
+    #[command(flatten)]
+    pub which: WhichArgs,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
 }
 
 #[derive(Debug, Args)]
@@ -339,10 +335,10 @@ pub struct ConfirmArgs {
     /// Every job, where no filter is given
     #[arg(long)]
     pub all: bool,
-    /// Only say how many it would be
+    /// Change nothing: only say how many jobs it would be, and name the first
     #[arg(long)]
     pub dry_run: bool,
-    /// Do it without asking
+    /// Do it without asking; needed where there is no terminal to ask at
     #[arg(long)]
     pub yes: bool,
 }
@@ -460,6 +456,7 @@ pub enum DeadLetterCommand {
 
 #[derive(Debug, Args)]
 pub struct LettersArgs {
+    /// The jobs
     pub ids: Vec<String>,
     #[command(flatten)]
     pub which: WhichArgs,

@@ -1,6 +1,6 @@
 //! A terminal of a certain size, and what can be seen on it in the end.
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, channel};
@@ -19,6 +19,7 @@ pub struct Terminal {
     columns: u16,
     written: Receiver<Vec<u8>>,
     bytes: Vec<u8>,
+    keyboard: std::fs::File,
 }
 
 impl Terminal {
@@ -42,6 +43,7 @@ impl Terminal {
             .expect("the binary is there");
         // The command keeps what it was given, and while we had one open there would be no end.
         drop((command, theirs));
+        let keyboard = std::fs::File::from(ours.try_clone().expect("a handle"));
         let (send, written) = channel();
         std::thread::spawn(move || {
             let mut terminal = std::fs::File::from(ours);
@@ -60,7 +62,7 @@ impl Terminal {
                 }
             }
         });
-        Self { child, columns, written, bytes: Vec::new() }
+        Self { child, columns, written, bytes: Vec::new(), keyboard }
     }
 
     /// Until this can be seen.
@@ -78,6 +80,11 @@ impl Terminal {
         // The reader stops at the end, and with it this.
         self.bytes.extend(self.written.iter().flatten());
         (code, self.seen())
+    }
+
+    /// As if somebody typed it.
+    pub fn enter(&mut self, text: &str) {
+        self.keyboard.write_all(format!("{text}\n").as_bytes()).expect("the terminal is open");
     }
 
     /// Everything that was written.

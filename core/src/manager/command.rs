@@ -12,7 +12,7 @@ use crate::job::{Ending, WorkflowState};
 use crate::limits::Limit;
 use crate::message::CancelWhy;
 use crate::refusal::Refusal;
-use crate::state::JobKey;
+use crate::state::{JobKey, WorkflowKey};
 
 use super::Manager;
 use super::workers::WorkerKey;
@@ -62,7 +62,21 @@ impl Manager {
 
     /// Whether a job is what a filter asks for.
     pub fn matches(&self, key: JobKey, filter: &Filter) -> bool {
-        filter.admits(&self.state.job(key).spec, || self.state.job_state(key))
+        let job = self.state.job(key);
+        filter.admits(
+            &job.spec,
+            job.created_at,
+            || self.state.job_state(key),
+            |least| job.workflows.as_slice().iter().any(|workflow| self.stands_still(*workflow, least)),
+        )
+    }
+
+    fn stands_still(&self, workflow: WorkflowKey, least: Duration) -> bool {
+        let workflow = self.state.workflow(workflow);
+        workflow.state.is_held()
+            && self.live.get(workflow.attempt).is_some_and(|live| {
+                live.clock.quiet_until().is_none() && self.awake.since(live.clock.last_step()) >= least
+            })
     }
 
     /// More time by hand, past the cap on what workers earn. The same request again is answered as the first time.

@@ -13,6 +13,7 @@ use onward_core::job::{Draft, JobState, OnStuck, Retry, WorkflowDraft, WorkflowS
 use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::state::LedgerFact;
+use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
 
 /// Workflows of kind `k`, each with its name and those that it waits for.
@@ -833,6 +834,31 @@ fn a_filter_cancels_what_it_matches() {
     assert_eq!(cancel(&mut rig, none()), 2, "no condition matches all that is open");
     assert_eq!(cancel(&mut rig, none()), 0, "and what was asked is not counted again");
     assert_eq!(rig.state_of(running), JobState::Cancelling);
+}
+
+#[test]
+fn a_filter_knows_since_when_a_job_is_there_and_whether_it_stands_still() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 3, &["k"]);
+    let [still, moving, silent] = [(); 3].map(|()| rig.submit(patient("k")));
+    let given = rig.assigned(session);
+    let of = |job: JobId| given.iter().find(|one| one.claim.job == job).expect("each was handed out").claim;
+    rig.advance(secs(60));
+    rig.progress(session, of(moving), 1);
+    rig.beat(session, Beat { quiet: Some(secs(60)), ..Beat::plain(of(silent)) }).unwrap();
+    let [waiting, other] = [(); 2].map(|()| rig.submit(job("nobody")));
+    let since = rig.view(other).created_at;
+    rig.advance(secs(10));
+    let not_moving = |span| Filter { not_moving: Some(span), ..Filter::default() };
+    assert_eq!(rig.cancel_where(not_moving(secs(71))), 0);
+    assert_eq!(rig.cancel_where(not_moving(secs(70))), 1, "neither what waits nor what is silent as announced");
+    assert_eq!(rig.state_of(still), JobState::Cancelling);
+    assert_eq!(rig.cancel_where(not_moving(secs(10))), 1);
+    assert_eq!(rig.state_of(moving), JobState::Cancelling);
+    let after = |ms: u64| Filter { since: Some(Wall::from_ms(since.as_ms() + ms)), ..Filter::default() };
+    assert_eq!(rig.cancel_where(after(1)), 0, "nothing was submitted later");
+    assert_eq!(rig.cancel_where(after(0)), 2);
+    assert_eq!((rig.state_of(waiting), rig.state_of(silent)), (JobState::Cancelled, JobState::Running));
 }
 
 #[test]

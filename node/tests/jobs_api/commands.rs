@@ -127,6 +127,77 @@ async fn a_cancel_by_filter_needs_a_filter_or_the_word_all() {
 }
 
 #[tokio::test]
+async fn a_cancel_by_filter_can_be_tried_and_knows_what_stands_still_and_what_is_new() {
+    let rig = Rig::new().await;
+    let mut jobs = Vec::new();
+    for kind in ["go", "go", "go", "keep"] {
+        jobs.push(rig.submit(json!({"kind": kind})).await);
+    }
+    let before = rig.newest().await;
+    let cancel = |call: serde_json::Value| rig.post("/v1/jobs/cancel", call);
+    let tried = cancel(json!({"kind": "go", "dry_run": true})).await.body;
+    let newest_first = json!([jobs[2], jobs[1], jobs[0]]);
+    assert_eq!(tried, json!({"cancelled": 0, "would_cancel": 3, "jobs": newest_first, "next_cursor": null}));
+    let part = cancel(json!({"kind": "go", "dry_run": true, "limit": 2})).await.body;
+    assert_eq!((&part["would_cancel"], &part["next_cursor"]), (&json!(2), &json!(jobs[1])));
+    let rest = cancel(json!({"kind": "go", "dry_run": true, "cursor": jobs[1]})).await.body;
+    assert_eq!((&rest["would_cancel"], &rest["jobs"]), (&json!(1), &json!([jobs[0]])));
+    for none in [json!({"not_moving_s": 0}), json!({"since_s": 3600, "kind": "other"})] {
+        assert_eq!(cancel(none.clone()).await.body["cancelled"], 0, "{none}");
+    }
+    assert_eq!(rig.newest().await, before, "nothing has changed");
+    for bad in
+        [json!({"dry_run": true}), json!({"not_moving_s": -1}), json!({"since_s": "x"}), json!({"since_s": 1e300})]
+    {
+        assert_eq!(cancel(bad.clone()).await.problem(), (400, "invalid"), "{bad}");
+    }
+    rig.take("go").await;
+    assert_eq!(cancel(json!({"not_moving_s": 3600})).await.body["cancelled"], 0);
+    let stands_still = cancel(json!({"not_moving_s": 0, "dry_run": true})).await.body;
+    assert_eq!(stands_still["jobs"], json!([jobs[0]]), "the one that runs");
+    assert_eq!(cancel(json!({"not_moving_s": 0})).await.body["cancelled"], 1);
+    assert_eq!(rig.job(&jobs[0]).await["state"], "cancelling");
+    assert_eq!(cancel(json!({"since_s": 3600})).await.body["cancelled"], 3);
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_by_filter_and_a_page_that_is_short_goes_on() {
+    let rig = Rig::new().await;
+    let mut letters = Vec::new();
+    for (kind, tag) in [("a", "x"), ("b", "x"), ("b", "y"), ("a", "y")] {
+        letters.push(rig.submit(json!({"kind": kind, "tags": [tag], "queue": format!("q{tag}")})).await);
+        let taken = rig.take_from(kind, &format!("q{tag}")).await;
+        rig.fail_for_good(&taken, "broken").await;
+    }
+    let ids = |page: &serde_json::Value| {
+        page["dead_letters"].as_array().unwrap().iter().map(|job| job["id"].clone()).collect::<Vec<_>>()
+    };
+    for (query, wanted) in [
+        ("", vec![0, 1, 2, 3]),
+        ("kind=b", vec![1, 2]),
+        ("tag=x", vec![0, 1]),
+        ("queue=qy", vec![2, 3]),
+        ("kind=a&tag=y", vec![3]),
+        ("state=failed&since_s=3600", vec![0, 1, 2, 3]),
+        ("state=timed_out", vec![]),
+    ] {
+        let page = rig.get(&format!("/v1/dead-letters?{query}")).await.body;
+        let wanted: Vec<_> = wanted.into_iter().map(|at: usize| json!(letters[at])).collect();
+        assert_eq!((ids(&page), &page["next_cursor"]), (wanted, &json!(null)), "{query}");
+    }
+    let first = rig.get("/v1/dead-letters?kind=b&limit=1").await.body;
+    assert_eq!(ids(&first), [json!(letters[1])]);
+    let next = first["next_cursor"].as_str().unwrap();
+    assert_eq!(
+        ids(&rig.get(&format!("/v1/dead-letters?kind=b&limit=1&cursor={next}")).await.body),
+        [json!(letters[2])]
+    );
+    for bad in ["state=asleep", "kind=", "since_s=-1", "not_moving_s=1"] {
+        assert_eq!(rig.get(&format!("/v1/dead-letters?{bad}")).await.problem(), (400, "invalid"), "{bad}");
+    }
+}
+
+#[tokio::test]
 async fn a_cancel_by_filter_says_how_many_so_far_and_goes_on_by_its_cursor_or_without() {
     let rig = Rig::new().await;
     let mut jobs = Vec::new();

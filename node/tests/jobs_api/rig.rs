@@ -140,11 +140,15 @@ impl Rig {
 
     /// One workflow of this kind, as a worker without a session takes it.
     pub async fn take(&self, kind: &str) -> Assignment {
+        self.take_from(kind, "default").await
+    }
+
+    pub async fn take_from(&self, kind: &str, queue: &str) -> Assignment {
         let name = |text: &str| Name::new(text).unwrap();
         let poll = Poll {
             worker: WorkerId::new("w1").unwrap(),
             incarnation: Incarnation::new("i1").unwrap(),
-            subscription: Subscription { queues: vec![name("default")], kinds: vec![name(kind)] },
+            subscription: Subscription { queues: vec![name(queue)], kinds: vec![name(kind)] },
             max: 1,
             wait: Duration::from_secs(60),
             lease: Duration::from_secs(3_600),

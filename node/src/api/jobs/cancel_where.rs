@@ -15,7 +15,8 @@ use super::super::json::Json;
 use super::super::may::{May, Operate};
 use super::super::params::bad_cursor;
 use super::super::problem::Problem;
-use super::read::{name, state};
+use super::filter::Conditions;
+use super::read::floor;
 use crate::engine::{Engine, Refused, View};
 
 /// Which jobs; what is not given matches all.
@@ -26,9 +27,15 @@ pub struct CancelWhere {
     kind: Option<String>,
     tag: Option<String>,
     state: Option<String>,
+    /// Only jobs with an attempt that has made no forward step for this long, and did not announce a silence.
+    not_moving_s: Option<f64>,
+    /// Only jobs that were submitted within this time.
+    since_s: Option<f64>,
     /// Needed where nothing else is given.
     all: Option<bool>,
-    /// How many this call cancels at most: 1 to 100000, which is what it is unless said.
+    /// Count the jobs that would be cancelled, and change nothing.
+    dry_run: Option<bool>,
+    /// How many this call cancels (or counts) at most: 1 to 100000, which is what it is unless said.
     limit: Option<usize>,
     /// `next_cursor` of the call before, to go on behind it.
     cursor: Option<String>,
@@ -36,12 +43,20 @@ pub struct CancelWhere {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Cancelled {
-    /// By this call.
+    /// By this call; 0 in a dry run.
     pub cancelled: usize,
+    /// In a dry run: how many would be cancelled without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_cancel: Option<usize>,
+    /// In a dry run: the newest ten of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<Vec<String>>,
     /// There may be more: repeat the call with it as `cursor`. None once all were looked at.
     pub next_cursor: Option<String>,
 }
 
+/// Of a dry run.
+const SHOWN: usize = 10;
 const MAX_CANCELLED: usize = 100_000;
 /// Of one read: everything else waits for the machine's thread meanwhile.
 const EXAMINED_PER_READ: usize = 2_000;
@@ -57,27 +72,29 @@ pub async fn cancel_where(
     State(app): State<App>,
     Json(which): Json<CancelWhere>,
 ) -> Result<Json<Cancelled>, Problem> {
-    let filter = Filter {
-        queue: name("queue", which.queue)?,
-        kind: name("kind", which.kind)?,
-        tag: name("tag", which.tag)?,
-        state: which.state.map(|word| state(&word)).transpose()?,
-    };
-    if filter == Filter::default() && which.all != Some(true) {
-        let detail = "this would cancel every job; give `queue`, `kind`, `tag` or `state`, or say `all: true`";
+    let CancelWhere { queue, kind, tag, state, not_moving_s, since_s, all, dry_run, limit, cursor } = which;
+    let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check()?;
+    if filter == Filter::default() && all != Some(true) {
+        let detail = "this would cancel every job; give `queue`, `kind`, `tag`, `state`, `not_moving_s` or `since_s`, or say `all: true`";
         return Err(Problem::invalid(detail).of_field("all"));
     }
-    let limit = match which.limit.unwrap_or(MAX_CANCELLED) {
+    let limit = match limit.unwrap_or(MAX_CANCELLED) {
         limit @ 1..=MAX_CANCELLED => limit,
         limit => {
             let detail = format!("`limit` is {limit}; it must be from 1 to {MAX_CANCELLED}");
             return Err(Problem::invalid(detail).of_field("limit"));
         }
     };
-    let cursor = which.cursor.map(|text| JobId::parse(&text).ok_or_else(bad_cursor)).transpose()?;
+    let cursor = cursor.map(|text| JobId::parse(&text).ok_or_else(bad_cursor)).transpose()?;
+    if dry_run == Some(true) {
+        return Ok(Json(count(&app.engine, &filter, cursor, limit).await?));
+    }
     let mut cancelled = 0;
-    match go_through(&app.engine, &filter, cursor, limit, &mut cancelled).await {
-        Ok(next) => Ok(Json(Cancelled { cancelled, next_cursor: next.map(|job| job.to_string()) })),
+    match cancel(&app.engine, &filter, cursor, limit, &mut cancelled).await {
+        Ok(next) => {
+            let next_cursor = next.map(|job| job.to_string());
+            Ok(Json(Cancelled { cancelled, would_cancel: None, jobs: None, next_cursor }))
+        }
         Err(refused) => {
             let problem = Problem::from(refused);
             let detail = format!(
@@ -90,7 +107,7 @@ pub async fn cancel_where(
 }
 
 /// Goes back from the cursor until nothing is left or enough are cancelled. Says where to go on.
-async fn go_through(
+async fn cancel(
     engine: &Engine,
     filter: &Filter,
     mut cursor: Option<JobId>,
@@ -98,8 +115,7 @@ async fn go_through(
     cancelled: &mut usize,
 ) -> Result<Option<JobId>, Refused> {
     loop {
-        let (asked, room) = (filter.clone(), limit - *cancelled);
-        let (jobs, next) = engine.read(move |view| find(view, &asked, cursor, room)).await?;
+        let (jobs, next) = find(engine, filter, cursor, limit - *cancelled).await?;
         if !jobs.is_empty() {
             match engine.call(Call::CancelWhere { filter: filter.clone(), jobs }).await? {
                 Answer::Cancelled { jobs } => *cancelled += jobs,
@@ -113,8 +129,41 @@ async fn go_through(
     }
 }
 
+/// The same way, and nothing is changed.
+async fn count(
+    engine: &Engine,
+    filter: &Filter,
+    mut cursor: Option<JobId>,
+    limit: usize,
+) -> Result<Cancelled, Refused> {
+    let (mut count, mut first) = (0, Vec::new());
+    loop {
+        let (jobs, next) = find(engine, filter, cursor, limit - count).await?;
+        let room = SHOWN - first.len();
+        first.extend(jobs.iter().take(room).map(JobId::to_string));
+        count += jobs.len();
+        if next.is_none() || count == limit {
+            let next_cursor = next.map(|job| job.to_string());
+            return Ok(Cancelled { cancelled: 0, would_cancel: Some(count), jobs: Some(first), next_cursor });
+        }
+        cursor = next;
+    }
+}
+
 /// Some jobs that the filter would cancel, and where to go on; none at the end.
-fn find(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize) -> (Vec<JobId>, Option<JobId>) {
+async fn find(
+    engine: &Engine,
+    filter: &Filter,
+    cursor: Option<JobId>,
+    room: usize,
+) -> Result<(Vec<JobId>, Option<JobId>), Refused> {
+    let asked = filter.clone();
+    let (jobs, next) = engine.read(move |view| examine(view, &asked, cursor, room)).await?;
+    Ok((jobs, next.filter(|next| floor(filter).is_none_or(|floor| *next >= floor))))
+}
+
+/// One read of it.
+fn examine(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize) -> (Vec<JobId>, Option<JobId>) {
     let state = view.manager.state();
     let (mut found, mut examined, mut workflows) = (Vec::new(), 0, 0);
     let mut ids = view.catalog.newest_before(cursor).peekable();

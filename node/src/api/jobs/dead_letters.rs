@@ -3,7 +3,7 @@
 use axum::extract::State;
 use onward_core::effect::Answer;
 use onward_core::ids::JobId;
-use onward_core::input::Call;
+use onward_core::input::{Call, Filter};
 use onward_core::manager::JobView;
 use onward_core::refusal::Refusal;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,7 @@ use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, bad_cursor, page_size};
 use super::super::problem::Problem;
 use super::command::request_id;
+use super::filter::Conditions;
 use super::shape::{Detail, Job, weight};
 use super::submit::check_exec_again;
 use crate::engine::{Refused, View};
@@ -24,6 +25,13 @@ use crate::engine::{Refused, View};
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct DeadLetterQuery {
+    /// A state's word: `failed` or `timed_out`.
+    state: Option<String>,
+    kind: Option<String>,
+    queue: Option<String>,
+    tag: Option<String>,
+    /// Only jobs that were submitted within this time.
+    since_s: Option<f64>,
     /// From 1 to 1000; 100 unless said.
     limit: Option<usize>,
     /// `next_cursor` of the page before.
@@ -34,6 +42,7 @@ pub struct DeadLetterQuery {
 pub struct DeadLetterList {
     /// Those that died first come first.
     pub dead_letters: Vec<Job>,
+    /// None at the end. A page may be short and have one all the same.
     pub next_cursor: Option<String>,
 }
 
@@ -96,31 +105,35 @@ pub async fn list(
 ) -> Result<Json<DeadLetterList>, Problem> {
     let limit = page_size(query.limit)?;
     let after = query.cursor.map(|text| text.parse::<u64>().map_err(|_| bad_cursor())).transpose()?;
-    let (views, next) = app.engine.read(move |view| page(view, after, limit)).await?;
+    let DeadLetterQuery { state, kind, queue, tag, since_s, .. } = query;
+    let filter = Conditions { state, kind, queue, tag, since_s, ..Conditions::default() }.check()?;
+    let (views, next) = app.engine.read(move |view| page(view, &filter, after, limit)).await?;
     let dead_letters = views.iter().map(|view| Job::of(view, Detail::Brief)).collect();
     Ok(Json(DeadLetterList { dead_letters, next_cursor: next.map(|seq| seq.to_string()) }))
 }
 
 const PAGE_BYTES: usize = 8 << 20;
-const WORKFLOWS_PER_PAGE: usize = 2_000;
+/// Of one read: everything else waits for the machine's thread meanwhile.
+const EXAMINED_PER_PAGE: usize = 2_000;
 
 /// The cursor is when the last one died, so that it stays right when others are dropped.
-fn page(view: &View<'_>, after: Option<u64>, limit: usize) -> (Vec<JobView>, Option<u64>) {
+fn page(view: &View<'_>, filter: &Filter, after: Option<u64>, limit: usize) -> (Vec<JobView>, Option<u64>) {
     let state = view.manager.state();
     let died = |key: u32| state.job(key).more.as_ref().and_then(|more| more.died).map_or(0, |seq| seq.0);
     let keys: Vec<u32> = state.dead_letters().collect();
     let begin = after.map_or(0, |after| keys.partition_point(|key| died(*key) <= after));
     let mut jobs = Vec::new();
-    let (mut bytes, mut workflows) = (0, 0);
-    for key in &keys[begin..] {
-        if jobs.len() == limit || bytes >= PAGE_BYTES || workflows >= WORKFLOWS_PER_PAGE {
-            let last = keys[begin + jobs.len() - 1];
-            return (jobs, Some(died(last)));
+    let (mut bytes, mut examined) = (0, 0);
+    for (at, key) in keys.iter().enumerate().skip(begin) {
+        if jobs.len() == limit || bytes >= PAGE_BYTES || examined >= EXAMINED_PER_PAGE {
+            return (jobs, Some(died(keys[at - 1])));
         }
-        let job = view.manager.job(state.job(*key).id).expect("a dead letter is a job");
-        bytes += weight(&job);
-        workflows += job.workflows.len();
-        jobs.push(job);
+        examined += state.job(*key).workflows.as_slice().len();
+        if view.manager.matches(*key, filter) {
+            let job = view.manager.job(state.job(*key).id).expect("a dead letter is a job");
+            bytes += weight(&job);
+            jobs.push(job);
+        }
     }
     (jobs, None)
 }

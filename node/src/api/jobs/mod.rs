@@ -3,7 +3,8 @@
 //! [`request`] is a submission as it is written, [`submit`] takes it. [`shape`] is a job as it is shown ([`reason`] and
 //! [`ledger`] say why it is where it is); [`read`] gives one or a page of them, [`follow`] goes along with one,
 //! [`output`] gives what its attempts have printed.
-//! [`cancel_where`] cancels what a filter matches, [`command`] is everything else that is asked about jobs.
+//! [`filter`] is which jobs are meant, [`cancel_where`] cancels them, [`command`] is everything else that is asked about
+//! jobs.
 //!
 //! Whatever looks at many jobs does so in short reads, since the machine's thread does nothing else meanwhile.
 
@@ -11,6 +12,7 @@ pub mod cancel_where;
 pub mod command;
 pub mod dead_letters;
 mod feed;
+mod filter;
 pub mod follow;
 pub mod ledger;
 pub mod nodes;

@@ -4,13 +4,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::extract::State;
-use onward_core::ids::{JobId, Name};
+use onward_core::ids::JobId;
 use onward_core::input::Filter;
-use onward_core::job::JobState;
-use onward_core::job::draft::MAX_SPAN;
 use onward_core::manager::JobView;
 use onward_core::refusal::Refusal;
-use onward_core::time::{Wall, span_ms};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -19,10 +16,10 @@ use super::super::may::{May, Read};
 use super::super::params::{JobPath, Params, bad_cursor, page_size};
 use super::super::problem::Problem;
 use super::super::{App, span};
+use super::filter::Conditions;
 use super::follow::{Followers, wait_until_ended};
 use super::ledger::Ledger;
 use super::shape::{Detail, Job, weight};
-use crate::clock;
 use crate::engine::{Engine, View};
 use axum::Extension;
 
@@ -35,7 +32,7 @@ pub struct ListQuery {
     kind: Option<String>,
     queue: Option<String>,
     tag: Option<String>,
-    /// Only jobs with an attempt that has made no forward step for this long, and did not say that it would be silent.
+    /// Only jobs with an attempt that has made no forward step for this long, and did not announce a silence.
     not_moving_s: Option<f64>,
     /// Only jobs that were submitted within this time.
     since_s: Option<f64>,
@@ -73,22 +70,10 @@ pub async fn list(
     Params(query): Params<ListQuery>,
 ) -> Result<Json<JobList>, Problem> {
     let limit = page_size(query.limit)?;
-    let cursor = query.cursor.map(|text| JobId::parse(&text).ok_or_else(bad_cursor)).transpose()?;
-    let filter = Filter {
-        queue: name("queue", query.queue)?,
-        kind: name("kind", query.kind)?,
-        tag: name("tag", query.tag)?,
-        state: query.state.map(|word| state(&word)).transpose()?,
-    };
-    let within = |field, span: Option<f64>| {
-        span.map(|span| span::from_seconds(field, span, Duration::ZERO..=MAX_SPAN)).transpose()
-    };
-    let since = within("since_s", query.since_s)?;
-    let narrow = Narrow {
-        not_moving: within("not_moving_s", query.not_moving_s)?,
-        since: since.map(|since| Wall::from_ms(clock::now().wall.as_ms().saturating_sub(span_ms(since)))),
-    };
-    let (views, next) = page(&app.engine, filter, narrow, cursor, limit).await?;
+    let cursor = query.cursor.as_deref().map(|text| JobId::parse(text).ok_or_else(bad_cursor)).transpose()?;
+    let ListQuery { state, kind, queue, tag, not_moving_s, since_s, limit: _, cursor: _ } = query;
+    let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check()?;
+    let (views, next) = page(&app.engine, filter, cursor, limit).await?;
     let jobs = views.iter().map(|view| Job::of(view, Detail::Brief)).collect();
     Ok(Json(JobList { jobs, next_cursor: next.map(|job| job.to_string()) }))
 }
@@ -137,42 +122,6 @@ pub async fn without_contents(engine: &Engine, job: JobId) -> Result<JobView, Pr
     }
 }
 
-pub fn state(word: &str) -> Result<JobState, Problem> {
-    JobState::ALL.into_iter().find(|state| state.word() == word).ok_or_else(|| {
-        let words: Vec<_> = JobState::ALL.into_iter().map(JobState::word).collect();
-        let detail = format!("`state` is `{word}`; it must be one of {}", words.join(", "));
-        Problem::invalid(detail).of_field("state")
-    })
-}
-
-pub fn name(field: &'static str, text: Option<String>) -> Result<Option<Name>, Problem> {
-    let bad =
-        || Problem::invalid(format!("`{field}` must be 1 to 128 bytes without control characters")).of_field(field);
-    text.map(|text| Name::new(text).ok_or_else(bad)).transpose()
-}
-
-/// What a filter cannot say, since it is about the moment.
-#[derive(Clone, Copy, Debug)]
-struct Narrow {
-    not_moving: Option<Duration>,
-    since: Option<Wall>,
-}
-
-impl Narrow {
-    fn admits(&self, job: &JobView) -> bool {
-        let stands_still = |least: Duration| {
-            let running = job.workflows.iter().filter_map(|workflow| workflow.running.as_ref());
-            running.filter(|attempt| attempt.quiet_remaining.is_none()).any(|attempt| attempt.since_step >= least)
-        };
-        self.not_moving.is_none_or(stands_still) && self.since.is_none_or(|since| job.created_at >= since)
-    }
-
-    /// Ids sort by the time of submission: what is below this is older.
-    fn floor(&self) -> Option<JobId> {
-        self.since.map(|since| JobId::v7(since, 0))
-    }
-}
-
 /// Of one read: everything else waits for the machine's thread meanwhile.
 const EXAMINED_PER_READ: usize = 2_000;
 const EXAMINED_PER_PAGE: usize = 200_000;
@@ -195,16 +144,16 @@ struct Part {
 async fn page(
     engine: &Engine,
     filter: Filter,
-    narrow: Narrow,
     mut cursor: Option<JobId>,
     limit: usize,
 ) -> Result<(Vec<JobView>, Option<JobId>), Problem> {
     let (mut jobs, mut bytes, mut examined): (Vec<JobView>, _, _) = (Vec::new(), 0, 0);
+    let floor = floor(&filter);
     loop {
         let (asked, room) = (filter.clone(), limit - jobs.len());
-        let part = engine.read(move |view| examine(view, &asked, narrow, cursor, room, PAGE_BYTES - bytes)).await?;
+        let part = engine.read(move |view| examine(view, &asked, cursor, room, PAGE_BYTES - bytes)).await?;
         // A job that moves to the archive now is there before it leaves memory: this way round none is missed.
-        let (images, more) = match narrow.not_moving {
+        let (images, more) = match filter.not_moving {
             // What is archived does not run.
             Some(_) => (Vec::new(), false),
             None => engine.archived_before(cursor, ARCHIVED_PER_READ).await?,
@@ -215,9 +164,8 @@ async fn page(
         let end = part.next.max(archived_end);
         let mut found = part.jobs;
         let known: HashSet<JobId> = found.iter().map(|job| job.id).collect();
-        let matching = images.iter().filter(|image| filter.admits(&image.spec, || image.state()));
-        let unknown = matching.filter(|image| !known.contains(&image.id)).map(JobView::of_image);
-        found.extend(unknown.filter(|job| narrow.admits(job)));
+        let matching = images.iter().filter(|image| filter.admits_archived(image));
+        found.extend(matching.filter(|image| !known.contains(&image.id)).map(JobView::of_image));
         found.retain(|job| end.is_none_or(|end| job.id >= end));
         found.sort_by_key(|job| core::cmp::Reverse(job.id));
         let cut = found.len() > room;
@@ -225,7 +173,7 @@ async fn page(
         bytes += found.iter().map(weight).sum::<usize>();
         jobs.append(&mut found);
         let next = if cut { jobs.last().map(|job| job.id) } else { end };
-        let next = next.filter(|next| narrow.floor().is_none_or(|floor| *next >= floor));
+        let next = next.filter(|next| floor.is_none_or(|floor| *next >= floor));
         let enough = jobs.len() == limit || bytes >= PAGE_BYTES || examined >= EXAMINED_PER_PAGE;
         if enough || next.is_none() {
             return Ok((jobs, next));
@@ -234,7 +182,12 @@ async fn page(
     }
 }
 
-fn examine(view: &View<'_>, filter: &Filter, narrow: Narrow, cursor: Option<JobId>, room: usize, bytes: usize) -> Part {
+/// Ids sort by the time of submission: what is below this is too old for the filter.
+pub fn floor(filter: &Filter) -> Option<JobId> {
+    filter.since.map(|since| JobId::v7(since, 0))
+}
+
+fn examine(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize, bytes: usize) -> Part {
     let state = view.manager.state();
     let mut part = Part::default();
     let mut ids = view.catalog.newest_before(cursor).peekable();
@@ -242,7 +195,7 @@ fn examine(view: &View<'_>, filter: &Filter, narrow: Narrow, cursor: Option<JobI
         let Some(key) = state.find(id) else { continue };
         part.examined += 1 + state.job(key).workflows.as_slice().len();
         if view.manager.matches(key, filter)
-            && let Some(job) = view.manager.job(id).filter(|job| narrow.admits(job))
+            && let Some(job) = view.manager.job(id)
         {
             part.bytes += weight(&job);
             part.jobs.push(job);

@@ -1,0 +1,55 @@
+//! Which jobs are meant, as it is written in a query or a body.
+
+use std::time::Duration;
+
+use onward_core::ids::Name;
+use onward_core::input::Filter;
+use onward_core::job::JobState;
+use onward_core::job::draft::MAX_SPAN;
+use onward_core::time::{Wall, span_ms};
+
+use super::super::problem::Problem;
+use super::super::span;
+use crate::clock;
+
+/// Conditions as they were written; what is not given matches all. Each call has the fields that make sense for it.
+#[derive(Debug, Default)]
+pub struct Conditions {
+    pub state: Option<String>,
+    pub kind: Option<String>,
+    pub queue: Option<String>,
+    pub tag: Option<String>,
+    pub not_moving_s: Option<f64>,
+    pub since_s: Option<f64>,
+}
+
+impl Conditions {
+    pub fn check(self) -> Result<Filter, Problem> {
+        let within = |field, span: Option<f64>| {
+            span.map(|span| span::from_seconds(field, span, Duration::ZERO..=MAX_SPAN)).transpose()
+        };
+        let since = within("since_s", self.since_s)?;
+        Ok(Filter {
+            queue: name("queue", self.queue)?,
+            kind: name("kind", self.kind)?,
+            tag: name("tag", self.tag)?,
+            state: self.state.map(|word| state(&word)).transpose()?,
+            since: since.map(|since| Wall::from_ms(clock::now().wall.as_ms().saturating_sub(span_ms(since)))),
+            not_moving: within("not_moving_s", self.not_moving_s)?,
+        })
+    }
+}
+
+fn state(word: &str) -> Result<JobState, Problem> {
+    JobState::ALL.into_iter().find(|state| state.word() == word).ok_or_else(|| {
+        let words: Vec<_> = JobState::ALL.into_iter().map(JobState::word).collect();
+        let detail = format!("`state` is `{word}`; it must be one of {}", words.join(", "));
+        Problem::invalid(detail).of_field("state")
+    })
+}
+
+fn name(field: &'static str, text: Option<String>) -> Result<Option<Name>, Problem> {
+    let bad =
+        || Problem::invalid(format!("`{field}` must be 1 to 128 bytes without control characters")).of_field(field);
+    text.map(|text| Name::new(text).ok_or_else(bad)).transpose()
+}
