@@ -171,7 +171,7 @@ fn colour_of(word: &str) -> Option<u8> {
     match word {
         "succeeded" | "healthy" => Some(GREEN),
         "failed" | "timed_out" | "stuck" | "suspect" | "evicted" => Some(RED),
-        "cancelling" | "cancelled" | "delayed" | "slow" | "degraded" | "paused" => Some(YELLOW),
+        "cancelling" | "cancelled" | "delayed" | "slow" | "degraded" | "paused" | "draining" => Some(YELLOW),
         "running" | "busy" => Some(CYAN),
         _ => None,
     }

@@ -10,6 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::answer::{Answer, Layout};
 use crate::client::Client;
+use crate::fleet;
 use crate::read;
 use crate::screen::{Screen, Styled};
 use crate::span;
@@ -112,11 +113,14 @@ impl Look {
     }
 
     fn text(&self, screen: &Screen) -> Styled {
-        let manager = &self.status["manager"];
-        let seat = read::text(manager, "seat").unwrap_or("not serving");
+        let state = fleet::state_of(&self.status);
         let load = read::word(&self.status["load"], "level");
-        let [open, dead] = ["open_jobs", "dead_letters"].map(|field| read::plain(&manager[field]));
-        let head = format!("{seat}, load {load}, {open} open jobs, {dead} dead letters; Ctrl-C leaves\n\n");
+        let count = |field, one| match read::number(&self.status["manager"], field) {
+            Some(count) => fleet::counted(count, one),
+            None => format!("- {one}s"),
+        };
+        let (open, dead) = (count("open_jobs", "open job"), count("dead_letters", "dead letter"));
+        let head = format!("{state}, load {load}, {open}, {dead}; Ctrl-C leaves\n\n");
         let part = |columns: &[Column], rows: Vec<Vec<String>>| match rows.is_empty() {
             true => Styled::new(&format!("no {}s\n\n", columns[0].name())),
             false => screen.table_text(columns, rows).text("\n\n"),

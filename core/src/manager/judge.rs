@@ -307,12 +307,17 @@ impl Manager {
 
     /// This manager as a gate would judge it.
     pub fn own_judgement(&self) -> Judgement {
+        self.own_judgement_while(true)
+    }
+
+    /// Whether the node still wants calls, or is about to stop, only the shell knows.
+    pub fn own_judgement_while(&self, accepting: bool) -> Judgement {
         let now = self.own_awake();
         let done = self.flow.handed_out.as_ref().map_or(0, |tally| u64::from(tally.counts(now).0));
         let sample =
             FlowSample { done, demand: self.demand(), last_done: self.flow.last, demand_since: self.flow.demand_since };
         let progress = flow(&self.rules.progress, now, &sample);
         let quorum = self.rules.quorum.has_quorum(self.now.mono, self.seat.confirmed_at());
-        judge(Ok(()), manager_ready(quorum, self.serving(), self.present_workers()), &progress)
+        judge(Ok(()), manager_ready(quorum, accepting && self.serving(), self.present_workers()), &progress)
     }
 }

@@ -76,6 +76,18 @@ pub enum SeatState {
     Lost,
 }
 
+impl SeatState {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::NeverTaken => "never_taken",
+            Self::Unconfirmed => "unconfirmed",
+            Self::Settling => "settling",
+            Self::Serving => "serving",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 impl Seat {
     pub(super) fn none(now: Now) -> Self {
         Self {

@@ -334,6 +334,12 @@ impl Engine {
         self.0.blocking(read).await
     }
 
+    /// How many jobs have left memory and are kept.
+    pub async fn archived_count(&self) -> Result<u64, Refused> {
+        let Some(archive) = self.0.archive() else { return Ok(0) };
+        self.0.blocking(move || archive.count()).await
+    }
+
     pub fn archive(&self) -> Option<Archive> {
         self.0.archive()
     }

@@ -7,7 +7,7 @@ use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
-use onward_core::manager::{ManagerView, SeatState};
+use onward_core::manager::ManagerView;
 use onward_core::time::Wall;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -145,11 +145,15 @@ const STARTING: &str = "the node is starting: it reads its log";
 
 /// What the machine says about itself, or why it does not.
 async fn machine(pages: &Pages) -> Result<(ManagerView, u64), String> {
+    let accepting = !pages.about.is_draining();
     let (app, within) = (&pages.app, pages.about.probes.answer_within);
     if let Some(trouble) = app.engine.trouble() {
         return Err(trouble);
     }
-    let read = app.engine.read(|view| (view.manager.view(), view.manager.state().term().get()));
+    let read = app.engine.read(move |view| {
+        let judgement = view.manager.own_judgement_while(accepting);
+        (ManagerView { judgement, ..view.manager.view() }, view.manager.state().term().get())
+    });
     match timeout(within, read).await {
         Ok(answer) => answer.map_err(|refused| refused.to_string()),
         Err(_) => Err(format!("the machine did not answer within {within:?}")),
@@ -181,9 +185,13 @@ struct Load {
 struct ManagerStatus {
     seat: &'static str,
     term: u64,
+    /// In memory: open, or ended and not yet archived, or a dead letter.
     jobs: usize,
     open_jobs: usize,
+    /// Ended jobs that have left memory and are kept; null if the archive cannot be read.
+    archived_jobs: Option<u64>,
     dead_letters: usize,
+    /// Without those that are away.
     workers: usize,
     verdict: &'static str,
     reason: &'static str,
@@ -195,10 +203,11 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     let (manager, trouble) = match machine(&pages).await {
         Ok((view, term)) => (
             Some(ManagerStatus {
-                seat: seat_word(view.seat),
+                seat: view.seat.code(),
                 term,
                 jobs: view.jobs,
                 open_jobs: view.open_jobs,
+                archived_jobs: pages.app.engine.archived_count().await.ok(),
                 dead_letters: view.dead_letters,
                 workers: view.workers,
                 verdict: view.judgement.verdict.code(),
@@ -220,14 +229,4 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
         trouble,
     })
     .into_response()
-}
-
-const fn seat_word(seat: SeatState) -> &'static str {
-    match seat {
-        SeatState::NeverTaken => "never_taken",
-        SeatState::Unconfirmed => "unconfirmed",
-        SeatState::Settling => "settling",
-        SeatState::Serving => "serving",
-        SeatState::Lost => "lost",
-    }
 }

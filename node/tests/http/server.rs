@@ -111,6 +111,22 @@ async fn a_panic_in_a_handler_is_one_answer_of_500() {
 }
 
 #[tokio::test]
+async fn a_job_that_has_left_memory_is_not_gone_from_the_status() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let status = async || Request::get("/status").send(node.address()).await.json()["manager"].take();
+    assert_eq!(status().await["archived_jobs"], json!(0));
+    submit_kind(node.engine(), "k").await;
+    let leased = lease(&node, poll_body("1")).await;
+    let counts = status().await;
+    assert_eq!((&counts["jobs"], &counts["open_jobs"], &counts["archived_jobs"]), (&json!(1), &json!(1), &json!(0)));
+    post(&node, &rig::verb(&leased[0], "succeed"), json!({})).await;
+    rig::until(async || status().await["archived_jobs"] == 1 && status().await["jobs"] == 0).await;
+    let stats = Request::get("/v1/stats").send(node.address()).await.json();
+    assert_eq!((&stats["open_jobs"], &stats["archived_jobs"]), (&json!(0), &json!(1)));
+}
+
+#[tokio::test]
 async fn pages_say_how_the_node_is() {
     let data = tempdir().unwrap();
     let node = start(data.path()).await;
@@ -272,7 +288,10 @@ async fn a_node_that_leaves_says_so_to_new_connections_and_serves_them_for_a_whi
     rig::until(async || Request::get("/readyz").send(address).await.status == 503).await;
     let told = Request::get("/readyz").send(address).await.json();
     assert_eq!(told["reason"], "the node is draining");
-    assert_eq!(Request::get("/status").send(address).await.json()["draining"], json!(true));
+    let status = Request::get("/status").send(address).await.json();
+    assert_eq!(status["draining"], json!(true));
+    let judged = (&status["manager"]["verdict"], &status["manager"]["reason"]);
+    assert_eq!(judged, (&json!("busy"), &json!("not_accepting")), "no balancer is to send more");
     assert_eq!(Request::get("/livez").send(address).await.status, 200);
     let job = json!({ "kind": "k" });
     assert_eq!(Request::post("/v1/jobs", &job).send(address).await.status, 201, "whoever was routed here is served");

@@ -7,7 +7,6 @@ use axum::extract::State;
 use onward_core::ids::Name;
 use onward_core::input::Call;
 use onward_core::job::JobState;
-use onward_core::manager::SeatState;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -154,9 +153,11 @@ pub struct StatsShown {
     pub term: u64,
     #[serde(flatten)]
     pub health: Health,
-    /// In memory: open, or ended and not yet archived.
+    /// In memory: open, or ended and not yet archived, or a dead letter.
     pub jobs: usize,
     pub open_jobs: usize,
+    /// Ended jobs that have left memory and are kept.
+    pub archived_jobs: u64,
     pub dead_letters: usize,
     pub workers: usize,
     /// How often each kind of refusal was given.
@@ -170,14 +171,12 @@ pub struct StatsShown {
 pub async fn stats(_: May<Read>, State(app): State<App>) -> Result<Json<StatsShown>, Problem> {
     let (view, term) = app.engine.read(|view| (view.manager.view(), view.manager.state().term())).await?;
     Ok(Json(StatsShown {
-        seat: match view.seat {
-            SeatState::Serving => "serving",
-            _ => "settling",
-        },
+        seat: view.seat.code(),
         term: term.get(),
         health: Health::of(&view.judgement),
         jobs: view.jobs,
         open_jobs: view.open_jobs,
+        archived_jobs: app.engine.archived_count().await?,
         dead_letters: view.dead_letters,
         workers: view.workers,
         refusals: view.refusals.listed().map(|(kind, count)| (kind.code(), count)).collect(),
