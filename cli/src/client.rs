@@ -231,13 +231,10 @@ impl Client {
 
     fn refused(&self, status: u16, answer: &Value) -> Failure {
         let code = read::text(answer, "code").unwrap_or("");
-        let title = read::text(answer, "title").unwrap_or("no reason was given");
+        let title = read::text(answer, "title").unwrap_or("it does not say why");
         let detail = read::text(answer, "detail").unwrap_or(title);
-        let what = if code.is_empty() {
-            format!("{} answered {status}: {title}", self.server)
-        } else {
-            format!("refused: {code}")
-        };
+        let what =
+            if code.is_empty() { format!("{} answered {status}", self.server) } else { format!("refused: {code}") };
         let why = match read::text(answer, "field").filter(|field| !detail.contains(field)) {
             Some(field) => format!("`{field}`: {detail}"),
             None => detail.to_owned(),
@@ -263,7 +260,7 @@ impl Client {
             (_, "unknown_worker") => failure.remedy("`onward node list` shows the nodes that are known"),
             (_, "unknown_job") => failure.remedy("`onward list` shows the jobs that are kept"),
             (_, "not_terminal") => failure.remedy("`onward wait ID` waits for its end, `onward cancel ID` brings it about"),
-            (404 | 405, "") => failure.remedy("is that address a node of Onward, and of this version? `onward status` asks it"),
+            (_, "") => failure.remedy("is that address a node of Onward, and of this version?"),
             (503, _) => failure.remedy("repeat the command in a moment; nothing was changed"),
             _ => failure,
         }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use serde_json::json;
 
 use crate::args::Cli;
@@ -47,8 +47,22 @@ fn improved(error: &clap::Error, words: &[String]) -> String {
         } else if !in_usage && !line.contains("similar subcommand") {
             text += &format!("{line}\n");
         }
+        if let Some(word) = stray_word(error, words).filter(|_| line.starts_with("error:")) {
+            text += &format!("\n  tip: a command goes after `--`: onward submit -- {word}\n");
+        }
     }
     text
+}
+
+/// The beginning of a command that was written without `--` before it.
+fn stray_word<'a>(error: &'a clap::Error, words: &[String]) -> Option<&'a str> {
+    let is_submit = own(words).find(|word| !word.starts_with('-')).is_some_and(|word| word == "submit");
+    match error.get(ContextKind::InvalidArg)? {
+        ContextValue::String(word) if is_submit && error.kind() == ErrorKind::UnknownArgument => {
+            Some(word).filter(|word| !word.starts_with('-')).map(String::as_str)
+        }
+        _ => None,
+    }
 }
 
 fn usage_of(words: &[String]) -> String {
@@ -93,6 +107,13 @@ mod tests {
             assert!(text.contains(&format!("did you mean `{meant}`?")) && !text.contains("similar"), "{text}");
         }
         assert!(!told("frobnicate").contains("did you mean"));
+    }
+
+    #[test]
+    fn a_command_without_its_dashes_is_shown_with_them() {
+        assert!(told("submit ./backup.sh").contains("tip: a command goes after `--`: onward submit -- ./backup.sh\n"));
+        assert!(!told("submit --bogus").contains("a command goes after"));
+        assert!(!told("list bogus").contains("a command goes after"));
     }
 
     #[test]

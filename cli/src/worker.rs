@@ -7,6 +7,7 @@ use onward::Place;
 
 use crate::args::{Global, WorkerArgs};
 use crate::failure::Failure;
+use crate::fleet::counted;
 use crate::screen::Screen;
 use crate::up::{self, Stop};
 use crate::work::serve::{Commands, serve};
@@ -35,7 +36,8 @@ pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> R
     };
     up::log_to_stderr(args.log.log_format, screen);
     let slots = commands.slots;
-    screen.note(format!("onward: a worker with {slots} slots for {url}; Ctrl-C drains, a second one stops at once"));
+    let slots = counted(slots.into(), "slot");
+    screen.note(format!("onward: a worker with {slots} for {url}; Ctrl-C drains, a second one stops at once"));
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let mut stop = Stop::new()?;
         let (drain, drained) = tokio::sync::oneshot::channel::<()>();

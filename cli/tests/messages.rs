@@ -5,10 +5,12 @@ mod support;
 use std::path::Path;
 use std::process::Output;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::Client;
 use support::jobs::submit;
-use support::{Node, onward, own_loopback};
+use support::process::until;
+use support::{Node, PATIENCE, onward, own_loopback};
 
 fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -115,12 +117,45 @@ fn a_command_line_that_says_too_little_or_too_much_is_answered_with_what_to_writ
     );
     says(&run(&["submit", "--kind", "k", "--cwd", "/"]), 2, &["cannot be used with"]);
     says(&run(&["lsit"]), 2, &["did you mean `list`?"]);
+    says(&run(&["submit", "true"]), 2, &["onward submit -- true"]);
+    says(&run(&["up", "--listen", "7500"]), 2, &["like 127.0.0.1:7400"]);
     let wait = onward(&["wait"]).env("ONWARD_SERVER", "http://x").env("ONWARD_DATA", "/x").output().unwrap();
     says(&wait, 2, &["<ID>", "Usage: onward wait [OPTIONS] <ID>\n"]);
     says(&run(&["wait", "--help"]), 0, &["124 timed out or stuck", "128+n", "1 for anything else"]);
     let none = tempfile::tempdir().unwrap();
     says(&run(&["token", "list", "--data", none.path().to_str().unwrap()]), 0, &["no tokens in"]);
     says(&run(&["token", "list", "--help"]), 0, &["how it ends"]);
+}
+
+#[tokio::test]
+async fn the_status_counts_what_was_archived_and_says_when_the_node_drains() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let mut node = Node::start_with(data, &own_loopback(), &["--slots", "1"]);
+    let line = |node: &Node, name: &str| {
+        let text = out(&node.call(data, &["status"]));
+        let found = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        found.trim().to_owned()
+    };
+    assert_eq!(line(&node, "jobs"), "0 open, 0 archived, 0 dead letters");
+    ran(&node, data, "true");
+    until("it is archived", PATIENCE, async || {
+        (line(&node, "jobs") == "0 open, 1 archived, 0 dead letters").then_some(())
+    })
+    .await;
+    assert_eq!((line(&node, "state"), line(&node, "workers")), ("serving".to_owned(), "1".to_owned()));
+    let running = out(&node.call(data, &["submit", "--", "sh", "-c", "trap '' TERM; echo ready; sleep 1000"]));
+    until("it runs and ignores signals", PATIENCE, async || {
+        out(&node.call(data, &["logs", &running])).contains("ready").then_some(())
+    })
+    .await;
+    node.signal(Signal::TERM);
+    until("it drains", PATIENCE, async || (line(&node, "state") == "draining").then_some(())).await;
+    assert_eq!(line(&node, "verdict"), "busy (not_accepting)");
+    let top = out(&node.call(data, &["top", "--once"]));
+    assert!(top.starts_with("draining, load normal, 1 open job, 0 dead letters;"), "{top}");
+    node.signal(Signal::TERM);
+    node.ended(PATIENCE).await;
 }
 
 #[test]

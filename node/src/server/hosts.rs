@@ -26,9 +26,12 @@ impl Hosts {
             None => headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or(""),
         };
         if !self.is_ours(host) {
+            let address = match self.listen.ip().is_unspecified() {
+                true => "by one of its addresses".to_owned(),
+                false => format!("http(s)://{}", self.listen),
+            };
             let detail = format!(
-                "this node is not called `{host}`; use http(s)://{}, or add the name to the node's host names",
-                self.listen
+                "this node is not called `{host}`; call it {address}, or add the name to its host names (`onward up --host-name NAME`)"
             );
             return Err(Problem::new(StatusCode::FORBIDDEN, "foreign_host", detail));
         }
@@ -101,6 +104,9 @@ mod tests {
             assert!(!loopback.is_ours(host), "{host}");
         }
         assert!(hosts("127.0.0.1:80").is_ours("localhost"));
+        let refused = |listen: &str| hosts(listen).check(&"http://evil.example/".parse().unwrap(), &HeaderMap::new());
+        assert!(refused("127.0.0.1:7400").unwrap_err().detail.contains("http(s)://127.0.0.1:7400"));
+        assert!(!refused("0.0.0.0:7400").unwrap_err().detail.contains("0.0.0.0"), "nobody can call it that");
         assert!(hosts("0.0.0.0:7400").is_ours("10.0.0.1:7400"));
         assert!(!hosts("0.0.0.0:7400").is_ours("evil.example:7400"));
     }
