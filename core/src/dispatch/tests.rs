@@ -1,5 +1,9 @@
 //! Dispatch against a model that keeps no index at all: it scans the state, and takes the best of what it finds.
 //!
+//! The model says of every single look what is looked at: of each priority the first turn competes, by what it has waited.
+//! One that turns out to be blocked competes until somebody has looked at it, and is passed over from then on. So what
+//! dispatch has put aside is the one thing that the model takes from it, and only for what really is blocked.
+//!
 //! The state is the real one and changes by events only, the way a manager drives both.
 
 use core::cmp::Reverse;
@@ -47,6 +51,9 @@ struct World {
     /// When each workflow got in line, counted in workflows. Whoever is handed back keeps it.
     turns: BTreeMap<WorkflowKey, u64>,
     turn: u64,
+    /// Since when each workflow counts as waiting: when it got in line, moved by all the time for which it ran since.
+    waiting_since: BTreeMap<WorkflowKey, Wall>,
+    handed_at: BTreeMap<WorkflowKey, Wall>,
     workers: BTreeMap<u32, Worker>,
     next_worker: u32,
     holders: BTreeMap<AttemptKey, u32>,
@@ -68,6 +75,8 @@ impl World {
             ids: 0,
             turns: BTreeMap::new(),
             turn: 0,
+            waiting_since: BTreeMap::new(),
+            handed_at: BTreeMap::new(),
             workers: BTreeMap::new(),
             next_worker: 0,
             holders: BTreeMap::new(),
@@ -104,10 +113,18 @@ impl World {
                 if ended == NO_KEY {
                     self.turn += 1;
                     self.turns.insert(key, self.turn);
+                    self.waiting_since.insert(key, self.now);
+                } else {
+                    let ran = self.now.since(self.handed_at[&key]);
+                    let since = self.waiting_since.get_mut(&key).expect("it was in line before");
+                    *since = *since + ran;
                 }
                 self.dispatch.ready(key, ended != NO_KEY);
             }
-            WorkflowState::Running => self.dispatch.held(key),
+            WorkflowState::Running => {
+                self.handed_at.insert(key, self.now);
+                self.dispatch.held(key);
+            }
             _ => self.dispatch.retire(key),
         }
     }
@@ -230,12 +247,11 @@ impl World {
         running
     }
 
-    /// The model: everything that a worker with this subscription may take, the first turn first.
+    /// Everything that a worker with this subscription may take.
     fn eligible(&self, subscription: &Subscription) -> Vec<WorkflowKey> {
         let running = self.running();
         let mut found = self.wanted(subscription);
         found.retain(|key| !self.is_blocked(*key, &running));
-        found.sort_by_key(|key| self.turns[key]);
         found
     }
 
@@ -257,30 +273,26 @@ impl World {
         limits.any(|limit| running.get(&limit.key).is_some_and(|count| *count >= limit.max))
     }
 
-    /// The best of them, by going through all: priorities compete by whoever has the first turn.
-    fn best(&self, eligible: &[WorkflowKey]) -> Option<WorkflowKey> {
+    /// The model: what is looked at next for a worker with this subscription, by going through all that is ready.
+    fn looked_at_next(&self, subscription: &Subscription) -> Option<WorkflowKey> {
+        let running = self.running();
         let mut heads: BTreeMap<i8, WorkflowKey> = BTreeMap::new();
-        for key in eligible {
-            heads.entry(self.spec(*key).priority).or_insert(*key);
+        for key in self.wanted(subscription) {
+            let was_found_blocked = self.dispatch.entries[key].place == Place::Parked;
+            if was_found_blocked && self.is_blocked(key, &running) {
+                continue;
+            }
+            let head = heads.entry(self.spec(key).priority).or_insert(key);
+            if self.turns[&key] < self.turns[head] {
+                *head = key;
+            }
         }
         heads.into_values().min_by_key(|key| (Reverse(self.effective(*key)), self.turns[key]))
     }
 
     fn effective(&self, key: WorkflowKey) -> i64 {
-        let waited_s = self.now.since(self.state.workflow(key).ready_at).as_secs();
+        let waited_s = self.now.since(self.waiting_since[&key]).as_secs();
         i64::from(self.spec(key).priority) + (waited_s / 30).min(50) as i64
-    }
-
-    /// Whether somewhere a later turn has waited longer than an earlier one, which ran meanwhile and was handed back. Then
-    /// a blocked one may hide those behind it, until it is passed over.
-    fn has_handed_back(&self, wanted: &[WorkflowKey]) -> bool {
-        wanted.iter().any(|one| {
-            wanted.iter().any(|other| {
-                self.spec(*other).priority == self.spec(*one).priority
-                    && self.turns[other] < self.turns[one]
-                    && self.effective(*other) < self.effective(*one)
-            })
-        })
     }
 
     /// What every group would take, against the model; and the counts that dispatch shows, against the state.
@@ -341,24 +353,29 @@ impl World {
         subscription: &Subscription,
         bounds: Bounds,
     ) -> Option<WorkflowKey> {
-        let eligible = self.eligible(subscription);
-        let best = self.best(&eligible);
-        let has_handed_back = self.has_handed_back(&self.wanted(subscription));
-        let picked = self.pick(group);
-        match bounds {
-            Bounds::OnePerKey if has_handed_back => {
-                let priority = picked.map(|key| self.spec(key).priority);
-                let first = eligible.iter().find(|key| Some(self.spec(**key).priority) == priority);
-                assert_eq!(picked.as_ref(), first, "eligible: {eligible:?}");
-            }
-            Bounds::OnePerKey => assert_eq!(picked, best, "eligible: {eligible:?}"),
-            // Turns may be kept behind one with a lower bound, but only while somebody runs who will give them on.
-            Bounds::Mixed => match picked {
+        if bounds == Bounds::Mixed {
+            let eligible = self.eligible(subscription);
+            let picked = self.pick(group);
+            match picked {
                 Some(key) => assert!(eligible.contains(&key), "{key} is not in {eligible:?}"),
+                // Turns may be kept behind one with a lower bound, but only while somebody runs who will give them on.
                 None => assert!(eligible.is_empty() || !self.running().is_empty(), "nobody will wake {eligible:?}"),
-            },
+            }
+            return picked;
         }
-        picked
+        loop {
+            let next = self.looked_at_next(subscription);
+            let is_blocked = next.is_some_and(|key| self.is_blocked(key, &self.running()));
+            let mut budget = 1;
+            let picked = self.dispatch.pick(group, &self.state, self.now, &mut budget);
+            if !is_blocked {
+                assert_eq!((picked, budget), (next, 1), "eligible: {:?}", self.eligible(subscription));
+                return picked;
+            }
+            assert_eq!((picked, budget), (None, 0), "{next:?} is looked at, and blocked");
+            let put_aside = next.map(|key| self.dispatch.entries[key].place);
+            assert_eq!(put_aside, Some(Place::Parked), "{next:?} was to be looked at, and not another");
+        }
     }
 
     /// Lets every group that says so meet its workers, as a manager does.
