@@ -72,6 +72,8 @@ limits! {
     poll_leases: PollLeases = 1_000, "leases in one poll";
     dead_letters: DeadLetters = 100_000, "dead letters kept";
     idempotency_keys: IdempotencyKeys = 10_000_000, "idempotency keys remembered";
+    extensions_per_job: ExtensionsPerJob = 1_000, "extensions of one job by hand";
+    retries_per_job: RetriesPerJob = 1_000, "retries of one job while it is in memory";
     datacenters_per_job: DatacentersPerJob = 64, "target datacenters of one job";
 }
 

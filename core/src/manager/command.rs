@@ -103,6 +103,9 @@ impl Manager {
             return Err(Refusal::Invalid(Invalid { field: "by_s", problem }));
         }
         self.within(Limit::NoteBytes, reason.len())?;
+        // Every request is remembered for as long as the job: forgetting one would let its repetition extend again.
+        let given = known.more.as_ref().map_or(0, |more| more.by_hand.len());
+        self.within(Limit::ExtensionsPerJob, given + 1)?;
         self.emit(Event::JobExtended { job, by, reason, request }, fx);
         Ok(Answer::Extended { total: self.state.job(key).extensions() })
     }

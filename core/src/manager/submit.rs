@@ -127,6 +127,8 @@ impl Manager {
         if !original.has_ended() {
             return Err(Refusal::NotTerminal(self.state.job_state(key)));
         }
+        let retries = original.more.as_ref().map_or(0, |more| more.retried_as.len());
+        self.within(Limit::RetriesPerJob, retries + 1)?;
         let spec = original.spec.clone();
         self.repeat(spec, None, new_id, RetryOf { job, request }, fx)
     }

@@ -38,6 +38,8 @@ fn field(limits: &mut Limits, limit: Limit) -> &mut usize {
         Limit::PollLeases => &mut limits.poll_leases,
         Limit::DeadLetters => &mut limits.dead_letters,
         Limit::IdempotencyKeys => &mut limits.idempotency_keys,
+        Limit::ExtensionsPerJob => &mut limits.extensions_per_job,
+        Limit::RetriesPerJob => &mut limits.retries_per_job,
         Limit::DatacentersPerJob => &mut limits.datacenters_per_job,
     }
 }
@@ -81,6 +83,7 @@ fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Optio
         change(&mut draft);
         draft
     };
+    let mut before = (rig.manager.state().dump(), rig.log.len());
     let answer = match limit {
         Limit::Jobs => submit(rig, small("k")),
         Limit::BatchJobs => rig.submit_all(vec![small("k"); 2]).map(|_| ()),
@@ -128,9 +131,30 @@ fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Optio
             assert_eq!(rig.call(extend).map(|_| ()), noted, "a reason is a note, too");
             noted
         }
+        Limit::ExtensionsPerJob => {
+            let (_, claim) = claim.expect("something runs");
+            let extend = |request| Call::Extend { job: claim.job, by: secs(1), reason: "".into(), request: name(request) };
+            let first = rig.call(extend("first")).unwrap();
+            before = (rig.manager.state().dump(), rig.log.len());
+            let refused = rig.call(extend("second")).map(|_| ());
+            assert_eq!(rig.call(extend("first")), Ok(first), "what was given is remembered");
+            refused
+        }
+        Limit::RetriesPerJob => {
+            let (session, claim) = claim.expect("something runs");
+            rig.fail_for_good(session, claim).unwrap();
+            let [new, newer] = [rig.new_id(), rig.new_id()];
+            let retry = |new_id, request| Call::Retry { job: claim.job, new_id, request: name(request) };
+            let first = rig.call(retry(new, "first")).unwrap();
+            before = (rig.manager.state().dump(), rig.log.len());
+            let refused = rig.call(retry(newer, "second")).map(|_| ());
+            assert_eq!(rig.call(retry(newer, "first")), Ok(first), "what was asked for is remembered");
+            refused
+        }
         // The oldest makes room.
         Limit::DeadLetters => return None,
     };
+    assert_eq!((rig.manager.state().dump(), rig.log.len()), before, "{limit:?} changed something");
     Some(answer.expect_err("the limit is met"))
 }
 
@@ -167,11 +191,9 @@ fn every_limit_that_is_met_is_named_and_changes_nothing() {
                 claim = Some((session, rig.claim(session)));
             }
         }
-        let (dump, log) = (rig.manager.state().dump(), rig.log.len());
         let Some(refusal) = meet(&mut rig, *limit, claim) else { continue };
         assert_eq!(limit_of(&refusal), Some(LimitMet { limit: *limit, max: 1 }), "{refusal:?}");
         assert!(refusal.to_string().contains(limit.describe()), "{refusal}");
-        assert_eq!((rig.manager.state().dump(), rig.log.len()), (dump, log), "{limit:?} changed something");
         rig.advance(secs(20));
         rig.restart(secs(1));
     }
