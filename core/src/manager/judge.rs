@@ -118,11 +118,13 @@ impl Manager {
         worker_progress(&self.rules.progress, self.awake, &sample)
     }
 
+    /// One whose clock is over ends by that, in this step or, where very many do, in one of the next. Its worker is no
+    /// longer judged by it, whichever it is.
     fn unmoving<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = Unmoving> + 'a {
-        self.live.from(worker.head()).filter_map(|key| {
-            let live = self.live.get(key).filter(|live| live.motion == Motion::Unmoving)?;
-            Some(Unmoving { stuck_at: live.clock.stuck_at(live.stuck_after), stuck_after: live.stuck_after })
-        })
+        let held = self.live.from(worker.head()).filter_map(|key| self.live.get(key));
+        held.filter(|live| live.motion == Motion::Unmoving)
+            .map(|live| Unmoving { stuck_at: live.clock.stuck_at(live.stuck_after), stuck_after: live.stuck_after })
+            .filter(|unmoving| unmoving.stuck_at > self.awake)
     }
 
     /// The verdict as of now, readiness included. One that is away keeps the verdict that it had.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::rig::*;
+use onward_core::effect::{Answer, Notice};
 use onward_core::health::{Progress, Verdict};
 use onward_core::ids::{Claim, SessionId};
-use onward_core::input::Poll;
+use onward_core::input::{Call, Poll};
 use onward_core::job::Draft;
 use onward_core::message::{Beat, FromWorker, Report};
 
@@ -79,6 +80,27 @@ fn stuck_attempts_end_before_their_worker_is_judged_by_them() {
 }
 
 #[test]
+fn that_stuck_attempts_end_in_bites_makes_no_difference_to_their_workers() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    rig.worker("many", 1, 20, &["k"]);
+    rig.submit_all(vec![job("k"); 20]).unwrap();
+    rig.worker("one", 2, 1, &["k"]);
+    let id = rig.submit(job("k"));
+    rig.advance(secs(120) - ms(1));
+    rig.noticed();
+    rig.jump(ms(1));
+    // A step that was asked for something ends a few of those of the first, and the timers of both are due as well.
+    rig.tell(SessionId(900), FromWorker::Capacity { slots: 1, accepting: true });
+    rig.advance(Duration::ZERO);
+    assert_eq!(rig.endings(id), ["stuck"]);
+    let is_stuck =
+        |notice: &Notice| matches!(notice, Notice::VerdictChanged { to, .. } if to.verdict == Verdict::Stuck);
+    assert!(!rig.noticed().iter().any(is_stuck), "one stuck job is not yet its worker's fault");
+    assert!(!rig.worker_view("one").probation);
+}
+
+#[test]
 fn two_bad_payloads_out_of_three_do_not_make_a_worker_slow() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 1, &["k"]);
@@ -113,6 +135,19 @@ fn a_cancelled_attempt_that_stays_counts_neither_for_nor_against_its_worker() {
     rig.advance(secs(60));
     assert_eq!(progress_of(&rig, "w"), (Progress::Degraded, "no_forward_step"));
     rig.cancel(other);
+    assert_eq!(progress_of(&rig, "w"), (Progress::Idle, "nothing_to_count"));
+}
+
+#[test]
+fn a_handler_that_fails_because_it_was_cancelled_is_not_its_workers_failure() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    for _ in 0..5 {
+        let id = rig.submit(job("k"));
+        let claim = rig.claim(session);
+        rig.cancel(id);
+        rig.fail(session, claim).unwrap();
+    }
     assert_eq!(progress_of(&rig, "w"), (Progress::Idle, "nothing_to_count"));
 }
 
@@ -221,6 +256,26 @@ fn a_success_is_seen_at_once() {
     assert_eq!(rig.assigned(session).len(), 1, "no longer stuck; on probation, one at a time");
     rig.advance(secs(40));
     assert_eq!(rig.eviction_count(), 0);
+}
+
+#[test]
+fn a_waiting_poll_is_served_in_turn_again_when_the_failures_of_its_worker_are_a_minute_old() {
+    let mut rig = Rig::with(|settings| settings.max_poll_wait = secs(600));
+    let poll = Rig::poll_of("h", &["k"], 1, Duration::ZERO);
+    for failed in [false, true, true, true, true] {
+        rig.submit(job("k"));
+        let claim = rig.leases(poll.clone()).remove(0).claim;
+        let failure = Report::Fail { error: "no".into(), retryable: false, delay: None };
+        rig.http_settle(claim, if failed { failure } else { success() }).unwrap();
+    }
+    let open = rig.call_open(Call::Poll(Poll { wait: secs(600), ..poll }));
+    let session = rig.worker("w", 1, 9, &["k"]);
+    rig.submit_all(vec![patient("k"); 2]).unwrap();
+    assert_eq!((rig.verdict("h"), rig.assigned(session).len()), (Verdict::Slow, 2), "it is routed to last");
+    rig.advance(secs(70));
+    rig.submit_all(vec![patient("k"); 2]).unwrap();
+    assert_eq!(rig.assigned(session).len(), 1);
+    assert!(matches!(rig.reply(open), Some(Ok(Answer::Leases(leases))) if leases.len() == 1));
 }
 
 #[test]
