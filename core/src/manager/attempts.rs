@@ -422,7 +422,7 @@ impl Manager {
         }
         // One that moved made up for others that do not, or fail.
         let made_up = live.motion == Motion::Moving && (work.unmoving > 0 || work.tally.first_failure().is_some());
-        if live.motion == Motion::Unmoving || made_up || !known.judged.signals.live {
+        if live.motion == Motion::Unmoving || made_up {
             self.touch(live.worker);
         }
         self.lease_moved(live.worker, live.clock.lease_end(), None);

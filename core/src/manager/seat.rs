@@ -197,7 +197,6 @@ impl Manager {
                 self.seat.settling = true;
                 self.seat.confirmed_at = None;
                 self.seat.not_before = now;
-                self.seat.questions.clear();
                 self.report(Notice::GapNoticed { gap: now.since(promised) }, fx);
                 self.ask_for_seat(fx);
             }
