@@ -375,6 +375,8 @@ mod tests {
         assert_eq!(clock.stuck_at(STUCK), at(1_350 + 120), "it is heard of once");
         assert_eq!(clock.end_quiet(at(1_350)), Some(secs(400)), "all of it is charged");
         assert_eq!(clock.stuck_at(STUCK), at(1_350 + 120));
+        clock.begin_quiet(at(1_350), secs(100), BUDGET).unwrap();
+        assert_eq!(clock.lease_end(), at(1_450 + 303), "none of the lease was used before");
     }
 
     #[test]

@@ -93,6 +93,7 @@ fn thirty_seconds_after_its_last_call_it_is_away_and_five_minutes_after_it_is_fo
     assert!(rig.knows("h"));
     rig.advance(ms(1));
     assert!(!rig.knows("h"));
+    assert_eq!(rig.manager.view().workers, 0);
 }
 
 #[test]
@@ -143,6 +144,26 @@ fn a_goodbye_makes_it_away_at_once_and_may_be_repeated() {
     assert_eq!(goodbye(&mut rig, "h", "1"), Ok(0), "also when nobody knows it any more");
     assert_eq!(rig.leases(poll("h", 0)).len(), 1);
     assert_eq!(state_of(&rig, "h"), WorkerState::Judged, "it came back");
+}
+
+#[test]
+fn one_that_said_goodbye_and_polls_again_is_back() {
+    let mut rig = Rig::new();
+    rig.leases(poll("h", 0));
+    assert_eq!(goodbye(&mut rig, "h", "1"), Ok(0));
+    assert_eq!(rig.leases(poll("h", 0)), []);
+    assert_eq!((state_of(&rig, "h"), rig.verdict("h")), (WorkerState::Judged, Verdict::Healthy));
+}
+
+#[test]
+fn a_stuck_worker_that_says_goodbye_is_not_evicted() {
+    let mut rig = Rig::new();
+    rig.http_fail_for_119_s(&poll("h", 0));
+    rig.advance(secs(1));
+    assert_eq!(rig.verdict("h"), Verdict::Stuck);
+    assert_eq!(goodbye(&mut rig, "h", "1"), Ok(0));
+    rig.watch(secs(299), |rig| assert_eq!(state_of(rig, "h"), GOODBYE));
+    assert_eq!(rig.eviction_count(), 0);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use onward_core::effect::Answer;
 use onward_core::event::Event;
 use onward_core::ids::{JobId, Seq, SessionId};
 use onward_core::input::{Call, Input};
-use onward_core::job::{Draft, JobState, WorkflowDraft};
+use onward_core::job::{Draft, JobState, OnStuck, WorkflowDraft};
 use onward_core::manager::Why;
 use onward_core::message::{Beat, FromWorker, ToWorker};
 use onward_core::time::Wall;
@@ -154,6 +154,41 @@ fn overall_timeouts_at_one_instant_come_in_bites_and_a_large_job_counts_as_many(
 }
 
 #[test]
+fn overall_deadlines_that_come_near_get_their_timers_in_bites() {
+    const JOBS: usize = 10_000;
+    let mut rig = Rig::new();
+    submit_many(&mut rig, JOBS, &Draft { timeout: Some(secs(3_600)), ..job("nobody") });
+    let mut at_once = 0;
+    rig.watch(secs(3_600) - ms(1), |rig| {
+        at_once += usize::from(rig.manager.next_wakeup() == Some((rig.now.mono, Why::Overall)));
+    });
+    // Sixteen jobs are a batch, which is four units of a bite.
+    let bites = JOBS.div_ceil(16).div_ceil(BITE / 4);
+    assert!((bites - 1..=bites + 1).contains(&at_once), "{at_once} of {bites}");
+}
+
+#[test]
+fn stuck_attempts_that_end_large_jobs_come_in_bites_and_a_large_job_counts_as_many() {
+    let mut rig = Rig::new();
+    rig.worker("w", 1, 6, &["k"]);
+    let waiting = |n: usize| WorkflowDraft {
+        name: Some(format!("{n}").into()),
+        kind: "nobody".into(),
+        ..WorkflowDraft::default()
+    };
+    let mut large = Draft { on_stuck: OnStuck::TimeOut, ..job("k") };
+    large.workflows[0].name = Some("0".into());
+    large.workflows.extend((1..300).map(waiting));
+    submit_many(&mut rig, 6, &large);
+    rig.advance(secs(120) - ms(1));
+    alone(&mut rig);
+    rig.jump(ms(1));
+    let steps = wake_until_done(&mut rig);
+    assert!(steps.iter().all(|events| *events <= 3), "{steps:?}");
+    assert_eq!((steps.iter().sum::<usize>(), rig.manager.state().open_jobs()), (6, 0));
+}
+
+#[test]
 fn idempotency_keys_that_expire_at_one_instant_are_forgotten_in_bites() {
     const KEYS: usize = 1_500;
     let mut rig = Rig::new();
@@ -231,6 +266,9 @@ fn while_the_log_is_behind_nothing_is_decided_in_bulk() {
         wake_until_done(&mut rig);
         assert!(rig.log.len() - before <= BEHIND + BITE, "every answer waits for what was decided before it");
         assert!(rounds > 0 || rig.manager.log_is_behind());
+        if rig.manager.log_is_behind() {
+            assert!(events_of(&mut rig, Input::Wake) <= BESIDE, "woken for another reason, it adds little");
+        }
         let seq = Seq(rig.log.len() as u64);
         rig.step(Input::Durable { seq });
         rounds += 1;

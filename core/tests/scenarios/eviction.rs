@@ -48,6 +48,21 @@ fn a_worker_whose_session_closed_is_evicted_ten_seconds_later() {
 }
 
 #[test]
+fn a_lease_that_ends_when_its_worker_is_to_be_evicted_is_an_expired_lease() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(patient("k"));
+    rig.advance(secs(290));
+    rig.close(session);
+    rig.advance(secs(10) - ms(1));
+    assert_eq!((rig.verdict("w"), rig.endings(id)), (Verdict::Suspect, vec![]));
+    rig.advance(ms(1));
+    assert_eq!((rig.endings(id), rig.evictions()), (vec!["lease_expired"], vec![]), "there is nothing left to take");
+    assert!(!rig.knows("w"));
+}
+
+#[test]
 fn a_silent_worker_is_suspect_after_thirty_seconds_and_evicted_after_ten_more() {
     let mut rig = Rig::new();
     rig.bystanders(2);
@@ -208,6 +223,18 @@ fn a_worker_that_comes_back_with_what_was_taken_from_it_has_not_confirmed_its_en
 }
 
 #[test]
+fn what_it_still_runs_has_ended_with_the_lease_that_it_had() {
+    let mut rig = Rig::new();
+    let (_, _, claim) = evicted_worker(&mut rig, 1);
+    // Handed out 40 s ago for 300 s. It comes back with it, and never says that it has ended.
+    rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    rig.advance(secs(260) - ms(1));
+    assert!(rig.worker_view("w").evicted);
+    rig.advance(ms(1));
+    assert!(!rig.worker_view("w").evicted, "coming back with it did not make its lease any longer");
+}
+
+#[test]
 fn a_new_incarnation_of_an_evicted_worker_need_not_wait() {
     let mut rig = Rig::new();
     let (_, _, claim) = evicted_worker(&mut rig, 2);
@@ -313,6 +340,20 @@ fn a_worker_evicted_on_probation_is_readmitted_for_good_also_after_a_restart() {
     assert_eq!(rig.assigned(session).len(), 1, "its time is over");
     let record = rig.manager.state().worker(&worker_id("w")).expect("remembered");
     assert_eq!((&record.evicted, record.probation, record.evictions), (&None, true, 2));
+}
+
+#[test]
+fn a_worker_evicted_on_probation_is_on_probation_anew_when_its_time_is_over() {
+    let mut rig = Rig::new();
+    evicted_worker(&mut rig, 1);
+    let session = rig.hello("w", "2", 2, 1, &["k"], vec![]);
+    let claim = rig.claim(session);
+    rig.evict(session);
+    rig.tell(session, FromWorker::Ended(vec![claim]));
+    rig.advance(secs(120));
+    assert_eq!(rig.assigned(session).len(), 1);
+    let record = rig.manager.state().worker(&worker_id("w")).expect("remembered");
+    assert_eq!((&record.evicted, record.probation, record.evictions), (&None, true, 2), "the log knows it");
 }
 
 #[test]

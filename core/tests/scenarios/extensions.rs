@@ -360,6 +360,22 @@ fn the_same_request_again_and_again_is_one_entry_with_a_count() {
 }
 
 #[test]
+fn what_is_denied_to_two_attempts_is_two_entries() {
+    let mut rig = Rig::new();
+    let (session, id, first) = holder(&mut rig, 1);
+    ask(&mut rig, session, request(vec![first], "gc_pause", 7.0));
+    rig.advance(secs(1));
+    rig.release(session, first).unwrap();
+    let second = rig.claim(session);
+    ask(&mut rig, session, request(vec![second], "gc_pause", 8.0));
+    let denied = |fact: &LedgerFact| match fact {
+        LedgerFact::Denied { progress, .. } => *progress,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(facts(&rig, id).iter().map(denied).collect::<Vec<_>>(), [7.0, 8.0]);
+}
+
+#[test]
 fn an_operator_extends_a_job_by_hand_once_per_request() {
     let mut rig = Rig::new();
     let id = rig.submit(Draft { timeout: Some(secs(100)), ..job("k") });

@@ -188,6 +188,22 @@ fn an_evicted_worker_that_is_back_no_longer_counts_as_failing() {
 }
 
 #[test]
+fn a_polling_worker_that_was_evicted_does_not_count_for_the_hold() {
+    let mut rig = Rig::new();
+    rig.bystanders(1);
+    let session = rig.worker("w", 1, 1, &["other"]);
+    rig.submit(patient("other"));
+    rig.http_fail_for_119_s(&Rig::poll_of("h", &["k"], 1, Duration::ZERO));
+    rig.submit(patient("k"));
+    rig.leases(Poll { lease: secs(600), ..Rig::poll_of("h", &["k"], 1, Duration::ZERO) });
+    rig.advance(secs(31));
+    assert_eq!(rig.evictions(), ["h"]);
+    rig.close(session);
+    rig.advance(secs(10));
+    assert_eq!((rig.evictions(), hold_notices(&rig)), (vec!["h", "w"], vec![]), "one of two");
+}
+
+#[test]
 fn a_stuck_polling_worker_is_evicted_while_the_others_are_held() {
     let mut rig = Rig::new();
     let session = rig.worker("s", 1, 1, &["other"]);

@@ -2,6 +2,7 @@
 
 use crate::rig::*;
 use onward_core::ids::{Claim, SessionId};
+use onward_core::input::Call;
 use onward_core::message::Report;
 use onward_core::refusal::{Refusal, RefusalKind};
 
@@ -54,6 +55,8 @@ fn who_lost_an_attempt_prints_no_more() {
     let holder = rig.worker("holder", 1, 1, &["k"]);
     rig.submit(job("k"));
     let lost = rig.claim(holder);
+    // Nobody else gets it: what it printed would be the newest.
+    rig.call(Call::PauseQueue(name("default"))).unwrap();
     rig.advance(secs(121));
     assert!(rig.manager.state().ended_attempt(&lost).is_some(), "stuck, and not because anybody said so");
     assert_eq!(rig.manager.check_output(&lost, Some(holder)), STALE);

@@ -797,4 +797,28 @@ fn a_section_that_was_not_logged_by_itself_is_covered_by_what_was() {
         let (began, allowed) = rig.manager.state().attempts().next().unwrap().1.quiet.unwrap();
         assert!(began + allowed >= rig.now.wall + secs(seconds), "{seconds} s are not covered");
     }
+    rig.advance(ms(10));
+    rig.beat(session, Beat { quiet: Some(secs(500)), ..Beat::plain(claim) }).unwrap();
+    let (_, allowed) = rig.manager.state().attempts().next().unwrap().1.quiet.unwrap();
+    assert!((secs(500)..=secs(600)).contains(&allowed), "{allowed:?}: twice as long would be more than its budget");
+}
+
+#[test]
+fn a_section_that_follows_one_from_before_a_takeover_is_charged_apart_from_it() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(job("k"));
+    let claim = rig.claim(session);
+    let quiet = |seconds| Beat { quiet: Some(secs(seconds)), ..Beat::plain(claim) };
+    rig.beat(session, quiet(300)).unwrap();
+    rig.advance(secs(100));
+    rig.restart(secs(1));
+    let session = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    rig.advance(secs(99));
+    rig.beat(session, quiet(300)).unwrap();
+    rig.advance(secs(50));
+    rig.restart(secs(1));
+    let session = rig.hello("w", "1", 3, 1, &["k"], vec![claim]);
+    // 200 s of the first and 51 s of the second are gone.
+    assert_eq!(rig.beat(session, quiet(600)).unwrap().quiet, Some(secs(349)));
 }
