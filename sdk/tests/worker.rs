@@ -370,6 +370,52 @@ async fn a_second_process_with_the_same_id_takes_the_place_of_the_first() {
     second.finish().await.unwrap();
 }
 
+/// The node ends a silent attempt when its lease is over, and says so to the worker. What that does to the handler is the
+/// worker's policy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_whose_lease_is_lost_is_stopped_unless_it_is_to_continue() {
+    for (continues, expected) in [(false, "stopped"), (true, "finished")] {
+        let second = Duration::from_secs(1);
+        let world = World::start_with(|settings| {
+            (settings.lease.initial, settings.lease.extension, settings.lease.interval) = (second, second, second / 3);
+        })
+        .await;
+        let (gate, (watch, mut told)) = (Gate::new(), notices());
+        let (says, mut said) = unbounded_channel();
+        let waits = gate.clone();
+        let stop = world.work(|worker| {
+            let worker = if continues { worker.continue_when_lost() } else { worker };
+            let worker = worker.slots(2).on_notice(watch).handle("silent", move |ctx: Context, (): ()| {
+                let (gate, says) = (waits.clone(), says.clone());
+                async move {
+                    gate.begun.add_permits(1);
+                    tokio::select! {
+                        biased;
+                        () = ctx.cancelled() => says.send("stopped").unwrap(),
+                        () = gate.go.notified() => says.send("finished").unwrap(),
+                    }
+                    Ok(())
+                }
+            });
+            worker.handle("quick", |_: Context, (): ()| async { Ok(()) })
+        });
+        let id = world.submit_once("silent", "null").await;
+        gate.begun().await;
+        let job = world.ended(&id).await;
+        assert_eq!(job["workflows"][0]["attempts"][0]["outcome"], "lease_expired", "{job}");
+        // What is handed out later comes behind the word that the lease is over.
+        world.ended(&world.submit("quick", "null").await).await;
+        gate.go.notify_one();
+        assert_eq!(timeout(SOON, said.recv()).await.expect("it ends"), Some(expected));
+        if continues {
+            let refused = |notice: &Notice| matches!(notice, Notice::Refused { job_id, .. } if *job_id == id);
+            next(&mut told, refused).await;
+        }
+        assert_eq!(world.client.job(&id).await.unwrap().json["state"], "failed", "its result is refused all the same");
+        stop.finish().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_result_that_is_too_large_fails_for_good_and_says_so() {
     let world = World::start().await;

@@ -87,6 +87,21 @@ impl Machine {
         }
     }
 
+    /// The manager says that an attempt is over. Where that is because its lease was lost, the worker's policy decides
+    /// whether its handler stops.
+    pub(super) fn handle_cancel(&mut self, claim: Claim, why: CancelWhy, out: &mut Vec<Effect>) {
+        let is_lost = matches!(why, CancelWhy::LeaseExpired | CancelWhy::Stale);
+        match self.held.get_mut(&claim) {
+            Some(held @ Held { phase: Phase::Running, .. })
+                if is_lost && self.manners.on_lost == LostPolicy::Continue =>
+            {
+                held.lost();
+                Self::rearm(&mut self.timers, claim, held);
+            }
+            _ => self.cancel(claim, why, out),
+        }
+    }
+
     pub(super) fn cancel(&mut self, claim: Claim, why: CancelWhy, out: &mut Vec<Effect>) {
         match self.held.get_mut(&claim) {
             Some(Held { phase: phase @ Phase::Running, .. }) => {

@@ -271,7 +271,7 @@ impl Machine {
                 }
             }
             Heard::Probe { probe } => out.push(Effect::Send(FromWorker::ProbeAnswer { probe })),
-            Heard::Cancel { claim, why } => self.cancel(claim, why, out),
+            Heard::Cancel { claim, why } => self.handle_cancel(claim, why, out),
             Heard::Goodbye if self.said_goodbye => self.over(out),
             Heard::Goodbye => {}
             Heard::Refused(refused) => {

@@ -115,6 +115,31 @@ fn a_lost_lease_stops_the_handler_or_not_and_its_late_success_is_sent_all_the_sa
 }
 
 #[test]
+fn a_handler_that_is_to_continue_is_stopped_by_a_cancel_and_not_by_the_word_that_its_lease_is_lost() {
+    for (why, stops) in [
+        (CancelWhy::LeaseExpired, false),
+        (CancelWhy::Stale, false),
+        (CancelWhy::Asked, true),
+        (CancelWhy::TimedOut, true),
+        (CancelWhy::Stuck, true),
+        (CancelWhy::Evicted, true),
+    ] {
+        for policy in [LostPolicy::Cancel, LostPolicy::Continue] {
+            let mut bench = Bench::running_with(|manners| manners.on_lost = policy);
+            let told = bench.heard(1, Heard::Cancel { claim: claim(1), why });
+            if stops || policy == LostPolicy::Cancel {
+                assert_eq!(told, [cancel(why)], "{why:?} under {policy:?}");
+                continue;
+            }
+            assert_eq!(told, [], "{why:?}");
+            assert_eq!(bench.say(2, progress(1)), [], "there is nothing to renew");
+            assert_eq!(bench.until(60_000), []);
+            assert_eq!(bench.finish(60_000, End::Succeeded(result())).last(), Some(&settle(success())));
+        }
+    }
+}
+
+#[test]
 fn a_handler_that_stopped_for_a_lost_lease_has_failed_as_an_expiry_counts() {
     let mut bench = Bench::running();
     bench.until(30_000);
