@@ -791,7 +791,7 @@ fn a_section_that_was_not_logged_by_itself_is_covered_by_what_was() {
     let session = rig.worker("w", 1, 1, &["k"]);
     rig.submit(job("k"));
     let claim = rig.claim(session);
-    for seconds in [10, 5, 30, 31, 200] {
+    for seconds in [10, 5, 30, 31, 200, 400] {
         rig.advance(ms(10));
         rig.beat(session, Beat { quiet: Some(secs(seconds)), ..Beat::plain(claim) }).unwrap();
         let (began, allowed) = rig.manager.state().attempts().next().unwrap().1.quiet.unwrap();
