@@ -8,7 +8,7 @@ use crate::health::{Judgement, Verdict};
 use crate::ids::{Claim, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use crate::job::EndingKind;
 use crate::message::{Assignment, BeatAnswer, ExtensionAnswer, SettleAnswer, ToWorker};
-use crate::payload::Digest;
+use crate::payload::{Digest, Payload};
 use crate::refusal::Refusal;
 use crate::time::WallStep;
 
@@ -76,6 +76,8 @@ pub enum Answer {
     Beats(Vec<BeatAnswer>),
     Settled(Vec<SettleAnswer>),
     Extension(ExtensionAnswer),
+    /// Where the bytes of an input are.
+    Input(Payload),
     /// How much a worker that said goodbye still holds.
     Left {
         held: u32,

@@ -1,10 +1,11 @@
 //! What a manager machine is told. A closed list: nothing else changes it.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use crate::fence::{GateEpoch, Term};
 use crate::health::overload::OverloadLevel;
-use crate::ids::{ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use crate::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use crate::job::{Draft, JobSpec, JobState};
 use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
 use crate::state::JobImage;
@@ -50,6 +51,11 @@ pub enum Input {
     SessionClosed {
         session: SessionId,
     },
+    /// The worker of this attempt cannot be given what the attempt needs, and a new session would change nothing.
+    Undeliverable {
+        claim: Claim,
+        why: Arc<str>,
+    },
     /// These ended jobs are safely in the archive.
     Archived {
         jobs: Vec<JobId>,
@@ -91,6 +97,11 @@ pub enum Call {
     Beat(Vec<Beat>),
     Settle(Vec<Settlement>),
     RequestExtension(ExtensionRequest),
+    /// The input of a running attempt that is called so, where it travelled by reference.
+    FetchInput {
+        claim: Claim,
+        workflow: Name,
+    },
     PauseQueue(Name),
     ResumeQueue(Name),
     DrainWorker(WorkerId),

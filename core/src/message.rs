@@ -105,7 +105,8 @@ pub struct Assignment {
     pub queue: Name,
     pub workflow: WorkflowSpec,
     pub headers: Headers,
-    /// Results of the workflows that this one waited for, by name.
+    /// Results of the workflows that this one waited for, by name. Those that are too large together for one frame travel
+    /// by reference, and are fetched by the claim.
     pub inputs: Vec<(Name, Payload)>,
     pub checkpoint: Option<Bytes>,
     pub lease: Duration,

@@ -23,6 +23,13 @@ use super::live::Live;
 use super::notes::Notes;
 use super::workers::{Link, Worker, WorkerKey};
 
+/// Whom the end of an attempt speaks against.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blame {
+    Worker,
+    Nobody,
+}
+
 impl Manager {
     pub(super) fn call_beats(&mut self, beats: Vec<Beat>, fx: &mut Effects) -> Result<Answer, Refusal> {
         Ok(Answer::Beats(self.beats(beats, None, fx)?))
@@ -197,17 +204,11 @@ impl Manager {
         by: Option<WorkerKey>,
         fx: &mut Effects,
     ) -> Result<AttemptKey, Refusal> {
-        let refusal = match self.state.standing(claim) {
-            ClaimStanding::Current(key) if by.is_none_or(|by| self.live.at(key).worker == by) => return Ok(key),
+        let refusal = match self.running(claim) {
+            Ok(key) if by.is_none_or(|by| self.live.at(key).worker == by) => return Ok(key),
             // Somebody else's: a claim that came on a session is that session's worker's or nobody's.
-            ClaimStanding::Current(_) => return Err(Refusal::StaleAttempt),
-            ClaimStanding::NoSuchJob => return Err(Refusal::UnknownJob),
-            ClaimStanding::NoSuchWorkflow => return Err(Refusal::UnknownWorkflow),
-            ClaimStanding::NeverHandedOut => return Err(Refusal::UnknownAttempt),
-            ClaimStanding::Superseded(_) | ClaimStanding::Ended(_) => match self.state.answer_if_over(claim, None) {
-                Some(Err(refusal)) => refusal,
-                _ => unreachable!("whoever says nothing of an outcome cannot repeat one"),
-            },
+            Ok(_) => return Err(Refusal::StaleAttempt),
+            Err(refusal) => refusal,
         };
         let known = self.state.ended_attempt(claim);
         if known.is_some_and(|ended| ended.refused & refusal.kind().bit() == 0) {
@@ -216,14 +217,34 @@ impl Manager {
         Err(refusal)
     }
 
-    /// Ends a running attempt: the one place that decides what becomes of its workflow.
+    /// The running attempt that a claim names, whoever holds it; or why it names none.
+    pub(super) fn running(&self, claim: &Claim) -> Result<AttemptKey, Refusal> {
+        match self.state.standing(claim) {
+            ClaimStanding::Current(key) => Ok(key),
+            ClaimStanding::NoSuchJob => Err(Refusal::UnknownJob),
+            ClaimStanding::NoSuchWorkflow => Err(Refusal::UnknownWorkflow),
+            ClaimStanding::NeverHandedOut => Err(Refusal::UnknownAttempt),
+            ClaimStanding::Superseded(_) | ClaimStanding::Ended(_) => match self.state.answer_if_over(claim, None) {
+                Some(Err(refusal)) => Err(refusal),
+                _ => unreachable!("whoever says nothing of an outcome cannot repeat one"),
+            },
+        }
+    }
+
+    /// Ends a running attempt, with what that says about its worker.
     pub(super) fn end(&mut self, key: AttemptKey, ending: Ending, fx: &mut Effects) {
+        let blame = if ending.is_workers_failure() { Blame::Worker } else { Blame::Nobody };
+        self.end_blaming(key, ending, blame, fx);
+    }
+
+    /// Ends a running attempt: the one place that decides what becomes of its workflow.
+    pub(super) fn end_blaming(&mut self, key: AttemptKey, ending: Ending, blame: Blame, fx: &mut Effects) {
         let live = self.live.at(key);
         let (worker, workflow) = (live.worker, live.workflow);
         let claim = self.state.claim_of(key);
         let then = self.then(workflow, &ending);
         let succeeded = matches!(ending, Ending::Succeeded { .. });
-        let failed = ending.is_workers_failure() && then != Then::Cancelled;
+        let failed = blame == Blame::Worker && then != Then::Cancelled;
         let mut others = match then {
             Then::TimedOut => self.attempts_of(self.state.workflow(workflow).job),
             _ => Vec::new(),

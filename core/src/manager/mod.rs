@@ -24,6 +24,7 @@
 //! | `command` | cancel, retry, extend, dead letters, pausing, draining |
 //! | `assign` | which worker gets what |
 //! | `attempts` | beats, outcomes, claims; the end of an attempt |
+//! | `delivery` | inputs that are fetched, and attempts that cannot be brought to their worker |
 //! | `notes` | what handlers cause to be logged, and how often |
 //! | `extension` | more time, if earned |
 //! | `sessions`, `polls` | who workers are, and what they still hold |
@@ -39,6 +40,7 @@ mod attempts;
 mod command;
 mod counting;
 mod deadlines;
+mod delivery;
 mod evict;
 mod extension;
 mod judge;
@@ -290,6 +292,7 @@ impl Manager {
             Input::CallGone { request, delivered } => self.call_gone(request, delivered, fx),
             Input::Session { session, message } => self.session(session, message, fx),
             Input::SessionClosed { session } => self.session_closed(session, fx),
+            Input::Undeliverable { claim, why } => self.undeliverable(&claim, why, fx),
             Input::Archived { jobs } => self.archived(jobs, fx),
             Input::Wake
             | Input::SeatTaken { .. }
@@ -316,6 +319,7 @@ impl Manager {
             Call::Beat(beats) => self.call_beats(beats, fx),
             Call::Settle(settlements) => self.call_settle(settlements, fx),
             Call::RequestExtension(asked) => self.call_extension(&asked, fx),
+            Call::FetchInput { claim, workflow } => self.fetch_input(&claim, &workflow),
             Call::PauseQueue(queue) => self.pause_queue(queue, fx),
             Call::ResumeQueue(queue) => self.resume_queue(queue, fx),
             Call::DrainWorker(worker) => self.drain_worker(&worker, true, fx),

@@ -923,6 +923,7 @@ impl World {
                 "Session"
             }
             Input::SessionClosed { .. } => "SessionClosed",
+            Input::Undeliverable { .. } => "Undeliverable",
             Input::Archived { .. } => "Archived",
         };
         self.seen.insert(what);

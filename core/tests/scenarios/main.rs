@@ -9,6 +9,7 @@ mod away;
 mod batches;
 mod bites;
 mod counts;
+mod delivery;
 mod eviction;
 mod extensions;
 mod false_greens;
