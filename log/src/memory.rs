@@ -1,7 +1,7 @@
 //! A log in memory, for the simulator and for tests of what stands above a log. It forgets with its last handle.
 //!
 //! It keeps the same rows as any other engine, and it can be told to fail: the next append, in a way that is sure or
-//! in one that leaves the caller in doubt. It never waits; a slow answer is a delay that whoever owns the clock has to
+//! in one that leaves the caller in doubt; or every read of a blob. It never waits; a slow answer is a delay that whoever owns the clock has to
 //! let pass.
 
 use core::ops::Bound;
@@ -42,6 +42,7 @@ struct Store {
     chunks: BTreeMap<(Seq, u32), Vec<u8>>,
     blobs: BTreeMap<Digest, Vec<u8>>,
     faults: VecDeque<Fault>,
+    blobs_fail: bool,
     delay: Duration,
 }
 
@@ -55,6 +56,11 @@ impl MemoryLog {
         self.store().faults.push_back(fault);
     }
 
+    /// Whether reading a blob fails from now on, as on a disk that cannot be read.
+    pub fn fail_blobs(&self, fails: bool) {
+        self.store().blobs_fail = fails;
+    }
+
     /// How long the answers since the last call should have taken.
     pub fn take_delay(&self) -> Duration {
         core::mem::take(&mut self.store().delay)
@@ -62,6 +68,15 @@ impl MemoryLog {
 
     fn store(&self) -> MutexGuard<'_, Store> {
         self.0.lock().expect("nothing panics while it holds the log")
+    }
+}
+
+impl Store {
+    fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        if self.blobs_fail {
+            return Err(Error::Io { cause: "injected".to_owned() });
+        }
+        Ok(self.blobs.get(digest).cloned())
     }
 }
 
@@ -123,12 +138,12 @@ impl Log for MemoryLog {
     }
 
     fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
-        Ok(self.store().blobs.get(digest).cloned())
+        self.store().blob(digest)
     }
 
     fn blob_reader(&self) -> BlobReader {
         let log = self.clone();
-        BlobReader::new(move |digest| Ok(log.store().blobs.get(digest).cloned()))
+        BlobReader::new(move |digest| log.store().blob(digest))
     }
 
     fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
