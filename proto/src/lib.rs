@@ -29,5 +29,9 @@ pub mod v1 {
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
 /// Entries of all parts of one frame together; also the jobs of one submission.
 pub const MAX_FRAME_ENTRIES: usize = 10_000;
+/// What the inputs of an attempt may have together in a frame, for a worker that can fetch them instead.
+pub const MAX_INLINE_INPUTS: usize = 2 << 20;
+/// The largest assignment that a worker gets which fetches nothing; it must decode such a frame.
+pub const MAX_ASSIGNMENT_BYTES: usize = 256 << 20;
 /// What one attempt may send of its output at a time, and what is kept of it.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 10;

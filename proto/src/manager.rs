@@ -3,11 +3,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use onward_core::fence::Term;
 use onward_core::grant::Denial;
 use onward_core::ids::{Claim, Name};
 use onward_core::job::{Outline, WorkflowSpec};
 use onward_core::message::{Assignment, BeatAccepted, BeatAnswer, CancelWhy, ExtensionAnswer, SettleAnswer, ToWorker};
+use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::{Refusal, RefusalKind};
 
 use crate::common::{
@@ -40,7 +42,9 @@ pub fn weight(message: &ToWorker) -> usize {
     const SMALL: usize = 64;
     match message {
         ToWorker::Assign(assignment) => {
-            let inputs: usize = assignment.inputs.iter().map(|(name, result)| name.as_str().len() + result.len()).sum();
+            let carried = |result: &Payload| result.as_inline().map_or(SMALL, |bytes| bytes.len());
+            let inputs = assignment.inputs.iter().map(|(name, result)| name.as_str().len() + carried(result));
+            let inputs: usize = inputs.sum();
             let headers: usize = assignment.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
             let checkpoint = assignment.checkpoint.as_ref().map_or(0, |bytes| bytes.len());
             4 * SMALL + assignment.workflow.payload.len() + inputs + headers + checkpoint
@@ -64,7 +68,7 @@ pub enum Heard {
     },
     /// The worker must not come back as this incarnation.
     Rejected(Refused),
-    /// Without `workflow.after`, which is no worker's business.
+    /// Without `workflow.after`, which is no worker's business. Inputs that are to be fetched are `Payload::Stored`.
     Assign(Assignment),
     BeatAnswer {
         claim: Claim,
@@ -141,7 +145,6 @@ fn assignment_out(assignment: Assignment) -> v1::Assignment {
     let text = |name: &Name| name.as_str().to_owned();
     let workflow = assignment.workflow;
     let header = |(name, value): &(Name, Box<str>)| v1::Header { name: text(name), value: String::from(&**value) };
-    let inputs = assignment.inputs.iter();
     v1::Assignment {
         claim: Some(assignment.claim.into()),
         attempt: assignment.attempt,
@@ -151,9 +154,7 @@ fn assignment_out(assignment: Assignment) -> v1::Assignment {
         payload: payload_out(&workflow.payload),
         content_type: workflow.content_type.as_ref().map(text),
         headers: assignment.headers.iter().map(header).collect(),
-        inputs: inputs
-            .map(|(name, result)| v1::NamedResult { workflow: text(name), result: payload_out(result) })
-            .collect(),
+        inputs: assignment.inputs.iter().map(|(name, result)| input_out(name, result)).collect(),
         checkpoint: assignment.checkpoint.as_ref().map(bytes_out),
         lease_ms: span_out(assignment.lease),
         deadline_remaining_ms: span_out(assignment.deadline_remaining),
@@ -162,7 +163,6 @@ fn assignment_out(assignment: Assignment) -> v1::Assignment {
 
 fn assignment_in(wire: &v1::Assignment) -> Result<Assignment, Malformed> {
     let header = |header: &v1::Header| Ok((name_in(&header.name, "name")?, header.value.as_str().into()));
-    let input = |input: &v1::NamedResult| Ok((name_in(&input.workflow, "workflow")?, payload_in(&input.result)));
     Ok(Assignment {
         claim: claim_in(wire.claim.as_ref())?,
         attempt: wire.attempt,
@@ -177,11 +177,32 @@ fn assignment_in(wire: &v1::Assignment) -> Result<Assignment, Malformed> {
             payload: payload_in(&wire.payload),
         },
         headers: each(&wire.headers, "headers", header)?.into(),
-        inputs: each(&wire.inputs, "inputs", input)?,
+        inputs: each(&wire.inputs, "inputs", input_in)?,
         checkpoint: wire.checkpoint.as_ref().map(bytes_in),
         lease: span_in(wire.lease_ms, "lease_ms")?,
         deadline_remaining: span_in(wire.deadline_remaining_ms, "deadline_remaining_ms")?,
     })
+}
+
+/// What is not here goes by reference.
+fn input_out(name: &Name, result: &Payload) -> v1::NamedResult {
+    let reference = result
+        .as_stored()
+        .map(|stored| v1::Reference { digest: Bytes::copy_from_slice(&stored.digest.0), length: stored.len });
+    v1::NamedResult { workflow: name.as_str().to_owned(), result: payload_out(result), reference }
+}
+
+fn input_in(wire: &v1::NamedResult) -> Result<(Name, Payload), Malformed> {
+    let result = match &wire.reference {
+        None => payload_in(&wire.result),
+        Some(v1::Reference { digest, length }) => {
+            let wrong = |_| Problem::WrongLength { bytes: digest.len(), expected: 32 };
+            let digest = <[u8; 32]>::try_from(&**digest).map_err(wrong);
+            let digest = digest.map_err(|problem| Malformed::new("reference.digest", problem))?;
+            Payload::stored(Digest(digest), *length)
+        }
+    };
+    Ok((name_in(&wire.workflow, "workflow")?, result))
 }
 
 fn beat_answer_out(answer: BeatAnswer) -> v1::BeatAnswer {

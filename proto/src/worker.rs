@@ -1,11 +1,11 @@
 //! A worker's frame: a batch of what core takes one by one.
 
 use bytes::Bytes;
-use onward_core::ids::{Claim, ClientId, Incarnation, WorkerId};
+use onward_core::ids::{Claim, ClientId, Incarnation, Name, WorkerId};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription};
 
 use crate::common::{
-    bytes_in, bytes_out, claim_in, claims_in, claims_out, each, names_in, needed, payload_in, payload_out,
+    bytes_in, bytes_out, claim_in, claims_in, claims_out, each, name_in, names_in, needed, payload_in, payload_out,
     some_span_in, span_out,
 };
 use crate::malformed::{Malformed, Problem};
@@ -78,6 +78,15 @@ pub struct Output {
     pub skipped: u64,
 }
 
+/// Which input is asked for, and by whom.
+pub fn fetch_in(wire: &v1::FetchInputRequest) -> Result<(Claim, Name), Malformed> {
+    Ok((claim_in(wire.claim.as_ref())?, name_in(&wire.workflow, "workflow")?))
+}
+
+pub fn fetch_out(claim: Claim, workflow: &Name) -> v1::FetchInputRequest {
+    v1::FetchInputRequest { claim: Some(claim.into()), workflow: workflow.as_str().to_owned() }
+}
+
 /// Puts one more message into a frame. A later hello or capacity replaces an earlier one.
 pub fn put(frame: &mut v1::WorkerFrame, message: FromWorker) {
     match message {
@@ -108,7 +117,7 @@ fn hello_in(wire: &v1::Hello) -> Result<Hello, Malformed> {
 }
 
 fn hello_out(hello: Hello) -> v1::Hello {
-    let texts = |names: &[onward_core::ids::Name]| names.iter().map(|name| name.as_str().to_owned()).collect();
+    let texts = |names: &[Name]| names.iter().map(|name| name.as_str().to_owned()).collect();
     v1::Hello {
         worker: hello.worker.as_str().to_owned(),
         incarnation: hello.incarnation.as_str().to_owned(),
@@ -116,6 +125,8 @@ fn hello_out(hello: Hello) -> v1::Hello {
         kinds: texts(&hello.subscription.kinds),
         slots: hello.slots,
         holding: claims_out(hello.holding),
+        // Not the machine's to know: whoever opens the session says whether it does.
+        fetches_inputs: false,
     }
 }
 

@@ -152,6 +152,34 @@ fn a_frame_is_refused_by_the_name_of_its_field() {
 }
 
 #[test]
+fn a_reference_has_a_whole_digest() {
+    let reference = Some(v1::Reference { digest: vec![7; 31].into(), length: 5 });
+    let input = v1::NamedResult { workflow: "a".into(), reference, ..Default::default() };
+    let text = || "a".to_owned();
+    let assignment = v1::Assignment {
+        claim: Some(good_claim()),
+        queue: text(),
+        workflow: text(),
+        kind: text(),
+        inputs: vec![input],
+        ..Default::default()
+    };
+    let frame = v1::ManagerFrame { assignments: vec![assignment], ..Default::default() };
+    let problem = Problem::WrongLength { bytes: 31, expected: 32 };
+    malformed("assignments[0].inputs[0].reference.digest", problem, manager::frame_in(&frame));
+}
+
+#[test]
+fn a_request_for_an_input_is_checked() {
+    let asked = v1::FetchInputRequest { claim: Some(good_claim()), workflow: "a".into() };
+    let (claim, name) = worker::fetch_in(&asked).expect("well formed");
+    assert_eq!(worker::fetch_out(claim, &name), asked);
+    let nameless = v1::FetchInputRequest { workflow: String::new(), ..asked.clone() };
+    malformed("workflow", Problem::NotAName, worker::fetch_in(&nameless));
+    malformed("claim", Problem::Missing, worker::fetch_in(&v1::FetchInputRequest { claim: None, ..asked }));
+}
+
+#[test]
 fn a_frame_with_too_many_entries_is_refused_wherever_they_are() {
     let full = v1::WorkerFrame { probe_answers: vec![1; MAX_FRAME_ENTRIES], ..Default::default() };
     assert_eq!(worker::frame_in(&full).map(|parts| parts.len()), Ok(MAX_FRAME_ENTRIES));

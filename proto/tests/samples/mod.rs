@@ -12,7 +12,7 @@ use onward_core::message::{
     Assignment, Beat, BeatAccepted, BeatAnswer, CancelWhy, ExtensionAnswer, ExtensionRequest, FromWorker, Hello,
     Report, SettleAnswer, Settlement, Subscription, ToWorker,
 };
-use onward_core::payload::Payload;
+use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::Refusal;
 use onward_core::time::Wall;
 use proptest::collection::vec;
@@ -133,12 +133,18 @@ fn maybe<T: core::fmt::Debug, E: core::fmt::Debug>(
     proptest::result::maybe_err(yes, no)
 }
 
+/// Here, or to be fetched.
+fn input() -> impl Strategy<Value = Payload> {
+    let stored = (any::<[u8; 32]>(), any::<u32>()).prop_map(|(digest, len)| Payload::stored(Digest(digest), len));
+    prop_oneof![payload(), stored]
+}
+
 fn assignment() -> impl Strategy<Value = Assignment> {
     let workflow = (name(), name(), payload(), of(name())).prop_map(|(name, kind, payload, content_type)| {
         WorkflowSpec { outline: Outline { name, kind, content_type, after: [].into() }.into(), payload }
     });
     let headers = vec((name(), text().prop_map(Box::from)), 0..3);
-    let rest = (headers, vec((name(), payload()), 0..3), of(bytes()), span(), span());
+    let rest = (headers, vec((name(), input()), 0..3), of(bytes()), span(), span());
     (claim(), any::<u32>(), name(), workflow, rest).prop_map(|(claim, attempt, queue, workflow, rest)| {
         let (headers, inputs, checkpoint, lease, deadline_remaining) = rest;
         let headers = headers.into();
