@@ -1,5 +1,7 @@
 //! The gRPC services, from outside: over a socket, with a client made from the same protocol.
 
+#[path = "grpc/inputs.rs"]
+mod inputs;
 #[path = "grpc/rig.rs"]
 mod rig;
 #[path = "grpc/submissions.rs"]

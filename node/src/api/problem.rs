@@ -55,7 +55,9 @@ impl From<Refused> for Problem {
         match refused {
             Refused::ByMachine(refusal) => refusal.into(),
             Refused::Unavailable(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()),
-            Refused::Unreadable(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", refused.to_string()),
+            Refused::Unreadable(_) | Refused::Missing(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", refused.to_string())
+            }
             Refused::TooManyCalls(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", refused.to_string()),
         }
     }

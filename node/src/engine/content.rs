@@ -8,13 +8,12 @@ use onward_core::ids::JobId;
 use onward_core::input::Call;
 use onward_core::job::Ending;
 use onward_core::manager::JobView;
-use onward_core::message::{Assignment, FromWorker, Report, Settlement};
+use onward_core::message::{FromWorker, Report, Settlement};
 use onward_core::payload::{Digest, Payload};
 use onward_core::state::EndedAttempt;
 use onward_log::{Digest as RawDigest, OwnedBlob};
 
 use super::{Engine, Refused};
-use crate::traces::continue_trace;
 
 /// Content that a call brings along, to be stored with the events that name it.
 #[derive(Clone, Debug, Default)]
@@ -109,19 +108,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts what a handler needs into its assignment: bytes, and the trace that it continues.
-    pub(super) async fn fetch_inputs(&self, assignment: &mut Assignment) -> Result<(), Refused> {
-        let job = assignment.claim.job;
-        if self.0.exporter.is_some() {
-            continue_trace(assignment);
-        }
-        self.fetch(job, &mut assignment.workflow.payload).await?;
-        for (_, input) in &mut assignment.inputs {
-            self.fetch(job, input).await?;
-        }
-        Ok(())
-    }
-
     pub(super) async fn fetch(&self, job: JobId, payload: &mut Payload) -> Result<(), Refused> {
         if let Payload::Stored(_) = payload {
             *payload = Payload::Inline(self.content(job, payload).await?);
@@ -136,8 +122,9 @@ impl Engine {
             Payload::Stored(stored) => stored.digest.0,
         };
         let shared = self.0.clone();
+        let Some(reader) = shared.blob_reader() else { return Err(shared.unavailable()) };
         let read = move || {
-            let here = shared.blob_reader().map(|reader| reader.blob(&digest)).transpose()?.flatten();
+            let here = reader.blob(&digest)?;
             match (here, shared.archive()) {
                 // It moved with its job.
                 (None, Some(archive)) => archive.blob(job.as_u128(), &digest),
@@ -146,7 +133,7 @@ impl Engine {
         };
         match self.0.blocking(read).await? {
             Some(bytes) => Ok(bytes.into()),
-            None => Err(Refused::Unavailable(format!("the content of job {job} is no longer kept"))),
+            None => Err(self.missing(job).await),
         }
     }
 }

@@ -25,6 +25,7 @@ mod archivist;
 mod committer;
 mod content;
 mod decision_log;
+mod delivery;
 mod ids;
 mod inbox;
 mod kept;
@@ -56,9 +57,9 @@ use onward_core::effect::Answer;
 use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_core::ids::{Claim, JobId, Name, RequestId, SessionId};
-use onward_core::input::{Call, Input, Poll};
+use onward_core::input::{Call, Input};
 use onward_core::manager::Manager;
-use onward_core::message::{Assignment, FromWorker};
+use onward_core::message::FromWorker;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
@@ -72,6 +73,7 @@ use content::Contents;
 use ids::Ids;
 
 pub use archivist::ArchiveRules;
+pub use delivery::{Delivery, DeliveryLimits};
 pub use pacing::Pacing;
 pub use session::{Session, SessionGone};
 pub use start::Start;
@@ -89,8 +91,18 @@ pub enum Refused {
     /// What was asked for is stored and cannot be read. Asking again gives the same.
     #[error("{0}")]
     Unreadable(onward_log::Error),
+    /// The job is known, and what it refers to is not in the store. Asking again gives the same.
+    #[error("the content of job {0} is missing from the store; restore a backup, or submit the job again")]
+    Missing(JobId),
     #[error("this node has {0} calls in hand and takes no more; try again later")]
     TooManyCalls(usize),
+}
+
+impl Refused {
+    /// Asking again gives the same, because of what is stored or is not.
+    pub const fn is_for_good(&self) -> bool {
+        matches!(self, Self::Unreadable(_) | Self::Missing(_))
+    }
 }
 
 /// Why there is no backup. What was written of it is gone again.
@@ -192,6 +204,7 @@ struct Shared {
     backup: Mutex<Option<Backup>>,
     stopping: AtomicBool,
     exporter: Option<Exporter>,
+    delivery: DeliveryLimits,
 }
 
 impl core::fmt::Debug for Engine {
@@ -224,6 +237,7 @@ impl Engine {
             backup: Mutex::new(start.backup.clone()),
             stopping: AtomicBool::new(false),
             exporter: start.exporter.clone(),
+            delivery: start.delivery,
         });
         machine::spawn(start, &shared)?;
         Ok(Self(shared))
@@ -342,17 +356,6 @@ impl Engine {
 
     pub fn archive(&self) -> Option<Archive> {
         self.0.archive()
-    }
-
-    /// Asks for work. The leases count as delivered when [`Delivery::done`] is called; without it they go back.
-    pub async fn poll(&self, poll: Poll) -> Result<(Vec<Assignment>, Delivery), Refused> {
-        let (answer, request) = self.0.begin(Call::Poll(poll), Contents::default())?.answer().await?;
-        let Answer::Leases(mut leases) = answer else { unreachable!("a poll is answered with leases") };
-        let delivery = Delivery { request, shared: self.0.clone(), done: false };
-        for lease in &mut leases {
-            self.fetch_inputs(lease).await?;
-        }
-        Ok((leases, delivery))
     }
 
     /// Runs `work` on the machine's thread. It must be short: everything else waits. The result comes back once all that
@@ -550,30 +553,5 @@ impl Drop for Pending {
         if !self.answered {
             self.held.0.ask(Ask::Input(Input::CallGone { request: self.request, delivered: false }));
         }
-    }
-}
-
-/// Says what became of leases that were answered: sent in full, or lost with the connection.
-pub struct Delivery {
-    request: RequestId,
-    shared: Arc<Shared>,
-    done: bool,
-}
-
-impl Delivery {
-    pub fn done(&mut self) {
-        self.done = true;
-    }
-}
-
-impl core::fmt::Debug for Delivery {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Delivery").field("request", &self.request).field("done", &self.done).finish()
-    }
-}
-
-impl Drop for Delivery {
-    fn drop(&mut self) {
-        self.shared.ask(Ask::Input(Input::CallGone { request: self.request, delivered: self.done }));
     }
 }

@@ -7,14 +7,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use onward_core::ids::SessionId;
 use onward_core::input::Input;
 use onward_core::message::{FromWorker, SettleAnswer, Settlement, ToWorker};
+use onward_proto::manager::weight;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::content::Contents;
-use super::{Ask, Engine, Refused};
+use super::delivery::{Room, Undelivered};
+use super::{Ask, Engine};
 
 /// A worker that reads nothing while it goes on talking is cut off here: its answers would grow without end.
 /// More than the largest worker may have slots.
 const MAX_UNREAD: usize = 200_000;
+
+/// After so many bytes, about, what was read from the store is handed on before more is read.
+const READ_AT_ONCE: usize = 1 << 20;
 
 /// Where what a session is told is put.
 #[derive(Clone)]
@@ -72,6 +77,7 @@ pub struct Session {
     /// Settle messages that the machine is not done with, in order: the archive may have to answer for it.
     settling: VecDeque<Vec<Settlement>>,
     reader: Arc<Reader>,
+    fetches_inputs: bool,
 }
 
 impl core::fmt::Debug for Session {
@@ -88,7 +94,7 @@ impl Session {
         let reader = Arc::<Reader>::default();
         shared.ask(Ask::Open { session: id, outbox: Outbox { sender, reader: reader.clone() } });
         let (heard, settling) = (VecDeque::new(), VecDeque::new());
-        Self { id, engine, inbox, heard, complete: Vec::new(), settling, reader }
+        Self { id, engine, inbox, heard, complete: Vec::new(), settling, reader, fetches_inputs: false }
     }
 
     /// Results come with their bytes; the large ones go to the store from here.
@@ -104,6 +110,13 @@ impl Session {
         self.id
     }
 
+    /// The worker fetches inputs: those that are large together come as [`Payload::Stored`].
+    ///
+    /// [`Payload::Stored`]: onward_core::payload::Payload::Stored
+    pub fn fetches_inputs(&mut self, fetches: bool) {
+        self.fetches_inputs = fetches;
+    }
+
     /// The next messages for the worker, up to `max` of those that are there; an error once the machine closed the
     /// session. Nothing is lost if this is given up while it waits.
     pub async fn hear(&mut self, into: &mut Vec<ToWorker>, max: usize) -> Result<(), SessionGone> {
@@ -117,19 +130,36 @@ impl Session {
                 }
                 self.heard.extend(heard);
             }
-            while let Some(message) = self.heard.front_mut() {
+            let delivery = self.engine.0.delivery;
+            let inputs = self.fetches_inputs.then_some(delivery.frame_inputs);
+            let room = Room { inputs, assignment: delivery.assignment };
+            let mut read = 0;
+            while read < READ_AT_ONCE
+                && let Some(message) = self.heard.front_mut()
+            {
                 if let ToWorker::SettleAnswers(answers) = message {
                     // One that was refused as a whole has no answers.
                     while self.settling.front().is_some_and(|settling| !is_to(answers, settling)) {
                         self.settling.pop_front();
                     }
                 }
-                if let Err(error) = complete(&self.engine, message, self.settling.front()).await {
-                    // The worker comes again and is told then; half of it would be of no use.
-                    tracing::warn!(%error, "the store could not be read; closing the session");
-                    return Err(SessionGone);
-                }
-                let message = self.heard.pop_front().expect("it is the first");
+                let completed = complete(&self.engine, message, self.settling.front(), room).await;
+                let message = match completed {
+                    Err(Undelivered::ForNow(error)) => {
+                        // The worker comes again and is told then; half of it would be of no use.
+                        tracing::warn!(%error, "the store could not be read; closing the session");
+                        return Err(SessionGone);
+                    }
+                    Ok(()) => self.heard.pop_front().expect("it is the first"),
+                    Err(Undelivered::ForGood(why)) => {
+                        let unsent = self.heard.pop_front().expect("it is the first");
+                        if let ToWorker::Assign(assignment) = unsent {
+                            self.engine.give_up(assignment.claim, &why);
+                        }
+                        continue;
+                    }
+                };
+                read += weight(&message);
                 if let ToWorker::SettleAnswers(_) = message {
                     self.settling.pop_front();
                 }
@@ -150,13 +180,18 @@ fn is_to(answers: &[SettleAnswer], settling: &[Settlement]) -> bool {
 
 /// Adds what the machine does not have: contents, and the answers about jobs that have left memory. `settling` is the
 /// message that settle answers are to. Doing it twice does no harm.
-async fn complete(engine: &Engine, message: &mut ToWorker, settling: Option<&Vec<Settlement>>) -> Result<(), Refused> {
+async fn complete(
+    engine: &Engine,
+    message: &mut ToWorker,
+    settling: Option<&Vec<Settlement>>,
+    room: Room,
+) -> Result<(), Undelivered> {
     match message {
-        ToWorker::Assign(assignment) => engine.fetch_inputs(assignment).await,
-        ToWorker::BeatAnswers(answers) => engine.beat_again(answers).await,
+        ToWorker::Assign(assignment) => engine.complete(assignment, room).await,
+        ToWorker::BeatAnswers(answers) => engine.beat_again(answers).await.map_err(Undelivered::ForNow),
         ToWorker::SettleAnswers(answers) => {
             let settlements = settling.expect("the machine answers no settle message twice");
-            engine.settle_again(settlements, answers).await
+            engine.settle_again(settlements, answers).await.map_err(Undelivered::ForNow)
         }
         ToWorker::Welcome { .. }
         | ToWorker::Rejected(_)

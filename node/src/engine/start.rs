@@ -6,7 +6,7 @@ use std::sync::Arc;
 use onward_core::settings::Rules;
 use onward_log::{Archive, Error, Log};
 
-use super::{ArchiveRules, Backup, Pacing};
+use super::{ArchiveRules, Backup, DeliveryLimits, Pacing};
 use crate::traces::Exporter;
 
 /// What an engine is started with.
@@ -26,6 +26,7 @@ pub struct Start {
     pub pacing: Pacing,
     /// Where spans of jobs go, if anywhere.
     pub exporter: Option<Exporter>,
+    pub delivery: DeliveryLimits,
 }
 
 impl Start {
@@ -44,6 +45,7 @@ impl Start {
             snapshot_every: Self::SNAPSHOT_EVERY,
             pacing: Pacing::default(),
             exporter: None,
+            delivery: DeliveryLimits::default(),
         }
     }
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use onward_core::ids::ClientId;
 use onward_core::message::{FromWorker, ToWorker};
 use onward_core::refusal::RefusalKind;
+use onward_proto::common::bytes_out;
 use onward_proto::v1::worker_service_server::WorkerService;
-use onward_proto::v1::{ManagerFrame, WorkerFrame};
+use onward_proto::v1::{FetchInputAnswer, FetchInputRequest, ManagerFrame, WorkerFrame};
 use onward_proto::worker::Output;
 use onward_proto::{manager, worker};
 use prost::Message as _;
@@ -68,6 +69,12 @@ impl WorkerService for Workers {
         tokio::spawn(serve(self.engine.clone(), self.outputs.clone(), access, request.into_inner(), out, place));
         Ok(Response::new(ReceiverStream::new(frames)))
     }
+
+    async fn fetch_input(&self, request: Request<FetchInputRequest>) -> Result<Response<FetchInputAnswer>, Status> {
+        let (claim, workflow) = worker::fetch_in(&request.into_inner()).map_err(|error| status::malformed(&error))?;
+        let content = self.engine.fetch_input(claim, workflow).await.map_err(|refused| status::refused(&refused))?;
+        Ok(Response::new(FetchInputAnswer { result: bytes_out(&content) }))
+    }
 }
 
 async fn serve(
@@ -105,9 +112,10 @@ async fn converse(
     let late =
         |_| status::of(Code::DeadlineExceeded, RefusalKind::Invalid.code(), "no hello came within 10 s; say it first");
     let Some(first) = first.map_err(late)?.map_err(status::undecodable)? else { return Ok(()) };
-    if first.hello.is_none() {
+    let Some(hello) = &first.hello else {
         return Err(wrong_hello("is missing; the first frame of a session must have one"));
-    }
+    };
+    let fetches_inputs = hello.fetches_inputs;
     let mut first = Checked::of(first)?;
     for part in &mut first.parts {
         if let FromWorker::Hello(hello) = part {
@@ -115,7 +123,8 @@ async fn converse(
         }
     }
 
-    let session = engine.open_session();
+    let mut session = engine.open_session();
+    session.fetches_inputs(fetches_inputs);
     let engine = engine.clone();
     let mut talk = Talk { engine, session, outputs, unanswered: Unanswered::default(), stage: Stage::Greeting };
     talk.say(first);

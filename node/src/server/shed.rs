@@ -33,6 +33,8 @@ fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         | "/v1/leases/{receipt}/succeed"
         | "/v1/leases/{receipt}/fail"
         | "/v1/leases/{receipt}/release" => Control,
+        // Without it an attempt that was handed out cannot begin.
+        "/v1/leases/{receipt}/inputs/{workflow}" => Control,
         "/v1/leases/{receipt}/request-extension" | "/v1/jobs/{id}/extend" => Control,
         "/v1/jobs/{id}/cancel" | "/v1/jobs/cancel" | "/v1/dead-letters/drop" => Control,
         "/v1/nodes/{id}/drain" | "/v1/nodes/{id}/undrain" | "/v1/workers/{id}/goodbye" => Control,

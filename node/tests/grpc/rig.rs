@@ -18,7 +18,7 @@ use onward_core::message::{Assignment, FromWorker, Hello, Report, Settlement, Su
 use onward_core::settings::Settings;
 use onward_log::{Archive, MemoryLog};
 use onward_node::api::access::Access;
-use onward_node::engine::{Engine, Start};
+use onward_node::engine::{DeliveryLimits, Engine, Start};
 use onward_node::grpc::routes_for;
 use onward_node::outputs::{OutputRules, Outputs};
 use onward_proto::manager::{self, Heard};
@@ -83,8 +83,16 @@ impl Node {
         Self::on(start, anybody, MAX_SESSIONS).await
     }
 
+    /// On a log that the test can spoil, for workers that take so much at once.
+    pub async fn on_log(log: &MemoryLog, delivery: DeliveryLimits) -> Self {
+        Self::on(Start { delivery, ..Self::start_on(log.clone(), settings()) }, anybody, MAX_SESSIONS).await
+    }
+
     fn start_of(settings: Settings) -> Start {
-        let log = MemoryLog::new();
+        Self::start_on(MemoryLog::new(), settings)
+    }
+
+    fn start_on(log: MemoryLog, settings: Settings) -> Start {
         let rules = settings.check().expect("valid settings");
         Start::new(rules, move || Ok(Box::new(log.clone())))
     }

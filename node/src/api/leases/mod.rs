@@ -13,12 +13,14 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use onward_core::effect::Answer;
 use onward_core::grant::Denial;
+use onward_core::ids::Name;
 use onward_core::input::Call;
 use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Settlement};
 use onward_core::refusal::Refusal;
+use onward_proto::common::bytes_out;
 use onward_proto::worker::Output;
 
 use super::App;
@@ -36,6 +38,7 @@ pub fn routes() -> Router<App> {
         .route("/leases/beat", post(beat_many))
         .route("/leases/settle", post(settle_many))
         .route("/leases/{receipt}/beat", post(beat))
+        .route("/leases/{receipt}/inputs/{workflow}", get(fetch_input))
         .route("/leases/{receipt}/output", post(output))
         .route("/leases/{receipt}/succeed", post(succeed))
         .route("/leases/{receipt}/fail", post(fail))
@@ -46,7 +49,7 @@ pub fn routes() -> Router<App> {
 
 #[derive(Debug, utoipa::OpenApi)]
 #[openapi(
-    paths(poll, beat_many, settle_many, beat, output, succeed, fail, release, request_extension, goodbye),
+    paths(poll, beat_many, settle_many, beat, fetch_input, output, succeed, fail, release, request_extension, goodbye),
     components(schemas(Leases<'static>, Problem))
 )]
 pub struct LeasesApi;
@@ -60,11 +63,14 @@ async fn poll(
     State(app): State<App>,
     Json(body): Json<PollBody>,
 ) -> Result<Response, Problem> {
+    let by_reference = body.inputs_by_reference.unwrap_or(false);
     let poll = checked::poll(body, access.client(), app.engine.rules())?;
+    let answer =
+        async { if by_reference { app.engine.poll_by_reference(poll).await } else { app.engine.poll(poll).await } };
     let (leases, delivery) = tokio::select! {
         biased;
         problem = access.revoked() => return Err(problem),
-        answer = app.engine.poll(poll) => answer?,
+        answer = answer => answer?,
         () = app.drained() => return Ok(Json(Leases { leases: Vec::new() }).into_response()),
     };
     let answer = Leases { leases: leases.iter().map(|lease| Lease::of(lease, &app.receipts)).collect() };
@@ -119,6 +125,24 @@ async fn beat_many(
         Err(problem) => BeatItemAnswer { receipt, error: Some(problem), ..BeatItemAnswer::default() },
     });
     Ok(Json(BeatsAnswer { beats: beats.collect() }))
+}
+
+/// An input that the lease has by reference, byte for byte. It is no beat: beat for each that has come. Refused once
+/// the attempt has ended or another has its place.
+#[utoipa::path(get, path = "/v1/leases/{receipt}/inputs/{workflow}",
+    params(("receipt" = String, Path), ("workflow" = String, Path, description = "as in `inputs_by_reference`")),
+    responses((status = 200, description = "the result of that workflow", body = Vec<u8>,
+            content_type = "application/octet-stream"),
+        (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+async fn fetch_input(
+    _: May<Work>,
+    State(app): State<App>,
+    Path((receipt, workflow)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let claim = app.receipts.read(&receipt)?;
+    let workflow = Name::new(workflow).ok_or(Refusal::UnknownWorkflow)?;
+    let content = app.engine.fetch_input(claim, workflow).await?;
+    Ok(([(CONTENT_TYPE, "application/octet-stream")], bytes_out(&content)).into_response())
 }
 
 /// What the attempt has printed since the last call: kept apart from the log, the last 64 KiB in all. It is no beat.

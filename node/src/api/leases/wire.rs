@@ -31,6 +31,9 @@ pub struct PollBody {
     pub lease_s: Option<f64>,
     /// The same id again gives the same leases, should the answer have been lost.
     pub poll_id: Option<String>,
+    /// This worker fetches inputs: where they have more than 16 MiB in one answer, they come by reference. Without it a
+    /// lease has all of them, and an attempt of more than 255 MiB fails.
+    pub inputs_by_reference: Option<bool>,
 }
 
 /// The worker wants no more work.
@@ -79,12 +82,26 @@ pub struct Lease<'a> {
     /// Those of them that are not JSON.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub inputs_base64: BTreeMap<&'a str, String>,
+    /// Those of them that are to be fetched (`GET /v1/leases/{receipt}/inputs/{workflow}`) before the work begins. Only
+    /// for a worker whose poll said `inputs_by_reference`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, InputReference>)]
+    pub inputs_by_reference: BTreeMap<&'a str, InputReference>,
     pub headers: BTreeMap<&'a str, &'a str>,
     /// What an earlier attempt left with its last beat that had one.
     #[schema(value_type = Option<serde_json::Value>)]
     pub checkpoint: Option<Checkpoint<'a>>,
     pub lease_remaining_ms: u64,
     pub deadline_remaining_ms: u64,
+}
+
+/// An input that is to be fetched.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct InputReference {
+    /// SHA-256 of the content, in hexadecimal; equal ones need one fetch.
+    pub digest: String,
+    /// Of the content.
+    pub bytes: u32,
 }
 
 /// JSON as it came, or the base64 of what is no JSON.
@@ -103,8 +120,13 @@ impl<'a> Lease<'a> {
             Shown::Json(json) => (Some(json), None),
             Shown::Base64(text) => (None, Some(text)),
         };
-        let (mut inputs, mut inputs_base64) = (BTreeMap::new(), BTreeMap::new());
+        let (mut inputs, mut inputs_base64, mut references) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (name, payload) in &assignment.inputs {
+            if let Some(stored) = payload.as_stored() {
+                let reference = InputReference { digest: stored.digest.to_string(), bytes: stored.len };
+                references.insert(name.as_str(), reference);
+                continue;
+            }
             match show_payload(payload, None) {
                 Shown::Json(json) => drop(inputs.insert(name.as_str(), json)),
                 Shown::Base64(text) => drop(inputs_base64.insert(name.as_str(), text)),
@@ -123,6 +145,7 @@ impl<'a> Lease<'a> {
             content_type,
             inputs,
             inputs_base64,
+            inputs_by_reference: references,
             headers: assignment.headers.iter().map(|(name, value)| (name.as_str(), &**value)).collect(),
             checkpoint: assignment.checkpoint.as_ref().map(|bytes| match show(bytes, None) {
                 Shown::Json(json) => Checkpoint::Json(json),
