@@ -346,7 +346,7 @@ impl Manager<'_> {
                 // Who asked may have gone since.
                 let _ = reply.send(answer);
             }
-            Word::Finished { .. } | Word::Drain | Word::Abandon => {}
+            Word::Fetching(_) | Word::Fetched(_) | Word::Finished { .. } | Word::Drain | Word::Abandon => {}
         }
     }
 }

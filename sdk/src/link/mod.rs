@@ -4,6 +4,8 @@
 //! out what the [machine](crate::machine) says, and measures how long the handlers' executor lets a ready task wait:
 //! a worker that cannot run anything says so by taking nothing more.
 
+mod dial;
+mod fetch;
 mod pack;
 
 use core::time::Duration;
@@ -12,38 +14,31 @@ use std::io;
 use std::time::Instant;
 
 use onward_core::ids::Claim;
-use onward_core::message::FromWorker;
+use onward_core::message::{Assignment, FromWorker};
 use onward_core::refusal::RefusalKind;
 use onward_core::time::Mono;
-use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::manager::{Refused, frame_in};
-use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
 use onward_proto::worker::{self, Output};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{OwnedPermit, Sender, UnboundedReceiver, UnboundedSender, channel};
+use tokio::sync::mpsc::{OwnedPermit, Sender, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::MetadataValue;
-use tonic::{Request, Status, Streaming};
+use tonic::{Status, Streaming};
 
 use crate::clock;
 use crate::context::{Context, Reason};
-use crate::machine::{Effect, End, Granted, Input, Machine};
+use crate::machine::{Effect, End, Granted, Input, Machine, Said};
 use crate::place::Place;
+use dial::dial;
+use fetch::Fetches;
 use pack::pack;
 
-/// A payload and its inputs may be large together; beyond this the session would be of no use.
-const MAX_HEARD_BYTES: usize = 256 << 20;
 const WORDS_AT_ONCE: usize = 1_024;
 const LOOK_AT_EXECUTOR_EVERY: Duration = Duration::from_millis(500);
 const COLLECT_OUTPUT_EVERY: Duration = Duration::from_millis(250);
 /// In one frame, beside all else in it: at most 1 MiB.
 const MAX_OUTPUTS: usize = 16;
-/// A connection that is silently gone is noticed by HTTP/2's own pings.
-const PING_EVERY: Duration = Duration::from_secs(10);
-const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// What reaches the thread from outside.
 #[derive(Debug)]
@@ -59,6 +54,10 @@ pub(crate) enum Word {
         remaining: Option<Duration>,
         reply: oneshot::Sender<Result<Granted, Refused>>,
     },
+    /// One more input of this attempt has come.
+    Fetching(Claim),
+    /// With all its inputs: its handler can begin.
+    Fetched(Assignment),
     Finished {
         claim: Claim,
         end: End,
@@ -96,11 +95,6 @@ pub(crate) enum Over {
     Rejected(Refused),
 }
 
-struct Talk {
-    out: Sender<WorkerFrame>,
-    frames: Streaming<ManagerFrame>,
-}
-
 impl Link {
     /// Blocks until the worker has drained or was rejected.
     pub(crate) fn run(self) -> io::Result<Over> {
@@ -112,6 +106,7 @@ impl Link {
 struct Running {
     link: Link,
     contexts: HashMap<Claim, Context>,
+    fetches: Fetches,
     extensions: HashMap<Claim, Vec<oneshot::Sender<Result<Granted, Refused>>>>,
     effects: Vec<Effect>,
     /// Said by the machine, and not packed into a frame yet. Of this session only.
@@ -130,6 +125,7 @@ impl Running {
         Self {
             link,
             contexts: HashMap::new(),
+            fetches: Fetches::new(),
             extensions: HashMap::new(),
             effects: Vec::new(),
             unsent: Vec::new(),
@@ -155,6 +151,7 @@ impl Running {
             if core::mem::take(&mut self.hang_up) {
                 (out, frames) = (None, None);
                 self.unsent.clear();
+                self.fetches.use_service(None);
                 (self.link.told)(Told::Disconnected("the manager could not take what was said".into()));
             }
             if core::mem::take(&mut self.dial) {
@@ -192,6 +189,7 @@ impl Running {
                         Ok(talk) => {
                             (out, frames) = (Some(talk.out), Some(talk.frames));
                             self.unsent.clear();
+                            self.fetches.use_service(Some(talk.service));
                             (self.link.told)(Told::Connected);
                             self.step(Input::Connected);
                         }
@@ -225,12 +223,16 @@ impl Running {
         let outputs = if self.link.machine.is_talking() { self.outputs.len() } else { 0 };
         // What an attempt printed goes before, or with, how it ended.
         let mut frame = if outputs > MAX_OUTPUTS { WorkerFrame::default() } else { pack(&mut self.unsent) };
+        if let Some(hello) = &mut frame.hello {
+            hello.fetches_inputs = true;
+        }
         frame.outputs = self.outputs.drain(..outputs.min(MAX_OUTPUTS)).map(worker::output_out).collect();
         frame
     }
 
     fn disconnected(&mut self, status: &Status) {
         self.unsent.clear();
+        self.fetches.use_service(None);
         (self.link.told)(Told::Disconnected(tell(status)));
         self.step(Input::Disconnected);
     }
@@ -256,7 +258,20 @@ impl Running {
                 self.step(Input::Extension { claim, reason, progress, estimated_remaining: remaining });
             }
             Word::Printed(context) => self.printers.push(context),
+            Word::Fetching(claim) => {
+                if self.fetches.get_mut(&claim).is_some() {
+                    self.step(Input::Said { claim, what: Said::default() });
+                }
+            }
+            Word::Fetched(assignment) => {
+                if let Some(fetched) = self.fetches.remove(&assignment.claim) {
+                    let context = self.begin(assignment, fetched.assigned_at);
+                    context.lease_until(fetched.lease_until);
+                    (self.link.start)(context);
+                }
+            }
             Word::Finished { claim, end } => {
+                self.fetches.remove(&claim);
                 // What it said and printed last goes with its end.
                 let context = self.contexts.remove(&claim);
                 self.outputs.extend(context.as_ref().and_then(Context::take_output));
@@ -280,25 +295,39 @@ impl Running {
         self.effects = effects;
     }
 
+    /// The context of an attempt that has all its inputs.
+    fn begin(&mut self, assignment: Assignment, assigned_at: Mono) -> Context {
+        let claim = assignment.claim;
+        let context = Context::new(assignment, self.link.words_in.clone(), assigned_at);
+        self.contexts.insert(claim, context.clone());
+        context
+    }
+
     fn perform(&mut self, now: Mono, effect: Effect) {
         match effect {
             Effect::Dial => self.dial = true,
             Effect::HangUp => self.hang_up = true,
             Effect::Send(message) => self.unsent.push(message),
+            Effect::Start(assignment) if fetch::is_needed(&assignment) => {
+                self.fetches.begin(assignment, now, self.link.words_in.clone());
+            }
             Effect::Start(assignment) => {
-                let claim = assignment.claim;
-                let context = Context::new(assignment, self.link.words_in.clone(), now);
-                self.contexts.insert(claim, context.clone());
+                let context = self.begin(assignment, now);
                 (self.link.start)(context);
             }
             Effect::Cancel { claim, why } => {
                 if let Some(context) = self.contexts.get(&claim) {
                     context.cancel(why);
+                } else if self.fetches.remove(&claim).is_some() {
+                    // It has not begun, and so it has stopped. The link itself reads this.
+                    let _ = self.link.words_in.send(Word::Finished { claim, end: End::Stopped });
                 }
             }
             Effect::Lease { claim, until } => {
                 if let Some(context) = self.contexts.get(&claim) {
                     context.lease_until(until);
+                } else if let Some(fetching) = self.fetches.get_mut(&claim) {
+                    fetching.lease_until = until;
                 }
             }
             Effect::ExtensionAnswered { claim, answer } => {
@@ -332,42 +361,6 @@ async fn hear(frames: &mut Option<Streaming<ManagerFrame>>) -> Result<ManagerFra
 /// `None` if there is no session to have room on, or it is closing: then what was to be sent is not.
 async fn has_room(out: Option<Sender<WorkerFrame>>) -> Option<OwnedPermit<WorkerFrame>> {
     out?.reserve_owned().await.ok()
-}
-
-async fn dial(place: Place) -> Result<Talk, Status> {
-    let unreachable = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", place.authority()))
-        .map_err(|error| unreachable(&error))?
-        .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_ANSWERED_WITHIN)
-        .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(8 << 20);
-    let token = place.token().map(str::to_owned);
-    let connector = tower::service_fn(move |_| {
-        let place = place.clone();
-        async move { place.open().await.map(hyper_util::rt::TokioIo::new) }
-    });
-    let connected = endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(&deepest(&error)))?;
-    let mut service = WorkerServiceClient::new(connected)
-        .max_decoding_message_size(MAX_HEARD_BYTES)
-        .max_encoding_message_size(MAX_FRAME_BYTES);
-    let (out, frames) = channel(1);
-    let mut request = Request::new(ReceiverStream::new(frames));
-    if let Some(token) = token {
-        let value = MetadataValue::try_from(format!("Bearer {token}"))
-            .map_err(|_| Status::unauthenticated("the token has characters that no token has"))?;
-        request.metadata_mut().insert("authorization", value);
-    }
-    let frames = service.session(request).await?.into_inner();
-    Ok(Talk { out, frames })
-}
-
-fn deepest(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }
 
 fn tell(status: &Status) -> String {
