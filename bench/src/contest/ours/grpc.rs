@@ -81,6 +81,7 @@ impl OverGrpc {
             kinds,
             slots: u32::try_from(slots)?,
             holding: Vec::new(),
+            fetches_inputs: false,
         };
         // A connection of its own, as a worker has.
         Session::open(connect(&self.node).await?, hello).await
