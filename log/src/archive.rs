@@ -102,6 +102,15 @@ impl Archive {
         self.commit(|tables| tables.put(&jobs))
     }
 
+    /// Stores content ahead of its job, durably: a job that has more than one [`Self::put`] should hold. It belongs to the
+    /// job from then on, and goes with it once [`Self::put`] has stored that.
+    pub fn put_blobs(&self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Error> {
+        if blobs.is_empty() {
+            return Ok(());
+        }
+        self.commit(|tables| tables.put_blobs(id, blobs))
+    }
+
     pub fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error> {
         self.0.read(|view| row(&view.open_table(JOBS)?, id))
     }
@@ -276,9 +285,7 @@ impl<'a> Tables<'a> {
         let (mut before, mut now) = (Times::default(), Times::default());
         let mut row = Vec::new();
         for (job, next) in jobs.iter().zip(jobs[1..].iter().map(Some).chain([None])) {
-            for blob in job.blobs {
-                pieces::put(&mut self.blobs, &mut self.pieces, (job.id, blob.digest), blob)?;
-            }
+            self.put_blobs(job.id, job.blobs)?;
             if next.is_some_and(|next| next.id == job.id) {
                 continue;
             }
@@ -297,6 +304,13 @@ impl<'a> Tables<'a> {
         self.forget(before)?;
         self.ended.add(now.ended)?;
         self.expires.add(now.expires)
+    }
+
+    fn put_blobs(&mut self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Fault> {
+        for blob in blobs {
+            pieces::put(&mut self.blobs, &mut self.pieces, (id, blob.digest), blob)?;
+        }
+        Ok(())
     }
 
     /// Says how many were there.

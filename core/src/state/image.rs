@@ -12,6 +12,7 @@ use crate::job::fingerprint::Fingerprint;
 use crate::job::transition::job_state;
 use crate::job::{JobSpec, JobState, WorkflowState};
 use crate::message::Report;
+use crate::payload::Payload;
 use crate::refusal::Refusal;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
@@ -76,6 +77,13 @@ pub struct AttemptImage {
 }
 
 impl JobImage {
+    /// Every payload and every result.
+    pub fn payloads(&self) -> impl Iterator<Item = &Payload> {
+        let given = self.spec.workflows.iter().map(|workflow| &workflow.payload);
+        let past = self.workflows.iter().filter_map(|workflow| workflow.past.as_ref());
+        given.chain(past.flat_map(|past| past.attempts.iter().filter_map(EndedAttempt::result)))
+    }
+
     pub fn state(&self) -> JobState {
         job_state(self.workflows.iter().map(|workflow| workflow.state))
     }

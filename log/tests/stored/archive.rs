@@ -73,6 +73,23 @@ fn a_job_that_is_put_again_with_less_content_loses_none() {
 }
 
 #[test]
+fn content_that_comes_before_its_job_belongs_to_it_and_goes_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::open(folder.path()).unwrap();
+    let blobs = [1, 2, 3].map(|n| Blob { digest: [n; 32], bytes: b"some" });
+    for blob in &blobs[..2] {
+        archive.put_blobs(1, &[*blob]).unwrap();
+    }
+    assert_eq!((archive.count().unwrap(), archive.get(1).unwrap()), (0, None), "content is no job");
+    // As after a crash: the same once more, and then the rest with the row.
+    archive.put_blobs(1, &blobs[..2]).unwrap();
+    archive.put(&[ArchivedJob { blobs: &blobs[2..], ..job(1, 10, None, b"row") }]).unwrap();
+    assert!(blobs.iter().all(|blob| archive.blob(1, &blob.digest).unwrap().as_deref() == Some(blob.bytes)));
+    assert!(archive.remove(1).unwrap());
+    assert!(blobs.iter().all(|blob| archive.blob(1, &blob.digest).unwrap().is_none()));
+}
+
+#[test]
 fn a_scan_goes_from_the_newest_id_down_and_is_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::open(folder.path()).unwrap();

@@ -5,8 +5,13 @@
 //! are handed over again by the next one, and only what was stored for the term that reigns is reported: content is
 //! dropped from the log when that term has made `JobsArchived` durable, so whoever copies a job finds its content.
 //!
-//! **Content that is missing is an error.** A job whose content is neither in the log nor in the archive is not stored:
-//! a copy without it would look whole. It stays in memory, and the node's log says so.
+//! **Content that is missing or damaged is an error,** and of its own job only. A job whose content is neither in the log
+//! nor in the archive, whole, is not stored: a copy without it would look whole. It stays in memory, and the node's log
+//! names it. A disk that fails is another matter: then everything waits and is tried again.
+//!
+//! **A commit is bounded in bytes,** because all of it is in memory at once, and a job within the limits can have a
+//! gigabyte of results. The content of a large job goes ahead of its row in commits of its own; a crash in between
+//! leaves content that the next copy finds there.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -64,6 +69,8 @@ pub(super) struct ToArchive {
 const MANY: usize = 1_000;
 /// With so many more waiting, for they are in memory, it is time to keep up, and it works for most of the time.
 const MANY_BEHIND: usize = 100_000;
+/// Rows and content of one commit, roughly.
+const COMMIT_BYTES: usize = 8 << 20;
 const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const EXPIRE_AT_ONCE: usize = 1_000;
 
@@ -114,68 +121,101 @@ impl Archivist {
     /// Stores these jobs, trying again as long as it takes; or those of a newer term, which hands over the same again.
     /// Gives the batch with those that are stored; nothing if the node stops.
     fn keep(&self, mut batch: ToArchive, inbox: &Receiver<ToArchive>) -> Option<(ToArchive, Vec<JobId>)> {
+        let mut progress = Progress::default();
         loop {
-            batch = inbox.try_iter().last().unwrap_or(batch);
-            match self.put(batch.images.iter().flatten()) {
-                Ok(jobs) => return Some((batch, jobs)),
+            if let Some(newer) = inbox.try_iter().last() {
+                (batch, progress) = (newer, Progress::default());
+            }
+            match self.put(&batch, &mut progress) {
+                Ok(()) => return Some((batch, progress.stored)),
                 Err(error) => tracing::error!(%error, "the archive does not store; ended jobs stay in memory"),
             }
             if self.shared.is_stopping() {
                 return None;
             }
             match inbox.recv_timeout(self.shared.pacing.archive_rest) {
-                Ok(newer) => batch = newer,
+                Ok(newer) => (batch, progress) = (newer, Progress::default()),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
     }
 
-    /// Stores all of which the content is found; gives these.
-    fn put<'a>(&self, images: impl Iterator<Item = &'a JobImage>) -> Result<Vec<JobId>, Error> {
-        let mut found = Vec::new();
-        for image in images {
-            match self.blobs_of(image)? {
-                Ok(blobs) => {
-                    let mut row = Vec::new();
-                    codec::encode_image(image, &mut row);
-                    found.push((image, row, blobs));
-                }
-                Err(Missing(digest)) => {
-                    let job = image.id;
-                    tracing::error!(%job, ?digest, "content of an ended job is missing; the job is not archived");
-                }
+    /// Stores all of which the content is found whole, from where an earlier try came to.
+    fn put(&self, batch: &ToArchive, progress: &mut Progress) -> Result<(), Error> {
+        let (mut commit, mut bytes) = (Vec::new(), 0);
+        for image in batch.images.iter().flatten().skip(progress.done) {
+            if bytes >= COMMIT_BYTES {
+                self.commit(&commit, progress)?;
+                commit.clear();
+                bytes = 0;
             }
+            let entry = self.entry_of(image)?;
+            bytes += entry.bytes();
+            commit.push(entry);
         }
-        let blobs: Vec<Vec<Blob<'_>>> = found
-            .iter()
-            .map(|(_, _, blobs)| blobs.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect())
-            .collect();
-        let jobs = found.iter().zip(&blobs).map(|((image, row, _), blobs)| {
+        self.commit(&commit, progress)
+    }
+
+    fn commit(&self, entries: &[Entry<'_>], progress: &mut Progress) -> Result<(), Error> {
+        let whole = || entries.iter().filter(|entry| entry.is_whole);
+        let blobs: Vec<Vec<Blob<'_>>> = whole().map(|entry| as_blobs(&entry.blobs)).collect();
+        let jobs = whole().zip(&blobs).map(|(Entry { image, row, .. }, blobs)| {
             let ended_at_ms = image.ended_at.unwrap_or(image.created_at).as_ms();
             let retain = image.spec.extras.as_ref().and_then(|extras| extras.retain).unwrap_or(self.rules.retain);
             let expires_at_ms = Some(ended_at_ms.saturating_add(span_ms(retain)));
             ArchivedJob { id: image.id.as_u128(), ended_at_ms, expires_at_ms, row, blobs }
         });
         self.archive.put(&jobs.collect::<Vec<_>>())?;
-        Ok(found.iter().map(|(image, ..)| image.id).collect())
+        progress.stored.extend(whole().map(|entry| entry.image.id));
+        progress.done += entries.len();
+        Ok(())
     }
 
-    /// All content of a job that is not in the archive with it yet.
-    fn blobs_of(&self, image: &JobImage) -> Result<Result<Vec<Content>, Missing>, Error> {
-        let reader = self.shared.blob_reader();
-        let reader = reader.ok_or_else(|| Error::Io { cause: "the log is closed".to_owned() })?;
-        let mut found = Vec::new();
-        for stored in payloads(image).filter_map(Payload::as_stored) {
-            let digest = stored.digest.0;
-            match reader.blob(&digest)? {
-                Some(bytes) => found.push((digest, bytes)),
-                // It was copied before, and what the archive has it keeps.
-                None if self.archive.blob(image.id.as_u128(), &digest)?.is_some() => {}
-                None => return Ok(Err(Missing(stored.digest))),
+    /// The job with all of its content that is not in the archive yet. What is more than a commit may have is in the
+    /// archive when this returns.
+    fn entry_of<'a>(&self, image: &'a JobImage) -> Result<Entry<'a>, Error> {
+        let mut row = Vec::new();
+        codec::encode_image(image, &mut row);
+        let mut entry = Entry { image, row, blobs: Vec::new(), is_whole: true };
+        let job = image.id;
+        for stored in image.payloads().filter_map(Payload::as_stored) {
+            match self.content(job, &stored.digest)? {
+                Found::InLog(bytes) => entry.blobs.push((stored.digest.0, bytes)),
+                Found::Archived => {}
+                Found::Missing => {
+                    let digest = stored.digest;
+                    tracing::error!(%job, ?digest, "content of an ended job is missing; the job is not archived");
+                    return Ok(entry.not_whole());
+                }
+                Found::Damaged(error) => {
+                    let digest = stored.digest;
+                    tracing::error!(%job, ?digest, %error, "content of an ended job is damaged; the job is not archived");
+                    return Ok(entry.not_whole());
+                }
+            }
+            if entry.blobs.len() > 1 && entry.bytes() >= COMMIT_BYTES {
+                self.archive.put_blobs(job.as_u128(), &as_blobs(&entry.blobs))?;
+                entry.blobs.clear();
             }
         }
-        Ok(Ok(found))
+        Ok(entry)
+    }
+
+    fn content(&self, job: JobId, digest: &Digest) -> Result<Found, Error> {
+        let reader = self.shared.blob_reader();
+        let reader = reader.ok_or_else(|| Error::Io { cause: "the log is closed".to_owned() })?;
+        let in_log = match reader.blob(&digest.0) {
+            Ok(Some(bytes)) => return Ok(Found::InLog(bytes)),
+            Ok(None) => Found::Missing,
+            Err(error) => Found::damaged(error)?,
+        };
+        // If it was copied before: what the archive has it keeps.
+        match self.archive.blob(job.as_u128(), &digest.0) {
+            Ok(Some(_)) => Ok(Found::Archived),
+            Ok(None) => Ok(in_log),
+            Err(error) => Found::damaged(error),
+        }
     }
 
     fn expire(&self) -> Result<(), Error> {
@@ -189,12 +229,49 @@ impl Archivist {
     }
 }
 
-/// Content that is nowhere to be found.
-struct Missing(Digest);
+/// How far a batch is.
+#[derive(Default)]
+struct Progress {
+    /// So many of its jobs need no further look.
+    done: usize,
+    stored: Vec<JobId>,
+}
 
-/// Every payload and result of a job.
-fn payloads(image: &JobImage) -> impl Iterator<Item = &Payload> {
-    let given = image.spec.workflows.iter().map(|workflow| &workflow.payload);
-    let past = image.workflows.iter().filter_map(|workflow| workflow.past.as_ref());
-    given.chain(past.flat_map(|past| past.attempts.iter().filter_map(|ended| ended.result())))
+/// A job on its way into the archive.
+struct Entry<'a> {
+    image: &'a JobImage,
+    row: Vec<u8>,
+    blobs: Vec<Content>,
+    /// All of its content was found.
+    is_whole: bool,
+}
+
+impl Entry<'_> {
+    fn bytes(&self) -> usize {
+        self.row.len() + self.blobs.iter().map(|(_, bytes)| bytes.len()).sum::<usize>()
+    }
+
+    fn not_whole(self) -> Self {
+        Self { row: Vec::new(), blobs: Vec::new(), is_whole: false, ..self }
+    }
+}
+
+fn as_blobs(contents: &[Content]) -> Vec<Blob<'_>> {
+    contents.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect()
+}
+
+/// Where content of a job is.
+enum Found {
+    InLog(Vec<u8>),
+    /// With its job.
+    Archived,
+    Missing,
+    Damaged(Error),
+}
+
+impl Found {
+    /// Damage is there for good, and to this content; any other failure is the disk's.
+    fn damaged(error: Error) -> Result<Self, Error> {
+        if error.is_permanent() { Ok(Self::Damaged(error)) } else { Err(error) }
+    }
 }

@@ -6,7 +6,9 @@ use onward_log::memory::Fault;
 use onward_log::{Archive, Log, MemoryLog};
 
 use crate::disk::{Disk, Which};
-use crate::rig::{archived_content, cancel, start, submit, succeed_one, until};
+use crate::rig::{archived_content, cancel, start, submit, submit_workflows, succeed_one, until};
+
+const MIB: usize = 1 << 20;
 
 static PAYLOAD: [u8; 10_000] = [7; 10_000];
 static RESULT: [u8; 20_000] = [8; 20_000];
@@ -55,5 +57,69 @@ async fn a_job_whose_content_is_missing_is_not_archived_and_holds_up_no_other() 
     let state = engine.read(move |view| view.manager.job(damaged).map(|job| job.state)).await;
     assert_eq!(state, Ok(Some(JobState::Cancelled)), "it stays in memory");
     assert_eq!(archive.get(damaged.as_u128()).unwrap(), None, "half of a job is none");
+    engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_whose_content_is_damaged_is_not_archived_and_holds_up_no_other() {
+    let disk = Disk::default();
+    let engine = start(disk.log().unwrap(), Some(disk.archive().unwrap())).unwrap();
+    let damaged = submit(&engine, &PAYLOAD).await.unwrap();
+    engine.stop();
+    drop(engine);
+    assert!(disk.damage(Which::Log, &PAYLOAD[..100]) > 0);
+
+    let archive = disk.archive().unwrap();
+    let engine = start(disk.log().unwrap(), Some(archive.clone())).unwrap();
+    engine.call(cancel(damaged)).await.unwrap();
+    let whole = submit(&engine, &RESULT).await.unwrap();
+    engine.call(cancel(whole)).await.unwrap();
+    until("the other is archived", || archive.get(whole.as_u128()).unwrap().is_some()).await;
+    let state = engine.read(move |view| view.manager.job(damaged).map(|job| job.state)).await;
+    assert_eq!(state, Ok(Some(JobState::Cancelled)), "it stays in memory");
+    assert_eq!(archive.get(damaged.as_u128()).unwrap(), None, "half of a job is none");
+    engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_with_much_content_is_archived_in_commits_of_a_bounded_size() {
+    const RESULTS: usize = 24;
+    let disk = Disk::default();
+    let archive = disk.archive().unwrap();
+    let engine = start(MemoryLog::new(), Some(archive.clone())).unwrap();
+    let job = submit_workflows(&engine, RESULTS).await.unwrap();
+    for n in 0..RESULTS {
+        succeed_one(&engine, &vec![n as u8; MIB]).await.unwrap();
+    }
+    until("it is archived", || archive.get(job.as_u128()).unwrap().is_some()).await;
+    assert!(disk.largest_archive_commit() < 12 * MIB, "{} MiB", disk.largest_archive_commit() / MIB);
+    for n in 0..RESULTS {
+        let result = vec![n as u8; MIB];
+        assert!(archive.blob(job.as_u128(), &Digest::of(&result).0).unwrap() == Some(result), "result {n}");
+    }
+    engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_jobs_with_content_that_end_together_are_archived_in_commits_of_a_bounded_size() {
+    const JOBS: usize = 24;
+    let disk = Disk::default();
+    let archive = disk.archive().unwrap();
+    let engine = start(MemoryLog::new(), Some(archive.clone())).unwrap();
+    // While the archive is at the first, the others wait.
+    disk.hold(Which::Archive);
+    let mut jobs = Vec::new();
+    for n in 0..JOBS {
+        let job = submit(&engine, &vec![n as u8; MIB]).await.unwrap();
+        engine.call(cancel(job)).await.unwrap();
+        jobs.push(job);
+    }
+    disk.release();
+    until("all are archived", || engine.stats().archived.get() == JOBS as u64).await;
+    assert!(disk.largest_archive_commit() < 12 * MIB, "{} MiB", disk.largest_archive_commit() / MIB);
+    for (n, job) in jobs.into_iter().enumerate() {
+        let payload = vec![n as u8; MIB];
+        assert!(archive.blob(job.as_u128(), &Digest::of(&payload).0).unwrap() == Some(payload), "job {n}");
+    }
     engine.stop();
 }

@@ -38,6 +38,9 @@ struct State {
     most_bytes: Option<usize>,
     /// Operations on this file wait.
     held: Option<Which>,
+    /// Of the archive: written since its last sync, and the most that ever were.
+    unsynced: usize,
+    most_unsynced: usize,
 }
 
 impl State {
@@ -152,6 +155,26 @@ impl Disk {
         self.0.released.notify_all();
     }
 
+    /// Changes every byte of a file that is part of this pattern. Says how often it was there.
+    pub fn damage(&self, which: Which, pattern: &[u8]) -> usize {
+        let mut state = self.state();
+        let (file, mut at, mut found) = (&mut state.files[which as usize], 0, 0);
+        while at + pattern.len() <= file.len() {
+            if file[at..].starts_with(pattern) {
+                file[at..at + pattern.len()].iter_mut().for_each(|byte| *byte ^= 1);
+                (at, found) = (at + pattern.len(), found + 1);
+            } else {
+                at += 1;
+            }
+        }
+        found
+    }
+
+    /// The most bytes that the archive ever wrote between two syncs: about the size of its largest commit.
+    pub fn largest_archive_commit(&self) -> usize {
+        self.state().most_unsynced
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap()
     }
@@ -209,10 +232,11 @@ impl StorageBackend for File {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        match self.0.begin(self.1, Op::Sync).1 {
-            Some(fault) => Err(failed(fault.kind)),
-            None => Ok(()),
+        let (mut state, fault) = self.0.begin(self.1, Op::Sync);
+        if self.1 == Which::Archive {
+            state.unsynced = 0;
         }
+        fault.map_or(Ok(()), |fault| Err(failed(fault.kind)))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -223,6 +247,10 @@ impl StorageBackend for File {
             Some(_) => 0,
         };
         state.check_room(self.1, offset as usize + written)?;
+        if self.1 == Which::Archive {
+            state.unsynced += written;
+            state.most_unsynced = state.most_unsynced.max(state.unsynced);
+        }
         let (file, from) = (&mut state.files[self.1 as usize], offset as usize);
         if written > 0 && file.len() < from + written {
             file.resize(from + written, 0);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use onward_core::effect::Answer;
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
-use onward_core::job::{Draft, JobState};
+use onward_core::job::{Draft, JobState, WorkflowDraft};
 use onward_core::message::{Report, Settlement, Subscription};
 use onward_core::settings::{Rules, Settings};
 use onward_log::{Archive, Error, Log};
@@ -33,6 +33,17 @@ pub async fn submit(engine: &Engine, payload: &[u8]) -> Result<JobId, Refused> {
     let draft = Draft::of_kind("resize", payload);
     let answer = engine.call(Call::Submit(vec![Submission { id, draft }])).await?;
     assert!(matches!(&answer, Answer::Submitted(accepted) if accepted[0].id == id), "{answer:?}");
+    Ok(id)
+}
+
+/// A job of so many workflows of the kind that [`poll`] asks for.
+pub async fn submit_workflows(engine: &Engine, count: usize) -> Result<JobId, Refused> {
+    let id = engine.new_job_id();
+    let mut draft = Draft::of_kind("resize", *b"small");
+    let only = draft.workflows.pop().expect("it has one");
+    let named = (0..count).map(|n| WorkflowDraft { name: Some(format!("w{n}").into()), ..only.clone() });
+    draft.workflows.extend(named);
+    engine.call(Call::Submit(vec![Submission { id, draft }])).await?;
     Ok(id)
 }
 
