@@ -100,7 +100,7 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Config(args) => config::run(&args, global.data, screen),
         Command::Token(command) => token::run(command, &data, screen),
         Command::Up(args) => up::run(args, global.data, screen),
-        Command::Restore { file } => restore::run(&file, &data, screen),
+        Command::Restore { file, accept_loss } => restore::run(&file, &data, accept_loss, screen),
         Command::Certs(CertsCommand::New { hosts, out }) => certs::new(&hosts, &out, screen),
         Command::Manager { config, log, accept_loss } => {
             up::run(UpArgs::manager(config, log, accept_loss), global.data, screen)

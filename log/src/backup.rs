@@ -8,8 +8,12 @@
 //! **What it shows.** The log at one moment, then the archive at a later one. A job that moves in between is in both,
 //! which is harmless: it is archived again. The other way round it would be in neither.
 //!
+//! **Content is checked on the way,** each blob against its checksum. A backup takes along what is damaged, as it is,
+//! and says so: the rest must not go without one. A restore refuses it, unless told to accept the loss.
+//!
 //! While a backup is made, the files cannot reuse the room of what is removed; they grow a little.
 
+mod content;
 mod copy;
 
 use std::fs::{self, File};
@@ -27,8 +31,9 @@ use crate::redb::fault::{Fault, found_while_open};
 use crate::redb::folder::{self, ARCHIVE, LOG, Names, RESTORING, about};
 use crate::redb::journal;
 use crate::redb::rows::{self, corrupt, known_format};
-use crate::{Archive, Error, RedbLog, archive, changes};
+use crate::{Archive, Error, OnLoss, RedbLog, archive, changes};
 
+pub use content::Damage;
 use copy::{Copy, count};
 
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("backup");
@@ -47,14 +52,15 @@ const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(3600);
 /// What a file of redb begins with.
 const REDB: &[u8] = b"redb";
 
-/// Writes a backup to `to`, which must not exist. `progress` is told how many rows of how many are done.
+/// Writes a backup to `to`, which must not exist. `progress` is told how many rows of how many are done. Gives what was
+/// found to be damaged, and is so in the backup too.
 pub fn backup(
     log: &RedbLog,
     archive: &Archive,
     extra: &[(&str, Vec<u8>)],
     to: &Path,
     progress: impl FnMut(u64, u64),
-) -> Result<(), Error> {
+) -> Result<Damage, Error> {
     backup_and(log, archive, extra, to, progress, || ())
 }
 
@@ -66,7 +72,7 @@ fn backup_and(
     to: &Path,
     mut progress: impl FnMut(u64, u64),
     between: impl FnOnce(),
-) -> Result<(), Error> {
+) -> Result<Damage, Error> {
     refuse_existing(to)?;
     remove_left_behind(folder::parent(to));
     let log = log.view()?;
@@ -76,12 +82,13 @@ fn backup_and(
     let number = RandomState::new().build_hasher().finish();
     let unfinished = with_suffix(to, &format!(".{number:016x}{UNFINISHED}"));
     let written = write(&log, &archive, extra, &unfinished, &mut progress);
-    let named = written.and_then(|()| give_name(&unfinished, to));
+    let named = written.and_then(|damage| give_name(&unfinished, to).map(|()| damage));
     // What is left of it has no use, and takes room on what may be a full disk.
     let _ = changes::remove_if_there(&unfinished);
-    named?;
+    let damage = named?;
     changes::sync(folder::parent(to))
-        .map_err(|error| Error::Unknown { cause: format!("{}: the backup is written, and {error}", to.display()) })
+        .map_err(|error| Error::Unknown { cause: format!("{}: the backup is written, and {error}", to.display()) })?;
+    Ok(damage)
 }
 
 /// Removes what crashes left of backups in this folder: files that nobody has written to for so long, and that no
@@ -127,11 +134,11 @@ fn write(
     extra: &[(&str, Vec<u8>)],
     to: &Path,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<(), Error> {
+) -> Result<Damage, Error> {
     changes::make_private(to).map_err(|error| about(to, &error))?;
     let opened = Database::builder().set_cache_size(CACHE_BYTES).create(to);
     let database = opened.map_err(|error| found_while_open(error, &shown(to)))?;
-    let mut copied = || -> Result<(), Fault> {
+    let mut copied = || -> Result<Damage, Fault> {
         let (total, mut done) = (count(log)? + count(archive)?, 0);
         let mut tell = |rows| {
             done += rows;
@@ -140,10 +147,11 @@ fn write(
         tell(0);
         let mut of_log = Copy::new(log, &database, ("", LOG_PREFIX), &mut tell);
         of_log.log()?;
-        let log_rows = of_log.rows;
+        let (log_rows, mut damage) = (of_log.rows, of_log.damage);
         let mut of_archive = Copy::new(archive, &database, ("", ARCHIVE_PREFIX), &mut tell);
         of_archive.archive()?;
         let archive_rows = of_archive.rows;
+        damage.add(of_archive.damage);
         let transaction = database.begin_write()?;
         let mut extras = transaction.open_table(EXTRAS)?;
         for (name, bytes) in extra {
@@ -159,19 +167,30 @@ fn write(
         facts.insert(FORMAT, u64::from(KNOWN))?;
         drop(facts);
         transaction.commit()?;
-        Ok(())
+        Ok(damage)
     };
-    copied().map_err(Fault::into_error)?;
+    let damage = copied().map_err(Fault::into_error)?;
     drop(database);
-    changes::sync(to).map_err(|error| about(to, &error))
+    changes::sync(to).map_err(|error| about(to, &error))?;
+    Ok(damage)
 }
 
-/// Makes `folder` a data folder with what the backup `from` holds, and gives what else was put into it. The seat is
-/// nobody's: the term is one higher than that of whoever held it when the backup was made.
+/// What a restore gives, besides the folder.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Restored {
+    /// What else was put into the backup.
+    pub extras: Vec<(String, Vec<u8>)>,
+    /// Content that was damaged in the backup, and is so in the folder.
+    pub damage: Damage,
+}
+
+/// Makes `folder` a data folder with what the backup `from` holds. The seat is
+/// nobody's: the term is one higher than that of whoever held it when the backup was made. `on_loss` is about payloads
+/// and results that are damaged: a job without them is still a job. Nothing else may be damaged.
 ///
 /// A crash before the end leaves a folder that neither log nor archive opens ([`Error::HalfRestored`]) and that can be
 /// restored into again.
-pub fn restore(from: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Error> {
+pub fn restore(from: &Path, folder: &Path, on_loss: OnLoss) -> Result<Restored, Error> {
     let database = opened(from)?;
     let source = database.begin_read().map_err(|error| Fault::from(error).into_error())?;
     let extras = checked(&source, from)?;
@@ -192,17 +211,26 @@ pub fn restore(from: &Path, folder: &Path) -> Result<Vec<(String, Vec<u8>)>, Err
         changes::make_mark(&marker).map_err(failed)?;
         changes::sync(folder).map_err(failed)?;
     }
-    let filled = fill(&source, folder, ARCHIVE, |copy| copy.archive(), ARCHIVE_PREFIX)
-        .and_then(|()| fill(&source, folder, LOG, |copy| copy.log(), LOG_PREFIX))
-        .and_then(|()| changes::sync(folder).map_err(failed));
-    if let Err(error) = filled {
-        // As it was before. If that fails too, the marker says what this is.
-        let _ = emptied(folder);
-        return Err(error);
-    }
+    let filled = || -> Result<Damage, Error> {
+        let mut damage = fill(&source, folder, ARCHIVE, |copy| copy.archive(), ARCHIVE_PREFIX)?;
+        damage.add(fill(&source, folder, LOG, |copy| copy.log(), LOG_PREFIX)?);
+        if !damage.is_none() && on_loss == OnLoss::Refuse {
+            return Err(Error::DamagedBackup { path: shown(from), damage });
+        }
+        changes::sync(folder).map_err(failed)?;
+        Ok(damage)
+    };
+    let damage = match filled() {
+        Ok(damage) => damage,
+        Err(error) => {
+            // As it was before. If that fails too, the marker says what this is.
+            let _ = emptied(folder);
+            return Err(error);
+        }
+    };
     let done = changes::remove_if_there(&marker).and_then(|()| changes::sync(folder));
     done.map_err(|error| Error::Unknown { cause: format!("{}: {error}", folder.display()) })?;
-    Ok(extras)
+    Ok(Restored { extras, damage })
 }
 
 fn emptied(folder: &Path) -> io::Result<()> {
@@ -221,7 +249,7 @@ fn fill(
     names: Names,
     tables: impl FnOnce(&mut Copy<'_>) -> Result<(), Fault>,
     prefix: &str,
-) -> Result<(), Error> {
+) -> Result<Damage, Error> {
     let failed = |error| about(folder, &error);
     let (file, unfinished) = (folder.join(names.file), folder.join(names.unfinished));
     // Of a restore that did not finish.
@@ -230,7 +258,7 @@ fn fill(
     changes::make_private(&unfinished).map_err(failed)?;
     let made = Database::builder().set_cache_size(CACHE_BYTES).create(&unfinished);
     let database = made.map_err(|error| found_while_open(error, &shown(folder)))?;
-    let copied = || -> Result<(), Fault> {
+    let copied = || -> Result<Damage, Fault> {
         let mut quiet = |_| ();
         let mut copy = Copy::new(source, &database, (prefix, ""), &mut quiet);
         tables(&mut copy)?;
@@ -244,11 +272,12 @@ fn fill(
         if prefix == LOG_PREFIX {
             leave_the_seat(&database)?;
         }
-        Ok(())
+        Ok(copy.damage)
     };
-    copied().map_err(Fault::into_error)?;
+    let damage = copied().map_err(Fault::into_error)?;
     drop(database);
-    changes::rename(&unfinished, &file).map_err(failed)
+    changes::rename(&unfinished, &file).map_err(failed)?;
+    Ok(damage)
 }
 
 /// Whoever held the seat of the log that was copied does not hold that of the copy, and its journal stays where it was.

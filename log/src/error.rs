@@ -1,6 +1,7 @@
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
+use crate::backup::Damage;
 use crate::codec::DecodeError;
 use crate::redb::Loss;
 
@@ -42,6 +43,11 @@ pub enum Error {
     Exists { path: String },
     #[error("{path} is not a backup: {found}. Nothing was changed")]
     NotABackup { path: String, found: String },
+    #[error(
+        "{path} is damaged: {damage}. Restore another backup, or this one with --accept-loss: then these jobs are there \
+         without that content. Nothing was changed"
+    )]
+    DamagedBackup { path: String, damage: Damage },
     #[error("{folder} holds data already ({found}); restore into an empty folder. Nothing was changed")]
     Occupied { folder: String, found: &'static str },
     /// What lies there is not to be believed: parts of a backup at most.
@@ -73,6 +79,7 @@ impl Error {
             | Self::Truncated { .. }
             | Self::Exists { .. }
             | Self::NotABackup { .. }
+            | Self::DamagedBackup { .. }
             | Self::Occupied { .. }
             | Self::HalfRestored { .. } => Changed::No,
         }
@@ -119,6 +126,7 @@ mod tests {
             Error::Truncated { first: seq },
             Error::Exists { path: text() },
             Error::NotABackup { path: text(), found: text() },
+            Error::DamagedBackup { path: text(), damage: Damage::default() },
             Error::Occupied { folder: text(), found: "x" },
             Error::HalfRestored { folder: text() },
         ] {

@@ -50,7 +50,7 @@ use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
 pub use archive::{Archive, ArchivedJob};
-pub use backup::{backup, restore};
+pub use backup::{Damage, Restored, backup, restore};
 pub use blob::{Blob, BlobReader, Digest, OwnedBlob};
 pub use error::{Changed, Error};
 pub use group::{Group, GroupCommit};

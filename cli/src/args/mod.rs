@@ -220,7 +220,12 @@ pub enum Command {
     #[command(
         after_help = "Example:\n  onward restore /var/backups/onward.backup --data ~/restored\n  onward up --slots 0 --data ~/restored"
     )]
-    Restore { file: PathBuf },
+    Restore {
+        file: PathBuf,
+        /// Restore a backup with damaged payloads or results too; their jobs are there without them
+        #[arg(long)]
+        accept_loss: bool,
+    },
 }
 
 /// What is not given here comes from the environment, the settings file, or the default; `onward config` shows which.

@@ -1,13 +1,21 @@
-//! Copies tables row by row, in commits of a bounded size, and looks at the checksum of each row that has one.
+//! Copies tables row by row, in commits of a bounded size, and looks at the checksum of each row that has one, and of
+//! each blob.
+
+use std::collections::HashSet;
 
 use ::redb::{
-    Database, Key, ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, TableError, TableHandle,
-    Value,
+    Database, Key, ReadOnlyTable, ReadTransaction, ReadableTable, ReadableTableMetadata, TableDefinition, TableError,
+    TableHandle, Value,
 };
 
+use onward_core::ids::JobId;
+
 use crate::redb::fault::Fault;
+use crate::redb::pieces::{Inspection, Label, Place};
 use crate::redb::rows;
-use crate::{archive, codec};
+use crate::{Digest, archive, codec};
+
+use super::content::{Damage, jobs_naming};
 
 /// What redb may hold back before it is written.
 const COMMIT_BYTES: usize = 64 << 20;
@@ -20,6 +28,8 @@ pub(super) struct Copy<'a> {
     prefixes: (&'a str, &'a str),
     /// Names without prefix, and how many rows of each were copied.
     pub(super) rows: Vec<(String, u64)>,
+    /// Copied as it is: what is damaged is for the caller to judge.
+    pub(super) damage: Damage,
     progress: &'a mut dyn FnMut(u64),
 }
 
@@ -30,40 +40,65 @@ impl<'a> Copy<'a> {
         prefixes: (&'a str, &'a str),
         progress: &'a mut dyn FnMut(u64),
     ) -> Self {
-        Self { source, database, prefixes, rows: Vec::new(), progress }
+        Self { source, database, prefixes, rows: Vec::new(), damage: Damage::default(), progress }
     }
 
     pub(super) fn log(&mut self) -> Result<(), Fault> {
-        self.table(rows::BATCHES, framed)?;
-        self.table(rows::CHUNKS, framed)?;
-        self.table(rows::BLOBS, |_| Ok(()))?;
-        self.table(rows::PIECES, |_| Ok(()))?;
-        self.table(rows::FACTS, |_| Ok(()))
+        self.table(rows::BATCHES, |_, row| framed(row))?;
+        self.table(rows::CHUNKS, |_, row| framed(row))?;
+        let damaged: HashSet<Digest> = self.blobs(rows::BLOBS, rows::PIECES)?.into_iter().collect();
+        if !damaged.is_empty() {
+            let jobs = jobs_naming(self.source, self.prefixes.0, &damaged)?;
+            self.damage.add(Damage { blobs: damaged.len() as u64, jobs });
+        }
+        self.table(rows::FACTS, |_, _| Ok(()))
     }
 
     pub(super) fn archive(&mut self) -> Result<(), Fault> {
-        self.table(archive::JOBS, |(_, _, row)| framed(row))?;
-        self.table(archive::ENDED, |_| Ok(()))?;
-        self.table(archive::EXPIRES, |_| Ok(()))?;
-        self.table(archive::ENDED_1, |()| Ok(()))?;
-        self.table(archive::EXPIRES_1, |()| Ok(()))?;
-        self.table(archive::BLOBS, |_| Ok(()))?;
-        self.table(archive::PIECES, |_| Ok(()))?;
-        self.table(archive::FACTS, |_| Ok(()))
+        self.table(archive::JOBS, |_, (_, _, row)| framed(row))?;
+        self.table(archive::ENDED, |_, _| Ok(()))?;
+        self.table(archive::EXPIRES, |_, _| Ok(()))?;
+        self.table(archive::ENDED_1, |_, ()| Ok(()))?;
+        self.table(archive::EXPIRES_1, |_, ()| Ok(()))?;
+        let damaged: Vec<(u128, Digest)> = self.blobs(archive::BLOBS, archive::PIECES)?;
+        let jobs = damaged.iter().map(|(job, _)| JobId::from_u128(*job)).collect();
+        self.damage.add(Damage { blobs: damaged.len() as u64, jobs });
+        self.table(archive::FACTS, |_, _| Ok(()))
     }
 
-    /// A table that the source lacks, being older, is left out.
+    /// Gives those that are not whole.
+    fn blobs<P: Place + PartialEq>(
+        &mut self,
+        labels: TableDefinition<'_, P::Label, Label>,
+        pieces: TableDefinition<'_, P::Piece, &'static [u8]>,
+    ) -> Result<Vec<P>, Fault> {
+        self.table(labels, |_, _| Ok(()))?;
+        let (Some(known), Some(content)) = (self.found(&labels)?, self.found(&pieces)?) else { return Ok(Vec::new()) };
+        let mut inspection = Inspection::<P, _>::new(&known);
+        self.table(pieces, |key, bytes| inspection.piece(P::of_piece(key), bytes))?;
+        inspection.finish(&content)
+    }
+
+    /// A table of the source; none if that lacks it, being older.
+    fn found<K: Key + 'static, V: Value + 'static>(
+        &self,
+        table: &TableDefinition<'_, K, V>,
+    ) -> Result<Option<ReadOnlyTable<K, V>>, Fault> {
+        let name = format!("{}{}", self.prefixes.0, table.name());
+        match self.source.open_table(TableDefinition::<K, V>::new(&name)) {
+            Err(TableError::TableDoesNotExist(_)) => Ok(None),
+            found => Ok(Some(found?)),
+        }
+    }
+
+    /// A table that the source lacks is left out.
     fn table<K: Key + 'static, V: Value + 'static>(
         &mut self,
         table: TableDefinition<'_, K, V>,
-        check: impl for<'v> Fn(V::SelfType<'v>) -> Result<(), Fault>,
+        mut check: impl for<'v> FnMut(K::SelfType<'v>, V::SelfType<'v>) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
-        let (from, to) =
-            (format!("{}{}", self.prefixes.0, table.name()), format!("{}{}", self.prefixes.1, table.name()));
-        let source = match self.source.open_table(TableDefinition::<K, V>::new(&from)) {
-            Err(TableError::TableDoesNotExist(_)) => return Ok(()),
-            source => source?,
-        };
+        let Some(source) = self.found(&table)? else { return Ok(()) };
+        let to = format!("{}{}", self.prefixes.1, table.name());
         let (mut rows, mut copied, mut told) = (source.iter()?, 0, 0);
         let mut is_done = false;
         while !is_done {
@@ -76,7 +111,7 @@ impl<'a> Copy<'a> {
                     break;
                 };
                 let (key, value) = row?;
-                check(value.value())?;
+                check(key.value(), value.value())?;
                 bytes += K::as_bytes(&key.value()).as_ref().len() + V::as_bytes(&value.value()).as_ref().len();
                 target.insert(key.value(), value.value())?;
                 copied += 1;

@@ -57,7 +57,7 @@ fn whichever_change_fails_a_backup_is_whole_or_not_there() {
         if !file.exists() {
             backup(&log, &archive, &[], &file, |_, _| ()).expect(what);
         }
-        restore(&file, &new).expect(what);
+        restore(&file, &new, OnLoss::Refuse).expect(what);
         assert!(is_whole(&new), "{what}");
     });
 }
@@ -71,7 +71,7 @@ fn whichever_change_fails_a_restore_is_done_at_the_next_try() {
     faults::each(|what, heal| {
         let folder = tempfile::tempdir().unwrap();
         let new = folder.path().join("new");
-        let restored = restore(&file, &new);
+        let restored = restore(&file, &new, OnLoss::Refuse);
         heal();
         match restored {
             Ok(_) => {}
@@ -79,7 +79,7 @@ fn whichever_change_fails_a_restore_is_done_at_the_next_try() {
             Err(Error::Unknown { .. }) if !new.join(RESTORING).exists() => {}
             Err(_) => {
                 assert!(!new.join(LOG.file).exists() || RedbLog::open(&new).is_err(), "{what}: half of it opens");
-                restore(&file, &new).expect(what);
+                restore(&file, &new, OnLoss::Refuse).expect(what);
             }
         }
         assert!(is_whole(&new), "{what}");

@@ -22,7 +22,7 @@ fn a_job_that_moves_meanwhile_is_never_in_neither() {
         log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &moved, &[]).unwrap();
     };
     backup_and(&same.0, &same.1, &[], &file, |_, _| (), between).unwrap();
-    restore(&file, &new).unwrap();
+    restore(&file, &new, OnLoss::Refuse).unwrap();
     let says_moved = RedbLog::open(&new).unwrap().tail().unwrap().last > Seq(0);
     let is_archived = Archive::open(&new).unwrap().get(1).unwrap().is_some();
     assert_eq!((says_moved, is_archived), (false, true), "in the log as before, and in the archive");

@@ -27,6 +27,8 @@ pub(crate) trait Place: Copy {
     type Piece: Key + 'static;
     fn label(&self) -> <Self::Label as Value>::SelfType<'_>;
     fn piece(&self, index: u32) -> <Self::Piece as Value>::SelfType<'_>;
+    fn of_label(label: <Self::Label as Value>::SelfType<'_>) -> Self;
+    fn of_piece(piece: <Self::Piece as Value>::SelfType<'_>) -> Self;
 }
 
 /// Of the log: by its digest alone.
@@ -39,6 +41,12 @@ impl Place for [u8; 32] {
     fn piece(&self, index: u32) -> (&[u8; 32], u32) {
         (self, index)
     }
+    fn of_label(digest: &[u8; 32]) -> Self {
+        *digest
+    }
+    fn of_piece((digest, _): (&[u8; 32], u32)) -> Self {
+        *digest
+    }
 }
 
 /// Of the archive: by its job too, with which it goes.
@@ -50,6 +58,12 @@ impl Place for (u128, [u8; 32]) {
     }
     fn piece(&self, index: u32) -> (u128, &[u8; 32], u32) {
         (self.0, &self.1, index)
+    }
+    fn of_label((job, digest): (u128, &[u8; 32])) -> Self {
+        (job, *digest)
+    }
+    fn of_piece((job, digest, _): (u128, &[u8; 32], u32)) -> Self {
+        (job, *digest)
     }
 }
 
@@ -120,6 +134,58 @@ pub(crate) fn remove<P: Place>(
         pieces.remove(place.piece(index))?;
     }
     Ok(true)
+}
+
+/// Whether blobs are whole, told by their pieces as these come in the order of their table.
+pub(crate) struct Inspection<'a, P, L> {
+    labels: &'a L,
+    /// The blob whose pieces come, how long they are so far, and their checksum.
+    current: Option<(P, u64, crc32fast::Hasher)>,
+    /// How many blobs with a label had pieces.
+    seen: u64,
+    damaged: Vec<P>,
+}
+
+impl<'a, P: Place + PartialEq, L: ReadableTable<P::Label, Label>> Inspection<'a, P, L> {
+    pub(crate) const fn new(labels: &'a L) -> Self {
+        Self { labels, current: None, seen: 0, damaged: Vec::new() }
+    }
+
+    pub(crate) fn piece(&mut self, place: P, bytes: &[u8]) -> Result<(), Fault> {
+        if self.current.as_ref().is_none_or(|(current, ..)| *current != place) {
+            self.end()?;
+        }
+        let (_, length, crc) = self.current.get_or_insert_with(|| (place, 0, crc32fast::Hasher::new()));
+        *length += bytes.len() as u64;
+        crc.update(bytes);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        let Some((place, length, crc)) = self.current.take() else { return Ok(()) };
+        let label = self.labels.get(place.label())?.map(|label| label.value());
+        self.seen += u64::from(label.is_some());
+        // Without a label it is not found any more.
+        if label != Some((length, crc.finalize())) {
+            self.damaged.push(place);
+        }
+        Ok(())
+    }
+
+    /// All blobs that are not whole, those without any piece included.
+    pub(crate) fn finish(mut self, pieces: &impl ReadableTable<P::Piece, &'static [u8]>) -> Result<Vec<P>, Fault> {
+        self.end()?;
+        if self.seen < self.labels.len()? {
+            for label in self.labels.iter()? {
+                let (key, label) = label?;
+                let place = P::of_label(key.value());
+                if label.value().0 > 0 && pieces.get(place.piece(1))?.is_none() {
+                    self.damaged.push(place);
+                }
+            }
+        }
+        Ok(self.damaged)
+    }
 }
 
 fn damaged() -> Fault {

@@ -272,7 +272,7 @@ fn only_its_owner_may_read_what_is_kept() {
     let copy = above.path().join("copy");
     onward_log::backup(&log, &archive, &[], &copy, |_, _| ()).unwrap();
     let restored = above.path().join("restored");
-    onward_log::restore(&copy, &restored).unwrap();
+    onward_log::restore(&copy, &restored, onward_log::OnLoss::Refuse).unwrap();
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&restored), mode(&copy)), (0o700, 0o700, 0o600));
     for folder in [&folder, &restored] {

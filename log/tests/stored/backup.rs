@@ -8,11 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
+use onward_core::event::{Event, JobSubmitted, Stamped};
 use onward_core::fence::Term;
-use onward_core::ids::Seq;
+use onward_core::ids::{JobId, Seq};
+use onward_core::job::Draft;
+use onward_core::job::draft::{JobDefaults, check};
+use onward_core::limits::Limits;
+use onward_core::payload::{self, Payload};
 use onward_core::time::Wall;
 use onward_log::{
-    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, Error, Log, RedbLog, Snapshot, backup, restore,
+    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, Error, Log, OnLoss, RedbLog, Snapshot, backup,
+    restore,
 };
 
 use crate::samples::Draw;
@@ -70,7 +76,7 @@ impl Leader {
     }
 
     fn backup(&self, to: &Path) -> Result<(), Error> {
-        backup(&self.log, &self.archive, &[("settings", b"x = 1".to_vec()), ("", Vec::new())], to, |_, _| ())
+        backup(&self.log, &self.archive, &[("settings", b"x = 1".to_vec()), ("", Vec::new())], to, |_, _| ()).map(drop)
     }
 }
 
@@ -119,7 +125,7 @@ fn a_copy_made_while_the_log_is_written_is_a_prefix_of_it_and_whole() {
         let (last, total) = *told.last().unwrap();
         assert!(last == total && told.is_sorted() && told[0] == (0, total), "seed {seed}: {told:?}");
 
-        assert_eq!(restore(&file, &new).unwrap(), [("settings".to_owned(), b"x = 1".to_vec())]);
+        assert_eq!(restore(&file, &new, OnLoss::Refuse).unwrap().extras, [("settings".to_owned(), b"x = 1".to_vec())]);
         let (mut copy, archive) = (RedbLog::open(&new).unwrap(), Archive::open(&new).unwrap());
         // What the snapshot covers may be left out.
         let from = match copy.read(Seq(1), 1) {
@@ -162,7 +168,7 @@ fn the_seat_of_a_copy_is_nobodys() {
     let mut leader = Leader::new(&folder.path().join("old"), 1);
     leader.act();
     leader.backup(&file).unwrap();
-    restore(&file, &new).unwrap();
+    restore(&file, &new, OnLoss::Refuse).unwrap();
     let mut copy = RedbLog::open(&new).unwrap();
     let key = BatchKey { term: leader.term, id: BatchId(9), first: Seq(leader.last() + 1) };
     assert!(matches!(copy.append(key, &leader.draw.batch(3), &[]), Err(Error::StaleTerm { .. })));
@@ -180,7 +186,7 @@ fn a_copy_of_a_truncated_log_goes_on() {
     leader.snapshot();
     leader.log.truncate(leader.term, 9).unwrap();
     leader.backup(&file).unwrap();
-    restore(&file, &new).unwrap();
+    restore(&file, &new, OnLoss::Refuse).unwrap();
     let mut copy = RedbLog::open(&new).unwrap();
     assert_eq!(copy.tail().unwrap().last, Seq(leader.last()));
     assert_eq!(copy.snapshot().unwrap().unwrap().covers, Seq(leader.last()));
@@ -201,13 +207,13 @@ fn nothing_is_overwritten() {
     let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.map(|name| name.into_string().unwrap()).all(|name| !name.contains("unfinished")));
 
-    assert!(matches!(restore(&file, &old), Err(Error::Locked { .. })), "a node runs there");
+    assert!(matches!(restore(&file, &old, OnLoss::Refuse), Err(Error::Locked { .. })), "a node runs there");
     let last = leader.last();
     drop(leader);
-    assert!(matches!(restore(&file, &old), Err(Error::Occupied { found: "onward.redb", .. })));
+    assert!(matches!(restore(&file, &old, OnLoss::Refuse), Err(Error::Occupied { found: "onward.redb", .. })));
     assert_eq!(RedbLog::open(&old).unwrap().tail().unwrap().last.0, last);
     drop(Archive::open(&new).unwrap());
-    assert!(matches!(restore(&file, &new), Err(Error::Occupied { found: "archive.redb", .. })));
+    assert!(matches!(restore(&file, &new, OnLoss::Refuse), Err(Error::Occupied { found: "archive.redb", .. })));
 }
 
 /// The second begins, and ends, while the first is in the middle of it.
@@ -220,10 +226,11 @@ fn two_backups_under_one_name_do_not_share_a_file() {
     let mut second = None;
     let first = backup(&leader.log, &leader.archive, &[("settings", b"first".to_vec())], &file, |_, _| {
         second.get_or_insert_with(|| leader.backup(&file));
-    });
+    })
+    .map(drop);
     assert_eq!(second, Some(Ok(())), "it was done first");
     assert_eq!(first, Err(Error::Exists { path: file.display().to_string() }));
-    let extras = restore(&file, &new).unwrap();
+    let extras = restore(&file, &new, OnLoss::Refuse).unwrap().extras;
     assert_eq!(extras[1], ("settings".to_owned(), b"x = 1".to_vec()), "all of it is the second's");
     assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last.0, leader.last());
     let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -253,13 +260,13 @@ fn what_is_no_backup_is_said_to_be_what_it_is() {
         (&other, "shopping"),
         (&old, "a folder"),
     ] {
-        match restore(path, &new) {
+        match restore(path, &new, OnLoss::Refuse) {
             Err(Error::NotABackup { found, .. }) => assert!(found.contains(says), "{found:?} is not {says:?}"),
             other => panic!("{}: {other:?}", path.display()),
         }
         assert!(!new.exists(), "nothing was changed");
     }
-    assert!(matches!(restore(&folder.path().join("none"), &new), Err(Error::Io { .. })));
+    assert!(matches!(restore(&folder.path().join("none"), &new, OnLoss::Refuse), Err(Error::Io { .. })));
 }
 
 /// A backup of one batch, changed behind our back.
@@ -288,7 +295,11 @@ fn newer_formats_are_refused_by_name_in_every_part() {
         });
         let known = known as u8;
         let new = folder.path().join("new");
-        assert_eq!(restore(&file, &new), Err(Error::NewerFormat { found: known + 1, known }), "{table}");
+        assert_eq!(
+            restore(&file, &new, OnLoss::Refuse),
+            Err(Error::NewerFormat { found: known + 1, known }),
+            "{table}"
+        );
         assert!(!new.exists(), "nothing was changed");
     }
 }
@@ -306,8 +317,74 @@ fn a_damaged_backup_is_refused_and_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
         let file = tampered(folder.path(), change);
         let new = folder.path().join("new");
-        assert!(matches!(restore(&file, &new), Err(Error::Corrupt { .. })));
+        assert!(matches!(restore(&file, &new, OnLoss::Refuse), Err(Error::Corrupt { .. })));
         assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last, Seq(0), "an empty folder as before");
+    }
+}
+
+/// Of three pieces.
+static CONTENT: [u8; 70_000] = [7; 70_000];
+
+#[test]
+fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
+    type LogPieces = redb::TableDefinition<'static, (&'static [u8; 32], u32), &'static [u8]>;
+    type JobPieces = redb::TableDefinition<'static, (u128, &'static [u8; 32], u32), &'static [u8]>;
+    const LOG_PIECES: LogPieces = redb::TableDefinition::new("log_blob_pieces");
+    const JOB_PIECES: JobPieces = redb::TableDefinition::new("archive_job_blob_pieces");
+    const LABELS: redb::TableDefinition<'_, &[u8; 32], (u64, u32)> = redb::TableDefinition::new("log_blobs");
+    let job = JobId::from_u128(1);
+    let digest = payload::Digest::of(&CONTENT).0;
+    // A flipped byte in the log, and in the archive; pieces that are missing; another label.
+    let changes: [fn(&redb::WriteTransaction, &[u8; 32]); 4] = [
+        |transaction, digest| {
+            let mut flipped = CONTENT[..65_440].to_vec();
+            flipped[3_000] ^= 4;
+            transaction.open_table(LOG_PIECES).unwrap().insert((digest, 1), &flipped[..]).unwrap();
+        },
+        |transaction, digest| {
+            let mut flipped = CONTENT[..65_440].to_vec();
+            flipped[0] ^= 1;
+            transaction.open_table(JOB_PIECES).unwrap().insert((1, digest, 1), &flipped[..]).unwrap();
+        },
+        |transaction, _| {
+            transaction.open_table(LOG_PIECES).unwrap().retain(|_, _| false).unwrap();
+            // As many rows as there were.
+            let mut pieces = transaction.open_table(LOG_PIECES).unwrap();
+            (1..=3).for_each(|n| drop(pieces.insert((&[9; 32], n), &b"x"[..]).unwrap()));
+        },
+        |transaction, digest| drop(transaction.open_table(LABELS).unwrap().insert(digest, (5, 5)).unwrap()),
+    ];
+    for (n, change) in changes.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
+        let old = folder.path().join("old");
+        let (mut log, archive) = (RedbLog::open(&old).unwrap(), Archive::open(&old).unwrap());
+        let term = log.take_seat().unwrap().term;
+        let draft = Draft::of_kind("k", Payload::stored(payload::Digest(digest), CONTENT.len() as u32));
+        let spec = check(draft, &Limits::default(), &JobDefaults::default()).unwrap();
+        let submitted = JobSubmitted { id: job, spec: spec.into(), fingerprint: None, retry_of: None };
+        let event = Stamped { at: Wall::from_ms(1), event: Event::JobSubmitted(submitted) };
+        let blobs = [Blob { digest, bytes: &CONTENT }];
+        archive.put(&[ArchivedJob { id: 1, ended_at_ms: 1, expires_at_ms: None, row: b"row", blobs: &blobs }]).unwrap();
+        log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &[event], &blobs).unwrap();
+        assert!(backup(&log, &archive, &[], &file, |_, _| ()).unwrap().is_none());
+        let database = redb::Database::open(&file).unwrap();
+        let transaction = database.begin_write().unwrap();
+        change(&transaction, &digest);
+        transaction.commit().unwrap();
+        drop(database);
+
+        let refused = restore(&file, &new, OnLoss::Refuse).unwrap_err();
+        assert!(
+            matches!(&refused, Error::DamagedBackup { damage, .. } if damage.jobs.contains(&job)),
+            "{n}: {refused}"
+        );
+        assert!(refused.to_string().contains(&job.to_string()), "{refused}");
+        assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last, Seq(0), "an empty folder as before");
+        let other = folder.path().join("other");
+        let restored = restore(&file, &other, OnLoss::Accept).unwrap();
+        assert!(restored.damage.jobs.contains(&job));
+        assert_eq!(RedbLog::open(&other).unwrap().tail().unwrap().last, Seq(1), "the rest is there");
     }
 }
 
@@ -319,13 +396,13 @@ fn a_restore_that_did_not_finish_opens_as_nothing_and_can_be_done_again() {
     leader.act();
     leader.backup(&file).unwrap();
     // As a crash leaves it: the archive is there, the log is not.
-    restore(&file, &new).unwrap();
+    restore(&file, &new, OnLoss::Refuse).unwrap();
     std::fs::write(new.join("restoring"), "").unwrap();
     std::fs::rename(new.join("onward.redb"), new.join("onward.redb.new")).unwrap();
     let half = Error::HalfRestored { folder: new.display().to_string() };
     assert_eq!(RedbLog::open(&new).unwrap_err(), half);
     assert_eq!(Archive::open(&new).unwrap_err(), half);
-    restore(&file, &new).unwrap();
+    restore(&file, &new, OnLoss::Refuse).unwrap();
     assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last, Seq(leader.last()));
     assert_eq!(Archive::open(&new).unwrap().count().unwrap(), 1);
 }

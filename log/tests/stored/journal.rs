@@ -125,14 +125,14 @@ fn a_backup_has_what_is_in_the_journal_and_a_restored_folder_has_none() {
     let (log, archive) = (RedbLog::open(folder.path()).unwrap(), Archive::open(folder.path()).unwrap());
     let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
     backup(&log, &archive, &[], &file, |_, _| ()).unwrap();
-    restore(&file, &new).unwrap();
+    restore(&file, &new, OnLoss::Refuse).unwrap();
     assert!(!new.join("onward.journal").exists());
     assert_eq!(RedbLog::open(&new).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 10);
     // The rows of another log are not taken for those of the one that is restored.
     fs::remove_file(new.join("onward.redb")).unwrap();
     fs::remove_file(new.join("archive.redb")).unwrap();
     let occupied = Error::Occupied { folder: new.display().to_string(), found: "onward.journal" };
-    assert_eq!(restore(&file, &new), Err(occupied));
+    assert_eq!(restore(&file, &new, OnLoss::Refuse), Err(occupied));
 }
 
 fn refused(folder: &Path, says: &str) {

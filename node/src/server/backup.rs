@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onward_log::{Archive, Error, RedbLog};
+use onward_log::{Archive, Damage, Error, OnLoss, RedbLog, Restored};
 
 use crate::api::receipt::KEY_FILE;
 use crate::auth::{FileError, TOKENS_FILE, write_secret};
@@ -22,7 +22,10 @@ pub(super) fn backup_of(log: &RedbLog, archive: &Archive, folder: &Path) -> Back
                 Err(error) => return Err(Error::Io { cause: format!("{name}: {error}") }),
             }
         }
-        onward_log::backup(&log, &archive, &extra, to, |_, _| ())?;
+        let damage = onward_log::backup(&log, &archive, &extra, to, |_, _| ())?;
+        if !damage.is_none() {
+            tracing::error!(%damage, "content that was backed up is damaged, and so it is in the backup");
+        }
         std::fs::metadata(to).map(|file| file.len()).map_err(|error| Error::Io { cause: error.to_string() })
     })
 }
@@ -36,13 +39,15 @@ pub enum RestoreError {
     File(#[from] FileError),
 }
 
-/// Makes `folder` a data folder with what the backup holds. The folder must hold no log yet.
-pub fn restore(backup: &Path, folder: &Path) -> Result<(), RestoreError> {
-    for (name, bytes) in onward_log::restore(backup, folder)? {
+/// Makes `folder` a data folder with what the backup holds. The folder must hold no log yet. Gives the content that is
+/// damaged, if that is accepted.
+pub fn restore(backup: &Path, folder: &Path, on_loss: OnLoss) -> Result<Damage, RestoreError> {
+    let Restored { extras, damage } = onward_log::restore(backup, folder, on_loss)?;
+    for (name, bytes) in extras {
         // Only names that we gave ourselves become paths.
         if KEPT.contains(&name.as_str()) {
             write_secret(&folder.join(name), &bytes)?;
         }
     }
-    Ok(())
+    Ok(damage)
 }

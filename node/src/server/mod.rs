@@ -23,7 +23,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::{Router, middleware};
 use onward_core::manager::SeatState;
-use onward_log::{Archive, OnLoss, RedbLog};
+use onward_log::{Archive, RedbLog};
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -46,6 +46,7 @@ pub use backup::{RestoreError, restore};
 pub use config::{DrainRule, HttpLimits, NodeConfig, ProbeRule, StartError};
 use guard::Guard;
 use hosts::Hosts;
+pub use onward_log::OnLoss;
 use pages::{About, Pages};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
