@@ -90,7 +90,8 @@ impl Manager {
             let lease_remaining = self.live.at(key).clock.lease_end().since(now);
             return Ok(BeatAccepted { lease_remaining, cancel: true, quiet: None });
         }
-        let (worker, before) = (self.live.at(key).worker, self.live.at(key).clock.lease_end());
+        let live = self.live.at(key);
+        let (worker, before, was_quiet) = (live.worker, live.clock.lease_end(), live.clock.quiet_until().is_some());
         let quiet = self.begin_quiet(key, &beat, fx)?;
         if let Some(data) = beat.checkpoint {
             self.take_checkpoint(key, beat.claim, data, fx);
@@ -107,6 +108,9 @@ impl Manager {
         self.lease_moved(worker, before, Some(lease_end));
         if stepped {
             self.stepped(key);
+        } else if was_quiet || quiet.is_some() {
+            // A quiet section moves, though it is no step.
+            self.update_motion(key);
         }
         self.mark_progress(key, beat.claim, fx);
         self.arm_attempt(key);
@@ -368,6 +372,7 @@ impl Manager {
                 stuck_after: spec.stuck_after,
                 require_progress: spec.require_progress,
                 motion: Motion::Young,
+                counted_stuck_at: None,
                 timer: TimerKey::NONE,
                 armed: Awake::MAX,
                 marked_at: self.awake,
@@ -427,7 +432,7 @@ impl Manager {
 
     /// Called while the end of an attempt is applied: the soft side ends.
     pub(super) fn attempt_gone(&mut self, key: AttemptKey) {
-        let Some(live) = self.live.take(key) else { return };
+        let Some(mut live) = self.live.take(key) else { return };
         if !live.timer.is_none() {
             self.attempt_timers.remove(live.timer);
         }
@@ -437,12 +442,12 @@ impl Manager {
         let held = known.held;
         let work = known.work.as_mut().expect("it held the attempt");
         work.head = self.live.unlink(&live, work.head);
-        work.uncount_motion(live.motion);
+        work.uncount_motion(key, &mut live);
         if held == 0 {
             work.empty_since = Some(now);
         }
         // One that moved made up for others that do not, or fail.
-        let made_up = live.motion == Motion::Moving && (work.unmoving > 0 || work.tally.first_failure().is_some());
+        let made_up = live.motion == Motion::Moving && (work.unmoving.len() > 0 || work.tally.first_failure().is_some());
         if live.motion == Motion::Unmoving || made_up {
             self.touch(live.worker);
         }
@@ -464,14 +469,15 @@ impl Manager {
         let live = self.live.at(key);
         let cancelled = self.state.workflow(live.workflow).state == WorkflowState::Cancelling;
         let motion = live.clock.motion(now, window, cancelled);
-        let before = core::mem::replace(&mut live.motion, motion);
-        if motion == before {
+        let counts_the_same = live.counted_stuck_at.is_none_or(|at| at == live.unmoving().stuck_at);
+        if motion == live.motion && counts_the_same {
             return;
         }
         let worker = live.worker;
         let work = self.workers.at_mut(worker).work.as_mut().expect("it holds the attempt");
-        work.uncount_motion(before);
-        work.count_motion(motion);
+        work.uncount_motion(key, live);
+        live.motion = motion;
+        work.count_motion(key, live);
         self.touch(worker);
     }
 

@@ -22,6 +22,7 @@ use crate::time::Awake;
 use crate::wheel::TimerKey;
 
 use super::Manager;
+use super::live::Live;
 use super::timers::Soon;
 use super::workers::{Counted, Link, Worker, WorkerKey};
 
@@ -106,24 +107,29 @@ impl Manager {
             failed,
             failed_jobs,
             moving: work.moving,
-            unmoving: work.unmoving,
+            unmoving: work.unmoving.len(),
             last_step: work.last_step,
             oldest_unmoving: None,
             first_failure: work.tally.first_failure(),
         };
-        // Only where nothing moves does it matter since when; then the attempts are few or the worker is in trouble.
-        if work.unmoving > 0 && work.moving == 0 && succeeded == 0 {
-            sample.oldest_unmoving = sample.first_of(self.unmoving(worker));
+        // Only where nothing moves does it matter since when. An attempt whose clock is over ends by that, in this step
+        // or, where very many do, in one of the next: its worker is no longer judged by it, whichever it is.
+        if sample.unmoving > 0 && work.moving == 0 && succeeded == 0 {
+            sample.oldest_unmoving = sample.first_of(work.unmoving.first_of_each_patience(self.awake));
+            let one_by_one = || WorkerSample { oldest_unmoving: sample.first_of(self.unmoving(worker)), ..sample };
+            debug_assert_eq!(
+                worker_progress(&self.rules.progress, self.awake, &sample),
+                worker_progress(&self.rules.progress, self.awake, &one_by_one()),
+            );
         }
         worker_progress(&self.rules.progress, self.awake, &sample)
     }
 
-    /// One whose clock is over ends by that, in this step or, where very many do, in one of the next. Its worker is no
-    /// longer judged by it, whichever it is.
+    /// Each of them, one by one: what [`Work::unmoving`] has in order.
     fn unmoving<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = Unmoving> + 'a {
         let held = self.live.from(worker.head()).filter_map(|key| self.live.get(key));
         held.filter(|live| live.motion == Motion::Unmoving)
-            .map(|live| Unmoving { stuck_at: live.clock.stuck_at(live.stuck_after), stuck_after: live.stuck_after })
+            .map(Live::unmoving)
             .filter(|unmoving| unmoving.stuck_at > self.awake)
     }
 

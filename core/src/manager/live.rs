@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use crate::beat::{AttemptClock, Motion};
+use crate::health::progress::Unmoving;
 use crate::state::{AttemptKey, NO_KEY, WorkflowKey};
 use crate::table::Table;
 use crate::time::Awake;
@@ -21,6 +22,8 @@ pub(super) struct Live {
     pub stuck_after: Duration,
     pub require_progress: bool,
     pub motion: Motion,
+    /// When its stuck clock runs out as its worker counts it, if it is unmoving.
+    pub counted_stuck_at: Option<Awake>,
     pub timer: TimerKey,
     pub armed: Awake,
     pub marked_at: Awake,
@@ -29,6 +32,13 @@ pub(super) struct Live {
     /// Neighbours among the attempts of the same worker.
     pub prev: AttemptKey,
     pub next: AttemptKey,
+}
+
+impl Live {
+    /// As one that does not move.
+    pub fn unmoving(&self) -> Unmoving {
+        Unmoving { stuck_at: self.clock.stuck_at(self.stuck_after), stuck_after: self.stuck_after }
+    }
 }
 
 /// All running attempts, by their key in the state.

@@ -129,8 +129,11 @@ impl Manager {
         }
         let retries = original.more.as_ref().map_or(0, |more| more.retried_as.len());
         self.within(Limit::RetriesPerJob, retries + 1)?;
-        let spec = original.spec.clone();
-        self.repeat(spec, None, new_id, RetryOf { job, request }, fx)
+        let (spec, stays) = (original.spec.clone(), original.dead);
+        // A copy of it may be on its way to the archive already, and that one does not know of this request. A dead
+        // letter is copied only once it is none any more.
+        let key = if stays { None } else { Some(retry_key(job, &request)) };
+        self.repeat(spec, key, new_id, RetryOf { job, request }, fx)
     }
 
     /// The same for a job of the archive. Its own record cannot be written to any more, so that this request was heard
@@ -151,13 +154,10 @@ impl Manager {
         if !image.has_ended() {
             return Err(Refusal::NotTerminal(image.state()));
         }
-        let key =
-            Name::new(format!("retry of {}: {}", image.id, &Digest::of(request.as_str().as_bytes()).to_string()[..32]))
-                .expect("short, and without control characters");
+        let key = retry_key(image.id, &request);
         if let Some(known) = self.state.idempotency(&key) {
             return Ok(Answer::Retried { job: known.job });
         }
-        self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + 1)?;
         let mut spec = image.spec.clone();
         self.dispatch.share(&mut spec);
         self.repeat(spec, Some(key), new_id, RetryOf { job: image.id, request }, fx)
@@ -175,6 +175,9 @@ impl Manager {
             return Err(Refusal::Conflict);
         }
         self.within(Limit::Jobs, self.state.job_count() + 1)?;
+        if key.is_some() {
+            self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + 1)?;
+        }
         self.check_unique(&spec, None)?;
         self.dispatch.room_for(&self.rules.limits, core::iter::once(&spec)).map_err(Refusal::Limited)?;
         // What was delayed once need not wait again, and the key stays with the first job.
@@ -189,6 +192,12 @@ impl Manager {
     pub(super) fn within(&self, limit: Limit, count: usize) -> Result<(), Refusal> {
         self.rules.limits.check(limit, count).map_err(Refusal::Limited)
     }
+}
+
+/// What a request to run a job again is remembered by when the job is not in memory any more.
+fn retry_key(job: JobId, request: &Name) -> Name {
+    let request = Digest::of(request.as_str().as_bytes()).to_string();
+    Name::new(format!("retry of {job}: {}", &request[..32])).expect("short, and without control characters")
 }
 
 /// What the earlier submissions of a batch have taken.

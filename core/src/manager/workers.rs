@@ -1,6 +1,9 @@
 //! The workers that we know, as they are heard of. A million idle ones must fit: what only busy ones need is boxed.
 
 use core::hash::BuildHasher;
+use core::ops::Bound;
+use core::time::Duration;
+use std::collections::BTreeSet;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -8,12 +11,15 @@ use hashbrown::HashTable;
 use crate::beat::Motion;
 use crate::dispatch::GroupKey;
 use crate::health::{HttpLiveness, Judgement, NotReady, Reason, SessionLiveness, Signals, Tally, Verdict};
+use crate::health::progress::Unmoving;
 use crate::health::{Progress, ProgressRule};
 use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
 use crate::pages::Pages;
 use crate::state::{AttemptKey, NO_KEY};
 use crate::time::{Awake, Wall};
 use crate::wheel::TimerKey;
+
+use super::live::Live;
 
 pub(super) type WorkerKey = u32;
 
@@ -76,7 +82,7 @@ pub(super) struct Work {
     /// First of its attempts.
     pub head: AttemptKey,
     pub moving: u32,
-    pub unmoving: u32,
+    pub unmoving: UnmovingAttempts,
     pub last_step: Option<Awake>,
     pub tally: Tally,
     /// Since when it holds nothing.
@@ -86,22 +92,70 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// An attempt counts this way from now on.
-    pub fn count_motion(&mut self, motion: Motion) {
-        match motion {
+    /// An attempt counts from now on, as its motion says.
+    pub fn count_motion(&mut self, key: AttemptKey, live: &mut Live) {
+        match live.motion {
             Motion::Moving => self.moving += 1,
-            Motion::Unmoving => self.unmoving += 1,
+            Motion::Unmoving => {
+                let unmoving = live.unmoving();
+                self.unmoving.insert(key, unmoving);
+                live.counted_stuck_at = Some(unmoving.stuck_at);
+            }
             Motion::Young | Motion::Stopping => {}
         }
     }
 
-    /// An attempt that counted this way does so no longer.
-    pub fn uncount_motion(&mut self, motion: Motion) {
-        match motion {
+    /// An attempt that counted so does no longer.
+    pub fn uncount_motion(&mut self, key: AttemptKey, live: &mut Live) {
+        match live.motion {
             Motion::Moving => self.moving -= 1,
-            Motion::Unmoving => self.unmoving -= 1,
+            Motion::Unmoving => {
+                let stuck_at = live.counted_stuck_at.take().expect("it was counted");
+                self.unmoving.remove(key, Unmoving { stuck_at, stuck_after: live.stuck_after });
+            }
             Motion::Young | Motion::Stopping => {}
         }
+    }
+}
+
+/// The attempts of a worker that do not move, in the order in which they can make it stuck: when thousands of one worker
+/// end one after the other, none of them looks at all the others.
+#[derive(Debug, Default)]
+pub(super) struct UnmovingAttempts(BTreeSet<(Duration, Awake, AttemptKey)>);
+
+impl UnmovingAttempts {
+    fn insert(&mut self, key: AttemptKey, unmoving: Unmoving) {
+        self.0.insert((unmoving.stuck_after, unmoving.stuck_at, key));
+    }
+
+    fn remove(&mut self, key: AttemptKey, unmoving: Unmoving) {
+        let found = self.0.remove(&(unmoving.stuck_after, unmoving.stuck_at, key));
+        debug_assert!(found, "what is counted was counted under the same instant");
+    }
+
+    pub fn len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// For each patience that jobs gave them, the one that runs out of it first after `now`.
+    pub fn first_of_each_patience(&self, now: Awake) -> impl Iterator<Item = Unmoving> + '_ {
+        let mut next = self.0.first().map(|(patience, ..)| *patience);
+        core::iter::from_fn(move || {
+            loop {
+                let patience = next?;
+                next = self.after(patience, Awake::MAX).map(|(patience, _)| patience);
+                if let Some((stuck_after, stuck_at)) = self.after(patience, now)
+                    && stuck_after == patience
+                {
+                    return Some(Unmoving { stuck_at, stuck_after });
+                }
+            }
+        })
+    }
+
+    fn after(&self, patience: Duration, at: Awake) -> Option<(Duration, Awake)> {
+        let later = (Bound::Excluded((patience, at, AttemptKey::MAX)), Bound::Unbounded);
+        self.0.range(later).next().map(|(patience, at, _)| (*patience, *at))
     }
 }
 
@@ -180,7 +234,7 @@ impl Worker {
             Box::new(Work {
                 head: NO_KEY,
                 moving: 0,
-                unmoving: 0,
+                unmoving: UnmovingAttempts::default(),
                 last_step: None,
                 tally: Tally::new(rule),
                 empty_since: None,

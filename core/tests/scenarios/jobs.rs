@@ -440,6 +440,24 @@ fn a_job_of_the_archive_is_retried_from_its_image_once_per_request() {
     assert_eq!(retry(&mut rig, "r"), Ok(Answer::Retried { job: again }));
 }
 
+#[test]
+fn a_retry_is_remembered_though_the_copy_for_the_archive_was_taken_before_it() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(job("k"));
+    let claim = rig.claim(session);
+    rig.succeed(session, claim).unwrap();
+    let image = Box::new(rig.manager.image(id).unwrap());
+    let new_id = rig.new_id();
+    let first = rig.call(Call::Retry { job: id, new_id, request: name("r") });
+    let Ok(Answer::Retried { job: again }) = first else { panic!("retried") };
+    rig.step(Input::Archived { jobs: vec![id] });
+    rig.restart(secs(1));
+    let new_id = rig.new_id();
+    let repeated = rig.call(Call::RetryArchived { image, new_id, request: name("r") });
+    assert_eq!(repeated, Ok(Answer::Retried { job: again }));
+}
+
 // ---- keys
 
 #[test]

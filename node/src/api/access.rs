@@ -84,11 +84,16 @@ impl Access {
     /// open for a caller waits for this too.
     pub async fn revoked(&self) -> Problem {
         self.validity.ended().await;
-        unauthorized("the token that this was opened with was revoked")
+        revoked()
     }
 
     pub fn is_revoked(&self) -> bool {
         self.validity.has_ended()
+    }
+
+    /// Refused if it is no longer valid: some time has passed since it was found.
+    pub fn still_valid(&self) -> Result<(), Problem> {
+        if self.is_revoked() { Err(revoked()) } else { Ok(()) }
     }
 
     pub fn need(&self, scope: Scope) -> Result<(), Problem> {
@@ -129,6 +134,10 @@ fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
+}
+
+fn revoked() -> Problem {
+    unauthorized("the token that this was opened with was revoked")
 }
 
 fn unauthorized(what: &str) -> Problem {

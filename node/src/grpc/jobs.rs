@@ -61,6 +61,8 @@ impl JobService for Jobs {
 }
 
 async fn submit(engine: Engine, request: SubmitRequest, access: Access) -> Result<SubmitAnswer, Status> {
+    // The message may have come long after the headers that the access was found by.
+    access.still_valid().map_err(|problem| status::problem(&problem))?;
     let submissions = submissions(&engine, request).map_err(|error| status::malformed(&error))?;
     let mut workflows = submissions.iter().flat_map(|submission| &submission.draft.workflows);
     if !access.may_exec() && workflows.any(|workflow| &*workflow.kind == EXEC) {

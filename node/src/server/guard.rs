@@ -120,7 +120,20 @@ pub(super) async fn read_body(
     if told.is_some_and(|told| told > max) {
         return Err(too_large(max));
     }
-    match timeout(guard.limits.body_read, to_bytes(body, max)).await {
+    // The access was found by the headers; a body may come long after them.
+    let access = parts.extensions.get::<Access>().cloned();
+    let revoked = async {
+        match &access {
+            Some(access) => access.revoked().await,
+            None => core::future::pending().await,
+        }
+    };
+    let read = tokio::select! {
+        biased;
+        problem = revoked => return Err(problem),
+        read = timeout(guard.limits.body_read, to_bytes(body, max)) => read,
+    };
+    match read {
         Ok(Ok(bytes)) => Ok(next.run(Request::from_parts(parts, Body::from(bytes))).await),
         Ok(Err(error)) if is_length_limit(&error) => Err(too_large(max)),
         Ok(Err(error)) => Err(Problem::invalid(format!("the body could not be read: {error}"))),

@@ -204,6 +204,44 @@ async fn waits_are_answered_when_their_token_ends_and_hand_out_nothing() {
 }
 
 #[tokio::test]
+async fn a_body_that_comes_after_the_end_of_its_token_is_not_acted_on() {
+    let data = tempdir().unwrap();
+    let submit = token(data.path(), "submit", Scope::Submit);
+    let node = strict(data.path()).await;
+    let request = Request::post("/v1/jobs", &serde_json::json!({"kind": "k"})).header("expect", "100-continue");
+    let whole = request.header("authorization", &format!("Bearer {submit}")).text(node.address());
+    let (early, late) = whole.split_at(whole.len() - 4);
+    let mut stream = TcpStream::connect(node.address()).await.unwrap();
+    stream.write_all(early.as_bytes()).await.unwrap();
+    let (message, messages) = channel(1);
+    let request = with_token(ReceiverStream::new(messages), &submit);
+    let call = tokio::spawn(unary_submission(channel_to(&node).await, request));
+    // The node waits for the body now.
+    read_until(&mut stream, "100 Continue\r\n\r\n").await;
+
+    TokenFile::revoke(data.path(), "submit").unwrap();
+    let reply = read_reply(&mut stream).await;
+    assert_eq!(reply.code(), (401, "unauthorized".into()));
+    assert!(reply.json()["detail"].as_str().unwrap().contains("revoked"), "{}", reply.json());
+    message.send(one_job()).await.unwrap();
+    assert_says_why(&soon(call).await.unwrap().unwrap_err());
+    let _ = stream.write_all(late.as_bytes()).await;
+    assert_eq!(node.engine().read(|view| view.manager.state().open_jobs()).await.unwrap(), 0);
+}
+
+/// A call of one message, whose headers are sent before there is a message.
+async fn unary_submission(
+    channel: Channel,
+    request: tonic::Request<ReceiverStream<SubmitRequest>>,
+) -> Result<SubmitAnswer, Status> {
+    let mut client = tonic::client::Grpc::new(channel);
+    client.ready().await.unwrap();
+    let path = tonic::codegen::http::uri::PathAndQuery::from_static("/onward.v1.JobService/Submit");
+    let codec = tonic_prost::ProstCodec::default();
+    Ok(client.client_streaming(request, path, codec).await?.into_inner())
+}
+
+#[tokio::test]
 async fn a_token_that_allows_something_else_now_ends_what_was_open_with_it() {
     let data = tempdir().unwrap();
     let submit = token(data.path(), "submit", Scope::Submit);
