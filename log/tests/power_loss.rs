@@ -129,7 +129,9 @@ fn a_disk_that_lies_about_syncs_is_found_out() {
 /// Lives on a disk that fails at a random operation, or from then on.
 fn failing_lives(world: &mut World) -> Result<(), Wrong> {
     // As Linux does: what a sync failed to write is shown from the cache, and the next sync succeeds.
-    world.disk.forget_failed_syncs(Which::Journal);
+    for which in [Which::Redb, Which::Journal] {
+        world.disk.forget_failed_syncs(which);
+    }
     for _ in 0..LIVES {
         let at = world.disk.ops() + 1 + world.draw.below(OPS);
         let once = world.draw.chance(2);
@@ -150,6 +152,15 @@ fn failing_lives(world: &mut World) -> Result<(), Wrong> {
             world.reopen()?
         } else {
             world.check()?
+        }
+        // It goes on for a while, or fails again before the power is lost.
+        if world.draw.chance(2) {
+            for _ in 0..ACTS {
+                if !world.act()? {
+                    return Err("a disk that is well does not fail".into());
+                }
+            }
+            continue;
         }
         world.lose_power()?;
     }

@@ -10,8 +10,8 @@ use hashbrown::HashTable;
 
 use crate::beat::Motion;
 use crate::dispatch::GroupKey;
-use crate::health::{HttpLiveness, Judgement, NotReady, Reason, SessionLiveness, Signals, Tally, Verdict};
 use crate::health::progress::Unmoving;
+use crate::health::{HttpLiveness, Judgement, NotReady, Reason, SessionLiveness, Signals, Tally, Verdict};
 use crate::health::{Progress, ProgressRule};
 use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
 use crate::pages::Pages;

@@ -67,9 +67,20 @@ impl Names {
 
 fn opening(file: PathBuf, place: String, cache_bytes: usize) -> Open {
     Box::new(move || {
+        forget_cache(&file).map_err(|error| about(&file, &error))?;
         let opened = Database::builder().set_cache_size(cache_bytes).open(&file);
         opened.map_err(|error| found_while_open(error, &place))
     })
+}
+
+/// Has the file read from the disk from now on. What a failed sync could not write the system goes on showing, and the
+/// next sync is answered well without it: whoever believed that would lose it, and what was built on it, with the power.
+fn forget_cache(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    // What is merely on its way stays.
+    file.sync_data()?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    Ok(())
 }
 
 /// A failure outside of redb, and where.

@@ -8,9 +8,9 @@
 //!
 //! **In doubt, look.** A commit that fails leaves it open whether the disk has it. Then both files are opened anew, as
 //! after a crash, which settles it: what is found is made durable before it is believed, and what is not found never
-//! will be. Only if they cannot be opened either is the answer [`Error::Unknown`]; the next call tries again. One doubt
-//! no program can settle: redb believes what the system shows, and that may be a cache of what the disk never got. A
-//! disk that reports errors should be replaced.
+//! will be. Only if they cannot be opened either is the answer [`Error::Unknown`]; the next call tries again. After a
+//! sync that failed the system may show what the disk never got: so redb's file is opened without what the system
+//! remembers of it, and the newest rows of the journal are written again.
 //!
 //! **One process.** A lock on the folder, and redb's own on its file, keep a second process out. So the end of the log
 //! can be remembered between calls, and handles ([`RedbLog::clone`]) share that memory.
@@ -80,7 +80,8 @@ impl RedbLog {
     }
 
     /// A log on storage of one's own making, as for tests of what a disk may do: one for redb, and one for a journal
-    /// of two halves of this many bytes. Each is called again after a failure, and must give the same bytes each time.
+    /// of two halves of this many bytes. Each is called again after a failure, and must give the same bytes each time;
+    /// redb's without those that a failed sync did not bring to the disk.
     pub fn on_storage<B: StorageBackend, J: StorageBackend>(
         storage: impl FnMut() -> io::Result<B> + Send + 'static,
         mut journal: impl FnMut() -> io::Result<J> + Send + 'static,

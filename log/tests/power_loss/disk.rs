@@ -131,6 +131,12 @@ impl Disk {
         self.platter().tears_anywhere = true;
     }
 
+    /// From now on a write that is on its way when power is lost is torn between any two bytes, and not only between
+    /// sectors.
+    pub fn tear_anywhere(&self) {
+        self.platter().tears_anywhere = true;
+    }
+
     /// Power is lost, if it was not before, and comes back.
     pub fn lose_power(&self, draw: &mut Draw) {
         let mut platter = self.platter();
@@ -146,6 +152,18 @@ impl Disk {
 }
 
 impl File {
+    /// Nothing of the journal arrives, and every other write of redb's.
+    fn forget(&mut self, which: Which) {
+        for (index, op) in core::mem::take(&mut self.unsynced).into_iter().enumerate() {
+            if let Op::Write { at, data } = op
+                && which == Which::Redb
+                && index % 2 == 1
+            {
+                put(&mut self.synced, at, &data);
+            }
+        }
+    }
+
     fn lose_power(&mut self, draw: &mut Draw, arrives: u64, unit: usize) {
         let mut lengths = vec![self.synced.len()];
         for op in core::mem::take(&mut self.unsynced) {
@@ -243,7 +261,7 @@ impl Disk {
         let file = &mut platter.files[which as usize];
         if let Err(error) = begun {
             if file.forgets && !is_off {
-                file.unsynced.clear();
+                file.forget(which);
             }
             return Err(error);
         }
