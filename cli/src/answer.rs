@@ -78,13 +78,16 @@ pub enum Layout {
     Pretty,
 }
 
+/// What is nested deeper stays on one line: indenting it would take more room than it has itself, without bound.
+const DEEPEST_INDENTED: usize = 64;
+
 /// The same tokens with other spaces between them.
 pub fn laid_out(json: &RawValue, layout: Layout) -> String {
     let text = json.get();
     let mut out = String::with_capacity(text.len() * 2);
     let (mut depth, mut in_text, mut is_escaped, mut is_empty) = (0_usize, false, false, false);
     let new_line = |out: &mut String, depth: usize| {
-        if layout == Layout::Pretty {
+        if layout == Layout::Pretty && depth <= DEEPEST_INDENTED {
             out.push('\n');
             out.extend(std::iter::repeat_n("  ", depth));
         }
@@ -155,5 +158,15 @@ mod tests {
         let raw = serde_json::value::to_raw_value(&json).unwrap();
         assert_eq!(laid_out(&raw, Layout::Pretty), serde_json::to_string_pretty(&json).unwrap());
         assert_eq!(laid_out(&raw, Layout::Line), json.to_string());
+    }
+
+    #[test]
+    fn what_is_nested_very_deep_is_not_indented_without_bound() {
+        let depth = 20_000;
+        let text = "[".repeat(depth) + &"]".repeat(depth);
+        let json: Box<RawValue> = serde_json::from_str(&text).unwrap();
+        let pretty = laid_out(&json, Layout::Pretty);
+        assert!(pretty.len() < 2 * depth + 10_000, "{}", pretty.len());
+        assert_eq!(pretty.replace(['\n', ' '], ""), text);
     }
 }
