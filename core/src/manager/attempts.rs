@@ -447,7 +447,8 @@ impl Manager {
             work.empty_since = Some(now);
         }
         // One that moved made up for others that do not, or fail.
-        let made_up = live.motion == Motion::Moving && (work.unmoving.len() > 0 || work.tally.first_failure().is_some());
+        let made_up =
+            live.motion == Motion::Moving && (work.unmoving.len() > 0 || work.tally.first_failure().is_some());
         if live.motion == Motion::Unmoving || made_up {
             self.touch(live.worker);
         }

@@ -10,7 +10,8 @@
 //! after a crash, which settles it: what is found is made durable before it is believed, and what is not found never
 //! will be. Only if they cannot be opened either is the answer [`Error::Unknown`]; the next call tries again. After a
 //! sync that failed the system may show what the disk never got: so redb's file is opened without what the system
-//! remembers of it, and the newest rows of the journal are written again.
+//! remembers of it, and the newest rows of the journal are written again. What no program can make up for is a file
+//! system that itself loses what it has said to be stored: a disk that reports errors should be replaced.
 //!
 //! **One process.** A lock on the folder, and redb's own on its file, keep a second process out. So the end of the log
 //! can be remembered between calls, and handles ([`RedbLog::clone`]) share that memory.

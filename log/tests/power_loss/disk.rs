@@ -131,10 +131,18 @@ impl Disk {
         self.platter().tears_anywhere = true;
     }
 
-    /// From now on a write that is on its way when power is lost is torn between any two bytes, and not only between
-    /// sectors.
-    pub fn tear_anywhere(&self) {
-        self.platter().tears_anywhere = true;
+    /// As a file that is opened without what the system remembers of it: what a failed sync has given up is not seen.
+    pub fn without_cache(&self, which: Which) -> Self {
+        let mut platter = self.platter();
+        let file = &mut platter.files[which as usize];
+        file.seen = file.synced.clone();
+        for op in &file.unsynced {
+            match op {
+                Op::Length(length) => file.seen.resize(*length, 0),
+                Op::Write { at, data } => put(&mut file.seen, *at, data),
+            }
+        }
+        self.clone()
     }
 
     /// Power is lost, if it was not before, and comes back.
