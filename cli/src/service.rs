@@ -11,6 +11,9 @@ use onward_node::engine::Engine;
 use sd_notify::NotifyState;
 use tokio::runtime::Handle;
 
+/// What a service manager gives to a process to be told by it: to this one, and to no command that it runs.
+pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
+
 /// Says that the node is ready, and from then on that it is alive, for as long as it is.
 pub fn ready(engine: Engine, hang_after: Duration) {
     send(&[NotifyState::Ready, NotifyState::Status("serving")]);

@@ -8,7 +8,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::json;
 use support::http::Client;
+use support::jobs::{ended, shell, submit};
 use support::{Node, PATIENCE, onward, own_loopback};
 
 fn root() -> PathBuf {
@@ -82,6 +84,24 @@ async fn systemd_is_told_ready_alive_and_stopping() {
     node.signal(Signal::TERM);
     manager.hears("STOPPING=1");
     assert_eq!(node.ended(PATIENCE).await, Some(0));
+}
+
+#[tokio::test]
+async fn a_command_cannot_speak_for_the_node_to_systemd() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (socket, data) = (folder.path().join("notify"), folder.path().join("data"));
+    let _manager = ServiceManager::at(&socket);
+    let mut command = onward(&["up", "--slots", "1", "--listen", &own_loopback(), "--data"]);
+    command.arg(&data).env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "60000000");
+    let node = Node::start_as(command);
+    let mut client = Client::with_token(node.address, &data);
+    let script = r#"test -z "$NOTIFY_SOCKET$WATCHDOG_USEC$WATCHDOG_PID""#;
+    let id = submit(&mut client, &shell(script, &[], &json!({ "retry": { "max_attempts": 1 } }))).await;
+    let job = ended(&mut client, &id, PATIENCE).await;
+    assert_eq!(job["state"], "succeeded", "{job}");
+    // A command that this process stands for may.
+    let mut run = onward(&["run", "--", "sh", "-c", r#"test "$NOTIFY_SOCKET" = x"#]);
+    succeeds("onward run", &run.env("NOTIFY_SOCKET", "x").output().expect("it runs"));
 }
 
 #[tokio::test]

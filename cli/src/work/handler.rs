@@ -14,6 +14,7 @@ use onward_exec::{Event, Exit, Identity, Options, Payload, Stdin, Stream};
 use super::exit;
 use super::relay::Relay;
 use crate::args::ExecArgs;
+use crate::service;
 
 pub const KIND: &str = "exec";
 /// Often enough for jobs that may stand still for a few seconds only. The second look is the first that can find
@@ -81,6 +82,10 @@ async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, w
     options.env.extend(environment(&context));
     // Whoever started this worker may itself be a job, or hold a token: neither is the command's business.
     options.env_remove = ["ONWARD_TOKEN", "ONWARD_PAYLOAD_FILE"].map(str::to_owned).to_vec();
+    if !manner.foreground {
+        // A command that told the service manager that it is ready, or alive, would say so of this process.
+        options.env_remove.extend(service::VARIABLES.map(str::to_owned));
+    }
     options.payload = Some(payload.to_vec());
     options.directives = manner.directives;
     options.sample_every = manner.sample_every;
