@@ -1,4 +1,4 @@
-//! Dead letters of jobs that have left memory: whatever was asked about them is safe to ask again.
+//! Jobs that have left memory, dead letters among them: whatever was asked about them is safe to ask again.
 
 use crate::rig::{PATIENCE, lease, poll_body, post, start, submit_kind, until, verb};
 use onward_core::ids::JobId;
@@ -67,4 +67,21 @@ async fn a_drop_is_safe_to_repeat_when_the_job_is_archived() {
     until_archived(&node, second).await;
     assert_eq!(drop(&[second]).await.json()["jobs"][0]["dropped"], false);
     assert_eq!(drop(&[second, JobId::from_u128(1)]).await.code(), (404, "unknown_job".into()));
+}
+
+#[tokio::test]
+async fn an_extension_is_answered_the_same_when_the_job_is_archived() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let job = submit_kind(node.engine(), "k").await;
+    let path = format!("/v1/jobs/{job}/extend");
+    let extend = |request: &str| json!({ "by_s": 7.5, "reason": "slow disk", "request_id": request });
+    post(&node, &path, extend("r1")).await;
+    let given = post(&node, &path, extend("r2")).await;
+    assert_eq!((given.status, &given.json()["extensions_s"]), (200, &json!(15.0)));
+    post(&node, &format!("/v1/jobs/{job}/cancel"), json!({})).await;
+    until_archived(&node, job).await;
+    assert_eq!(post(&node, &path, extend("r2")).await.json(), given.json());
+    assert_eq!(post(&node, &path, extend("r1")).await.json()["extensions_s"], 7.5, "what it was answered then");
+    assert_eq!(post(&node, &path, extend("r3")).await.code(), (409, "already_ended".into()));
 }

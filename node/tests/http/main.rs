@@ -14,3 +14,4 @@ mod outputs;
 mod revocation;
 mod server;
 mod shedding;
+mod workers;
