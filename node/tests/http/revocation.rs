@@ -224,6 +224,7 @@ async fn a_body_that_comes_after_the_end_of_its_token_is_not_acted_on() {
     assert_eq!(reply.code(), (401, "unauthorized".into()));
     assert!(reply.json()["detail"].as_str().unwrap().contains("revoked"), "{}", reply.json());
     message.send(one_job()).await.unwrap();
+    drop(message);
     assert_says_why(&soon(call).await.unwrap().unwrap_err());
     let _ = stream.write_all(late.as_bytes()).await;
     assert_eq!(node.engine().read(|view| view.manager.state().open_jobs()).await.unwrap(), 0);
