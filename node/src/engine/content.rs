@@ -83,14 +83,54 @@ impl Contents {
     }
 }
 
+/// Content of a job that an answer does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeftOut {
+    /// Its place among the workflows.
+    pub workflow: usize,
+    pub field: Field,
+    pub bytes: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Field {
+    Payload,
+    Result,
+}
+
 impl Engine {
-    /// Puts the bytes of a job's payloads and results into its view.
-    pub async fn fetch_contents(&self, view: &mut JobView) -> Result<(), Refused> {
-        let job = view.id;
-        for workflow in view.spec.workflows.iter_mut() {
-            self.fetch(job, &mut workflow.payload).await?;
+    /// Puts the bytes of a job's payloads and results into its view: all of one workflow if `only` names it, else so much
+    /// as `max_bytes` allow, results first. Gives what is left out.
+    pub async fn fetch_contents(
+        &self,
+        view: &mut JobView,
+        only: Option<usize>,
+        max_bytes: usize,
+    ) -> Result<Vec<LeftOut>, Refused> {
+        let (job, mut room, mut left_out) = (view.id, max_bytes, Vec::new());
+        let results = view.workflows.iter_mut().enumerate().flat_map(|(workflow, known)| {
+            let ended = known.ended.iter_mut().filter_map(|ended| match &mut ended.ending {
+                Ending::Succeeded { result } => Some(result),
+                _ => None,
+            });
+            ended.map(move |result| (workflow, Field::Result, result))
+        });
+        let given = view.spec.workflows.iter_mut().enumerate();
+        let payloads = given.map(|(workflow, spec)| (workflow, Field::Payload, &mut spec.payload));
+        let all: Vec<(usize, Field, &mut Payload)> = results.chain(payloads).collect();
+        for (workflow, field, payload) in all {
+            let bytes = payload.len();
+            match only {
+                _ if payload.as_stored().is_none() => {}
+                Some(only) if only == workflow => self.fetch(job, payload).await?,
+                None if bytes <= room => {
+                    room -= bytes;
+                    self.fetch(job, payload).await?;
+                }
+                _ => left_out.push(LeftOut { workflow, field, bytes }),
+            }
         }
-        self.fetch_results(view, usize::MAX).await
+        Ok(left_out)
     }
 
     /// Puts the bytes of a job's results into its view, if all of them together are not more than `max_bytes`.

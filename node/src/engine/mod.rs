@@ -73,6 +73,7 @@ use content::Contents;
 use ids::Ids;
 
 pub use archivist::ArchiveRules;
+pub use content::{Field, LeftOut};
 pub use delivery::{Delivery, DeliveryLimits};
 pub use pacing::Pacing;
 pub use session::{Session, SessionGone};

@@ -2,6 +2,7 @@
 
 mod access;
 mod commands;
+mod contents;
 mod following;
 mod listing;
 mod operating;

@@ -51,7 +51,7 @@ impl Followers {
     }
 }
 
-/// The job when it has ended, or as it is when the time is over.
+/// The job when it has ended, or as it is when the time is over; without what is large of it.
 pub async fn wait_until_ended(
     app: &App,
     access: &Access,
@@ -65,7 +65,7 @@ pub async fn wait_until_ended(
     // The bell comes before the look, so that no change falls in between.
     let bell = engine.watch(job);
     loop {
-        let mut view = without_contents(engine, job).await?;
+        let view = without_contents(engine, job).await?;
         if !view.state.is_terminal() {
             tokio::select! {
                 biased;
@@ -76,7 +76,6 @@ pub async fn wait_until_ended(
                 () = app.drained() => {}
             }
         }
-        engine.fetch_contents(&mut view).await?;
         return Ok(view);
     }
 }

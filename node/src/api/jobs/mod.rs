@@ -29,6 +29,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 
 use super::App;
+use super::answers::Answers;
 use follow::Followers;
 
 /// Of a job: a few large payloads, or many small ones.
@@ -61,6 +62,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
         .route("/dead-letters/replay", post(dead_letters::replay))
         .route("/dead-letters/drop", post(dead_letters::drop_letters))
         .layer(Extension(followers))
+        .layer(Extension(Answers::default()))
 }
 
 /// The description of [`routes_for`].

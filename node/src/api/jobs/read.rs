@@ -4,13 +4,18 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::response::Response;
 use onward_core::ids::JobId;
 use onward_core::input::Filter;
 use onward_core::manager::JobView;
+use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
+use onward_core::state::EndedAttempt;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::super::access::Connection;
+use super::super::answers::Answers;
 use super::super::json::Json;
 use super::super::may::{May, Read};
 use super::super::params::{JobPath, Params, bad_cursor, page_size};
@@ -56,45 +61,88 @@ pub struct JobList {
 pub struct GetQuery {
     /// Answer when the job has ended, or after this long: 0 to 60.
     wait_s: Option<f64>,
+    /// Payload and result of this workflow, however large, and no large ones of others.
+    workflow: Option<String>,
 }
+
+/// Payloads and results over 4 KiB in one answer, all together. A job of one workflow is shown whole.
+const MAX_CONTENT_BYTES: usize = 16 << 20;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// List jobs, the newest first.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(ListQuery),
     responses((status = 200, body = JobList),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
 pub async fn list(
     _: May<Read>,
     State(app): State<App>,
+    Extension(answers): Extension<Answers>,
+    connection: Option<Extension<Connection>>,
     Params(query): Params<ListQuery>,
-) -> Result<Json<JobList>, Problem> {
+) -> Result<Response, Problem> {
     let limit = page_size(query.limit)?;
     let cursor = query.cursor.as_deref().map(|text| JobId::parse(text).ok_or_else(bad_cursor)).transpose()?;
     let ListQuery { state, kind, queue, tag, not_moving_s, since_s, limit: _, cursor: _ } = query;
     let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check()?;
     let (views, next) = page(&app.engine, filter, cursor, limit).await?;
+    // What is not fetched is weighed and not shown.
+    let room = answers.room(views.iter().map(weight).sum::<usize>().min(2 * PAGE_BYTES))?;
     let jobs = views.iter().map(|view| Job::of(view, Detail::Brief)).collect();
-    Ok(Json(JobList { jobs, next_cursor: next.map(|job| job.to_string()) }))
+    let list = JobList { jobs, next_cursor: next.map(|job| job.to_string()) };
+    Ok(room.answer(&list, connection.map(|Extension(connection)| connection)))
 }
 
 /// Look at one job; with `wait_s`, when it has ended.
 #[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path), GetQuery),
     responses((status = 200, body = Job),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job, unknown_workflow", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
 pub async fn get(
     May { access, .. }: May<Read>,
     State(app): State<App>,
     Extension(followers): Extension<Followers>,
+    Extension(answers): Extension<Answers>,
+    connection: Option<Extension<Connection>>,
     JobPath(job): JobPath,
     Params(query): Params<GetQuery>,
-) -> Result<Json<Job>, Problem> {
+) -> Result<Response, Problem> {
     let wait = query.wait_s.map(|wait| span::from_seconds("wait_s", wait, Duration::ZERO..=MAX_WAIT)).transpose()?;
-    let view = match wait {
+    let mut view = match wait {
         Some(wait) if !wait.is_zero() => wait_until_ended(&app, &access, &followers, job, wait).await?,
-        _ => one(&app.engine, job).await?,
+        _ => without_contents(&app.engine, job).await?,
     };
-    Ok(Json(Job::of(&view, Detail::Full)))
+    let only = match &query.workflow {
+        Some(name) => Some(place(&view, name)?),
+        // All of its content is that of one.
+        None => (view.workflows.len() == 1).then_some(0),
+    };
+    let room = answers.room(shown_bytes(&view, only))?;
+    let left_out = app.engine.fetch_contents(&mut view, only, MAX_CONTENT_BYTES).await?;
+    let shown = Job::of(&view, Detail::Full).without(&left_out);
+    Ok(room.answer(&shown, connection.map(|Extension(connection)| connection)))
+}
+
+fn place(view: &JobView, name: &str) -> Result<usize, Problem> {
+    let place = view.workflows.iter().position(|workflow| workflow.name.as_str() == name);
+    place.ok_or_else(|| Problem::from(Refusal::UnknownWorkflow).of_field("workflow"))
+}
+
+/// About how many bytes the answer will have.
+fn shown_bytes(view: &JobView, only: Option<usize>) -> usize {
+    let (mut small, mut large) = (1_024, 0);
+    for (n, (workflow, spec)) in view.workflows.iter().zip(view.spec.workflows.iter()).enumerate() {
+        small += 512 * (1 + workflow.ended.len());
+        for payload in workflow.ended.iter().filter_map(EndedAttempt::result).chain([&spec.payload]) {
+            match payload {
+                Payload::Inline(bytes) => small += bytes.len(),
+                Payload::Stored(stored) if only.is_none_or(|only| only == n) => large += stored.len as usize,
+                Payload::Stored(_) => {}
+            }
+        }
+    }
+    small + if only.is_some() { large } else { large.min(MAX_CONTENT_BYTES) }
 }
 
 /// Every decision about a job's time.
@@ -103,12 +151,6 @@ pub async fn get(
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
 pub async fn ledger(_: May<Read>, State(app): State<App>, JobPath(job): JobPath) -> Result<Json<Ledger>, Problem> {
     Ok(Json(Ledger::of(&without_contents(&app.engine, job).await?)))
-}
-
-pub async fn one(engine: &Engine, job: JobId) -> Result<JobView, Problem> {
-    let mut view = without_contents(engine, job).await?;
-    engine.fetch_contents(&mut view).await?;
-    Ok(view)
 }
 
 /// The job without what is large of its payloads and results.

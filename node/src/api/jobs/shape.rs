@@ -15,6 +15,7 @@ use super::super::instant::At;
 use super::super::payload::{self, Shown};
 use super::reason::reason;
 use super::submit::EXEC;
+use crate::engine::{Field, LeftOut};
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Job {
@@ -30,6 +31,8 @@ pub struct Job {
     pub reason: Option<String>,
     #[schema(value_type = String)]
     pub created_at: At,
+    /// When it could first run: at its submission, or at the end of its delay. Its time counts from then on. When work on it
+    /// began is in its attempts.
     #[schema(value_type = Option<String>)]
     pub started_at: Option<At>,
     #[schema(value_type = Option<String>)]
@@ -67,6 +70,19 @@ pub struct Job {
     pub retain_s: Option<f64>,
     pub retry_of: Option<String>,
     pub dead_letter: bool,
+    /// Payloads and results that are shown as `null` here because all together are too large for one answer. Ask for the
+    /// job with `?workflow=NAME` to get those of one workflow.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOutShown>,
+}
+
+/// Content that is kept and not in this answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LeftOutShown {
+    pub workflow: String,
+    #[schema(example = "result")]
+    pub field: &'static str,
+    pub bytes: usize,
 }
 
 /// Units of the only workflow's running attempt if it reports them, else workflows.
@@ -201,7 +217,22 @@ impl Job {
             retain_s: extras.and_then(|extras| extras.retain).map(|retain| retain.as_secs_f64()),
             retry_of: view.retry_of.map(|job| job.to_string()),
             dead_letter: view.dead_letter,
+            left_out: Vec::new(),
         }
+    }
+
+    /// Names what was not fetched.
+    pub fn without(mut self, left_out: &[LeftOut]) -> Self {
+        let shown = left_out.iter().map(|left| LeftOutShown {
+            workflow: self.workflows[left.workflow].name.clone(),
+            field: match left.field {
+                Field::Payload => "payload",
+                Field::Result => "result",
+            },
+            bytes: left.bytes,
+        });
+        self.left_out = shown.collect();
+        self
     }
 }
 

@@ -1,0 +1,143 @@
+//! Answers that are large, from when they are made until they have left this process. All of them together are bounded:
+//! those who ask for much and do not read it must not fill the memory.
+//!
+//! Room is taken before anything is read, for all that making the answer needs, and given back down to its length when it
+//! is made. A client that takes nothing of it for a while is cut off.
+
+use core::convert::Infallible;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use http_body::{Frame, SizeHint};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::timeout;
+
+use super::access::Connection;
+use super::json::Json;
+use super::problem::Problem;
+
+/// What room is counted in: a semaphore has no place for more bytes than 32 bits can say.
+const UNIT: usize = 1 << 10;
+/// Of all answers together.
+const MAX_BYTES: usize = 256 << 20;
+/// How often an answer's bytes are in memory while it is made: as content, as the JSON of its parts, in a map by name, and
+/// in a text that grows by doubling.
+const COPIES: usize = 5;
+/// Smaller ones are not counted: their number is bounded by that of connections.
+const SMALL_BYTES: usize = 64 << 10;
+/// What is given to the connection at a time.
+const PIECE_BYTES: usize = 64 << 10;
+/// A client that takes nothing for this long is gone.
+const TAKE_WITHIN: Duration = Duration::from_secs(30);
+
+/// The room for large answers. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Answers(Arc<Semaphore>);
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_BYTES / UNIT)))
+    }
+}
+
+impl Answers {
+    /// Room to make an answer of about so many bytes.
+    pub fn room(&self, bytes: usize) -> Result<Room, Problem> {
+        if bytes <= SMALL_BYTES {
+            return Ok(Room(None));
+        }
+        let units = bytes.saturating_mul(COPIES).div_ceil(UNIT).min(MAX_BYTES / UNIT);
+        let permit = self.0.clone().try_acquire_many_owned(units as u32);
+        permit.map(|permit| Room(Some(permit))).map_err(|_| {
+            let detail = "as many large answers as may are on their way to those who asked; ask again later";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+        })
+    }
+}
+
+/// The right to make one answer.
+#[derive(Debug)]
+pub struct Room(Option<OwnedSemaphorePermit>);
+
+impl Room {
+    pub fn answer(self, value: &impl Serialize, connection: Option<Connection>) -> Response {
+        let Some(mut all) = self.0 else { return Json(value).into_response() };
+        let mut text = match serde_json::to_vec(value) {
+            Ok(text) => text,
+            // It says why.
+            Err(_) => return Json(value).into_response(),
+        };
+        text.shrink_to_fit();
+        let kept = all.split(text.len().div_ceil(UNIT).min(all.num_permits())).expect("not more than there is");
+        drop(all);
+        let (lent, mut returned) = oneshot::channel();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let rest = Bytes::from_owner(Lent { text, _room: kept, _until: lent });
+        let body = Pieces { rest, taken: taken.clone() };
+        tokio::spawn(async move {
+            let mut before = None;
+            // It ends, with an error, when all of the text was dropped.
+            while timeout(TAKE_WITHIN, &mut returned).await.is_err() {
+                let now = Some(taken.load(Ordering::Relaxed));
+                if now == before {
+                    if let Some(connection) = connection {
+                        connection.cut();
+                    }
+                    return;
+                }
+                before = now;
+            }
+        });
+        ([(CONTENT_TYPE, "application/json")], Body::new(body)).into_response()
+    }
+}
+
+/// A text on its way to a client.
+struct Lent {
+    text: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+    _until: oneshot::Sender<()>,
+}
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+/// A body that is given out as fast as it is taken.
+struct Pieces {
+    rest: Bytes,
+    taken: Arc<AtomicUsize>,
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.rest.is_empty() {
+            return Poll::Ready(None);
+        }
+        let length = self.rest.len().min(PIECE_BYTES);
+        let piece = self.rest.split_to(length);
+        self.taken.fetch_add(length, Ordering::Relaxed);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
