@@ -143,15 +143,18 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
         }
     }
     screen.line(format!("progress  {}", read::progress(&job["progress"])))?;
-    for (field, label) in
-        [("created_at", "created"), ("started_at", "started"), ("ended_at", "ended"), ("deadline_at", "deadline")]
-    {
-        if let Some(at) = read::instant(&job, field) {
-            screen.line(format!("{label:9} {}", when(at, now)))?;
-        }
+    for (label, at) in times(&job) {
+        screen.line(format!("{label:9} {}", when(at, now)))?;
     }
     if !job["result"].is_null() {
         screen.line(format!("result    {}", read::plain(&job["result"])))?;
+    }
+    let left_out = read::items(&job, "left_out");
+    if let Some(first) = left_out.first() {
+        let (count, id, name) = (left_out.len(), read::word(&job, "id"), read::word(first, "workflow"));
+        screen.line(format!(
+            "left out  {count} large payloads and results; ask for one: GET /v1/jobs/{id}?workflow={name}"
+        ))?;
     }
     let rows = attempt_rows(&job, now);
     if !rows.is_empty() {
@@ -159,6 +162,21 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
         screen.table(&ATTEMPT_COLUMNS, rows)?;
     }
     Ok(0)
+}
+
+/// When what happened to a job. It can run for a while before somebody begins, so that is told by its attempts.
+fn times(job: &Value) -> Vec<(&'static str, Timestamp)> {
+    let (created, runnable) = (read::instant(job, "created_at"), read::instant(job, "started_at"));
+    let began = read::items(job, "workflows").iter().flat_map(|workflow| read::items(workflow, "attempts"));
+    let began = began.filter_map(|attempt| read::instant(attempt, "started_at")).min();
+    let all = [
+        ("created", created),
+        ("runnable", runnable.filter(|at| Some(*at) != created)),
+        ("started", began),
+        ("ended", read::instant(job, "ended_at")),
+        ("deadline", read::instant(job, "deadline_at")),
+    ];
+    all.into_iter().filter_map(|(label, at)| Some((label, at?))).collect()
 }
 
 /// The instant, and how far it is from now.
@@ -311,4 +329,35 @@ pub fn done(screen: &Screen, answer: &Answer, line: String) -> Result<u8> {
         false => screen.line(line)?,
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(job: &Value) -> Vec<&'static str> {
+        times(job).into_iter().map(|(label, _)| label).collect()
+    }
+
+    #[test]
+    fn a_job_that_nobody_took_has_not_started() {
+        let at = |minute: u8| format!("2026-11-17T10:{minute:02}:00Z");
+        let attempt = |minute| json!({"started_at": at(minute)});
+        let job = |more: Value| {
+            let mut job = json!({"created_at": at(0), "started_at": at(0), "deadline_at": at(59), "workflows": []});
+            job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            job
+        };
+        assert_eq!(labels(&job(json!({}))), ["created", "deadline"]);
+        assert_eq!(
+            labels(&job(json!({"ended_at": at(1)}))),
+            ["created", "ended", "deadline"],
+            "cancelled before it ran"
+        );
+        assert_eq!(labels(&job(json!({"started_at": at(5)}))), ["created", "runnable", "deadline"], "it was delayed");
+        assert_eq!(labels(&job(json!({"started_at": null, "deadline_at": null}))), ["created"], "it is delayed");
+        let ran = job(json!({"workflows": [{"attempts": [attempt(8), attempt(9)]}, {"attempts": [attempt(7)]}]}));
+        assert_eq!(labels(&ran), ["created", "started", "deadline"]);
+        assert_eq!(times(&ran)[1].1.to_string(), at(7), "by the first of all attempts");
+    }
 }
