@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use onward_core::ids::{Name, SessionId};
 use onward_core::input::Input;
-use onward_core::job::{Draft, WorkflowDraft};
+use onward_core::job::{Draft, LimitDraft, WorkflowDraft};
 use onward_core::message::FromWorker;
 use onward_core::payload::Payload;
 
@@ -103,7 +103,8 @@ impl Mix {
         let kind = &self.kinds[(roll % 100) as usize];
         let mut draft = Draft::of_kind(kind, self.payload.clone());
         draft.priority = (roll / 100 % 3) as i32 * 10;
-        draft.limits.push((self.keys[(roll / 300 % 1_000) as usize].clone(), 100));
+        let key = self.keys[(roll / 300 % 1_000) as usize].clone();
+        draft.limits.push(LimitDraft { key, max: 100, ordered: false });
         if may_delay && (roll / 300_000).is_multiple_of(10) {
             draft.delay = Some(Duration::from_secs(20 * 3600));
         } else if (roll / 3_000_000).is_multiple_of(4) {

@@ -163,7 +163,9 @@ fn body(
     // A command that fails may have done half of its work; only its author knows whether to repeat it.
     let retries = args.retries.or(is_command.then_some(0));
     put("retry", retries.map(|retries| json!({ "max_attempts": retries + 1 })));
-    let limits: Vec<Value> = args.limits.iter().map(|(key, max)| json!({ "key": key, "max": max })).collect();
+    let limits = args.limits.iter().map(|(key, max)| json!({ "key": key, "max": max }));
+    let ordered = args.ordered.iter().map(|key| json!({ "key": key, "max": 1, "ordered": true }));
+    let limits: Vec<Value> = limits.chain(ordered).collect();
     put("limits", (!limits.is_empty()).then_some(limits.into()));
     put("unique_key", args.unique_key.map(Value::from));
     put("tags", (!args.tags.is_empty()).then_some(args.tags.into()));
@@ -251,6 +253,7 @@ mod tests {
             "--delay=2m",
             "--retries=3",
             "--limit=gpu=2",
+            "--ordered=account=1",
             "--unique-key=u",
             "--idempotency-key=i",
             "--tag=a",
@@ -261,7 +264,7 @@ mod tests {
         let expected = json!({
             "kind": "k", "payload": {"a": 1}, "queue": "q", "priority": -5, "timeout_s": 5400, "stuck_after_s": 0.25,
             "on_stuck": "time_out", "require_progress": true, "delay_s": 120, "retry": {"max_attempts": 4},
-            "limits": [{"key": "gpu", "max": 2}], "unique_key": "u", "idempotency_key": "i", "tags": ["a", "b"],
+            "limits": [{"key": "gpu", "max": 2}, {"key": "account=1", "max": 1, "ordered": true}], "unique_key": "u", "idempotency_key": "i", "tags": ["a", "b"],
             "headers": {"x": "y"}, "retain_s": 86400
         });
         assert_eq!(body.unwrap(), expected);

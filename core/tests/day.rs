@@ -12,7 +12,7 @@ use onward_core::effect::Answer;
 use onward_core::event::{Event, Then, Via};
 use onward_core::ids::{Claim, ClientId, JobId, RequestId, SessionId};
 use onward_core::input::{Call, Filter, Input};
-use onward_core::job::{Draft, JobState, OnStuck, Retry, Start, WorkflowDraft};
+use onward_core::job::{Draft, JobState, LimitDraft, OnStuck, Retry, Start, WorkflowDraft};
 use onward_core::manager::SnapshotRecord;
 use onward_core::message::{Assignment, Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, ToWorker};
 use onward_core::payload::{Digest, Payload};
@@ -263,9 +263,10 @@ impl Day {
         }
         if self.one_in(3) {
             let tenant = self.below(3);
-            draft.limits.push((format!("tenant-{tenant}").into(), 1 + tenant as u32));
+            let limit = LimitDraft::new(&format!("tenant-{tenant}"), 1 + tenant as u32);
+            draft.limits.push(LimitDraft { ordered: tenant == 0 && self.one_in(2), ..limit });
             if self.one_in(3) {
-                draft.limits.push(("region".into(), 4));
+                draft.limits.push(LimitDraft::new("region", 4));
             }
         }
         draft.unique_key = self.one_in(12).then(|| format!("unique-{}", self.tick % 4).into());
@@ -563,6 +564,7 @@ impl Day {
                         ("priority", spec.priority != 0),
                         ("limits", spec.limits.len() == 1),
                         ("two limits", spec.limits.len() == 2),
+                        ("ordered", spec.limits.iter().any(|limit| limit.ordered)),
                         ("unique key", spec.unique_key().is_some()),
                         ("idempotency key", spec.idempotency_key().is_some()),
                         ("delay", matches!(spec.start, Start::After(_))),
@@ -639,6 +641,7 @@ const EXPECTED: &[&str] = &[
     "priority",
     "limits",
     "two limits",
+    "ordered",
     "unique key",
     "idempotency key",
     "delay",

@@ -1,7 +1,7 @@
 //! A submission. Only its shape is checked here; core's `job::draft::check` judges the rest, for every way in.
 
 use onward_core::ids::JobId;
-use onward_core::job::{Draft, OnStuck, Retry, TimeoutPolicy, WorkflowDraft};
+use onward_core::job::{Draft, LimitDraft, OnStuck, Retry, TimeoutPolicy, WorkflowDraft};
 use onward_core::time::Wall;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub fn draft_in(wire: v1::Draft, retry: &Retry) -> Result<Draft, Malformed> {
         delay: some_span_in(wire.delay_ms, "delay_ms")?,
         run_at: wire.run_at_unix_ms.map(run_at_in).transpose()?,
         retry: wire.retry.map(|policy| retry_in(policy, retry)).transpose().map_err(|error| error.under("retry"))?,
-        limits: wire.limits.into_iter().map(|limit| (limit.key.into(), limit.max)).collect(),
+        limits: wire.limits.into_iter().map(limit_in).collect(),
         unique_key: some_text(wire.unique_key),
         idempotency_key: some_text(wire.idempotency_key),
         tags: texts(wire.tags),
@@ -72,7 +72,7 @@ pub fn draft_out(draft: Draft) -> v1::Draft {
         limits: draft
             .limits
             .into_iter()
-            .map(|(key, max)| v1::ConcurrencyLimit { key: String::from(&*key), max })
+            .map(|LimitDraft { key, max, ordered }| v1::ConcurrencyLimit { key: String::from(&*key), max, ordered })
             .collect(),
         unique_key: some_string(draft.unique_key),
         idempotency_key: some_string(draft.idempotency_key),
@@ -104,6 +104,10 @@ fn workflow_in(wire: v1::WorkflowDraft) -> WorkflowDraft {
         content_type: some_text(wire.content_type),
         after: texts(wire.after),
     }
+}
+
+fn limit_in(wire: v1::ConcurrencyLimit) -> LimitDraft {
+    LimitDraft { key: wire.key.into(), max: wire.max, ordered: wire.ordered }
 }
 
 fn retry_in(wire: v1::RetryPolicy, defaults: &Retry) -> Result<Retry, Malformed> {

@@ -65,6 +65,10 @@ pub struct SubmitArgs {
     /// Run at most MAX jobs with this KEY at a time; may be repeated
     #[arg(long = "limit", value_name = "KEY=MAX", value_parser = limit)]
     pub limits: Vec<(String, u32)>,
+    /// Run jobs with this KEY one at a time and in order: one that waits for its next attempt is not overtaken; may be
+    /// repeated
+    #[arg(long, value_name = "KEY")]
+    pub ordered: Vec<String>,
     /// Refuse while another job with this key has not ended
     #[arg(long, value_name = "KEY")]
     pub unique_key: Option<String>,

@@ -82,13 +82,17 @@ impl Situation {
                 "{job} waits: no worker that is connected takes kind `{kind}` from queue `{queue}`.{}",
                 again(facts)
             ),
-            Self::Limited => {
-                format!(
+            Self::Limited => match kept(facts) {
+                Some((key, keeper)) => format!(
+                    "{job} waits: job {keeper} keeps the concurrency key `{key}` in order, until it has ended.{}",
+                    again(facts)
+                ),
+                None => format!(
                     "{job} waits: one of its concurrency keys{} is used up by other jobs.{}",
                     keys(facts),
                     again(facts)
-                )
-            }
+                ),
+            },
             Self::Paused => format!("{job} waits: its queue `{queue}` is paused.{}", again(facts)),
             Self::Queued => format!("{job} is ready and waits for a free slot.{}", again(facts)),
             Self::Delayed => match facts.ended() {
@@ -148,7 +152,12 @@ impl Situation {
             Self::NoWorker => {
                 vec!["nothing, until a worker for that kind and queue connects; it then starts at once".into()]
             }
-            Self::Limited => vec!["it starts when a job that holds the key ends".into()],
+            Self::Limited => vec![match kept(facts) {
+                Some((key, _)) => {
+                    format!("it starts when that job's workflow under `{key}` has ended, retries included")
+                }
+                None => "it starts when a job that holds the key ends".into(),
+            }],
             Self::Paused => vec!["nothing, until the queue is resumed; its deadline runs on meanwhile".into()],
             Self::Queued => {
                 vec!["the next worker with a free slot takes it, if nothing of higher priority is there".into()]
@@ -187,11 +196,11 @@ impl Situation {
             Self::Cancelling => vec![watch],
             Self::NoWorker => vec![format!("start a worker that handles `{}`", facts.kind()), nodes, cancel],
             Self::Limited => {
-                vec![
-                    format!("onward list --state running --queue {}    see the running jobs", facts.queue()),
-                    extend,
-                    cancel,
-                ]
+                let before = match kept(facts) {
+                    Some((_, keeper)) => format!("onward explain {keeper}    see where the job before it is"),
+                    None => format!("onward list --state running --queue {}    see the running jobs", facts.queue()),
+                };
+                vec![before, extend, cancel]
             }
             Self::Paused => vec![format!("onward queue resume {}    open the queue", facts.queue()), extend, cancel],
             Self::Queued => vec![nodes, extend, cancel],
@@ -249,6 +258,12 @@ fn done(facts: &Facts<'_>) -> String {
         (Some(done), _) if done > 0 => format!(": {done} done"),
         _ => String::new(),
     }
+}
+
+/// The key that the workflow waits for and the job that keeps it, if that one asked for order.
+fn kept<'a>(facts: &Facts<'a>) -> Option<(&'a str, &'a str)> {
+    let wait = &facts.workflow["waits_for_key"];
+    read::text(wait, "key").zip(read::text(wait, "kept_by"))
 }
 
 /// The keys by name, with how many jobs each lets run.

@@ -113,6 +113,14 @@ fn blocked_by_a_limit_key() {
 }
 
 #[test]
+fn behind_a_job_that_keeps_its_key_in_order() {
+    let mut workflow = blocked("limit");
+    workflow["waits_for_key"] = json!({"key": "account-1", "kept_by": "0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d0f"});
+    let more = json!({"limits": [{"key": "account-1", "max": 1, "ordered": true}]});
+    golden("ordered", &job("ready", workflow, more), &nothing());
+}
+
+#[test]
 fn paused_queue() {
     golden("queue_paused", &job("ready", blocked("queue_paused"), json!({})), &nothing());
 }

@@ -2,6 +2,11 @@
 //!
 //! Workflows that name the same keys with the same bounds, in the same order, share one [`LimitSet`]. What blocks one
 //! of them blocks all, which is what lets dispatch move them together: see [`super::lanes`].
+//!
+//! Whoever is handed out takes its keys and gives them back when its attempt ends; an *ordered* key it keeps until it has
+//! ended itself. So from its first hand-out on a workflow is split: its ordered keys lie in a set that it keeps, and what
+//! can block it is a set of the others. Two cannot wait for each other: whoever begins has found all of its keys free, so
+//! a key that it has given back and misses is kept by one that began after it.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use std::collections::BTreeMap;
@@ -21,10 +26,36 @@ pub(super) struct LimitKey {
     hash: u64,
     /// Sets that name it.
     sets: u32,
-    /// How many workflows that name it are held by workers.
+    /// How many workflows hold it: those that workers hold, and the one that keeps it in order between its attempts.
     pub(super) running: u32,
+    /// Their bounds, each with how many have it.
+    bounds: BTreeMap<u32, u32>,
+    /// The workflow that keeps it in order, or `NO_KEY`.
+    pub(super) keeper: WorkflowKey,
     /// By shelf.
     pub(super) parked: BTreeMap<u32, Parked>,
+}
+
+impl LimitKey {
+    /// Whether one more may hold it: by its own bound, and by that of everybody who does.
+    pub(super) fn has_room(&self, bound: u32) -> bool {
+        let smallest = self.bounds.first_key_value().map_or(bound, |(smallest, _)| bound.min(*smallest));
+        self.running < smallest
+    }
+
+    fn take(&mut self, bound: u32) {
+        self.running += 1;
+        *self.bounds.entry(bound).or_default() += 1;
+    }
+
+    fn give_back(&mut self, bound: u32) {
+        self.running -= 1;
+        let count = self.bounds.get_mut(&bound).expect("it was taken under this bound");
+        *count -= 1;
+        if *count == 0 {
+            self.bounds.remove(&bound);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -73,6 +104,7 @@ impl Dispatch {
         for limit in limits {
             limit.key.hash(&mut hasher);
             limit.max.hash(&mut hasher);
+            limit.ordered.hash(&mut hasher);
         }
         hasher.finish()
     }
@@ -108,7 +140,15 @@ impl Dispatch {
             self.keys[key].sets += 1;
             return key;
         }
-        let limit = LimitKey { name: name.clone(), hash, sets: 1, running: 0, parked: BTreeMap::new() };
+        let limit = LimitKey {
+            name: name.clone(),
+            hash,
+            sets: 1,
+            running: 0,
+            bounds: BTreeMap::new(),
+            keeper: NO_KEY,
+            parked: BTreeMap::new(),
+        };
         let key = self.keys.insert(limit);
         let keys = &self.keys;
         self.key_ids.insert_unique(hash, key, |key| keys[*key].hash);
@@ -136,7 +176,7 @@ impl Dispatch {
         if set == NO_KEY {
             return None;
         }
-        let full = |(key, max): &&(u32, u32)| self.keys[*key].running >= *max;
+        let full = |(key, max): &&(u32, u32)| !self.keys[*key].has_room(*max);
         self.limit_sets[set].keys.iter().find(full).map(|(key, _)| *key)
     }
 
@@ -147,8 +187,8 @@ impl Dispatch {
         if entry.limits == NO_KEY {
             return;
         }
-        for (key, _) in &self.limit_sets[entry.limits].keys {
-            self.keys[*key].running += 1;
+        for (key, max) in &self.limit_sets[entry.limits].keys {
+            self.keys[*key].take(*max);
         }
     }
 
@@ -159,9 +199,42 @@ impl Dispatch {
             return;
         }
         let set = entry.limits;
+        self.give_back_set(set);
+    }
+
+    /// The workflow has been handed out, now or before: it keeps its ordered keys until it has ended, and only the others
+    /// can block it.
+    pub fn begin_order(&mut self, workflow: WorkflowKey) {
+        let before = self.entries[workflow].limits;
+        if before == NO_KEY || !self.limit_sets[before].limits.iter().any(|limit| limit.ordered) {
+            return;
+        }
+        let limits = self.limit_sets[before].limits.iter().cloned();
+        let (ordered, others): (Vec<_>, Vec<_>) = limits.partition(|limit| limit.ordered);
+        let kept = self.acquire_set(&ordered.into());
+        self.entries[workflow].limits = self.acquire_set(&others.into());
+        self.release_set(before);
+        for (key, max) in &self.limit_sets[kept].keys {
+            self.keys[*key].take(*max);
+            self.keys[*key].keeper = workflow;
+        }
+        self.kept.insert(workflow, kept);
+    }
+
+    /// The workflow has ended: the next may begin under its ordered keys.
+    pub(super) fn end_order(&mut self, workflow: WorkflowKey) {
+        let Some(kept) = self.kept.remove(&workflow) else { return };
+        for (key, _) in &self.limit_sets[kept].keys {
+            self.keys[*key].keeper = NO_KEY;
+        }
+        self.give_back_set(kept);
+        self.release_set(kept);
+    }
+
+    fn give_back_set(&mut self, set: u32) {
         for at in 0..self.limit_sets[set].keys.len() {
-            let (key, _) = self.limit_sets[set].keys[at];
-            self.keys[key].running -= 1;
+            let (key, max) = self.limit_sets[set].keys[at];
+            self.keys[key].give_back(max);
             // By turn: where shelves lie must not show in who is asked first.
             let first = |(shelf, parked): (&u32, &Parked)| (parked.lanes.first().map(|(order, _)| *order), *shelf);
             let mut waiting: Vec<_> = self.keys[key].parked.iter().map(first).collect();

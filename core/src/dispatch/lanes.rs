@@ -17,8 +17,8 @@
 //! that lane is out of the way until the other key has room. Only where many sets name the same two keys, which are
 //! full by turns, do as many lanes move each time.
 //!
-//! Workflows that name one key with different bounds are each judged by their own; behind a parked one with a lower
-//! bound they keep their turn, until that one is gone.
+//! Workflows that name one key with different bounds are each judged by the smallest among their own and those of its
+//! holders; behind a parked one with a lower bound they keep their turn, until that one is gone.
 
 use std::collections::BTreeSet;
 
@@ -163,18 +163,18 @@ impl Dispatch {
 
     /// Puts the first workflow that waits under `key` for `shelf` back there, unless one was let go already.
     pub(super) fn let_go(&mut self, key: u32, shelf: u32) {
-        let limit = &mut self.keys[key];
-        let Some(parked) = limit.parked.get_mut(&shelf) else { return };
+        let limit = &self.keys[key];
+        let Some(parked) = limit.parked.get(&shelf) else { return };
         if parked.let_go != NO_KEY {
             return;
         }
         let Some((_, at)) = parked.lanes.first().copied() else { return };
         let lane = &self.lanes[at];
-        if limit.running >= self.limit_sets[lane.set].bound(key) {
+        if !limit.has_room(self.limit_sets[lane.set].bound(key)) {
             return;
         }
         let first = lane.line.head();
-        parked.let_go = first;
+        self.keys[key].parked.get_mut(&shelf).expect("it waits there").let_go = first;
         self.leave_lane(first, at);
         let entry = &mut self.entries[first];
         entry.place = Place::Shelf;

@@ -88,6 +88,8 @@ pub struct Dispatch {
     outlines: Shared<Outline>,
     limit_sets: Pages<LimitSet>,
     limit_set_ids: HashTable<u32>,
+    /// Workflows that have begun under ordered keys and have not ended, each with the set of those.
+    kept: BTreeMap<WorkflowKey, u32>,
     lanes: Pages<Lane>,
     groups: Pages<Group>,
     group_ids: HashTable<u32>,
@@ -141,6 +143,7 @@ impl Dispatch {
             outlines: Shared::new(),
             limit_sets: Pages::new(),
             limit_set_ids: HashTable::new(),
+            kept: BTreeMap::new(),
             lanes: Pages::new(),
             groups: Pages::new(),
             group_ids: HashTable::new(),
@@ -221,12 +224,14 @@ impl Dispatch {
         self.order = turn;
     }
 
-    /// The workflow was handed out: it holds its keys until it is ready, away or retired.
+    /// The workflow was handed out: it holds its keys until it is ready, away or retired, and ordered ones until it is
+    /// retired.
     pub fn held(&mut self, workflow: WorkflowKey) {
         if self.entries[workflow].holds_keys {
             return;
         }
         let turn = self.unplace(workflow);
+        self.begin_order(workflow);
         self.take_keys(workflow);
         self.offer_next(turn);
     }
@@ -241,6 +246,7 @@ impl Dispatch {
     /// The workflow has ended. Its key may be reused.
     pub fn retire(&mut self, workflow: WorkflowKey) {
         self.away(workflow);
+        self.end_order(workflow);
         let entry = core::mem::replace(&mut self.entries[workflow], NOWHERE);
         self.release_set(entry.limits);
         self.release_shelf(entry.shelf);
@@ -329,7 +335,8 @@ impl Dispatch {
             _ if pair.paused => Some(Blocked::QueuePaused),
             Place::Parked => {
                 let key = &self.keys[self.waits_under(entry)];
-                Some(Blocked::Limit { key: &key.name, running: key.running })
+                let keeper = (key.keeper != NO_KEY).then_some(key.keeper);
+                Some(Blocked::Limit { key: &key.name, running: key.running, keeper })
             }
             Place::Shelf if pair.groups.is_empty() => Some(Blocked::NoCapableWorker),
             Place::Shelf => None,
@@ -341,7 +348,12 @@ impl Dispatch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blocked<'a> {
     QueuePaused,
-    Limit { key: &'a Name, running: u32 },
+    /// `keeper`: the workflow that keeps the key until it ends, because it asked for order.
+    Limit {
+        key: &'a Name,
+        running: u32,
+        keeper: Option<WorkflowKey>,
+    },
     NoCapableWorker,
 }
 

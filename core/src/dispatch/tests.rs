@@ -16,7 +16,8 @@ use super::*;
 use crate::event::{Event, HandedOut, JobSubmitted, Stamped, Then, Via, WorkflowRef};
 use crate::fence::{AttemptFence, Term};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, WorkerId};
-use crate::job::draft::{Draft, JobDefaults, WorkflowDraft, check};
+use crate::job::draft::{Draft, JobDefaults, LimitDraft, WorkflowDraft, check};
+use crate::job::spec::ConcurrencyLimit;
 use crate::job::{Ending, WorkflowState};
 use crate::message::Subscription;
 use crate::state::{AttemptKey, Changes, Moved};
@@ -37,7 +38,7 @@ fn job(queue: &str, kind: &str, priority: i32, limits: &[(&str, u32)]) -> Draft 
     Draft {
         queue: Some(queue.into()),
         priority,
-        limits: limits.iter().map(|(key, max)| ((*key).into(), *max)).collect(),
+        limits: limits.iter().map(|(key, max)| LimitDraft::new(key, *max)).collect(),
         ..Draft::of_kind(kind, Bytes::from([]))
     }
 }
@@ -236,15 +237,22 @@ impl World {
         &self.state.job(self.state.workflow(key).job).spec
     }
 
-    /// How many workflows that name each key are held.
-    fn running(&self) -> BTreeMap<Name, u32> {
+    /// How many workflows hold each key, and the smallest bound among them.
+    fn running(&self) -> BTreeMap<Name, (u32, u32)> {
         let mut running = BTreeMap::new();
-        for key in self.find(WorkflowState::is_held) {
-            for limit in self.spec(key).limits.iter() {
-                *running.entry(limit.key.clone()).or_default() += 1;
+        for key in self.find(|state| !state.is_terminal()) {
+            let is_held = self.state.workflow(key).state.is_held();
+            for limit in self.spec(key).limits.iter().filter(|limit| is_held || self.keeps(key, limit)) {
+                let (count, smallest) = running.entry(limit.key.clone()).or_insert((0, u32::MAX));
+                (*count, *smallest) = (*count + 1, limit.max.min(*smallest));
             }
         }
         running
+    }
+
+    /// Whether an open workflow keeps this key between its attempts.
+    fn keeps(&self, key: WorkflowKey, limit: &ConcurrencyLimit) -> bool {
+        limit.ordered && self.state.workflow(key).handouts > 0
     }
 
     /// Everything that a worker with this subscription may take.
@@ -268,9 +276,9 @@ impl World {
         found
     }
 
-    fn is_blocked(&self, key: WorkflowKey, running: &BTreeMap<Name, u32>) -> bool {
-        let mut limits = self.spec(key).limits.iter();
-        limits.any(|limit| running.get(&limit.key).is_some_and(|count| *count >= limit.max))
+    fn is_blocked(&self, key: WorkflowKey, running: &BTreeMap<Name, (u32, u32)>) -> bool {
+        let mut limits = self.spec(key).limits.iter().filter(|limit| !self.keeps(key, limit));
+        limits.any(|limit| running.get(&limit.key).is_some_and(|(count, least)| *count >= limit.max.min(*least)))
     }
 
     /// The model: what is looked at next for a worker with this subscription, by going through all that is ready.
@@ -304,8 +312,8 @@ impl World {
         }
         let running = self.running();
         for key in self.find(|state| state == WorkflowState::Ready) {
-            if let Some(Blocked::Limit { key, running: shown }) = self.dispatch.blocked(key) {
-                assert_eq!(running.get(key).copied().unwrap_or_default(), shown, "running under {key}");
+            if let Some(Blocked::Limit { key, running: shown, .. }) = self.dispatch.blocked(key) {
+                assert_eq!(running.get(key).map_or(0, |(count, _)| *count), shown, "running under {key}");
             }
         }
         self.check_lanes(bounds);
@@ -336,7 +344,7 @@ impl World {
                 }
                 let (_, lane) = first.expect("an idle line is kept");
                 let bound = limit_sets[lanes[*lane].set].bound(key);
-                assert!(limit.running >= bound, "{} has room and nobody was let go", limit.name);
+                assert!(!limit.has_room(bound), "{} has room and nobody was let go", limit.name);
             }
         }
         if bounds == Bounds::OnePerKey {
@@ -432,10 +440,10 @@ impl World {
             self.leave(worker);
         }
         let Dispatch { pairs, pair_ids, shelves, keys, key_ids, groups, group_ids, shares, dirty, .. } = &self.dispatch;
-        let Dispatch { limit_sets, limit_set_ids, lanes, .. } = &self.dispatch;
+        let Dispatch { limit_sets, limit_set_ids, kept, lanes, .. } = &self.dispatch;
         assert_eq!((pairs.len(), pair_ids.len(), shelves.len()), (0, 0, 0), "pairs, shelves");
         assert_eq!((keys.len(), key_ids.len(), lanes.len()), (0, 0, 0), "keys, lanes");
-        assert_eq!((limit_sets.len(), limit_set_ids.len()), (0, 0), "sets of limits");
+        assert_eq!((limit_sets.len(), limit_set_ids.len(), kept.len()), (0, 0, 0), "sets of limits");
         assert_eq!((groups.len(), group_ids.len(), shares.len(), dirty.len()), (0, 0, 0, 0), "groups");
         assert!(self.dispatch.entries.iter().all(|entry| entry.place == Place::Away && !entry.holds_keys));
     }
@@ -466,7 +474,7 @@ const KEYS: [(&str, u32); 5] = [("a", 1), ("b", 1), ("c", 2), ("d", 2), ("e", 3)
 /// Numbers are taken modulo what there is.
 #[derive(Clone, Debug)]
 enum Op {
-    Submit { queue: usize, kind: usize, priority: i32, keys: Vec<(usize, u32)>, shape: Shape },
+    Submit { queue: usize, kind: usize, priority: i32, keys: Vec<(usize, u32, bool)>, shape: Shape },
     HandOut { worker: usize },
     End { held: usize, how: How },
     Due { delayed: usize },
@@ -490,7 +498,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let any = || 0..64_usize;
     let priority = prop_oneof![8 => Just(0), 3 => Just(1), 2 => Just(-5), 1 => -100..=100];
     let shape = prop_oneof![6 => Just(Shape::Single), 1 => Just(Shape::Delayed), 1 => Just(Shape::Chain)];
-    let keys = prop::collection::vec((0..KEYS.len(), 1..=3_u32), 0..=3);
+    let keys = prop::collection::vec((0..KEYS.len(), 1..=3_u32, prop::bool::weighted(0.3)), 0..=3);
     let how = prop_oneof![4 => Just(How::Succeed), 3 => Just(How::Requeue), 1 => Just(How::Backoff)];
     let submit = (any(), any(), priority, keys, shape).prop_map(|(queue, kind, priority, keys, shape)| Op::Submit {
         queue,
@@ -521,7 +529,7 @@ fn crowded_ops() -> impl Strategy<Value = Vec<Op>> {
             if let Op::Submit { queue, kind, priority, keys, .. } = op {
                 (*queue, *priority) = (0, 0);
                 *kind = usize::from(*kind % 8 == 0);
-                keys.iter_mut().for_each(|(key, _)| *key %= 3);
+                keys.iter_mut().for_each(|(key, ..)| *key %= 3);
             }
         }
         ops
@@ -538,12 +546,14 @@ impl World {
         match op {
             Op::Submit { queue, kind, priority, keys, shape } => {
                 let mut limits = BTreeMap::new();
-                for (key, max) in keys {
-                    limits.insert(KEYS[key].0, if bounds == Bounds::Mixed { max } else { KEYS[key].1 });
+                for (key, max, ordered) in keys {
+                    let max = if bounds == Bounds::Mixed { max } else { KEYS[key].1 };
+                    let limit = LimitDraft { ordered: ordered && max == 1, ..LimitDraft::new(KEYS[key].0, max) };
+                    limits.insert(key, limit);
                 }
-                let limits: Vec<_> = limits.into_iter().collect();
                 let kind = KINDS[kind % KINDS.len()];
-                let mut draft = job(QUEUES[queue % QUEUES.len()], kind, priority, &limits);
+                let mut draft = job(QUEUES[queue % QUEUES.len()], kind, priority, &[]);
+                draft.limits = limits.into_values().collect();
                 match shape {
                     Shape::Single => {}
                     Shape::Delayed => draft.delay = Some(STEP),
@@ -567,7 +577,8 @@ impl World {
                     self.hand_out(key);
                     let running = self.running();
                     for limit in self.spec(key).limits.iter() {
-                        assert!(running[&limit.key] <= limit.max, "{} run under {limit:?}", running[&limit.key]);
+                        let (count, smallest) = running[&limit.key];
+                        assert!(count <= smallest, "{count} hold {limit:?}, where one allows {smallest}");
                     }
                 }
             }
@@ -789,7 +800,7 @@ fn a_ready_workflow_says_what_it_waits_for() {
     assert_eq!(world.take_all(group), [first]);
     assert_eq!(world.dispatch.blocked(first), None, "it waits for nothing");
     let db = name("db");
-    assert_eq!(world.dispatch.blocked(second), Some(Blocked::Limit { key: &db, running: 1 }));
+    assert_eq!(world.dispatch.blocked(second), Some(Blocked::Limit { key: &db, running: 1, keeper: None }));
     world.pause(&name("mail"), true);
     assert_eq!(world.dispatch.blocked(second), Some(Blocked::QueuePaused));
     world.pause(&name("mail"), false);
@@ -937,7 +948,9 @@ fn behind_a_lower_bound_a_higher_one_keeps_its_turn_until_the_lower_is_gone() {
         } else {
             world.end(running[1], How::Succeed);
             world.end(running[2], How::Succeed);
-            assert_eq!(world.take_all(group), [low, high]);
+            assert_eq!(world.take_all(group), [low], "beside it nobody else may hold the key");
+            world.end(low, How::Succeed);
+            assert_eq!(world.take_all(group), [high]);
         }
     }
 }
@@ -976,7 +989,7 @@ fn another_of_the_same_limits_takes_its_lane_along() {
     assert_eq!(world.take_all(group), [high], "the lower one is found to wait for the other key");
     let b = name("b");
     for key in [low, second] {
-        assert_eq!(world.dispatch.blocked(key), Some(Blocked::Limit { key: &b, running: 1 }));
+        assert_eq!(world.dispatch.blocked(key), Some(Blocked::Limit { key: &b, running: 1, keeper: None }));
     }
     for key in [running[1], running[2], high, other] {
         world.end(key, How::Succeed);

@@ -35,7 +35,7 @@ pub struct Draft {
     pub delay: Option<Duration>,
     pub run_at: Option<Wall>,
     pub retry: Option<Retry>,
-    pub limits: Vec<(Arc<str>, u32)>,
+    pub limits: Vec<LimitDraft>,
     pub unique_key: Option<Arc<str>>,
     pub idempotency_key: Option<Arc<str>>,
     pub tags: Vec<Arc<str>>,
@@ -53,6 +53,25 @@ pub struct WorkflowDraft {
     pub payload: Payload,
     pub content_type: Option<Arc<str>>,
     pub after: Vec<Arc<str>>,
+}
+
+/// A concurrency limit as written.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LimitDraft {
+    pub key: Arc<str>,
+    pub max: u32,
+    pub ordered: bool,
+}
+
+impl LimitDraft {
+    pub fn new(key: &str, max: u32) -> Self {
+        Self { key: key.into(), max, ordered: false }
+    }
+
+    /// One at a time, and none overtakes one that has begun.
+    pub fn ordered(key: &str) -> Self {
+        Self { ordered: true, ..Self::new(key, 1) }
+    }
 }
 
 impl Draft {
@@ -83,6 +102,7 @@ pub enum Problem {
     Both(&'static str),
     TooMany(LimitMet),
     KeyTwice(Name),
+    OrderedOverOne(u32),
 }
 
 impl fmt::Display for Invalid {
@@ -108,6 +128,9 @@ impl fmt::Display for Invalid {
             Problem::Both(other) => write!(f, "and `{other}` exclude each other; give one of them"),
             Problem::TooMany(met) => write!(f, "is too much: {met}"),
             Problem::KeyTwice(key) => write!(f, "names the key `{key}` twice"),
+            Problem::OrderedOverOne(max) => {
+                write!(f, "needs a `max` of 1, and it is {max}; workflows that run side by side have no order")
+            }
         }
     }
 }
@@ -231,22 +254,25 @@ fn check_headers(headers: Vec<(Arc<str>, Box<str>)>, limits: &Limits) -> Result<
     headers.into_iter().map(|(key, value)| Ok((name("headers", key)?, value))).collect()
 }
 
-fn check_limits(drafts: Vec<(Arc<str>, u32)>, limits: &Limits) -> Result<Arc<[ConcurrencyLimit]>, Invalid> {
+fn check_limits(drafts: Vec<LimitDraft>, limits: &Limits) -> Result<Arc<[ConcurrencyLimit]>, Invalid> {
     within("limits", limits, Limit::LimitsPerJob, drafts.len())?;
     if drafts.is_empty() {
         return Ok(Arc::default());
     }
     let mut checked: Vec<ConcurrencyLimit> = Vec::with_capacity(drafts.len());
-    for (key, max) in drafts {
+    for LimitDraft { key, max, ordered } in drafts {
         let key = name("limits.key", key)?;
         if max == 0 {
             let problem = Problem::OutOfRange { value: 0, min: 1, max: i64::from(u32::MAX) };
             return Err(Invalid { field: "limits.max", problem });
         }
+        if ordered && max > 1 {
+            return Err(Invalid { field: "limits.ordered", problem: Problem::OrderedOverOne(max) });
+        }
         if checked.iter().any(|limit| limit.key == key) {
             return Err(Invalid { field: "limits", problem: Problem::KeyTwice(key) });
         }
-        checked.push(ConcurrencyLimit { key, max });
+        checked.push(ConcurrencyLimit { key, max, ordered });
     }
     Ok(checked.into())
 }

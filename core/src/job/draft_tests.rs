@@ -54,8 +54,18 @@ fn what_is_wrong_is_named_with_its_range() {
             Draft { retry: Some(Retry { max_attempts: 0, ..Retry::default() }), ..one() },
             "`retry.max_attempts` is 0; it must be from 1 to 1000",
         ),
-        (Draft { limits: vec![("db".into(), 0)], ..one() }, "`limits.max` is 0; it must be from 1 to 4294967295"),
-        (Draft { limits: vec![("db".into(), 1), ("db".into(), 2)], ..one() }, "`limits` names the key `db` twice"),
+        (
+            Draft { limits: vec![LimitDraft::new("db", 0)], ..one() },
+            "`limits.max` is 0; it must be from 1 to 4294967295",
+        ),
+        (
+            Draft { limits: vec![LimitDraft::new("db", 1), LimitDraft::new("db", 2)], ..one() },
+            "`limits` names the key `db` twice",
+        ),
+        (
+            Draft { limits: vec![LimitDraft { max: 3, ..LimitDraft::ordered("db") }], ..one() },
+            "`limits.ordered` needs a `max` of 1, and it is 3; workflows that run side by side have no order",
+        ),
         (Draft { tags: vec!["t".into(); 17], ..one() }, "`tags` is too much: at most 16 tags of one job"),
         (Draft::of_kind("k", vec![0; (1 << 20) + 1]), "`payload` is too much: at most 1048576 bytes of one payload"),
         (

@@ -32,6 +32,9 @@ pub fn fingerprint(spec: &JobSpec) -> Fingerprint {
         text(b"limit");
         text(limit.key.as_str().as_bytes());
         text(&limit.max.to_be_bytes());
+        if limit.ordered {
+            text(b"ordered");
+        }
     }
     for span in [spec.timeout, spec.stuck_after, spec.max_extension, spec.retry.base, spec.retry.max] {
         text(&span_ms(span).to_be_bytes());
@@ -87,7 +90,7 @@ fn write_extras(extras: &Extras, text: &mut impl FnMut(&[u8])) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::draft::{Draft, JobDefaults, check};
+    use super::super::draft::{Draft, JobDefaults, LimitDraft, check};
     use super::*;
     use crate::ids::Bytes;
     use crate::limits::Limits;
@@ -111,7 +114,8 @@ mod tests {
             Draft { priority: 1, ..base() },
             Draft { require_progress: true, ..base() },
             Draft { on_stuck: OnStuck::TimeOut, ..base() },
-            Draft { limits: vec![("a".into(), 1)], ..base() },
+            Draft { limits: vec![LimitDraft::new("a", 1)], ..base() },
+            Draft { limits: vec![LimitDraft::ordered("a")], ..base() },
             Draft { unique_key: Some("u".into()), ..base() },
             Draft { tags: vec!["t".into()], ..base() },
             Draft { headers: vec![("h".into(), "v".into())], ..base() },

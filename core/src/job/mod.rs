@@ -10,7 +10,7 @@ pub mod retry;
 pub mod spec;
 pub mod transition;
 
-pub use draft::{Draft, Invalid, WorkflowDraft};
+pub use draft::{Draft, Invalid, LimitDraft, WorkflowDraft};
 pub use retry::{Ending, EndingKind, Next};
 pub use spec::{JobSpec, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
 pub use transition::{Cause, JobState, WorkflowState, transition};

@@ -140,11 +140,14 @@ impl Deref for WorkflowSpec {
     }
 }
 
-/// At most `max` running workflows that carry `key`. A workflow is judged by its own `max`.
+/// At most `max` running workflows that carry `key`. Where those that run and the next one differ, the smallest counts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ConcurrencyLimit {
     pub key: Name,
     pub max: u32,
+    /// Kept from the first hand-out to the end, backoff included, so that nobody overtakes between two attempts. Only with
+    /// a `max` of 1.
+    pub ordered: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

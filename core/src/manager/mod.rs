@@ -95,7 +95,9 @@ use workers::{WorkerKey, Workers};
 pub use seat::SeatState;
 pub use snapshot::{JobRecord, KeyExpiry, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
 pub use timers::Why;
-pub use view::{AttemptView, AwayReason, EvictedReason, JobView, ManagerView, WorkerState, WorkerView, WorkflowView};
+pub use view::{
+    AttemptView, AwayReason, EvictedReason, JobView, KeyWait, ManagerView, WorkerState, WorkerView, WorkflowView,
+};
 
 /// So many events wait for the log before it counts as behind: several bites, and a few milliseconds of its work.
 const BEHIND: u64 = 8_192;

@@ -268,9 +268,12 @@ impl Manager {
             self.dispatch.admit(index, &job.spec, kind, || state.is_paused(&job.spec.queue));
             self.dispatch.set_turn(index, turns[at]);
             match workflow.state {
-                WorkflowState::Ready => restoring.ready.push((turns[at], index)),
                 state if state.is_held() => self.dispatch.held(index),
+                _ if workflow.handouts > 0 => self.dispatch.begin_order(index),
                 _ => {}
+            }
+            if workflow.state == WorkflowState::Ready {
+                restoring.ready.push((turns[at], index));
             }
         }
     }

@@ -45,9 +45,19 @@ pub struct WorkflowView {
     pub due_at: Option<Wall>,
     /// Why it is not running although it could.
     pub blocked: Option<&'static str>,
+    /// Where a limit is what blocks it.
+    pub waits_for_key: Option<KeyWait>,
     pub running: Option<AttemptView>,
     /// The oldest first.
     pub ended: Vec<EndedAttempt>,
+}
+
+/// The concurrency key that a ready workflow waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyWait {
+    pub key: Name,
+    /// The job whose workflow keeps the key until it ends, because it asked for order.
+    pub kept_by: Option<JobId>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -185,6 +195,7 @@ impl JobView {
             counted: workflow.counted,
             due_at: (workflow.state == WorkflowState::Delayed).then_some(workflow.due_at),
             blocked: None,
+            waits_for_key: None,
             running: None,
             ended: workflow.past.as_ref().map_or(Vec::new(), |past| past.attempts.clone()),
         };
@@ -224,11 +235,16 @@ impl Manager {
         let mut view = JobView::of_image(&self.state.image(key));
         for (shown, workflow) in view.workflows.iter_mut().zip(self.state.job(key).workflows.as_slice()) {
             if shown.state == WorkflowState::Ready {
-                shown.blocked = self.dispatch.blocked(*workflow).map(|blocked| match blocked {
+                let blocked = self.dispatch.blocked(*workflow);
+                shown.blocked = blocked.map(|blocked| match blocked {
                     Blocked::QueuePaused => "queue_paused",
                     Blocked::Limit { .. } => "limit",
                     Blocked::NoCapableWorker => "no_capable_worker",
                 });
+                if let Some(Blocked::Limit { key, keeper, .. }) = blocked {
+                    let kept_by = keeper.map(|keeper| self.state.job(self.state.workflow(keeper).job).id);
+                    shown.waits_for_key = Some(KeyWait { key: key.clone(), kept_by });
+                }
             }
             if shown.state.is_held() {
                 shown.running = self.attempt_view(self.state.workflow(*workflow).attempt);

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use onward_core::effect::{Answer, Effect, Waiting};
 use onward_core::event::{Event, Stamped, Then};
 use onward_core::fence::AttemptFence;
-use onward_core::ids::{Claim, JobId};
+use onward_core::ids::{Claim, JobId, Seq};
+use onward_core::job::spec::ConcurrencyLimit;
 use onward_core::job::{Ending, JobState};
 use onward_core::manager::Manager;
 use onward_core::message::{BeatAnswer, SettleAnswer, ToWorker};
@@ -16,7 +17,8 @@ type Workflow = (JobId, u16);
 /// What the log says so far, read independently of the machine.
 #[derive(Default)]
 pub struct Witness {
-    fences: BTreeMap<Workflow, AttemptFence>,
+    /// Of every hand-out, with the event that it was.
+    fences: BTreeMap<Workflow, Vec<(Seq, AttemptFence)>>,
     /// Attempts whose end was reported by their holder and accepted.
     reported: BTreeSet<Claim>,
     terminal: BTreeMap<Workflow, AttemptFence>,
@@ -41,12 +43,13 @@ impl Witness {
             Event::HandedOut(handed) => {
                 let key = (handed.workflow.job, handed.workflow.workflow);
                 assert!(!self.terminal.contains_key(&key), "an ended workflow was handed out");
-                let before = self.fences.insert(key, handed.fence);
-                assert!(before.is_none_or(|before| before < handed.fence), "a fence did not rise");
+                let before = self.fences.entry(key).or_default();
+                assert!(before.last().is_none_or(|(_, before)| *before < handed.fence), "a fence did not rise");
+                before.push((Seq(self.stamps.len() as u64), handed.fence));
             }
             Event::AttemptEnded { claim, ending, then } => {
                 let key = (claim.job, claim.workflow);
-                assert_eq!(self.fences.get(&key), Some(&claim.fence), "a stale attempt was ended");
+                assert_eq!(self.newest(key, Seq(u64::MAX)), Some(claim.fence), "a stale attempt was ended");
                 if ending.is_reported() {
                     self.reported.insert(*claim);
                 }
@@ -67,8 +70,10 @@ impl Witness {
     pub fn check_effects(&self, effects: &[Waiting]) {
         for waiting in effects {
             match &waiting.effect {
-                Effect::Send { message: ToWorker::BeatAnswers(answers), .. } => self.check_beats(answers),
-                Effect::Reply { answer: Ok(Answer::Beats(answers)), .. } => self.check_beats(answers),
+                Effect::Send { message: ToWorker::BeatAnswers(answers), .. } => {
+                    self.check_beats(answers, waiting.after)
+                }
+                Effect::Reply { answer: Ok(Answer::Beats(answers)), .. } => self.check_beats(answers, waiting.after),
                 Effect::Send { message: ToWorker::SettleAnswers(answers), .. } => self.check_settled(answers),
                 Effect::Reply { answer: Ok(Answer::Settled(answers)), .. } => self.check_settled(answers),
                 _ => {}
@@ -76,13 +81,20 @@ impl Witness {
         }
     }
 
-    fn check_beats(&self, answers: &[BeatAnswer]) {
+    /// A step takes several inputs where some were kept, so what counts is the newest fence when the beat was heard.
+    fn check_beats(&self, answers: &[BeatAnswer], heard: Seq) {
         for BeatAnswer { claim, answer } in answers {
             if answer.is_ok() {
-                let newest = self.fences.get(&(claim.job, claim.workflow));
-                assert_eq!(newest, Some(&claim.fence), "a beat under a stale fence was accepted");
+                let newest = self.newest((claim.job, claim.workflow), heard);
+                assert_eq!(newest, Some(claim.fence), "a beat under a stale fence was accepted");
             }
         }
+    }
+
+    /// The newest fence of a workflow as of an event.
+    fn newest(&self, workflow: Workflow, as_of: Seq) -> Option<AttemptFence> {
+        let mut handed_out = self.fences.get(&workflow)?.iter().rev();
+        handed_out.find(|(seq, _)| *seq <= as_of).map(|(_, fence)| *fence)
     }
 
     fn check_settled(&self, answers: &[SettleAnswer]) {
@@ -156,14 +168,18 @@ pub fn check_bounds(manager: &Manager) {
         assert_eq!(state.job_state(key).is_terminal(), view.ended_at.is_some());
         for workflow in view.workflows.iter().filter(|workflow| workflow.state.is_held()) {
             assert!(workflow.counted <= job.spec.retry.max_attempts, "more attempts than allowed");
-            for limit in job.spec.limits.iter() {
+        }
+        for workflow in view.workflows.iter().filter(|workflow| !workflow.state.is_terminal()) {
+            let has_begun = workflow.running.is_some() || !workflow.ended.is_empty();
+            let holds = |limit: &&ConcurrencyLimit| workflow.state.is_held() || (limit.ordered && has_begun);
+            for limit in job.spec.limits.iter().filter(holds) {
                 let entry = running.entry(limit.key.as_str()).or_insert((0, limit.max));
                 entry.0 += 1;
             }
         }
     }
     for (key, (count, max)) in running {
-        assert!(count <= max, "{count} workflows run under key {key}, which allows {max}");
+        assert!(count <= max, "{count} workflows hold the key {key}, which allows {max}");
     }
     for (_, attempt) in state.attempts() {
         assert!(attempt.grants <= 5, "an attempt got more than five grants");

@@ -9,7 +9,7 @@ use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::health::overload::OverloadLevel;
 use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Filter, Input, Poll, Submission};
-use onward_core::job::{Draft, OnStuck, Retry, WorkflowDraft};
+use onward_core::job::{Draft, LimitDraft, OnStuck, Retry, WorkflowDraft};
 use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
 use onward_core::payload::{Digest, Payload};
@@ -489,10 +489,12 @@ impl World {
         if self.chance(40) {
             // One bound per key, so that the check knows it.
             let key = self.below(3);
-            draft.limits.push((format!("key{key}").into(), 1 + key as u32));
+            let limit = LimitDraft::new(&format!("key{key}"), 1 + key as u32);
+            draft.limits.push(LimitDraft { ordered: key == 0 && self.chance(50), ..limit });
             if self.chance(30) {
                 let other = (key + 1) % 3;
-                draft.limits.push((format!("key{other}").into(), 1 + other as u32));
+                let limit = LimitDraft::new(&format!("key{other}"), 1 + other as u32);
+                draft.limits.push(LimitDraft { ordered: other == 0 && self.chance(50), ..limit });
             }
         }
         draft.unique_key = self.chance(10).then(|| "only".into());

@@ -9,7 +9,7 @@ use onward_core::fence::GateEpoch;
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::input::{Call, Filter, Input, Submission};
-use onward_core::job::{Draft, JobState, OnStuck, Retry, WorkflowDraft, WorkflowState};
+use onward_core::job::{Draft, JobState, LimitDraft, OnStuck, Retry, WorkflowDraft, WorkflowState};
 use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::state::LedgerFact;
@@ -661,7 +661,7 @@ fn running_is_not_waiting_and_raises_no_priority() {
 fn a_limit_bounds_what_runs_under_its_key_across_jobs() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 100, &["k", "l"]);
-    let limited = |kind: &str, max| Draft { limits: vec![("tenant-1".into(), max)], ..job(kind) };
+    let limited = |kind: &str, max| Draft { limits: vec![LimitDraft::new("tenant-1", max)], ..job(kind) };
     let ids: Vec<JobId> = (0..6).map(|n| rig.submit(limited(if n % 2 == 0 { "k" } else { "l" }, 2))).collect();
     let free = rig.submit(job("k"));
     let mut running = given(&mut rig, session);
@@ -682,7 +682,7 @@ fn a_limit_bounds_what_runs_under_its_key_across_jobs() {
 #[test]
 fn a_limit_of_one_gives_order_also_over_retries_and_restarts() {
     let mut rig = Rig::new();
-    let ordered = || Draft { limits: vec![("account-1".into(), 1)], retry: retries(5, 0, 0), ..job("k") };
+    let ordered = || Draft { limits: vec![LimitDraft::new("account-1", 1)], retry: retries(5, 0, 0), ..job("k") };
     let ids: Vec<JobId> = (0..4).map(|_| rig.submit(ordered())).collect();
     let session = rig.worker("w", 1, 9, &["k"]);
     let claim = rig.claim(session);
@@ -702,7 +702,7 @@ fn a_limit_of_one_gives_order_also_over_retries_and_restarts() {
 fn what_is_cancelling_still_holds_its_key() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 9, &["k"]);
-    let limited = || Draft { limits: vec![("a".into(), 1)], ..job("k") };
+    let limited = || Draft { limits: vec![LimitDraft::new("a", 1)], ..job("k") };
     let (first, second) = (rig.submit(limited()), rig.submit(limited()));
     let claim = rig.claim(session);
     rig.cancel(first);

@@ -4,7 +4,7 @@ use crate::rig::*;
 use onward_core::ids::{Claim, ClientId, SessionId};
 use onward_core::input::Call;
 use onward_core::job::draft::Problem;
-use onward_core::job::{Draft, WorkflowDraft};
+use onward_core::job::{Draft, LimitDraft, WorkflowDraft};
 use onward_core::limits::{Limit, LimitMet, Limits};
 use onward_core::message::{Beat, FromWorker, Hello, Report, ToWorker};
 use onward_core::refusal::Refusal;
@@ -96,10 +96,10 @@ fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Optio
         Limit::TagsPerJob => submit(rig, with(|draft| draft.tags = vec!["a".into(), "b".into()])),
         Limit::HeadersPerJob => submit(rig, with(|draft| draft.headers = vec![("a".into(), "".into()), ("b".into(), "".into())])),
         Limit::HeaderBytes => submit(rig, with(|draft| draft.headers = vec![("a".into(), "b".into())])),
-        Limit::LimitsPerJob => submit(rig, with(|draft| draft.limits = vec![("a".into(), 1), ("b".into(), 1)])),
+        Limit::LimitsPerJob => submit(rig, with(|draft| draft.limits = vec![LimitDraft::new("a", 1), LimitDraft::new("b", 1)])),
         Limit::DatacentersPerJob => submit(rig, with(|draft| draft.datacenters = vec!["a".into(), "b".into()])),
         Limit::Shelves => submit(rig, small("another")),
-        Limit::LimitKeys => submit(rig, with(|draft| draft.limits = vec![("b".into(), 1)])),
+        Limit::LimitKeys => submit(rig, with(|draft| draft.limits = vec![LimitDraft::new("b", 1)])),
         Limit::IdempotencyKeys => submit(rig, with(|draft| draft.idempotency_key = Some("b".into()))),
         Limit::PausedQueues => rig.call(Call::PauseQueue(name("b"))).map(|_| ()),
         Limit::Workers => hello(rig, "another", 1, &["k"]),
@@ -186,7 +186,8 @@ fn every_limit_that_is_met_is_named_and_changes_nothing() {
                 rig.call(Call::PauseQueue(name("a"))).unwrap();
             }
             _ => {
-                let first = Draft { limits: vec![("a".into(), 1)], idempotency_key: Some("a".into()), ..small("k") };
+                let first =
+                    Draft { limits: vec![LimitDraft::new("a", 1)], idempotency_key: Some("a".into()), ..small("k") };
                 rig.submit(first);
                 claim = Some((session, rig.claim(session)));
             }
@@ -205,7 +206,7 @@ fn what_shares_a_shelf_or_a_key_needs_no_room_for_another() {
         settings.limits.shelves = 2;
         settings.limits.limit_keys = 1;
     });
-    let limited = |kind: &str, key: &str| Draft { limits: vec![(key.into(), 1)], ..job(kind) };
+    let limited = |kind: &str, key: &str| Draft { limits: vec![LimitDraft::new(key, 1)], ..job(kind) };
     rig.submit_all(vec![limited("a", "key"); 10]).unwrap();
     rig.submit_all(vec![limited("b", "key"), limited("a", "key")]).unwrap();
     for (draft, limit) in [

@@ -21,6 +21,7 @@ mod jobs;
 mod limits;
 mod memory;
 mod notices;
+mod ordered;
 mod outputs;
 mod polls;
 mod seat;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::rig::{Rig, job, name, secs, subscription, worker_id};
 use crate::twins::{Twins, replayed, restored};
 use onward_core::input::{Call, Input};
-use onward_core::job::{Draft, JobState, Retry};
+use onward_core::job::{Draft, JobState, LimitDraft, Retry};
 use onward_core::manager::{Manager, SnapshotCut, SnapshotRecord};
 use onward_core::message::{Beat, FromWorker};
 use onward_core::payload::{Digest, Payload};
@@ -250,7 +250,7 @@ fn hand_out_all(
 fn alike_jobs_share_after_a_restart_what_they_shared_before() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 2, &["k"]);
-    let limited = || Draft { limits: vec![("tenant".into(), 5)], ..Draft::of_kind("k", *b"payload") };
+    let limited = || Draft { limits: vec![LimitDraft::new("tenant", 5)], ..Draft::of_kind("k", *b"payload") };
     let content = Payload::stored(Digest::of(b"large"), 9_000);
     let first = rig.submit(limited());
     let second = rig.submit(limited());

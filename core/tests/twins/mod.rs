@@ -9,7 +9,7 @@ use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Filter, Input, Poll, Submission};
-use onward_core::job::{Draft, Retry};
+use onward_core::job::{Draft, LimitDraft, Retry};
 use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::message::{Beat, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
 use onward_core::settings::Rules;
@@ -209,7 +209,7 @@ impl Twins {
     fn draft(&mut self, all: &Subscription) -> Draft {
         let kind = all.kinds[self.below(all.kinds.len() as u64) as usize].clone();
         let mut draft = Draft::of_kind(kind.as_str(), *b"more");
-        draft.limits = vec![("key0".into(), 1)];
+        draft.limits = vec![LimitDraft { ordered: self.below(2) == 0, ..LimitDraft::new("key0", 1) }];
         draft.retry = Some(Retry { max_attempts: 2, ..Retry::default() });
         draft.unique_key = (self.below(4) == 0).then(|| "only".into());
         draft.idempotency_key = (self.below(4) == 0).then(|| format!("idem{}", self.next % 3).into());

@@ -4,7 +4,7 @@
 //! Each list is exhaustive: a field or a variant that core gains does not compile until it has its place here.
 //!
 //! **To add a field:** add it to core's type, and to the braces after the `+` of its record here, under the next number
-//! that this record never used: `ConcurrencyLimit { key, max } + { 1 ordered: critical; }`. Its type needs `Default`
+//! that this record never used, as `ConcurrencyLimit { key, max } + { 1 ordered: critical; }` has it. Its type needs `Default`
 //! and `PartialEq`; a field with its default is not written, and rows that lack it read as if they had that.
 //! Give it a sample in `tests/samples`, and let `ONWARD_WRITE_GOLDEN=text` write the texts beside the golden files
 //! anew: nothing but the new field, with its default, may have come into them.
@@ -290,7 +290,7 @@ record! {
     Policy {
         queue, limits, timeout, stuck_after, max_extension, start, retry, priority, on_stuck, require_progress
     } + {}
-    ConcurrencyLimit { key, max } + {}
+    ConcurrencyLimit { key, max } + { 1 ordered: critical; }
     Retry { max_attempts, base, max } + {}
     Keys { unique, idempotency } + {}
     Extras { tags, headers, retain, datacenters, timeout_policy } + { keep carried }

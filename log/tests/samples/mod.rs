@@ -113,6 +113,10 @@ impl Draw {
         if self.chance(3) { Payload::stored(Digest::of(&bytes), self.number() as u32) } else { bytes.into() }
     }
 
+    fn limit(&mut self) -> ConcurrencyLimit {
+        ConcurrencyLimit { key: self.name(), max: self.number() as u32, ordered: self.chance(3) }
+    }
+
     fn spec(&mut self) -> JobSpec {
         let workflow = |draw: &mut Self| {
             let (name, kind, payload) = (draw.name(), draw.name(), draw.payload(300));
@@ -122,7 +126,7 @@ impl Draw {
         let workflows = Workflows::new(self.list(3, workflow));
         let policy = Policy {
             queue: self.name(),
-            limits: self.list(2, |draw| ConcurrencyLimit { key: draw.name(), max: draw.number() as u32 }).into(),
+            limits: self.list(2, Self::limit).into(),
             timeout: self.span(),
             stuck_after: self.span(),
             max_extension: self.span(),

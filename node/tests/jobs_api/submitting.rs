@@ -7,7 +7,7 @@ async fn a_job_is_stored_and_shown_as_it_was_given() {
     let rig = Rig::new().await;
     let body = r#"{"kind": "mail", "payload": {"n": 12345678901234567890123, "b": 1.10}, "queue": "q", "priority": 7,
         "timeout_s": 90.5, "stuck_after_s": 30, "max_extension_s": 12, "on_stuck": "time_out", "require_progress": true,
-        "retry": {"max_attempts": 2, "base_s": 0.5}, "limits": [{"key": "k", "max": 3}], "unique_key": "u",
+        "retry": {"max_attempts": 2, "base_s": 0.5}, "limits": [{"key": "k", "max": 3}, {"key": "o", "max": 1, "ordered": true}], "unique_key": "u",
         "idempotency_key": "i", "tags": ["a", "b"], "headers": {"x": "y"}, "retain_s": 60, "datacenters": ["local"],
         "timeout_policy": "majority"}"#;
     let answer = rig.post_text("/v1/jobs", body).await;
@@ -27,7 +27,7 @@ async fn a_job_is_stored_and_shown_as_it_was_given() {
         ("on_stuck", json!("time_out")),
         ("require_progress", json!(true)),
         ("retry", json!({"max_attempts": 2, "base_s": 0.5, "max_s": 300.0})),
-        ("limits", json!([{"key": "k", "max": 3}])),
+        ("limits", json!([{"key": "k", "max": 3, "ordered": false}, {"key": "o", "max": 1, "ordered": true}])),
         ("unique_key", json!("u")),
         ("idempotency_key", json!("i")),
         ("tags", json!(["a", "b"])),
@@ -163,6 +163,7 @@ async fn whatever_is_wrong_is_refused_by_name_and_nothing_is_stored() {
         (r#"{"kind": "a", "retry": {"base_s": 9, "max_s": 3}}"#.into(), Some("retry.max_s")),
         (r#"{"kind": "a", "limits": [{"key": "k", "max": 0}]}"#.into(), Some("limits.max")),
         (r#"{"kind": "a", "limits": [{"key": "k", "max": 1}, {"key": "k", "max": 2}]}"#.into(), Some("limits")),
+        (r#"{"kind": "a", "limits": [{"key": "k", "max": 2, "ordered": true}]}"#.into(), Some("limits.ordered")),
         (r#"{"kind": "a", "idempotency_key": ""}"#.into(), Some("idempotency_key")),
         (format!(r#"{{"kind": "a", "tags": {}}}"#, many(r#""t""#, 17)), Some("tags")),
         (format!(r#"{{"kind": "a", "tags": {}}}"#, many("0", 1_000_000)), None),

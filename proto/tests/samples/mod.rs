@@ -7,7 +7,9 @@ use onward_core::fence::{AttemptFence, Term};
 use onward_core::grant::{Denial, Malformed};
 use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::draft::{Invalid, Problem};
-use onward_core::job::{Draft, JobState, OnStuck, Outline, Retry, TimeoutPolicy, WorkflowDraft, WorkflowSpec};
+use onward_core::job::{
+    Draft, JobState, LimitDraft, OnStuck, Outline, Retry, TimeoutPolicy, WorkflowDraft, WorkflowSpec,
+};
 use onward_core::message::{
     Assignment, Beat, BeatAccepted, BeatAnswer, CancelWhy, ExtensionAnswer, ExtensionRequest, FromWorker, Hello,
     Report, SettleAnswer, Settlement, Subscription, ToWorker,
@@ -197,7 +199,9 @@ pub fn draft() -> impl Strategy<Value = Draft> {
     let on_stuck = prop_oneof![Just(OnStuck::Retry), Just(OnStuck::TimeOut)];
     let spans = (of(span()), of(span()), of(span()), of(span()), of(span()));
     let texts = (of(shared()), of(shared()), of(shared()), vec(shared(), 0..3), vec(shared(), 0..3));
-    let lists = (vec(workflow, 0..3), vec((shared(), any::<u32>()), 0..3), vec((shared(), text()), 0..3));
+    let limit =
+        (shared(), any::<u32>(), any::<bool>()).prop_map(|(key, max, ordered)| LimitDraft { key, max, ordered });
+    let lists = (vec(workflow, 0..3), vec(limit, 0..3), vec((shared(), text()), 0..3));
     let rest = (any::<i32>(), any::<bool>(), of(0..4_000_000_000_000u64), of(retry));
     (spans, texts, lists, rest, policy, on_stuck).prop_map(|(spans, texts, lists, rest, timeout_policy, on_stuck)| {
         let (timeout, stuck_after, max_extension, delay, retain) = spans;

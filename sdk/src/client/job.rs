@@ -90,10 +90,20 @@ impl Job {
     }
 
     /// At most `max` running workflows that carry `key`.
-    pub fn limit(mut self, key: &str, max: u32) -> Self {
+    pub fn limit(self, key: &str, max: u32) -> Self {
+        self.add_limit(json!({ "key": key, "max": max }))
+    }
+
+    /// One running workflow that carries `key`, and in order: one that has begun keeps the key until it ends, also while it
+    /// waits for its next attempt, so that no other overtakes it.
+    pub fn ordered(self, key: &str) -> Self {
+        self.add_limit(json!({ "key": key, "max": 1, "ordered": true }))
+    }
+
+    fn add_limit(mut self, limit: Value) -> Self {
         let limits = self.body.entry("limits").or_insert_with(|| Value::Array(Vec::new()));
         if let Value::Array(limits) = limits {
-            limits.push(json!({ "key": key, "max": max }));
+            limits.push(limit);
         }
         self
     }
@@ -140,4 +150,16 @@ pub(super) fn random_key() -> String {
     // Without randomness there is no safe way to go on.
     getrandom::fill(&mut bytes).expect("the system gives randomness");
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_written_as_the_api_reads_them() {
+        let job = Job::new("k", 1).unwrap().limit("gpu", 2).ordered("account-1");
+        let limits = json!([{"key": "gpu", "max": 2}, {"key": "account-1", "max": 1, "ordered": true}]);
+        assert_eq!(job.into_body()["limits"], limits);
+    }
 }

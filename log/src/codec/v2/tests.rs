@@ -170,6 +170,13 @@ struct NewerLimit {
     ordered_by: Box<str>,
 }
 
+/// A limit as programs had it that did not know order.
+#[derive(Clone, PartialEq, Debug)]
+struct LimitBefore {
+    key: Name,
+    max: u32,
+}
+
 #[derive(Clone, PartialEq, Debug, Default)]
 struct NewerExtras {
     tags: Box<[Name]>,
@@ -189,6 +196,7 @@ enum NewerEvent {
 }
 
 record! {
+    LimitBefore { key, max } + {}
     NewerLimit { key, max } + { 90 per_s: critical; 91 ordered_by: optional; }
     NewerExtras { tags, headers, retain, datacenters, timeout_policy } + { 90 tenant: optional; 91 weight: optional; keep carried }
 }
@@ -208,7 +216,7 @@ fn name(text: &str) -> Name {
 fn a_newer_program_reads_its_own_fields_and_the_rows_of_today() {
     let limit = NewerLimit { key: name("gpu"), max: 3, per_s: Some(7), ordered_by: "x".repeat(300).into() };
     assert_eq!(read(&stored(&limit)), Ok(limit.clone()));
-    let today = ConcurrencyLimit { key: name("gpu"), max: 3 };
+    let today = ConcurrencyLimit { key: name("gpu"), max: 3, ordered: false };
     let plain = NewerLimit { per_s: None, ordered_by: Box::default(), ..limit };
     assert_eq!(read(&stored(&today)), Ok(plain.clone()), "what is not there has its default");
     assert_eq!(stored(&plain), stored(&today), "and what has its default takes no room");
@@ -219,7 +227,7 @@ fn a_newer_program_reads_its_own_fields_and_the_rows_of_today() {
 #[test]
 fn a_field_that_must_not_be_passed_over_is_refused_by_name_and_any_other_is_not() {
     let mut limit = NewerLimit { key: name("gpu"), max: 3, per_s: None, ordered_by: "age".into() };
-    assert_eq!(read(&stored(&limit)), Ok(ConcurrencyLimit { key: name("gpu"), max: 3 }));
+    assert_eq!(read(&stored(&limit)), Ok(ConcurrencyLimit { key: name("gpu"), max: 3, ordered: false }));
     limit.per_s = Some(7);
     let refused = read::<ConcurrencyLimit>(&stored(&limit)).unwrap_err();
     assert_eq!(refused, DecodeError::NewerVersion { what: "a field of ConcurrencyLimit", number: 90 });
@@ -260,8 +268,19 @@ fn a_variant_that_is_not_known_was_written_by_a_newer_version_and_is_not_damage(
 }
 
 #[test]
+fn order_on_a_limit_is_written_where_it_is_asked_for_and_missed_by_nobody() {
+    let plain = ConcurrencyLimit { key: name("gpu"), max: 1, ordered: false };
+    let ordered = ConcurrencyLimit { ordered: true, ..plain.clone() };
+    assert_eq!(read(&stored(&ordered)), Ok(ordered.clone()));
+    assert_eq!(stored(&plain), [3, b'g', b'p', b'u', 1, 0], "rows from before it was there");
+    assert_eq!(read(&stored(&plain)), Ok(plain));
+    let refused = read::<LimitBefore>(&stored(&ordered)).unwrap_err();
+    assert_eq!(refused, DecodeError::NewerVersion { what: "a field of LimitBefore", number: 1 });
+}
+
+#[test]
 fn a_tail_that_is_none_is_damage() {
-    let limit = stored(&ConcurrencyLimit { key: name("gpu"), max: 3 });
+    let limit = stored(&ConcurrencyLimit { key: name("gpu"), max: 3, ordered: false });
     let (_, fields) = limit.split_last().unwrap();
     assert!(read::<ConcurrencyLimit>(fields).is_err(), "no end");
     assert!(read::<ConcurrencyLimit>(&[fields, &[200, 1]].concat()).is_err(), "a tag without a length");

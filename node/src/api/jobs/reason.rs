@@ -1,7 +1,7 @@
 //! Why a job is where it is, in one line.
 
 use onward_core::job::{Ending, WorkflowState};
-use onward_core::manager::{JobView, WorkflowView};
+use onward_core::manager::{JobView, KeyWait, WorkflowView};
 
 use super::super::instant::At;
 
@@ -24,7 +24,10 @@ pub fn reason(view: &JobView) -> Option<String> {
 fn blocked(workflow: &WorkflowView) -> String {
     match workflow.blocked {
         Some("queue_paused") => "queue_paused: resume it to go on".into(),
-        Some("limit") => "limit: a concurrency key is full".into(),
+        Some("limit") => match &workflow.waits_for_key {
+            Some(KeyWait { key, kept_by: Some(job) }) => format!("limit: job {job} keeps the key `{key}` in order"),
+            _ => "limit: a concurrency key is full".into(),
+        },
         Some("no_capable_worker") => format!("no_capable_worker: no worker takes `{}`", workflow.kind),
         Some(other) => other.into(),
         None => "waiting_for_slot: all workers that take it are busy".into(),

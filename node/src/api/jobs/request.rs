@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use onward_core::job::spec::{OnStuck, Retry, TimeoutPolicy};
-use onward_core::job::{Draft, WorkflowDraft};
+use onward_core::job::{Draft, LimitDraft, WorkflowDraft};
 use onward_core::limits::Limits;
 use onward_core::settings::Rules;
 use serde::Deserialize;
@@ -92,6 +92,10 @@ pub struct RetryPolicy {
 pub struct KeyLimit {
     key: String,
     max: u32,
+    /// Only with a `max` of 1: a workflow that has begun keeps the key until it ends, also while it waits for its next
+    /// attempt, so that no other overtakes it.
+    #[serde(default)]
+    ordered: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
@@ -150,7 +154,7 @@ impl SubmitJob {
             delay: span::if_given("delay_s", self.delay_s)?,
             run_at: self.run_at.map(|at| at.instant("run_at")).transpose()?,
             retry,
-            limits: limits.into_iter().map(|limit| (limit.key.into(), limit.max)).collect(),
+            limits: limits.into_iter().map(KeyLimit::draft).collect(),
             unique_key: self.unique_key.map(Into::into),
             idempotency_key: self.idempotency_key.map(Into::into),
             tags: texts("tags", self.tags)?,
@@ -190,6 +194,12 @@ impl Payload {
             payload::from_fields("payload", self.json.as_deref(), self.base64.as_deref(), limits.payload_bytes)?;
         let content_type = self.content_type.map(Into::into);
         Ok(WorkflowDraft { kind: kind.into(), payload: payload.into(), content_type, ..WorkflowDraft::default() })
+    }
+}
+
+impl KeyLimit {
+    fn draft(self) -> LimitDraft {
+        LimitDraft { key: self.key.into(), max: self.max, ordered: self.ordered }
     }
 }
 

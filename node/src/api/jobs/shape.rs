@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use onward_core::job::spec::{OnStuck, Start, TimeoutPolicy};
+use onward_core::job::spec::{ConcurrencyLimit, OnStuck, Start, TimeoutPolicy};
 use onward_core::job::{Ending, WorkflowSpec, WorkflowState};
-use onward_core::manager::{AttemptView, JobView, WorkflowView};
+use onward_core::manager::{AttemptView, JobView, KeyWait, WorkflowView};
 use onward_core::state::EndedAttempt;
 use onward_core::time::{Wall, span_ms};
 use serde::Serialize;
@@ -103,6 +103,15 @@ pub struct RetryShown {
 pub struct LimitShown {
     pub key: String,
     pub max: u32,
+    pub ordered: bool,
+}
+
+/// The concurrency key that a workflow waits for.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KeyWaitShown {
+    pub key: String,
+    /// The job that keeps it until its workflow has ended, because it asked for order; none where others merely use it.
+    pub kept_by: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -112,6 +121,8 @@ pub struct Workflow {
     pub state: &'static str,
     /// Why it does not run although it could.
     pub blocked: Option<&'static str>,
+    /// Where it is blocked by a limit.
+    pub waits_for_key: Option<KeyWaitShown>,
     #[schema(value_type = Option<String>)]
     pub due_at: Option<At>,
     /// Names of the workflows that it waits for.
@@ -203,7 +214,7 @@ impl Job {
                 base_s: spec.retry.base.as_secs_f64(),
                 max_s: spec.retry.max.as_secs_f64(),
             },
-            limits: spec.limits.iter().map(|limit| LimitShown { key: limit.key.to_string(), max: limit.max }).collect(),
+            limits: spec.limits.iter().map(limit).collect(),
             unique_key: spec.unique_key().map(ToString::to_string),
             idempotency_key: spec.idempotency_key().map(ToString::to_string),
             headers: spec.headers().iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
@@ -253,6 +264,14 @@ fn command(workflows: &[WorkflowSpec]) -> Option<String> {
     };
     let line = argv.into_iter().map(quoted).collect::<Vec<_>>().join(" ");
     Some(line.chars().take(LETTERS).collect())
+}
+
+fn limit(limit: &ConcurrencyLimit) -> LimitShown {
+    LimitShown { key: limit.key.to_string(), max: limit.max, ordered: limit.ordered }
+}
+
+fn key_wait(wait: &KeyWait) -> KeyWaitShown {
+    KeyWaitShown { key: wait.key.to_string(), kept_by: wait.kept_by.map(|job| job.to_string()) }
 }
 
 fn run_at(created_at: Wall, start: Start) -> Option<At> {
@@ -318,6 +337,7 @@ fn workflow_of(view: &WorkflowView, spec: &WorkflowSpec, all: &[WorkflowSpec], d
         kind: view.kind.to_string(),
         state: view.state.word(),
         blocked: view.blocked,
+        waits_for_key: view.waits_for_key.as_ref().map(key_wait),
         due_at: view.due_at.map(At),
         after: spec.after.iter().map(|index| all[usize::from(*index)].name.to_string()).collect(),
         counted: view.counted,
