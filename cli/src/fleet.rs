@@ -152,7 +152,7 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             )
         }
         DeadLetterCommand::Replay(args) => {
-            let ids = match letters(&args, Verb::Replay, client, screen)? {
+            let ids = match letters(&args.letters, Verb::Replay, client, screen)? {
                 ControlFlow::Continue(ids) => ids,
                 ControlFlow::Break(code) => return Ok(code),
             };
@@ -163,7 +163,7 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             };
             let mut answers = Vec::new();
             for some in ids.chunks(LETTERS_PER_CALL) {
-                let body = json!({ "jobs": some, "request_id": request_id });
+                let body = json!({ "jobs": some, "request_id": request_id, "from": args.from });
                 let answer = client.post("/v1/dead-letters/replay", &body)?;
                 answers.extend_from_slice(read::items(&answer, "jobs"));
             }

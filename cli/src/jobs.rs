@@ -196,7 +196,8 @@ fn attempt_rows(job: &Value, now: Timestamp) -> Vec<Vec<String>> {
         let blank = || "-".to_owned();
         let attempts = read::items(workflow, "attempts");
         if attempts.is_empty() {
-            let why = read::text(workflow, "blocked").map_or_else(blank, str::to_owned);
+            let taken = read::text(workflow, "taken_from").map(|job| format!("succeeded in {job}"));
+            let why = taken.or_else(|| read::text(workflow, "blocked").map(str::to_owned)).unwrap_or_else(blank);
             rows.push(vec![
                 word("name"),
                 word("kind"),

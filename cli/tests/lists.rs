@@ -202,6 +202,42 @@ async fn dead_letters_are_replayed_and_dropped_by_filter() {
 }
 
 #[tokio::test]
+async fn a_dead_letter_is_replayed_from_where_it_failed_or_from_the_start() {
+    let mut stage = Stage::new("0");
+    let graph = json!({ "workflows": [{ "name": "a", "kind": "k" }, { "name": "b", "kind": "k", "after": ["a"] }] });
+    for (from, first) in [(&[][..], "b"), (&["--from", "failed"], "b"), (&["--from", "start"], "a")] {
+        let id = submit(&mut stage.client, &graph).await;
+        let a = stage.poll("k").await;
+        assert_eq!(stage.client.post(&format!("/v1/leases/{a}/succeed"), &json!({ "result": 7 })).await.status, 200);
+        let b = stage.poll("k").await;
+        let body = json!({ "error": "no", "retryable": false });
+        assert_eq!(stage.client.post(&format!("/v1/leases/{b}/fail"), &body).await.status, 200);
+        ended(&mut stage.client, &id, PATIENCE).await;
+
+        let replayed = stage.json(&[&["dead-letter", "replay", &id], from].concat());
+        let again = replayed["jobs"][0]["id"].as_str().unwrap().to_owned();
+        let shown = stage.json(&["show", &again]);
+        let states = ["a", "b"].map(|name| {
+            let named = |workflow: &&Value| workflow["name"] == name;
+            let found = shown["workflows"].as_array().unwrap().iter().find(named).unwrap();
+            found["state"].as_str().unwrap().to_owned()
+        });
+        let screen = out(&stage.call(&["show", &again]));
+        let told = out(&stage.call(&["explain", &again]));
+        if first == "b" {
+            assert_eq!(states, ["succeeded", "ready"]);
+            assert!(screen.contains("succeeded in"), "{screen}");
+            assert!(told.contains(&format!("succeeded in job {id}; its result was taken over")), "{told}");
+        } else {
+            assert_eq!(states, ["ready", "waiting"]);
+        }
+        assert!(stage.call(&["cancel", &again]).status.success());
+    }
+    let wrong = stage.call(&["dead-letter", "replay", "x", "--from", "middle"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", err(&wrong));
+}
+
+#[tokio::test]
 async fn many_jobs_come_from_a_file() {
     let stage = Stage::new("0");
     let file = stage.folder.path().join("jobs.jsonl");

@@ -178,6 +178,9 @@ pub struct JobSubmitted {
     /// Kept where the job has an idempotency key.
     pub fingerprint: Option<Fingerprint>,
     pub retry_of: Option<RetryOf>,
+    /// Workflows that do not run, because they have succeeded in the job that this one repeats: their results are taken
+    /// over from there. Sorted. That job is in memory when this is applied.
+    pub taken_over: Arc<[u16]>,
 }
 
 /// This job repeats another, asked for by a request that may itself be repeated.

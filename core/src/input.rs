@@ -115,10 +115,21 @@ pub enum Call {
         job: JobId,
         new_id: JobId,
         request: Name,
+        from: ReplayFrom,
     },
     DropDeadLetter {
         job: JobId,
     },
+}
+
+/// Which workflows of a dead letter run again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReplayFrom {
+    /// Those that have not succeeded. The results of the others are taken over into the new job.
+    #[default]
+    Failed,
+    /// All of them.
+    Start,
 }
 
 #[derive(Clone, PartialEq, Debug)]

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use onward_core::effect::Answer;
 use onward_core::event::{Event, Then, Via};
 use onward_core::ids::{Claim, ClientId, JobId, RequestId, SessionId};
-use onward_core::input::{Call, Filter, Input};
+use onward_core::input::{Call, Filter, Input, ReplayFrom};
 use onward_core::job::{Draft, JobState, LimitDraft, OnStuck, Retry, Start, WorkflowDraft};
 use onward_core::manager::SnapshotRecord;
 use onward_core::message::{Assignment, Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, ToWorker};
@@ -321,7 +321,12 @@ impl Day {
             }
             (3..=9, Some(job)) => {
                 let new_id = self.rig.new_id();
-                drop(self.rig.call(Call::ReplayDeadLetter { job, new_id, request: name("replay") }));
+                drop(self.rig.call(Call::ReplayDeadLetter {
+                    job,
+                    new_id,
+                    request: name("replay"),
+                    from: ReplayFrom::Failed,
+                }));
             }
             (10..=13, Some(job)) => drop(self.rig.call(Call::DropDeadLetter { job })),
             _ => {}

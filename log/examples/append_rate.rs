@@ -67,7 +67,13 @@ fn submissions(count: usize) -> Vec<Stamped> {
     let spec = Arc::new(spec);
     let submitted = |n| {
         let id = JobId::v7(Wall::from_ms(1_800_000_000_000), n);
-        Event::JobSubmitted(JobSubmitted { id, spec: spec.clone(), fingerprint: None, retry_of: None })
+        Event::JobSubmitted(JobSubmitted {
+            id,
+            spec: spec.clone(),
+            fingerprint: None,
+            retry_of: None,
+            taken_over: Arc::default(),
+        })
     };
     let stamped = |n| Stamped { at: Wall::from_ms(1_800_000_000_000), event: submitted(n as u128) };
     (0..count).map(stamped).collect()

@@ -451,12 +451,22 @@ pub enum DeadLetterCommand {
     List(PageArgs),
     /// Submit dead letters once more, each as a new job
     #[command(
-        after_help = "Examples:\n  onward dead-letter replay ID ID\n  onward dead-letter replay --kind transcode --yes"
+        after_help = "Examples:\n  onward dead-letter replay ID ID\n  onward dead-letter replay --kind transcode --yes\n  onward dead-letter replay ID --from start"
     )]
-    Replay(LettersArgs),
+    Replay(ReplayArgs),
     /// Forget dead letters; their jobs stay failed
     #[command(after_help = "Examples:\n  onward dead-letter drop ID\n  onward dead-letter drop --queue old --dry-run")]
     Drop(LettersArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    #[command(flatten)]
+    pub letters: LettersArgs,
+    /// Where a job with several workflows begins: at those that have not succeeded, with the results of the others; or at
+    /// the start
+    #[arg(long, value_name = "WHERE", value_parser = ["failed", "start"], default_value = "failed")]
+    pub from: String,
 }
 
 #[derive(Debug, Args)]

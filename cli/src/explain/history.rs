@@ -20,6 +20,9 @@ pub fn lines(facts: &Facts<'_>) -> Vec<String> {
     for workflow in workflows.iter().take(WORKFLOWS_TOLD) {
         let attempts = read::items(workflow, "attempts");
         let name = facts.prefix(Some(read::word(workflow, "name")));
+        if let Some(origin) = read::text(workflow, "taken_from") {
+            lines.push(format!("{name}succeeded in job {origin}; its result was taken over from there"));
+        }
         let left_out = attempts.len().saturating_sub(ATTEMPTS_TOLD);
         if left_out > 0 {
             lines.push(format!("{name}{left_out} earlier attempts ended too; `onward show {}` lists them", facts.id()));

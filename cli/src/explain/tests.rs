@@ -126,6 +126,17 @@ fn paused_queue() {
 }
 
 #[test]
+fn replayed_from_the_failed_workflow_on() {
+    const ORIGIN: &str = "0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d0f";
+    let mut job = job("running", Value::Null, json!({"retry_of": ORIGIN}));
+    job["workflows"] = json!([
+        {"name": "fetch", "kind": "fetch", "state": "succeeded", "taken_from": ORIGIN, "attempts": []},
+        {"name": "cut", "kind": "cut", "state": "running", "attempts": [running(1, 110_000, None)]},
+    ]);
+    golden("replayed", &job, &nothing());
+}
+
+#[test]
 fn delayed() {
     let mut workflow = workflow("delayed", json!([]));
     workflow["due_at"] = at("10:05:00").into();

@@ -138,7 +138,8 @@ impl World {
     fn submit_spec(&mut self, spec: &Arc<JobSpec>) -> WorkflowKey {
         self.ids += 1;
         let id = JobId::from_u128(self.ids);
-        let submitted = JobSubmitted { id, spec: spec.clone(), fingerprint: None, retry_of: None };
+        let submitted =
+            JobSubmitted { id, spec: spec.clone(), fingerprint: None, retry_of: None, taken_over: Arc::default() };
         self.happen(Event::JobSubmitted(submitted));
         self.changes.workflows[0].workflow
     }

@@ -1,12 +1,13 @@
 //! What clients and operators may ask for besides submitting. All of it is safe to repeat.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use crate::effect::{Answer, Effects, Notice};
 use crate::event::Event;
 use crate::fence::GateEpoch;
 use crate::ids::{Claim, JobId, Name, WorkerId};
-use crate::input::Filter;
+use crate::input::{Filter, ReplayFrom};
 use crate::job::draft::{Invalid, MAX_SPAN, Problem};
 use crate::job::{Ending, WorkflowState};
 use crate::limits::Limit;
@@ -147,11 +148,13 @@ impl Manager {
         Ok(Answer::Done)
     }
 
+    /// The new job owns what it takes over: it does not matter when the dead letter is archived, or expires there.
     pub(super) fn replay_dead_letter(
         &mut self,
         job: JobId,
         new_id: JobId,
         request: Name,
+        from: ReplayFrom,
         fx: &mut Effects,
     ) -> Result<Answer, Refusal> {
         let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
@@ -159,7 +162,11 @@ impl Manager {
         if !dead && self.state.job(key).retried_as(&request).is_none() {
             return Err(Refusal::NotADeadLetter);
         }
-        let answer = self.retry(job, new_id, request, fx)?;
+        let taken_over = match from {
+            ReplayFrom::Failed => self.state.succeeded_workflows(key),
+            ReplayFrom::Start => Arc::default(),
+        };
+        let answer = self.retry(job, new_id, request, taken_over, fx)?;
         if dead {
             self.emit(Event::DeadLetterDropped { job }, fx);
         }

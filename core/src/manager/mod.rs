@@ -60,6 +60,7 @@ mod view;
 mod workers;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -311,7 +312,7 @@ impl Manager {
             Call::Submit(submissions) => self.submit(submissions, fx),
             Call::Cancel { job, epoch } => self.cancel(job, epoch, fx),
             Call::CancelWhere { filter, jobs } => self.cancel_where(&filter, &jobs, fx),
-            Call::Retry { job, new_id, request } => self.retry(job, new_id, request, fx),
+            Call::Retry { job, new_id, request } => self.retry(job, new_id, request, Arc::default(), fx),
             Call::RetryArchived { image, new_id, request } => self.retry_archived(&image, new_id, request, fx),
             Call::Extend { job, by, reason, request } => self.extend(job, by, reason, request, fx),
             Call::Poll(poll) => match self.poll(request, poll, fx) {
@@ -327,7 +328,9 @@ impl Manager {
             Call::DrainWorker(worker) => self.drain_worker(&worker, true, fx),
             Call::UndrainWorker(worker) => self.drain_worker(&worker, false, fx),
             Call::Goodbye { worker, incarnation } => self.http_goodbye(&worker, &incarnation),
-            Call::ReplayDeadLetter { job, new_id, request } => self.replay_dead_letter(job, new_id, request, fx),
+            Call::ReplayDeadLetter { job, new_id, request, from } => {
+                self.replay_dead_letter(job, new_id, request, from, fx)
+            }
             Call::DropDeadLetter { job } => self.drop_dead_letter(job, fx),
         };
         self.reply(request, answer, fx);

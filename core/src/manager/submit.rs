@@ -49,7 +49,8 @@ impl Manager {
             accepted.push(match verdict {
                 Verdict::Known(id) => Accepted { id, duplicate: true },
                 Verdict::New { id, spec, fingerprint } => {
-                    self.accept(id, spec, fingerprint, None, fx);
+                    let (retry_of, taken_over) = (None, Arc::default());
+                    self.emit(Event::JobSubmitted(JobSubmitted { id, spec, fingerprint, retry_of, taken_over }), fx);
                     Accepted { id, duplicate: false }
                 }
             });
@@ -100,23 +101,14 @@ impl Manager {
         Ok(())
     }
 
-    fn accept(
-        &mut self,
-        id: JobId,
-        spec: Arc<JobSpec>,
-        fingerprint: Option<Fingerprint>,
-        retry_of: Option<RetryOf>,
-        fx: &mut Effects,
-    ) {
-        self.emit(Event::JobSubmitted(JobSubmitted { id, spec, fingerprint, retry_of }), fx);
-    }
-
-    /// A new job like one that has ended. Safe to repeat: the same request gives the same job.
+    /// A new job like one that has ended, without running the workflows that are taken over from it. Safe to repeat: the
+    /// same request gives the same job.
     pub(super) fn retry(
         &mut self,
         job: JobId,
         new_id: JobId,
         request: Name,
+        taken_over: Arc<[u16]>,
         fx: &mut Effects,
     ) -> Result<Answer, Refusal> {
         let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
@@ -133,7 +125,8 @@ impl Manager {
         // A copy of it may be on its way to the archive already, and that one does not know of this request. A dead
         // letter is copied only once it is none any more.
         let key = if stays { None } else { Some(retry_key(job, &request)) };
-        self.repeat(spec, key, new_id, RetryOf { job, request }, fx)
+        let again = Again { id: new_id, key, retry_of: RetryOf { job, request }, taken_over };
+        self.repeat(spec, again, fx)
     }
 
     /// The same for a job of the archive. Its own record cannot be written to any more, so that this request was heard
@@ -146,7 +139,7 @@ impl Manager {
         fx: &mut Effects,
     ) -> Result<Answer, Refusal> {
         if self.state.find(image.id).is_some() {
-            return self.retry(image.id, new_id, request, fx);
+            return self.retry(image.id, new_id, request, Arc::default(), fx);
         }
         if let Some(known) = image.retried_as(&request) {
             return Ok(Answer::Retried { job: known });
@@ -160,18 +153,13 @@ impl Manager {
         }
         let mut spec = image.spec.clone();
         self.dispatch.share(&mut spec);
-        self.repeat(spec, Some(key), new_id, RetryOf { job: image.id, request }, fx)
+        let retry_of = RetryOf { job: image.id, request };
+        self.repeat(spec, Again { id: new_id, key: Some(key), retry_of, taken_over: Arc::default() }, fx)
     }
 
-    fn repeat(
-        &mut self,
-        mut spec: JobSpec,
-        key: Option<Name>,
-        new_id: JobId,
-        retry_of: RetryOf,
-        fx: &mut Effects,
-    ) -> Result<Answer, Refusal> {
-        if self.state.find(new_id).is_some() {
+    fn repeat(&mut self, mut spec: JobSpec, again: Again, fx: &mut Effects) -> Result<Answer, Refusal> {
+        let Again { id, key, retry_of, taken_over } = again;
+        if self.state.find(id).is_some() {
             return Err(Refusal::Conflict);
         }
         self.within(Limit::Jobs, self.state.job_count() + 1)?;
@@ -184,9 +172,10 @@ impl Manager {
         Arc::make_mut(&mut spec.policy).start = crate::job::Start::AtOnce;
         let unique = spec.unique_key().cloned();
         spec.keys = (unique.is_some() || key.is_some()).then(|| Box::new(Keys { unique, idempotency: key }));
-        let print = spec.idempotency_key().is_some().then(|| fingerprint(&spec));
-        self.accept(new_id, Arc::new(spec), print, Some(retry_of), fx);
-        Ok(Answer::Retried { job: new_id })
+        let fingerprint = spec.idempotency_key().is_some().then(|| fingerprint(&spec));
+        let (spec, retry_of) = (Arc::new(spec), Some(retry_of));
+        self.emit(Event::JobSubmitted(JobSubmitted { id, spec, fingerprint, retry_of, taken_over }), fx);
+        Ok(Answer::Retried { job: id })
     }
 
     pub(super) fn within(&self, limit: Limit, count: usize) -> Result<(), Refusal> {
@@ -198,6 +187,15 @@ impl Manager {
 fn retry_key(job: JobId, request: &Name) -> Name {
     let request = Digest::of(request.as_str().as_bytes()).to_string();
     Name::new(format!("retry of {job}: {}", &request[..32])).expect("short, and without control characters")
+}
+
+/// A job that repeats another.
+struct Again {
+    id: JobId,
+    /// Where the other cannot remember the request: the idempotency key that does.
+    key: Option<Name>,
+    retry_of: RetryOf,
+    taken_over: Arc<[u16]>,
 }
 
 /// What the earlier submissions of a batch have taken.

@@ -40,6 +40,8 @@ pub struct WorkflowView {
     pub name: Name,
     pub kind: Name,
     pub state: WorkflowState,
+    /// It did not run in this job: its success, and with it `ended`, is that of the job that this one repeats.
+    pub taken_over: bool,
     /// Attempts that count.
     pub counted: u32,
     pub due_at: Option<Wall>,
@@ -192,6 +194,7 @@ impl JobView {
             name: spec.name.clone(),
             kind: spec.kind.clone(),
             state: workflow.state,
+            taken_over: workflow.state == WorkflowState::Succeeded && workflow.handouts == 0,
             counted: workflow.counted,
             due_at: (workflow.state == WorkflowState::Delayed).then_some(workflow.due_at),
             blocked: None,

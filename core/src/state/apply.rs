@@ -2,17 +2,17 @@
 
 use core::time::Duration;
 
-use crate::event::{Event, ExtensionDecided, HandedOut, JobSubmitted, Stamped, Then, WorkflowRef};
+use crate::event::{Event, ExtensionDecided, HandedOut, Stamped, Then, WorkflowRef};
 use crate::grant::Fraction;
 use crate::ids::{Claim, JobId, Seq, WorkerId};
-use crate::job::{Cause, Ending, Start, WorkflowState, transition};
+use crate::job::{Cause, Ending, WorkflowState, transition};
 use crate::payload::{Digest, Payload};
 use crate::refusal::RefusalKind;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
 use super::records::*;
-use super::{AttemptKey, JobKey, KeyRecord, NO_KEY, State, WorkflowKey, hash_workflow};
+use super::{AttemptKey, JobKey, NO_KEY, State, WorkflowKey, hash_workflow};
 
 /// How long an idempotency key is remembered past the end of its job.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -193,71 +193,6 @@ impl State {
                 .for_each(&mut release);
         }
         self.job_ids.remove(job.id, key);
-    }
-
-    fn submit(&mut self, at: Wall, submitted: &JobSubmitted, changes: &mut Changes) {
-        let spec = &submitted.spec;
-        let job_key = self.jobs.next_key();
-        let new_workflow = |index: usize| {
-            let after = spec.workflows[index].after.len() as u16;
-            let (state, due_at, wall_due) = match spec.start {
-                _ if after > 0 => (WorkflowState::Waiting, at, false),
-                Start::AtOnce => (WorkflowState::Ready, at, false),
-                Start::After(delay) => (WorkflowState::Delayed, at + delay, false),
-                Start::At(wall) => (WorkflowState::Delayed, wall, true),
-            };
-            let key = self.workflows.insert(Workflow {
-                job: job_key,
-                attempt: NO_KEY,
-                counted: 0,
-                handouts: 0,
-                last_fence: crate::fence::AttemptFence::NONE,
-                ready_at: at,
-                due_at,
-                index: index as u16,
-                predecessors_left: after,
-                state,
-                wall_due,
-                past: None,
-            });
-            changes.workflows.push(Moved { workflow: key, ended: NO_KEY, from: None });
-            key
-        };
-        let count = spec.workflows.len();
-        let workflows = Members::from((0..count).map(new_workflow));
-        let started_at = matches!(spec.start, Start::AtOnce).then_some(at).into();
-        // A copy of its own: it lies with the job, and shares what is large.
-        let mut own = (**spec).clone();
-        own.workflows.iter_mut().for_each(|workflow| self.stored.hold(&mut workflow.payload));
-        let job = Job {
-            id: submitted.id,
-            spec: own,
-            created_at: at,
-            started_at,
-            ended_at: Stamp::NOT_YET,
-            workflows,
-            open: count as u16,
-            cancel_asked: false,
-            dead: false,
-            timed_out: None,
-            more: None,
-        };
-        assert_eq!(self.jobs.insert(job), job_key);
-        self.job_ids.insert(submitted.id, job_key);
-        self.open_jobs += 1;
-        if let Some(key) = spec.unique_key() {
-            self.unique.insert(key.clone(), job_key);
-        }
-        if let (Some(key), Some(fingerprint)) = (spec.idempotency_key(), submitted.fingerprint) {
-            self.idempotency.insert(key.clone(), KeyRecord { job: submitted.id, fingerprint });
-        }
-        if let Some(retry_of) = &submitted.retry_of {
-            self.more(job_key).retry_of = Some(retry_of.job);
-            if let Some(original) = self.find(retry_of.job) {
-                self.more(original).retried_as.push((retry_of.request.clone(), submitted.id));
-            }
-        }
-        changes.submitted.push(job_key);
     }
 
     fn due(&mut self, at: Wall, workflow: &WorkflowRef, changes: &mut Changes) {
@@ -538,7 +473,7 @@ impl State {
         self.more(job).ledger.push(at, fact);
     }
 
-    fn more(&mut self, job: JobKey) -> &mut JobMore {
+    pub(super) fn more(&mut self, job: JobKey) -> &mut JobMore {
         self.jobs[job].more.get_or_insert_with(Box::default)
     }
 

@@ -11,11 +11,13 @@ mod job_ids;
 mod records;
 mod standing;
 mod stored;
+mod submitted;
 
 use core::cell::Cell;
 use core::ops::Range;
 use core::slice::from_ref;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashTable};
@@ -25,7 +27,7 @@ use crate::fence::Term;
 use crate::ids::{Claim, JobId, Name, Seq, WorkerId};
 use crate::job::fingerprint::Fingerprint;
 use crate::job::transition::job_state;
-use crate::job::{Ending, JobState};
+use crate::job::{Ending, JobState, WorkflowState};
 use crate::pages::Pages;
 use crate::payload::{Digest, Payload, Stored};
 use crate::refusal::Refusal;
@@ -270,6 +272,14 @@ impl State {
     /// The result of a workflow that succeeded.
     pub fn result(&self, key: WorkflowKey) -> Option<&Payload> {
         self.workflows[key].past.as_ref()?.last()?.result()
+    }
+
+    /// The workflows of a job that have succeeded. Their results are kept for as long as the job is.
+    pub fn succeeded_workflows(&self, job: JobKey) -> Arc<[u16]> {
+        let all = self.workflows_of(&self.jobs[job]);
+        all.filter(|(_, workflow)| workflow.state == WorkflowState::Succeeded)
+            .map(|(_, workflow)| workflow.index)
+            .collect()
     }
 
     pub fn unique_holder(&self, key: &Name) -> Option<JobId> {

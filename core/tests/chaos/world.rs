@@ -8,7 +8,7 @@ use onward_core::event::Stamped;
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::health::overload::OverloadLevel;
 use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
-use onward_core::input::{Call, Filter, Input, Poll, Submission};
+use onward_core::input::{Call, Filter, Input, Poll, ReplayFrom, Submission};
 use onward_core::job::{Draft, LimitDraft, OnStuck, Retry, WorkflowDraft};
 use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
@@ -450,7 +450,9 @@ impl World {
             }
             11 => {
                 let (new_id, dead) = (self.new_job_id(), self.dead_letter().unwrap_or(job));
-                self.call("ReplayDeadLetter", Call::ReplayDeadLetter { job: dead, new_id, request: name("r3") });
+                let from = if self.chance(70) { ReplayFrom::Failed } else { ReplayFrom::Start };
+                let request = name("r3");
+                self.call("ReplayDeadLetter", Call::ReplayDeadLetter { job: dead, new_id, request, from });
             }
             _ => {
                 let dead = self.dead_letter().unwrap_or(job);

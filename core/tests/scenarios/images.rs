@@ -4,7 +4,7 @@ use crate::rig::{Rig, bytes, failure, job, ms, name, secs, success};
 use onward_core::effect::Answer;
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId, SessionId};
-use onward_core::input::Call;
+use onward_core::input::{Call, ReplayFrom};
 use onward_core::job::{Draft, Retry, WorkflowDraft};
 use onward_core::manager::JobView;
 use onward_core::message::{Beat, Report};
@@ -65,7 +65,7 @@ fn a_dead_letter_and_a_retried_job_keep_what_is_known_of_them() {
     rig.fail_for_good(session, claim).unwrap();
     assert!(rig.manager.image(job).unwrap().died().is_some());
     let new_id = rig.new_id();
-    let replay = Call::ReplayDeadLetter { job, new_id, request: name("again") };
+    let replay = Call::ReplayDeadLetter { job, new_id, request: name("again"), from: ReplayFrom::Failed };
     assert_eq!(rig.call(replay), Ok(Answer::Retried { job: new_id }));
     let image = rig.manager.image(job).unwrap();
     assert_eq!(image.died(), None);

@@ -8,7 +8,7 @@ use onward_core::event::Event;
 use onward_core::fence::GateEpoch;
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId, SessionId};
-use onward_core::input::{Call, Filter, Input, Submission};
+use onward_core::input::{Call, Filter, Input, ReplayFrom, Submission};
 use onward_core::job::{Draft, JobState, LimitDraft, OnStuck, Retry, WorkflowDraft, WorkflowState};
 use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
@@ -275,7 +275,7 @@ fn a_stuck_attempt_is_retried_and_spent_attempts_time_the_job_out() {
     assert!(view.dead_letter, "its attempts are spent");
     rig.restart(secs(1));
     let session = rig.worker("v", 2, 1, &["k"]);
-    let replay = Call::ReplayDeadLetter { job: id, new_id: rig.new_id(), request: name("r") };
+    let replay = Call::ReplayDeadLetter { job: id, new_id: rig.new_id(), request: name("r"), from: ReplayFrom::Failed };
     assert!(matches!(rig.call(replay), Ok(Answer::Retried { .. })));
     assert_eq!(rig.assigned(session).len(), 1);
     assert!(!rig.view(id).dead_letter);
@@ -344,7 +344,7 @@ fn a_dead_letter_is_replayed_as_a_new_job_once_per_request() {
     let dead = dead_letter(&mut rig, session);
     let replay = |rig: &mut Rig, request: &str| {
         let new_id = rig.new_id();
-        rig.call(Call::ReplayDeadLetter { job: dead, new_id, request: name(request) })
+        rig.call(Call::ReplayDeadLetter { job: dead, new_id, request: name(request), from: ReplayFrom::Failed })
     };
     let Ok(Answer::Retried { job: again }) = replay(&mut rig, "r1") else { panic!("replayed") };
     assert_eq!(rig.view(again).retry_of, Some(dead));

@@ -24,6 +24,7 @@ mod notices;
 mod ordered;
 mod outputs;
 mod polls;
+mod replays;
 mod seat;
 mod sessions;
 mod slice;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::rig::{Rig, job, name, secs, subscription, worker_id};
 use crate::twins::{Twins, replayed, restored};
-use onward_core::input::{Call, Input};
+use onward_core::input::{Call, Input, ReplayFrom};
 use onward_core::job::{Draft, JobState, LimitDraft, Retry};
 use onward_core::manager::{Manager, SnapshotCut, SnapshotRecord};
 use onward_core::message::{Beat, FromWorker};
@@ -98,7 +98,8 @@ fn every_change_to_a_job_takes_its_image_first() {
     assert_eq!(rig.manager.state().dead_letter_count(), 1);
     beside(&mut rig, |rig| {
         let new_id = rig.new_id();
-        rig.call(Call::ReplayDeadLetter { job: first.job, new_id, request: name("r") }).unwrap();
+        rig.call(Call::ReplayDeadLetter { job: first.job, new_id, request: name("r"), from: ReplayFrom::Failed })
+            .unwrap();
     });
     beside(&mut rig, archive);
     let third = rig.claim(session);

@@ -8,7 +8,7 @@ use onward_core::effect::{Answer, Effect, Effects};
 use onward_core::event::Stamped;
 use onward_core::fence::Term;
 use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
-use onward_core::input::{Call, Filter, Input, Poll, Submission};
+use onward_core::input::{Call, Filter, Input, Poll, ReplayFrom, Submission};
 use onward_core::job::{Draft, LimitDraft, Retry};
 use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::message::{Beat, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
@@ -171,7 +171,7 @@ impl Twins {
                         let dead = state.dead_letters().next().map(|key| state.job(key).id);
                         if let Some(job) = dead {
                             let new_id = self.new_id();
-                            self.call(Call::ReplayDeadLetter { job, new_id, request: kind });
+                            self.call(Call::ReplayDeadLetter { job, new_id, request: kind, from: ReplayFrom::Failed });
                         }
                     }
                     _ => {

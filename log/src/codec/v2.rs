@@ -283,7 +283,7 @@ choice! {
 }
 
 record! {
-    JobSubmitted { id, spec, fingerprint, retry_of } + {}
+    JobSubmitted { id, spec, fingerprint, retry_of } + { 1 taken_over: critical; }
     HandedOut { workflow, fence, worker, incarnation, lease, via } + {}
     ExtensionDecided { worker, claims, reason, progress, result } + { 1 live_until: optional; 2 repeats: optional; }
     JobSpec { policy, workflows, keys, extras } + {}

@@ -398,6 +398,7 @@ impl Draw {
                 spec: Arc::new(self.spec()),
                 fingerprint: self.maybe(|draw| Fingerprint(draw.job_id().as_u128().to_ne_bytes())),
                 retry_of: self.maybe(|draw| RetryOf { job: draw.job_id(), request: draw.name() }),
+                taken_over: self.list(2, Self::index).into(),
             }),
             2 => Event::WorkflowDue(self.workflow()),
             3 => Event::HandedOut(HandedOut {

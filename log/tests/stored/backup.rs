@@ -362,7 +362,13 @@ fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
         let term = log.take_seat().unwrap().term;
         let draft = Draft::of_kind("k", Payload::stored(payload::Digest(digest), CONTENT.len() as u32));
         let spec = check(draft, &Limits::default(), &JobDefaults::default()).unwrap();
-        let submitted = JobSubmitted { id: job, spec: spec.into(), fingerprint: None, retry_of: None };
+        let submitted = JobSubmitted {
+            id: job,
+            spec: spec.into(),
+            fingerprint: None,
+            retry_of: None,
+            taken_over: Default::default(),
+        };
         let event = Stamped { at: Wall::from_ms(1), event: Event::JobSubmitted(submitted) };
         let blobs = [Blob { digest, bytes: &CONTENT }];
         archive.put(&[ArchivedJob { id: 1, ended_at_ms: 1, expires_at_ms: None, row: b"row", blobs: &blobs }]).unwrap();

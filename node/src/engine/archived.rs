@@ -4,8 +4,9 @@ use onward_core::effect::Answer;
 use onward_core::ids::{Claim, JobId, Name};
 use onward_core::input::Call;
 use onward_core::message::{BeatAnswer, Report, SettleAnswer, Settlement};
+use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
-use onward_core::state::JobImage;
+use onward_core::state::{JobImage, State};
 use onward_log::codec;
 
 use super::{Engine, Refused};
@@ -110,6 +111,20 @@ impl Engine {
         Ok(None)
     }
 
+    /// The first result that replaying these dead letters from the failed workflow on would take over, and that cannot be
+    /// read.
+    pub async fn result_fault(&self, jobs: &[JobId]) -> Result<Option<ResultFault>, Refused> {
+        for (index, job) in jobs.iter().copied().enumerate() {
+            let results = self.read(move |view| large_results(view.manager.state(), job)).await?;
+            for (workflow, result) in results {
+                if let Err(refused) = self.content(job, &result).await {
+                    return Ok(Some(ResultFault { index, workflow, refused }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// The first of these jobs that is not kept anywhere.
     pub async fn first_unknown(&self, jobs: Vec<JobId>) -> Result<Option<usize>, Refused> {
         let asked = jobs.clone();
@@ -174,6 +189,23 @@ struct Late {
     at: usize,
     claim: Claim,
     report: Option<Report>,
+}
+
+/// A result that cannot be read: of which job in the list, of which workflow, and why.
+#[derive(Debug)]
+pub struct ResultFault {
+    pub index: usize,
+    pub workflow: Name,
+    pub refused: Refused,
+}
+
+/// Those of a dead letter that lie in the store, by the names of their workflows.
+fn large_results(state: &State, job: JobId) -> Vec<(Name, Payload)> {
+    let Some(key) = state.find(job).filter(|key| state.job(*key).dead) else { return Vec::new() };
+    let job = state.job(key);
+    let named = state.workflows_of(job).map(|(key, workflow)| (&job.spec.workflows[usize::from(workflow.index)], key));
+    let results = named.filter_map(|(spec, key)| Some((spec.name.clone(), state.result(key)?.clone())));
+    results.filter(|(_, result)| result.as_stored().is_some()).collect()
 }
 
 /// What is said to somebody who speaks for an attempt of a job that has ended.

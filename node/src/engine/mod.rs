@@ -72,6 +72,7 @@ use crate::traces::Exporter;
 use content::Contents;
 use ids::Ids;
 
+pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
 pub use content::{Field, LeftOut};
 pub use delivery::{Delivery, DeliveryLimits};

@@ -1,7 +1,8 @@
 //! Jobs that have left memory, dead letters among them: whatever was asked about them is safe to ask again.
 
-use crate::rig::{PATIENCE, lease, poll_body, post, start, submit_kind, until, verb};
+use crate::rig::{PATIENCE, Request, lease, poll_body, post, start, submit_kind, until, verb};
 use onward_core::ids::JobId;
+use onward_log::{Log, RedbLog};
 use onward_node::server::Node;
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -84,4 +85,92 @@ async fn an_extension_is_answered_the_same_when_the_job_is_archived() {
     assert_eq!(post(&node, &path, extend("r2")).await.json(), given.json());
     assert_eq!(post(&node, &path, extend("r1")).await.json()["extensions_s"], 7.5, "what it was answered then");
     assert_eq!(post(&node, &path, extend("r3")).await.code(), (409, "already_ended".into()));
+}
+
+/// Two workflows: `fetch` has succeeded with a large result, `cut` has failed for good.
+async fn failed_graph(node: &Node, result: &str) -> JobId {
+    let graph =
+        json!({ "workflows": [{ "name": "fetch", "kind": "k" }, { "name": "cut", "kind": "k", "after": ["fetch"] }] });
+    let submitted = post(node, "/v1/jobs", graph).await;
+    let job = JobId::parse(submitted.json()["id"].as_str().unwrap()).unwrap();
+    let fetch = lease(node, poll_body("1")).await.pop().unwrap();
+    assert_eq!(post(node, &verb(&fetch, "succeed"), json!({ "result": result })).await.status, 200);
+    let cut = lease(node, poll_body("1")).await.pop().unwrap();
+    assert_eq!(cut["inputs"], json!({ "fetch": result }));
+    assert_eq!(post(node, &verb(&cut, "fail"), json!({ "error": "no", "retryable": false })).await.status, 200);
+    job
+}
+
+async fn show(node: &Node, job: &str) -> Value {
+    Request::get(&format!("/v1/jobs/{job}")).send(node.address()).await.json()
+}
+
+#[tokio::test]
+async fn a_replay_goes_on_from_the_failed_workflow_with_results_of_its_own() {
+    let result = "x".repeat(20_000);
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let dead = failed_graph(&node, &result).await;
+    let replayed = post(&node, "/v1/dead-letters/replay", replay(&[dead], "r")).await;
+    let again = replayed.json()["jobs"][0]["id"].as_str().unwrap().to_owned();
+    until_archived(&node, dead).await;
+    node.shutdown(PATIENCE).await;
+
+    let node = start(data.path()).await;
+    let shown = show(&node, &again).await;
+    let fetch = &shown["workflows"][0];
+    assert_eq!((&fetch["state"], &fetch["attempts"]), (&json!("succeeded"), &json!([])));
+    assert_eq!((&fetch["taken_from"], &shown["retry_of"]), (&json!(dead.to_string()), &json!(dead.to_string())));
+    assert_eq!(shown["progress"], json!({ "done": 1, "total": 2 }));
+    let cut = lease(&node, poll_body("2")).await.pop().unwrap();
+    assert_eq!((&cut["workflow"], &cut["inputs"]["fetch"]), (&json!("cut"), &json!(result)), "byte for byte");
+    assert_eq!(post(&node, &verb(&cut, "succeed"), json!({ "result": 2 })).await.status, 200);
+    until_archived(&node, JobId::parse(&again).unwrap()).await;
+    node.shutdown(PATIENCE).await;
+
+    let node = start(data.path()).await;
+    let shown = show(&node, &again).await;
+    assert_eq!((&shown["state"], &shown["result"]), (&json!("succeeded"), &json!({ "fetch": result, "cut": 2 })));
+}
+
+#[tokio::test]
+async fn a_replay_from_the_start_runs_every_workflow_again() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let dead = failed_graph(&node, "small").await;
+    let mut body = replay(&[dead], "r");
+    body["from"] = json!("beginning");
+    assert_eq!(post(&node, "/v1/dead-letters/replay", body.clone()).await.code(), (400, "invalid".into()));
+    body["from"] = json!("start");
+    assert_eq!(post(&node, "/v1/dead-letters/replay", body).await.status, 200);
+    assert_eq!(lease(&node, poll_body("1")).await.pop().unwrap()["workflow"], "fetch");
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_read_is_not_taken_for_an_empty_one() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let (dead, whole) = (failed_graph(&node, &"x".repeat(20_000)).await, failed_graph(&node, "small").await);
+    node.shutdown(PATIENCE).await;
+    let mut log = RedbLog::open(data.path()).unwrap();
+    let (term, lost) = (log.tail().unwrap().term, log.blobs(None, 10).unwrap());
+    assert_eq!(lost.len(), 1);
+    log.drop_blobs(term, &lost).unwrap();
+    drop(log);
+
+    let node = start(data.path()).await;
+    let refused = post(&node, "/v1/dead-letters/replay", replay(&[whole, dead], "r")).await;
+    assert!(refused.status >= 500, "{}", refused.json());
+    let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+    assert!(
+        detail.contains("`fetch`") && detail.contains("nothing was replayed") && detail.contains("`start`"),
+        "{detail}"
+    );
+    assert_eq!(refused.json()["field"], "jobs[1]");
+    let letters = Request::get("/v1/dead-letters").send(node.address()).await.json();
+    assert_eq!(letters["dead_letters"].as_array().unwrap().len(), 2, "nothing has changed");
+    let mut body = replay(&[whole, dead], "r");
+    body["from"] = json!("start");
+    assert_eq!(post(&node, "/v1/dead-letters/replay", body).await.status, 200);
+    assert_eq!(lease(&node, poll_body("2")).await.len(), 2);
 }

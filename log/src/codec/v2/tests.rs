@@ -279,6 +279,19 @@ fn order_on_a_limit_is_written_where_it_is_asked_for_and_missed_by_nobody() {
 }
 
 #[test]
+fn what_a_job_takes_over_is_missed_by_nobody() {
+    let mut draw = Draw::new(5);
+    let Event::JobSubmitted(mut job) = draw.event(1) else { panic!("that is number 1") };
+    job.taken_over = Arc::default();
+    let plain = stored(&job);
+    job.taken_over = Arc::from([0, 2]);
+    let taking = stored(&job);
+    assert_eq!(read(&taking), Ok(job));
+    // Tag 3 is field 1, critical; then its length, how many, and which.
+    assert_eq!(taking, [&plain[..plain.len() - 1], &[3, 3, 2, 0, 2, 0]].concat(), "rows without it are as they were");
+}
+
+#[test]
 fn a_tail_that_is_none_is_damage() {
     let limit = stored(&ConcurrencyLimit { key: name("gpu"), max: 3, ordered: false });
     let (_, fields) = limit.split_last().unwrap();

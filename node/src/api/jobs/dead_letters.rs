@@ -3,7 +3,7 @@
 use axum::extract::State;
 use onward_core::effect::Answer;
 use onward_core::ids::JobId;
-use onward_core::input::{Call, Filter};
+use onward_core::input::{Call, Filter, ReplayFrom};
 use onward_core::manager::JobView;
 use onward_core::refusal::Refusal;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use super::command::request_id;
 use super::filter::Conditions;
 use super::shape::{Detail, Job, weight};
 use super::submit::check_exec_again;
-use crate::engine::{Refused, View};
+use crate::engine::{Refused, ResultFault, View};
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -55,6 +55,17 @@ pub struct Replay {
     jobs: Few<String, MAX_JOBS>,
     /// Repeating it gives the same jobs again.
     request_id: String,
+    #[serde(default)]
+    from: ReplayFromWord,
+}
+
+/// Which workflows run again: those that have not succeeded, while the others keep their results; or all.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplayFromWord {
+    #[default]
+    Failed,
+    Start,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -138,7 +149,7 @@ fn page(view: &View<'_>, filter: &Filter, after: Option<u64>, limit: usize) -> (
     (jobs, None)
 }
 
-/// Submit the jobs of dead letters again, as new ones.
+/// Submit the jobs of dead letters again, as new ones: from the failed workflow on, or from the start.
 #[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "dead letters", request_body = Replay,
     responses((status = 200, body = Replayed),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
@@ -154,9 +165,18 @@ pub async fn replay(
     if let Some((index, refusal)) = app.engine.replay_fault(jobs.clone(), request.clone()).await? {
         return Err(Problem::from(refusal).of_field(format!("jobs[{index}]")));
     }
+    let from = match replay.from {
+        ReplayFromWord::Failed => ReplayFrom::Failed,
+        ReplayFromWord::Start => ReplayFrom::Start,
+    };
+    if from == ReplayFrom::Failed
+        && let Some(fault) = app.engine.result_fault(&jobs).await?
+    {
+        return Err(unreadable(fault));
+    }
     let mut answers = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let call = Call::ReplayDeadLetter { job, new_id: app.engine.new_job_id(), request: request.clone() };
+        let call = Call::ReplayDeadLetter { job, new_id: app.engine.new_job_id(), request: request.clone(), from };
         let (id, problem) = match app.engine.call(call).await {
             Ok(Answer::Retried { job }) => (Some(job.to_string()), None),
             Ok(other) => unreachable!("a replay is answered as such, not with {other:?}"),
@@ -191,6 +211,18 @@ pub async fn drop_letters(
         answers.push(DropAnswer { job: job.to_string(), dropped });
     }
     Ok(Json(Dropped { jobs: answers }))
+}
+
+/// What is not there is not taken for empty: the caller decides whether to run everything again.
+fn unreadable(fault: ResultFault) -> Problem {
+    let ResultFault { index, workflow, refused } = fault;
+    let problem = Problem::from(refused);
+    let detail = format!(
+        "the result of workflow `{workflow}` cannot be taken over: {}; nothing was replayed: repeat it, or replay from \
+         `start`, which runs every workflow again",
+        problem.detail
+    );
+    Problem { detail, ..problem }.of_field(format!("jobs[{index}]"))
 }
 
 fn interrupted(refused: Refused, done: usize) -> Problem {

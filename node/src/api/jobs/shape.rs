@@ -119,6 +119,8 @@ pub struct Workflow {
     pub name: String,
     pub kind: String,
     pub state: &'static str,
+    /// The job that it succeeded in, where this one repeats that job from the failed workflow on.
+    pub taken_from: Option<String>,
     /// Why it does not run although it could.
     pub blocked: Option<&'static str>,
     /// Where it is blocked by a limit.
@@ -319,11 +321,11 @@ fn raw(value: &impl Serialize) -> Box<RawValue> {
 }
 
 fn workflows(view: &JobView, detail: Detail) -> Vec<Workflow> {
-    let specs = &view.spec.workflows;
-    view.workflows.iter().zip(specs.iter()).map(|(workflow, spec)| workflow_of(workflow, spec, specs, detail)).collect()
+    let specs = view.spec.workflows.iter();
+    view.workflows.iter().zip(specs).map(|(workflow, spec)| workflow_of(workflow, spec, view, detail)).collect()
 }
 
-fn workflow_of(view: &WorkflowView, spec: &WorkflowSpec, all: &[WorkflowSpec], detail: Detail) -> Workflow {
+fn workflow_of(view: &WorkflowView, spec: &WorkflowSpec, job: &JobView, detail: Detail) -> Workflow {
     let content_type = spec.content_type.as_ref().map(|text| text.to_string());
     let (payload, payload_base64) = match detail {
         Detail::Brief => (None, None),
@@ -336,15 +338,20 @@ fn workflow_of(view: &WorkflowView, spec: &WorkflowSpec, all: &[WorkflowSpec], d
         name: view.name.to_string(),
         kind: view.kind.to_string(),
         state: view.state.word(),
+        taken_from: job.retry_of.filter(|_| view.taken_over).map(|job| job.to_string()),
         blocked: view.blocked,
         waits_for_key: view.waits_for_key.as_ref().map(key_wait),
         due_at: view.due_at.map(At),
-        after: spec.after.iter().map(|index| all[usize::from(*index)].name.to_string()).collect(),
+        after: spec.after.iter().map(|index| job.spec.workflows[usize::from(*index)].name.to_string()).collect(),
         counted: view.counted,
         payload,
         payload_base64,
         content_type,
-        attempts: view.ended.iter().map(ended).chain(view.running.as_ref().map(running)).collect(),
+        attempts: match view.taken_over {
+            // It was one of the other job.
+            true => Vec::new(),
+            false => view.ended.iter().map(ended).chain(view.running.as_ref().map(running)).collect(),
+        },
     }
 }
 
