@@ -449,7 +449,8 @@ impl Manager {
         // One that moved made up for others that do not, or fail.
         let made_up =
             live.motion == Motion::Moving && (work.unmoving.len() > 0 || work.tally.first_failure().is_some());
-        if live.motion == Motion::Unmoving || made_up {
+        let never_came = held == 0 && matches!(known.link, Link::Expected);
+        if live.motion == Motion::Unmoving || made_up || never_came {
             self.touch(live.worker);
         }
         self.lease_moved(live.worker, live.clock.lease_end(), None);

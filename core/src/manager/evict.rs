@@ -3,10 +3,8 @@
 //! An evicted worker is trusted again as a new incarnation, or when its time is over and what was taken from it has
 //! ended: it said so, settled or released it, or its lease would be over by now. Then it is on probation.
 //!
-//! The hold counts workers with a session. Those that were evicted lately and are not back count as failing, or a
-//! failure that rolls through the fleet would never be the failure of most.
-
-use std::collections::VecDeque;
+//! The hold counts workers with a session. Those that were evicted lately, or missed until they were forgotten, and are
+//! not back count as failing, or a failure that rolls through the fleet would never be the failure of most.
 
 use crate::effect::{Effect, Effects, Notice};
 use crate::event::Event;
@@ -20,6 +18,7 @@ use crate::state::NO_KEY;
 use crate::time::{Awake, Wall};
 
 use super::Manager;
+use super::memory::Fading;
 use super::workers::{Counted, Link, Unconfirmed, Worker, WorkerKey};
 
 /// How many workers count for the hold.
@@ -27,8 +26,8 @@ use super::workers::{Counted, Link, Unconfirmed, Worker, WorkerKey};
 pub(super) struct HoldState {
     tracked: usize,
     failing: usize,
-    /// Evicted lately and not back, the oldest first.
-    evicted: VecDeque<(Awake, WorkerId)>,
+    /// Evicted lately, or missed until they were forgotten, and not back.
+    lost: Fading<()>,
     /// An eviction was withheld, and the reason for that is still there.
     active: bool,
 }
@@ -40,7 +39,7 @@ impl Manager {
         worker.was_stuck = false;
         let (id, already) = (worker.id.clone(), worker.probation);
         worker.probation = true;
-        self.hold.evicted.retain(|(_, evicted)| *evicted != id);
+        self.back_in_hold(&id);
         if !already {
             self.emit(Event::ProbationBegan { worker: id }, fx);
         }
@@ -61,9 +60,8 @@ impl Manager {
 
     /// Tracked, and failing of those.
     fn hold_counts(&self) -> (usize, usize) {
-        let since = |at: &Awake| self.awake.since(*at) < self.rules.hold.evicted_within;
-        let evicted = self.hold.evicted.iter().rev().take_while(|(at, _)| since(at)).count();
-        (self.hold.tracked + evicted, self.hold.failing + evicted)
+        let lost = self.hold.lost.lasting(self.awake);
+        (self.hold.tracked + lost, self.hold.failing + lost)
     }
 
     fn is_held(&mut self, worker_counts: bool, fx: &mut Effects) -> bool {
@@ -103,6 +101,9 @@ impl Manager {
         let worker = self.workers.at(key);
         if worker.held == 0 && worker.judged.verdict == Verdict::Suspect && worker.session().is_none() {
             // Gone, and holding nothing: there is nobody to keep work from.
+            if counts {
+                self.lost_to_hold(self.workers.at(key).id.clone());
+            }
             self.forget_worker(key, fx);
             return true;
         }
@@ -138,16 +139,33 @@ impl Manager {
         rare.unconfirmed = unconfirmed;
         self.recount(key, Counted::No);
         if counts {
-            self.note_eviction(id.clone());
+            self.lost_to_hold(id.clone());
         }
         self.update_offer(key);
         self.report(Notice::WorkerEvicted { worker: id }, fx);
     }
 
-    fn note_eviction(&mut self, id: WorkerId) {
-        let (now, within) = (self.awake, self.rules.hold.evicted_within);
-        self.hold.evicted.retain(|(at, evicted)| *evicted != id && now.since(*at) < within);
-        self.hold.evicted.push_back((now, id));
+    /// It goes on counting as failing for a while, unless it comes back.
+    fn lost_to_hold(&mut self, id: WorkerId) {
+        while self.hold.lost.pop_ended(self.awake).is_some() {}
+        self.hold.lost.insert(id, self.awake + self.rules.hold.evicted_within, ());
+    }
+
+    /// After a takeover the log knows who was evicted lately and is not back, though not who of them had a session:
+    /// those that have none count until they call.
+    pub(super) fn resume_hold(&mut self) {
+        let (now, within) = (self.log_now(), self.rules.hold.evicted_within);
+        let mut lost = Vec::new();
+        for (id, record) in self.state.workers() {
+            let Some((_, readmit_at)) = &record.evicted else { continue };
+            let ago = (now + readmit_after(&self.rules.eviction, record.evictions)).since(*readmit_at);
+            lost.extend((ago < within).then(|| (id.clone(), self.awake + (within - ago))));
+        }
+        lost.into_iter().for_each(|(id, until)| self.hold.lost.insert(id, until, ()));
+    }
+
+    pub(super) fn back_in_hold(&mut self, id: &WorkerId) {
+        self.hold.lost.remove(id);
     }
 
     /// An evicted worker gets work again as a new incarnation, or when its time is over and what it held has stopped.

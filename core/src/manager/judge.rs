@@ -66,13 +66,21 @@ impl Manager {
         self.end_hold_if_clear(fx);
     }
 
-    pub(super) fn probe_answered(&mut self, key: WorkerKey, probe: u32) {
+    /// One that was suspect and is heard of is judged now, and not when the step ends: what it asks for next counts.
+    pub(super) fn judge_if_suspect(&mut self, key: WorkerKey, fx: &mut Effects) {
+        if self.workers.at(key).judged.verdict == Verdict::Suspect {
+            self.judge_worker(key, fx);
+        }
+    }
+
+    pub(super) fn probe_answered(&mut self, key: WorkerKey, probe: u32, fx: &mut Effects) {
         let now = self.awake;
         let worker = self.workers.at_mut(key);
         if let Link::Session { liveness, .. } = &mut worker.link
             && liveness.answered(probe, now)
             && !worker.judged.signals.live
         {
+            self.judge_if_suspect(key, fx);
             self.touch(key);
         }
     }
@@ -86,12 +94,14 @@ impl Manager {
         }
     }
 
-    /// Neither works nor asks for work, and has not said so for a while, or said goodbye.
+    /// Neither works nor asks for work, and has not said so for a while, or said goodbye; or it was not heard of since a
+    /// takeover, and its leases are over.
     pub(super) fn is_away(&self, worker: &Worker) -> bool {
         match &worker.link {
             Link::Http { liveness, poll: NO_KEY } if worker.held == 0 => {
                 liveness.is_away(&self.rules.liveness, self.awake)
             }
+            Link::Expected => worker.held == 0,
             _ => false,
         }
     }

@@ -1,45 +1,94 @@
-//! What is remembered of workers that have gone: replaced incarnations, probation, and how often they were evicted.
-//! Ten seconds of absence must not make a new worker of an old one; an hour does.
+//! What is remembered of workers that have gone: the incarnation that they were, replaced ones, probation, and how often
+//! they were evicted. Ten seconds of absence must not make a new worker of an old one; an hour does.
+//!
+//! The log keeps what was decided about a worker. The incarnation of one that merely went is soft: after a takeover, who
+//! had gone before it is not known from its predecessor.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::effect::Effects;
 use crate::event::Event;
-use crate::ids::WorkerId;
+use crate::ids::{Incarnation, WorkerId};
 use crate::time::Awake;
 
 use super::Manager;
 
-/// Workers that have gone and of which the log remembers something, with when that ends; the oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Departed(VecDeque<(Awake, WorkerId)>);
+/// Something about workers that ends by itself: the first to end is at hand, and so is each worker.
+#[derive(Debug)]
+pub(super) struct Fading<T> {
+    ends: BTreeSet<(Awake, WorkerId)>,
+    of: BTreeMap<WorkerId, (Awake, T)>,
+}
 
-impl Departed {
-    pub(super) fn next(&self) -> Option<Awake> {
-        self.0.front().map(|(at, _)| *at)
+impl<T> Default for Fading<T> {
+    fn default() -> Self {
+        Self { ends: BTreeSet::new(), of: BTreeMap::new() }
     }
 }
 
+impl<T> Fading<T> {
+    pub(super) fn len(&self) -> usize {
+        self.of.len()
+    }
+
+    pub(super) fn next(&self) -> Option<Awake> {
+        self.ends.first().map(|(at, _)| *at)
+    }
+
+    /// How many have not ended by now.
+    pub(super) fn lasting(&self, now: Awake) -> usize {
+        self.len() - self.ends.iter().take_while(|(at, _)| *at <= now).count()
+    }
+
+    /// In the place of what was known of this worker.
+    pub(super) fn insert(&mut self, id: WorkerId, until: Awake, what: T) {
+        self.remove(&id);
+        self.ends.insert((until, id.clone()));
+        self.of.insert(id, (until, what));
+    }
+
+    pub(super) fn remove(&mut self, id: &WorkerId) -> Option<T> {
+        let (until, what) = self.of.remove(id)?;
+        self.ends.remove(&(until, id.clone()));
+        Some(what)
+    }
+
+    /// The first to end.
+    pub(super) fn pop(&mut self) -> Option<WorkerId> {
+        let (_, id) = self.ends.pop_first()?;
+        self.of.remove(&id);
+        Some(id)
+    }
+
+    /// Takes out one that has ended by now.
+    pub(super) fn pop_ended(&mut self, now: Awake) -> Option<WorkerId> {
+        self.next().filter(|at| *at <= now)?;
+        self.pop()
+    }
+}
+
+/// Workers that have gone, with the incarnation that they were then, where that is known.
+pub(super) type Departed = Fading<Option<Incarnation>>;
+
 impl Manager {
     /// The worker has gone.
-    pub(super) fn remember_departed(&mut self, id: WorkerId, fx: &mut Effects) {
-        let Some(record) = self.state.worker(&id) else { return };
-        if record.grants > 0 {
+    pub(super) fn remember_departed(&mut self, id: WorkerId, incarnation: Incarnation, fx: &mut Effects) {
+        if self.state.worker(&id).is_some_and(|record| record.grants > 0) {
             // Whoever comes back is not the one that asked.
             self.emit(Event::GrantsReset { worker: id.clone() }, fx);
         }
-        if self.state.worker(&id).is_none() {
-            return;
-        }
-        self.departed.0.push_back((self.awake + self.rules.eviction.remember_for, id));
-        if self.departed.0.len() > self.rules.limits.workers {
+        self.departed.insert(id, self.awake + self.rules.eviction.remember_for, Some(incarnation));
+        if self.departed.len() > self.rules.limits.workers {
             self.forget_first_departed(fx);
         }
     }
 
-    /// The worker is back.
-    pub(super) fn recall_departed(&mut self, id: &WorkerId) {
-        self.departed.0.retain(|(_, departed)| departed != id);
+    /// The worker is back. If it is not who it was when it went, that one may not come back.
+    pub(super) fn recall_departed(&mut self, id: &WorkerId, incarnation: &Incarnation, fx: &mut Effects) {
+        let went = self.departed.remove(id).flatten();
+        if let Some(old) = went.filter(|went| went != incarnation) {
+            self.emit(Event::IncarnationReplaced { worker: id.clone(), old }, fx);
+        }
     }
 
     pub(super) fn forget_departed(&mut self, fx: &mut Effects) {
@@ -51,7 +100,7 @@ impl Manager {
     }
 
     fn forget_first_departed(&mut self, fx: &mut Effects) {
-        let Some((_, worker)) = self.departed.0.pop_front() else { return };
+        let Some(worker) = self.departed.pop() else { return };
         // One that an operator drained stays drained.
         if self.state.worker(&worker).is_some_and(|record| !record.drained) {
             self.emit(Event::WorkerForgotten { worker }, fx);
@@ -62,6 +111,7 @@ impl Manager {
     pub(super) fn resume_departed(&mut self) {
         let until = self.awake + self.rules.eviction.remember_for;
         let gone = self.state.workers().filter(|(id, _)| self.workers.find(id).is_none());
-        self.departed.0 = gone.map(|(id, _)| (until, id.clone())).collect();
+        let gone: Vec<WorkerId> = gone.map(|(id, _)| id.clone()).collect();
+        gone.into_iter().for_each(|id| self.departed.insert(id, until, None));
     }
 }

@@ -294,7 +294,7 @@ impl Manager {
             Input::Call { request, call } => self.call(request, call, fx),
             Input::CallGone { request, delivered } => self.call_gone(request, delivered, fx),
             Input::Session { session, message } => self.session(session, message, fx),
-            Input::SessionClosed { session } => self.session_closed(session, fx),
+            Input::SessionClosed { session } => self.session_closed(session),
             Input::Undeliverable { claim, why } => self.undeliverable(&claim, why, fx),
             Input::Archived { jobs } => self.archived(jobs, fx),
             Input::Wake

@@ -72,6 +72,7 @@ impl Manager {
         self.supersede_poll(key);
         let wait = if repeated.is_empty() { poll.wait } else { Duration::ZERO };
         self.open_poll(request, key, poll, wait, repeated);
+        self.judge_if_suspect(key, fx);
         self.touch(key);
         Ok(())
     }
@@ -102,7 +103,10 @@ impl Manager {
         let granted_until = self.grant_of_this_life(known, &poll.incarnation);
         let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake, granted_until), poll: NO_KEY };
         let key = match known {
-            None => self.add_worker(Worker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake)),
+            None => {
+                let worker = Worker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake);
+                self.welcome_worker(worker, fx)
+            }
             Some(key) => {
                 self.heard_again(key);
                 if self.workers.at(key).incarnation != poll.incarnation {
@@ -240,6 +244,15 @@ impl Manager {
         Some(poll)
     }
 
+    /// Closes a poll without the answer that it may be about to get: the next to lie in its place must not get it.
+    fn give_up_poll(&mut self, key: u32) -> OpenPoll {
+        let poll = self.close_poll(key).expect("it is open");
+        if poll.due {
+            self.polls_to_answer.retain(|due| *due != key);
+        }
+        poll
+    }
+
     /// Whether this call is a poll that is open, or whose leases may not have arrived.
     pub(super) fn is_poll(&self, request: RequestId) -> bool {
         self.poll_of.contains_key(&request) || self.answered.contains_key(&request)
@@ -254,7 +267,7 @@ impl Manager {
         }
         let over: Vec<u32> = self.polls.iter().filter(|(_, poll)| poll.ends <= now).map(|(key, _)| key).collect();
         for key in over {
-            let poll = self.close_poll(key).expect("it is open");
+            let poll = self.give_up_poll(key);
             self.refuse_without_seat(poll.request, fx);
         }
     }
@@ -263,8 +276,7 @@ impl Manager {
     /// id of its poll.
     pub(super) fn call_gone(&mut self, request: RequestId, delivered: bool, fx: &mut Effects) {
         if let Some(key) = self.poll_of.get(&request).copied() {
-            let worker = self.polls[key].worker;
-            self.close_poll(key);
+            let worker = self.give_up_poll(key).worker;
             self.touch(worker);
         }
         let Some(answered) = self.answered.remove(&request) else { return };

@@ -42,7 +42,7 @@ impl Manager {
                 self.send(session, ToWorker::SettleAnswers(answers), fx);
             }),
             FromWorker::ProbeAnswer { probe } => {
-                self.probe_answered(worker, probe);
+                self.probe_answered(worker, probe, fx);
                 Ok(())
             }
             FromWorker::RequestExtension(asked) => self.extension(&asked, Some(worker), fx).map(|answer| {
@@ -81,7 +81,7 @@ impl Manager {
         let granted_until = self.grant_of_this_life(known, &hello.incarnation);
         let link = Link::Session { session, liveness: SessionLiveness::connected(self.awake, granted_until) };
         let key = match known {
-            None => self.add_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake)),
+            None => self.welcome_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake), fx),
             Some(key) => {
                 self.close_old_session(key, session, fx);
                 self.heard_again(key);
@@ -99,6 +99,7 @@ impl Manager {
         self.send(session, ToWorker::Welcome { term: self.seat.term() }, fx);
         self.reconcile(key, &hello.holding, fx);
         self.readmit_if_due(key, fx);
+        self.judge_if_suspect(key, fx);
         self.touch(key);
         Ok(())
     }
@@ -148,6 +149,16 @@ impl Manager {
         }
     }
 
+    /// Takes a worker into the books that speaks for the first time, or again after it had gone.
+    pub(super) fn welcome_worker(&mut self, worker: Worker, fx: &mut Effects) -> WorkerKey {
+        self.recall_departed(&worker.id, &worker.incarnation, fx);
+        // One without a session counts for no hold, evicted or not.
+        if !worker.is_session() || self.state.worker(&worker.id).is_none_or(|record| record.evicted.is_none()) {
+            self.back_in_hold(&worker.id);
+        }
+        self.add_worker(worker)
+    }
+
     /// Takes a worker into the books, with what the log remembers of it.
     pub(super) fn add_worker(&mut self, mut worker: Worker) -> WorkerKey {
         if let Some(record) = self.state.worker(&worker.id) {
@@ -158,7 +169,6 @@ impl Manager {
                 worker.rare().readmit_at = *readmit_at;
                 worker.rare().taken_until = self.awake + record.taken_until.since(self.log_now());
             }
-            self.recall_departed(&worker.id);
         }
         self.workers.insert(worker)
     }
@@ -286,19 +296,20 @@ impl Manager {
         self.reconcile(key, &[], fx);
         self.send(session, ToWorker::Goodbye, fx);
         self.push(Effect::CloseSession { session }, fx);
-        self.session_closed(session, fx);
-    }
-
-    pub(super) fn session_closed(&mut self, session: SessionId, fx: &mut Effects) {
-        let Some(key) = self.workers.find_session(session) else { return };
         self.workers.close_session(key);
-        let worker = self.workers.at(key);
-        if worker.held == 0 && !worker.accepting && !worker.evicted {
+        if self.workers.at(key).evicted {
+            self.touch(key);
+        } else {
             // It drained itself and left: nothing is owed to it.
             self.forget_worker(key, fx);
-        } else {
-            self.touch(key);
         }
+    }
+
+    /// Without a goodbye: whatever it wanted when it was heard of last, it is missed from now on.
+    pub(super) fn session_closed(&mut self, session: SessionId) {
+        let Some(key) = self.workers.find_session(session) else { return };
+        self.workers.close_session(key);
+        self.touch(key);
     }
 
     /// Removes a worker that holds nothing.
@@ -314,6 +325,6 @@ impl Manager {
         if !worker.timer.is_none() {
             self.soon.remove(worker.timer);
         }
-        self.remember_departed(worker.id, fx);
+        self.remember_departed(worker.id, worker.incarnation, fx);
     }
 }

@@ -414,6 +414,7 @@ impl Manager {
             self.resume_attempt(key);
         }
         self.resume_departed();
+        self.resume_hold();
     }
 }
 

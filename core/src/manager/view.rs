@@ -91,6 +91,8 @@ pub enum WorkerState {
 pub enum AwayReason {
     Goodbye,
     NoCall,
+    /// Nothing was heard of it since a takeover for as long as its leases lasted.
+    NeverCame,
 }
 
 /// What an evicted worker waits for.
@@ -153,6 +155,7 @@ impl WorkerView {
             WorkerState::Judged => self.judgement.reason.code(),
             WorkerState::Away(AwayReason::Goodbye) => "goodbye",
             WorkerState::Away(AwayReason::NoCall) => "no_call",
+            WorkerState::Away(AwayReason::NeverCame) => "never_came",
             WorkerState::Evicted(EvictedReason::AttemptsUnconfirmed) => "attempts_unconfirmed",
             WorkerState::Evicted(EvictedReason::Waiting) => "waiting",
         }
@@ -340,6 +343,7 @@ impl Manager {
         match &worker.link {
             _ if !self.is_away(worker) => WorkerState::Judged,
             Link::Http { liveness, .. } if liveness.has_left() => WorkerState::Away(AwayReason::Goodbye),
+            Link::Expected => WorkerState::Away(AwayReason::NeverCame),
             _ => WorkerState::Away(AwayReason::NoCall),
         }
     }

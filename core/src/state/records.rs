@@ -312,8 +312,9 @@ pub struct WorkerRecord {
     pub carried: Carried,
 }
 
-/// How many replaced incarnations of a worker are kept.
-pub const REPLACED_KEPT: usize = 8;
+/// How many replaced incarnations of a worker are kept: more than it has while a process of the first may still be there,
+/// also if each life ends soon after it began.
+pub const REPLACED_KEPT: usize = 64;
 
 /// The job's record of every decision about its time. Bounded: the oldest entries go first, and are counted.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -6,7 +6,8 @@ use crate::rig::*;
 use onward_core::effect::Notice;
 use onward_core::health::loops::probes;
 use onward_core::health::{
-    Iteration, LoopHealth, LoopRule, LoopState, NotLive, NotReady, Progress, ProgressReason, Reason, Verdict,
+    DatacenterCounts, Iteration, LoopHealth, LoopRule, LoopState, NotLive, NotReady, Progress, ProgressReason, Reason,
+    Verdict,
 };
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::job::{Draft, JobState, OnStuck, Retry};
@@ -410,4 +411,34 @@ fn a_lease_that_ends_with_the_stuck_clock_is_an_expired_lease() {
     rig.leases(poll);
     rig.advance(secs(120));
     assert_eq!(rig.endings(id), ["lease_expired"]);
+}
+
+#[test]
+fn a_cancelled_attempt_does_not_move_for_the_rest_of_its_quiet_section() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 2, &["k"]);
+    let id = rig.submit(job("k"));
+    let claim = rig.claim(session);
+    rig.beat(session, Beat { quiet: Some(secs(600)), ..Beat::plain(claim) }).unwrap();
+    rig.cancel(id);
+    rig.advance(secs(59));
+    assert_eq!(rig.worker_view("w").judgement.signals.progress, Progress::Normal, "it made a step just before");
+    rig.advance(secs(2));
+    assert_eq!(rig.worker_view("w").judgement.signals.progress, Progress::Idle, "told to stop, and silent since");
+}
+
+#[test]
+fn a_worker_that_never_came_after_a_takeover_is_no_worker() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(job("k"));
+    let _claim = rig.claim(session);
+    rig.restart(secs(1));
+    rig.advance(secs(300));
+    assert_eq!(rig.manager.view().workers, 1, "its lease waits for it");
+    rig.advance(secs(4));
+    let mut counts = DatacenterCounts::default();
+    rig.manager.workers().for_each(|worker| worker.count(&mut counts));
+    assert_eq!((counts.workers, rig.manager.view().workers), (0, 0));
+    assert_eq!(rig.worker_view("w").reason_code(), "never_came");
 }

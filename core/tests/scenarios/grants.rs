@@ -7,7 +7,7 @@ use onward_core::health::Verdict;
 use onward_core::input::{Call, Poll};
 use onward_core::job::Draft;
 use onward_core::manager::WorkerState;
-use onward_core::message::{Beat, FromWorker};
+use onward_core::message::{Beat, ExtensionRequest, FromWorker, ToWorker};
 
 #[test]
 fn a_polling_workers_grant_counts_from_its_last_call_and_not_from_the_end_of_its_lease() {
@@ -149,4 +149,30 @@ fn grants_start_anew_for_a_worker_that_recovers_from_suspect_while_it_is_evicted
     rig.advance(secs(100));
     let claim = rig.claim(session);
     assert_eq!(rig.ask_extension(session, vec![claim], 0.1).result, Ok(secs(30)));
+}
+
+#[test]
+fn one_that_came_back_while_the_seat_was_unconfirmed_is_not_suspect_when_it_asks() {
+    let mut rig = Rig::new();
+    rig.bystanders(3);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    rig.close(session);
+    assert_eq!(rig.verdict("w"), Verdict::Suspect);
+    rig.advance(secs(1));
+    rig.log_answers = false;
+    rig.advance(secs(5));
+    let again = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    let asked =
+        ExtensionRequest { claims: vec![claim], reason: "gc_pause".into(), progress: 0.5, estimated_remaining: None };
+    rig.tell(again, FromWorker::RequestExtension(asked));
+    rig.log_answers = true;
+    rig.advance(secs(2));
+    let answer = |message| match message {
+        ToWorker::ExtensionAnswer(answer) => Some(answer.result),
+        _ => None,
+    };
+    let answers: Vec<_> = rig.messages(again).into_iter().filter_map(answer).collect();
+    assert_eq!(answers, [Ok(secs(30))], "both were taken in one step, in their order");
 }

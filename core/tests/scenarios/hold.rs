@@ -9,6 +9,7 @@ use onward_core::ids::SessionId;
 use onward_core::input::Poll;
 use onward_core::job::JobState;
 use onward_core::manager::WorkerState;
+use onward_core::message::FromWorker;
 
 fn hold_notices(rig: &Rig) -> Vec<Notice> {
     let of_hold = |notice: &&Notice| matches!(notice, Notice::HoldBegan { .. } | Notice::HoldEnded);
@@ -218,4 +219,75 @@ fn a_stuck_polling_worker_is_evicted_while_the_others_are_held() {
     assert_eq!(rig.verdict("h"), Verdict::Stuck);
     rig.advance(secs(30));
     assert_eq!(rig.evictions(), ["h"], "who cannot be asked does not count, and is not held");
+}
+
+#[test]
+fn a_rolling_failure_that_begins_with_idle_workers_is_held() {
+    let mut rig = Rig::new();
+    let kind = |n| if n == 3 { ["k"] } else { ["other"] };
+    let sessions: Vec<SessionId> = (0..5).map(|n| rig.worker(&format!("w{n}"), n, 1, &kind(n))).collect();
+    let id = rig.submit(patient("k"));
+    for session in &sessions[..4] {
+        rig.close(*session);
+        rig.advance(secs(20));
+    }
+    assert_eq!((rig.eviction_count(), rig.endings(id)), (0, vec![]), "four of five are gone within 80 s");
+}
+
+#[test]
+fn idle_workers_that_were_lost_and_are_back_count_once() {
+    let mut rig = Rig::new();
+    let sessions: Vec<SessionId> = (0..5).map(|n| rig.worker(&format!("w{n}"), n, 1, &["other"])).collect();
+    for session in &sessions[..2] {
+        rig.close(*session);
+        rig.advance(secs(11));
+    }
+    assert!(!rig.knows("w0") && !rig.knows("w1"), "two of five");
+    rig.worker("w0", 10, 1, &["other"]);
+    rig.worker("w1", 11, 1, &["other"]);
+    for session in &sessions[2..4] {
+        rig.close(*session);
+        rig.advance(secs(11));
+    }
+    assert!(!rig.knows("w2") && !rig.knows("w3"), "two of five again");
+}
+
+#[test]
+fn a_worker_that_takes_nothing_for_now_is_missed_when_its_session_breaks() {
+    let mut rig = Rig::new();
+    rig.bystanders(3);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.tell(session, FromWorker::Capacity { slots: 1, accepting: false });
+    rig.close(session);
+    assert_eq!(rig.verdict("w"), Verdict::Suspect, "it did not say goodbye");
+}
+
+#[test]
+fn a_fleet_that_starves_and_breaks_off_is_held() {
+    let mut rig = Rig::new();
+    let sessions: Vec<SessionId> = (0..4).map(|n| rig.worker(&format!("w{n}"), n, 1, &["k"])).collect();
+    for session in &sessions {
+        rig.tell(*session, FromWorker::Capacity { slots: 1, accepting: false });
+    }
+    sessions.iter().for_each(|session| rig.close(*session));
+    rig.advance(secs(30));
+    assert_eq!((rig.manager.workers().count(), rig.manager.holding_eviction()), (4, true), "four of four");
+}
+
+#[test]
+fn a_rolling_failure_is_held_over_a_takeover() {
+    let mut rig = Rig::new();
+    let sessions: Vec<SessionId> = (0..5).map(|n| rig.worker(&format!("w{n}"), n, 1, &["k"])).collect();
+    for session in &sessions[..2] {
+        rig.silence(*session);
+        rig.advance(secs(41));
+    }
+    assert_eq!(rig.eviction_count(), 2, "two of five");
+    rig.restart(secs(1));
+    let sessions: Vec<SessionId> = (2..5).map(|n| rig.worker(&format!("w{n}"), 20 + n, 1, &["k"])).collect();
+    rig.silence(sessions[0]);
+    rig.advance(secs(60));
+    assert_eq!(rig.eviction_count(), 2, "three of five");
+    rig.advance(secs(180));
+    assert_eq!(rig.eviction_count(), 3, "five minutes after the first it is two of four");
 }

@@ -1,8 +1,8 @@
 //! What is remembered of a worker that has gone, and for how long.
 
 use crate::rig::*;
-use onward_core::ids::SessionId;
-use onward_core::input::Call;
+use onward_core::ids::{Incarnation, SessionId};
+use onward_core::input::{Call, Poll};
 use onward_core::message::{FromWorker, ToWorker};
 use onward_core::refusal::Refusal;
 
@@ -134,4 +134,67 @@ fn grants_that_were_used_do_not_keep_a_worker_in_memory() {
     assert!(claim.is_some(), "it got the job again before it wanted no more");
     rig.tell(session, FromWorker::Goodbye);
     assert!(!rig.knows("w") && !is_remembered(&rig));
+}
+
+#[test]
+fn one_that_was_idle_when_it_went_does_not_replace_its_successor() {
+    let mut rig = Rig::new();
+    rig.bystanders(3);
+    let first = rig.hello("w", "old", 1, 1, &["k"], vec![]);
+    rig.close(first);
+    rig.advance(secs(11));
+    assert!(!rig.knows("w"));
+    let second = rig.hello("w", "new", 2, 1, &["k"], vec![]);
+    let id = rig.submit(job("k"));
+    let _claim = rig.claim(second);
+    let zombie = rig.hello("w", "old", 3, 1, &["k"], vec![]);
+    assert_eq!(rig.last_sent(zombie), ToWorker::Rejected(Refusal::StaleIncarnation));
+    assert_eq!(rig.endings(id), [""; 0], "its successor's attempt goes on");
+    rig.restart(secs(1));
+    let zombie = rig.hello("w", "old", 4, 1, &["k"], vec![]);
+    assert_eq!(rig.last_sent(zombie), ToWorker::Rejected(Refusal::StaleIncarnation), "also after a takeover");
+}
+
+#[test]
+fn one_that_goes_and_comes_back_is_nobodys_predecessor() {
+    let mut rig = Rig::new();
+    rig.bystanders(3);
+    for n in 1..4 {
+        let session = rig.hello("w", "same", n, 1, &["k"], vec![]);
+        assert!(matches!(rig.last_sent(session), ToWorker::Welcome { .. }), "time {n}");
+        rig.close(session);
+        rig.advance(secs(11));
+        assert!(!rig.knows("w"));
+    }
+    assert!(!is_remembered(&rig), "nothing was decided about it");
+}
+
+#[test]
+fn one_without_a_session_that_was_forgotten_does_not_replace_its_successor() {
+    let mut rig = Rig::new();
+    let poll = |incarnation: &str| Poll {
+        incarnation: Incarnation::new(incarnation).unwrap(),
+        lease: secs(600),
+        ..Rig::poll_of("h", &["k"], 1, ms(0))
+    };
+    rig.leases(poll("old"));
+    rig.advance(secs(400));
+    assert!(!rig.knows("h"));
+    let id = rig.submit(patient("k"));
+    assert_eq!(rig.leases(poll("new")).len(), 1);
+    assert_eq!(rig.call(Call::Poll(poll("old"))), Err(Refusal::StaleIncarnation));
+    assert_eq!(rig.endings(id), [""; 0], "its successor's attempt goes on");
+}
+
+#[test]
+fn ten_short_lives_in_a_row_are_all_remembered() {
+    let mut rig = Rig::new();
+    for life in 0..10 {
+        rig.hello("w", &format!("life {life}"), 10 + life, 1, &["k"], vec![]);
+        rig.advance(secs(20));
+    }
+    for life in 0..9 {
+        let zombie = rig.hello("w", &format!("life {life}"), 30 + life, 1, &["k"], vec![]);
+        assert_eq!(rig.last_sent(zombie), ToWorker::Rejected(Refusal::StaleIncarnation), "life {life}");
+    }
 }

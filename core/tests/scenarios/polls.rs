@@ -436,3 +436,16 @@ fn a_settlement_of_many_answers_each() {
         [Ok(()), Err(Refusal::UnknownJob), Err(Refusal::UnknownAttempt), Err(Refusal::UnknownWorkflow), Ok(())]
     );
 }
+
+#[test]
+fn a_poll_is_not_answered_for_another_that_was_given_up() {
+    let mut rig = Rig::new();
+    rig.log_answers = false;
+    rig.advance(secs(5));
+    let first = rig.call_open(Call::Poll(Rig::poll_of("a", &["k"], 1, ms(0))));
+    rig.step(Input::CallGone { request: first, delivered: false });
+    let second = rig.call_open(Call::Poll(Rig::poll_of("b", &["k"], 1, secs(30))));
+    rig.log_answers = true;
+    rig.advance(secs(2));
+    assert_eq!(rig.reply(second), None, "it waits for 30 s");
+}
