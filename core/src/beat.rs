@@ -197,10 +197,10 @@ impl AttemptClock {
         held.max(self.grant_until)
     }
 
-    /// `cancelled`: it was asked to stop.
+    /// `cancelled`: it was asked to stop. Then nothing covers it any more, and only a step is a step.
     pub fn motion(&self, now: Awake, window: Duration, cancelled: bool) -> Motion {
         let covered = self.quiet.is_some_and(|quiet| now < quiet.until) || now < self.grant_until;
-        if covered || (self.stepped && now < self.last_step + window) {
+        if (covered && !cancelled) || (self.stepped && now < self.last_step + window) {
             Motion::Moving
         } else if self.unheard || (!self.stepped && now < self.handed_at + window) {
             Motion::Young

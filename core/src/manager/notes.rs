@@ -7,7 +7,8 @@
 //!   already, and is logged when its time has come, or before the end of the attempt.
 //! - **Quiet sections:** for a takeover the log has to cover what was allowed. A section that follows another within
 //!   [`QUIET_EVERY`] is not logged where what was logged covers it, and else with twice the length that was logged last;
-//!   an end within that time is logged when it is over. The budget is charged with all that was used.
+//!   when that time is over, what is left of it is logged as it is. An end within that time is logged when it is over.
+//!   The budget is charged with all that was used.
 //! - **Denials:** the first of a kind, and then each that makes it four times as many, with how many came in between.
 
 use core::time::Duration;
@@ -46,6 +47,8 @@ struct QuietNotes {
     used: Duration,
     /// When the end is to be logged.
     end_at: Option<Awake>,
+    /// More was logged than was allowed: when that is put right.
+    exact_at: Option<Awake>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +62,7 @@ impl Notes {
     /// When something that waits is to be logged.
     pub(super) fn due(&self, checkpoint_every: Duration) -> Option<Awake> {
         let checkpoint = self.checkpoint.as_ref().and(self.checkpoint_at).map(|at| at + checkpoint_every);
-        checkpoint.into_iter().chain(self.quiet.end_at).min()
+        checkpoint.into_iter().chain(self.quiet.end_at).chain(self.quiet.exact_at).min()
     }
 
     /// Counts a denial. If it is to be logged: how many others it stands for.
@@ -123,6 +126,13 @@ impl Manager {
         if self.live.at(key).notes.quiet.end_at.is_some_and(|at| at <= now) {
             self.log_quiet_end(key, claim, fx);
         }
+        let live = self.live.at(key);
+        if live.notes.quiet.exact_at.is_some_and(|at| at <= now) {
+            live.notes.quiet.exact_at = None;
+            if let Some(until) = live.clock.quiet_until().filter(|until| *until > now) {
+                self.log_quiet_begin(key, claim, until.since(now), fx);
+            }
+        }
     }
 
     /// A quiet section of this length was begun.
@@ -137,6 +147,7 @@ impl Manager {
             if now < began + QUIET_EVERY {
                 quiet.end_at = None;
                 if now + allowed <= began + before {
+                    quiet.exact_at = Some(began + QUIET_EVERY).filter(|_| now + allowed < began + before);
                     return;
                 }
                 logged = allowed.max(2 * before).min(left);
@@ -144,9 +155,15 @@ impl Manager {
                 self.log_quiet_end(key, claim, fx);
             }
         }
+        self.live.at(key).notes.quiet.exact_at = Some(now + QUIET_EVERY).filter(|_| logged > allowed);
+        self.log_quiet_begin(key, claim, logged, fx);
+    }
+
+    fn log_quiet_begin(&mut self, key: AttemptKey, claim: Claim, allowed: Duration, fx: &mut Effects) {
+        let now = self.awake;
         let quiet = &mut self.live.at(key).notes.quiet;
-        (quiet.began, quiet.allowed, quiet.is_open) = (Some(now), logged, true);
-        self.emit(Event::QuietBegan { claim, allowed: logged }, fx);
+        (quiet.began, quiet.allowed, quiet.is_open) = (Some(now), allowed, true);
+        self.emit(Event::QuietBegan { claim, allowed }, fx);
     }
 
     /// A quiet section has ended, of which so much was used; `goes_on` if another follows at once.
@@ -178,7 +195,7 @@ impl Manager {
 
     fn log_quiet_end(&mut self, key: AttemptKey, claim: Claim, fx: &mut Effects) {
         let quiet = &mut self.live.at(key).notes.quiet;
-        (quiet.is_open, quiet.end_at) = (false, None);
+        (quiet.is_open, quiet.end_at, quiet.exact_at) = (false, None, None);
         let used = core::mem::take(&mut quiet.used);
         self.emit(Event::QuietEnded { claim, used }, fx);
     }

@@ -401,7 +401,7 @@ impl State {
             _ => false,
         };
         let died = self.workflows_of(job).any(|(_, workflow)| died(workflow));
-        if died && !job.cancel_asked {
+        if died {
             self.jobs[key].dead = true;
             let seq = self.seq;
             self.more(key).died = Some(seq);

@@ -282,6 +282,19 @@ fn a_stuck_attempt_is_retried_and_spent_attempts_time_the_job_out() {
 }
 
 #[test]
+fn what_failed_for_good_is_a_dead_letter_also_if_the_rest_is_cancelled() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 2, &["k"]);
+    let workflow = |name: &str| WorkflowDraft { name: Some(name.into()), ..job("k").workflows.remove(0) };
+    let id = rig.submit(Draft { workflows: vec![workflow("a"), workflow("b")], ..job("k") });
+    let claims: Vec<_> = rig.assigned(session).iter().map(|assignment| assignment.claim).collect();
+    rig.fail_for_good(session, claims[0]).unwrap();
+    rig.cancel(id);
+    rig.tell(session, FromWorker::Ended(vec![claims[1]]));
+    assert_eq!((rig.state_of(id), rig.view(id).dead_letter), (JobState::Failed, true));
+}
+
+#[test]
 fn a_job_that_is_to_end_when_it_is_stuck_leaves_no_dead_letter() {
     let mut rig = Rig::new();
     rig.worker("w", 1, 1, &["k"]);

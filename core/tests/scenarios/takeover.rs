@@ -412,6 +412,27 @@ fn a_quiet_section_goes_on_for_what_was_left_of_it() {
 }
 
 #[test]
+fn a_takeover_allows_no_more_quiet_than_was_asked_for() {
+    let quiet_left = |rig: &Rig, id| rig.view(id).workflows[0].running.as_ref().unwrap().quiet_remaining.unwrap();
+    // The second is not covered by what was logged for the first, or by more than it asks for.
+    for (first, second) in [(280, 281), (280, 20)] {
+        let mut rig = Rig::new();
+        let session = rig.worker("w", 1, 1, &["k"]);
+        let id = rig.submit(job("k"));
+        let claim = rig.claim(session);
+        rig.beat(session, Beat { quiet: Some(secs(first)), ..Beat::plain(claim) }).unwrap();
+        rig.advance(ms(300));
+        rig.beat(session, Beat { quiet: Some(secs(second)), ..Beat::plain(claim) }).unwrap();
+        rig.advance(secs(5));
+        let before = quiet_left(&rig, id);
+        assert_eq!(before, secs(second - 5));
+        rig.restart(secs(1));
+        let after = quiet_left(&rig, id);
+        assert!(after <= before && after + secs(10) > before, "{after:?} of {before:?}");
+    }
+}
+
+#[test]
 fn a_quiet_section_over_a_takeover_holds_the_stuck_clock_once() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 1, &["k"]);
