@@ -65,6 +65,10 @@ impl Drop for Finish {
 
 /// Runs a handler to its end, whatever that is. One that does not stop when told to is dropped after `grace`.
 async fn supervise(handler: Handler, context: Context, grace: Duration) -> End {
+    if context.is_cancelled() {
+        // Its executor was busy for so long that the lease is over, or somebody has cancelled it since.
+        return End::Stopped;
+    }
     let mut run = tokio::spawn({
         let context = context.clone();
         async move { handler(context).await }
@@ -123,6 +127,14 @@ fn cut(mut text: String) -> Box<str> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use onward_core::fence::AttemptFence;
+    use onward_core::ids::JobId;
+    use onward_core::message::CancelWhy;
+    use onward_core::time::Mono;
+    use tokio::sync::mpsc::unbounded_channel;
+
     use super::*;
 
     #[test]
@@ -132,6 +144,16 @@ mod tests {
         }
         let wide = cut("ü".repeat(3_000));
         assert!(wide.len() <= MAX_ERROR_BYTES && wide.ends_with("ü…"), "{}", wide.len());
+    }
+
+    #[tokio::test]
+    async fn what_was_cancelled_before_it_began_does_not_begin() {
+        let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
+        let (words, _heard) = unbounded_channel();
+        let context = Context::new(crate::machine::tests::assignment(claim), words, Mono::from_ms(0));
+        context.cancel(CancelWhy::LeaseExpired);
+        let handler: Handler = Arc::new(|_| panic!("it was started"));
+        assert_eq!(supervise(handler, context, Duration::ZERO).await, End::Stopped);
     }
 
     #[test]
