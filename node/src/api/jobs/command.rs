@@ -41,7 +41,8 @@ pub struct Extend {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Extended {
-    /// Of all extensions so far; what counts is capped by the job's `max_extension_s`.
+    /// Of all extensions so far, grants included. Of those, what counts is capped by the job's `max_extension_s`; of what
+    /// was given by hand all counts.
     pub extensions_s: f64,
 }
 
