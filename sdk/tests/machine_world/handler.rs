@@ -35,7 +35,8 @@ pub fn result_of(claim: Claim) -> Vec<u8> {
 }
 
 impl Handler {
-    pub fn new(rng: &mut ChaCha8Rng, claim: Claim, lease_until: Mono, is_polite: bool) -> Self {
+    /// `is_told`: it is told to stop when its lease is lost. One that is not comes to an end by itself.
+    pub fn new(rng: &mut ChaCha8Rng, claim: Claim, lease_until: Mono, is_polite: bool, is_told: bool) -> Self {
         let mut script = VecDeque::new();
         let mut done = 0;
         for _ in 0..below(rng, 12) {
@@ -55,7 +56,7 @@ impl Handler {
             77..=80 => Some(End::Failed { error: "never".into(), retryable: false, delay: None }),
             81..=84 if !is_polite => Some(End::Released { delay: None }),
             // It hangs until it is told to stop.
-            85..=99 if !is_polite => None,
+            85..=99 if !is_polite && is_told => None,
             _ => Some(End::Succeeded(result_of(claim).into())),
         };
         script.extend(end.map(|end| (Duration::from_millis(below(rng, 2_000)), Act::End(end))));
@@ -75,7 +76,7 @@ fn act(rng: &mut ChaCha8Rng, done: u64) -> Act {
     let mut said = Said::default();
     match below(rng, 20) {
         0 => return Act::AskExtension,
-        1..=3 => said.quiet = Some(Duration::from_millis(below(rng, 20_000))),
+        1..=3 => said.quiet = Some(Duration::from_millis(below(rng, 30_000))),
         4..=6 => said.checkpoint = Some(done.to_be_bytes()[..].into()),
         7 => said.note = Some("on my way".into()),
         8..=11 => {}

@@ -393,7 +393,8 @@ impl World {
             Effect::Send(message) => self.send(at, message),
             Effect::Start(assignment) => {
                 let (claim, polite) = (assignment.claim, self.is_healed);
-                let handler = Handler::new(&mut self.rng, claim, self.now + assignment.lease, polite);
+                let is_told = self.workers[at].policy == LostPolicy::Cancel;
+                let handler = Handler::new(&mut self.rng, claim, self.now + assignment.lease, polite, is_told);
                 let before = self.workers[at].handlers.insert(claim, handler);
                 assert!(before.is_none(), "an attempt is started once");
                 self.schedule(at, claim);
