@@ -1,5 +1,6 @@
 //! A manager machine with a shell that costs nothing: events are dropped once counted, and are durable at once.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use onward_core::effect::{Effect, Effects};
@@ -59,6 +60,15 @@ impl Machine {
     }
 
     pub fn feed(&mut self, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            self.step(input, &mut inputs);
+        }
+    }
+
+    /// One step; what a log would say to it comes next. Not by recursion: work that is cut into bites goes on with each
+    /// word of the log, thousands of times.
+    fn step(&mut self, input: Input, inputs: &mut VecDeque<Input>) {
         let begun = self.longest.map(|_| Stopwatch::start());
         self.manager.step(self.now, input, &mut self.effects);
         if let Some(begun) = begun {
@@ -79,11 +89,11 @@ impl Machine {
         if !self.effects.events.is_empty() {
             self.events += self.effects.events.len() as u64;
             self.effects.events.clear();
-            self.feed(Input::Durable { seq: Seq(self.events) });
+            inputs.push_back(Input::Durable { seq: Seq(self.events) });
         }
         if let Some(question) = asked {
-            self.feed(Input::SeatConfirmed { term: Term::new(1), question });
-            self.feed(Input::Drained);
+            inputs.push_back(Input::SeatConfirmed { term: Term::new(1), question });
+            inputs.push_back(Input::Drained);
         }
     }
 
