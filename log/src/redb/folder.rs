@@ -6,11 +6,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ::redb::Database;
+use ::redb::backends::FileBackend;
 
 use crate::{Error, changes};
 
 use super::fault::found_while_open;
 use super::store::Open;
+use super::unsynced::Unsynced;
 
 /// What one of our files is called, and the lock that guards its making.
 #[derive(Clone, Copy, Debug)]
@@ -66,21 +68,33 @@ impl Names {
 }
 
 fn opening(file: PathBuf, place: String, cache_bytes: usize) -> Open {
+    let (unsynced, mut is_first) = (Unsynced::default(), true);
     Box::new(move || {
-        forget_cache(&file).map_err(|error| about(&file, &error))?;
-        let opened = Database::builder().set_cache_size(cache_bytes).open(&file);
+        let about = |error| about(&file, &error);
+        let opened = OpenOptions::new().read(true).write(true).open(&file).map_err(about)?;
+        if is_first {
+            forget_cache(&opened).map_err(about)?;
+            is_first = false;
+        }
+        if opened.metadata().map_err(about)?.len() == 0 {
+            // redb would take it for a new one.
+            return Err(Error::Corrupt { what: format!("{} is empty", file.display()) });
+        }
+        let again = opened.try_clone().map_err(about)?;
+        let storage = FileBackend::new(opened).map_err(|error| found_while_open(error, &place))?;
+        let storage = unsynced.on(storage, || forget_cache(&again)).map_err(about)?;
+        // Before redb locks the file: closing a handle may end the locks of others.
+        drop(again);
+        let opened = Database::builder().set_cache_size(cache_bytes).create_with_backend(storage);
         opened.map_err(|error| found_while_open(error, &place))
     })
 }
 
-/// Has the file read from the disk from now on. What a failed sync could not write the system goes on showing, and the
-/// next sync is answered well without it: whoever believed that would lose it, and what was built on it, with the power.
-fn forget_cache(path: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
-    // What is merely on its way stays.
+/// Has the file read from the disk from now on: a sync of an earlier process may have failed, and what it could not
+/// write the system goes on showing. What is merely on its way stays.
+fn forget_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-    Ok(())
+    Ok(rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
 /// A failure outside of redb, and where.

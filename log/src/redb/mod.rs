@@ -9,9 +9,9 @@
 //! **In doubt, look.** A commit that fails leaves it open whether the disk has it. Then both files are opened anew, as
 //! after a crash, which settles it: what is found is made durable before it is believed, and what is not found never
 //! will be. Only if they cannot be opened either is the answer [`Error::Unknown`]; the next call tries again. After a
-//! sync that failed the system may show what the disk never got: so redb's file is opened without what the system
-//! remembers of it, and the newest rows of the journal are written again. What no program can make up for is a file
-//! system that itself loses what it has said to be stored: a disk that reports errors should be replaced.
+//! sync that failed the system may show what the disk never got: so everything that a sync was to store is written again
+//! first, and so are the newest rows of the journal. What no program can make up for is a file system that itself loses
+//! what it has said to be stored: a disk that reports errors should be replaced.
 //!
 //! **One process.** A lock on the folder, and redb's own on its file, keep a second process out. So the end of the log
 //! can be remembered between calls, and handles ([`RedbLog::clone`]) share that memory.
@@ -30,6 +30,7 @@ mod kept;
 pub(crate) mod pieces;
 pub(crate) mod rows;
 pub(crate) mod store;
+mod unsynced;
 
 use std::io;
 use std::path::Path;
@@ -47,6 +48,7 @@ use fault::found_while_open;
 use journal::{JournalFile, NotAppended, Rows};
 use kept::Kept;
 use store::{Open, Repair, Store, Writer};
+use unsynced::Unsynced;
 
 pub use journal::Loss;
 
@@ -81,8 +83,7 @@ impl RedbLog {
     }
 
     /// A log on storage of one's own making, as for tests of what a disk may do: one for redb, and one for a journal
-    /// of two halves of this many bytes. Each is called again after a failure, and must give the same bytes each time;
-    /// redb's without those that a failed sync did not bring to the disk.
+    /// of two halves of this many bytes. Each is called again after a failure, and must give the same bytes each time.
     pub fn on_storage<B: StorageBackend, J: StorageBackend>(
         storage: impl FnMut() -> io::Result<B> + Send + 'static,
         mut journal: impl FnMut() -> io::Result<J> + Send + 'static,
@@ -186,8 +187,10 @@ pub(crate) fn on_storage<B: StorageBackend>(
     mut storage: impl FnMut() -> io::Result<B> + Send + 'static,
     cache_bytes: usize,
 ) -> Open {
+    let unsynced = Unsynced::default();
     Box::new(move || {
-        let storage = storage().map_err(|error| found_while_open(error.into(), "storage"))?;
+        let storage = storage().and_then(|storage| unsynced.on(storage, || Ok(())));
+        let storage = storage.map_err(|error| found_while_open(error.into(), "storage"))?;
         let opened = Database::builder().set_cache_size(cache_bytes).create_with_backend(storage);
         opened.map_err(|error| found_while_open(error, "storage"))
     })

@@ -131,8 +131,8 @@ impl Disk {
         self.platter().tears_anywhere = true;
     }
 
-    /// As a file that is opened without what the system remembers of it: what a failed sync has given up is not seen.
-    pub fn without_cache(&self, which: Which) -> Self {
+    /// What a failed sync has given up is not seen any more.
+    pub fn forget_cache(&self, which: Which) {
         let mut platter = self.platter();
         let file = &mut platter.files[which as usize];
         file.seen = file.synced.clone();
@@ -142,7 +142,6 @@ impl Disk {
                 Op::Write { at, data } => put(&mut file.seen, *at, data),
             }
         }
-        self.clone()
     }
 
     /// Power is lost, if it was not before, and comes back.

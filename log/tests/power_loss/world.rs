@@ -44,12 +44,9 @@ const HALVES: [u64; 4] = [2 << 10, 8 << 10, 24 << 10, 256 << 10];
 
 fn opened(disk: &Disk, half_bytes: u64) -> Result<RedbLog, Error> {
     let (redb, journal) = (disk.clone(), JournalOf(disk.clone()));
-    RedbLog::on_storage(
-        move || Ok(redb.without_cache(Which::Redb)),
-        move || Ok(journal.clone()),
-        half_bytes,
-        OnLoss::Refuse,
-    )
+    // Another process does not see what a failed sync of this one has given up.
+    disk.forget_cache(Which::Redb);
+    RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse)
 }
 
 /// Something is not as it should be.
