@@ -354,6 +354,8 @@ async fn a_drained_worker_gets_nothing_and_may_leave() {
     assert_eq!(&*refused.code, "unknown_job");
     let id = node.submit_one().await;
     assert_eq!(node.job(id).await.state, JobState::Ready);
+    worker.say([FromWorker::Goodbye]).await;
+    assert!(matches!(worker.hear().await, Heard::Goodbye));
     drop(worker);
     soon(async { while node.worker("w").await.is_some() {} }).await;
 }

@@ -124,7 +124,12 @@ impl Request {
 
 /// Asks again and again, but not for ever.
 pub async fn until(mut holds: impl AsyncFnMut() -> bool) {
-    let asking = async { while !holds().await {} };
+    let asking = async {
+        while !holds().await {
+            // What is asked may not wait for anything itself, and others must get on.
+            tokio::task::yield_now().await;
+        }
+    };
     timeout(PATIENCE, asking).await.expect("it comes true in time");
 }
 
