@@ -3,7 +3,7 @@
 //! [`request`] is a submission as it is written, [`submit`] takes it. [`shape`] is a job as it is shown ([`reason`] and
 //! [`ledger`] say why it is where it is); [`read`] gives one or a page of them, [`follow`] goes along with one,
 //! [`output`] gives what its attempts have printed.
-//! [`filter`] is which jobs are meant, [`cancel_where`] cancels them, [`command`] is everything else that is asked about
+//! `filter` is which jobs are meant, [`cancel_where`] cancels them, [`command`] is everything else that is asked about
 //! jobs.
 //!
 //! Whatever looks at many jobs does so in short reads, since the machine's thread does nothing else meanwhile.
