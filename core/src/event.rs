@@ -232,6 +232,8 @@ pub struct ExtensionDecided {
     pub live_until: Wall,
     /// How many more such answers this stands for, which were not logged by themselves.
     pub repeats: u32,
+    /// Who asked; older logs do not say.
+    pub incarnation: Option<Incarnation>,
 }
 
 /// What somebody tried to do with a claim.

@@ -229,11 +229,6 @@ impl HttpLiveness {
         self.granted_until
     }
 
-    /// A grant from before a takeover is live until then.
-    pub fn resume_grant(&mut self, until: Awake) {
-        self.granted_until = self.granted_until.max(until);
-    }
-
     pub fn granted_until(&self) -> Awake {
         self.granted_until
     }

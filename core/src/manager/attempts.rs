@@ -400,7 +400,8 @@ impl Manager {
                 let link = match attempt.via {
                     Via::Session => Link::Expected,
                     Via::Http { .. } => {
-                        let liveness = HttpLiveness::first_called(self.awake, Awake::ZERO);
+                        let granted_until = self.logged_grant(&attempt.worker, &attempt.incarnation);
+                        let liveness = HttpLiveness::first_called(self.awake, granted_until);
                         Link::Http { liveness, poll: NO_KEY }
                     }
                 };
@@ -421,9 +422,6 @@ impl Manager {
             clock.grant(granted_until);
         }
         self.begin_live(key, clock, worker);
-        if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
-            liveness.resume_grant(clock.granted_until());
-        }
         if let Some((began, allowed)) = quiet {
             let since = self.awake - self.log_now().since(began);
             self.resume_quiet_notes(key, since, allowed);

@@ -67,17 +67,18 @@ impl Manager {
             Ok(_) => Some(0),
             Err(denial) => self.count_denial(&held, denial).or((self.state.seq() > before).then_some(0)),
         };
+        let Some(known) = worker.map(|worker| self.workers.at(worker)) else {
+            return Ok(self.extension_answer(claims, Err(Denial::UnknownWorker), None));
+        };
         let decided = ExtensionDecided {
-            worker: match worker {
-                Some(worker) => self.workers.at(worker).id.clone(),
-                None => return Ok(self.extension_answer(claims, Err(Denial::UnknownWorker), None)),
-            },
+            worker: known.id.clone(),
             claims: claims.clone(),
             reason: reason.ok(),
             progress: asked.progress,
             result,
             live_until: until.map_or(Wall::ZERO, |until| self.log_now() + until.since(self.awake)),
             repeats: repeats.unwrap_or(0),
+            incarnation: Some(known.incarnation.clone()),
         };
         let is_known = claims.iter().any(|claim| self.state.find(claim.job).is_some()) || result.is_ok();
         if repeats.is_some() && is_known {

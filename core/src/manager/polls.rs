@@ -100,7 +100,7 @@ impl Manager {
 
     /// The worker that polls, known or new, heard of now.
     fn polling_worker(&mut self, known: Option<WorkerKey>, poll: &Poll, fx: &mut Effects) -> WorkerKey {
-        let granted_until = self.grant_of_this_life(known, &poll.incarnation);
+        let granted_until = self.grant_of_this_life(known, &poll.worker, &poll.incarnation);
         let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake, granted_until), poll: NO_KEY };
         let key = match known {
             None => {

@@ -78,7 +78,7 @@ impl Manager {
             return Err(Refusal::StaleIncarnation);
         }
         let group = self.join(&hello.subscription, hello.client)?;
-        let granted_until = self.grant_of_this_life(known, &hello.incarnation);
+        let granted_until = self.grant_of_this_life(known, &hello.worker, &hello.incarnation);
         let link = Link::Session { session, liveness: SessionLiveness::connected(self.awake, granted_until) };
         let key = match known {
             None => self.welcome_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake), fx),
@@ -135,17 +135,26 @@ impl Manager {
     }
 
     /// Until when a grant is live that the same incarnation was given: a reconnect takes nothing back.
-    pub(super) fn grant_of_this_life(&self, known: Option<WorkerKey>, incarnation: &Incarnation) -> Awake {
+    pub(super) fn grant_of_this_life(
+        &self,
+        known: Option<WorkerKey>,
+        id: &WorkerId,
+        incarnation: &Incarnation,
+    ) -> Awake {
         let known = known.map(|key| self.workers.at(key)).filter(|worker| worker.incarnation == *incarnation);
-        let Some(worker) = known else { return Awake::ZERO };
-        match &worker.link {
-            Link::Session { liveness, .. } => liveness.granted_until(),
-            Link::Http { liveness, .. } => liveness.granted_until(),
-            // The log knows it by what the grant covered.
-            Link::Expected => {
-                let held = self.live.from(worker.head()).filter_map(|key| self.live.get(key));
-                held.map(|live| live.clock.granted_until()).max().unwrap_or(Awake::ZERO)
-            }
+        match known.map(|worker| &worker.link) {
+            Some(Link::Session { liveness, .. }) => liveness.granted_until(),
+            Some(Link::Http { liveness, .. }) => liveness.granted_until(),
+            Some(Link::Expected) | None => self.logged_grant(id, incarnation),
+        }
+    }
+
+    /// Until when the grant is live that the log remembers of this incarnation, if it is.
+    pub(super) fn logged_grant(&self, id: &WorkerId, incarnation: &Incarnation) -> Awake {
+        let granted = self.state.worker(id).and_then(|record| record.granted.as_ref());
+        match granted.filter(|(granted, _)| granted == incarnation) {
+            Some((_, until)) if *until > self.log_now() => self.awake + until.since(self.log_now()),
+            _ => Awake::ZERO,
         }
     }
 

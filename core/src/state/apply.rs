@@ -135,7 +135,7 @@ impl State {
                 record.taken_until = Wall::ZERO;
             }
             Event::ProbationEnded { worker } => self.with_worker(worker, |record| record.probation = false),
-            Event::GrantsReset { worker } => self.with_worker(worker, |record| record.grants = 0),
+            Event::GrantsReset { worker } => self.with_worker(worker, |record| record.reset_grants(at)),
             Event::WorkerDrained { worker } => self.workers.entry(worker.clone()).or_default().drained = true,
             Event::WorkerUndrained { worker } => self.with_worker(worker, |record| record.drained = false),
             Event::WorkerForgotten { worker } => {
@@ -243,7 +243,7 @@ impl State {
         if matches!(ending, Ending::Succeeded { .. }) && !self.workers.is_empty() {
             let ended = self.workflows[key].past.as_ref().and_then(|past| past.last());
             let worker = ended.expect("the attempt just ended").worker.clone();
-            self.with_worker(&worker, |record| record.grants = 0);
+            self.with_worker(&worker, |record| record.reset_grants(at));
         }
         let cause = match then {
             Then::Succeeded => Cause::Succeeded,
@@ -410,9 +410,11 @@ impl State {
     }
 
     fn extension(&mut self, at: Wall, decided: &ExtensionDecided) {
-        let ExtensionDecided { worker, claims, reason, progress, result, live_until, repeats } = decided;
+        let ExtensionDecided { worker, claims, reason, progress, result, live_until, repeats, incarnation } = decided;
         if result.is_ok() {
-            self.workers.entry(worker.clone()).or_default().grants += 1;
+            let record = self.workers.entry(worker.clone()).or_default();
+            record.grants += 1;
+            record.granted = incarnation.clone().map(|incarnation| (incarnation, *live_until));
         }
         let mut jobs: Vec<JobKey> = Vec::with_capacity(claims.len());
         for claim in claims {

@@ -300,6 +300,8 @@ pub struct Attempt {
 pub struct WorkerRecord {
     /// Grants since the last reset.
     pub grants: u32,
+    /// The newest grant: to which incarnation, and until when it is live, whatever becomes of its attempts.
+    pub granted: Option<(Incarnation, Wall)>,
     pub evictions: u32,
     /// While evicted: of which incarnation, and until when at least.
     pub evicted: Option<(Incarnation, Wall)>,
@@ -310,6 +312,14 @@ pub struct WorkerRecord {
     /// Incarnations that were replaced; the oldest are forgotten.
     pub replaced: Vec<Incarnation>,
     pub carried: Carried,
+}
+
+impl WorkerRecord {
+    /// Its grants count from none again. One that is live stays so.
+    pub(super) fn reset_grants(&mut self, now: Wall) {
+        self.grants = 0;
+        self.granted.take_if(|(_, until)| *until <= now);
+    }
 }
 
 /// How many replaced incarnations of a worker are kept: more than it has while a process of the first may still be there,

@@ -93,6 +93,47 @@ fn a_takeover_does_not_take_a_live_grant_back() {
 }
 
 #[test]
+fn nor_one_whose_attempt_has_ended() {
+    for by_snapshot in [false, true] {
+        let mut rig = Rig::new();
+        rig.bystanders(2);
+        let session = rig.worker("w", 1, 1, &["k"]);
+        rig.submit(job("k"));
+        let claim = rig.claim(session);
+        assert_eq!(rig.ask_extension(session, vec![claim], 0.1).remaining, secs(60));
+        rig.succeed(session, claim).unwrap();
+        rig.advance(secs(5));
+        if by_snapshot {
+            let records = crate::snapshot::whole(&mut rig);
+            rig.restart_from(&records, secs(1));
+        } else {
+            rig.restart(secs(1));
+        }
+        rig.bystanders(2);
+        let again = rig.hello("w", "1", 2, 1, &["k"], vec![]);
+        rig.silence(again);
+        rig.advance(secs(54) - ms(1));
+        assert_ne!(rig.verdict("w"), Verdict::Suspect, "60 s after the grant, the downtime included");
+        rig.advance(ms(1));
+        assert_eq!(rig.verdict("w"), Verdict::Suspect);
+    }
+}
+
+#[test]
+fn another_incarnation_has_no_part_in_it() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    assert_eq!(rig.ask_extension(session, vec![], 0.1).remaining, secs(60));
+    rig.restart(secs(1));
+    rig.bystanders(2);
+    let again = rig.hello("w", "2", 2, 1, &["k"], vec![]);
+    rig.silence(again);
+    rig.advance(secs(30));
+    assert_eq!(rig.verdict("w"), Verdict::Suspect);
+}
+
+#[test]
 fn nor_that_of_a_polling_worker_also_from_a_snapshot() {
     for by_snapshot in [false, true] {
         let mut rig = Rig::new();

@@ -285,7 +285,8 @@ choice! {
 record! {
     JobSubmitted { id, spec, fingerprint, retry_of } + { 1 taken_over: critical; }
     HandedOut { workflow, fence, worker, incarnation, lease, via } + {}
-    ExtensionDecided { worker, claims, reason, progress, result } + { 1 live_until: optional; 2 repeats: optional; }
+    ExtensionDecided { worker, claims, reason, progress, result }
+        + { 1 live_until: optional; 2 repeats: optional; 3 incarnation: optional; }
     JobSpec { policy, workflows, keys, extras } + {}
     Policy {
         queue, limits, timeout, stuck_after, max_extension, start, retry, priority, on_stuck, require_progress

@@ -219,6 +219,7 @@ impl Draw {
             result: if self.chance(2) { Ok(self.span()) } else { Err(self.denial()) },
             live_until: self.wall(),
             repeats: self.number() as u32,
+            incarnation: self.maybe(Self::incarnation),
         }
     }
 
@@ -366,6 +367,7 @@ impl Draw {
             workers: self.list(3, |draw| {
                 let record = WorkerRecord {
                     grants: draw.number() as u32,
+                    granted: draw.maybe(|draw| (draw.incarnation(), draw.wall())),
                     evictions: draw.number() as u32,
                     evicted: draw.maybe(|draw| (draw.incarnation(), draw.wall())),
                     probation: draw.chance(2),
