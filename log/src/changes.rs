@@ -1,93 +1,159 @@
-//! Changes to folders and to files as a whole, in one place, so that a test can make each of them fail. What is written
-//! into a database or the journal goes through its storage, which tests replace.
+//! Changes to folders and to whole files, in one place, so that a test can make each of them fail. Bytes inside a
+//! database or the journal go through its storage, which tests replace; reads do not pass here.
+//!
+//! The feature `faults` is for tests of crates that change files by this module.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// An empty file that only its owner may read: payloads are somebody's secrets.
-pub(crate) fn make_private(path: &Path) -> io::Result<()> {
+pub fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
     check()?;
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map(drop)
+    options.open(path)
+}
+
+/// An empty file that only its owner may read: payloads are somebody's secrets.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    open(OpenOptions::new().write(true).create_new(true).mode(0o600), path).map(drop)
 }
 
 /// Makes a file if there is none, and brings it to the disk.
-pub(crate) fn make_mark(path: &Path) -> io::Result<()> {
+pub fn make_mark(path: &Path) -> io::Result<()> {
     check()?;
     File::create(path).and_then(|file| file.sync_all())
 }
 
-pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+pub fn write_all(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(any(test, feature = "faults"))]
+    if let Err(error) = check() {
+        file.write_all(&bytes[..faults::written_of(bytes.len())])?;
+        return Err(error);
+    }
+    file.write_all(bytes)
+}
+
+pub fn set_len(file: &File, len: u64) -> io::Result<()> {
+    check()?;
+    file.set_len(len)
+}
+
+pub fn sync_all(file: &File) -> io::Result<()> {
+    check()?;
+    file.sync_all()
+}
+
+/// Syncs a file or a folder. The name of a new file is not durable before its folder is.
+pub fn sync(path: &Path) -> io::Result<()> {
+    sync_all(&File::open(path)?)
+}
+
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     check()?;
     fs::rename(from, to)
 }
 
-pub(crate) fn hard_link(from: &Path, to: &Path) -> io::Result<()> {
+pub fn hard_link(from: &Path, to: &Path) -> io::Result<()> {
     check()?;
     fs::hard_link(from, to)
 }
 
-pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+pub fn remove_file(path: &Path) -> io::Result<()> {
     check()?;
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    fs::remove_file(path)
+}
+
+pub fn remove_if_there(path: &Path) -> io::Result<()> {
+    match remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
     }
 }
 
-/// A file or a folder. The name of a new file is not durable before its folder is.
-pub(crate) fn sync(path: &Path) -> io::Result<()> {
-    check()?;
-    File::open(path)?.sync_all()
-}
-
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "faults")))]
 #[expect(clippy::unnecessary_wraps, reason = "it fails in tests")]
 const fn check() -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "faults"))]
 use faults::check;
 
-/// Of the thread that a test runs on.
-#[cfg(test)]
-pub(crate) mod faults {
+/// Changes that fail, on the thread that a test runs on.
+#[cfg(any(test, feature = "faults"))]
+pub mod faults {
     use core::cell::Cell;
     use std::io;
 
+    /// Which changes fail, and how.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Fault {
+        /// The first change that fails, counted from 1.
+        from: u64,
+        times: u64,
+        errno: i32,
+        /// Half of a write that fails is written.
+        is_short: bool,
+    }
+
+    const EIO: i32 = 5;
     const ENOSPC: i32 = 28;
 
     thread_local! {
-        /// The first change that fails, and how many do.
-        static FAULT: Cell<(u64, u64)> = const { Cell::new((u64::MAX, 0)) };
+        static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
         static COUNT: Cell<u64> = const { Cell::new(0) };
+        static IS_HEALED: Cell<bool> = const { Cell::new(true) };
     }
 
     pub(super) fn check() -> io::Result<()> {
+        if IS_HEALED.get() {
+            return Ok(());
+        }
         COUNT.set(COUNT.get() + 1);
-        let (from, times) = FAULT.get();
-        let fails = COUNT.get() >= from && COUNT.get() - from < times;
-        if fails { Err(io::Error::from_raw_os_error(ENOSPC)) } else { Ok(()) }
+        match FAULT.get() {
+            Some(Fault { from, times, errno, .. }) if COUNT.get() >= from && COUNT.get() - from < times => {
+                Err(io::Error::from_raw_os_error(errno))
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Runs `work` once without a fault, and then once for each change that it makes, which fails: once, or from then
-    /// on. `work` is told which; nothing fails any more once it has called what it is given.
-    pub(crate) fn each(work: impl Fn(&str, &dyn Fn())) {
-        COUNT.set(0);
-        let all = Cell::new(0);
-        let heal = || {
-            all.set(COUNT.get());
-            FAULT.set((u64::MAX, 0));
+    pub(super) fn written_of(length: usize) -> usize {
+        if FAULT.get().is_some_and(|fault| fault.is_short) { length / 2 } else { 0 }
+    }
+
+    /// Runs `work`, in which no change fails.
+    pub fn healed<T>(work: impl FnOnce() -> T) -> T {
+        let before = IS_HEALED.replace(true);
+        let done = work();
+        IS_HEALED.set(before);
+        done
+    }
+
+    /// Lets no change fail in the rest of this case.
+    pub fn heal() {
+        IS_HEALED.set(true);
+    }
+
+    /// Runs `work` once without a fault, and then once for each change that it makes and each way in which that one can
+    /// fail: once, twice, or from then on; with and without a part of what was to be written. Changes after [`heal`] and
+    /// within [`healed`] do not fail.
+    pub fn each(work: impl Fn(Fault)) {
+        let case = |fault: Fault| {
+            FAULT.set(Some(fault));
+            COUNT.set(0);
+            IS_HEALED.set(false);
+            work(fault);
+            IS_HEALED.set(true);
+            COUNT.get()
         };
-        work("no change fails", &heal);
-        assert!(all.get() > 0, "nothing is changed");
-        for from in 1..=all.get() {
-            for times in [1, u64::MAX] {
-                COUNT.set(0);
-                FAULT.set((from, times));
-                work(&format!("change {from} fails, {times} times"), &|| FAULT.set((u64::MAX, 0)));
+        let all = case(Fault { from: 1, times: 0, errno: EIO, is_short: false });
+        assert!(all > 0, "nothing is changed");
+        for from in 1..=all {
+            for times in [1, 2, u64::MAX] {
+                for (errno, is_short) in [(EIO, false), (ENOSPC, true)] {
+                    case(Fault { from, times, errno, is_short });
+                }
             }
         }
     }

@@ -36,7 +36,7 @@
 pub mod archive;
 pub mod backup;
 mod blob;
-mod changes;
+pub mod changes;
 pub mod codec;
 mod error;
 pub mod group;

@@ -7,7 +7,6 @@
 pub mod api;
 pub mod auth;
 pub mod catalog;
-mod changes;
 pub mod clock;
 pub mod engine;
 pub mod grpc;

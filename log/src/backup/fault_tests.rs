@@ -32,13 +32,13 @@ fn is_whole(folder: &Path) -> bool {
 
 #[test]
 fn whichever_change_fails_a_data_folder_is_made_at_the_next_try() {
-    faults::each(|what, heal| {
+    faults::each(|fault| {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         let made = filled(&data).map(drop);
-        heal();
-        assert!(made.is_ok() || filled(&data).is_ok(), "{what}");
-        assert!(is_whole(&data), "{what}");
+        faults::heal();
+        assert!(made.is_ok() || filled(&data).is_ok(), "{fault:?}");
+        assert!(is_whole(&data), "{fault:?}");
     });
 }
 
@@ -46,19 +46,19 @@ fn whichever_change_fails_a_data_folder_is_made_at_the_next_try() {
 fn whichever_change_fails_a_backup_is_whole_or_not_there() {
     let folder = tempfile::tempdir().unwrap();
     let (log, archive) = filled(&folder.path().join("data")).unwrap();
-    faults::each(|what, heal| {
+    faults::each(|fault| {
         let folder = tempfile::tempdir().unwrap();
         let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
         let made = backup(&log, &archive, &[], &file, |_, _| ());
-        heal();
+        faults::heal();
         // That it is durable could not be said, and it is there all the same.
         let is_unsure = matches!(made, Err(Error::Unknown { .. }));
-        assert_eq!(file.exists(), made.is_ok() || is_unsure, "{what}: {made:?}");
+        assert_eq!(file.exists(), made.is_ok() || is_unsure, "{fault:?}: {made:?}");
         if !file.exists() {
-            backup(&log, &archive, &[], &file, |_, _| ()).expect(what);
+            backup(&log, &archive, &[], &file, |_, _| ()).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
         }
-        restore(&file, &new, OnLoss::Refuse).expect(what);
-        assert!(is_whole(&new), "{what}");
+        restore(&file, &new, OnLoss::Refuse).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+        assert!(is_whole(&new), "{fault:?}");
     });
 }
 
@@ -68,21 +68,21 @@ fn whichever_change_fails_a_restore_is_done_at_the_next_try() {
     let (log, archive) = filled(&folder.path().join("data")).unwrap();
     let file = folder.path().join("copy");
     backup(&log, &archive, &[], &file, |_, _| ()).unwrap();
-    faults::each(|what, heal| {
+    faults::each(|fault| {
         let folder = tempfile::tempdir().unwrap();
         let new = folder.path().join("new");
         let restored = restore(&file, &new, OnLoss::Refuse);
-        heal();
+        faults::heal();
         match restored {
             Ok(_) => {}
             // It could not be said that it is durable.
             Err(Error::Unknown { .. }) if !new.join(RESTORING).exists() => {}
             Err(_) => {
-                assert!(!new.join(LOG.file).exists() || RedbLog::open(&new).is_err(), "{what}: half of it opens");
-                restore(&file, &new, OnLoss::Refuse).expect(what);
+                assert!(!new.join(LOG.file).exists() || RedbLog::open(&new).is_err(), "{fault:?}: half of it opens");
+                restore(&file, &new, OnLoss::Refuse).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
             }
         }
-        assert!(is_whole(&new), "{what}");
+        assert!(is_whole(&new), "{fault:?}");
     });
 }
 

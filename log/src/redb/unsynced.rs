@@ -105,8 +105,7 @@ impl<B: StorageBackend> StorageBackend for Tracked<B> {
         let synced = {
             let mut writes = self.unsynced.writes();
             if writes.is_in_doubt {
-                drop(writes);
-                return self.write_again(|| Ok(()));
+                return Err(io::Error::other("a sync failed before: the file must be opened anew"));
             }
             core::mem::take(&mut writes.ranges)
         };
@@ -153,7 +152,50 @@ impl<B: StorageBackend> StorageBackend for Tracked<B> {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::{AtomicBool, Ordering};
+
+    use ::redb::backends::InMemoryBackend;
+
     use super::*;
+
+    #[test]
+    fn after_a_sync_that_failed_none_succeeds_until_the_file_is_opened_anew() {
+        #[derive(Debug)]
+        struct Sick(InMemoryBackend, AtomicBool);
+        impl StorageBackend for Sick {
+            fn len(&self) -> io::Result<u64> {
+                self.0.len()
+            }
+            fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+                self.0.read(offset, out)
+            }
+            fn set_len(&self, len: u64) -> io::Result<()> {
+                self.0.set_len(len)
+            }
+            fn sync_data(&self) -> io::Result<()> {
+                if self.1.swap(false, Ordering::Relaxed) { Err(io::Error::other("sick")) } else { Ok(()) }
+            }
+            fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+                self.0.write(offset, data)
+            }
+        }
+
+        let unsynced = Unsynced::default();
+        let sick = Sick(InMemoryBackend::new(), AtomicBool::new(true));
+        sick.set_len(8).unwrap();
+        let file = unsynced.on(sick, || Ok(())).unwrap();
+        file.write(0, b"content").unwrap();
+        assert!(file.sync_data().is_err());
+        assert!(file.sync_data().is_err(), "the page cache takes for written what it could not write");
+
+        let mut cache_is_forgotten = false;
+        let file = unsynced.on(file.storage, || {
+            cache_is_forgotten = true;
+            Ok(())
+        });
+        assert!(cache_is_forgotten);
+        file.unwrap().sync_data().unwrap();
+    }
 
     #[test]
     fn ranges_that_touch_become_one() {

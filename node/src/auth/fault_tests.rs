@@ -6,7 +6,7 @@ use std::path::Path;
 use tempfile::tempdir;
 
 use super::*;
-use crate::changes::faults;
+use onward_log::changes::faults;
 
 fn names(folder: &Path) -> Vec<String> {
     TokenFile::list(folder).unwrap().into_iter().map(|token| token.name).collect()
@@ -17,7 +17,7 @@ fn whichever_change_fails_tokens_are_as_before_or_as_asked() {
     faults::each(|fault| {
         let folder = tempdir().unwrap();
         let folder = folder.path();
-        let first = faults::healed(|| TokenFile::add(folder, "first", [Scope::Read]).unwrap()).0;
+        let first = faults::healed(|| TokenFile::add(folder, "first", [Scope::Read]).unwrap());
         let used = TokenFile::open(folder).unwrap();
         let mut expected = vec!["first".to_owned()];
         let mut check = |is_done: bool, as_asked: Vec<String>| {
@@ -60,7 +60,7 @@ fn whichever_change_fails_a_nodes_own_token_and_key_are_whole_or_made_again() {
         let folder = tempdir().unwrap();
         let folder = folder.path();
         let made = read_or_make_token(folder);
-        let token = faults::healed(|| read_or_make_token(folder)).0.unwrap();
+        let token = faults::healed(|| read_or_make_token(folder)).unwrap();
         if let Ok(made) = made {
             assert_eq!(made, token, "{fault:?}");
         }
@@ -71,10 +71,10 @@ fn whichever_change_fails_a_nodes_own_token_and_key_are_whole_or_made_again() {
         );
         let path = folder.join("key");
         let made = read_or_make_key(&path);
-        let key = faults::healed(|| read_or_make_key(&path)).0.unwrap();
+        let key = faults::healed(|| read_or_make_key(&path)).unwrap();
         if let Ok(made) = made {
             assert_eq!(made, key, "{fault:?}");
         }
-        assert_eq!(faults::healed(|| read_or_make_key(&path)).0.unwrap(), key, "{fault:?}");
+        assert_eq!(faults::healed(|| read_or_make_key(&path)).unwrap(), key, "{fault:?}");
     });
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::changes;
+use onward_log::changes;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]

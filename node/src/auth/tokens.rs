@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use onward_log::changes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
@@ -18,7 +19,7 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use super::files::{FileError, random_32, write_secret};
 use super::validity::Alive;
 use super::{Scope, Scopes, Validity};
-use crate::{changes, clock};
+use crate::clock;
 
 pub const TOKENS_FILE: &str = "tokens.json";
 const LOCK: &str = "tokens.lock";

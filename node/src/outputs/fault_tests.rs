@@ -6,14 +6,14 @@ use tempfile::tempdir;
 use super::tests::{claim, store};
 use super::waiting::Waiting;
 use super::*;
-use crate::changes::faults;
+use onward_log::changes::faults;
 
 #[test]
 fn whichever_change_fails_what_is_kept_is_true_and_the_count_before_it_right() {
     faults::each(|fault| {
         let data = tempdir().unwrap();
         let (claim, mut waiting) = (claim(1), Waiting::default());
-        let mut store = faults::healed(|| store(data.path(), OutputRules::default()).0).0;
+        let mut store = faults::healed(|| store(data.path(), OutputRules::default()).0);
         // All that was ever offered, in which a byte says where it is from.
         let mut all = Vec::new();
         for (round, length) in (0_u8..).zip([100, 3, 70_000, 10, 65_000, 9, 80_000, 7]) {
@@ -21,9 +21,9 @@ fn whichever_change_fails_what_is_kept_is_true_and_the_count_before_it_right() {
             assert!(waiting.add(claim, 0, &more));
             all.extend_from_slice(&more);
             for (claim, printed) in waiting.take() {
-                let before = faults::healed(|| store.read(&claim)).0.unwrap();
+                let before = faults::healed(|| store.read(&claim)).unwrap();
                 let written = store.write(&claim, &printed, 0);
-                let kept = faults::healed(|| store.read(&claim)).0.unwrap();
+                let kept = faults::healed(|| store.read(&claim)).unwrap();
                 if let Err((lost, _)) = written {
                     waiting.lost(claim, lost);
                     let end = kept.as_ref().map_or(0, |kept| kept.skipped + kept.data.len() as u64);
@@ -38,11 +38,11 @@ fn whichever_change_fails_what_is_kept_is_true_and_the_count_before_it_right() {
             }
         }
         // The next process finds the same, whatever was left unfinished.
-        let kept = faults::healed(|| store.read(&claim)).0.unwrap();
-        let mut second = faults::healed(|| super::tests::store(data.path(), OutputRules::default()).0).0;
-        assert_eq!(faults::healed(|| second.read(&claim)).0.unwrap(), kept, "{fault:?}");
+        let kept = faults::healed(|| store.read(&claim)).unwrap();
+        let mut second = faults::healed(|| super::tests::store(data.path(), OutputRules::default()).0);
+        assert_eq!(faults::healed(|| second.read(&claim)).unwrap(), kept, "{fault:?}");
         let _ = second.sweep(u64::MAX, &OutputStats::default());
-        let left = faults::healed(|| second.read(&claim)).0.unwrap();
+        let left = faults::healed(|| second.read(&claim)).unwrap();
         assert!(left.is_none() || left == kept, "{fault:?}");
     });
 }

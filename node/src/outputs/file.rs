@@ -8,9 +8,10 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use onward_log::changes;
+
 use super::waiting::Printed;
 use super::{CUT_BYTES, KEEP_BYTES};
-use crate::changes;
 
 /// Then `skipped`, 8 bytes, big-endian.
 const MARK: [u8; 8] = *b"ONWOUT1\n";

@@ -8,12 +8,12 @@ use std::time::UNIX_EPOCH;
 
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId};
+use onward_log::changes;
 
 use super::file::{self, Appended, Kept, UNFINISHED};
 use super::index::Index;
 use super::waiting::Printed;
 use super::{OutputRules, OutputStats};
-use crate::changes;
 
 #[derive(Debug)]
 pub(super) struct Store {
