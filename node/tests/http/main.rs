@@ -6,6 +6,7 @@ mod rig;
 mod auth;
 mod damage;
 mod dead_letters;
+mod description;
 mod inputs;
 mod leases_api;
 mod limits;
