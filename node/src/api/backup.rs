@@ -52,6 +52,10 @@ pub async fn backup(
         let detail = format!("`path` is `{}`; it must be absolute, on the node's own disk", body.path);
         return Err(Problem::invalid(detail).of_field("path"));
     }
+    if body.path.contains('\0') {
+        let detail = "`path` has a NUL byte in it, which no name of a file can have; leave it out";
+        return Err(Problem::invalid(detail).of_field("path"));
+    }
     match app.engine.backup(path).await {
         Ok(bytes) => Ok(Json(BackedUp { path: body.path, bytes })),
         Err(BackupError::Refused(refused)) => Err(Refused::into(refused)),

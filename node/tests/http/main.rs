@@ -4,6 +4,7 @@
 mod rig;
 
 mod auth;
+mod backups;
 mod damage;
 mod dead_letters;
 mod description;
