@@ -180,6 +180,18 @@ pub enum SpawnError {
     Socket { path: PathBuf, source: io::Error },
     #[error("cannot start the guard {}: {source}", .program.display())]
     Guard { program: PathBuf, source: io::Error },
+    #[error("commands cannot be run here: /proc is not mounted; mount it (as root: mount -t proc proc /proc)")]
+    NoProc,
+}
+
+impl SpawnError {
+    /// Why the guard did not start. Where `proc` is not mounted, that is why, whatever else the system says.
+    fn of_guard(program: PathBuf, source: io::Error, proc: &Path) -> Self {
+        match program.starts_with(proc) && !proc.join("self").exists() {
+            true => Self::NoProc,
+            false => Self::Guard { program, source },
+        }
+    }
 }
 
 /// An attempt under way. To drop it ends its tree as [`stop`](Self::stop) does.
@@ -275,7 +287,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|source| SpawnError::Guard { program, source })?;
+        .map_err(|source| SpawnError::of_guard(program, source, Path::new("/proc")))?;
     let spec = Spec {
         argv: options.argv,
         env,
@@ -320,5 +332,27 @@ fn write(folder: &TempDir, name: &str, bytes: &[u8]) -> Result<PathBuf, SpawnErr
     match std::fs::write(&path, bytes) {
         Ok(()) => Ok(path),
         Err(source) => Err(SpawnError::File { path, source }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_that_cannot_start_because_proc_is_missing_says_so() {
+        let place = tempfile::tempdir().expect("a folder");
+        let proc = place.path();
+        let why = |program: PathBuf| {
+            let source = io::Error::from_raw_os_error(2);
+            SpawnError::of_guard(program, source, proc).to_string()
+        };
+        let missing = why(proc.join("self/exe"));
+        assert!(missing.contains("/proc is not mounted") && missing.contains("mount -t proc"), "{missing}");
+        let elsewhere = why("/opt/onward/guard".into());
+        assert!(elsewhere.contains("cannot start the guard /opt/onward/guard"), "{elsewhere}");
+        std::fs::create_dir(proc.join("self")).expect("a folder");
+        let mounted = why(proc.join("self/exe"));
+        assert!(mounted.contains("cannot start the guard"), "{mounted}");
     }
 }
