@@ -19,9 +19,15 @@ pub struct Worker {
 impl Worker {
     /// `data` is the node's folder, where its token is.
     pub fn start(url: &str, data: &Path, id: &str, more: &[&str]) -> Self {
+        Self::start_logging(url, data, id, more, ("off", Stdio::null()))
+    }
+
+    /// With what it logs from this level on, and where that goes.
+    pub fn start_logging(url: &str, data: &Path, id: &str, more: &[&str], (level, log): (&str, Stdio)) -> Self {
         let mark = Mark::new();
-        let mut command = onward(&["worker", "--manager", url, "--id", id, "--grace", "500ms"]);
-        command.args(more).env("ONWARD_DATA", data).env("ONWARD_LOG", "off").stderr(Stdio::null());
+        let grace: &[&str] = if more.contains(&"--grace") { &[] } else { &["--grace", "500ms"] };
+        let mut command = onward(&["worker", "--manager", url, "--id", id]);
+        command.args(grace).args(more).env("ONWARD_DATA", data).env("ONWARD_LOG", level).stderr(log);
         let child = mark.put(&mut command).spawn().expect("the worker starts");
         Self { child, mark }
     }
