@@ -95,9 +95,9 @@ impl Client {
         self.call(path, None, CALL_TIMEOUT)
     }
 
-    /// For a call that the node answers when something happened, after `wait` at the latest.
-    pub fn get_waiting(&self, path: &str, wait: Duration) -> Result<Answer, Failure> {
-        self.call(path, None, CALL_TIMEOUT + wait)
+    /// For a call that the node answers when something happened, after `wait` at the latest. It may take `at_most` longer.
+    pub fn get_waiting(&self, path: &str, wait: Duration, at_most: Duration) -> Result<Answer, Failure> {
+        self.call(path, None, wait + at_most.min(CALL_TIMEOUT))
     }
 
     pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer, Failure> {
@@ -206,7 +206,8 @@ impl Client {
         if is_lost(error) {
             return Failure::new(format!("the connection to {server} was lost, several times"))
                 .why(reason(error))
-                .remedy("look at the node's own output; repeat the command when it is back");
+                .remedy("look at the node's own output; repeat the command when it is back")
+                .passing();
         }
         let failure = Failure::new(format!("cannot reach a node at {server}"));
         let address = server.split_once("://").map_or(server.as_str(), |(_, address)| address);
@@ -225,7 +226,8 @@ impl Client {
                 .remedy(format!("--server https://{address} (with --ca FILE if its certificate is not a public one)")),
             None => failure
                 .why(reason(error))
-                .remedy("start one here with `onward up`, or name another with --server URL (or ONWARD_SERVER)"),
+                .remedy("start one here with `onward up`, or name another with --server URL (or ONWARD_SERVER)")
+                .passing(),
         }
     }
 
@@ -261,7 +263,7 @@ impl Client {
             (_, "unknown_job") => failure.remedy("`onward list` shows the jobs that are kept"),
             (_, "not_terminal") => failure.remedy("`onward wait ID` waits for its end, `onward cancel ID` brings it about"),
             (_, "") => failure.remedy("is that address a node of Onward, and of this version?"),
-            (503, _) => failure.remedy("repeat the command in a moment; nothing was changed"),
+            (503, _) => failure.remedy("repeat the command in a moment; nothing was changed").passing(),
             _ => failure,
         }
     }

@@ -13,11 +13,12 @@ pub struct Failure {
     /// The node's word for its refusal.
     refusal: Option<Box<str>>,
     field: Option<Box<str>>,
+    may_pass: bool,
 }
 
 impl Failure {
     pub fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), why: None, remedy: None, code: 1, refusal: None, field: None }
+        Self { what: what.into(), why: None, remedy: None, code: 1, refusal: None, field: None, may_pass: false }
     }
 
     pub fn why(mut self, why: impl fmt::Display) -> Self {
@@ -55,6 +56,16 @@ impl Failure {
         self
     }
 
+    /// The same may succeed a little later, with nothing done about it.
+    pub fn passing(mut self) -> Self {
+        self.may_pass = true;
+        self
+    }
+
+    pub fn may_pass(&self) -> bool {
+        self.may_pass
+    }
+
     /// Which job of a batch is at fault: `jobs[3].kind` is 3.
     pub fn job_at_fault(&self) -> Option<usize> {
         self.field.as_deref()?.strip_prefix("jobs[")?.split(']').next()?.parse().ok()
@@ -67,6 +78,11 @@ impl Failure {
 
     pub fn is_refusal(&self, code: &str) -> bool {
         self.refusal.as_deref() == Some(code)
+    }
+
+    /// In a few words.
+    pub fn what(&self) -> &str {
+        &self.what
     }
 
     pub fn code(&self) -> u8 {

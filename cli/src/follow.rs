@@ -18,32 +18,79 @@ use crate::work::handler::KIND;
 
 /// How long the node may take to answer while nothing happens. Short, so that a bar moves.
 const WAIT: Duration = Duration::from_secs(1);
+/// The last question is asked when the time is over; a node that is there has answered it by then.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const INTERRUPTED: i32 = 130;
 /// Between two questions, if the node answers at once.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Asks about the job until it ended or `at_most` is over; every answer goes to `seen`. Gives the last one.
+/// How long somebody wants to wait. With a limit, a node that does not answer is asked until it is over; without one,
+/// waiting for a node that may never come would have no end.
+struct Patience {
+    began: Instant,
+    at_most: Option<Duration>,
+}
+
+impl Patience {
+    fn new(at_most: Option<Duration>) -> Self {
+        Self { began: Instant::now(), at_most }
+    }
+
+    fn left(&self) -> Option<Duration> {
+        self.at_most.map(|most| most.saturating_sub(self.began.elapsed()))
+    }
+
+    fn is_over(&self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
+    /// Asks until there is an answer, or a failure that does not pass.
+    fn ask<T>(&self, screen: &Screen, mut question: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+        let mut is_told = false;
+        loop {
+            match (question(), self.at_most) {
+                (Err(failure), Some(most)) if failure.may_pass() => {
+                    let most = span::human(most);
+                    if self.is_over() {
+                        return Err(failure.and_why(&format!("it was tried for {most}")));
+                    }
+                    if !is_told {
+                        StatusLine::wipe(screen.bars);
+                        screen.note(format!("onward: {}; trying again for up to {most}", failure.what()));
+                        is_told = true;
+                    }
+                    thread::sleep(PAUSE.min(self.left().unwrap_or(PAUSE)));
+                }
+                (answer, _) => return answer,
+            }
+        }
+    }
+}
+
+/// Asks about the job until it ended or the patience is over; every answer goes to `seen`. Gives the last one.
 fn each(
     client: &Client,
+    screen: &Screen,
     id: &str,
-    at_most: Option<Duration>,
+    patience: &Patience,
     mut seen: impl FnMut(&Answer) -> Result<()>,
 ) -> Result<Answer> {
-    let began = Instant::now();
     let mut wait = Duration::ZERO;
     loop {
         let asked = Instant::now();
-        let job = client.get_waiting(&format!("/v1/jobs/{}?wait_s={}", escaped(id), span::seconds(wait)), wait)?;
+        let job = patience.ask(screen, || {
+            let wait = patience.left().map_or(wait, |left| wait.min(left));
+            let path = format!("/v1/jobs/{}?wait_s={}", escaped(id), span::seconds(wait));
+            client.get_waiting(&path, wait, patience.left().map_or(Duration::MAX, |left| left.max(ANSWER_WITHIN)))
+        })?;
         seen(&job)?;
-        if read::text(&job, "state").is_some_and(read::is_terminal)
-            || at_most.is_some_and(|most| began.elapsed() >= most)
-        {
+        if read::text(&job, "state").is_some_and(read::is_terminal) || patience.is_over() {
             return Ok(job);
         }
         if wait > Duration::ZERO {
             thread::sleep(PAUSE.saturating_sub(asked.elapsed()));
         }
-        wait = at_most.map_or(WAIT, |most| WAIT.min(most.saturating_sub(began.elapsed())));
+        wait = patience.left().map_or(WAIT, |left| WAIT.min(left));
     }
 }
 
@@ -68,11 +115,22 @@ pub fn say_on_interrupt(screen: &Screen, id: &str) -> Result<()> {
     Ok(())
 }
 
+/// Waits for the end of the job whose id begins so, and gives the exit code that goes with it.
+pub fn wait(client: &Client, screen: &Screen, id: &str, at_most: Option<Duration>) -> Result<u8> {
+    let patience = Patience::new(at_most);
+    let id = patience.ask(screen, || client.whole_id(id))?;
+    wait_with(&patience, client, screen, &id)
+}
+
 /// Waits for the end and gives the exit code that goes with it.
-pub fn to_the_end(client: &Client, screen: &Screen, id: &str, at_most: Option<Duration>) -> Result<u8> {
+pub fn to_the_end(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
+    wait_with(&Patience::new(None), client, screen, id)
+}
+
+fn wait_with(patience: &Patience, client: &Client, screen: &Screen, id: &str) -> Result<u8> {
     say_on_interrupt(screen, id)?;
-    let (mut line, began) = (StatusLine::default(), Instant::now());
-    let job = each(client, id, at_most, |job| {
+    let (mut line, began) = (StatusLine::default(), patience.began);
+    let job = each(client, screen, id, patience, |job| {
         if screen.bars {
             line.draw(&status(job, began.elapsed()));
         }
@@ -82,7 +140,7 @@ pub fn to_the_end(client: &Client, screen: &Screen, id: &str, at_most: Option<Du
     let job = job?;
     let state = read::word(&job, "state");
     if !read::is_terminal(state) {
-        let waited = span::human(at_most.unwrap_or_default());
+        let waited = span::human(patience.at_most.unwrap_or_default());
         return Err(Failure::new(format!("job {id} is still {state} after {waited}"))
             .remedy(format!("`onward explain {id}` says why; `onward wait {id}` waits on"))
             .into());
@@ -144,7 +202,7 @@ fn status(job: &Value, lasts: Duration) -> Status {
 pub fn watch(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
     say_on_interrupt(screen, id)?;
     let mut before = Value::Null;
-    let job = each(client, id, None, |job| {
+    let job = each(client, screen, id, &Patience::new(None), |job| {
         if screen.json {
             if changes(&before, job).is_some() {
                 screen.raw(job.text(), Layout::Line)?;

@@ -140,7 +140,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::Show { id } => jobs::show(&client.whole_id(&id)?, client, screen),
         Command::Explain { id } => jobs::explain_job(&client.whole_id(&id)?, client, screen),
         Command::Watch { id } => follow::watch(client, screen, &client.whole_id(&id)?),
-        Command::Wait { id, at_most } => follow::to_the_end(client, screen, &client.whole_id(&id)?, at_most),
+        Command::Wait { id, at_most } => follow::wait(client, screen, &id, at_most),
         Command::Logs(args) => logs::run(&LogsArgs { id: client.whole_id(&args.id)?, ..args }, client, screen),
         Command::Result { id } => jobs::result(&client.whole_id(&id)?, client, screen),
         Command::Cancel(CancelArgs { id, which, confirm }) => match which.beside(id, &confirm)? {

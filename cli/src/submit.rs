@@ -48,7 +48,7 @@ pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
         follow::say_on_interrupt(screen, id)?;
         logs::to_the_end(client, screen, id)?;
     }
-    follow::to_the_end(client, screen, id, None)
+    follow::to_the_end(client, screen, id)
 }
 
 /// Of one call: what the node takes at once, with room to spare.

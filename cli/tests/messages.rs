@@ -2,14 +2,15 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::Client;
 use support::jobs::submit;
-use support::process::until;
+use support::process::{self, until};
 use support::{Node, PATIENCE, onward, own_loopback};
 
 fn out(output: &Output) -> String {
@@ -156,6 +157,40 @@ async fn the_status_counts_what_was_archived_and_says_when_the_node_drains() {
     assert!(top.starts_with("draining, load normal, 1 open job, 0 dead letters;"), "{top}");
     node.signal(Signal::TERM);
     node.ended(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn who_waits_for_a_time_outlasts_a_node_that_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let node = Node::start_with(data, &own_loopback(), &["--slots", "1"]);
+    let id = ran(&node, data, "true");
+    let (url, address) = (node.url.clone(), node.address.to_string());
+    let wait = |id: &str, more: &[&str]| {
+        let mut command = onward(&[&["wait", id], more].concat());
+        command.env("ONWARD_SERVER", &url).env("ONWARD_DATA", data).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    node.kill();
+    says(&wait(&id, &[]).output().unwrap(), 1, &["cannot reach a node", "`onward up`"]);
+    let tried = wait(&id, &["--for", "300ms"]).output().unwrap();
+    says(&tried, 1, &["cannot reach a node", "it was tried for 300ms", "`onward up`"]);
+    let mut waiting = Vec::new();
+    for id in [&id, &id[..13]] {
+        let mut child = wait(id, &["--for", "1h"]).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.contains("cannot reach a node") && line.contains("trying again for up to 1h"), "{line}");
+        waiting.push((child, said));
+    }
+    let _node = Node::start_with(data, &address, &[]);
+    for (mut child, mut said) in waiting {
+        assert_eq!(process::ended(&mut child, PATIENCE).await, Some(0));
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).unwrap();
+        assert!(rest.starts_with("succeeded"), "{rest}");
+    }
 }
 
 #[test]

@@ -110,7 +110,7 @@ pub enum Command {
     #[command(after_help = concat!("Example:\n  onward wait ID --for 10m && echo done\n\n", submit::exit_codes!()))]
     Wait {
         id: String,
-        /// Give up after this long (exit code 1); the job goes on
+        /// Give up after this long (exit code 1), and go on trying until then if no node answers; the job goes on
         #[arg(long = "for", value_parser = span::parse, value_name = "DURATION")]
         at_most: Option<Duration>,
     },
