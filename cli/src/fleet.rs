@@ -288,7 +288,13 @@ pub fn counted(count: u64, one: &str) -> String {
 /// The node writes the file on its own disk; a relative path would mean another place there.
 pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
     let file = std::path::absolute(file)?;
-    let answer = client.post("/v1/backup", &json!({ "path": file }))?;
+    let path = file.to_str().ok_or_else(|| {
+        Failure::new(format!("{} cannot be the path of a backup", file.display()))
+            .why("it is not UTF-8, as everything in JSON has to be")
+            .remedy("name a file whose path is, like /backups/monday.backup")
+            .usage()
+    })?;
+    let answer = client.post("/v1/backup", &json!({ "path": path }))?;
     let count = |field| read::plain(&answer[field]);
     let line = format!("wrote {} ({} bytes) on the node's disk", count("path"), count("bytes"));
     done(screen, &answer, line)

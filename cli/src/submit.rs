@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -142,7 +142,7 @@ fn body(
                 exec["env"] = json!(args.env.into_iter().collect::<BTreeMap<_, _>>());
             }
             if let Some(folder) = absolute(args.cwd, here) {
-                exec["cwd"] = json!(folder);
+                exec["cwd"] = json!(text_of(&folder)?);
             }
             body.insert("payload".into(), raw(exec));
         }
@@ -176,6 +176,15 @@ fn body(
     let key = args.idempotency_key.map_or_else(new_key, Ok)?;
     put("idempotency_key", Some(key.into()));
     Ok(body)
+}
+
+fn text_of(folder: &Path) -> Result<&str, Failure> {
+    folder.to_str().ok_or_else(|| {
+        Failure::new(format!("the command cannot run in {}", folder.display()))
+            .why("its path is not UTF-8, as everything in JSON has to be")
+            .remedy("--cwd DIR names another folder")
+            .usage()
+    })
 }
 
 /// The node's working folder is another one, so that a relative path would mean something else there.

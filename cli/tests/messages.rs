@@ -2,7 +2,9 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -190,6 +192,24 @@ async fn who_waits_for_a_time_outlasts_a_node_that_is_away() {
         let mut rest = String::new();
         said.read_to_string(&mut rest).unwrap();
         assert!(rest.starts_with("succeeded"), "{rest}");
+    }
+}
+
+#[test]
+fn a_path_that_cannot_be_sent_is_wrong_usage() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Node::start(folder.path());
+    let path = OsStr::from_bytes(b"/tmp/\xff");
+    let mut backup = onward(&["backup"]);
+    backup.arg(path);
+    let mut submit = onward(&["submit", "--cwd"]);
+    submit.arg(path).args(["--", "true"]);
+    for (mut command, words) in [
+        (backup, ["cannot be the path of a backup", "not UTF-8", "name a file"]),
+        (submit, ["the command cannot run in", "not UTF-8", "--cwd DIR"]),
+    ] {
+        command.env("ONWARD_SERVER", &node.url).env("ONWARD_DATA", folder.path());
+        says(&command.output().unwrap(), 2, &words);
     }
 }
 
