@@ -259,6 +259,9 @@ impl Client {
             (_, "not_a_dead_letter") => failure.remedy(
                 "`onward dead-letter list` shows the dead letters; `onward retry ID` repeats any job that has ended",
             ),
+            (_, "backup_failed") => {
+                failure.remedy("its folder has to be there on the node's own disk, with room in it, and writable for the node")
+            }
             (_, "unknown_worker") => failure.remedy("`onward node list` shows the nodes that are known"),
             (_, "unknown_job") => failure.remedy("`onward list` shows the jobs that are kept"),
             (_, "not_terminal") => failure.remedy("`onward wait ID` waits for its end, `onward cancel ID` brings it about"),

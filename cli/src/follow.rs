@@ -149,8 +149,15 @@ fn wait_with(patience: &Patience, client: &Client, screen: &Screen, id: &str) ->
         screen.raw(job.text(), Layout::Line)?;
     } else {
         screen.note(ended(&job));
-        if state != "succeeded" && read::text(&job, "kind") == Some(KIND) && last_error(&job).is_some() {
-            screen.note(format!("`onward logs {id}` shows what it printed; `onward explain {id}` says more"));
+        if state != "succeeded"
+            && read::text(&job, "kind") == Some(KIND)
+            && let Some(error) = last_error(&job)
+        {
+            screen.note(match exit::is_of_no_start(error) {
+                // It has printed nothing.
+                true => format!("`onward explain {id}` says more"),
+                false => format!("`onward logs {id}` shows what it printed; `onward explain {id}` says more"),
+            });
         }
     }
     Ok(exit_code(&job))

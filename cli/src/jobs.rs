@@ -251,7 +251,7 @@ pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     let state = read::word(&job, "state");
     if state != "succeeded" {
         let failure = Failure::new(format!("job {id} has no result: it is {state}"));
-        let failure = match read::text(&job, "reason") {
+        let failure = match read::text(&job, "reason").filter(|reason| *reason != state) {
             Some(reason) => failure.why(reason),
             None => failure,
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use onward::Client;
 use onward_node::auth::read_or_make_token;
-use onward_node::server::{Node, NodeConfig};
+use onward_node::server::{Node, NodeConfig, StartError};
 use onward_node::traces::Endpoint;
 use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -88,11 +88,26 @@ fn worker_share(grace: Duration) -> Duration {
     grace - NODE_SHARE.min(grace / 10)
 }
 
+/// With the options that help, which the node does not know.
+fn not_started(error: &StartError) -> Failure {
+    let failure = Failure::new("the node did not start").why(error);
+    match error {
+        StartError::Exposed { .. } => failure.remedy(
+            "`onward certs new --host NAME --out DIR` makes a certificate for --tls-cert DIR/cert.pem --tls-key DIR/key.pem;\n\
+             --require-tokens asks for tokens, and `onward token new` makes them",
+        ),
+        StartError::Listen { .. } => failure.remedy(
+            "`onward status` tells whether a node runs here already; --listen ADDRESS:PORT names another port",
+        ),
+        _ => failure,
+    }
+}
+
 async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
     let data = config.data.clone();
     let (grace, hang_after) = (config.drain.grace, config.probes.hang_after);
-    let node = Node::start(config).await.map_err(|error| Failure::new("the node did not start").why(error))?;
+    let node = Node::start(config).await.map_err(|error| not_started(&error))?;
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
     let has_worker = commands.slots > 0;
     let place = inside(&node, &read_or_make_token(&data)?);

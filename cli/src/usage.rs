@@ -37,6 +37,7 @@ fn improved(error: &clap::Error, words: &[String]) -> String {
     let mut text = String::new();
     let mut in_usage = false;
     for line in error.render().to_string().lines() {
+        let line = &line.replace("invalid digit found in string", "write a whole number, like 3");
         // Clap counts among what is required whatever came from the environment.
         let is_usage = line.starts_with("Usage:");
         in_usage = is_usage || in_usage && line.starts_with("       ");
@@ -114,6 +115,14 @@ mod tests {
         assert!(told("submit ./backup.sh").contains("tip: a command goes after `--`: onward submit -- ./backup.sh\n"));
         assert!(!told("submit --bogus").contains("a command goes after"));
         assert!(!told("list bogus").contains("a command goes after"));
+    }
+
+    #[test]
+    fn what_is_no_number_is_said_in_words_of_the_user() {
+        for line in ["up --slots x", "submit --retries many -- true", "list --limit 1.5"] {
+            let text = told(line);
+            assert!(text.contains("write a whole number, like 3") && !text.contains("digit"), "{text}");
+        }
     }
 
     #[test]

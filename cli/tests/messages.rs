@@ -214,6 +214,34 @@ fn a_path_that_cannot_be_sent_is_wrong_usage() {
 }
 
 #[test]
+fn a_node_that_does_not_start_says_with_which_options_it_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, other) = (folder.path().join("data"), folder.path().join("other"));
+    let up = |listen: &str| onward(&["up", "--listen", listen, "--data"]).arg(&other).output().unwrap();
+    says(&up("0.0.0.0:0"), 1, &["TLS and tokens", "onward certs new", "--tls-cert", "--tls-key", "--require-tokens"]);
+    let node = Node::start(&data);
+    says(&up(&node.address.to_string()), 1, &["cannot listen", "onward status", "--listen ADDRESS:PORT"]);
+}
+
+#[test]
+fn what_cannot_help_is_not_offered() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let node = Node::start_with(data, &own_loopback(), &["--slots", "1"]);
+    let missing = node.call(data, &["submit", "--wait", "--", "no-such-program"]);
+    says(&missing, 127, &["not found", "onward explain"]);
+    assert!(!err(&missing).contains("onward logs"), "it has printed nothing: {}", err(&missing));
+    let printed = node.call(data, &["submit", "--wait", "--", "sh", "-c", "echo no; exit 127"]);
+    says(&printed, 127, &["onward logs", "onward explain"]);
+    let waiting = out(&node.call(data, &["submit", "--kind", "nobody-takes-this"]));
+    node.call(data, &["cancel", &waiting]);
+    let result = err(&node.call(data, &["result", &waiting]));
+    assert!(result.contains("has no result: it is cancelled") && !result.contains("why:"), "{result}");
+    let backup = node.call(data, &["backup", "/no/such/folder/x"]);
+    says(&backup, 1, &["backup_failed", "its folder has to be there on the node's own disk"]);
+}
+
+#[test]
 fn a_queue_that_nobody_uses_is_paused_and_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let node = Node::start(folder.path());

@@ -13,6 +13,7 @@ const CODE: &str = "exited with code ";
 const SIGNAL: &str = "killed by signal ";
 const MISSING: &str = "not found: ";
 const FORBIDDEN: &str = "not executable: ";
+const UNSTARTED: &str = "could not be started: ";
 
 /// For the job's attempt.
 pub fn words(exit: &Exit) -> String {
@@ -21,7 +22,7 @@ pub fn words(exit: &Exit) -> String {
         Exit::Signal(signal) => format!("{SIGNAL}{signal}"),
         Exit::NotFound { why } => format!("{MISSING}{why}"),
         Exit::NotExecutable { why } => format!("{FORBIDDEN}{why}"),
-        Exit::NotStarted { why } => format!("could not be started: {why}"),
+        Exit::NotStarted { why } => format!("{UNSTARTED}{why}"),
         Exit::Lost { why } => format!("nobody knows how it ended: {why}"),
     }
 }
@@ -34,6 +35,11 @@ pub fn code(exit: &Exit) -> u8 {
         Exit::NotExecutable { .. } => NOT_EXECUTABLE,
         Exit::NotStarted { .. } | Exit::Lost { .. } => OWN_FAILURE,
     }
+}
+
+/// Whether the [words] of an attempt say that its command never ran.
+pub fn is_of_no_start(words: &str) -> bool {
+    [MISSING, FORBIDDEN, UNSTARTED].iter().any(|start| words.starts_with(start))
 }
 
 /// The exit code that goes with the [words] of an attempt; `None` if they are not about a command.
