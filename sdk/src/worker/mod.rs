@@ -110,7 +110,7 @@ pub enum Notice {
     },
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum WorkerError {
     #[error("{0}")]
     Place(#[from] PlaceError),
@@ -131,6 +131,13 @@ pub enum WorkerError {
     Undelivered,
     #[error("the worker's session ended by a bug in it; the log says more")]
     Broken,
+}
+
+/// As it is displayed: a program whose `main` returns it shows this form to its user.
+impl core::fmt::Debug for WorkerError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, f)
+    }
 }
 
 impl Worker {
@@ -394,6 +401,14 @@ fn random_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_that_main_returns_is_shown_in_words() {
+        let error = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let error = WorkerError::Unreachable { authority: "127.0.0.1:7400".into(), error };
+        let shown = format!("{:?}", Box::<dyn std::error::Error>::from(error));
+        assert!(shown.starts_with("no node answers at 127.0.0.1:7400: ") && shown.contains("`onward up`"), "{shown}");
+    }
 
     #[test]
     fn the_graces_of_a_stop_do_not_add_up_beyond_its_bound() {
