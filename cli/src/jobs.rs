@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use onward_api::explanation::Explanation;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Layout};
 use crate::args::ListArgs;
 use crate::client::{Client, escaped, unique_name};
-use crate::explain::explain;
 use crate::failure::Failure;
 use crate::screen::{Screen, Styled};
 use crate::table::Column;
@@ -230,18 +230,22 @@ fn attempt_rows(job: &Value, now: Timestamp) -> Vec<Vec<String>> {
 }
 
 pub fn explain_job(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
-    let job = client.get(&path(id, ""))?;
-    let ledger = client.get(&path(id, "/ledger"))?;
-    let text = explain(&job, &ledger, Timestamp::now());
+    let answer = client.get(&path(id, "/explain"))?;
+    let explanation: Explanation = serde_json::from_value((*answer).clone())?;
     match screen.json {
         true => {
+            let (job, ledger) = (client.get(&path(id, ""))?, client.get(&path(id, "/ledger"))?);
             let entries =
                 ledger.field("entries").map_or_else(|| to_raw_value(&[(); 0]), |entries| Ok(entries.to_owned()))?;
-            let (job, text) = (job.text().to_owned(), to_raw_value(&text)?);
-            let all = BTreeMap::from([("job", job), ("ledger", entries), ("explanation", text)]);
+            let all = BTreeMap::from([
+                ("job", job.text().to_owned()),
+                ("ledger", entries),
+                ("explanation", to_raw_value(&explanation.to_string())?),
+                ("explain", answer.text().to_owned()),
+            ]);
             screen.raw(&to_raw_value(&all)?, Layout::Pretty)?;
         }
-        false => screen.line(text.trim_end())?,
+        false => screen.line(explanation.to_string().trim_end())?,
     }
     Ok(0)
 }

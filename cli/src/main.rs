@@ -1,8 +1,7 @@
 //! The command line of Onward.
 //!
-//! `args` says what can be written; `submit`, `jobs`, `logs`, `follow` and `fleet` talk to a node through `client`; `explain`
-//! turns what the node knows into an answer; `config` and `token` work on the files of the node on this machine, which
-//! `up` runs.
+//! `args` says what can be written; `submit`, `jobs`, `logs`, `follow` and `fleet` talk to a node through `client`;
+//! `config` and `token` work on the files of the node on this machine, which `up` runs.
 
 mod answer;
 mod args;
@@ -10,7 +9,6 @@ mod certs;
 mod client;
 mod config;
 mod demo;
-mod explain;
 mod failure;
 mod fleet;
 mod folder;

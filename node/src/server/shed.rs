@@ -46,7 +46,7 @@ fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         "/v1/leases/{receipt}/output" => Telemetry,
         "/v1/jobs/{id}/attempts/{n}/output" => Other,
         "/v1/leases" | "/v1/backup" => Other,
-        "/v1/jobs/{id}" | "/v1/jobs/{id}/ledger" | "/v1/dead-letters" => Other,
+        "/v1/jobs/{id}" | "/v1/jobs/{id}/ledger" | "/v1/jobs/{id}/explain" | "/v1/dead-letters" => Other,
         "/v1/queues" | "/v1/nodes" | "/v1/nodes/{id}" | "/v1/datacenters" => Other,
         "/" | "/openapi.json" => Other,
         _ => return None,

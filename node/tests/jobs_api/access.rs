@@ -18,6 +18,7 @@ fn routes() -> Vec<(Method, String, Scope)> {
         (Method::GET, "/v1/jobs".into(), Scope::Read),
         (Method::GET, job(""), Scope::Read),
         (Method::GET, job("/ledger"), Scope::Read),
+        (Method::GET, job("/explain"), Scope::Read),
         (Method::GET, job("/events"), Scope::Read),
         (Method::GET, job("/attempts/1/output"), Scope::Read),
         (Method::POST, job("/cancel"), Scope::Submit),

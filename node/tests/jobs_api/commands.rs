@@ -9,7 +9,7 @@ async fn what_is_no_job_is_unknown_everywhere() {
     let rig = Rig::new().await;
     for id in [NOBODY, "nonsense", "%FF", "1", "💥"] {
         let id = id.replace('💥', "%F0%9F%92%A5");
-        for tail in ["", "/ledger", "/events", "?wait_s=1"] {
+        for tail in ["", "/ledger", "/explain", "/events", "?wait_s=1"] {
             assert_eq!(rig.get(&format!("/v1/jobs/{id}{tail}")).await.problem(), (404, "unknown_job"), "{id}{tail}");
         }
         for (verb, body) in [
@@ -45,6 +45,23 @@ async fn a_cancel_is_safe_to_repeat_and_shows_in_the_ledger() {
     let answer = rig.post(&format!("/v1/jobs/{id}/cancel"), json!({})).await;
     assert_eq!(answer.body["state"], "cancelling");
     assert_eq!(rig.job(&id).await["reason"], "cancel_asked: w1 must stop first");
+}
+
+#[tokio::test]
+async fn why_a_job_is_where_it_is_is_told_in_sentences_and_as_data() {
+    let rig = Rig::new().await;
+    let id = rig.submit(json!({"kind": "a"})).await;
+    let explain = async || rig.get(&format!("/v1/jobs/{id}/explain")).await.body;
+    let waits = explain().await;
+    assert_eq!(waits["code"], "no_capable_worker");
+    assert!(waits["summary"].as_str().unwrap().starts_with(&format!("Job {id} (a) waits: no worker")), "{waits}");
+    assert_eq!(waits["can_do"][1]["command"], "onward node list");
+    assert_eq!((&waits["clocks"][0]["name"], waits["clocks"].as_array().unwrap().len()), (&json!("deadline"), 1));
+    let taken = rig.take("a").await;
+    assert_eq!(explain().await["clocks"][2]["name"], "stuck clock");
+    rig.succeed(&taken, b"1").await;
+    let ended = explain().await;
+    assert_eq!((&ended["code"], &ended["clocks"]), (&json!("succeeded"), &json!([])));
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Jobs over HTTP, and what operators need around them: queues, nodes, dead letters.
 //!
 //! [`request`] is a submission as it is written, [`submit`] takes it. [`shape`] is a job as it is shown ([`reason`] and
-//! [`ledger`] say why it is where it is); [`read`] gives one or a page of them, [`follow`] goes along with one,
+//! [`ledger`] say why it is where it is, [`explain`] tells it to people); [`read`] gives one or a page of them, [`follow`] goes along with one,
 //! [`output`] gives what its attempts have printed.
 //! `filter` is which jobs are meant, [`cancel_where`] cancels them, [`command`] is everything else that is asked about
 //! jobs.
@@ -11,6 +11,7 @@
 pub mod cancel_where;
 pub mod command;
 pub mod dead_letters;
+pub mod explain;
 mod feed;
 mod filter;
 pub mod follow;
@@ -44,6 +45,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
         .route("/jobs/cancel", post(cancel_where::cancel_where))
         .route("/jobs/{id}", get(read::get))
         .route("/jobs/{id}/ledger", get(read::ledger))
+        .route("/jobs/{id}/explain", get(explain::get))
         .route("/jobs/{id}/events", get(follow::events))
         .route("/jobs/{id}/attempts/{n}/output", get(output::output))
         .route("/jobs/{id}/cancel", post(command::cancel))
@@ -73,6 +75,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
     read::list,
     read::get,
     read::ledger,
+    explain::get,
     follow::events,
     output::output,
     command::cancel,

@@ -284,7 +284,7 @@ fn run_at(created_at: Wall, start: Start) -> Option<At> {
     }
 }
 
-fn progress(view: &JobView) -> Progress {
+pub(super) fn progress(view: &JobView) -> Progress {
     if let [only] = &view.workflows[..]
         && let Some((done, total)) = only.running.as_ref().and_then(|running| running.watermark)
     {
