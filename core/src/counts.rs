@@ -13,6 +13,7 @@ use hashbrown::HashTable;
 use crate::grant::Denial;
 use crate::ids::Name;
 use crate::job::{EndingKind, JobState};
+use crate::key::Key;
 use crate::pages::Pages;
 use crate::time::span_ms;
 
@@ -23,8 +24,8 @@ const KINDS_KEPT: usize = 100;
 
 #[derive(Debug)]
 pub struct Counts {
-    queues: Table<QueueCounts>,
-    kinds: Table<KindCounts>,
+    queues: ByName<QueueCounts>,
+    kinds: ByName<KindCounts>,
     other_kinds: KindCounts,
     /// What queues had counted that were forgotten.
     forgotten: QueueCounts,
@@ -134,8 +135,8 @@ fn add_all(these: &mut [u64], those: &[u64]) {
 impl Counts {
     pub fn new(seed: u64) -> Self {
         Self {
-            queues: Table::new(seed),
-            kinds: Table::new(seed),
+            queues: ByName::new(seed),
+            kinds: ByName::new(seed),
             other_kinds: KindCounts::default(),
             forgotten: QueueCounts::default(),
             grants: 0,
@@ -206,54 +207,56 @@ impl Counts {
 
 /// Things by name. Mostly the same is asked for as last time, which costs one comparison.
 #[derive(Debug)]
-struct Table<T> {
+struct ByName<T> {
     entries: Pages<(Name, T)>,
-    ids: HashTable<u32>,
+    ids: HashTable<Key<(Name, T)>>,
     hasher: FixedState,
-    last: u32,
+    last: Option<Key<(Name, T)>>,
 }
 
-impl<T: Default> Table<T> {
+impl<T: Default> ByName<T> {
     fn new(seed: u64) -> Self {
-        Self { entries: Pages::new(), ids: HashTable::new(), hasher: FixedState::with_seed(seed), last: 0 }
+        Self { entries: Pages::new(), ids: HashTable::new(), hasher: FixedState::with_seed(seed), last: None }
     }
 
     fn len(&self) -> usize {
         self.entries.len()
     }
 
-    fn find(&mut self, name: &Name) -> Option<u32> {
-        if self.entries.get(self.last).is_some_and(|(known, _)| known == name) {
-            return Some(self.last);
+    fn find(&mut self, name: &Name) -> Option<Key<(Name, T)>> {
+        if self.last.and_then(|last| self.entries.get(last)).is_some_and(|(known, _)| known == name) {
+            return self.last;
         }
         let hash = self.hasher.hash_one(name);
-        self.last = *self.ids.find(hash, |key| self.entries[*key].0 == *name)?;
-        Some(self.last)
+        let found = *self.ids.find(hash, |key| self.entries[*key].0 == *name)?;
+        self.last = Some(found);
+        Some(found)
     }
 
     /// The name must be new.
-    fn insert(&mut self, name: Name) -> u32 {
+    fn insert(&mut self, name: Name) -> Key<(Name, T)> {
         let hash = self.hasher.hash_one(&name);
         let key = self.entries.insert((name, T::default()));
         let (entries, hasher) = (&self.entries, &self.hasher);
         self.ids.insert_unique(hash, key, |key| hasher.hash_one(&entries[*key].0));
-        self.last = key;
+        self.last = Some(key);
         key
     }
 
-    fn at(&mut self, key: u32) -> &mut T {
+    fn at(&mut self, key: Key<(Name, T)>) -> &mut T {
         &mut self.entries[key].1
     }
 
-    fn remove(&mut self, key: u32) -> T {
+    fn remove(&mut self, key: Key<(Name, T)>) -> T {
         let (name, value) = self.entries.remove(key);
         let entry = self.ids.find_entry(self.hasher.hash_one(&name), |known| *known == key);
         entry.expect("every name is in the index").remove();
         value
     }
 
+    /// Each with its number, counted from zero.
     fn iter(&self) -> impl Iterator<Item = (u32, &Name, &T)> {
-        self.entries.iter().map(|(key, (name, value))| (key, name, value))
+        self.entries.iter().map(|(key, (name, value))| (key.index() as u32 - 1, name, value))
     }
 }
 

@@ -16,7 +16,7 @@
 //! 5. [`state`]: the persisted truth, a fold over events. [`dispatch`]: who gets what, by heads instead of by search.
 //! 6. [`manager`]: the machine. `step(now, input, &mut effects)`, `next_wakeup()`, `apply(event)`.
 //!
-//! [`counts`] and [`trace`] are what a dashboard and a collector of traces show of it. [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1); [`table`] is for what lies beside a slab.
+//! [`counts`] and [`trace`] are what a dashboard and a collector of traces show of it. [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1); [`table`] is for what lies beside a slab, [`list`] links what lies in either, and [`key`] is how they are spoken to.
 //! [`bite`] says how much one step does of what grows with the number of jobs.
 
 pub mod backoff;
@@ -33,8 +33,10 @@ pub mod health;
 pub mod ids;
 pub mod input;
 pub mod job;
+pub mod key;
 pub mod lease;
 pub mod limits;
+pub mod list;
 pub mod manager;
 pub mod message;
 pub mod pages;

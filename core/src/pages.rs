@@ -12,15 +12,15 @@ use core::ops::{Index, IndexMut};
 
 use prefetch_index::prefetch_index;
 
+use crate::key::Key;
+
 const PAGE: usize = 512;
-/// End of the free list. Never handed out as a key.
-const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
 enum Entry<T> {
     Full(T),
     /// The link of the free list lives where the value was.
-    Vacant(u32),
+    Vacant(Option<Key<T>>),
 }
 
 type Page<T> = Box<[Entry<T>; PAGE]>;
@@ -29,9 +29,9 @@ type Page<T> = Box<[Entry<T>; PAGE]>;
 pub struct Pages<T> {
     pages: Vec<Page<T>>,
     /// The vacant key freed last.
-    free: u32,
-    /// Keys from here on were never used.
-    fresh: u32,
+    free: Option<Key<T>>,
+    /// Keys from here on were never used; none once all were.
+    fresh: Option<Key<T>>,
     len: u32,
 }
 
@@ -40,7 +40,7 @@ impl<T> Pages<T> {
     pub const ENTRY_BYTES: usize = size_of::<Entry<T>>();
 
     pub const fn new() -> Self {
-        Self { pages: Vec::new(), free: NONE, fresh: 0, len: 0 }
+        Self { pages: Vec::new(), free: None, fresh: Some(Key::FIRST), len: 0 }
     }
 
     pub const fn len(&self) -> usize {
@@ -53,20 +53,20 @@ impl<T> Pages<T> {
 
     /// The key that the next `insert` will use.
     #[inline]
-    pub const fn next_key(&self) -> u32 {
-        if self.free == NONE { self.fresh } else { self.free }
+    pub fn next_key(&self) -> Key<T> {
+        self.free.or(self.fresh).expect("the slab is out of keys")
     }
 
     /// Above every key that was ever used.
     #[inline]
-    pub const fn keys_end(&self) -> u32 {
-        self.fresh
+    pub fn keys_end(&self) -> Key<T> {
+        self.fresh.unwrap_or(Key::LAST)
     }
 
-    pub fn insert(&mut self, value: T) -> u32 {
+    pub fn insert(&mut self, value: T) -> Key<T> {
         let key = self.next_key();
-        if self.free == NONE {
-            self.grow();
+        if self.free.is_none() {
+            self.grow(key);
         }
         let (page, slot) = split(key);
         match mem::replace(&mut self.pages[page][slot], Entry::Full(value)) {
@@ -78,19 +78,19 @@ impl<T> Pages<T> {
     }
 
     /// Panics on a vacant key, and leaves the slab as it was.
-    pub fn remove(&mut self, key: u32) -> T {
-        assert!(self.get(key).is_some(), "key {key} is vacant");
+    pub fn remove(&mut self, key: Key<T>) -> T {
+        assert!(self.get(key).is_some(), "key {key:?} is vacant");
         let (page, slot) = split(key);
         let Entry::Full(value) = mem::replace(&mut self.pages[page][slot], Entry::Vacant(self.free)) else {
             unreachable!("just seen to be full")
         };
-        self.free = key;
+        self.free = Some(key);
         self.len -= 1;
         value
     }
 
     #[inline]
-    pub fn get(&self, key: u32) -> Option<&T> {
+    pub fn get(&self, key: Key<T>) -> Option<&T> {
         let (page, slot) = split(key);
         match self.pages.get(page).map(|page| &page[slot]) {
             Some(Entry::Full(value)) => Some(value),
@@ -100,7 +100,7 @@ impl<T> Pages<T> {
 
     /// Has the beginning of an entry brought into the caches, and does not wait for it.
     #[inline]
-    pub fn prefetch(&self, key: u32) {
+    pub fn prefetch(&self, key: Key<T>) {
         let (page, slot) = split(key);
         if let Some(page) = self.pages.get(page) {
             prefetch_index(page.as_slice(), slot);
@@ -108,7 +108,7 @@ impl<T> Pages<T> {
     }
 
     #[inline]
-    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+    pub fn get_mut(&mut self, key: Key<T>) -> Option<&mut T> {
         let (page, slot) = split(key);
         match self.pages.get_mut(page).map(|page| &mut page[slot]) {
             Some(Entry::Full(value)) => Some(value),
@@ -117,22 +117,22 @@ impl<T> Pages<T> {
     }
 
     /// In the order of the keys.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..self.fresh).zip(self.pages.iter().flat_map(|page| page.iter())).filter_map(|(key, entry)| match entry {
-            Entry::Full(value) => Some((key, value)),
+    pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
+        (0..).zip(self.pages.iter().flat_map(|page| page.iter())).filter_map(|(index, entry)| match entry {
+            Entry::Full(value) => Some((Key::at(index)?, value)),
             Entry::Vacant(_) => None,
         })
     }
 
-    /// Takes one more key into use, and a page for it if the last one is spent.
-    fn grow(&mut self) {
-        assert!(self.fresh < NONE, "the slab is out of keys");
-        if self.fresh as usize == self.pages.len() * PAGE {
-            let page: Box<[Entry<T>]> = (0..PAGE).map(|_| Entry::Vacant(NONE)).collect();
+    /// Takes one more key into use, and a page for it if the last one is spent. The first place of the first page stays
+    /// vacant: no key leads there.
+    fn grow(&mut self, key: Key<T>) {
+        if key.index() >= self.pages.len() * PAGE {
+            let page: Box<[Entry<T>]> = (0..PAGE).map(|_| Entry::Vacant(None)).collect();
             let Ok(page) = Page::try_from(page) else { unreachable!("a page was just built to size") };
             self.pages.push(page);
         }
-        self.fresh += 1;
+        self.fresh = key.next();
     }
 }
 
@@ -142,11 +142,11 @@ impl<T> Default for Pages<T> {
     }
 }
 
-impl<T> Index<u32> for Pages<T> {
+impl<T> Index<Key<T>> for Pages<T> {
     type Output = T;
 
     #[inline]
-    fn index(&self, key: u32) -> &T {
+    fn index(&self, key: Key<T>) -> &T {
         let (page, slot) = split(key);
         match &self.pages[page][slot] {
             Entry::Full(value) => value,
@@ -155,9 +155,9 @@ impl<T> Index<u32> for Pages<T> {
     }
 }
 
-impl<T> IndexMut<u32> for Pages<T> {
+impl<T> IndexMut<Key<T>> for Pages<T> {
     #[inline]
-    fn index_mut(&mut self, key: u32) -> &mut T {
+    fn index_mut(&mut self, key: Key<T>) -> &mut T {
         let (page, slot) = split(key);
         match &mut self.pages[page][slot] {
             Entry::Full(value) => value,
@@ -167,14 +167,14 @@ impl<T> IndexMut<u32> for Pages<T> {
 }
 
 #[inline]
-const fn split(key: u32) -> (usize, usize) {
-    (key as usize / PAGE, key as usize % PAGE)
+const fn split<T>(key: Key<T>) -> (usize, usize) {
+    (key.index() / PAGE, key.index() % PAGE)
 }
 
 #[cold]
 #[inline(never)]
-fn vacant(key: u32) -> ! {
-    panic!("key {key} is vacant")
+fn vacant<T>(key: Key<T>) -> ! {
+    panic!("key {key:?} is vacant")
 }
 
 #[cfg(test)]
@@ -184,29 +184,33 @@ mod tests {
     use std::collections::BTreeMap;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
+    fn key<T>(index: u32) -> Key<T> {
+        Key::at(index).expect("keys begin at 1")
+    }
+
     #[test]
     fn the_key_freed_last_is_used_first() {
         let mut slab = Pages::new();
-        assert_eq!(['a', 'b', 'c', 'd'].map(|c| slab.insert(c)), [0, 1, 2, 3]);
-        assert_eq!((slab.remove(1), slab.remove(3), slab.remove(0)), ('b', 'd', 'a'));
-        assert_eq!(['e', 'f', 'g', 'h'].map(|c| slab.insert(c)), [0, 3, 1, 4]);
+        assert_eq!(['a', 'b', 'c', 'd'].map(|c| slab.insert(c)), [1, 2, 3, 4].map(key));
+        assert_eq!((slab.remove(key(2)), slab.remove(key(4)), slab.remove(key(1))), ('b', 'd', 'a'));
+        assert_eq!(['e', 'f', 'g', 'h'].map(|c| slab.insert(c)), [1, 4, 2, 5].map(key));
         assert_eq!(
-            slab.iter().map(|(k, c)| (k, *c)).collect::<Vec<_>>(),
-            [(0, 'e'), (1, 'g'), (2, 'c'), (3, 'f'), (4, 'h')]
+            slab.iter().map(|(k, c)| (k.index(), *c)).collect::<Vec<_>>(),
+            [(1, 'e'), (2, 'g'), (3, 'c'), (4, 'f'), (5, 'h')]
         );
     }
 
     #[test]
     fn growth_does_not_move_what_is_there() {
         let mut slab = Pages::new();
-        slab.insert(0_usize);
-        let before: *const usize = &slab[0];
-        for n in 1..PAGE * 5 {
+        let first = slab.insert(1_usize);
+        let before: *const usize = &slab[first];
+        for n in 2..=PAGE * 5 {
             slab.insert(n);
         }
-        assert_eq!(before, &raw const slab[0]);
+        assert_eq!(before, &raw const slab[first]);
         assert_eq!(slab.len(), PAGE * 5);
-        assert!(slab.iter().all(|(key, n)| key as usize == *n));
+        assert!(slab.iter().all(|(key, n)| key.index() == *n));
     }
 
     #[test]
@@ -214,14 +218,14 @@ mod tests {
         let mut slab = Pages::new();
         slab.insert('a');
         slab.insert('b');
-        slab.remove(0);
-        for key in [0, 2, PAGE as u32, NONE] {
+        slab.remove(key(1));
+        for key in [key(1), key(3), key(PAGE as u32), Key::LAST] {
             assert!(slab.get(key).is_none() && slab.get_mut(key).is_none());
-            assert!(catch_unwind(AssertUnwindSafe(|| slab.remove(key))).is_err(), "remove {key}");
-            assert!(catch_unwind(AssertUnwindSafe(|| slab[key])).is_err(), "index {key}");
-            assert!(catch_unwind(AssertUnwindSafe(|| slab[key] = 'x')).is_err(), "assign {key}");
+            assert!(catch_unwind(AssertUnwindSafe(|| slab.remove(key))).is_err(), "remove {key:?}");
+            assert!(catch_unwind(AssertUnwindSafe(|| slab[key])).is_err(), "index {key:?}");
+            assert!(catch_unwind(AssertUnwindSafe(|| slab[key] = 'x')).is_err(), "assign {key:?}");
         }
-        assert_eq!((slab.len(), slab.insert('c'), slab.insert('d'), slab[1]), (1, 0, 2, 'b'));
+        assert_eq!((slab.len(), slab.insert('c'), slab.insert('d'), slab[key(2)]), (1, key(1), key(3), 'b'));
     }
 
     #[test]

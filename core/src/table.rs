@@ -2,27 +2,32 @@
 //!
 //! A vector of millions is moved when it grows, in one step; a table never is.
 
+use core::marker::PhantomData;
 use core::ops::{Index, IndexMut};
 
 use prefetch_index::prefetch_index;
 
+use crate::key::Key;
+
 const PAGE: usize = 512;
 
+/// A `T` under each key of a `K`.
 #[derive(Clone, Debug)]
-pub struct Table<T> {
+pub struct Table<K, T> {
     pages: Vec<Box<[T; PAGE]>>,
     /// What lies under a key that nothing was put under.
     blank: T,
+    by: PhantomData<fn(K)>,
 }
 
-impl<T: Clone> Table<T> {
+impl<K, T: Clone> Table<K, T> {
     pub const fn new(blank: T) -> Self {
-        Self { pages: Vec::new(), blank }
+        Self { pages: Vec::new(), blank, by: PhantomData }
     }
 
     /// What lies under this key; pages up to it are made where there are none.
     #[inline]
-    pub fn entry(&mut self, key: u32) -> &mut T {
+    pub fn entry(&mut self, key: Key<K>) -> &mut T {
         let (page, slot) = split(key);
         while self.pages.len() <= page {
             let page = vec![self.blank.clone(); PAGE].into_boxed_slice();
@@ -33,22 +38,22 @@ impl<T: Clone> Table<T> {
     }
 }
 
-impl<T> Table<T> {
+impl<K, T> Table<K, T> {
     #[inline]
-    pub fn get(&self, key: u32) -> Option<&T> {
+    pub fn get(&self, key: Key<K>) -> Option<&T> {
         let (page, slot) = split(key);
         self.pages.get(page).map(|page| &page[slot])
     }
 
     #[inline]
-    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+    pub fn get_mut(&mut self, key: Key<K>) -> Option<&mut T> {
         let (page, slot) = split(key);
         self.pages.get_mut(page).map(|page| &mut page[slot])
     }
 
     /// Has it brought into the caches, and does not wait for it.
     #[inline]
-    pub fn prefetch(&self, key: u32) {
+    pub fn prefetch(&self, key: Key<K>) {
         let (page, slot) = split(key);
         if let Some(page) = self.pages.get(page) {
             prefetch_index(page.as_slice(), slot);
@@ -62,27 +67,27 @@ impl<T> Table<T> {
 }
 
 /// Panics on a key beyond all that something was put under.
-impl<T> Index<u32> for Table<T> {
+impl<K, T> Index<Key<K>> for Table<K, T> {
     type Output = T;
 
     #[inline]
-    fn index(&self, key: u32) -> &T {
+    fn index(&self, key: Key<K>) -> &T {
         let (page, slot) = split(key);
         &self.pages[page][slot]
     }
 }
 
-impl<T> IndexMut<u32> for Table<T> {
+impl<K, T> IndexMut<Key<K>> for Table<K, T> {
     #[inline]
-    fn index_mut(&mut self, key: u32) -> &mut T {
+    fn index_mut(&mut self, key: Key<K>) -> &mut T {
         let (page, slot) = split(key);
         &mut self.pages[page][slot]
     }
 }
 
 #[inline]
-const fn split(key: u32) -> (usize, usize) {
-    (key as usize / PAGE, key as usize % PAGE)
+const fn split<K>(key: Key<K>) -> (usize, usize) {
+    (key.index() / PAGE, key.index() % PAGE)
 }
 
 #[cfg(test)]
@@ -91,16 +96,19 @@ mod tests {
 
     #[test]
     fn growth_makes_blanks_and_moves_nothing() {
-        let mut table = Table::new(7);
-        assert_eq!(table.get(0), None);
-        *table.entry(3) = 1;
-        let before: *const i32 = &table[3];
-        *table.entry(PAGE as u32 * 9) = 2;
-        assert_eq!(before, &raw const table[3]);
-        assert_eq!((table[3], table[4], table[PAGE as u32 * 9]), (1, 7, 2));
-        assert_eq!((table.get(PAGE as u32 * 10 - 1), table.get(PAGE as u32 * 10)), (Some(&7), None));
-        table[4] = 5;
-        *table.get_mut(5).unwrap() = 6;
+        let mut table = Table::<(), i32>::new(7);
+        let page = PAGE as u32;
+        let [third, fourth, fifth, far] = [3, 4, 5, 9 * page].map(|index| Key::at(index).unwrap());
+        assert_eq!(table.get(third), None);
+        *table.entry(third) = 1;
+        let before: *const i32 = &table[third];
+        *table.entry(far) = 2;
+        assert_eq!(before, &raw const table[third]);
+        assert_eq!((table[third], table[fourth], table[far]), (1, 7, 2));
+        let [last, beyond] = [10 * page - 1, 10 * page].map(|index| Key::at(index).unwrap());
+        assert_eq!((table.get(last), table.get(beyond)), (Some(&7), None));
+        table[fourth] = 5;
+        *table.get_mut(fifth).unwrap() = 6;
         assert_eq!(table.iter().filter(|value| **value != 7).copied().collect::<Vec<_>>(), [1, 5, 6, 2]);
     }
 }

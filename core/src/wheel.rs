@@ -19,41 +19,37 @@
 //! is not spread yet stays linked in a list of its own, and time stands still until that is empty.
 
 use crate::bite::Bite;
+use crate::key::Key;
+use crate::list::{Linked, Links, List};
 use crate::pages::Pages;
-use core::num::NonZeroU32;
 
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
 const LEVELS: usize = u64::BITS.div_ceil(BITS) as usize;
 
-/// Names an entry from `insert` until it is popped or removed. After that it may name another one, so whoever keeps a
-/// key forgets it (or sets it to `NONE`) at that moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TimerKey(u32);
+/// Names a timer from `insert` until it is popped or removed. After that it may name another one, so whoever keeps a key
+/// forgets it at that moment.
+pub type TimerKey<T> = Key<Timer<T>>;
 
-impl TimerKey {
-    /// Never returned by `insert`.
-    pub const NONE: Self = Self(u32::MAX);
-
-    pub const fn is_none(self) -> bool {
-        self.0 == Self::NONE.0
-    }
-}
-
-impl Default for TimerKey {
-    fn default() -> Self {
-        Self::NONE
-    }
-}
-
-/// A member of its slot's circular list.
+/// An entry of the wheel.
 #[derive(Clone, Debug)]
-struct Node<T> {
+pub struct Timer<T> {
     at_ms: u64,
-    next: u32,
-    /// Stored plus one: the unused zero lets the slab mark a vacant entry without spending a word on it.
-    prev: NonZeroU32,
+    /// In the list of its slot, or of those that are to be spread.
+    links: Links<Self>,
     item: T,
+}
+
+impl<T> Linked<Self> for Timer<T> {
+    #[inline]
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+
+    #[inline]
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -61,16 +57,14 @@ pub struct Wheel<T> {
     now_ms: u64,
     /// Per level, which slots hold anything.
     used: [u64; LEVELS],
-    /// First entry of each slot; meaningless where the bit in `used` is clear.
-    heads: Box<[[u32; SLOTS]; LEVELS]>,
-    nodes: Pages<Node<T>>,
-    /// First of the entries whose slot time has entered and that are still to be spread, or `NO_NODE`.
-    spreading: u32,
+    slots: Box<[[List<Timer<T>>; SLOTS]; LEVELS]>,
+    timers: Pages<Timer<T>>,
+    /// The entries whose slot time has entered and that are still to be spread.
+    spreading: List<Timer<T>>,
     /// The last tick of that slot: what is inserted up to it goes behind them.
     spreading_to_ms: u64,
 }
 
-const NO_NODE: u32 = u32::MAX;
 /// Moving so many entries to another slot takes about as long as one unit of a bite.
 const MOVES_PER_UNIT: u32 = 16;
 
@@ -85,33 +79,33 @@ impl<T: Copy> Wheel<T> {
         Self {
             now_ms: start_ms,
             used: [0; LEVELS],
-            heads: Box::new([[0; SLOTS]; LEVELS]),
-            nodes: Pages::new(),
-            spreading: NO_NODE,
+            slots: Box::new([[List::EMPTY; SLOTS]; LEVELS]),
+            timers: Pages::new(),
+            spreading: List::EMPTY,
             spreading_to_ms: 0,
         }
     }
 
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        self.timers.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.timers.is_empty()
     }
 
     /// A deadline that the wheel's time has already passed is due at once, after what is due at that time already.
-    pub fn insert(&mut self, at_ms: u64, item: T) -> TimerKey {
-        let key = self.nodes.insert(Node { at_ms, next: 0, prev: NonZeroU32::MIN, item });
+    pub fn insert(&mut self, at_ms: u64, item: T) -> TimerKey<T> {
+        let key = self.timers.insert(Timer { at_ms, links: Links::UNLINKED, item });
         self.append(key);
-        TimerKey(key)
+        key
     }
 
     /// Panics on a key that names nothing.
-    pub fn remove(&mut self, key: TimerKey) -> T {
-        let place = self.place_of(self.nodes[key.0].at_ms);
-        self.unlink(place, key.0);
-        self.nodes.remove(key.0).item
+    pub fn remove(&mut self, key: TimerKey<T>) -> T {
+        let place = self.place_of(self.timers[key].at_ms);
+        self.unlink(place, key);
+        self.timers.remove(key).item
     }
 
     /// The earliest entry that is due at `now_ms`, with the deadline it was inserted with.
@@ -124,9 +118,9 @@ impl<T: Copy> Wheel<T> {
             return None;
         }
         loop {
-            if self.spreading != NO_NODE {
+            if !self.spreading.is_empty() {
                 self.spread(bite);
-                if self.spreading != NO_NODE {
+                if !self.spreading.is_empty() {
                     return None;
                 }
             }
@@ -139,15 +133,16 @@ impl<T: Copy> Wheel<T> {
                 return None;
             }
             self.now_ms = start_ms;
-            let head = self.heads[place.level][place.slot];
+            let slot = &mut self.slots[place.level][place.slot];
             if place.level == 0 {
                 bite.spend(1);
+                let head = slot.head().expect("a slot in use is not empty");
                 self.unlink(place, head);
-                let node = self.nodes.remove(head);
-                return Some((node.at_ms, node.item));
+                let timer = self.timers.remove(head);
+                return Some((timer.at_ms, timer.item));
             }
             self.used[place.level] &= !(1 << place.slot);
-            self.spreading = head;
+            self.spreading = core::mem::replace(slot, List::EMPTY);
             self.spreading_to_ms = start_ms | ((1 << (place.level as u32 * BITS)) - 1);
         }
         self.now_ms = now_ms;
@@ -160,11 +155,12 @@ impl<T: Copy> Wheel<T> {
     /// its slot: a wakeup that pops nothing, but brings the entry closer. After `pop_due(now)` answered `None`, it lies
     /// after `now`. For an entry inserted late it is the wheel's time, which means at once.
     pub fn next(&self) -> Option<(u64, T)> {
-        if self.spreading != NO_NODE {
-            return Some((self.now_ms, self.nodes[self.spreading].item));
+        if let Some(first) = self.spreading.head() {
+            return Some((self.now_ms, self.timers[first].item));
         }
         let place = self.first()?;
-        Some((self.start_of(place), self.nodes[self.heads[place.level][place.slot]].item))
+        let head = self.slots[place.level][place.slot].head()?;
+        Some((self.start_of(place), self.timers[head].item))
     }
 
     fn first(&self) -> Option<Place> {
@@ -186,50 +182,30 @@ impl<T: Copy> Wheel<T> {
         above | (place.slot as u64) << shift
     }
 
-    fn append(&mut self, key: u32) {
-        let at_ms = self.nodes[key].at_ms;
-        if self.spreading != NO_NODE && at_ms <= self.spreading_to_ms {
-            return self.link_last(self.spreading, key);
+    fn append(&mut self, key: TimerKey<T>) {
+        if !self.spreading.is_empty() && self.timers[key].at_ms <= self.spreading_to_ms {
+            return self.spreading.push_back(&mut self.timers, key);
         }
         self.place(key);
     }
 
     /// Puts an entry behind all that are in its slot.
-    fn place(&mut self, key: u32) {
-        let place = self.place_of(self.nodes[key].at_ms);
-        let (used, bit) = (&mut self.used[place.level], 1 << place.slot);
-        let head = &mut self.heads[place.level][place.slot];
-        if *used & bit == 0 {
-            *used |= bit;
-            *head = key;
-            self.link(key, key);
-            return;
-        }
-        let head = *head;
-        self.link_last(head, key);
+    fn place(&mut self, key: TimerKey<T>) {
+        let place = self.place_of(self.timers[key].at_ms);
+        self.used[place.level] |= 1 << place.slot;
+        self.slots[place.level][place.slot].push_back(&mut self.timers, key);
     }
 
-    fn link_last(&mut self, head: u32, key: u32) {
-        let tail = self.prev(head);
-        self.link(tail, key);
-        self.link(key, head);
-    }
-
-    fn unlink(&mut self, place: Place, key: u32) {
-        let (prev, next) = (self.prev(key), self.nodes[key].next);
-        if key == self.spreading {
-            self.spreading = if next == key { NO_NODE } else { next };
-            return self.link(prev, next);
+    /// Takes an entry out of its slot, or of those that are to be spread. Only a list's first member must be known to be
+    /// in it: the others are taken out of the ring that they are in.
+    fn unlink(&mut self, place: Place, key: TimerKey<T>) {
+        if self.spreading.head() == Some(key) {
+            return self.spreading.remove(&mut self.timers, key);
         }
-        // Alone and not first of those to be spread, so alone in the slot.
-        if next == key {
+        let slot = &mut self.slots[place.level][place.slot];
+        slot.remove(&mut self.timers, key);
+        if slot.is_empty() {
             self.used[place.level] &= !(1 << place.slot);
-            return;
-        }
-        self.link(prev, next);
-        let head = &mut self.heads[place.level][place.slot];
-        if *head == key {
-            *head = next;
         }
     }
 
@@ -237,24 +213,14 @@ impl<T: Copy> Wheel<T> {
     fn spread(&mut self, bite: &mut Bite) {
         let most = bite.left().saturating_mul(MOVES_PER_UNIT);
         let mut moved = 0;
-        while self.spreading != NO_NODE && moved < most {
-            let key = self.spreading;
-            let (prev, next) = (self.prev(key), self.nodes[key].next);
-            self.link(prev, next);
-            self.spreading = if next == key { NO_NODE } else { next };
+        while let Some(key) = self.spreading.head()
+            && moved < most
+        {
+            self.spreading.remove(&mut self.timers, key);
             self.place(key);
             moved += 1;
         }
         bite.spend(moved.div_ceil(MOVES_PER_UNIT));
-    }
-
-    fn prev(&self, key: u32) -> u32 {
-        self.nodes[key].prev.get() - 1
-    }
-
-    fn link(&mut self, prev: u32, next: u32) {
-        self.nodes[prev].next = next;
-        self.nodes[next].prev = NonZeroU32::MIN.saturating_add(prev);
     }
 }
 
@@ -371,7 +337,7 @@ mod tests {
     #[test]
     fn what_is_removed_or_inserted_while_a_slot_is_spread_keeps_its_place() {
         let mut wheel = Wheel::new(0);
-        let keys: Vec<TimerKey> = (0..100).map(|n| wheel.insert(5_000, n)).collect();
+        let keys: Vec<TimerKey<u32>> = (0..100).map(|n| wheel.insert(5_000, n)).collect();
         // Time enters the slot, and 32 are moved.
         assert_eq!(wheel.pop_due(5_000, &mut Bite::of(2)), None);
         for gone in [0, 31, 32, 33, 99] {
@@ -388,8 +354,8 @@ mod tests {
 
     #[test]
     fn an_entry_costs_its_deadline_and_two_links() {
-        assert_eq!(Pages::<Node<u32>>::ENTRY_BYTES, 24);
-        assert_eq!(Pages::<Node<u64>>::ENTRY_BYTES, 24);
+        assert_eq!(Pages::<Timer<u32>>::ENTRY_BYTES, 24);
+        assert_eq!(Pages::<Timer<u64>>::ENTRY_BYTES, 24);
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -439,10 +405,13 @@ mod tests {
         ]
     }
 
+    /// A deadline, and the timer that was set for it.
+    type Set = (u64, TimerKey<u32>);
+
     /// Entries by (tick, order of insertion), and the wheel's time.
     #[derive(Default)]
     struct Model {
-        entries: BTreeMap<(u64, u32), (u64, TimerKey)>,
+        entries: BTreeMap<(u64, u32), Set>,
         now_ms: u64,
         inserted: u32,
     }
@@ -455,7 +424,7 @@ mod tests {
             self.entries.insert((at_ms.max(self.now_ms), item), (at_ms, key));
         }
 
-        fn nth(&self, nth: usize) -> Option<((u64, u32), (u64, TimerKey))> {
+        fn nth(&self, nth: usize) -> Option<((u64, u32), Set)> {
             self.entries.iter().nth(nth % self.entries.len().max(1)).map(|(key, entry)| (*key, *entry))
         }
 

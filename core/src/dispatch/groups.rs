@@ -1,51 +1,100 @@
 //! Groups: workers with the same subscription, and the shelves that they may take from.
 
 use core::hash::BuildHasher;
+use core::ops::{Index, IndexMut};
 use std::collections::BTreeSet;
 
 use crate::ids::ClientId;
+use crate::key::Key;
 use crate::limits::{Limit, LimitMet, Limits};
+use crate::list::{Linked, Links, List};
+use crate::manager::{Worker, WorkerKey};
 use crate::message::Subscription;
-use crate::state::NO_KEY;
+use crate::table::Table;
 
-use super::{Dispatch, Links, List};
+use super::Dispatch;
+use super::shelves::{Pair, Shelf};
 
-pub type GroupKey = u32;
+pub(crate) type GroupKey = Key<Group>;
 
 /// Whom to ask first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Tier {
+pub(crate) enum Tier {
     Route,
     /// Slow workers: only when nobody else has room.
     Investigate,
 }
 
 #[derive(Debug)]
-pub(super) struct Group {
+pub(crate) struct Group {
     subscription: Subscription,
     /// Who brought it in: it counts towards this client's share for as long as anybody uses it.
     client: ClientId,
     workers: u32,
-    pairs: Box<[u32]>,
+    pairs: Box<[Key<Pair>]>,
     /// Non-empty shelves, by priority; in a level, by the turn of their head.
     pub(super) levels: Vec<Level>,
     /// Workers with room, in turn.
-    rings: [List; 2],
+    rings: [List<Worker>; 2],
     pub(super) dirty: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) priority: i8,
-    pub(super) shelves: BTreeSet<(u64, u32)>,
+    pub(super) shelves: BTreeSet<(u64, Key<Shelf>)>,
 }
 
 /// One worker's place in the ring of its group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seat {
-    pub(super) links: Links,
+    links: Links<Worker>,
     group: GroupKey,
-    tier: Option<Tier>,
+    tier: Tier,
+}
+
+impl Linked<Worker> for Seat {
+    #[inline]
+    fn links(&self) -> &Links<Worker> {
+        &self.links
+    }
+
+    #[inline]
+    fn links_mut(&mut self) -> &mut Links<Worker> {
+        &mut self.links
+    }
+}
+
+/// The places of all workers that may be asked.
+#[derive(Debug)]
+pub(super) struct Seats(Table<Worker, Option<Seat>>);
+
+impl Default for Seats {
+    fn default() -> Self {
+        Self(Table::new(None))
+    }
+}
+
+impl Seats {
+    fn get(&self, worker: WorkerKey) -> Option<&Seat> {
+        self.0.get(worker)?.as_ref()
+    }
+}
+
+impl Index<WorkerKey> for Seats {
+    type Output = Seat;
+
+    #[inline]
+    fn index(&self, worker: WorkerKey) -> &Seat {
+        self.0[worker].as_ref().expect("the worker is in a ring")
+    }
+}
+
+impl IndexMut<WorkerKey> for Seats {
+    #[inline]
+    fn index_mut(&mut self, worker: WorkerKey) -> &mut Seat {
+        self.0[worker].as_mut().expect("the worker is in a ring")
+    }
 }
 
 impl Group {
@@ -53,7 +102,7 @@ impl Group {
         self.rings.iter().any(|ring| !ring.is_empty())
     }
 
-    pub(super) fn list(&mut self, priority: i8, order: u64, shelf: u32) {
+    pub(super) fn list(&mut self, priority: i8, order: u64, shelf: Key<Shelf>) {
         let at = match self.levels.iter().position(|level| level.priority == priority) {
             Some(at) => at,
             None => {
@@ -64,7 +113,7 @@ impl Group {
         self.levels[at].shelves.insert((order, shelf));
     }
 
-    pub(super) fn unlist(&mut self, priority: i8, order: u64, shelf: u32) {
+    pub(super) fn unlist(&mut self, priority: i8, order: u64, shelf: Key<Shelf>) {
         let level = self.levels.iter_mut().find(|level| level.priority == priority);
         level.expect("an indexed shelf has its level").shelves.remove(&(order, shelf));
     }
@@ -144,42 +193,28 @@ impl Dispatch {
     }
 
     /// The worker has room and may be asked in this tier.
-    pub fn offer(&mut self, worker: u32, group: GroupKey, tier: Tier) {
-        let index = worker as usize;
-        if self.seats.len() <= index {
-            self.seats.resize(index + 1, Seat { links: Links::NONE, group: NO_KEY, tier: None });
-        }
-        if self.seats[index].tier == Some(tier) && self.seats[index].group == group {
+    pub fn offer(&mut self, worker: WorkerKey, group: GroupKey, tier: Tier) {
+        if self.seats.get(worker).is_some_and(|seat| seat.tier == tier && seat.group == group) {
             return;
         }
         self.withdraw(worker);
-        let seat = &mut self.seats[index];
-        seat.group = group;
-        seat.tier = Some(tier);
+        *self.seats.0.entry(worker) = Some(Seat { links: Links::UNLINKED, group, tier });
         self.groups[group].rings[tier as usize].push_back(&mut self.seats, worker);
         self.mark_dirty(group);
     }
 
     /// The worker has no room, or may not be asked.
-    pub fn withdraw(&mut self, worker: u32) {
-        let Some(seat) = self.seats.get_mut(worker as usize) else { return };
-        if let Some(tier) = seat.tier.take() {
-            let group = seat.group;
-            self.groups[group].rings[tier as usize].remove(&mut self.seats, worker);
-        }
+    pub fn withdraw(&mut self, worker: WorkerKey) {
+        let Some(Seat { group, tier, .. }) = self.seats.get(worker).copied() else { return };
+        self.groups[group].rings[tier as usize].remove(&mut self.seats, worker);
+        self.seats.0[worker] = None;
     }
 
     /// The worker whose turn it is; it goes to the end of the ring.
-    pub fn next_worker(&mut self, group: GroupKey, tier: Tier) -> Option<u32> {
+    pub fn next_worker(&mut self, group: GroupKey, tier: Tier) -> Option<WorkerKey> {
         let ring = &mut self.groups[group].rings[tier as usize];
-        let worker = ring.head();
-        if worker == NO_KEY {
-            return None;
-        }
-        if ring.len() > 1 {
-            ring.remove(&mut self.seats, worker);
-            ring.push_back(&mut self.seats, worker);
-        }
+        let worker = ring.head()?;
+        ring.rotate(&self.seats);
         Some(worker)
     }
 
@@ -188,7 +223,7 @@ impl Dispatch {
     }
 
     /// The workers of a group that have room and may be asked.
-    pub fn offering(&self, group: GroupKey) -> impl Iterator<Item = u32> + '_ {
+    pub fn offering(&self, group: GroupKey) -> impl Iterator<Item = WorkerKey> + '_ {
         self.groups[group].rings.iter().flat_map(|ring| ring.iter(&self.seats))
     }
 

@@ -14,10 +14,12 @@ use std::sync::Arc;
 
 use crate::ids::Name;
 use crate::job::spec::ConcurrencyLimit;
-use crate::state::{NO_KEY, WorkflowKey};
+use crate::key::Key;
+use crate::state::WorkflowKey;
 
 use super::Dispatch;
-use super::lanes::Parked;
+use super::lanes::{Lane, Parked};
+use super::shelves::Shelf;
 
 #[derive(Debug)]
 pub(super) struct LimitKey {
@@ -30,10 +32,10 @@ pub(super) struct LimitKey {
     pub(super) running: u32,
     /// Their bounds, each with how many have it.
     bounds: BTreeMap<u32, u32>,
-    /// The workflow that keeps it in order, or `NO_KEY`.
-    pub(super) keeper: WorkflowKey,
+    /// The workflow that keeps it in order.
+    pub(super) keeper: Option<WorkflowKey>,
     /// By shelf.
-    pub(super) parked: BTreeMap<u32, Parked>,
+    pub(super) parked: BTreeMap<Key<Shelf>, Parked>,
 }
 
 impl LimitKey {
@@ -67,36 +69,36 @@ pub(super) struct LimitSet {
     /// As the jobs gave them; jobs share it.
     limits: Arc<[ConcurrencyLimit]>,
     /// Each key with its bound, as the jobs gave them.
-    pub(super) keys: Box<[(u32, u32)]>,
+    pub(super) keys: Box<[(Key<LimitKey>, u32)]>,
     /// The lanes of its parked members, by shelf.
-    pub(super) lanes: BTreeMap<u32, u32>,
+    pub(super) lanes: BTreeMap<Key<Shelf>, Key<Lane>>,
 }
 
 impl LimitSet {
     /// How many may hold one of its keys at once, as this set says.
-    pub(super) fn bound(&self, key: u32) -> u32 {
+    pub(super) fn bound(&self, key: Key<LimitKey>) -> u32 {
         let found = self.keys.iter().find(|(known, _)| *known == key);
         found.expect("a lane waits under a key of its own").1
     }
 }
 
 impl Dispatch {
-    /// The set with this content. `NO_KEY` if there are no limits.
-    pub(super) fn acquire_set(&mut self, limits: &Arc<[ConcurrencyLimit]>) -> u32 {
+    /// The set with this content; none if there are no limits.
+    pub(super) fn acquire_set(&mut self, limits: &Arc<[ConcurrencyLimit]>) -> Option<Key<LimitSet>> {
         if limits.is_empty() {
-            return NO_KEY;
+            return None;
         }
         let hash = self.hash_limits(limits);
         if let Some(set) = self.find_set(hash, limits) {
             self.limit_sets[set].members += 1;
-            return set;
+            return Some(set);
         }
         let keys = limits.iter().map(|limit| (self.acquire_key(&limit.key), limit.max)).collect();
         let limits = limits.clone();
         let set = self.limit_sets.insert(LimitSet { hash, members: 1, limits, keys, lanes: BTreeMap::new() });
         let sets = &self.limit_sets;
         self.limit_set_ids.insert_unique(hash, set, |set| sets[*set].hash);
-        set
+        Some(set)
     }
 
     fn hash_limits(&self, limits: &[ConcurrencyLimit]) -> u64 {
@@ -109,7 +111,7 @@ impl Dispatch {
         hasher.finish()
     }
 
-    fn find_set(&self, hash: u64, limits: &Arc<[ConcurrencyLimit]>) -> Option<u32> {
+    fn find_set(&self, hash: u64, limits: &Arc<[ConcurrencyLimit]>) -> Option<Key<LimitSet>> {
         let found = self.limit_set_ids.find(hash, |set| {
             let known = &self.limit_sets[*set].limits;
             Arc::ptr_eq(known, limits) || known == limits
@@ -117,10 +119,8 @@ impl Dispatch {
         found.copied()
     }
 
-    pub(super) fn release_set(&mut self, set: u32) {
-        if set == NO_KEY {
-            return;
-        }
+    pub(super) fn release_set(&mut self, set: Option<Key<LimitSet>>) {
+        let Some(set) = set else { return };
         let known = &mut self.limit_sets[set];
         known.members -= 1;
         if known.members > 0 {
@@ -133,7 +133,7 @@ impl Dispatch {
         }
     }
 
-    fn acquire_key(&mut self, name: &Name) -> u32 {
+    fn acquire_key(&mut self, name: &Name) -> Key<LimitKey> {
         let hash = self.hasher.hash_one(name);
         if let Some(key) = self.key_ids.find(hash, |key| self.keys[*key].name == *name) {
             let key = *key;
@@ -146,7 +146,7 @@ impl Dispatch {
             sets: 1,
             running: 0,
             bounds: BTreeMap::new(),
-            keeper: NO_KEY,
+            keeper: None,
             parked: BTreeMap::new(),
         };
         let key = self.keys.insert(limit);
@@ -159,7 +159,7 @@ impl Dispatch {
         self.key_ids.find(self.hasher.hash_one(name), |key| self.keys[*key].name == *name).is_some()
     }
 
-    fn release_key(&mut self, key: u32) {
+    fn release_key(&mut self, key: Key<LimitKey>) {
         let limit = &mut self.keys[key];
         limit.sets -= 1;
         if limit.sets > 0 {
@@ -171,12 +171,9 @@ impl Dispatch {
     }
 
     /// The first of a workflow's keys that has no room for it.
-    pub(super) fn full_key(&self, workflow: WorkflowKey) -> Option<u32> {
-        let set = self.entries[workflow].limits;
-        if set == NO_KEY {
-            return None;
-        }
-        let full = |(key, max): &&(u32, u32)| !self.keys[*key].has_room(*max);
+    pub(super) fn full_key(&self, workflow: WorkflowKey) -> Option<Key<LimitKey>> {
+        let set = self.entries[workflow].limits?;
+        let full = |(key, max): &&(Key<LimitKey>, u32)| !self.keys[*key].has_room(*max);
         self.limit_sets[set].keys.iter().find(full).map(|(key, _)| *key)
     }
 
@@ -184,10 +181,8 @@ impl Dispatch {
     pub(super) fn take_keys(&mut self, workflow: WorkflowKey) {
         let entry = &mut self.entries[workflow];
         entry.holds_keys = true;
-        if entry.limits == NO_KEY {
-            return;
-        }
-        for (key, max) in &self.limit_sets[entry.limits].keys {
+        let Some(limits) = entry.limits else { return };
+        for (key, max) in &self.limit_sets[limits].keys {
             self.keys[*key].take(*max);
         }
     }
@@ -195,28 +190,28 @@ impl Dispatch {
     /// The workflow is no longer held: its keys have room for others.
     pub(super) fn give_back_keys(&mut self, workflow: WorkflowKey) {
         let entry = &mut self.entries[workflow];
-        if !core::mem::take(&mut entry.holds_keys) || entry.limits == NO_KEY {
-            return;
+        if core::mem::take(&mut entry.holds_keys)
+            && let Some(set) = entry.limits
+        {
+            self.give_back_set(set);
         }
-        let set = entry.limits;
-        self.give_back_set(set);
     }
 
     /// The workflow has been handed out, now or before: it keeps its ordered keys until it has ended, and only the others
     /// can block it.
     pub fn begin_order(&mut self, workflow: WorkflowKey) {
-        let before = self.entries[workflow].limits;
-        if before == NO_KEY || !self.limit_sets[before].limits.iter().any(|limit| limit.ordered) {
+        let Some(before) = self.entries[workflow].limits else { return };
+        if !self.limit_sets[before].limits.iter().any(|limit| limit.ordered) {
             return;
         }
         let limits = self.limit_sets[before].limits.iter().cloned();
         let (ordered, others): (Vec<_>, Vec<_>) = limits.partition(|limit| limit.ordered);
-        let kept = self.acquire_set(&ordered.into());
+        let kept = self.acquire_set(&ordered.into()).expect("there is an ordered one");
         self.entries[workflow].limits = self.acquire_set(&others.into());
-        self.release_set(before);
+        self.release_set(Some(before));
         for (key, max) in &self.limit_sets[kept].keys {
             self.keys[*key].take(*max);
-            self.keys[*key].keeper = workflow;
+            self.keys[*key].keeper = Some(workflow);
         }
         self.kept.insert(workflow, kept);
     }
@@ -225,18 +220,19 @@ impl Dispatch {
     pub(super) fn end_order(&mut self, workflow: WorkflowKey) {
         let Some(kept) = self.kept.remove(&workflow) else { return };
         for (key, _) in &self.limit_sets[kept].keys {
-            self.keys[*key].keeper = NO_KEY;
+            self.keys[*key].keeper = None;
         }
         self.give_back_set(kept);
-        self.release_set(kept);
+        self.release_set(Some(kept));
     }
 
-    fn give_back_set(&mut self, set: u32) {
+    fn give_back_set(&mut self, set: Key<LimitSet>) {
         for at in 0..self.limit_sets[set].keys.len() {
             let (key, max) = self.limit_sets[set].keys[at];
             self.keys[key].give_back(max);
             // By turn: where shelves lie must not show in who is asked first.
-            let first = |(shelf, parked): (&u32, &Parked)| (parked.lanes.first().map(|(order, _)| *order), *shelf);
+            let first =
+                |(shelf, parked): (&Key<Shelf>, &Parked)| (parked.lanes.first().map(|(order, _)| *order), *shelf);
             let mut waiting: Vec<_> = self.keys[key].parked.iter().map(first).collect();
             waiting.sort_unstable();
             waiting.into_iter().for_each(|(_, shelf)| self.let_go(key, shelf));

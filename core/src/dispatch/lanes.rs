@@ -22,18 +22,21 @@
 
 use std::collections::BTreeSet;
 
-use crate::state::{NO_KEY, WorkflowKey};
+use crate::key::Key;
+use crate::state::WorkflowKey;
 
+use super::keys::{LimitKey, LimitSet};
+use super::shelves::Shelf;
 use super::{Dispatch, Entry, Line, Place};
 
 /// The parked workflows of one shelf and one set. There is none without any.
 #[derive(Debug)]
 pub(super) struct Lane {
-    pub(super) shelf: u32,
-    pub(super) set: u32,
+    pub(super) shelf: Key<Shelf>,
+    pub(super) set: Key<LimitSet>,
     pub(super) line: Line,
     /// Where it waits.
-    pub(super) key: u32,
+    pub(super) key: Key<LimitKey>,
     /// The head's turn, as the key has it.
     pub(super) order: u64,
 }
@@ -42,26 +45,27 @@ pub(super) struct Lane {
 #[derive(Debug)]
 pub(super) struct Parked {
     /// By the turn of their head.
-    pub(super) lanes: BTreeSet<(u64, u32)>,
-    /// The workflow that was let go and is still on its shelf, or `NO_KEY`. No turn in the lanes is lower.
-    pub(super) let_go: WorkflowKey,
+    pub(super) lanes: BTreeSet<(u64, Key<Lane>)>,
+    /// The workflow that was let go and is still on its shelf. No turn in the lanes is lower.
+    pub(super) let_go: Option<WorkflowKey>,
 }
 
 impl Parked {
-    const NOTHING: Self = Self { lanes: BTreeSet::new(), let_go: NO_KEY };
+    const NOTHING: Self = Self { lanes: BTreeSet::new(), let_go: None };
 }
 
 impl Dispatch {
     /// Moves the head of a shelf, and all of its lane, under the key that has no room for it.
-    pub(super) fn park(&mut self, workflow: WorkflowKey, key: u32) {
+    pub(super) fn park(&mut self, workflow: WorkflowKey, key: Key<LimitKey>) {
         let shelf = self.entries[workflow].shelf;
         let turn = self.unplace(workflow);
         let order = self.line_up(workflow, key);
         // Whoever was let go meanwhile goes back behind this one: else it would be woken first.
         let parked = self.keys[key].parked.get_mut(&shelf).expect("its lane was just put there");
-        let later = parked.let_go;
-        if later != NO_KEY && self.entries[later].order > order {
-            parked.let_go = NO_KEY;
+        if let Some(later) = parked.let_go
+            && self.entries[later].order > order
+        {
+            parked.let_go = None;
             self.shelves[shelf].line.remove(self.entries[later].order, later);
             self.reindex(shelf);
             self.line_up(later, key);
@@ -70,15 +74,16 @@ impl Dispatch {
     }
 
     /// Puts the workflow at its place in its lane, and the lane under `key`. Returns the turn of the lane's head.
-    fn line_up(&mut self, workflow: WorkflowKey, key: u32) -> u64 {
+    fn line_up(&mut self, workflow: WorkflowKey, key: Key<LimitKey>) -> u64 {
         #[cfg(test)]
         {
             self.parks += 1;
         }
         let entry = &mut self.entries[workflow];
         entry.place = Place::Parked;
-        entry.key = NO_KEY;
-        let Entry { shelf, limits: set, order, .. } = *entry;
+        entry.key = None;
+        let Entry { shelf, limits, order, .. } = *entry;
+        let set = limits.expect("what is parked has limits");
         let found = self.limit_sets[set].lanes.get(&shelf).copied();
         let at = found.unwrap_or_else(|| {
             let lane = self.lanes.insert(Lane { shelf, set, line: Line::EMPTY, key, order });
@@ -105,18 +110,16 @@ impl Dispatch {
     }
 
     /// Takes a parked workflow out of its lane. Returns the key under which that waits, or did.
-    fn leave_lane(&mut self, workflow: WorkflowKey, at: u32) -> u32 {
+    fn leave_lane(&mut self, workflow: WorkflowKey, at: Key<Lane>) -> Key<LimitKey> {
         let lane = &mut self.lanes[at];
         lane.line.remove(self.entries[workflow].order, workflow);
         let (key, shelf, before) = (lane.key, lane.shelf, lane.order);
-        let head = lane.line.head();
-        if head == NO_KEY {
+        let Some((order, _)) = lane.line.first() else {
             self.withdraw_lane(key, shelf, (before, at));
             let lane = self.lanes.remove(at);
             self.limit_sets[lane.set].lanes.remove(&shelf);
             return key;
-        }
-        let order = self.entries[head].order;
+        };
         if order != before {
             self.lanes[at].order = order;
             self.withdraw_lane(key, shelf, (before, at)).lanes.insert((order, at));
@@ -124,18 +127,18 @@ impl Dispatch {
         key
     }
 
-    fn withdraw_lane(&mut self, key: u32, shelf: u32, lane: (u64, u32)) -> &mut Parked {
+    fn withdraw_lane(&mut self, key: Key<LimitKey>, shelf: Key<Shelf>, lane: (u64, Key<Lane>)) -> &mut Parked {
         let parked = self.keys[key].parked.get_mut(&shelf).expect("a lane waits under its key");
         parked.lanes.remove(&lane);
         parked
     }
 
-    fn lane_of(&self, entry: &Entry) -> u32 {
-        self.limit_sets[entry.limits].lanes[&entry.shelf]
+    fn lane_of(&self, entry: &Entry) -> Key<Lane> {
+        self.limit_sets[entry.limits.expect("what is parked has limits")].lanes[&entry.shelf]
     }
 
     /// The key under which a parked workflow waits.
-    pub(super) fn waits_under(&self, parked: &Entry) -> u32 {
+    pub(super) fn waits_under(&self, parked: &Entry) -> Key<LimitKey> {
         self.lanes[self.lane_of(parked)].key
     }
 
@@ -146,26 +149,26 @@ impl Dispatch {
     }
 
     /// The workflow that `key` had let go has left `shelf`.
-    pub(super) fn end_turn(&mut self, key: u32, shelf: u32) {
+    pub(super) fn end_turn(&mut self, key: Key<LimitKey>, shelf: Key<Shelf>) {
         let parked = self.keys[key].parked.get_mut(&shelf);
-        parked.expect("it is kept for the one that was let go").let_go = NO_KEY;
+        parked.expect("it is kept for the one that was let go").let_go = None;
     }
 
     /// What was in front under this key, for this shelf, is not any more: the next may go, if there is room.
-    pub(super) fn offer_next(&mut self, turn: Option<(u32, u32)>) {
+    pub(super) fn offer_next(&mut self, turn: Option<(Key<LimitKey>, Key<Shelf>)>) {
         let Some((key, shelf)) = turn else { return };
         self.let_go(key, shelf);
         let parked = &mut self.keys[key].parked;
-        if parked.get(&shelf).is_some_and(|parked| parked.lanes.is_empty() && parked.let_go == NO_KEY) {
+        if parked.get(&shelf).is_some_and(|parked| parked.lanes.is_empty() && parked.let_go.is_none()) {
             parked.remove(&shelf);
         }
     }
 
     /// Puts the first workflow that waits under `key` for `shelf` back there, unless one was let go already.
-    pub(super) fn let_go(&mut self, key: u32, shelf: u32) {
+    pub(super) fn let_go(&mut self, key: Key<LimitKey>, shelf: Key<Shelf>) {
         let limit = &self.keys[key];
         let Some(parked) = limit.parked.get(&shelf) else { return };
-        if parked.let_go != NO_KEY {
+        if parked.let_go.is_some() {
             return;
         }
         let Some((_, at)) = parked.lanes.first().copied() else { return };
@@ -173,12 +176,12 @@ impl Dispatch {
         if !limit.has_room(self.limit_sets[lane.set].bound(key)) {
             return;
         }
-        let first = lane.line.head();
-        self.keys[key].parked.get_mut(&shelf).expect("it waits there").let_go = first;
+        let first = lane.line.head().expect("a lane is not empty");
+        self.keys[key].parked.get_mut(&shelf).expect("it waits there").let_go = Some(first);
         self.leave_lane(first, at);
         let entry = &mut self.entries[first];
         entry.place = Place::Shelf;
-        entry.key = key;
+        entry.key = Some(key);
         self.shelves[shelf].line.insert(entry.order, first);
         self.reindex(shelf);
     }

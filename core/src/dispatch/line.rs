@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::state::{NO_KEY, WorkflowKey};
+use crate::state::WorkflowKey;
 
 #[derive(Debug)]
 pub(super) struct Line {
@@ -22,14 +22,14 @@ pub(super) struct Line {
 struct Spot {
     /// In halves: a spot takes 12 bytes, not 16.
     turn: [u32; 2],
-    /// `NO_KEY` in a gap.
-    key: WorkflowKey,
+    /// None in a gap.
+    key: Option<WorkflowKey>,
 }
 
 impl Spot {
     #[inline]
     fn new(turn: u64, key: WorkflowKey) -> Self {
-        Self { turn: [(turn >> 32) as u32, turn as u32], key }
+        Self { turn: [(turn >> 32) as u32, turn as u32], key: Some(key) }
     }
 
     #[inline]
@@ -44,23 +44,23 @@ impl Line {
     /// The lowest turn and who has it.
     #[inline]
     pub(super) fn first(&self) -> Option<(u64, WorkflowKey)> {
-        let front = self.queue.front().map(|spot| (spot.turn(), spot.key));
+        let front = self.queue.front().and_then(|spot| Some((spot.turn(), spot.key?)));
         match self.between.first() {
             Some(between) if front.is_none_or(|front| *between < front) => Some(*between),
             _ => front,
         }
     }
 
-    /// Who has the lowest turn, or `NO_KEY` if the line is empty.
+    /// Who has the lowest turn.
     #[inline]
-    pub(super) fn head(&self) -> WorkflowKey {
-        self.first().map_or(NO_KEY, |(_, key)| key)
+    pub(super) fn head(&self) -> Option<WorkflowKey> {
+        self.first().map(|(_, key)| key)
     }
 
-    /// Who is about `places` behind the head, or `NO_KEY`.
+    /// Who is about `places` behind the head.
     #[inline]
-    pub(super) fn behind(&self, places: usize) -> WorkflowKey {
-        self.queue.get(places).map_or(NO_KEY, |spot| spot.key)
+    pub(super) fn behind(&self, places: usize) -> Option<WorkflowKey> {
+        self.queue.get(places)?.key
     }
 
     pub(super) fn len(&self) -> usize {
@@ -86,14 +86,14 @@ impl Line {
             Some(first) if first.turn() == turn => 0,
             _ => self.queue.binary_search_by_key(&turn, Spot::turn).expect("it is in the line"),
         };
-        self.queue[at].key = NO_KEY;
+        self.queue[at].key = None;
         self.gaps += 1;
-        while self.queue.front().is_some_and(|first| first.key == NO_KEY) {
+        while self.queue.front().is_some_and(|first| first.key.is_none()) {
             self.queue.pop_front();
             self.gaps -= 1;
         }
         if self.gaps > self.queue.len() / 2 {
-            self.queue.retain(|spot| spot.key != NO_KEY);
+            self.queue.retain(|spot| spot.key.is_some());
             self.gaps = 0;
         }
         if self.queue.capacity() > 4 * self.queue.len() + 16 {
@@ -112,6 +112,7 @@ mod tests {
         #[test]
         fn behaves_like_a_sorted_map(calls in prop::collection::vec((0..6_u8, any::<u16>()), 0..2_000)) {
             let mut line = Line::EMPTY;
+            let key = |arg: u16| WorkflowKey::at(1 + u32::from(arg)).expect("above zero");
             let mut model = BTreeMap::new();
             let mut newest = 1_u64 << 32;
             for (call, arg) in calls {
@@ -126,12 +127,12 @@ mod tests {
                         // One comes back with an old turn.
                         let turn = newest - u64::from(arg);
                         if let std::collections::btree_map::Entry::Vacant(free) = model.entry(turn) {
-                            line.insert(turn, *free.insert(u32::from(arg)));
+                            line.insert(turn, *free.insert(key(arg)));
                         }
                     }
                     _ => {
                         newest += 1 + u64::from(arg % 3);
-                        line.insert(newest, *model.entry(newest).or_insert(u32::from(arg)));
+                        line.insert(newest, *model.entry(newest).or_insert(key(arg)));
                     }
                 }
                 prop_assert_eq!(line.first(), model.first_key_value().map(|(turn, key)| (*turn, *key)));

@@ -22,10 +22,10 @@ mod groups;
 mod keys;
 mod lanes;
 mod line;
-mod list;
 mod shared;
 mod shelves;
 
+use core::ops::{Index, IndexMut};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,21 +34,21 @@ use hashbrown::HashTable;
 
 use crate::ids::{ClientId, Name};
 use crate::job::{JobSpec, Outline, Policy};
+use crate::key::Key;
 use crate::limits::{Limit, LimitMet, Limits};
 use crate::pages::Pages;
-use crate::state::{NO_KEY, State, WorkflowKey};
+use crate::state::{State, Workflow, WorkflowKey};
 use crate::table::Table;
 use crate::time::{Wall, span_ms};
 
-use groups::{Group, Seat};
+use groups::{Group, Seats};
 use keys::{LimitKey, LimitSet};
 use lanes::Lane;
 use line::Line;
-use list::{Links, List};
 use shared::Shared;
 use shelves::{Pair, Shelf};
 
-pub use groups::{GroupKey, Tier};
+pub(crate) use groups::{GroupKey, Tier};
 pub use shelves::Demand;
 
 /// How waiting raises priority.
@@ -74,28 +74,28 @@ impl AgingRule {
 }
 
 #[derive(Debug)]
-pub struct Dispatch {
+pub(crate) struct Dispatch {
     aging: AgingRule,
     hasher: FixedState,
-    entries: Table<Entry>,
+    entries: Entries,
     order: u64,
     pairs: Pages<Pair>,
-    pair_ids: HashTable<u32>,
+    pair_ids: HashTable<Key<Pair>>,
     shelves: Pages<Shelf>,
     keys: Pages<LimitKey>,
-    key_ids: HashTable<u32>,
+    key_ids: HashTable<Key<LimitKey>>,
     policies: Shared<Policy>,
     outlines: Shared<Outline>,
     limit_sets: Pages<LimitSet>,
-    limit_set_ids: HashTable<u32>,
+    limit_set_ids: HashTable<Key<LimitSet>>,
     /// Workflows that have begun under ordered keys and have not ended, each with the set of those.
-    kept: BTreeMap<WorkflowKey, u32>,
+    kept: BTreeMap<WorkflowKey, Key<LimitSet>>,
     lanes: Pages<Lane>,
     groups: Pages<Group>,
-    group_ids: HashTable<u32>,
+    group_ids: HashTable<GroupKey>,
     /// How many groups each client has brought in.
     shares: BTreeMap<ClientId, usize>,
-    seats: Vec<Seat>,
+    seats: Seats,
     dirty: Vec<GroupKey>,
     /// How often a workflow was put into a lane.
     #[cfg(test)]
@@ -105,14 +105,14 @@ pub struct Dispatch {
 /// Where one workflow is, as far as dispatch cares.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    shelf: u32,
-    /// Its concurrency limits, or `NO_KEY`.
-    limits: u32,
+    shelf: Key<Shelf>,
+    /// Its concurrency limits, if it has any.
+    limits: Option<Key<LimitSet>>,
     /// Its turn: lower was ready earlier. Kept while it is handed out, so that what comes back keeps its turn.
     order: u64,
     place: Place,
     /// While on its shelf after having been parked: the key that let it go.
-    key: u32,
+    key: Option<Key<LimitKey>>,
     holds_keys: bool,
 }
 
@@ -124,15 +124,38 @@ enum Place {
     Parked,
 }
 
-const NOWHERE: Entry =
-    Entry { shelf: NO_KEY, limits: NO_KEY, order: 0, place: Place::Away, key: NO_KEY, holds_keys: false };
+/// The entries of all workflows that were admitted and are not retired.
+#[derive(Debug)]
+struct Entries(Table<Workflow, Option<Entry>>);
+
+impl Entries {
+    fn get(&self, workflow: WorkflowKey) -> Option<&Entry> {
+        self.0.get(workflow)?.as_ref()
+    }
+}
+
+impl Index<WorkflowKey> for Entries {
+    type Output = Entry;
+
+    #[inline]
+    fn index(&self, workflow: WorkflowKey) -> &Entry {
+        self.0[workflow].as_ref().expect("the workflow was admitted")
+    }
+}
+
+impl IndexMut<WorkflowKey> for Entries {
+    #[inline]
+    fn index_mut(&mut self, workflow: WorkflowKey) -> &mut Entry {
+        self.0[workflow].as_mut().expect("the workflow was admitted")
+    }
+}
 
 impl Dispatch {
     pub fn new(aging: AgingRule, seed: u64) -> Self {
         Self {
             aging,
             hasher: FixedState::with_seed(seed),
-            entries: Table::new(NOWHERE),
+            entries: Entries(Table::new(None)),
             order: 0,
             pairs: Pages::new(),
             pair_ids: HashTable::new(),
@@ -148,7 +171,7 @@ impl Dispatch {
             groups: Pages::new(),
             group_ids: HashTable::new(),
             shares: BTreeMap::new(),
-            seats: Vec::new(),
+            seats: Seats::default(),
             dirty: Vec::new(),
             #[cfg(test)]
             parks: 0,
@@ -185,7 +208,8 @@ impl Dispatch {
         let pair = self.acquire_pair(&spec.queue, kind, paused);
         let shelf = self.acquire_shelf(pair, spec.priority);
         let limits = self.acquire_set(&spec.limits);
-        *self.entries.entry(workflow) = Entry { shelf, limits, ..NOWHERE };
+        *self.entries.0.entry(workflow) =
+            Some(Entry { shelf, limits, order: 0, place: Place::Away, key: None, holds_keys: false });
     }
 
     /// The workflow waits for a worker. `again`: it was handed out before and keeps its turn.
@@ -200,7 +224,7 @@ impl Dispatch {
             entry.order = self.order;
         }
         entry.place = Place::Shelf;
-        entry.key = NO_KEY;
+        entry.key = None;
         let (shelf, order) = (entry.shelf, entry.order);
         self.shelves[shelf].line.insert(order, workflow);
         self.reindex(shelf);
@@ -247,14 +271,14 @@ impl Dispatch {
     pub fn retire(&mut self, workflow: WorkflowKey) {
         self.away(workflow);
         self.end_order(workflow);
-        let entry = core::mem::replace(&mut self.entries[workflow], NOWHERE);
-        self.release_set(entry.limits);
-        self.release_shelf(entry.shelf);
+        let Entry { limits, shelf, .. } = self.entries.0[workflow].take().expect("the workflow was admitted");
+        self.release_set(limits);
+        self.release_shelf(shelf);
     }
 
     /// Takes the workflow out of its line. Returns the key that had let it go and the shelf, where the next one is to be
     /// offered its turn.
-    fn unplace(&mut self, workflow: WorkflowKey) -> Option<(u32, u32)> {
+    fn unplace(&mut self, workflow: WorkflowKey) -> Option<(Key<LimitKey>, Key<Shelf>)> {
         let entry = self.entries[workflow];
         match entry.place {
             Place::Away => return None,
@@ -266,12 +290,10 @@ impl Dispatch {
         }
         let entry_now = &mut self.entries[workflow];
         entry_now.place = Place::Away;
-        entry_now.key = NO_KEY;
-        if entry.key == NO_KEY {
-            return None;
-        }
-        self.end_turn(entry.key, entry.shelf);
-        Some((entry.key, entry.shelf))
+        entry_now.key = None;
+        let key = entry.key?;
+        self.end_turn(key, entry.shelf);
+        Some((key, entry.shelf))
     }
 
     /// The best workflow that a group may take now, or none. Heads whose keys are full are parked on the way; each
@@ -279,7 +301,7 @@ impl Dispatch {
     pub fn pick(&mut self, group: GroupKey, state: &State, now: Wall, budget: &mut u32) -> Option<WorkflowKey> {
         while *budget > 0 {
             let shelf = self.best_shelf(group, state, now)?;
-            let head = self.shelves[shelf].line.head();
+            let head = self.head_of(shelf);
             match self.full_key(head) {
                 None => return Some(head),
                 Some(key) => {
@@ -292,10 +314,10 @@ impl Dispatch {
     }
 
     /// A workflow that will have its turn after the one that was picked, with about `turns` between them or more: from
-    /// the same shelf, or from the same lane if that one was parked. `NO_KEY` if there is none.
-    pub fn behind(&self, group: GroupKey, picked: WorkflowKey, turns: usize) -> WorkflowKey {
+    /// the same shelf, or from the same lane if that one was parked.
+    pub fn behind(&self, group: GroupKey, picked: WorkflowKey, turns: usize) -> Option<WorkflowKey> {
         let Entry { shelf, limits, key, .. } = self.entries[picked];
-        let lane = if key == NO_KEY { None } else { self.limit_sets[limits].lanes.get(&shelf) };
+        let lane = key.and(limits).and_then(|limits| self.limit_sets[limits].lanes.get(&shelf));
         let line = lane.map_or(&self.shelves[shelf].line, |lane| &self.lanes[*lane].line);
         // Shelves mostly take turns.
         let shelves: usize = self.groups[group].levels.iter().map(|level| level.shelves.len()).sum();
@@ -304,16 +326,21 @@ impl Dispatch {
 
     /// Has what is kept here of a workflow brought into the caches, and does not wait for it.
     pub fn prefetch(&self, workflow: WorkflowKey) {
-        self.entries.prefetch(workflow);
+        self.entries.0.prefetch(workflow);
     }
 
-    fn best_shelf(&self, group: GroupKey, state: &State, now: Wall) -> Option<u32> {
+    /// The first of a shelf that groups have in their index.
+    fn head_of(&self, shelf: Key<Shelf>) -> WorkflowKey {
+        self.shelves[shelf].line.head().expect("an indexed shelf is not empty")
+    }
+
+    fn best_shelf(&self, group: GroupKey, state: &State, now: Wall) -> Option<Key<Shelf>> {
         let levels = &self.groups[group].levels;
         let mut firsts = levels.iter().filter_map(|level| Some((level.priority, *level.shelves.first()?)));
         let (priority, (mut best_order, mut best)) = firsts.next()?;
         let Some((next_priority, next)) = firsts.next() else { return Some(best) };
-        let effective = |priority: i8, shelf: u32| {
-            let head = self.shelves[shelf].line.head();
+        let effective = |priority: i8, shelf: Key<Shelf>| {
+            let head = self.head_of(shelf);
             self.aging.effective(priority, now.since(state.workflow(head).ready_at))
         };
         let mut best_priority = effective(priority, best);
@@ -335,8 +362,7 @@ impl Dispatch {
             _ if pair.paused => Some(Blocked::QueuePaused),
             Place::Parked => {
                 let key = &self.keys[self.waits_under(entry)];
-                let keeper = (key.keeper != NO_KEY).then_some(key.keeper);
-                Some(Blocked::Limit { key: &key.name, running: key.running, keeper })
+                Some(Blocked::Limit { key: &key.name, running: key.running, keeper: key.keeper })
             }
             Place::Shelf if pair.groups.is_empty() => Some(Blocked::NoCapableWorker),
             Place::Shelf => None,
@@ -346,7 +372,7 @@ impl Dispatch {
 
 /// What keeps a ready workflow from a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Blocked<'a> {
+pub(crate) enum Blocked<'a> {
     QueuePaused,
     /// `keeper`: the workflow that keeps the key until it ends, because it asked for order.
     Limit {

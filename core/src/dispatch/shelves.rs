@@ -3,7 +3,8 @@
 use core::hash::BuildHasher;
 
 use crate::ids::Name;
-use crate::state::{NO_KEY, WorkflowKey};
+use crate::key::Key;
+use crate::state::WorkflowKey;
 
 use super::{Dispatch, GroupKey, Line};
 
@@ -16,12 +17,12 @@ pub(super) struct Pair {
     /// Groups whose workers take it.
     pub(super) groups: Vec<GroupKey>,
     /// By priority.
-    pub(super) shelves: Vec<(i8, u32)>,
+    pub(super) shelves: Vec<(i8, Key<Shelf>)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Shelf {
-    pub(super) pair: u32,
+    pub(super) pair: Key<Pair>,
     pub(super) priority: i8,
     pub(super) line: Line,
     /// Workflows that have not ended.
@@ -43,7 +44,7 @@ pub struct Demand<'a> {
 }
 
 impl Dispatch {
-    pub(super) fn acquire_pair(&mut self, queue: &Name, kind: &Name, paused: impl FnOnce() -> bool) -> u32 {
+    pub(super) fn acquire_pair(&mut self, queue: &Name, kind: &Name, paused: impl FnOnce() -> bool) -> Key<Pair> {
         let hash = self.hash_pair(queue, kind);
         if let Some(key) = self.find_pair(hash, queue, kind) {
             return key;
@@ -60,7 +61,7 @@ impl Dispatch {
         key
     }
 
-    fn find_pair(&self, hash: u64, queue: &Name, kind: &Name) -> Option<u32> {
+    fn find_pair(&self, hash: u64, queue: &Name, kind: &Name) -> Option<Key<Pair>> {
         let found = self.pair_ids.find(hash, |key| {
             let pair = &self.pairs[*key];
             pair.kind == *kind && pair.queue == *queue
@@ -78,7 +79,7 @@ impl Dispatch {
     }
 
     /// Frees the pair if nothing waits on it and nobody takes it.
-    pub(super) fn release_pair(&mut self, key: u32) {
+    pub(super) fn release_pair(&mut self, key: Key<Pair>) {
         let pair = &self.pairs[key];
         if !pair.groups.is_empty() || !pair.shelves.is_empty() {
             return;
@@ -89,7 +90,7 @@ impl Dispatch {
         self.pairs.remove(key);
     }
 
-    pub(super) fn acquire_shelf(&mut self, pair: u32, priority: i8) -> u32 {
+    pub(super) fn acquire_shelf(&mut self, pair: Key<Pair>, priority: i8) -> Key<Shelf> {
         if let Some((_, key)) = self.pairs[pair].shelves.iter().find(|(known, _)| *known == priority) {
             self.shelves[*key].members += 1;
             return *key;
@@ -107,7 +108,7 @@ impl Dispatch {
         found.is_some_and(|key| self.pairs[*key].shelves.iter().any(|(known, _)| *known == priority))
     }
 
-    pub(super) fn release_shelf(&mut self, key: u32) {
+    pub(super) fn release_shelf(&mut self, key: Key<Shelf>) {
         let shelf = &mut self.shelves[key];
         shelf.members -= 1;
         if shelf.members > 0 {
@@ -119,7 +120,7 @@ impl Dispatch {
     }
 
     /// Brings the groups' indexes in line with the head of a shelf.
-    pub(super) fn reindex(&mut self, key: u32) {
+    pub(super) fn reindex(&mut self, key: Key<Shelf>) {
         let shelf = &mut self.shelves[key];
         let pair = &self.pairs[shelf.pair];
         let wanted = shelf.line.first().map(|(order, _)| order).filter(|_| !pair.paused);
@@ -144,7 +145,7 @@ impl Dispatch {
 
     /// Pausing takes a queue's shelves out of every index; resuming puts them back.
     pub fn set_paused(&mut self, queue: &Name, paused: bool) {
-        let of_queue: Vec<u32> =
+        let of_queue: Vec<Key<Pair>> =
             self.pairs.iter().filter(|(_, pair)| pair.queue == *queue).map(|(key, _)| key).collect();
         let mut shelves = Vec::new();
         for key in of_queue {
@@ -152,7 +153,7 @@ impl Dispatch {
             shelves.extend(self.pairs[key].shelves.iter().map(|(_, shelf)| *shelf));
         }
         // By turn: where shelves lie must not show in who is asked first.
-        shelves.sort_by_cached_key(|shelf| self.turn(self.shelves[*shelf].line.head()));
+        shelves.sort_by_cached_key(|shelf| self.shelves[*shelf].line.first().map_or(0, |(turn, _)| turn));
         shelves.into_iter().for_each(|shelf| self.reindex(shelf));
     }
 
@@ -171,8 +172,7 @@ impl Dispatch {
     pub fn heads(&self) -> impl Iterator<Item = (&Name, WorkflowKey)> {
         let shelves = self.shelves.iter().map(|(_, shelf)| (shelf.pair, shelf.line.head()));
         let lanes = self.lanes.iter().map(|(_, lane)| (self.shelves[lane.shelf].pair, lane.line.head()));
-        let waiting = shelves.chain(lanes).filter(|(_, head)| *head != NO_KEY);
-        waiting.map(|(pair, head)| (&self.pairs[pair].queue, head))
+        shelves.chain(lanes).filter_map(|(pair, head)| Some((&self.pairs[pair].queue, head?)))
     }
 
     pub fn groups_of(&self, queue: &Name, kind: &Name) -> &[GroupKey] {

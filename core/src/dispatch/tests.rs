@@ -19,6 +19,7 @@ use crate::ids::{Bytes, Claim, Incarnation, JobId, WorkerId};
 use crate::job::draft::{Draft, JobDefaults, LimitDraft, WorkflowDraft, check};
 use crate::job::spec::ConcurrencyLimit;
 use crate::job::{Ending, WorkflowState};
+use crate::manager::WorkerKey;
 use crate::message::Subscription;
 use crate::state::{AttemptKey, Changes, Moved};
 
@@ -31,6 +32,10 @@ fn name(text: &str) -> Name {
 fn subscription(queues: &[&str], kinds: &[&str]) -> Subscription {
     let names = |texts: &[&str]| texts.iter().map(|text| name(text)).collect();
     Subscription { queues: names(queues), kinds: names(kinds) }
+}
+
+fn worker_key(number: u32) -> WorkerKey {
+    WorkerKey::at(number).expect("workers are counted from 1")
 }
 
 /// One job, written short.
@@ -55,9 +60,9 @@ struct World {
     /// Since when each workflow counts as waiting: when it got in line, moved by all the time for which it ran since.
     waiting_since: BTreeMap<WorkflowKey, Wall>,
     handed_at: BTreeMap<WorkflowKey, Wall>,
-    workers: BTreeMap<u32, Worker>,
-    next_worker: u32,
-    holders: BTreeMap<AttemptKey, u32>,
+    workers: BTreeMap<WorkerKey, Worker>,
+    next_worker: WorkerKey,
+    holders: BTreeMap<AttemptKey, WorkerKey>,
 }
 
 struct Worker {
@@ -79,7 +84,7 @@ impl World {
             waiting_since: BTreeMap::new(),
             handed_at: BTreeMap::new(),
             workers: BTreeMap::new(),
-            next_worker: 0,
+            next_worker: WorkerKey::FIRST,
             holders: BTreeMap::new(),
         }
     }
@@ -105,13 +110,13 @@ impl World {
         self.changes = changes;
     }
 
-    fn place(&mut self, key: WorkflowKey, ended: AttemptKey) {
-        self.holders.remove(&ended);
+    fn place(&mut self, key: WorkflowKey, ended: Option<AttemptKey>) {
+        ended.and_then(|ended| self.holders.remove(&ended));
         match self.state.workflow(key).state {
             WorkflowState::Waiting | WorkflowState::Cancelling => {}
             WorkflowState::Delayed => self.dispatch.away(key),
             WorkflowState::Ready => {
-                if ended == NO_KEY {
+                if ended.is_none() {
                     self.turn += 1;
                     self.turns.insert(key, self.turn);
                     self.waiting_since.insert(key, self.now);
@@ -120,7 +125,7 @@ impl World {
                     let since = self.waiting_since.get_mut(&key).expect("it was in line before");
                     *since = *since + ran;
                 }
-                self.dispatch.ready(key, ended != NO_KEY);
+                self.dispatch.ready(key, ended.is_some());
             }
             WorkflowState::Running => {
                 self.handed_at.insert(key, self.now);
@@ -159,11 +164,11 @@ impl World {
             lease: STEP,
             via: Via::Session,
         }));
-        self.state.workflow(key).attempt
+        self.state.workflow(key).running_attempt()
     }
 
     fn end(&mut self, key: WorkflowKey, how: How) {
-        let attempt = self.state.workflow(key).attempt;
+        let attempt = self.state.workflow(key).running_attempt();
         let claim: Claim = self.state.claim_of(attempt);
         let cancelling = self.state.workflow(key).state == WorkflowState::Cancelling;
         let (ending, then) = match how {
@@ -191,13 +196,13 @@ impl World {
         self.happen(if paused { Event::QueuePaused { queue } } else { Event::QueueResumed { queue } });
     }
 
-    fn join(&mut self, subscription: Subscription, slots: u32) -> u32 {
+    fn join(&mut self, subscription: Subscription, slots: u32) -> WorkerKey {
         let state = &self.state;
         let is_paused = |queue: &str| state.is_paused(&name(queue));
         let group =
             self.dispatch.join(&subscription, ClientId::default(), &Limits::default(), is_paused).expect("few join");
         let worker = self.next_worker;
-        self.next_worker += 1;
+        self.next_worker = worker.next().expect("few join");
         self.workers.insert(worker, Worker { group, subscription, slots });
         worker
     }
@@ -207,7 +212,7 @@ impl World {
         self.workers[&worker].group
     }
 
-    fn leave(&mut self, worker: u32) {
+    fn leave(&mut self, worker: WorkerKey) {
         let gone = self.workers.remove(&worker).expect("it joined");
         self.dispatch.withdraw(worker);
         self.dispatch.leave(gone.group);
@@ -323,14 +328,13 @@ impl World {
     /// Whatever is parked is in one lane, every lane waits under one key, and nobody can be forgotten there.
     fn check_lanes(&self, bounds: Bounds) {
         let Dispatch { entries, keys, lanes, limit_sets, .. } = &self.dispatch;
-        let parked = entries.iter().filter(|entry| entry.place == Place::Parked).count();
+        let parked = entries.0.iter().flatten().filter(|entry| entry.place == Place::Parked).count();
         assert_eq!(lanes.iter().map(|(_, lane)| lane.line.len()).sum::<usize>(), parked, "parked and in a lane");
         assert_eq!(limit_sets.iter().map(|(_, set)| set.lanes.len()).sum::<usize>(), lanes.len(), "lanes of sets");
         let waiting = keys.iter().flat_map(|(_, key)| key.parked.values().map(|parked| parked.lanes.len()));
         assert_eq!(waiting.sum::<usize>(), lanes.len(), "lanes under keys");
         for (at, lane) in lanes.iter() {
-            let head = lane.line.head();
-            assert!(head != NO_KEY, "an empty lane is kept");
+            let head = lane.line.head().expect("an empty lane is kept");
             assert_eq!(lane.order, entries[head].order, "the lane's place");
             assert!(keys[lane.key].parked[&lane.shelf].lanes.contains(&(lane.order, at)), "the lane is not at its key");
             assert_eq!(limit_sets[lane.set].lanes.get(&lane.shelf), Some(&at), "the lane is not in its set");
@@ -338,8 +342,9 @@ impl World {
         for (key, limit) in keys.iter() {
             for (shelf, parked) in &limit.parked {
                 let first = parked.lanes.first();
-                if let Some(let_go) = entries.get(parked.let_go) {
-                    assert_eq!((let_go.place, let_go.key, let_go.shelf), (Place::Shelf, key, *shelf), "it was let go");
+                if let Some(let_go) = parked.let_go.map(|let_go| &entries[let_go]) {
+                    let is_at = (let_go.place, let_go.key, let_go.shelf);
+                    assert_eq!(is_at, (Place::Shelf, Some(key), *shelf), "it was let go");
                     assert!(first.is_none_or(|(order, _)| *order > let_go.order), "a later one was let go");
                     continue;
                 }
@@ -366,7 +371,7 @@ impl World {
             let eligible = self.eligible(subscription);
             let picked = self.pick(group);
             match picked {
-                Some(key) => assert!(eligible.contains(&key), "{key} is not in {eligible:?}"),
+                Some(key) => assert!(eligible.contains(&key), "{key:?} is not in {eligible:?}"),
                 // Turns may be kept behind one with a lower bound, but only while somebody runs who will give them on.
                 None => assert!(eligible.is_empty() || !self.running().is_empty(), "nobody will wake {eligible:?}"),
             }
@@ -404,11 +409,11 @@ impl World {
         }
     }
 
-    fn busy(&self, worker: u32) -> u32 {
+    fn busy(&self, worker: WorkerKey) -> u32 {
         self.holders.values().filter(|holder| **holder == worker).count() as u32
     }
 
-    fn freed(&mut self, worker: Option<u32>) {
+    fn freed(&mut self, worker: Option<WorkerKey>) {
         if let Some(worker) = worker
             && let Some(free) = self.workers.get(&worker)
         {
@@ -446,12 +451,12 @@ impl World {
         assert_eq!((keys.len(), key_ids.len(), lanes.len()), (0, 0, 0), "keys, lanes");
         assert_eq!((limit_sets.len(), limit_set_ids.len(), kept.len()), (0, 0, 0), "sets of limits");
         assert_eq!((groups.len(), group_ids.len(), shares.len(), dirty.len()), (0, 0, 0, 0), "groups");
-        assert!(self.dispatch.entries.iter().all(|entry| entry.place == Place::Away && !entry.holds_keys));
+        assert!(self.dispatch.entries.0.iter().all(Option::is_none), "entries");
     }
 }
 
-const fn tier_of(worker: u32) -> Tier {
-    if worker.is_multiple_of(3) { Tier::Investigate } else { Tier::Route }
+const fn tier_of(worker: WorkerKey) -> Tier {
+    if worker.index().is_multiple_of(3) { Tier::Investigate } else { Tier::Route }
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -571,7 +576,7 @@ impl World {
                 self.submit(draft);
             }
             Op::HandOut { worker } if !serving => {
-                let workers: Vec<u32> = self.workers.keys().copied().collect();
+                let workers: Vec<WorkerKey> = self.workers.keys().copied().collect();
                 let Some(worker) = nth(&workers, worker) else { return };
                 let Worker { group, ref subscription, .. } = self.workers[&worker];
                 if let Some(key) = self.pick_as_the_model_does(group, &subscription.clone(), bounds) {
@@ -614,7 +619,7 @@ impl World {
                 }
             }
             Op::Leave { worker } => {
-                let workers: Vec<u32> = self.workers.keys().copied().collect();
+                let workers: Vec<WorkerKey> = self.workers.keys().copied().collect();
                 if let Some(worker) = nth(&workers, worker) {
                     self.leave(worker);
                 }
@@ -663,14 +668,14 @@ proptest! {
     #[test]
     fn a_worker_with_room_never_sits_beside_work_for_it(ops in prop_oneof![ops(), crowded_ops()]) {
         let mut world = World::new();
-        world.join(subscription(&QUEUES, &KINDS), 2);
-        world.freed(Some(0));
+        let first = world.join(subscription(&QUEUES, &KINDS), 2);
+        world.freed(Some(first));
         for op in ops {
             world.run(op, Bounds::OnePerKey, true);
             world.serve();
             for (worker, Worker { subscription, slots, .. }) in &world.workers {
                 if world.busy(*worker) < *slots {
-                    assert_eq!(world.eligible(subscription), [], "worker {worker} has room");
+                    assert_eq!(world.eligible(subscription), [], "worker {worker:?} has room");
                 }
             }
         }
@@ -1024,14 +1029,14 @@ fn who_comes_next_is_known_for_a_single_shelf_for_many_and_for_a_lane() {
     let alone: Vec<_> = (0..6).map(|_| world.submit(job("q", "a", 0, &[]))).collect();
     assert_eq!(world.pick(group), Some(alone[0]));
     let behind = |world: &World, picked| world.dispatch.behind(group, picked, 4);
-    assert_eq!(behind(&world, alone[0]), alone[5]);
+    assert_eq!(behind(&world, alone[0]), Some(alone[5]));
     world.hand_out(alone[0]);
-    assert_eq!(behind(&world, alone[1]), NO_KEY);
+    assert_eq!(behind(&world, alone[1]), None);
 
     // Three shelves that take turns: the second of this one comes after four others.
     let others = ["b", "c"].map(|kind| [(); 3].map(|()| world.submit(job("q", kind, 0, &[]))));
-    assert_eq!(behind(&world, alone[1]), alone[3]);
-    assert_eq!(behind(&world, others[0][0]), others[0][2]);
+    assert_eq!(behind(&world, alone[1]), Some(alone[3]));
+    assert_eq!(behind(&world, others[0][0]), Some(others[0][2]));
 
     let mut world = World::new();
     let group = world.group(&["q"], &["a"]);
@@ -1039,7 +1044,7 @@ fn who_comes_next_is_known_for_a_single_shelf_for_many_and_for_a_lane() {
     assert_eq!(world.take_all(group), [lane[0]]);
     world.end(lane[0], How::Succeed);
     assert_eq!(world.pick(group), Some(lane[1]));
-    assert_eq!(world.dispatch.behind(group, lane[1], 4), lane[7], "behind the head of its lane");
+    assert_eq!(world.dispatch.behind(group, lane[1], 4), Some(lane[7]), "behind the head of its lane");
 }
 
 #[test]
@@ -1049,24 +1054,24 @@ fn workers_are_asked_in_turn_and_slow_ones_apart() {
     let dispatch = &mut world.dispatch;
     assert_eq!((dispatch.next_worker(group, Tier::Route), dispatch.has_worker(group, Tier::Route)), (None, false));
     for (worker, tier) in [(4, Tier::Route), (2, Tier::Investigate), (7, Tier::Route), (1, Tier::Route)] {
-        dispatch.offer(worker, group, tier);
+        dispatch.offer(worker_key(worker), group, tier);
     }
-    let turns = |dispatch: &mut Dispatch, tier, count| -> Vec<u32> {
-        (0..count).map(|_| dispatch.next_worker(group, tier).expect("the ring has workers")).collect()
+    let turns = |dispatch: &mut Dispatch, tier, count| -> Vec<usize> {
+        (0..count).map(|_| dispatch.next_worker(group, tier).expect("the ring has workers").index()).collect()
     };
     assert_eq!(turns(dispatch, Tier::Route, 4), [4, 7, 1, 4]);
     assert_eq!(turns(dispatch, Tier::Investigate, 2), [2, 2]);
-    dispatch.offer(7, group, Tier::Route);
+    dispatch.offer(worker_key(7), group, Tier::Route);
     assert_eq!(turns(dispatch, Tier::Route, 1), [7], "offering again does not change the turn");
-    dispatch.withdraw(1);
-    dispatch.withdraw(1);
+    dispatch.withdraw(worker_key(1));
+    dispatch.withdraw(worker_key(1));
     assert_eq!(turns(dispatch, Tier::Route, 3), [4, 7, 4]);
-    dispatch.offer(7, group, Tier::Investigate);
+    dispatch.offer(worker_key(7), group, Tier::Investigate);
     assert_eq!(turns(dispatch, Tier::Investigate, 3), [2, 7, 2]);
     assert_eq!(turns(dispatch, Tier::Route, 2), [4, 4]);
-    dispatch.withdraw(4);
+    dispatch.withdraw(worker_key(4));
     assert!(!dispatch.has_worker(group, Tier::Route) && dispatch.has_worker(group, Tier::Investigate));
-    dispatch.withdraw(99);
+    dispatch.withdraw(worker_key(99));
     assert!(Tier::Route < Tier::Investigate, "whom to ask first");
 }
 
@@ -1075,14 +1080,14 @@ fn a_group_is_dirty_when_work_and_a_worker_may_have_met() {
     let mut world = World::new();
     let group = world.group(&["mail"], &["send"]);
     let bystander = world.group(&["bulk"], &["send"]);
-    world.dispatch.offer(1, bystander, Tier::Route);
+    world.dispatch.offer(worker_key(2), bystander, Tier::Route);
     assert_eq!(world.dispatch.pop_dirty(), Some(bystander));
 
     let first = world.submit(job("mail", "send", 0, &[("db", 1)]));
     assert_eq!(world.dispatch.pop_dirty(), None, "there is no worker");
-    world.dispatch.offer(0, group, Tier::Investigate);
+    world.dispatch.offer(worker_key(1), group, Tier::Investigate);
     assert_eq!((world.dispatch.pop_dirty(), world.dispatch.pop_dirty()), (Some(group), None), "a worker has come");
-    world.dispatch.offer(0, group, Tier::Investigate);
+    world.dispatch.offer(worker_key(1), group, Tier::Investigate);
     assert_eq!(world.dispatch.pop_dirty(), None, "it was there before");
     assert_eq!(world.take_all(group), [first]);
     assert_eq!(world.dispatch.pop_dirty(), None, "taking work brings none");
@@ -1099,7 +1104,7 @@ fn a_group_is_dirty_when_work_and_a_worker_may_have_met() {
     assert_eq!(world.dispatch.pop_dirty(), None);
     world.pause(&name("mail"), false);
     assert_eq!((world.dispatch.pop_dirty(), world.dispatch.pop_dirty()), (Some(group), None), "resumed");
-    world.dispatch.withdraw(0);
+    world.dispatch.withdraw(worker_key(1));
     world.cancel_workflow(second);
     world.submit(job("mail", "send", 0, &[]));
     assert_eq!(world.dispatch.pop_dirty(), None, "the worker has no room any more");

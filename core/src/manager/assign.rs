@@ -12,7 +12,7 @@ use crate::health::{Action, Signals};
 use crate::ids::{Claim, Name};
 use crate::message::{Assignment, ToWorker};
 use crate::payload::Payload;
-use crate::state::{AttemptKey, NO_KEY, WorkflowKey};
+use crate::state::{AttemptKey, WorkflowKey};
 
 use super::Manager;
 use super::workers::{Link, WorkerKey};
@@ -69,9 +69,12 @@ impl Manager {
         let coming = self.dispatch.behind(group, picked, self.coming.len());
         self.coming.rotate_right(1);
         self.coming[0] = coming;
-        self.dispatch.prefetch(coming);
-        let job = self.state.prefetch(self.coming);
-        self.overall.prefetch(job);
+        if let Some(coming) = coming {
+            self.dispatch.prefetch(coming);
+        }
+        if let Some(job) = self.state.prefetch(self.coming) {
+            self.overall.prefetch(job);
+        }
     }
 
     fn hand_out(&mut self, key: WorkflowKey, worker: WorkerKey, fx: &mut Effects) {
@@ -81,7 +84,7 @@ impl Manager {
         let known = self.workers.at(worker);
         let (lease, via) = match &known.link {
             Link::Http { poll, .. } => {
-                let open = &self.polls[*poll];
+                let open = &self.polls[poll.expect("without an open poll there is no room")];
                 (open.lease, Via::Http { poll: open.id.clone() })
             }
             Link::Session { .. } | Link::Expected => (self.rules.lease.initial, Via::Session),
@@ -95,15 +98,15 @@ impl Manager {
             via,
         };
         self.state.hint(self.state.workflow(key).job);
-        self.handing_to = worker;
         self.emit(Event::HandedOut(handed), fx);
-        self.handing_to = NO_KEY;
+        let attempt = self.state.workflow(key).running_attempt();
+        self.attempt_started(attempt, worker);
         self.handouts += 1;
-        let assignment = self.assignment(self.state.workflow(key).attempt, lease);
+        let assignment = self.assignment(attempt, lease);
         match &self.workers.at(worker).link {
             Link::Session { session, .. } => self.send(*session, ToWorker::Assign(assignment), fx),
-            Link::Http { poll, .. } => self.hand_to_poll(*poll, assignment),
-            Link::Expected => unreachable!("a worker that was not heard of has no room"),
+            Link::Http { poll: Some(poll), .. } => self.hand_to_poll(*poll, assignment),
+            Link::Http { poll: None, .. } | Link::Expected => unreachable!("there is room, so it asked for work"),
         }
         self.update_offer(worker);
     }
@@ -141,8 +144,8 @@ impl Manager {
         }
         let free = match &worker.link {
             Link::Session { .. } => worker.slots.saturating_sub(worker.held),
-            Link::Http { poll, .. } if *poll != NO_KEY => self.polls[*poll].room(),
-            Link::Http { .. } | Link::Expected => 0,
+            Link::Http { poll: Some(poll), .. } => self.polls[*poll].room(),
+            Link::Http { poll: None, .. } | Link::Expected => 0,
         };
         if worker.probation { free.min(1u32.saturating_sub(worker.held)) } else { free }
     }
@@ -151,10 +154,14 @@ impl Manager {
     pub(super) fn update_offer(&mut self, key: WorkerKey) {
         let worker = self.workers.at(key);
         let ready = self.free_slots(key) > 0;
-        match verdict(Signals { ready, ..worker.judged.signals }).action() {
-            Action::Route => self.dispatch.offer(key, worker.group, Tier::Route),
-            Action::Investigate => self.dispatch.offer(key, worker.group, Tier::Investigate),
-            Action::Drain | Action::Evict => self.dispatch.withdraw(key),
+        let tier = match verdict(Signals { ready, ..worker.judged.signals }).action() {
+            Action::Route => Some(Tier::Route),
+            Action::Investigate => Some(Tier::Investigate),
+            Action::Drain | Action::Evict => None,
+        };
+        match tier.zip(worker.group) {
+            Some((tier, group)) => self.dispatch.offer(key, group, tier),
+            None => self.dispatch.withdraw(key),
         }
     }
 }

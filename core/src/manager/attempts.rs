@@ -12,11 +12,11 @@ use crate::job::draft::{Invalid, MAX_SPAN, Problem};
 use crate::job::retry::next;
 use crate::job::{Ending, Next, WorkflowState};
 use crate::limits::Limit;
+use crate::list::Links;
 use crate::message::{Beat, BeatAccepted, BeatAnswer, CancelWhy, Report, SettleAnswer, Settlement, ToWorker};
 use crate::refusal::Refusal;
-use crate::state::{AttemptKey, ClaimStanding, NO_KEY, WorkflowKey};
+use crate::state::{AttemptKey, ClaimStanding, WorkflowKey};
 use crate::time::Awake;
-use crate::wheel::TimerKey;
 
 use super::Manager;
 use super::live::Live;
@@ -346,14 +346,11 @@ impl Manager {
         }
     }
 
-    /// Called while a hand-out is applied: the soft side begins.
-    pub(super) fn attempt_started(&mut self, key: AttemptKey) {
-        if self.replaying {
-            return;
-        }
+    /// The attempt was handed to this worker: its soft side begins.
+    pub(super) fn attempt_started(&mut self, key: AttemptKey, worker: WorkerKey) {
         let lease = self.state.attempt(key).lease;
         let clock = AttemptClock::start(self.awake, lease);
-        self.begin_live(key, clock, self.handing_to);
+        self.begin_live(key, clock, worker);
     }
 
     fn begin_live(&mut self, key: AttemptKey, clock: AttemptClock, worker: WorkerKey) {
@@ -373,20 +370,19 @@ impl Manager {
                 require_progress: spec.require_progress,
                 motion: Motion::Young,
                 counted_stuck_at: None,
-                timer: TimerKey::NONE,
+                timer: None,
                 armed: Awake::MAX,
                 marked_at: self.awake,
                 notes: Notes::default(),
                 note: None,
-                prev: NO_KEY,
-                next: NO_KEY,
+                links: Links::UNLINKED,
             },
         );
         let known = self.workers.at_mut(worker);
         known.held += 1;
         let work = known.work(&self.rules.progress);
         work.empty_since = None;
-        work.head = self.live.link(key, work.head);
+        work.attempts.push_front(&mut self.live, key);
         self.lease_moved(worker, Awake::ZERO, Some(clock.lease_end()));
         self.arm_attempt(key);
     }
@@ -402,7 +398,7 @@ impl Manager {
                     Via::Http { .. } => {
                         let granted_until = self.logged_grant(&attempt.worker, &attempt.incarnation);
                         let liveness = HttpLiveness::first_called(self.awake, granted_until);
-                        Link::Http { liveness, poll: NO_KEY }
+                        Link::Http { liveness, poll: None }
                     }
                 };
                 let worker = Worker::new(attempt.worker.clone(), attempt.incarnation.clone(), link, self.awake);
@@ -430,16 +426,17 @@ impl Manager {
 
     /// Called while the end of an attempt is applied: the soft side ends.
     pub(super) fn attempt_gone(&mut self, key: AttemptKey) {
-        let Some(mut live) = self.live.take(key) else { return };
-        if !live.timer.is_none() {
-            self.attempt_timers.remove(live.timer);
-        }
+        let Some(worker) = self.live.get(key).map(|live| live.worker) else { return };
         let now = self.awake;
-        let known = self.workers.at_mut(live.worker);
+        let known = self.workers.at_mut(worker);
         known.held -= 1;
         let held = known.held;
         let work = known.work.as_mut().expect("it held the attempt");
-        work.head = self.live.unlink(&live, work.head);
+        work.attempts.remove(&mut self.live, key);
+        let mut live = self.live.take(key);
+        if let Some(timer) = live.timer {
+            self.attempt_timers.remove(timer);
+        }
         work.uncount_motion(key, &mut live);
         if held == 0 {
             work.empty_since = Some(now);
@@ -449,10 +446,10 @@ impl Manager {
             live.motion == Motion::Moving && (work.unmoving.len() > 0 || work.tally.first_failure().is_some());
         let never_came = held == 0 && matches!(known.link, Link::Expected);
         if live.motion == Motion::Unmoving || made_up || never_came {
-            self.touch(live.worker);
+            self.touch(worker);
         }
-        self.lease_moved(live.worker, live.clock.lease_end(), None);
-        self.update_offer(live.worker);
+        self.lease_moved(worker, live.clock.lease_end(), None);
+        self.update_offer(worker);
     }
 
     /// A forward step: the attempt moves, and so does its worker.
@@ -491,20 +488,20 @@ impl Manager {
         }
         at = at.min(live.notes.due(self.rules.checkpoint_every).unwrap_or(Awake::MAX));
         let live = self.live.at(key);
-        if !live.timer.is_none() {
+        if let Some(timer) = live.timer {
             if live.armed <= at {
                 return;
             }
-            self.attempt_timers.remove(live.timer);
+            self.attempt_timers.remove(timer);
         }
         live.armed = at;
-        live.timer = self.attempt_timers.insert(at.as_ms(), key);
+        live.timer = Some(self.attempt_timers.insert(at.as_ms(), key));
     }
 
     pub(super) fn attempt_due(&mut self, key: AttemptKey, fx: &mut Effects) {
         let now = self.awake;
         let live = self.live.at(key);
-        live.timer = TimerKey::NONE;
+        live.timer = None;
         let (worker, workflow, stuck_after) = (live.worker, live.workflow, live.stuck_after);
         let quiet_used = if live.clock.quiet_over(now) { live.clock.end_quiet(now) } else { None };
         let (lease_end, stuck_at) = (live.clock.lease_end(), live.clock.stuck_at(stuck_after));

@@ -75,7 +75,7 @@ impl Manager {
     fn stands_still(&self, workflow: WorkflowKey, least: Duration) -> bool {
         let workflow = self.state.workflow(workflow);
         workflow.state.is_held()
-            && self.live.get(workflow.attempt).is_some_and(|live| {
+            && workflow.attempt.and_then(|attempt| self.live.get(attempt)).is_some_and(|live| {
                 live.clock.quiet_until().is_none() && self.awake.since(live.clock.last_step()) >= least
             })
     }
@@ -219,10 +219,7 @@ impl Manager {
     pub(super) fn attempts_of(&self, key: JobKey) -> Vec<(Claim, WorkerKey)> {
         let job = self.state.job(key);
         let held = self.state.workflows_of(job).filter(|(_, workflow)| workflow.state.is_held());
-        held.map(|(_, workflow)| {
-            let worker = self.live.get(workflow.attempt).map_or(crate::state::NO_KEY, |live| live.worker);
-            (self.state.claim_of(workflow.attempt), worker)
-        })
-        .collect()
+        let of_attempt = |attempt| (self.state.claim_of(attempt), self.live[attempt].worker);
+        held.map(|(_, workflow)| of_attempt(workflow.running_attempt())).collect()
     }
 }

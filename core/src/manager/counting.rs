@@ -2,7 +2,7 @@
 
 use crate::job::JobState;
 use crate::job::transition::most_advanced;
-use crate::state::{Job, Moved, NO_KEY};
+use crate::state::{Job, Moved};
 
 use super::Manager;
 
@@ -30,12 +30,12 @@ impl Manager {
         }
         for moved in moves {
             let workflow = self.state.workflow(moved.workflow);
-            if moved.ended != NO_KEY {
+            if moved.ended.is_some() {
                 let ended = workflow.past.as_ref().and_then(|past| past.last()).expect("its attempt has just ended");
                 let kind = &job.spec.workflows[usize::from(workflow.index)].kind;
                 self.counts.kind(kind).ended(ended.ending.kind(), ended.ended_at.since(ended.started_at));
             } else if workflow.state == JobState::Running && workflow.handouts == 1 {
-                let started_at = self.state.attempt(workflow.attempt).handed_at;
+                let started_at = self.state.attempt(workflow.running_attempt()).handed_at;
                 self.counts.queue(&job.spec.queue).wait.observe(started_at.since(workflow.ready_at));
             }
         }

@@ -7,20 +7,22 @@
 
 use std::collections::BTreeMap;
 
+use crate::key::Key;
+use crate::list::{Linked, Links, List};
 use crate::pages::Pages;
-use crate::state::{JobKey, NO_KEY};
+use crate::state::JobKey;
 
 /// About four seconds.
 const SLICE_BITS: u32 = 12;
 /// Small, because one long job keeps all of it.
 const BATCH: usize = 16;
 
-pub(super) type BatchKey = u32;
+pub(super) type BatchKey = Key<Batch>;
 
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
-    /// The batches of each slice, by the number of the slice.
-    slices: BTreeMap<u64, Chain>,
+    /// The batches of each slice, by the number of the slice. The last is being filled.
+    slices: BTreeMap<u64, List<Batch>>,
     batches: Pages<Batch>,
     /// How many jobs of a batch are open. Apart from the batches, so that ending a job touches none of them.
     open: Vec<u8>,
@@ -29,20 +31,22 @@ pub(super) struct Deadlines {
 /// A job, and what tells it from another one that got its key later.
 pub(super) type Entry = (JobKey, u32);
 
-#[derive(Clone, Copy, Debug)]
-struct Chain {
-    first: BatchKey,
-    /// The one that is being filled.
-    last: BatchKey,
-}
-
 #[derive(Debug)]
-struct Batch {
+pub(super) struct Batch {
     slice: u64,
-    prev: BatchKey,
-    next: BatchKey,
+    links: Links<Self>,
     len: u8,
     entries: [Entry; BATCH],
+}
+
+impl Linked<Self> for Batch {
+    fn links(&self) -> &Links<Self> {
+        &self.links
+    }
+
+    fn links_mut(&mut self) -> &mut Links<Self> {
+        &mut self.links
+    }
 }
 
 impl Deadlines {
@@ -52,65 +56,51 @@ impl Deadlines {
         if slice << SLICE_BITS <= now_ms {
             return None;
         }
-        let chain = self.slices.entry(slice).or_insert(Chain { first: NO_KEY, last: NO_KEY });
-        let filling = chain.last;
-        if let Some(batch) = self.batches.get_mut(filling).filter(|batch| usize::from(batch.len) < BATCH) {
+        let batches = self.slices.entry(slice).or_insert(List::EMPTY);
+        if let Some(filling) = batches.last(&self.batches)
+            && let batch = &mut self.batches[filling]
+            && usize::from(batch.len) < BATCH
+        {
             batch.entries[usize::from(batch.len)] = entry;
             batch.len += 1;
-            self.open[filling as usize] += 1;
+            self.open[filling.index()] += 1;
             return Some(filling);
         }
-        let key = self.batches.insert(Batch { slice, prev: filling, next: NO_KEY, len: 1, entries: [entry; BATCH] });
-        match filling {
-            NO_KEY => chain.first = key,
-            full => self.batches[full].next = key,
+        let key = self.batches.insert(Batch { slice, links: Links::UNLINKED, len: 1, entries: [entry; BATCH] });
+        batches.push_back(&mut self.batches, key);
+        if self.open.len() <= key.index() {
+            self.open.resize(key.index() + 1, 0);
         }
-        chain.last = key;
-        if self.open.len() <= key as usize {
-            self.open.resize(key as usize + 1, 0);
-        }
-        self.open[key as usize] = 1;
+        self.open[key.index()] = 1;
         Some(key)
     }
 
     /// A job of this batch has ended.
     pub(super) fn remove(&mut self, key: BatchKey) {
-        let open = &mut self.open[key as usize];
+        let open = &mut self.open[key.index()];
         *open -= 1;
         if *open > 0 {
             return;
         }
-        let Batch { slice, prev, next, .. } = self.batches.remove(key);
-        if (prev, next) == (NO_KEY, NO_KEY) {
+        let slice = self.batches[key].slice;
+        let batches = self.slices.get_mut(&slice).expect("a batch is in the list of its slice");
+        batches.remove(&mut self.batches, key);
+        if batches.is_empty() {
             self.slices.remove(&slice);
-            return;
         }
-        let chain = self.slices.get_mut(&slice).expect("a batch is in the chain of its slice");
-        match prev {
-            NO_KEY => chain.first = next,
-            prev => self.batches[prev].next = next,
-        }
-        match next {
-            NO_KEY => chain.last = prev,
-            next => self.batches[next].prev = prev,
-        }
+        self.batches.remove(key);
     }
 
     /// The first batch of the first slice, if that is near, with what was noted in it, whether or not it has ended since.
     /// In the order in which it was noted.
     pub(super) fn pop_near(&mut self, now_ms: u64) -> Option<(BatchKey, Vec<Entry>)> {
         let mut slice = self.slices.first_entry().filter(|first| first.key() << SLICE_BITS <= now_ms)?;
-        let key = slice.get().first;
-        let batch = self.batches.remove(key);
-        match batch.next {
-            NO_KEY => {
-                slice.remove();
-            }
-            next => {
-                slice.get_mut().first = next;
-                self.batches[next].prev = NO_KEY;
-            }
+        let key = slice.get().head().expect("a slice without batches is forgotten");
+        slice.get_mut().remove(&mut self.batches, key);
+        if slice.get().is_empty() {
+            slice.remove();
         }
+        let batch = self.batches.remove(key);
         Some((key, batch.entries[..usize::from(batch.len)].to_vec()))
     }
 
@@ -129,16 +119,20 @@ impl Deadlines {
 mod tests {
     use super::*;
 
+    fn entry(number: u32) -> Entry {
+        (JobKey::at(number).expect("keys begin at 1"), number)
+    }
+
     #[test]
     fn what_is_near_needs_a_timer_and_what_is_far_waits_in_its_slice() {
         let mut deadlines = Deadlines::default();
-        assert_eq!(deadlines.insert(5_000, 4_096, (1, 1)), None);
-        let far = deadlines.insert(100_000, 0, (2, 2)).unwrap();
-        assert_eq!(deadlines.insert(100_001, 0, (3, 3)), Some(far));
+        assert_eq!(deadlines.insert(5_000, 4_096, entry(1)), None);
+        let far = deadlines.insert(100_000, 0, entry(2)).unwrap();
+        assert_eq!(deadlines.insert(100_001, 0, entry(3)), Some(far));
         let starts = deadlines.next_ms().unwrap();
         assert!(starts <= 100_000 && starts > 100_000 - 4_096);
         assert_eq!(deadlines.pop_near(starts - 1), None);
-        assert_eq!(deadlines.pop_near(starts), Some((far, vec![(2, 2), (3, 3)])));
+        assert_eq!(deadlines.pop_near(starts), Some((far, vec![entry(2), entry(3)])));
         assert_eq!(deadlines.pop_near(starts), None);
         assert_eq!((deadlines.kept(), deadlines.next_ms()), (0, None));
     }
@@ -146,8 +140,8 @@ mod tests {
     #[test]
     fn a_slice_goes_with_its_last_job() {
         let mut deadlines = Deadlines::default();
-        let batch = deadlines.insert(100_000, 0, (1, 1)).unwrap();
-        deadlines.insert(100_000, 0, (2, 2)).unwrap();
+        let batch = deadlines.insert(100_000, 0, entry(1)).unwrap();
+        deadlines.insert(100_000, 0, entry(2)).unwrap();
         deadlines.remove(batch);
         assert_eq!(deadlines.kept(), BATCH);
         deadlines.remove(batch);
@@ -156,10 +150,10 @@ mod tests {
 
     #[test]
     fn a_batch_leaves_its_chain_from_either_end_and_from_between() {
-        let of = |batch: usize| (0..BATCH).map(move |n| ((batch * BATCH + n) as u32, 0));
+        let of = |batch: usize| (0..BATCH).map(move |n| entry((1 + batch * BATCH + n) as u32));
         for gone in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
             let mut deadlines = Deadlines::default();
-            let mut keys = [NO_KEY; 4];
+            let mut keys = [BatchKey::FIRST; 4];
             for (batch, key) in keys.iter_mut().enumerate() {
                 of(batch).for_each(|entry| *key = deadlines.insert(100_000, 0, entry).unwrap());
             }
@@ -167,14 +161,14 @@ mod tests {
             for batch in gone {
                 of(batch).for_each(|_| deadlines.remove(keys[batch]));
                 left.retain(|known| *known != batch);
-                let later = deadlines.insert(100_000, 0, (99, 9)).unwrap();
+                let later = deadlines.insert(100_000, 0, entry(99)).unwrap();
                 let mut noted: Vec<Entry> = left.iter().flat_map(|batch| of(*batch)).collect();
-                noted.push((99, 9));
+                noted.push(entry(99));
                 let mut near = Deadlines::default();
                 core::mem::swap(&mut near, &mut deadlines);
                 let popped = std::iter::from_fn(|| near.pop_near(100_000));
                 let entries: Vec<Entry> = popped.flat_map(|(_, entries)| entries).collect();
-                assert_eq!(entries, noted, "{gone:?} without {batch}, then one in {later}");
+                assert_eq!(entries, noted, "{gone:?} without {batch}, then one in {later:?}");
                 // Once more from the start, without what is gone.
                 for batch in &left {
                     of(*batch).for_each(|entry| keys[*batch] = deadlines.insert(100_000, 0, entry).unwrap());
@@ -187,24 +181,25 @@ mod tests {
     #[test]
     fn one_long_job_does_not_keep_the_thousands_that_ended() {
         let mut deadlines = Deadlines::default();
-        let batches: Vec<BatchKey> = (0..10_000).map(|key| deadlines.insert(100_000, 0, (key, key)).unwrap()).collect();
+        let batches: Vec<BatchKey> =
+            (1..=10_000).map(|key| deadlines.insert(100_000, 0, entry(key)).unwrap()).collect();
         batches[1..].iter().for_each(|batch| deadlines.remove(*batch));
         assert_eq!(deadlines.kept(), BATCH);
         let (batch, noted) = deadlines.pop_near(100_000).unwrap();
-        assert_eq!((batch, noted[0]), (batches[0], (0, 0)));
+        assert_eq!((batch, noted[0]), (batches[0], entry(1)));
     }
 
     #[test]
     fn a_slice_that_is_near_comes_batch_by_batch_and_those_behind_may_still_end() {
         let mut deadlines = Deadlines::default();
         let batches: Vec<BatchKey> =
-            (0..4 * BATCH as u32).map(|key| deadlines.insert(100_000, 0, (key, key)).unwrap()).collect();
+            (1..=4 * BATCH as u32).map(|key| deadlines.insert(100_000, 0, entry(key)).unwrap()).collect();
         let (first, noted) = deadlines.pop_near(100_000).unwrap();
         assert_eq!((first, noted.len()), (batches[0], BATCH));
         batches[BATCH..2 * BATCH].iter().for_each(|batch| deadlines.remove(*batch));
         batches[3 * BATCH..].iter().for_each(|batch| deadlines.remove(*batch));
         let (third, noted) = deadlines.pop_near(100_000).unwrap();
-        assert_eq!((third, noted[0].0), (batches[2 * BATCH], 2 * BATCH as u32));
+        assert_eq!((third, noted[0].1), (batches[2 * BATCH], 1 + 2 * BATCH as u32));
         assert_eq!((deadlines.pop_near(100_000), deadlines.kept(), deadlines.next_ms()), (None, 0, None));
     }
 }

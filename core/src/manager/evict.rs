@@ -14,7 +14,6 @@ use crate::health::{Hold, Verdict};
 use crate::ids::WorkerId;
 use crate::job::Ending;
 use crate::message::CancelWhy;
-use crate::state::NO_KEY;
 use crate::time::{Awake, Wall};
 
 use super::Manager;
@@ -211,7 +210,7 @@ impl Manager {
         }
         let empty_since = worker.work.as_ref().and_then(|work| work.empty_since).unwrap_or(worker.since);
         let idle = match &worker.link {
-            Link::Http { liveness, poll: NO_KEY } => liveness.forget_at(&self.rules.liveness),
+            Link::Http { liveness, poll: None } => liveness.forget_at(&self.rules.liveness),
             Link::Http { .. } => return None,
             Link::Session { .. } if worker.judged.signals.live => return None,
             Link::Session { .. } => forget_at(&self.rules.hold, worker.since, Some(empty_since))?,

@@ -46,8 +46,8 @@ impl Manager {
             }
             (true, None) => Vec::new(),
             (true, Some(worker)) => {
-                let head = self.workers.at(worker).head();
-                self.live.from(head).map(|key| self.state.claim_of(key)).collect()
+                let held = self.workers.at(worker).attempts(&self.live);
+                held.map(|key| self.state.claim_of(key)).collect()
             }
         };
         let held: Vec<Option<AttemptKey>> = claims.iter().map(|claim| self.held_by(claim, worker)).collect();

@@ -17,9 +17,7 @@ use crate::health::{
     WorkerSample,
 };
 use crate::message::ToWorker;
-use crate::state::NO_KEY;
 use crate::time::Awake;
-use crate::wheel::TimerKey;
 
 use super::Manager;
 use super::live::Live;
@@ -98,7 +96,7 @@ impl Manager {
     /// takeover, and its leases are over.
     pub(super) fn is_away(&self, worker: &Worker) -> bool {
         match &worker.link {
-            Link::Http { liveness, poll: NO_KEY } if worker.held == 0 => {
+            Link::Http { liveness, poll: None } if worker.held == 0 => {
                 liveness.is_away(&self.rules.liveness, self.awake)
             }
             Link::Expected => worker.held == 0,
@@ -137,7 +135,7 @@ impl Manager {
 
     /// Each of them, one by one: what [`Work::unmoving`] has in order.
     fn unmoving<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = Unmoving> + 'a {
-        let held = self.live.from(worker.head()).filter_map(|key| self.live.get(key));
+        let held = worker.attempts(&self.live).map(|key| &self.live[key]);
         held.filter(|live| live.motion == Motion::Unmoving)
             .map(Live::unmoving)
             .filter(|unmoving| unmoving.stuck_at > self.awake)
@@ -152,7 +150,7 @@ impl Manager {
         }
         let progress = self.progress_signal(worker);
         let accepting = worker.accepting && !worker.drained && !worker.evicted;
-        let between_polls = matches!(worker.link, Link::Http { poll: NO_KEY, .. }) && worker.held == 0;
+        let between_polls = matches!(worker.link, Link::Http { poll: None, .. }) && worker.held == 0;
         let ready = worker_ready(accepting, if between_polls { 1 } else { self.free_slots(key) });
         judge(self.live_signal(worker), ready, &progress)
     }
@@ -279,16 +277,16 @@ impl Manager {
         }
         consider(self.forget_worker_at(worker));
         let worker = self.workers.at_mut(key);
-        if !worker.timer.is_none() {
+        if let Some(timer) = worker.timer {
             if worker.armed <= at {
                 return;
             }
-            self.soon.remove(worker.timer);
-            worker.timer = TimerKey::NONE;
+            self.soon.remove(timer);
+            worker.timer = None;
         }
         if at < Awake::MAX {
             worker.armed = at;
-            worker.timer = self.soon.insert(at.as_ms(), Soon::Worker(key));
+            worker.timer = Some(self.soon.insert(at.as_ms(), Soon::Worker(key)));
         }
     }
 

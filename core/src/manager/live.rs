@@ -1,10 +1,12 @@
 //! The soft side of running attempts: what beats tell us.
 
+use core::ops::{Index, IndexMut};
 use core::time::Duration;
 
 use crate::beat::{AttemptClock, Motion};
 use crate::health::progress::Unmoving;
-use crate::state::{AttemptKey, NO_KEY, WorkflowKey};
+use crate::list::{Linked, Links};
+use crate::state::{Attempt, AttemptKey, WorkflowKey};
 use crate::table::Table;
 use crate::time::Awake;
 use crate::wheel::TimerKey;
@@ -14,7 +16,7 @@ use super::workers::WorkerKey;
 
 /// One running attempt as it is heard of. Lies beside the persisted attempt, under the same key.
 #[derive(Clone, Debug)]
-pub(super) struct Live {
+pub(crate) struct Live {
     pub clock: AttemptClock,
     pub workflow: WorkflowKey,
     pub worker: WorkerKey,
@@ -24,14 +26,25 @@ pub(super) struct Live {
     pub motion: Motion,
     /// When its stuck clock runs out as its worker counts it, if it is unmoving.
     pub counted_stuck_at: Option<Awake>,
-    pub timer: TimerKey,
+    pub timer: Option<TimerKey<AttemptKey>>,
     pub armed: Awake,
     pub marked_at: Awake,
     pub notes: Notes,
     pub note: Option<Box<str>>,
-    /// Neighbours among the attempts of the same worker.
-    pub prev: AttemptKey,
-    pub next: AttemptKey,
+    /// Among the attempts of the same worker.
+    pub links: Links<Attempt>,
+}
+
+impl Linked<Attempt> for Live {
+    #[inline]
+    fn links(&self) -> &Links<Attempt> {
+        &self.links
+    }
+
+    #[inline]
+    fn links_mut(&mut self) -> &mut Links<Attempt> {
+        &mut self.links
+    }
 }
 
 impl Live {
@@ -43,7 +56,7 @@ impl Live {
 
 /// All running attempts, by their key in the state.
 #[derive(Debug)]
-pub(super) struct LiveAttempts(Table<Option<Live>>);
+pub(crate) struct LiveAttempts(Table<Attempt, Option<Live>>);
 
 impl Default for LiveAttempts {
     fn default() -> Self {
@@ -56,8 +69,9 @@ impl LiveAttempts {
         *self.0.entry(key) = Some(live);
     }
 
-    pub fn take(&mut self, key: AttemptKey) -> Option<Live> {
-        self.0.get_mut(key)?.take()
+    /// Takes an attempt out that is in no worker's list any more.
+    pub fn take(&mut self, key: AttemptKey) -> Live {
+        self.0[key].take().expect("every running attempt is live")
     }
 
     pub fn get(&self, key: AttemptKey) -> Option<&Live> {
@@ -65,40 +79,22 @@ impl LiveAttempts {
     }
 
     pub fn at(&mut self, key: AttemptKey) -> &mut Live {
+        &mut self[key]
+    }
+}
+
+impl Index<AttemptKey> for LiveAttempts {
+    type Output = Live;
+
+    #[inline]
+    fn index(&self, key: AttemptKey) -> &Live {
+        self.0[key].as_ref().expect("every running attempt is live")
+    }
+}
+
+impl IndexMut<AttemptKey> for LiveAttempts {
+    #[inline]
+    fn index_mut(&mut self, key: AttemptKey) -> &mut Live {
         self.0[key].as_mut().expect("every running attempt is live")
-    }
-
-    /// Puts an attempt at the head of a worker's list; returns the new head.
-    pub fn link(&mut self, key: AttemptKey, head: AttemptKey) -> AttemptKey {
-        let live = self.at(key);
-        live.prev = NO_KEY;
-        live.next = head;
-        if head != NO_KEY {
-            self.at(head).prev = key;
-        }
-        key
-    }
-
-    /// Takes an attempt, already removed, out of a worker's list; returns the new head.
-    pub fn unlink(&mut self, gone: &Live, head: AttemptKey) -> AttemptKey {
-        if gone.next != NO_KEY {
-            self.at(gone.next).prev = gone.prev;
-        }
-        if gone.prev == NO_KEY {
-            gone.next
-        } else {
-            self.at(gone.prev).next = gone.next;
-            head
-        }
-    }
-
-    /// The attempts of the worker whose list begins at `head`.
-    pub fn from(&self, head: AttemptKey) -> impl Iterator<Item = AttemptKey> + '_ {
-        let mut at = head;
-        core::iter::from_fn(move || {
-            let key = at;
-            at = self.get(key)?.next;
-            Some(key)
-        })
     }
 }

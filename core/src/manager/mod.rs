@@ -80,7 +80,7 @@ use crate::pages::Pages;
 use crate::payload::Digest;
 use crate::refusal::{Refusal, RefusalCounts};
 use crate::settings::Rules;
-use crate::state::{AttemptKey, Changes, NO_KEY, State, WorkflowKey};
+use crate::state::{AttemptKey, Changes, Job, State, Workflow, WorkflowKey};
 use crate::table::Table;
 use crate::time::{Awake, Now, Wall};
 use crate::wheel::{TimerKey, Wheel};
@@ -88,10 +88,12 @@ use crate::wheel::{TimerKey, Wheel};
 use deadlines::Deadlines;
 use kept::KeptInputs;
 use live::LiveAttempts;
-use polls::{Answered, OpenPoll};
+use polls::{Answered, OpenPoll, PollKey};
 use seat::Seat;
 use timers::{Later, Overall, Soon};
-use workers::{WorkerKey, Workers};
+use workers::Workers;
+
+pub(crate) use workers::{Worker, WorkerKey};
 
 pub use seat::SeatState;
 pub use snapshot::{JobRecord, KeyExpiry, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
@@ -118,10 +120,10 @@ pub struct Manager {
     live: LiveAttempts,
     workers: Workers,
     polls: Pages<OpenPoll>,
-    poll_of: HashMap<RequestId, u32, FixedState>,
+    poll_of: HashMap<RequestId, PollKey, FixedState>,
     answered: HashMap<RequestId, Answered, FixedState>,
     /// Polls to answer at the end of this step.
-    polls_to_answer: Vec<u32>,
+    polls_to_answer: Vec<PollKey>,
     /// On awake time: leases and stuck clocks. Apart from the others, which must not wait when very many end at once.
     attempt_timers: Wheel<AttemptKey>,
     /// On awake time: workers, polls.
@@ -130,8 +132,8 @@ pub struct Manager {
     later: Wheel<Later>,
     /// Overall deadlines that are far away.
     deadlines: Deadlines,
-    overall: Table<Overall>,
-    workflow_timers: Table<TimerKey>,
+    overall: Table<Job, Overall>,
+    workflow_timers: Table<Workflow, Option<TimerKey<Later>>>,
     /// Workflows that wait for an instant of the wall clock.
     wall_due: BTreeSet<(Wall, JobId, u16, WorkflowKey)>,
     to_archive: Vec<JobId>,
@@ -157,15 +159,13 @@ pub struct Manager {
     /// Workers whose timer fired in this step.
     to_tend: Vec<WorkerKey>,
     /// Will soon be handed out, and are being brought into the caches; the newest first. Some may have gone since.
-    coming: [WorkflowKey; 4],
+    coming: [Option<WorkflowKey>; 4],
     /// Groups whose slow workers are asked at the end of this step.
     slow_groups: Vec<GroupKey>,
     /// A step's share of matching was used up: there is more to do at once.
     assign_again: bool,
     /// How much this step does of each kind of work that grows with the number of jobs.
     bite: Bite,
-    /// Whom the hand-out that is being applied goes to.
-    handing_to: WorkerKey,
     /// A snapshot under way.
     snapshot: Option<Box<snapshot::Snapshot>>,
     restoring: Option<Box<snapshot::Restoring>>,
@@ -200,7 +200,7 @@ impl Manager {
             later: Wheel::new(now.mono.as_ms()),
             deadlines: Deadlines::default(),
             overall: Table::new(Overall::Not),
-            workflow_timers: Table::new(TimerKey::NONE),
+            workflow_timers: Table::new(None),
             wall_due: BTreeSet::new(),
             to_archive: Vec::new(),
             newly_dead: Vec::new(),
@@ -217,11 +217,10 @@ impl Manager {
             departed: memory::Departed::default(),
             to_judge: Vec::new(),
             to_tend: Vec::new(),
-            coming: [NO_KEY; 4],
+            coming: [None; 4],
             slow_groups: Vec::new(),
             assign_again: false,
             bite: Bite::WHOLE,
-            handing_to: crate::state::NO_KEY,
             snapshot: None,
             restoring: None,
             sharing: None,

@@ -29,7 +29,7 @@ const DENIAL_FACTOR: u32 = 4;
 
 /// What the log was told of one attempt, and what waits to be.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Notes {
+pub(crate) struct Notes {
     checkpoint_at: Option<Awake>,
     /// It came too soon after the last.
     checkpoint: Option<Bytes>,

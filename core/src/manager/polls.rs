@@ -9,10 +9,11 @@ use crate::ids::{Claim, Incarnation, Name, RequestId, WorkerId};
 use crate::input::Poll;
 use crate::job::Ending;
 use crate::job::draft::{Invalid, Problem};
+use crate::key::Key;
 use crate::limits::Limit;
 use crate::message::Assignment;
 use crate::refusal::Refusal;
-use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
+use crate::state::{AttemptKey, ClaimStanding};
 use crate::time::{Awake, Mono};
 use crate::wheel::TimerKey;
 
@@ -20,15 +21,17 @@ use super::timers::Soon;
 use super::workers::{Link, Worker, WorkerKey};
 use super::{Manager, SeatState};
 
+pub(crate) type PollKey = Key<OpenPoll>;
+
 #[derive(Debug)]
-pub(super) struct OpenPoll {
+pub(crate) struct OpenPoll {
     request: RequestId,
     worker: WorkerKey,
     max: u32,
     pub(super) lease: Duration,
     pub(super) id: Option<Name>,
     assigned: Vec<Assignment>,
-    timer: TimerKey,
+    timer: Option<TimerKey<Soon>>,
     /// When its wait is over for whoever waits, gaps of ours or not.
     ends: Mono,
     /// It is answered at the end of this step, whatever it has by then.
@@ -101,7 +104,7 @@ impl Manager {
     /// The worker that polls, known or new, heard of now.
     fn polling_worker(&mut self, known: Option<WorkerKey>, poll: &Poll, fx: &mut Effects) -> WorkerKey {
         let granted_until = self.grant_of_this_life(known, &poll.worker, &poll.incarnation);
-        let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake, granted_until), poll: NO_KEY };
+        let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake, granted_until), poll: None };
         let key = match known {
             None => {
                 let worker = Worker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake);
@@ -154,7 +157,7 @@ impl Manager {
         let due = wait.is_zero() || !assigned.is_empty();
         let ends = self.awake + wait;
         let open = self.polls.next_key();
-        let timer = if due { TimerKey::NONE } else { self.soon.insert(ends.as_ms(), Soon::Poll(open)) };
+        let timer = (!due).then(|| self.soon.insert(ends.as_ms(), Soon::Poll(open)));
         // A repeated poll is answered with what it got before, and with nothing else.
         let max = if assigned.is_empty() { poll.max } else { assigned.len() as u32 };
         let Poll { lease, id, .. } = poll;
@@ -163,7 +166,7 @@ impl Manager {
         self.poll_of.insert(request, open);
         if let Link::Http { liveness, poll } = &mut self.workers.at_mut(key).link {
             liveness.poll_opened(ends);
-            *poll = open;
+            *poll = Some(open);
         }
         if due {
             self.polls_to_answer.push(open);
@@ -172,16 +175,13 @@ impl Manager {
 
     /// A worker has one open poll: a newer one takes the place of the older, which is answered as it stands.
     fn supersede_poll(&mut self, key: WorkerKey) {
-        if let Link::Http { poll, .. } = &self.workers.at(key).link
-            && *poll != NO_KEY
-        {
-            let poll = *poll;
+        if let Link::Http { poll: Some(poll), .. } = self.workers.at(key).link {
             self.poll_over(poll);
         }
     }
 
     /// Its wait is over: it is answered at the end of this step.
-    pub(super) fn poll_over(&mut self, key: u32) {
+    pub(super) fn poll_over(&mut self, key: PollKey) {
         let poll = &mut self.polls[key];
         if !poll.due {
             poll.due = true;
@@ -189,29 +189,29 @@ impl Manager {
         }
         let timer = core::mem::take(&mut poll.timer);
         let worker = poll.worker;
-        if !timer.is_none() {
+        if let Some(timer) = timer {
             self.soon.remove(timer);
         }
         self.detach_poll(worker, key);
     }
 
-    pub(super) fn poll_timer_fired(&mut self, key: u32) {
-        self.polls[key].timer = TimerKey::NONE;
+    pub(super) fn poll_timer_fired(&mut self, key: PollKey) {
+        self.polls[key].timer = None;
     }
 
-    fn detach_poll(&mut self, worker: WorkerKey, key: u32) {
+    fn detach_poll(&mut self, worker: WorkerKey, key: PollKey) {
         let now = self.awake;
         if let Some(known) = self.workers.get_mut(worker)
             && let Link::Http { liveness, poll } = &mut known.link
-            && *poll == key
+            && *poll == Some(key)
         {
-            *poll = NO_KEY;
+            *poll = None;
             liveness.poll_closed(now);
             self.update_offer(worker);
         }
     }
 
-    pub(super) fn hand_to_poll(&mut self, key: u32, assignment: Assignment) {
+    pub(super) fn hand_to_poll(&mut self, key: PollKey, assignment: Assignment) {
         let poll = &mut self.polls[key];
         poll.assigned.push(assignment);
         if !poll.due {
@@ -232,20 +232,20 @@ impl Manager {
         }
     }
 
-    fn close_poll(&mut self, key: u32) -> Option<OpenPoll> {
+    fn close_poll(&mut self, key: PollKey) -> Option<OpenPoll> {
         self.polls.get(key)?;
         let worker = self.polls[key].worker;
         self.detach_poll(worker, key);
         let poll = self.polls.remove(key);
         self.poll_of.remove(&poll.request);
-        if !poll.timer.is_none() {
-            self.soon.remove(poll.timer);
+        if let Some(timer) = poll.timer {
+            self.soon.remove(timer);
         }
         Some(poll)
     }
 
     /// Closes a poll without the answer that it may be about to get: the next to lie in its place must not get it.
-    fn give_up_poll(&mut self, key: u32) -> OpenPoll {
+    fn give_up_poll(&mut self, key: PollKey) -> OpenPoll {
         let poll = self.close_poll(key).expect("it is open");
         if poll.due {
             self.polls_to_answer.retain(|due| *due != key);
@@ -265,7 +265,7 @@ impl Manager {
         if self.seat_state() != SeatState::Unconfirmed || !self.seat.asked_at(now) {
             return;
         }
-        let over: Vec<u32> = self.polls.iter().filter(|(_, poll)| poll.ends <= now).map(|(key, _)| key).collect();
+        let over: Vec<PollKey> = self.polls.iter().filter(|(_, poll)| poll.ends <= now).map(|(key, _)| key).collect();
         for key in over {
             let poll = self.give_up_poll(key);
             self.refuse_without_seat(poll.request, fx);
@@ -338,7 +338,7 @@ impl Manager {
             Some(after) if after >= latest => after,
             _ if before < latest => return,
             _ => {
-                let ends = self.live.from(known.head()).filter_map(|key| Some(self.live.get(key)?.clock.lease_end()));
+                let ends = known.attempts(&self.live).map(|key| self.live[key].clock.lease_end());
                 ends.max().unwrap_or(self.awake)
             }
         };

@@ -5,6 +5,7 @@
 //! come back: it keeps what it still holds, and what it does not hold never arrived. One that says goodbye holds
 //! nothing: what was on its way to it goes to another at once, and not when somebody misses it.
 
+use crate::dispatch::GroupKey;
 use crate::effect::{Effect, Effects};
 use crate::event::Event;
 use crate::health::SessionLiveness;
@@ -13,7 +14,7 @@ use crate::job::Ending;
 use crate::limits::Limit;
 use crate::message::{CancelWhy, FromWorker, Hello, Subscription, ToWorker};
 use crate::refusal::Refusal;
-use crate::state::{AttemptKey, ClaimStanding, NO_KEY};
+use crate::state::{AttemptKey, ClaimStanding};
 use crate::time::Awake;
 
 use super::Manager;
@@ -107,7 +108,7 @@ impl Manager {
     /// If it is heard of for the first time since we took the seat, its attempts are judged from now on.
     pub(super) fn heard_again(&mut self, key: WorkerKey) {
         let now = self.awake;
-        let newest = self.live.get(self.workers.at(key).head());
+        let newest = self.workers.at(key).attempts(&self.live).next().map(|newest| &self.live[newest]);
         // Before it was heard of it was handed nothing: if its newest attempt was, all were.
         if !newest.is_some_and(|live| live.clock.is_unheard()) {
             return;
@@ -120,16 +121,15 @@ impl Manager {
     }
 
     /// The group of a subscription. A worker belongs to exactly one; [`Self::regroup`] leaves the one before.
-    pub(super) fn join(&mut self, subscription: &Subscription, client: ClientId) -> Result<u32, Refusal> {
+    pub(super) fn join(&mut self, subscription: &Subscription, client: ClientId) -> Result<GroupKey, Refusal> {
         let state = &self.state;
         let is_paused = |queue: &str| state.paused().contains(queue);
         self.dispatch.join(subscription, client, &self.rules.limits, is_paused).map_err(Refusal::Limited)
     }
 
-    pub(super) fn regroup(&mut self, key: WorkerKey, group: u32) {
+    pub(super) fn regroup(&mut self, key: WorkerKey, group: GroupKey) {
         self.dispatch.withdraw(key);
-        let before = core::mem::replace(&mut self.workers.at_mut(key).group, group);
-        if before != NO_KEY {
+        if let Some(before) = self.workers.at_mut(key).group.replace(group) {
             self.dispatch.leave(before);
         }
     }
@@ -219,7 +219,7 @@ impl Manager {
     }
 
     pub(super) fn held_by_worker(&self, key: WorkerKey) -> Vec<AttemptKey> {
-        self.live.from(self.workers.at(key).head()).collect()
+        self.workers.at(key).attempts(&self.live).collect()
     }
 
     /// Compares what we think it holds with what it says it holds.
@@ -328,11 +328,11 @@ impl Manager {
         self.set_away(key, false);
         let worker = self.workers.remove(key);
         assert_eq!(worker.held, 0, "a worker that holds something is not forgotten");
-        if worker.group != NO_KEY {
-            self.dispatch.leave(worker.group);
+        if let Some(group) = worker.group {
+            self.dispatch.leave(group);
         }
-        if !worker.timer.is_none() {
-            self.soon.remove(worker.timer);
+        if let Some(timer) = worker.timer {
+            self.soon.remove(timer);
         }
         self.remember_departed(worker.id, worker.incarnation, fx);
     }

@@ -85,7 +85,7 @@ pub(super) struct Snapshot {
     /// Taken before they changed, in that order.
     early: VecDeque<SnapshotRecord>,
     /// Where the walk is, and where it ends. Keys from there on are of jobs that came later.
-    jobs: Range<JobKey>,
+    jobs: Range<u32>,
     /// A bit per key below the end: what lies there is not to be taken, because it was, or because it came later.
     passed: Vec<u64>,
     /// Keys that expire, by number.
@@ -94,12 +94,14 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     fn wants(&self, key: JobKey) -> bool {
-        self.jobs.contains(&key) && self.passed[key as usize / 64] & (1 << (key % 64)) == 0
+        let index = key.index();
+        self.jobs.contains(&(index as u32)) && self.passed[index / 64] & (1 << (index % 64)) == 0
     }
 
     pub(super) fn pass(&mut self, key: JobKey) {
-        if key < self.jobs.end {
-            self.passed[key as usize / 64] |= 1 << (key % 64);
+        let index = key.index();
+        if index < self.jobs.end as usize {
+            self.passed[index / 64] |= 1 << (index % 64);
         }
     }
 }
@@ -129,12 +131,12 @@ impl Manager {
             workers: state.workers().map(|(id, record)| (id.clone(), record.clone())).collect(),
             paused: state.paused().iter().cloned().collect(),
         };
-        let end = state.job_keys_end();
+        let end = state.job_keys_end().index();
         self.snapshot = Some(Box::new(Snapshot {
             head: Some(Box::new(head)),
             early: VecDeque::new(),
-            jobs: 0..end,
-            passed: vec![0; (end as usize).div_ceil(64)],
+            jobs: JobKey::FIRST.index() as u32..end as u32,
+            passed: vec![0; end.div_ceil(64)],
             keys,
         }));
         self.state.seq()
@@ -157,8 +159,10 @@ impl Manager {
         let mut looks = max_records.saturating_mul(PASSED_PER_RECORD);
         while records.len() < max_records && looks > 0 && !snapshot.jobs.is_empty() {
             looks -= 1;
-            let key = snapshot.jobs.start;
-            if snapshot.wants(key) && self.state.has_job(key) {
+            if let Some(key) = JobKey::at(snapshot.jobs.start)
+                && snapshot.wants(key)
+                && self.state.has_job(key)
+            {
                 records.push(self.job_record(key));
             }
             snapshot.jobs.start += 1;

@@ -7,20 +7,21 @@ use crate::effect::{Effects, Notice};
 use crate::event::{Event, WorkflowRef};
 use crate::ids::JobId;
 use crate::job::WorkflowState;
-use crate::state::{AttemptKey, Changes, JobKey, Moved, NO_KEY, WorkflowKey};
+use crate::state::{AttemptKey, Changes, JobKey, Moved, WorkflowKey};
 use crate::time::{Awake, Mono, Wall};
 use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
 use crate::wheel::TimerKey;
 
 use super::Manager;
 use super::deadlines::{BatchKey, Entry};
+use super::polls::PollKey;
 use super::workers::WorkerKey;
 
 /// On awake time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Soon {
+pub(crate) enum Soon {
     Worker(WorkerKey),
-    Poll(u32),
+    Poll(PollKey),
 }
 
 /// On monotonic time.
@@ -36,7 +37,7 @@ pub(super) enum Overall {
     #[default]
     Not,
     /// It is near: by a timer.
-    Timer(TimerKey),
+    Timer(TimerKey<Later>),
     /// It is far: noted in a batch, with what tells this job from another under its key.
     Noted(BatchKey, u32),
 }
@@ -154,7 +155,7 @@ impl Manager {
         while let Some((_, soon)) = self.soon.pop_due(self.awake.as_ms(), &mut bite) {
             match soon {
                 Soon::Worker(key) => {
-                    self.workers.at_mut(key).timer = TimerKey::NONE;
+                    self.workers.at_mut(key).timer = None;
                     self.to_tend.push(key);
                 }
                 Soon::Poll(key) => {
@@ -175,7 +176,7 @@ impl Manager {
                     self.overall_due(key, fx);
                 }
                 Later::Due(key) => {
-                    self.workflow_timers[key] = TimerKey::NONE;
+                    self.workflow_timers[key] = None;
                     self.workflow_due(key, fx);
                 }
             }
@@ -283,7 +284,7 @@ impl Manager {
         if from == Some(WorkflowState::Delayed) {
             self.disarm_due(key);
         }
-        if ended != NO_KEY {
+        if let Some(ended) = ended {
             self.attempt_gone(ended);
         }
         match self.state.workflow(key).state {
@@ -293,16 +294,13 @@ impl Manager {
                 self.arm_due(key);
             }
             WorkflowState::Ready => {
-                self.dispatch.ready(key, ended != NO_KEY);
+                self.dispatch.ready(key, ended.is_some());
                 self.arm_overall(self.state.workflow(key).job);
             }
-            WorkflowState::Running => {
-                self.dispatch.held(key);
-                self.attempt_started(self.state.workflow(key).attempt);
-            }
+            WorkflowState::Running => self.dispatch.held(key),
             WorkflowState::Cancelling => {
                 if !self.replaying {
-                    let attempt = self.state.workflow(key).attempt;
+                    let attempt = self.state.workflow(key).running_attempt();
                     self.update_motion(attempt);
                     self.arm_attempt(attempt);
                 }
@@ -325,7 +323,7 @@ impl Manager {
         }
         let at = self.seat.clock().mono_at(workflow.due_at);
         let timer = self.later.insert(at.as_ms(), Later::Due(key));
-        *self.workflow_timers.entry(key) = timer;
+        *self.workflow_timers.entry(key) = Some(timer);
     }
 
     fn disarm_due(&mut self, key: WorkflowKey) {
@@ -337,8 +335,7 @@ impl Manager {
             let job = self.state.job(workflow.job).id;
             self.wall_due.remove(&(workflow.due_at, job, workflow.index, key));
         }
-        let timer = core::mem::take(self.workflow_timers.entry(key));
-        if !timer.is_none() {
+        if let Some(timer) = self.workflow_timers.entry(key).take() {
             self.later.remove(timer);
         }
     }

@@ -7,11 +7,11 @@ use crate::health::{Action, DatacenterCounts, Judgement, Verdict};
 use crate::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use crate::job::{JobSpec, JobState, WorkflowSpec, WorkflowState};
 use crate::refusal::RefusalCounts;
-use crate::state::{EndedAttempt, JobImage, LedgerEntry, WorkflowImage};
+use crate::state::{AttemptKey, EndedAttempt, JobImage, LedgerEntry, WorkflowImage};
 use crate::time::Wall;
 use crate::timeout::{Extended, TimeoutReason, overall_deadline};
 
-use super::workers::{Link, Worker};
+use super::workers::{Link, Worker, WorkerKey};
 use super::{Manager, SeatState};
 
 #[derive(Clone, PartialEq, Debug)]
@@ -253,13 +253,13 @@ impl Manager {
                 }
             }
             if shown.state.is_held() {
-                shown.running = self.attempt_view(self.state.workflow(*workflow).attempt);
+                shown.running = self.state.workflow(*workflow).attempt.and_then(|attempt| self.attempt_view(attempt));
             }
         }
         Some(view)
     }
 
-    fn attempt_view(&self, key: u32) -> Option<AttemptView> {
+    fn attempt_view(&self, key: AttemptKey) -> Option<AttemptView> {
         let live = self.live.get(key)?;
         let attempt = self.state.attempt(key);
         Some(AttemptView {
@@ -310,7 +310,7 @@ impl Manager {
         self.dispatch.heads().map(move |(queue, head)| (queue, now.since(self.state.workflow(head).ready_at)))
     }
 
-    fn worker_view(&self, key: u32) -> WorkerView {
+    fn worker_view(&self, key: WorkerKey) -> WorkerView {
         let worker = self.workers.at(key);
         let judgement = self.judgement(key);
         let failing = matches!(judgement.verdict, Verdict::Suspect | Verdict::Stuck);

@@ -14,25 +14,30 @@ use crate::health::progress::Unmoving;
 use crate::health::{HttpLiveness, Judgement, NotReady, Reason, SessionLiveness, Signals, Tally, Verdict};
 use crate::health::{Progress, ProgressRule};
 use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
+use crate::key::Key;
+use crate::list::List;
 use crate::pages::Pages;
-use crate::state::{AttemptKey, NO_KEY};
+use crate::state::{Attempt, AttemptKey};
 use crate::time::{Awake, Wall};
 use crate::wheel::TimerKey;
 
-use super::live::Live;
+use super::live::{Live, LiveAttempts};
+use super::polls::PollKey;
+use super::timers::Soon;
 
-pub(super) type WorkerKey = u32;
+pub(crate) type WorkerKey = Key<Worker>;
 
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(crate) struct Worker {
     pub id: WorkerId,
     pub incarnation: Incarnation,
     pub link: Link,
-    pub group: GroupKey,
+    /// Of its subscription; one that was not heard of yet has none.
+    pub group: Option<GroupKey>,
     /// Of a session. A poll brings its own.
     pub slots: u32,
     pub held: u32,
-    pub timer: TimerKey,
+    pub timer: Option<TimerKey<Soon>>,
     pub armed: Awake,
     pub judged: Judgement,
     /// Since when it has this verdict.
@@ -55,7 +60,7 @@ pub(super) struct Worker {
 
 /// Whether a worker counts towards the hold, and on which side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Counted {
+pub(crate) enum Counted {
     No,
     Fine,
     Failing,
@@ -63,14 +68,14 @@ pub(super) enum Counted {
 
 /// How the worker speaks to us.
 #[derive(Debug)]
-pub(super) enum Link {
+pub(crate) enum Link {
     Session {
         session: SessionId,
         liveness: SessionLiveness,
     },
     Http {
         liveness: HttpLiveness,
-        poll: u32,
+        poll: Option<PollKey>,
     },
     /// The log says that it holds something; it has not been heard of since we took the seat.
     Expected,
@@ -78,9 +83,9 @@ pub(super) enum Link {
 
 /// What a worker has that holds or held attempts.
 #[derive(Debug)]
-pub(super) struct Work {
-    /// First of its attempts.
-    pub head: AttemptKey,
+pub(crate) struct Work {
+    /// The newest first.
+    pub attempts: List<Attempt>,
     pub moving: u32,
     pub unmoving: UnmovingAttempts,
     pub last_step: Option<Awake>,
@@ -121,7 +126,7 @@ impl Work {
 /// The attempts of a worker that do not move, in the order in which they can make it stuck: when thousands of one worker
 /// end one after the other, none of them looks at all the others.
 #[derive(Debug, Default)]
-pub(super) struct UnmovingAttempts(BTreeSet<(Duration, Awake, AttemptKey)>);
+pub(crate) struct UnmovingAttempts(BTreeSet<(Duration, Awake, AttemptKey)>);
 
 impl UnmovingAttempts {
     fn insert(&mut self, key: AttemptKey, unmoving: Unmoving) {
@@ -154,14 +159,14 @@ impl UnmovingAttempts {
     }
 
     fn after(&self, patience: Duration, at: Awake) -> Option<(Duration, Awake)> {
-        let later = (Bound::Excluded((patience, at, AttemptKey::MAX)), Bound::Unbounded);
+        let later = (Bound::Excluded((patience, at, AttemptKey::LAST)), Bound::Unbounded);
         self.0.range(later).next().map(|(patience, at, _)| (*patience, *at))
     }
 }
 
 /// What few workers have.
 #[derive(Debug, Default)]
-pub(super) struct Rare {
+pub(crate) struct Rare {
     /// Attempts taken from it by eviction that it has not confirmed as ended.
     pub unconfirmed: Vec<Unconfirmed>,
     /// While evicted: not before this.
@@ -172,7 +177,7 @@ pub(super) struct Rare {
 
 /// An attempt that was taken from its worker and may still run there.
 #[derive(Debug)]
-pub(super) struct Unconfirmed {
+pub(crate) struct Unconfirmed {
     pub claim: Claim,
     /// The end of its lease: whoever runs it knows by then that it may not.
     pub until: Awake,
@@ -184,10 +189,10 @@ impl Worker {
             id,
             incarnation,
             link,
-            group: NO_KEY,
+            group: None,
             slots: 0,
             held: 0,
-            timer: TimerKey::NONE,
+            timer: None,
             armed: Awake::MAX,
             judged: Judgement {
                 signals: Signals { live: true, ready: false, progress: Progress::Idle },
@@ -225,14 +230,15 @@ impl Worker {
         matches!(self.link, Link::Session { .. })
     }
 
-    pub fn head(&self) -> AttemptKey {
-        self.work.as_ref().map_or(NO_KEY, |work| work.head)
+    /// What it holds, the newest first.
+    pub fn attempts<'a>(&self, live: &'a LiveAttempts) -> impl Iterator<Item = AttemptKey> + use<'a> {
+        self.work.as_ref().map_or(List::EMPTY, |work| work.attempts).iter(live)
     }
 
     pub fn work(&mut self, rule: &ProgressRule) -> &mut Work {
         self.work.get_or_insert_with(|| {
             Box::new(Work {
-                head: NO_KEY,
+                attempts: List::EMPTY,
                 moving: 0,
                 unmoving: UnmovingAttempts::default(),
                 last_step: None,
@@ -249,7 +255,7 @@ impl Worker {
 }
 
 #[derive(Debug)]
-pub(super) struct Workers {
+pub(crate) struct Workers {
     hasher: FixedState,
     pages: Pages<Worker>,
     ids: HashTable<WorkerKey>,

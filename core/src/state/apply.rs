@@ -12,7 +12,7 @@ use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
 use super::records::*;
-use super::{AttemptKey, JobKey, NO_KEY, State, WorkflowKey, hash_workflow};
+use super::{AttemptKey, JobKey, State, WorkflowKey, hash_workflow};
 
 /// How long an idempotency key is remembered past the end of its job.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
@@ -35,8 +35,8 @@ pub struct Changes {
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
     pub workflow: WorkflowKey,
-    /// The attempt that ended by it, or `NO_KEY`.
-    pub ended: AttemptKey,
+    /// The attempt that ended by it.
+    pub ended: Option<AttemptKey>,
     /// Its state before; a new one had none.
     pub from: Option<WorkflowState>,
 }
@@ -201,7 +201,7 @@ impl State {
         let started = &mut self.jobs[job].started_at;
         *started = Some(started.get().unwrap_or(at)).into();
         self.workflows[key].ready_at = at;
-        self.go(key, Cause::Due, NO_KEY, changes);
+        self.go(key, Cause::Due, None, changes);
     }
 
     fn hand_out(&mut self, at: Wall, handed: &HandedOut, changes: &mut Changes) {
@@ -228,8 +228,8 @@ impl State {
         workflow.last_fence = handed.fence;
         workflow.handouts += 1;
         workflow.counted += 1;
-        workflow.attempt = attempt;
-        self.go(key, Cause::HandedOut, NO_KEY, changes);
+        workflow.attempt = Some(attempt);
+        self.go(key, Cause::HandedOut, None, changes);
     }
 
     fn end_attempt(&mut self, at: Wall, claim: &Claim, ending: &Ending, then: Then, changes: &mut Changes) {
@@ -262,7 +262,7 @@ impl State {
             Then::TimedOut => Cause::TimedOut,
             Then::Cancelled => Cause::CancelConfirmed,
         };
-        self.go(key, cause, attempt, changes);
+        self.go(key, cause, Some(attempt), changes);
         if then == Then::TimedOut {
             // A stuck attempt that ends its job ends all of it.
             self.time_out(at, job, TimeoutReason::Stuck, changes);
@@ -283,7 +283,7 @@ impl State {
         entry.expect("every running attempt is in the index").remove();
         let key = ended.workflow;
         let workflow = &mut self.workflows[key];
-        workflow.attempt = NO_KEY;
+        workflow.attempt = None;
         if !ending.counts() && !matches!(ending, Ending::Succeeded { .. }) {
             workflow.counted -= 1;
         }
@@ -324,10 +324,10 @@ impl State {
                     workflow.predecessors_left -= 1;
                     if workflow.predecessors_left == 0 {
                         workflow.ready_at = at;
-                        self.go(key, Cause::PredecessorsDone, NO_KEY, changes);
+                        self.go(key, Cause::PredecessorsDone, None, changes);
                     }
                 } else {
-                    self.go(key, Cause::PredecessorFailed, NO_KEY, changes);
+                    self.go(key, Cause::PredecessorFailed, None, changes);
                     ended.push(dependent as u16);
                 }
             }
@@ -342,16 +342,16 @@ impl State {
                 (state, _) if state.is_terminal() => {}
                 (WorkflowState::Cancelling, Cause::CancelAsked) => {}
                 (WorkflowState::Running, Cause::TimedOut) => {
-                    let attempt = self.workflows[key].attempt;
+                    let attempt = self.workflows[key].running_attempt();
                     self.close_attempt(at, attempt, Ending::TimedOut);
-                    self.go(key, Cause::TimedOut, attempt, changes);
+                    self.go(key, Cause::TimedOut, Some(attempt), changes);
                 }
                 (WorkflowState::Cancelling, _) => {
-                    let attempt = self.workflows[key].attempt;
+                    let attempt = self.workflows[key].running_attempt();
                     self.close_attempt(at, attempt, Ending::Cancelled);
-                    self.go(key, Cause::CancelConfirmed, attempt, changes);
+                    self.go(key, Cause::CancelConfirmed, Some(attempt), changes);
                 }
-                _ => self.go(key, cause, NO_KEY, changes),
+                _ => self.go(key, cause, None, changes),
             }
         }
         self.end_job_if_done(at, job, changes);
@@ -366,7 +366,7 @@ impl State {
     }
 
     /// The only writer of a workflow's state.
-    fn go(&mut self, key: WorkflowKey, cause: Cause, ended_attempt: AttemptKey, changes: &mut Changes) {
+    fn go(&mut self, key: WorkflowKey, cause: Cause, ended: Option<AttemptKey>, changes: &mut Changes) {
         let workflow = &mut self.workflows[key];
         let to = transition(workflow.state, cause).unwrap_or_else(|illegal| panic!("{illegal}"));
         let from = Some(workflow.state);
@@ -375,7 +375,7 @@ impl State {
         if to.is_terminal() {
             self.jobs[job].open -= 1;
         }
-        changes.workflows.push(Moved { workflow: key, ended: ended_attempt, from });
+        changes.workflows.push(Moved { workflow: key, ended, from });
     }
 
     fn end_job_if_done(&mut self, at: Wall, key: JobKey, changes: &mut Changes) {

@@ -2,7 +2,7 @@
 
 use core::fmt::Write;
 
-use super::{NO_KEY, State};
+use super::State;
 
 impl State {
     /// Two states that came from the same events have the same dump, to the byte.
@@ -48,8 +48,8 @@ impl State {
                     workflow.predecessors_left,
                     workflow.past,
                 )?;
-                if workflow.attempt != NO_KEY {
-                    let attempt = &self.attempts[workflow.attempt];
+                if let Some(attempt) = workflow.attempt {
+                    let attempt = &self.attempts[attempt];
                     writeln!(
                         out,
                         "    attempt {} worker {:?} {:?} {:?} handed {:?} lease {:?} grants {} {:?} until {:?} quiet {:?} {:?} mark {:?}",

@@ -19,7 +19,7 @@ use crate::timeout::TimeoutReason;
 
 use super::standing::{FenceStanding, answer_over, compare};
 use super::{Attempt, WorkerRecord, hash_workflow};
-use super::{EndedAttempt, Job, JobKey, JobMore, KeyRecord, Members, NO_KEY, Past, State, Workflow, WorkflowKey};
+use super::{EndedAttempt, Job, JobKey, JobMore, KeyRecord, Members, Past, State, Workflow, WorkflowKey};
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobImage {
@@ -146,8 +146,8 @@ impl State {
             wall_due: workflow.wall_due,
             predecessors_left: workflow.predecessors_left,
             past: workflow.past.as_ref().map(|past| past.image()),
-            attempt: (workflow.attempt != NO_KEY).then(|| {
-                let attempt = &self.attempts[workflow.attempt];
+            attempt: workflow.attempt.map(|attempt| {
+                let attempt = &self.attempts[attempt];
                 AttemptImage {
                     worker: attempt.worker.clone(),
                     incarnation: attempt.incarnation.clone(),
@@ -206,7 +206,7 @@ impl State {
 
     fn restore_workflow(&mut self, id: JobId, job: JobKey, index: u16, image: WorkflowImage) -> WorkflowKey {
         let workflow = self.workflows.next_key();
-        let attempt = image.attempt.map_or(NO_KEY, |attempt| {
+        let attempt = image.attempt.map(|attempt| {
             let claim = Claim { job: id, workflow: index, fence: image.last_fence };
             self.start_attempt(Attempt {
                 claim,

@@ -90,17 +90,19 @@ mod tests {
             .collect();
         let mut index = JobIds::default();
         let mut model = BTreeMap::new();
-        for (key, id) in (0..).zip(&ids) {
+        let at = |key: JobKey| ids[key.index() - 1];
+        for (n, id) in ids.iter().enumerate() {
+            let key = JobKey::at(n as u32 + 1).unwrap();
             index.insert(*id, key);
             model.insert(*id, key);
             // One in three goes again, while the table grows.
-            if key % 3 == 0 {
-                let gone = ids[key as usize / 3];
+            if n % 3 == 0 {
+                let gone = ids[n / 3];
                 index.remove(gone, model.remove(&gone).expect("each goes once"));
             }
         }
         for id in &ids {
-            assert_eq!(index.find(*id, |key| ids[key as usize] == *id), model.get(id).copied());
+            assert_eq!(index.find(*id, |key| at(key) == *id), model.get(id).copied());
         }
     }
 
@@ -109,10 +111,11 @@ mod tests {
         let ids = [0, 1, 1 << 62].map(JobId::from_u128);
         assert_eq!(ids.map(mark), [0; 3]);
         let mut index = JobIds::default();
-        (0..).zip(ids).for_each(|(key, id)| index.insert(id, key));
-        index.remove(ids[1], 1);
-        let found = ids.map(|id| index.find(id, |key| ids[key as usize] == id));
-        assert_eq!(found, [Some(0), None, Some(2)]);
+        let keys = [1, 2, 3].map(|key| JobKey::at(key).unwrap());
+        ids.into_iter().zip(keys).for_each(|(id, key)| index.insert(id, key));
+        index.remove(ids[1], keys[1]);
+        let found = ids.map(|id| index.find(id, |key| ids[key.index() - 1] == id));
+        assert_eq!(found, [Some(keys[0]), None, Some(keys[2])]);
     }
 
     #[test]

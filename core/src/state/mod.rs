@@ -28,6 +28,7 @@ use crate::ids::{Claim, JobId, Name, Seq, WorkerId};
 use crate::job::fingerprint::Fingerprint;
 use crate::job::transition::job_state;
 use crate::job::{Ending, JobState, WorkflowState};
+use crate::key::Key;
 use crate::pages::Pages;
 use crate::payload::{Digest, Payload, Stored};
 use crate::refusal::Refusal;
@@ -42,11 +43,9 @@ use standing::{FenceStanding, answer_over, compare};
 use stored::StoredCounts;
 
 /// Keys into the pages. They are local to one process: the same job may lie elsewhere after a replay from a snapshot.
-pub type JobKey = u32;
-pub type WorkflowKey = u32;
-pub type AttemptKey = u32;
-
-pub const NO_KEY: u32 = u32::MAX;
+pub type JobKey = Key<Job>;
+pub type WorkflowKey = Key<Workflow>;
+pub type AttemptKey = Key<Attempt>;
 
 #[derive(Debug)]
 pub struct State {
@@ -56,7 +55,7 @@ pub struct State {
     jobs: Pages<Job>,
     job_ids: JobIds,
     /// Found last. Most look-ups in a row are about one job.
-    found: Cell<JobKey>,
+    found: Cell<Option<JobKey>>,
     workflows: Pages<Workflow>,
     attempts: Pages<Attempt>,
     /// Running attempts by workflow: small, and asked with every beat.
@@ -106,7 +105,7 @@ impl State {
             seq: Seq::default(),
             jobs: Pages::new(),
             job_ids: JobIds::default(),
-            found: Cell::new(NO_KEY),
+            found: Cell::new(None),
             workflows: Pages::new(),
             attempts: Pages::new(),
             running: HashTable::new(),
@@ -145,11 +144,11 @@ impl State {
 
     pub fn find(&self, id: JobId) -> Option<JobKey> {
         let last = self.found.get();
-        if self.jobs.get(last).is_some_and(|job| job.id == id) {
-            return Some(last);
+        if last.and_then(|last| self.jobs.get(last)).is_some_and(|job| job.id == id) {
+            return last;
         }
         let key = self.job_ids.find(id, |key| self.jobs[key].id == id)?;
-        self.found.set(key);
+        self.found.set(Some(key));
         Some(key)
     }
 
@@ -170,16 +169,20 @@ impl State {
 
     /// Has what hand-outs will need brought into the caches, and does not wait for it. Each workflow is to be named
     /// first, then second, third and fourth: where one thing refers to the next, it goes one further each time, and
-    /// finds there what it asked for before. Returns the job of the second; `NO_KEY` if there is none.
-    pub fn prefetch(&self, [first, second, third, fourth]: [WorkflowKey; 4]) -> JobKey {
-        let job_of = |key| self.workflows.get(key).map_or(NO_KEY, |workflow| workflow.job);
-        self.workflows.prefetch(first);
+    /// finds there what it asked for before. Returns the job of the second, if there is one.
+    pub fn prefetch(&self, [first, second, third, fourth]: [Option<WorkflowKey>; 4]) -> Option<JobKey> {
+        let job_of = |key: Option<WorkflowKey>| self.workflows.get(key?).map(|workflow| workflow.job);
+        if let Some(first) = first {
+            self.workflows.prefetch(first);
+        }
         let coming = job_of(second);
-        self.jobs.prefetch(coming);
-        if let Some(job) = self.jobs.get(job_of(third)) {
+        if let Some(coming) = coming {
+            self.jobs.prefetch(coming);
+        }
+        if let Some(job) = job_of(third).and_then(|job| self.jobs.get(job)) {
             prefetch_index(from_ref(&job.spec), 0);
         }
-        if let Some(workflow) = self.workflows.get(fourth)
+        if let Some(workflow) = fourth.and_then(|fourth| self.workflows.get(fourth))
             && let Some(job) = self.jobs.get(workflow.job)
         {
             job.spec.policy.prefetch();
@@ -260,7 +263,7 @@ impl State {
 
     /// Says which job is spoken of next, so that it need not be looked up.
     pub fn hint(&self, key: JobKey) {
-        self.found.set(key);
+        self.found.set(Some(key));
     }
 
     /// The ended attempt with this fence, if it is still kept.
@@ -362,6 +365,12 @@ impl State {
 impl Workflow {
     pub fn is_open(&self) -> bool {
         !self.state.is_terminal()
+    }
+
+    /// The attempt of a workflow that somebody holds.
+    #[inline]
+    pub fn running_attempt(&self) -> AttemptKey {
+        self.attempt.expect("a workflow that is held has an attempt")
     }
 }
 

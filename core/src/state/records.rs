@@ -14,7 +14,7 @@ use crate::refusal::RefusalKind;
 use crate::time::Wall;
 use crate::timeout::{Extended, TimeoutReason};
 
-use super::{AttemptKey, JobKey, NO_KEY, PastImage, WorkflowKey};
+use super::{AttemptKey, JobKey, PastImage, WorkflowKey};
 
 /// Fills two lines of memory: see `records_lie_in_few_lines_of_memory`. In the first are the flags, by which the compiler
 /// tells a job from a vacant place: once that line is there, the other can be asked for without waiting.
@@ -163,7 +163,7 @@ impl<I: ExactSizeIterator<Item = WorkflowKey>> From<I> for Members {
         if count > FEW {
             return Self(Held::Many(members.collect()));
         }
-        let mut keys = [NO_KEY; FEW];
+        let mut keys = [WorkflowKey::FIRST; FEW];
         keys.iter_mut().zip(members).for_each(|(key, member)| *key = member);
         Self(Held::Few { count: count as u8, keys })
     }
@@ -174,8 +174,8 @@ impl<I: ExactSizeIterator<Item = WorkflowKey>> From<I> for Members {
 #[repr(align(64))]
 pub struct Workflow {
     pub job: JobKey,
-    /// The running attempt, or `NO_KEY`.
-    pub attempt: AttemptKey,
+    /// The running attempt.
+    pub attempt: Option<AttemptKey>,
     /// Attempts that count: raised when handed out, lowered again if the end did not count.
     pub counted: u32,
     pub handouts: u32,
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn members_are_the_same_wherever_they_lie() {
         for count in 0..=FEW as u32 + 2 {
-            let keys: Vec<WorkflowKey> = (0..count).map(|key| 7 * key).collect();
+            let keys: Vec<WorkflowKey> = (1..=count).map(|key| WorkflowKey::at(7 * key).unwrap()).collect();
             assert_eq!(Members::from(keys.iter().copied()).as_slice(), keys);
         }
     }

@@ -6,7 +6,7 @@ use crate::time::Wall;
 
 use super::apply::{Changes, Moved};
 use super::records::*;
-use super::{KeyRecord, NO_KEY, State};
+use super::{KeyRecord, State};
 
 impl State {
     pub(super) fn submit(&mut self, at: Wall, submitted: &JobSubmitted, changes: &mut Changes) {
@@ -26,7 +26,7 @@ impl State {
             };
             let key = self.workflows.insert(Workflow {
                 job: job_key,
-                attempt: NO_KEY,
+                attempt: None,
                 counted: 0,
                 handouts: 0,
                 last_fence: crate::fence::AttemptFence::NONE,
@@ -38,7 +38,7 @@ impl State {
                 wall_due,
                 past,
             });
-            changes.workflows.push(Moved { workflow: key, ended: NO_KEY, from: None });
+            changes.workflows.push(Moved { workflow: key, ended: None, from: None });
             key
         };
         let count = spec.workflows.len();

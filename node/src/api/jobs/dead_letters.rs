@@ -6,6 +6,7 @@ use onward_core::ids::JobId;
 use onward_core::input::{Call, Filter, ReplayFrom};
 use onward_core::manager::JobView;
 use onward_core::refusal::Refusal;
+use onward_core::state::JobKey;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -130,8 +131,8 @@ const EXAMINED_PER_PAGE: usize = 2_000;
 /// The cursor is when the last one died, so that it stays right when others are dropped.
 fn page(view: &View<'_>, filter: &Filter, after: Option<u64>, limit: usize) -> (Vec<JobView>, Option<u64>) {
     let state = view.manager.state();
-    let died = |key: u32| state.job(key).more.as_ref().and_then(|more| more.died).map_or(0, |seq| seq.0);
-    let keys: Vec<u32> = state.dead_letters().collect();
+    let died = |key: JobKey| state.job(key).more.as_ref().and_then(|more| more.died).map_or(0, |seq| seq.0);
+    let keys: Vec<JobKey> = state.dead_letters().collect();
     let begin = after.map_or(0, |after| keys.partition_point(|key| died(*key) <= after));
     let mut jobs = Vec::new();
     let (mut bytes, mut examined) = (0, 0);
