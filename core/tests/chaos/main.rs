@@ -6,10 +6,11 @@
 
 #![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
 
-#[path = "chaos/checks.rs"]
 mod checks;
+#[path = "../coverage/mod.rs"]
+mod coverage;
+#[path = "../twins/mod.rs"]
 mod twins;
-#[path = "chaos/world.rs"]
 mod world;
 
 use std::collections::BTreeMap;
@@ -52,10 +53,8 @@ fn nothing_goes_wrong_and_everything_ends() {
     if seeds.len() < 100 {
         return;
     }
-    let rare: Vec<_> = world::EXPECTED
-        .iter()
-        .chain(world::refusals().iter())
-        .map(|what| (*what, seen.get(what).copied().unwrap_or(0)))
+    let rare: Vec<_> = world::expected()
+        .map(|what| (what, seen.get(what).copied().unwrap_or(0)))
         .filter(|(_, cases)| cases * 100 < seeds.len() as u64)
         .collect();
     assert!(rare.is_empty(), "these occur in less than 1 % of {} cases: {rare:?}", seeds.len());

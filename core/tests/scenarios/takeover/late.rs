@@ -1,0 +1,50 @@
+//! What is heard late.
+
+use super::*;
+
+#[test]
+fn what_began_after_a_takeover_has_no_grace() {
+    let mut rig = Rig::new();
+    let old = rig.submit(Draft { timeout: Some(secs(5)), ..job("k") });
+    rig.restart(secs(60));
+    let new = rig.submit(Draft { timeout: Some(secs(2)), ..job("k") });
+    rig.advance(ms(1_999));
+    assert_eq!(rig.state_of(new), JobState::Ready);
+    rig.advance(ms(1));
+    assert_eq!(rig.state_of(new), JobState::TimedOut);
+    assert_eq!(rig.state_of(old), JobState::Ready, "it may still be heard of");
+    rig.advance(secs(13));
+    assert_eq!(rig.state_of(old), JobState::TimedOut);
+}
+
+#[test]
+fn a_replaced_incarnation_stays_replaced_over_a_takeover() {
+    let mut rig = Rig::new();
+    rig.hello("w", "old", 1, 1, &["k"], vec![]);
+    let session = rig.hello("w", "new", 2, 1, &["k"], vec![]);
+    let id = rig.submit(job("k"));
+    let claim = rig.claim(session);
+    rig.restart(secs(1));
+    let zombie = rig.hello("w", "old", 3, 1, &["k"], vec![]);
+    assert_eq!(rig.last_sent(zombie), ToWorker::Rejected(Refusal::StaleIncarnation));
+    assert_eq!(rig.state_of(id), JobState::Running, "its successor's work is untouched");
+    let session = rig.hello("w", "new", 4, 1, &["k"], vec![claim]);
+    rig.succeed(session, claim).unwrap();
+}
+
+#[test]
+fn a_worker_that_comes_back_late_after_a_takeover_is_not_stuck_at_once() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { stuck_after: Some(secs(3_600)), ..job("k") });
+    let claim = rig.claim(session);
+    rig.restart(secs(10));
+    rig.advance(secs(200));
+    let session = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    for _ in 0..50 {
+        assert_ne!(rig.verdict("w"), onward_core::health::Verdict::Stuck);
+        rig.advance(secs(1));
+    }
+    rig.progress(session, claim, 1);
+    assert_eq!(rig.state_of(id), JobState::Running);
+}
