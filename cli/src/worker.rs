@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use onward::Place;
+use onward::NodeAddress;
 
 use crate::args::{Global, WorkerArgs};
 use crate::failure::Failure;
@@ -19,9 +19,9 @@ pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> R
         Some(file) => {
             let pem = std::fs::read(file)
                 .map_err(|error| Failure::new(format!("cannot read {}", file.display())).why(error))?;
-            Place::trusting(url, &pem)
+            NodeAddress::trusting(url, &pem)
         }
-        None => Place::at(url),
+        None => NodeAddress::at(url),
     }
     .map_err(|error| Failure::new("the worker cannot be started").why(error).usage())?;
     if let Some(token) = client::token_for(url, global.token.as_deref(), Some(&data.join("token"))) {

@@ -21,11 +21,11 @@ const STUBBORN: &str = "trap '' TERM; setsid sh -c 'sleep 81; sleep 82' & sleep 
 const REDELIVERED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A folder for files that commands and the test leave for each other, beside the node's data.
-struct Place {
+struct NodeAddress {
     folder: TempDir,
 }
 
-impl Place {
+impl NodeAddress {
     fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
@@ -101,7 +101,7 @@ fn with_retries() -> Value {
 
 #[tokio::test]
 async fn a_killed_workers_job_goes_to_another_and_is_done_once() {
-    let (place, mark) = (Place::new(), Mark::new());
+    let (place, mark) = (NodeAddress::new(), Mark::new());
     let node = place.node(&own_loopback(), "0", &mark);
     let mut client = Client::with_token(node.address, &place.data());
     let mut first = Worker::start(&node.url, &place.data(), "first", &["--slots", "1"]);
@@ -135,7 +135,7 @@ async fn a_killed_workers_job_goes_to_another_and_is_done_once() {
 
 /// The worker is frozen past its lease, somebody else has its job, and then it wakes up.
 async fn thaw(first_goes_on: bool) {
-    let (place, mark) = (Place::with_short_leases(), Mark::new());
+    let (place, mark) = (NodeAddress::with_short_leases(), Mark::new());
     let node = place.node(&own_loopback(), "0", &mark);
     let mut client = Client::with_token(node.address, &place.data());
     // A command that has ended is no less successful because its worker, which does not know that yet, stops it. But it
@@ -216,7 +216,7 @@ async fn what_a_frozen_worker_still_runs_is_ended_when_it_wakes() {
 
 #[tokio::test]
 async fn nothing_survives_a_killed_node_and_its_jobs_run_again() {
-    let (place, mark) = (Place::new(), Mark::new());
+    let (place, mark) = (NodeAddress::new(), Mark::new());
     let first = place.node(&own_loopback(), "2", &mark);
     let mut client = Client::with_token(first.address, &place.data());
     let script = format!("echo $ONWARD_FENCE >> \"$0\"; [ -e go ] || {{ {STUBBORN}; }}");
@@ -246,7 +246,7 @@ async fn nothing_survives_a_killed_node_and_its_jobs_run_again() {
 
 #[tokio::test]
 async fn a_job_runs_again_only_when_nothing_of_a_killed_node_runs_any_more() {
-    let (place, mark) = (Place::new(), Mark::new());
+    let (place, mark) = (NodeAddress::new(), Mark::new());
     let start = || {
         let mut command = onward(&["up", "--slots", "2", "--listen", &own_loopback(), "--grace", "4s", "--data"]);
         mark.put(command.arg(place.data()));
@@ -272,7 +272,7 @@ async fn a_job_runs_again_only_when_nothing_of_a_killed_node_runs_any_more() {
 
 #[tokio::test]
 async fn a_cancelled_command_is_gone_after_its_grace_however_it_resists() {
-    let (place, mark) = (Place::new(), Mark::new());
+    let (place, mark) = (NodeAddress::new(), Mark::new());
     let node = place.node(&own_loopback(), "2", &mark);
     let mut client = Client::with_token(node.address, &place.data());
     let mut jobs = Vec::new();
@@ -298,7 +298,7 @@ async fn a_cancelled_command_is_gone_after_its_grace_however_it_resists() {
 
 #[tokio::test]
 async fn the_first_interrupt_drains_and_the_second_stops_at_once() {
-    let (place, mark) = (Place::new(), Mark::new());
+    let (place, mark) = (NodeAddress::new(), Mark::new());
     let mut first = place.node(&own_loopback(), "2", &mark);
     let mut client = Client::with_token(first.address, &place.data());
     let id = submit(&mut client, &place.job("echo b >> begun; sleep 2; echo d >> done", &json!({}))).await;
@@ -333,7 +333,7 @@ async fn the_first_interrupt_drains_and_the_second_stops_at_once() {
 
 #[tokio::test]
 async fn a_worker_and_its_command_outlive_a_restart_of_the_node() {
-    let (place, mark) = (Place::new(), Mark::new());
+    let (place, mark) = (NodeAddress::new(), Mark::new());
     let first = place.node(&own_loopback(), "0", &mark);
     let address = first.address;
     let mut client = Client::with_token(address, &place.data());

@@ -19,8 +19,8 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock::Clock;
 use crate::failure::Failure;
-use crate::link::Word;
-use crate::machine::{Granted, Said};
+use crate::link::SessionCommand;
+use crate::machine::{Granted, HandlerReport};
 
 /// An attempt, as its handler sees it. Cheap to clone; clones speak for the same attempt.
 ///
@@ -44,10 +44,10 @@ struct Printed {
 pub(crate) struct Shared {
     assignment: Assignment,
     assigned_at: Mono,
-    /// Said, and not yet taken by the link.
-    unsaid: Mutex<Option<Said>>,
+    /// HandlerReport, and not yet taken by the link.
+    unsaid: Mutex<Option<HandlerReport>>,
     unsent: Mutex<Printed>,
-    words: UnboundedSender<Word>,
+    commands: UnboundedSender<SessionCommand>,
     cancel: watch::Sender<Option<CancelWhy>>,
     /// Closures on threads that have not returned.
     blocking: watch::Sender<usize>,
@@ -56,43 +56,47 @@ pub(crate) struct Shared {
 }
 
 impl Context {
-    pub(crate) fn new(assignment: Assignment, words: UnboundedSender<Word>, now: Mono) -> Self {
-        Self::at(now, assignment, words, Clock::Real)
+    pub(crate) fn new(assignment: Assignment, commands: UnboundedSender<SessionCommand>, now: Mono) -> Self {
+        Self::at(now, assignment, commands, Clock::Real)
     }
 
     /// Handed out now, by a clock of the test's own.
-    pub(crate) fn with_clock(assignment: Assignment, words: UnboundedSender<Word>, clock: Clock) -> Self {
-        Self::at(clock.mono(), assignment, words, clock)
+    pub(crate) fn with_clock(assignment: Assignment, commands: UnboundedSender<SessionCommand>, clock: Clock) -> Self {
+        Self::at(clock.mono(), assignment, commands, clock)
     }
 
-    fn at(now: Mono, assignment: Assignment, words: UnboundedSender<Word>, clock: Clock) -> Self {
+    fn at(now: Mono, assignment: Assignment, commands: UnboundedSender<SessionCommand>, clock: Clock) -> Self {
         let lease_until_ms = AtomicU64::new((now + assignment.lease).as_ms());
         let ((cancel, _), (blocking, _)) = (watch::channel(None), watch::channel(0));
         let (unsaid, unsent) = (Mutex::default(), Mutex::default());
         let shared =
-            Shared { assignment, assigned_at: now, unsaid, unsent, words, cancel, blocking, lease_until_ms, clock };
+            Shared { assignment, assigned_at: now, unsaid, unsent, commands, cancel, blocking, lease_until_ms, clock };
         Self { shared: Arc::new(shared) }
     }
 
     /// "I am at it." Enough for a handler that cannot say how far it is.
     pub fn beat(&self) {
-        self.say(Said::default());
+        self.say(HandlerReport::default());
     }
 
     /// "I have done this much of that much." From the first report on, only a higher number counts as a forward step.
     pub fn progress(&self, done: u64, total: impl Into<Option<u64>>) {
-        self.say(Said { progress: Some((done, total.into())), ..Said::default() });
+        self.say(HandlerReport { progress: Some((done, total.into())), ..HandlerReport::default() });
     }
 
     /// [`progress`](Self::progress) with a word about it for people.
     pub fn progress_note(&self, done: u64, total: impl Into<Option<u64>>, note: &str) {
-        self.say(Said { progress: Some((done, total.into())), note: Some(note.into()), ..Said::default() });
+        self.say(HandlerReport {
+            progress: Some((done, total.into())),
+            note: Some(note.into()),
+            ..HandlerReport::default()
+        });
     }
 
     /// Declares silence for at most `max`, for one call that cannot report. The next word ends it. The time is charged
     /// to the attempt's budget.
     pub fn quiet(&self, max: Duration) {
-        self.say(Said { quiet: Some(max), ..Said::default() });
+        self.say(HandlerReport { quiet: Some(max), ..HandlerReport::default() });
     }
 
     /// Waits for `call` in a quiet section of at most `max`, which ends with it.
@@ -105,7 +109,7 @@ impl Context {
 
     /// Where a later attempt should go on from: at most 64 KiB, kept at most once a second (the newest wins).
     pub fn set_checkpoint(&self, checkpoint: impl AsRef<[u8]>) {
-        self.say(Said { checkpoint: Some(checkpoint.as_ref().into()), ..Said::default() });
+        self.say(HandlerReport { checkpoint: Some(checkpoint.as_ref().into()), ..HandlerReport::default() });
     }
 
     /// What the attempt prints, for `onward logs`: the last 64 KiB are kept. Not a beat by itself.
@@ -121,7 +125,7 @@ impl Context {
         drop(unsent);
         if is_first && !bytes.is_empty() {
             // A worker that has stopped has nobody to tell.
-            let _ = self.shared.words.send(Word::Printed(self.clone()));
+            let _ = self.shared.commands.send(SessionCommand::Printed(self.clone()));
         }
     }
 
@@ -138,9 +142,9 @@ impl Context {
         remaining: Option<Duration>,
     ) -> Result<Granted, Refused> {
         let (reply, answer) = oneshot::channel();
-        let word = Word::Extension { claim: self.shared.assignment.claim, why, progress, remaining, reply };
+        let word = SessionCommand::Extension { claim: self.shared.assignment.claim, why, progress, remaining, reply };
         let gone = || Refused { code: "no_session".into(), text: "the worker has stopped".into() };
-        self.shared.words.send(word).map_err(|_| gone())?;
+        self.shared.commands.send(word).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
 
@@ -241,7 +245,7 @@ impl Context {
         payload_out(&self.shared.assignment.workflow.payload)
     }
 
-    fn say(&self, what: Said) {
+    fn say(&self, what: HandlerReport) {
         let mut unsaid = self.shared.unsaid.lock().expect("nothing panics while it is held");
         let is_first = unsaid.is_none();
         *unsaid = Some(match unsaid.take() {
@@ -251,7 +255,7 @@ impl Context {
         drop(unsaid);
         if is_first {
             // A worker that has stopped has nobody to tell.
-            let _ = self.shared.words.send(Word::Said(self.clone()));
+            let _ = self.shared.commands.send(SessionCommand::Report(self.clone()));
         }
     }
 
@@ -259,7 +263,7 @@ impl Context {
         self.shared.assignment.claim
     }
 
-    pub(crate) fn take_said(&self) -> Option<Said> {
+    pub(crate) fn take_report(&self) -> Option<HandlerReport> {
         self.shared.unsaid.lock().expect("nothing panics while it is held").take()
     }
 

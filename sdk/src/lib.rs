@@ -8,6 +8,7 @@
 //! A worker holds an attempt under a *lease*, which is renewed by *beats*, and its manager judges it by *forward steps*:
 //! see [`Context`]. How the worker decides is in [`machine`]; the rest carries that out.
 
+pub mod address;
 pub mod client;
 mod clock;
 pub mod context;
@@ -15,18 +16,17 @@ mod failure;
 pub mod json;
 mod link;
 pub mod machine;
-pub mod place;
 pub mod testing;
 pub mod worker;
 pub mod wrap;
 
+pub use address::NodeAddress;
 pub use client::{CallError, Client, Job, JobInfo, JobState};
 pub use context::{Context, Reason};
 pub use failure::Failure;
 pub use machine::Granted;
 pub use onward_core::message::CancelWhy;
 pub use onward_proto::manager::Refused;
-pub use place::Place;
 pub use worker::{Notice, Worker, WorkerError};
 
 /// The README's example is compiled as a test.

@@ -48,7 +48,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::failure::{Failure, What};
-use crate::link::Word;
+use crate::link::SessionCommand;
 use crate::machine::Granted;
 
 /// An attempt to be run, with what its handler will find. The defaults are a node's.
@@ -225,9 +225,9 @@ impl Attempt {
         Out: Serialize,
     {
         let began = Instant::now();
-        let (words, heard) = unbounded_channel();
+        let (commands, heard) = unbounded_channel();
         let clock = Clock::Since(began);
-        let context = Context::with_clock(self.assignment.clone(), words, clock);
+        let context = Context::with_clock(self.assignment.clone(), commands, clock);
         let judged = AttemptClock::start(Awake::from_ms(0), self.assignment.lease);
         let mut manager = Manager {
             clock: judged,
@@ -265,7 +265,7 @@ impl Manager<'_> {
     async fn watch(
         &mut self,
         handling: impl Future<Output = Result<Value, Failure>>,
-        mut heard: UnboundedReceiver<Word>,
+        mut heard: UnboundedReceiver<SessionCommand>,
     ) {
         let mut handling = core::pin::pin!(handling);
         let (why, outcome) = loop {
@@ -304,11 +304,11 @@ impl Manager<'_> {
         ends.into_iter().chain(asked).min_by_key(|(at, ..)| *at).expect("there are three")
     }
 
-    fn hear(&mut self, word: Word) {
+    fn hear(&mut self, word: SessionCommand) {
         let now = Awake::from_ms(self.began.elapsed().as_millis() as u64);
         match word {
-            Word::Said(context) => {
-                let Some(said) = context.take_said() else { return };
+            SessionCommand::Report(context) => {
+                let Some(said) = context.take_report() else { return };
                 self.clock.end_quiet(now);
                 if let Some(max) = said.quiet.filter(|max| !max.is_zero()) {
                     // A spent budget is refused, and the handler goes on.
@@ -327,12 +327,12 @@ impl Manager<'_> {
                     checkpoint: said.checkpoint.map(|data| data.to_vec()),
                 });
             }
-            Word::Printed(context) => {
+            SessionCommand::Printed(context) => {
                 if let Some(output) = context.take_output() {
                     self.ended.output.extend_from_slice(&output.data);
                 }
             }
-            Word::Extension { reply, .. } => {
+            SessionCommand::Extension { reply, .. } => {
                 let answer = match self.grants.next() {
                     Some(extension) => {
                         self.clock.grant(now + extension);
@@ -346,7 +346,11 @@ impl Manager<'_> {
                 // Who asked may have gone since.
                 let _ = reply.send(answer);
             }
-            Word::Fetching(_) | Word::Fetched(_) | Word::Finished { .. } | Word::Drain | Word::Abandon => {}
+            SessionCommand::Fetching(_)
+            | SessionCommand::Fetched(_)
+            | SessionCommand::Finished { .. }
+            | SessionCommand::Drain
+            | SessionCommand::Abandon => {}
         }
     }
 }

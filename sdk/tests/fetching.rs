@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use onward::{Context, Place, Worker, WorkerError};
+use onward::{Context, NodeAddress, Worker, WorkerError};
 use onward_proto::v1;
 use onward_proto::v1::worker_service_server::{WorkerService, WorkerServiceServer};
 use onward_proto::v1::{FetchInputAnswer, FetchInputRequest, ManagerFrame, WorkerFrame};
@@ -91,7 +91,7 @@ impl World {
                 // Connections end as they like.
                 let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(far), service).await;
             });
-            Ok(Box::new(near) as Box<dyn onward::place::Stream>)
+            Ok(Box::new(near) as Box<dyn onward::address::Stream>)
         };
         // The worker's session has a runtime of its own; the manager runs on the test's.
         let runtime = tokio::runtime::Handle::current();
@@ -99,7 +99,7 @@ impl World {
             let _inside = runtime.enter();
             open()
         };
-        let worker = Worker::at(Place::inside("127.0.0.1:0", Arc::new(open))).id("w").slots(2);
+        let worker = Worker::at(NodeAddress::inside("127.0.0.1:0", Arc::new(open))).id("w").slots(2);
         let worker = worker.beat_every(Duration::from_millis(1)).handle_bytes("join", |ctx: Context, _| async move {
             let inputs: Vec<Bytes> = ctx.inputs().map(|(_, bytes)| bytes).collect();
             Ok(Bytes::from(inputs.concat()))

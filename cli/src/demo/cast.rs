@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use onward::{Client, Context, Failure, Job, Place, Worker};
+use onward::{Client, Context, Failure, Job, NodeAddress, Worker};
 use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -93,7 +93,7 @@ pub struct Cast {
 }
 
 impl Cast {
-    pub async fn begin(client: &Client, place: Place, sabotage: Option<Sabotage>) -> Result<Self> {
+    pub async fn begin(client: &Client, place: NodeAddress, sabotage: Option<Sabotage>) -> Result<Self> {
         let mut jobs = Vec::new();
         for part in Part::ALL {
             jobs.push((part, client.submit(job(part, sabotage)?).await?));
@@ -128,7 +128,7 @@ fn job(part: Part, sabotage: Option<Sabotage>) -> Result<Job, serde_json::Error>
     })
 }
 
-fn worker(place: Place, released: Arc<tokio::sync::Notify>, no_fence: bool) -> Worker {
+fn worker(place: NodeAddress, released: Arc<tokio::sync::Notify>, no_fence: bool) -> Worker {
     Worker::at(place)
         .id("demo-worker")
         .slots(5)

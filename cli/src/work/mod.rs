@@ -10,14 +10,14 @@ pub mod serve;
 
 use std::sync::Arc;
 
-use onward::Place;
+use onward::NodeAddress;
 use onward_node::server::Node;
 
 /// A node in this process, reached without a port.
-pub fn inside(node: &Node, token: &str) -> Place {
+pub fn inside(node: &Node, token: &str) -> NodeAddress {
     let door = node.door();
-    let opener = move || Ok(Box::new(door.open()?) as Box<dyn onward::place::Stream>);
-    Place::inside(&node.address().to_string(), Arc::new(opener)).with_token(token)
+    let opener = move || Ok(Box::new(door.open()?) as Box<dyn onward::address::Stream>);
+    NodeAddress::inside(&node.address().to_string(), Arc::new(opener)).with_token(token)
 }
 
 /// As many commands at a time as there are processors, unless told otherwise.

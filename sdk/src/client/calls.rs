@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 use super::info::JobInfo;
-use crate::place::Place;
+use crate::address::NodeAddress;
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 /// Pauses before a call is sent again.
@@ -51,7 +51,7 @@ impl CallError {
 
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
-    place: Place,
+    place: NodeAddress,
     open: Arc<Mutex<Option<SendRequest<Full<Bytes>>>>>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Answer {
 }
 
 impl Calls {
-    pub(super) fn new(place: Place) -> Self {
+    pub(super) fn new(place: NodeAddress) -> Self {
         Self { place, open: Arc::default() }
     }
 

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 pub use watch::Watch;
 
-use crate::place::{Place, PlaceError};
+use crate::address::{AddressError, NodeAddress};
 
 /// The longest that one call waits for a job; longer waits are several calls.
 const WAIT: Duration = Duration::from_secs(30);
@@ -41,15 +41,15 @@ pub struct Client {
 
 impl Client {
     /// For the node at `url`; nothing is sent yet. A token is taken from `ONWARD_TOKEN`.
-    pub fn connect(url: &str) -> Result<Self, PlaceError> {
-        let place = Place::at(url)?;
+    pub fn connect(url: &str) -> Result<Self, AddressError> {
+        let place = NodeAddress::at(url)?;
         Ok(Self::at(match std::env::var("ONWARD_TOKEN") {
             Ok(token) => place.with_token(&token),
             Err(_) => place,
         }))
     }
 
-    pub fn at(place: Place) -> Self {
+    pub fn at(place: NodeAddress) -> Self {
         Self { calls: Calls::new(place) }
     }
 

@@ -11,7 +11,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
-use crate::place::Place;
+use crate::address::NodeAddress;
 
 /// Payload and inputs may be large together, for a manager that knows no references yet.
 const MAX_HEARD_BYTES: usize = MAX_ASSIGNMENT_BYTES;
@@ -20,7 +20,7 @@ const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 /// A session, and the connection that it is on.
-pub(super) struct Talk {
+pub(super) struct OpenStream {
     pub(super) out: Sender<WorkerFrame>,
     pub(super) frames: Streaming<ManagerFrame>,
     pub(super) service: Service,
@@ -48,7 +48,7 @@ impl Service {
     }
 }
 
-pub(super) async fn dial(place: Place) -> Result<Talk, Status> {
+pub(super) async fn dial(place: NodeAddress) -> Result<OpenStream, Status> {
     let unreachable = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", place.authority()))
         .map_err(|error| unreachable(&error))?
@@ -70,7 +70,7 @@ pub(super) async fn dial(place: Place) -> Result<Talk, Status> {
     let (out, frames) = channel(1);
     let request = service.request(ReceiverStream::new(frames));
     let frames = service.client.session(request).await?.into_inner();
-    Ok(Talk { out, frames, service })
+    Ok(OpenStream { out, frames, service })
 }
 
 fn deepest(error: &dyn std::error::Error) -> String {

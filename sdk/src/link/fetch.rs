@@ -25,9 +25,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
 use tonic::Status;
 
-use super::Word;
+use super::SessionCommand;
 use super::dial::Service;
-use crate::machine::End;
+use crate::machine::HandlerOutcome;
 
 /// Inputs that are on their way at a time, of all attempts of a session: each may be as large as a result.
 const AT_ONCE: usize = 4;
@@ -66,9 +66,9 @@ impl Fetches {
     }
 
     /// Says `Fetching` for each input that has come, and `Fetched` or `Finished` at the end.
-    pub(super) fn begin(&mut self, assignment: Assignment, now: Mono, words: UnboundedSender<Word>) {
+    pub(super) fn begin(&mut self, assignment: Assignment, now: Mono, commands: UnboundedSender<SessionCommand>) {
         let (claim, lease_until) = (assignment.claim, now + assignment.lease);
-        let line = Line { claim, service: self.service.subscribe(), turns: self.turns.clone(), words };
+        let line = Line { claim, service: self.service.subscribe(), turns: self.turns.clone(), commands };
         let task = tokio::spawn(fetch_all(assignment, line)).abort_handle();
         self.of.insert(claim, Fetching { assigned_at: now, lease_until, task });
     }
@@ -91,11 +91,11 @@ struct Line {
     claim: Claim,
     service: watch::Receiver<Option<Service>>,
     turns: Arc<Semaphore>,
-    words: UnboundedSender<Word>,
+    commands: UnboundedSender<SessionCommand>,
 }
 
 async fn fetch_all(mut assignment: Assignment, line: Line) {
-    let (claim, words) = (line.claim, line.words.clone());
+    let (claim, commands) = (line.claim, line.commands.clone());
     let mut fetches = JoinSet::new();
     let mut wanted: HashMap<Digest, Name> = HashMap::new();
     for (name, input) in &assignment.inputs {
@@ -108,27 +108,27 @@ async fn fetch_all(mut assignment: Assignment, line: Line) {
         fetches.spawn(async move { line.fetch(&name).await.map(|content| (digest, content)) });
     }
     while let Some(fetched) = fetches.join_next().await {
-        match fetched.unwrap_or(Err(End::Released { delay: None })) {
+        match fetched.unwrap_or(Err(HandlerOutcome::Released { delay: None })) {
             Ok((digest, content)) => {
                 let is_it = |input: &Payload| input.as_stored().is_some_and(|stored| stored.digest == digest);
                 for (_, input) in assignment.inputs.iter_mut().filter(|(_, input)| is_it(input)) {
                     *input = content.clone();
                 }
                 // The link holds the other end, and outlives this.
-                let _ = words.send(Word::Fetching(claim));
+                let _ = commands.send(SessionCommand::Fetching(claim));
             }
-            Err(end) => {
-                let _ = words.send(Word::Finished { claim, end });
+            Err(outcome) => {
+                let _ = commands.send(SessionCommand::Finished { claim, outcome });
                 return;
             }
         }
     }
-    let _ = words.send(Word::Fetched(assignment));
+    let _ = commands.send(SessionCommand::Fetched(assignment));
 }
 
 impl Line {
     /// One input, or how the attempt ends without it.
-    async fn fetch(mut self, name: &Name) -> Result<Payload, End> {
+    async fn fetch(mut self, name: &Name) -> Result<Payload, HandlerOutcome> {
         let mut failures = 0;
         loop {
             let status = match self.try_fetch(name).await {
@@ -138,11 +138,11 @@ impl Line {
             tracing::warn!(workflow = name.as_str(), %status, "an input could not be fetched");
             if is_final(&status) {
                 // The node has ended the attempt, or has given it to another: it refuses this, and counts that.
-                return Err(End::Released { delay: None });
+                return Err(HandlerOutcome::Released { delay: None });
             }
             failures += 1;
             if failures == TRIES {
-                return Err(End::Released { delay: Some(GIVEN_BACK_FOR) });
+                return Err(HandlerOutcome::Released { delay: Some(GIVEN_BACK_FOR) });
             }
             sleep(PAUSE.ceiling(failures)).await;
         }

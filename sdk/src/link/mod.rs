@@ -26,15 +26,15 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tonic::{Status, Streaming};
 
+use crate::address::NodeAddress;
 use crate::clock;
 use crate::context::{Context, Reason};
-use crate::machine::{Effect, End, Granted, Input, Machine, Said};
-use crate::place::Place;
+use crate::machine::{Effect, Granted, HandlerOutcome, HandlerReport, Input, Machine};
 use dial::dial;
 use fetch::Fetches;
 use pack::pack;
 
-const WORDS_AT_ONCE: usize = 1_024;
+const COMMANDS_AT_ONCE: usize = 1_024;
 const LOOK_AT_EXECUTOR_EVERY: Duration = Duration::from_millis(500);
 const COLLECT_OUTPUT_EVERY: Duration = Duration::from_millis(250);
 /// In one frame, beside all else in it: at most 1 MiB.
@@ -42,9 +42,9 @@ const MAX_OUTPUTS: usize = 16;
 
 /// What reaches the thread from outside.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum SessionCommand {
     /// There is something in the context that was not sent yet.
-    Said(Context),
+    Report(Context),
     /// There is output in the context that was not sent yet.
     Printed(Context),
     Extension {
@@ -60,7 +60,7 @@ pub(crate) enum Word {
     Fetched(Assignment),
     Finished {
         claim: Claim,
-        end: End,
+        outcome: HandlerOutcome,
     },
     Drain,
     Abandon,
@@ -68,7 +68,7 @@ pub(crate) enum Word {
 
 /// What the thread reports to whoever runs the worker.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Told {
+pub(crate) enum LinkEvent {
     Connected,
     Disconnected(String),
     Settled { claim: Claim, refused: Option<Refused> },
@@ -77,33 +77,33 @@ pub(crate) enum Told {
 
 pub(crate) struct Link {
     pub(crate) machine: Machine,
-    pub(crate) place: Place,
-    pub(crate) words: UnboundedReceiver<Word>,
+    pub(crate) place: NodeAddress,
+    pub(crate) commands: UnboundedReceiver<SessionCommand>,
     /// The other end of `words`, for contexts.
-    pub(crate) words_in: UnboundedSender<Word>,
+    pub(crate) commands_in: UnboundedSender<SessionCommand>,
     /// Where handlers run.
     pub(crate) executor: Handle,
     /// Starts the handler of a context.
     pub(crate) start: Box<dyn Fn(Context) + Send>,
-    pub(crate) told: Box<dyn Fn(Told) + Send>,
+    pub(crate) on_event: Box<dyn Fn(LinkEvent) + Send>,
 }
 
 /// Why a link came to its end.
 #[derive(Debug)]
-pub(crate) enum Over {
+pub(crate) enum SessionEnd {
     Drained,
     Rejected(Refused),
 }
 
 impl Link {
     /// Blocks until the worker has drained or was rejected.
-    pub(crate) fn run(self) -> io::Result<Over> {
+    pub(crate) fn run(self) -> io::Result<SessionEnd> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(runtime.block_on(Running::new(self).converse()))
+        Ok(runtime.block_on(LinkLoop::new(self).run()))
     }
 }
 
-struct Running {
+struct LinkLoop {
     link: Link,
     contexts: HashMap<Claim, Context>,
     fetches: Fetches,
@@ -117,10 +117,10 @@ struct Running {
     outputs: VecDeque<Output>,
     dial: bool,
     hang_up: bool,
-    over: Option<Over>,
+    ended: Option<SessionEnd>,
 }
 
-impl Running {
+impl LinkLoop {
     fn new(link: Link) -> Self {
         Self {
             link,
@@ -133,14 +133,14 @@ impl Running {
             outputs: VecDeque::new(),
             dial: false,
             hang_up: false,
-            over: None,
+            ended: None,
         }
     }
 
-    async fn converse(mut self) -> Over {
+    async fn run(mut self) -> SessionEnd {
         let (mut out, mut frames) = (None, None);
         let mut dialling = None;
-        let mut words = Vec::with_capacity(WORDS_AT_ONCE);
+        let mut commands = Vec::with_capacity(COMMANDS_AT_ONCE);
         let mut executor = Executor::new(self.link.executor.clone());
         let mut look = interval(LOOK_AT_EXECUTOR_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -152,15 +152,15 @@ impl Running {
                 (out, frames) = (None, None);
                 self.unsent.clear();
                 self.fetches.use_service(None);
-                (self.link.told)(Told::Disconnected("the manager could not take what was said".into()));
+                (self.link.on_event)(LinkEvent::Disconnected("the manager could not take what was said".into()));
             }
             if core::mem::take(&mut self.dial) {
                 dialling = Some(Box::pin(dial(self.link.place.clone())));
             }
-            if let Some(over) =
-                self.over.take_if(|_| (self.unsent.is_empty() && self.outputs.is_empty()) || out.is_none())
+            if let Some(ended) =
+                self.ended.take_if(|_| (self.unsent.is_empty() && self.outputs.is_empty()) || out.is_none())
             {
-                return over;
+                return ended;
             }
             let wait = self.link.machine.next_wakeup().map(|at| at.since(clock::mono()));
             tokio::select! {
@@ -177,10 +177,10 @@ impl Running {
                         out = None;
                     }
                 },
-                count = self.link.words.recv_many(&mut words, WORDS_AT_ONCE) => {
+                count = self.link.commands.recv_many(&mut commands, COMMANDS_AT_ONCE) => {
                     debug_assert!(count > 0, "the link holds a sender itself");
-                    for word in words.drain(..) {
-                        self.word(word);
+                    for word in commands.drain(..) {
+                        self.handle_command(word);
                     }
                 }
                 opened = async { dialling.as_mut().expect("guarded").await }, if dialling.is_some() => {
@@ -190,7 +190,7 @@ impl Running {
                             (out, frames) = (Some(talk.out), Some(talk.frames));
                             self.unsent.clear();
                             self.fetches.use_service(Some(talk.service));
-                            (self.link.told)(Told::Connected);
+                            (self.link.on_event)(LinkEvent::Connected);
                             self.step(Input::Connected);
                         }
                         Err(status) => self.disconnected(&status),
@@ -206,7 +206,7 @@ impl Running {
                 _ = look.tick() => {
                     let lag = executor.lag();
                     if lag >= Duration::from_secs(1) {
-                        (self.link.told)(Told::Starved(lag));
+                        (self.link.on_event)(LinkEvent::Starved(lag));
                     }
                     self.step(Input::ExecutorLag(lag));
                 }
@@ -233,7 +233,7 @@ impl Running {
     fn disconnected(&mut self, status: &Status) {
         self.unsent.clear();
         self.fetches.use_service(None);
-        (self.link.told)(Told::Disconnected(tell(status)));
+        (self.link.on_event)(LinkEvent::Disconnected(tell(status)));
         self.step(Input::Disconnected);
     }
 
@@ -245,43 +245,43 @@ impl Running {
         Ok(())
     }
 
-    fn word(&mut self, word: Word) {
-        match word {
-            Word::Said(context) => {
-                if let Some(what) = context.take_said() {
-                    self.step(Input::Said { claim: context.claim(), what });
+    fn handle_command(&mut self, command: SessionCommand) {
+        match command {
+            SessionCommand::Report(context) => {
+                if let Some(report) = context.take_report() {
+                    self.step(Input::Reported { claim: context.claim(), report });
                 }
             }
-            Word::Extension { claim, why, progress, remaining, reply } => {
+            SessionCommand::Extension { claim, why, progress, remaining, reply } => {
                 self.extensions.entry(claim).or_default().push(reply);
                 let reason = why.code().into();
                 self.step(Input::Extension { claim, reason, progress, estimated_remaining: remaining });
             }
-            Word::Printed(context) => self.printers.push(context),
-            Word::Fetching(claim) => {
+            SessionCommand::Printed(context) => self.printers.push(context),
+            SessionCommand::Fetching(claim) => {
                 if self.fetches.get_mut(&claim).is_some() {
-                    self.step(Input::Said { claim, what: Said::default() });
+                    self.step(Input::Reported { claim, report: HandlerReport::default() });
                 }
             }
-            Word::Fetched(assignment) => {
+            SessionCommand::Fetched(assignment) => {
                 if let Some(fetched) = self.fetches.remove(&assignment.claim) {
                     let context = self.begin(assignment, fetched.assigned_at);
                     context.lease_until(fetched.lease_until);
                     (self.link.start)(context);
                 }
             }
-            Word::Finished { claim, end } => {
+            SessionCommand::Finished { claim, outcome } => {
                 self.fetches.remove(&claim);
                 // What it said and printed last goes with its end.
                 let context = self.contexts.remove(&claim);
                 self.outputs.extend(context.as_ref().and_then(Context::take_output));
-                if let Some(what) = context.and_then(|context| context.take_said()) {
-                    self.step(Input::Said { claim, what });
+                if let Some(report) = context.and_then(|context| context.take_report()) {
+                    self.step(Input::Reported { claim, report });
                 }
-                self.step(Input::Finished { claim, end });
+                self.step(Input::Finished { claim, outcome });
             }
-            Word::Drain => self.step(Input::Drain),
-            Word::Abandon => self.step(Input::Abandon),
+            SessionCommand::Drain => self.step(Input::Drain),
+            SessionCommand::Abandon => self.step(Input::Abandon),
         }
     }
 
@@ -298,7 +298,7 @@ impl Running {
     /// The context of an attempt that has all its inputs.
     fn begin(&mut self, assignment: Assignment, assigned_at: Mono) -> Context {
         let claim = assignment.claim;
-        let context = Context::new(assignment, self.link.words_in.clone(), assigned_at);
+        let context = Context::new(assignment, self.link.commands_in.clone(), assigned_at);
         self.contexts.insert(claim, context.clone());
         context
     }
@@ -309,7 +309,7 @@ impl Running {
             Effect::HangUp => self.hang_up = true,
             Effect::Send(message) => self.unsent.push(message),
             Effect::Start(assignment) if fetch::is_needed(&assignment) => {
-                self.fetches.begin(assignment, now, self.link.words_in.clone());
+                self.fetches.begin(assignment, now, self.link.commands_in.clone());
             }
             Effect::Start(assignment) => {
                 let context = self.begin(assignment, now);
@@ -320,7 +320,10 @@ impl Running {
                     context.cancel(why);
                 } else if self.fetches.remove(&claim).is_some() {
                     // It has not begun, and so it has stopped. The link itself reads this.
-                    let _ = self.link.words_in.send(Word::Finished { claim, end: End::Stopped });
+                    let _ = self
+                        .link
+                        .commands_in
+                        .send(SessionCommand::Finished { claim, outcome: HandlerOutcome::Stopped });
                 }
             }
             Effect::Lease { claim, until } => {
@@ -340,13 +343,15 @@ impl Running {
                     self.extensions.remove(&claim);
                 }
             }
-            Effect::Settled { claim, answer } => (self.link.told)(Told::Settled { claim, refused: answer.err() }),
+            Effect::Settled { claim, answer } => {
+                (self.link.on_event)(LinkEvent::Settled { claim, refused: answer.err() })
+            }
             Effect::Noted(refused) if refused.kind() == Some(RefusalKind::TooSoon) => {
                 tracing::debug!(%refused, "a checkpoint waits for the next beat");
             }
             Effect::Noted(refused) => tracing::warn!(%refused, "the manager did not take something"),
-            Effect::Drained => self.over = Some(Over::Drained),
-            Effect::Rejected(refused) => self.over = Some(Over::Rejected(refused)),
+            Effect::Drained => self.ended = Some(SessionEnd::Drained),
+            Effect::Rejected(refused) => self.ended = Some(SessionEnd::Rejected(refused)),
         }
     }
 }

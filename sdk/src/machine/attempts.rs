@@ -12,7 +12,7 @@ use onward_proto::manager::Refused;
 use rand_chacha::rand_core::Rng;
 
 use super::held::{self, Due, Held, Phase, StoppedBy};
-use super::{Effect, End, Machine, Said, Session, Stage};
+use super::{Effect, HandlerOutcome, HandlerReport, Machine, Session, Stage};
 
 impl Machine {
     pub(super) fn assigned(&mut self, now: Mono, assignment: Assignment, out: &mut Vec<Effect>) {
@@ -20,26 +20,26 @@ impl Machine {
         if self.held.contains_key(&claim) {
             return;
         }
-        let interval = self.manners.beat_every.min(assignment.lease / 3).max(Duration::from_millis(1));
+        let interval = self.config.beat_every.min(assignment.lease / 3).max(Duration::from_millis(1));
         let rule = LeaseRule { initial: assignment.lease, extension: assignment.lease, interval, enabled: true };
         let rule: CheckedLeaseRule = match rule.validate() {
             Ok(rule) => rule,
             // A lease of no length is over before anything can begin.
             Err(_) => return out.push(Effect::Send(FromWorker::Ended(vec![claim]))),
         };
-        let held = Held::new(claim, rule, self.manners.on_lost, now, assignment.lease);
+        let held = Held::new(claim, rule, self.config.on_lost, now, assignment.lease);
         Self::rearm(&mut self.timers, claim, self.held.entry(claim).or_insert(held));
         if self.stage == Stage::Draining {
             // It was on its way when the manager heard that nothing more is taken.
-            return self.finished(claim, End::Released { delay: None }, out);
+            return self.handle_finished(claim, HandlerOutcome::Released { delay: None }, out);
         }
         out.push(Effect::Lease { claim, until: now + assignment.lease });
         out.push(Effect::Start(assignment));
     }
 
-    pub(super) fn said(&mut self, now: Mono, claim: Claim, what: Said, out: &mut Vec<Effect>) {
+    pub(super) fn handle_report(&mut self, now: Mono, claim: Claim, report: HandlerReport, out: &mut Vec<Effect>) {
         let Some(held) = self.held.get_mut(&claim) else { return };
-        let beat = held.said(now, what);
+        let beat = held.handle_report(now, report);
         self.send_beat(now, claim, beat, out);
     }
 
@@ -75,7 +75,7 @@ impl Machine {
             Err(refused) if held::is_final(&refused) => {
                 held.lost();
                 Self::rearm(&mut self.timers, claim, held);
-                if self.manners.on_lost == LostPolicy::Cancel {
+                if self.config.on_lost == LostPolicy::Cancel {
                     self.cancel(claim, CancelWhy::Stale, out);
                 }
             }
@@ -93,7 +93,7 @@ impl Machine {
         let is_lost = matches!(why, CancelWhy::LeaseExpired | CancelWhy::Stale);
         match self.held.get_mut(&claim) {
             Some(held @ Held { phase: Phase::Running, .. })
-                if is_lost && self.manners.on_lost == LostPolicy::Continue =>
+                if is_lost && self.config.on_lost == LostPolicy::Continue =>
             {
                 held.lost();
                 Self::rearm(&mut self.timers, claim, held);
@@ -115,14 +115,16 @@ impl Machine {
         }
     }
 
-    pub(super) fn finished(&mut self, claim: Claim, end: End, out: &mut Vec<Effect>) {
+    pub(super) fn handle_finished(&mut self, claim: Claim, outcome: HandlerOutcome, out: &mut Vec<Effect>) {
         let Some(held) = self.held.get_mut(&claim) else { return };
-        let report = match (end, &held.phase) {
+        let report = match (outcome, &held.phase) {
             (_, Phase::Reported(_)) => return,
-            (End::Succeeded(result), _) => Report::Succeed { result },
-            (End::Failed { error, retryable, delay }, _) => Report::Fail { error: error.into(), retryable, delay },
-            (End::Released { delay }, _) => Report::Release { delay },
-            (End::Stopped, Phase::Stopping(StoppedBy::Manager)) => {
+            (HandlerOutcome::Succeeded(result), _) => Report::Succeed { result },
+            (HandlerOutcome::Failed { error, retryable, delay }, _) => {
+                Report::Fail { error: error.into(), retryable, delay }
+            }
+            (HandlerOutcome::Released { delay }, _) => Report::Release { delay },
+            (HandlerOutcome::Stopped, Phase::Stopping(StoppedBy::Manager)) => {
                 self.forget(claim);
                 // Without a session the next hello tells: it will not be among what is held. And if the hello is on its
                 // way, the manager says again that it must stop.
@@ -132,12 +134,14 @@ impl Machine {
                 return;
             }
             // As the expiry would count, were the manager to see it first.
-            (End::Stopped, Phase::Stopping(StoppedBy::LostLease)) => Report::Fail {
+            (HandlerOutcome::Stopped, Phase::Stopping(StoppedBy::LostLease)) => Report::Fail {
                 error: "the lease could not be renewed in time, and the handler was stopped".into(),
                 retryable: true,
                 delay: None,
             },
-            (End::Stopped, Phase::Stopping(StoppedBy::Abandon) | Phase::Running) => Report::Release { delay: None },
+            (HandlerOutcome::Stopped, Phase::Stopping(StoppedBy::Abandon) | Phase::Running) => {
+                Report::Release { delay: None }
+            }
         };
         let last = held.finish(report.clone());
         Self::rearm(&mut self.timers, claim, held);

@@ -9,7 +9,7 @@ use onward_core::refusal::RefusalKind;
 use onward_core::time::Mono;
 use onward_proto::manager::Refused;
 
-use super::Said;
+use super::HandlerReport;
 
 #[derive(Debug)]
 pub(super) struct Held {
@@ -19,9 +19,9 @@ pub(super) struct Held {
     pub(super) armed: Option<Mono>,
     extender: Extender,
     /// Said by the handler, and not sent. Once it is reported: what the manager has to know before the end.
-    pending: Option<Said>,
+    pending: Option<HandlerReport>,
     /// Sent, and not answered. At most one, so that answers need no numbers. Always the extender's renewal.
-    in_flight: Option<Said>,
+    in_flight: Option<HandlerReport>,
     /// A checkpoint that came too soon after another. It goes with the next beat that has waited.
     too_soon: Option<Bytes>,
     /// When to report once more on this session, because the manager could not answer.
@@ -71,13 +71,13 @@ impl Held {
     }
 
     /// The beat to send now, if one is due. A beat that waits takes the later ones with it.
-    pub(super) fn said(&mut self, now: Mono, what: Said) -> Option<Beat> {
+    pub(super) fn handle_report(&mut self, now: Mono, report: HandlerReport) -> Option<Beat> {
         if let Phase::Reported(_) = self.phase {
             return None;
         }
         self.pending = Some(match self.pending.take() {
-            Some(earlier) => earlier.then(what),
-            None => what,
+            Some(earlier) => earlier.then(report),
+            None => report,
         });
         match self.extender.beat(now) {
             Some(_renew) => Some(self.send()),
@@ -115,19 +115,19 @@ impl Held {
     }
 
     fn send(&mut self) -> Beat {
-        let said = self.pending.take().unwrap_or_default();
-        let beat = said.beat(self.claim);
-        self.in_flight = Some(said);
+        let report = self.pending.take().unwrap_or_default();
+        let beat = report.beat(self.claim);
+        self.in_flight = Some(report);
         beat
     }
 
     /// What was sent, if anything, was lost with its session.
     pub(super) fn session_lost(&mut self, now: Mono, draw: u64) {
         self.repeat_at = None;
-        let Some(said) = self.in_flight.take() else { return };
+        let Some(report) = self.in_flight.take() else { return };
         self.pending = Some(match self.pending.take() {
-            Some(later) => said.then(later),
-            None => said,
+            Some(later) => report.then(later),
+            None => report,
         });
         self.extender.failed(now, RenewFailure::Transient, draw);
     }
@@ -145,18 +145,18 @@ impl Held {
 
     /// Not taken, and nothing was changed: once more, without what was in the way. A quiet section still cannot wait.
     pub(super) fn refused(&mut self, now: Mono, refused: &Refused, draw: u64) -> Option<Beat> {
-        let said = self.in_flight.as_mut()?;
+        let report = self.in_flight.as_mut()?;
         let is_mended = match refused.kind() {
             Some(RefusalKind::TooSoon) => {
-                let checkpoint = said.checkpoint.take();
+                let checkpoint = report.checkpoint.take();
                 let is_mended = checkpoint.is_some();
                 self.too_soon = checkpoint.or(self.too_soon.take());
                 is_mended
             }
-            Some(RefusalKind::QuietSpent) => said.quiet.take().is_some(),
+            Some(RefusalKind::QuietSpent) => report.quiet.take().is_some(),
             // The number cannot be wrong, and it is what the attempt is judged by.
             Some(RefusalKind::Invalid | RefusalKind::Limited) => {
-                *said = Said { progress: said.progress, ..Said::default() };
+                *report = HandlerReport { progress: report.progress, ..HandlerReport::default() };
                 false
             }
             Some(_) | None => false,
@@ -191,11 +191,13 @@ impl Held {
 
     /// How far it was, and where to go on from: apart, because a checkpoint may come too soon.
     pub(super) fn last_words(&self) -> Vec<Beat> {
-        let Some(said) = &self.pending else { return Vec::new() };
-        let progress = said.progress.map(|_| Said { quiet: None, checkpoint: None, ..said.clone() });
-        let checkpoint =
-            said.checkpoint.as_ref().map(|bytes| Said { checkpoint: Some(bytes.clone()), ..Said::default() });
-        progress.into_iter().chain(checkpoint).map(|said| said.beat(self.claim)).collect()
+        let Some(report) = &self.pending else { return Vec::new() };
+        let progress = report.progress.map(|_| HandlerReport { quiet: None, checkpoint: None, ..report.clone() });
+        let checkpoint = report
+            .checkpoint
+            .as_ref()
+            .map(|bytes| HandlerReport { checkpoint: Some(bytes.clone()), ..HandlerReport::default() });
+        progress.into_iter().chain(checkpoint).map(|report| report.beat(self.claim)).collect()
     }
 }
 
@@ -235,7 +237,7 @@ pub(super) fn mend(report: &Report, refused: &Refused) -> Report {
     }
 }
 
-impl Said {
+impl HandlerReport {
     /// The later one wins where both say something; a later word ends an earlier quiet section.
     pub(crate) fn then(self, later: Self) -> Self {
         Self {

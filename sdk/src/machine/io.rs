@@ -10,7 +10,7 @@ use onward_core::payload::Payload;
 use onward_core::time::Mono;
 use onward_proto::manager::{Heard, Refused};
 
-/// Who the worker is, and how it behaves.
+/// Who the worker is, and what it takes.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub worker: WorkerId,
@@ -19,8 +19,9 @@ pub struct Identity {
     pub slots: u32,
 }
 
+/// How a worker behaves on its session.
 #[derive(Clone, Debug)]
-pub struct Manners {
+pub struct SessionConfig {
     /// The least time between two beats of an attempt on the wire, however often its handler beats. A third of the
     /// lease where that is less.
     pub beat_every: Duration,
@@ -32,7 +33,7 @@ pub struct Manners {
     pub goodbye_within: Duration,
 }
 
-impl Default for Manners {
+impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             beat_every: Duration::from_secs(1),
@@ -51,9 +52,9 @@ pub enum Input {
     Disconnected,
     Heard(Heard),
     /// From a handler.
-    Said {
+    Reported {
         claim: Claim,
-        what: Said,
+        report: HandlerReport,
     },
     Extension {
         claim: Claim,
@@ -64,7 +65,7 @@ pub enum Input {
     /// A handler is done, and has left nothing behind that still runs.
     Finished {
         claim: Claim,
-        end: End,
+        outcome: HandlerOutcome,
     },
     /// For how long a task that could run has been waiting for the handlers' executor.
     ExecutorLag(Duration),
@@ -77,15 +78,16 @@ pub enum Input {
 
 /// What a handler says while it works. Every one of these is a beat.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Said {
+pub struct HandlerReport {
     pub progress: Option<(u64, Option<u64>)>,
     pub note: Option<Box<str>>,
     pub quiet: Option<Duration>,
     pub checkpoint: Option<Bytes>,
 }
 
+/// How a handler came to its end.
 #[derive(Clone, PartialEq, Debug)]
-pub enum End {
+pub enum HandlerOutcome {
     Succeeded(Payload),
     Failed {
         error: Box<str>,

@@ -47,7 +47,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use held::{Held, Phase};
-pub use io::{Effect, End, Granted, Identity, Input, Manners, Said};
+pub use io::{Effect, Granted, HandlerOutcome, HandlerReport, Identity, Input, SessionConfig};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Session {
@@ -69,7 +69,7 @@ enum Stage {
 #[derive(Debug)]
 pub struct Machine {
     identity: Identity,
-    manners: Manners,
+    config: SessionConfig,
     session: Session,
     stage: Stage,
     starved: bool,
@@ -93,10 +93,10 @@ pub struct Machine {
 
 impl Machine {
     /// `seed` decides how long it waits before it tries something again, and nothing else.
-    pub fn new(identity: Identity, manners: Manners, seed: u64, now: Mono) -> Self {
+    pub fn new(identity: Identity, config: SessionConfig, seed: u64, now: Mono) -> Self {
         Self {
             identity,
-            manners,
+            config,
             session: Session::Apart(now),
             stage: Stage::Working,
             starved: false,
@@ -120,12 +120,12 @@ impl Machine {
             Input::Connected => self.connected(out),
             Input::Disconnected => self.disconnected(now, out),
             Input::Heard(heard) => self.heard(now, heard, out),
-            Input::Said { claim, what } => self.said(now, claim, what, out),
+            Input::Reported { claim, report } => self.handle_report(now, claim, report, out),
             Input::Extension { claim, reason, progress, estimated_remaining } => {
                 self.ask_extension(claim, reason, progress, estimated_remaining, out);
             }
-            Input::Finished { claim, end } => self.finished(claim, end, out),
-            Input::ExecutorLag(lag) => self.starved = lag >= self.manners.starved_after,
+            Input::Finished { claim, outcome } => self.handle_finished(claim, outcome, out),
+            Input::ExecutorLag(lag) => self.starved = lag >= self.config.starved_after,
             Input::Drain => self.drain(),
             Input::Abandon => {
                 self.drain();
@@ -154,16 +154,16 @@ impl Machine {
             self.leaves_by = None;
             return;
         }
-        let by = *self.leaves_by.get_or_insert(now + self.manners.goodbye_within);
+        let by = *self.leaves_by.get_or_insert(now + self.config.goodbye_within);
         if !self.is_known || by <= now {
-            self.over(out);
+            self.finish_drain(out);
         } else if self.session == Session::Talking && !self.said_goodbye {
             self.said_goodbye = true;
             out.push(Effect::Send(FromWorker::Goodbye));
         }
     }
 
-    fn over(&mut self, out: &mut Vec<Effect>) {
+    fn finish_drain(&mut self, out: &mut Vec<Effect>) {
         self.stage = Stage::Over;
         out.push(Effect::Drained);
     }
@@ -207,7 +207,7 @@ impl Machine {
             return;
         }
         self.failures = self.failures.saturating_add(1);
-        let wait = self.manners.reconnect.delay(self.failures, self.rng.next_u64());
+        let wait = self.config.reconnect.delay(self.failures, self.rng.next_u64());
         self.session = Session::Apart(now + wait);
         for claim in core::mem::take(&mut self.asked) {
             let text = "the session ended before there was an answer; ask again".into();
@@ -272,7 +272,7 @@ impl Machine {
             }
             Heard::Probe { probe } => out.push(Effect::Send(FromWorker::ProbeAnswer { probe })),
             Heard::Cancel { claim, why } => self.handle_cancel(claim, why, out),
-            Heard::Goodbye if self.said_goodbye => self.over(out),
+            Heard::Goodbye if self.said_goodbye => self.finish_drain(out),
             Heard::Goodbye => {}
             Heard::Refused(refused) => {
                 out.push(Effect::Noted(refused));
@@ -323,6 +323,6 @@ impl Machine {
 
     /// How long to wait before the manager is asked again what it could not answer.
     fn pause(&mut self, failures: u32) -> Duration {
-        self.manners.reconnect.delay(failures, self.rng.next_u64()).max(Duration::from_millis(1))
+        self.config.reconnect.delay(failures, self.rng.next_u64()).max(Duration::from_millis(1))
     }
 }

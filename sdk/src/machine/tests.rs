@@ -64,20 +64,20 @@ fn result() -> Payload {
     Payload::from(*b"\"ok\"")
 }
 
-fn plain() -> Said {
-    Said::default()
+fn plain() -> HandlerReport {
+    HandlerReport::default()
 }
 
-fn progress(done: u64) -> Said {
-    Said { progress: Some((done, Some(100))), ..Said::default() }
+fn progress(done: u64) -> HandlerReport {
+    HandlerReport { progress: Some((done, Some(100))), ..HandlerReport::default() }
 }
 
-fn quiet(span: Duration) -> Said {
-    Said { quiet: Some(span), ..Said::default() }
+fn quiet(span: Duration) -> HandlerReport {
+    HandlerReport { quiet: Some(span), ..HandlerReport::default() }
 }
 
-fn checkpoint(text: &str) -> Said {
-    Said { checkpoint: Some(text.as_bytes().into()), ..Said::default() }
+fn checkpoint(text: &str) -> HandlerReport {
+    HandlerReport { checkpoint: Some(text.as_bytes().into()), ..HandlerReport::default() }
 }
 
 struct Bench {
@@ -86,16 +86,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn with(change: impl FnOnce(&mut Manners)) -> Self {
-        let mut manners = Manners::default();
-        change(&mut manners);
+    fn with(change: impl FnOnce(&mut SessionConfig)) -> Self {
+        let mut config = SessionConfig::default();
+        change(&mut config);
         let identity = Identity {
             worker: WorkerId::new("w").unwrap(),
             incarnation: Incarnation::new("1").unwrap(),
             subscription: Subscription { queues: vec![name("default")], kinds: vec![name("task")] },
             slots: 4,
         };
-        Self { machine: Machine::new(identity, manners, 7, START), now: 0 }
+        Self { machine: Machine::new(identity, config, 7, START), now: 0 }
     }
 
     fn new() -> Self {
@@ -116,7 +116,7 @@ impl Bench {
         bench
     }
 
-    fn running_with(change: impl FnOnce(&mut Manners)) -> Self {
+    fn running_with(change: impl FnOnce(&mut SessionConfig)) -> Self {
         let mut bench = Self::with(change);
         bench.connect();
         bench.assign(1);
@@ -161,12 +161,12 @@ impl Bench {
         self.at(ms, Input::Heard(heard))
     }
 
-    fn say(&mut self, ms: u64, what: Said) -> Vec<Effect> {
-        self.at(ms, Input::Said { claim: claim(1), what })
+    fn say(&mut self, ms: u64, report: HandlerReport) -> Vec<Effect> {
+        self.at(ms, Input::Reported { claim: claim(1), report })
     }
 
-    fn finish(&mut self, ms: u64, end: End) -> Vec<Effect> {
-        self.at(ms, Input::Finished { claim: claim(1), end })
+    fn finish(&mut self, ms: u64, outcome: HandlerOutcome) -> Vec<Effect> {
+        self.at(ms, Input::Finished { claim: claim(1), outcome })
     }
 
     fn beat_taken(&mut self, ms: u64) -> Vec<Effect> {
@@ -213,7 +213,7 @@ fn beats(beats: impl Into<Vec<Beat>>) -> Effect {
     Effect::Send(FromWorker::Beats(beats.into()))
 }
 
-fn beat(what: &Said) -> Effect {
+fn beat(what: &HandlerReport) -> Effect {
     let mut beat = Beat::plain(claim(1));
     beat.watermark = what.progress.map(|(done, _)| done);
     beat.total = what.progress.and_then(|(_, total)| total);

@@ -9,44 +9,44 @@ use tokio::sync::oneshot;
 
 use super::supervise::Starter;
 use super::{Handler, Notice, Watch, WorkerError};
+use crate::address::NodeAddress;
 use crate::clock;
-use crate::link::{Link, Over, Told, Word};
-use crate::machine::{Identity, Machine, Manners};
-use crate::place::Place;
+use crate::link::{Link, LinkEvent, SessionCommand, SessionEnd};
+use crate::machine::{Identity, Machine, SessionConfig};
 
 /// One session, with the kinds that share its slots.
 pub(super) struct Lane {
     pub(super) identity: Identity,
     pub(super) handlers: BTreeMap<String, Handler>,
-    pub(super) place: Place,
-    pub(super) manners: Manners,
+    pub(super) place: NodeAddress,
+    pub(super) config: SessionConfig,
     pub(super) cancel_grace: Duration,
     pub(super) watch: Option<Watch>,
 }
 
-pub(super) type Ending = oneshot::Receiver<std::io::Result<Over>>;
+pub(super) type Ending = oneshot::Receiver<std::io::Result<SessionEnd>>;
 
 impl Lane {
-    pub(super) fn begin(self) -> Result<(UnboundedSender<Word>, Ending), WorkerError> {
-        let (words_in, words) = unbounded_channel();
+    pub(super) fn begin(self) -> Result<(UnboundedSender<SessionCommand>, Ending), WorkerError> {
+        let (commands_in, commands) = unbounded_channel();
         let executor = Handle::current();
         let starter = Starter {
             handlers: self.handlers,
             executor: executor.clone(),
-            words: words_in.clone(),
+            commands: commands_in.clone(),
             cancel_grace: self.cancel_grace,
         };
         let watch = self.watch;
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|error| WorkerError::Thread(std::io::Error::other(error)))?;
         let link = Link {
-            machine: Machine::new(self.identity, self.manners, u64::from_ne_bytes(seed), clock::mono()),
+            machine: Machine::new(self.identity, self.config, u64::from_ne_bytes(seed), clock::mono()),
             place: self.place,
-            words,
-            words_in: words_in.clone(),
+            commands,
+            commands_in: commands_in.clone(),
             executor,
             start: Box::new(move |context| starter.start(context)),
-            told: Box::new(move |told| tell(watch.as_ref(), told)),
+            on_event: Box::new(move |event| report(watch.as_ref(), event)),
         };
         let (ended, end) = oneshot::channel();
         std::thread::Builder::new()
@@ -54,7 +54,7 @@ impl Lane {
             // If nobody waits for it any more, the worker was dropped.
             .spawn(move || drop(ended.send(link.run())))
             .map_err(WorkerError::Thread)?;
-        Ok((words_in, end))
+        Ok((commands_in, end))
     }
 }
 
@@ -62,8 +62,8 @@ pub(super) async fn all_over(ends: Vec<Ending>) -> Result<(), WorkerError> {
     let mut result = Ok(());
     for end in ends {
         let over = match end.await {
-            Ok(Ok(Over::Drained)) => Ok(()),
-            Ok(Ok(Over::Rejected(refused))) => Err(WorkerError::Rejected(refused)),
+            Ok(Ok(SessionEnd::Drained)) => Ok(()),
+            Ok(Ok(SessionEnd::Rejected(refused))) => Err(WorkerError::Rejected(refused)),
             Ok(Err(error)) => Err(WorkerError::Thread(error)),
             Err(_) => Err(WorkerError::Broken),
         };
@@ -72,17 +72,17 @@ pub(super) async fn all_over(ends: Vec<Ending>) -> Result<(), WorkerError> {
     result
 }
 
-fn tell(watch: Option<&Watch>, told: Told) {
-    let notice = match told {
-        Told::Connected => Notice::Connected,
-        Told::Disconnected(why) => Notice::Disconnected { why },
-        Told::Settled { claim, refused: None } => {
+fn report(watch: Option<&Watch>, event: LinkEvent) {
+    let notice = match event {
+        LinkEvent::Connected => Notice::Connected,
+        LinkEvent::Disconnected(why) => Notice::Disconnected { why },
+        LinkEvent::Settled { claim, refused: None } => {
             Notice::Settled { job_id: claim.job.to_string(), fence: claim.fence.get() }
         }
-        Told::Settled { claim, refused: Some(why) } => {
+        LinkEvent::Settled { claim, refused: Some(why) } => {
             Notice::Refused { job_id: claim.job.to_string(), fence: claim.fence.get(), why }
         }
-        Told::Starved(lag) => Notice::Starved { lag },
+        LinkEvent::Starved(lag) => Notice::Starved { lag },
     };
     match &notice {
         Notice::Connected => tracing::info!("connected to the manager"),

@@ -19,12 +19,12 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::address::{AddressError, NodeAddress};
 use crate::clock;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::link::Word;
-use crate::machine::{Identity, Manners};
-use crate::place::{Place, PlaceError};
+use crate::link::SessionCommand;
+use crate::machine::{Identity, SessionConfig};
 use lane::{Lane, all_over};
 
 type Ended = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
@@ -57,12 +57,12 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// # Ok(()) }
 /// ```
 pub struct Worker {
-    place: Place,
+    place: NodeAddress,
     id: Option<String>,
     queues: Vec<String>,
     slots: u32,
     kinds: BTreeMap<String, Kind>,
-    manners: Manners,
+    config: SessionConfig,
     cancel_grace: Duration,
     drain_grace: Duration,
     stop_within: Duration,
@@ -113,7 +113,7 @@ pub enum Notice {
 #[derive(thiserror::Error)]
 pub enum WorkerError {
     #[error("{0}")]
-    Place(#[from] PlaceError),
+    NodeAddress(#[from] AddressError),
     #[error("no node answers at {authority}: {error}; start one with `onward up`, or check the address")]
     Unreachable { authority: String, error: std::io::Error },
     #[error("{what} `{value}` cannot be used: 1 to 128 bytes without control characters")]
@@ -143,7 +143,7 @@ impl core::fmt::Debug for WorkerError {
 impl Worker {
     /// A worker for the node at `url`, which must answer. A token is taken from `ONWARD_TOKEN`.
     pub async fn connect(url: &str) -> Result<Self, WorkerError> {
-        let mut place = Place::at(url)?;
+        let mut place = NodeAddress::at(url)?;
         if let Ok(token) = std::env::var("ONWARD_TOKEN") {
             place = place.with_token(&token);
         }
@@ -153,14 +153,14 @@ impl Worker {
     }
 
     /// A worker for a node that need not be there yet.
-    pub fn at(place: Place) -> Self {
+    pub fn at(place: NodeAddress) -> Self {
         Self {
             place,
             id: None,
             queues: vec!["default".into()],
             slots: 1,
             kinds: BTreeMap::new(),
-            manners: Manners::default(),
+            config: SessionConfig::default(),
             cancel_grace: Duration::from_secs(10),
             drain_grace: Duration::from_secs(30),
             stop_within: Duration::from_secs(30),
@@ -257,13 +257,13 @@ impl Worker {
 
     /// Lets handlers finish whose lease is lost. Their results are refused all the same.
     pub fn continue_when_lost(mut self) -> Self {
-        self.manners.on_lost = LostPolicy::Continue;
+        self.config.on_lost = LostPolicy::Continue;
         self
     }
 
     /// The least time between two beats of an attempt on the wire. Default 1 s.
     pub fn beat_every(mut self, span: Duration) -> Self {
-        self.manners.beat_every = span;
+        self.config.beat_every = span;
         self
     }
 
@@ -292,21 +292,21 @@ impl Worker {
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let (bound, cancel_grace) = (self.stop_within, self.cancel_grace);
         let drain_grace = drain_share(bound, self.drain_grace, cancel_grace);
-        let (mut words, mut ends) = (Words(Vec::new()), Vec::new());
+        let (mut commands, mut ends) = (Words(Vec::new()), Vec::new());
         for lane in self.lanes()? {
             let (word, end) = lane.begin()?;
-            words.0.push(word);
+            commands.0.push(word);
             ends.push(end);
         }
         let mut over = core::pin::pin!(all_over(ends));
         tokio::select! {
             over = &mut over => return over,
-            () = stop => words.tell(|| Word::Drain),
+            () = stop => commands.tell(|| SessionCommand::Drain),
         }
         let stop_by = Instant::now() + bound;
         tokio::select! {
             over = &mut over => return over,
-            () = sleep(drain_grace) => words.tell(|| Word::Abandon),
+            () = sleep(drain_grace) => commands.tell(|| SessionCommand::Abandon),
         }
         // Without a manager nobody answers, and nobody would wait for it: it hands out again what it does not hear of.
         let answered_by = stop_by.min(Instant::now() + cancel_grace + ANSWERED_WITHIN);
@@ -337,7 +337,7 @@ impl Worker {
                 identity: Identity { worker, incarnation, subscription, slots },
                 handlers: kinds.into_iter().collect(),
                 place: self.place.clone(),
-                manners: self.manners.clone(),
+                config: self.config.clone(),
                 cancel_grace: self.cancel_grace,
                 watch: self.watch.clone(),
             })
@@ -366,10 +366,10 @@ fn drain_share(bound: Duration, drain_grace: Duration, cancel_grace: Duration) -
 }
 
 /// To all sessions of a worker.
-struct Words(Vec<UnboundedSender<Word>>);
+struct Words(Vec<UnboundedSender<SessionCommand>>);
 
 impl Words {
-    fn tell(&self, what: fn() -> Word) {
+    fn tell(&self, what: fn() -> SessionCommand) {
         for word in &self.0 {
             // One that is over already needs no telling.
             let _ = word.send(what());
@@ -379,7 +379,7 @@ impl Words {
 
 impl Drop for Words {
     fn drop(&mut self) {
-        self.tell(|| Word::Abandon);
+        self.tell(|| SessionCommand::Abandon);
     }
 }
 

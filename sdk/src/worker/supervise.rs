@@ -13,8 +13,8 @@ use tokio::time::sleep;
 use super::Handler;
 use crate::context::Context;
 use crate::failure::{Failure, What};
-use crate::link::Word;
-use crate::machine::End;
+use crate::link::SessionCommand;
+use crate::machine::HandlerOutcome;
 
 /// An error text longer than this is cut: it is kept with the job.
 const MAX_ERROR_BYTES: usize = 4_096;
@@ -25,7 +25,7 @@ const MAX_RESULT_BYTES: usize = onward_proto::MAX_FRAME_BYTES / 2;
 pub(super) struct Starter {
     pub(super) handlers: BTreeMap<String, Handler>,
     pub(super) executor: Handle,
-    pub(super) words: UnboundedSender<Word>,
+    pub(super) commands: UnboundedSender<SessionCommand>,
     pub(super) cancel_grace: Duration,
 }
 
@@ -33,41 +33,42 @@ impl Starter {
     pub(super) fn start(&self, context: Context) {
         let Some(handler) = self.handlers.get(context.kind()).cloned() else {
             // The manager gives only what was subscribed to; giving it back is all that can be done.
-            let end = End::Released { delay: None };
-            return drop(self.words.send(Word::Finished { claim: context.claim(), end }));
+            let outcome = HandlerOutcome::Released { delay: None };
+            return drop(self.commands.send(SessionCommand::Finished { claim: context.claim(), outcome }));
         };
         let grace = self.cancel_grace;
-        let mut finish = Finish { words: self.words.clone(), claim: context.claim(), end: End::Stopped };
+        let mut finish =
+            Finish { commands: self.commands.clone(), claim: context.claim(), outcome: HandlerOutcome::Stopped };
         self.executor.spawn(async move { finish.by(supervise(handler, context, grace).await) });
     }
 }
 
 /// Tells how a handler ended, also if its executor goes away under it.
 struct Finish {
-    words: UnboundedSender<Word>,
+    commands: UnboundedSender<SessionCommand>,
     claim: Claim,
-    end: End,
+    outcome: HandlerOutcome,
 }
 
 impl Finish {
-    fn by(&mut self, end: End) {
-        self.end = end;
+    fn by(&mut self, outcome: HandlerOutcome) {
+        self.outcome = outcome;
     }
 }
 
 impl Drop for Finish {
     fn drop(&mut self) {
-        let end = core::mem::replace(&mut self.end, End::Stopped);
+        let outcome = core::mem::replace(&mut self.outcome, HandlerOutcome::Stopped);
         // If the link is gone there is nobody to tell; the manager sees that by itself.
-        let _ = self.words.send(Word::Finished { claim: self.claim, end });
+        let _ = self.commands.send(SessionCommand::Finished { claim: self.claim, outcome });
     }
 }
 
 /// Runs a handler to its end, whatever that is. One that does not stop when told to is dropped after `grace`.
-async fn supervise(handler: Handler, context: Context, grace: Duration) -> End {
+async fn supervise(handler: Handler, context: Context, grace: Duration) -> HandlerOutcome {
     if context.is_cancelled() {
         // Its executor was busy for so long that the lease is over, or somebody has cancelled it since.
-        return End::Stopped;
+        return HandlerOutcome::Stopped;
     }
     let mut run = tokio::spawn({
         let context = context.clone();
@@ -90,30 +91,32 @@ async fn supervise(handler: Handler, context: Context, grace: Duration) -> End {
         Ok(Ok(result)) if result.len() > MAX_RESULT_BYTES => {
             let error =
                 format!("a result of {} bytes is too large to be sent; store it, and return where", result.len());
-            End::Failed { error: error.into(), retryable: false, delay: None }
+            HandlerOutcome::Failed { error: error.into(), retryable: false, delay: None }
         }
-        Ok(Ok(result)) => End::Succeeded(payload_in(&result)),
+        Ok(Ok(result)) => HandlerOutcome::Succeeded(payload_in(&result)),
         Ok(Err(failure)) => end_of(&failure, context.is_cancelled()),
         Err(error) => end_of_task(error),
     }
 }
 
-fn end_of(failure: &Failure, is_cancelled: bool) -> End {
+fn end_of(failure: &Failure, is_cancelled: bool) -> HandlerOutcome {
     match failure.what {
-        What::Cancelled => End::Stopped,
+        What::Cancelled => HandlerOutcome::Stopped,
         // What fails because it was told to stop has stopped.
-        What::Retry { .. } | What::Release { .. } if is_cancelled => End::Stopped,
-        What::Retry { after } => End::Failed { error: cut(failure.to_string()), retryable: true, delay: after },
-        What::Permanent => End::Failed { error: cut(failure.to_string()), retryable: false, delay: None },
-        What::Release { after } => End::Released { delay: after },
+        What::Retry { .. } | What::Release { .. } if is_cancelled => HandlerOutcome::Stopped,
+        What::Retry { after } => {
+            HandlerOutcome::Failed { error: cut(failure.to_string()), retryable: true, delay: after }
+        }
+        What::Permanent => HandlerOutcome::Failed { error: cut(failure.to_string()), retryable: false, delay: None },
+        What::Release { after } => HandlerOutcome::Released { delay: after },
     }
 }
 
-fn end_of_task(error: JoinError) -> End {
-    let Ok(panic) = error.try_into_panic() else { return End::Stopped };
+fn end_of_task(error: JoinError) -> HandlerOutcome {
+    let Ok(panic) = error.try_into_panic() else { return HandlerOutcome::Stopped };
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into());
-    End::Failed { error: cut(format!("the handler panicked: {text}")), retryable: true, delay: None }
+    HandlerOutcome::Failed { error: cut(format!("the handler panicked: {text}")), retryable: true, delay: None }
 }
 
 fn cut(mut text: String) -> Box<str> {
@@ -149,23 +152,23 @@ mod tests {
     #[tokio::test]
     async fn what_was_cancelled_before_it_began_does_not_begin() {
         let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
-        let (words, _heard) = unbounded_channel();
-        let context = Context::new(crate::machine::tests::assignment(claim), words, Mono::from_ms(0));
+        let (commands, _heard) = unbounded_channel();
+        let context = Context::new(crate::machine::tests::assignment(claim), commands, Mono::from_ms(0));
         context.cancel(CancelWhy::LeaseExpired);
         let handler: Handler = Arc::new(|_| panic!("it was started"));
-        assert_eq!(supervise(handler, context, Duration::ZERO).await, End::Stopped);
+        assert_eq!(supervise(handler, context, Duration::ZERO).await, HandlerOutcome::Stopped);
     }
 
     #[test]
     fn what_fails_because_it_was_told_to_stop_has_stopped() {
         let after = Some(Duration::from_secs(1));
-        let failed = |retryable, delay| End::Failed { error: "no".into(), retryable, delay };
+        let failed = |retryable, delay| HandlerOutcome::Failed { error: "no".into(), retryable, delay };
         for (failure, end, when_cancelled) in [
-            (Failure::retry("no"), failed(true, None), End::Stopped),
-            (Failure::retry_after(Duration::from_secs(1), "no"), failed(true, after), End::Stopped),
+            (Failure::retry("no"), failed(true, None), HandlerOutcome::Stopped),
+            (Failure::retry_after(Duration::from_secs(1), "no"), failed(true, after), HandlerOutcome::Stopped),
             (Failure::permanent("no"), failed(false, None), failed(false, None)),
-            (Failure::release(after), End::Released { delay: after }, End::Stopped),
-            (Failure::cancelled(), End::Stopped, End::Stopped),
+            (Failure::release(after), HandlerOutcome::Released { delay: after }, HandlerOutcome::Stopped),
+            (Failure::cancelled(), HandlerOutcome::Stopped, HandlerOutcome::Stopped),
         ] {
             assert_eq!((end_of(&failure, false), end_of(&failure, true)), (end, when_cancelled), "{failure:?}");
         }

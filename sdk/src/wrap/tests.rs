@@ -15,25 +15,25 @@ use tokio_stream::StreamExt;
 
 use crate::context::Context;
 use crate::failure::What;
-use crate::link::Word;
-use crate::machine::Said;
+use crate::link::SessionCommand;
+use crate::machine::HandlerReport;
 
 /// Longer than anything here takes, on a busy computer too; what must be ended sleeps for longer.
 const SOON: Duration = Duration::from_secs(120);
 
-fn context() -> (Context, UnboundedReceiver<Word>) {
+fn context() -> (Context, UnboundedReceiver<SessionCommand>) {
     let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
     let assignment = crate::machine::tests::assignment(claim);
-    let (words, heard) = unbounded_channel();
-    (Context::new(assignment, words, Mono::from_ms(0)), heard)
+    let (commands, heard) = unbounded_channel();
+    (Context::new(assignment, commands, Mono::from_ms(0)), heard)
 }
 
-fn beat() -> Option<Said> {
-    Some(Said::default())
+fn beat() -> Option<HandlerReport> {
+    Some(HandlerReport::default())
 }
 
-fn progress(done: u64, total: u64) -> Option<Said> {
-    Some(Said { progress: Some((done, Some(total))), ..Said::default() })
+fn progress(done: u64, total: u64) -> Option<HandlerReport> {
+    Some(HandlerReport { progress: Some((done, Some(total))), ..HandlerReport::default() })
 }
 
 /// A script that `sh` runs.
@@ -49,13 +49,13 @@ async fn a_reader_beats_for_every_read_that_got_something() {
     let (mut source, sink) = duplex(64);
     let mut reader = ctx.reader(sink);
     let mut buffer = [0; 16];
-    assert_eq!(ctx.take_said(), None);
+    assert_eq!(ctx.take_report(), None);
     source.write_all(b"four").await.unwrap();
-    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_said()), (4, beat()));
+    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_report()), (4, beat()));
     assert!(timeout(Duration::ZERO, reader.read(&mut buffer)).await.is_err());
-    assert_eq!(ctx.take_said(), None, "waiting is no work");
+    assert_eq!(ctx.take_report(), None, "waiting is no work");
     drop(source);
-    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_said()), (0, None), "nor is the end");
+    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_report()), (0, None), "nor is the end");
 }
 
 #[tokio::test]
@@ -64,23 +64,23 @@ async fn a_reader_with_a_total_reports_bytes() {
     let mut reader = ctx.reader(&b"abcdefgh"[..]).of_total(8);
     let mut buffer = [0; 5];
     reader.read_exact(&mut buffer).await.unwrap();
-    assert_eq!(ctx.take_said(), progress(5, 8));
-    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_said()), (3, progress(8, 8)));
+    assert_eq!(ctx.take_report(), progress(5, 8));
+    assert_eq!((reader.read(&mut buffer).await.unwrap(), ctx.take_report()), (3, progress(8, 8)));
 }
 
 #[tokio::test]
 async fn a_stream_beats_for_every_item() {
     let (ctx, _words) = context();
     let mut items = ctx.stream(tokio_stream::iter(["a", "b"]));
-    assert_eq!((items.next().await, ctx.take_said()), (Some("a"), beat()));
-    assert_eq!((items.next().await, ctx.take_said()), (Some("b"), beat()));
-    assert_eq!((items.next().await, ctx.take_said()), (None, None));
+    assert_eq!((items.next().await, ctx.take_report()), (Some("a"), beat()));
+    assert_eq!((items.next().await, ctx.take_report()), (Some("b"), beat()));
+    assert_eq!((items.next().await, ctx.take_report()), (None, None));
     let mut waiting = ctx.stream(tokio_stream::pending::<()>());
     assert!(timeout(Duration::ZERO, waiting.next()).await.is_err());
-    assert_eq!(ctx.take_said(), None);
+    assert_eq!(ctx.take_report(), None);
     let mut counted = ctx.stream(tokio_stream::iter([1, 2])).of_total(2);
     counted.next().await;
-    assert_eq!(ctx.take_said(), progress(1, 2));
+    assert_eq!(ctx.take_report(), progress(1, 2));
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_closure_speaks_from_its_thread_and_is_waited_for() {
         Ok(std::thread::current().id())
     });
     assert_ne!(there.await.unwrap(), here);
-    assert_eq!(ctx.take_said(), progress(1, 2));
+    assert_eq!(ctx.take_report(), progress(1, 2));
 
     let (release, released) = std::sync::mpsc::channel::<()>();
     let work = ctx.blocking(move |ctx| {
@@ -124,9 +124,9 @@ async fn a_command_beats_by_what_it_writes_and_gives_the_end_of_it() {
     let (ctx, _words) = context();
     let output = ctx.command(sh("echo out; echo err >&2")).await.unwrap();
     assert_eq!((&*output.stdout, &*output.stderr), (&b"out\n"[..], &b"err\n"[..]));
-    assert_eq!(ctx.take_said(), beat());
+    assert_eq!(ctx.take_report(), beat());
     ctx.command(sh("true")).await.unwrap();
-    assert_eq!(ctx.take_said(), None, "it wrote nothing");
+    assert_eq!(ctx.take_report(), None, "it wrote nothing");
     let long = ctx.command(sh("head -c 200000 /dev/zero; printf end")).await.unwrap();
     assert_eq!((long.stdout.len(), long.stdout.ends_with(b"\0end")), (64 << 10, true));
 }
@@ -160,11 +160,11 @@ fn watched(script: &str) -> (Command, impl Future<Output = ()>) {
 
 #[tokio::test]
 async fn a_command_is_stopped_with_all_that_it_started() {
-    let (ctx, mut words) = context();
+    let (ctx, mut commands) = context();
     let (command, gone) = watched("exec 3<&0; trap 'exit 0' TERM; sleep 1000 & echo ready; wait");
     let run = ctx.command(command);
     let cancel = async {
-        words.recv().await.expect("it has written");
+        commands.recv().await.expect("it has written");
         ctx.cancel(CancelWhy::Asked);
     };
     let (ended, ()) = timeout(SOON, async { tokio::join!(run, cancel) }).await.expect("it stops");
@@ -175,12 +175,12 @@ async fn a_command_is_stopped_with_all_that_it_started() {
 
 #[tokio::test]
 async fn a_command_that_is_dropped_is_killed() {
-    let (ctx, mut words) = context();
+    let (ctx, mut commands) = context();
     let (command, gone) = watched("trap '' TERM; echo ready; while :; do sleep 1000; done");
     let run = ctx.command(command);
     tokio::select! {
         _ = run => panic!("it runs for ever"),
-        _ = words.recv() => {}
+        _ = commands.recv() => {}
     }
     timeout(SOON, gone).await.expect("nothing of it runs on");
 }

@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use onward::machine::{End, Said};
+use onward::machine::{HandlerOutcome, HandlerReport};
 use onward_core::ids::Claim;
 use onward_core::time::Mono;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
 pub enum Act {
-    Say(Said),
+    Say(HandlerReport),
     AskExtension,
-    End(End),
+    End(HandlerOutcome),
 }
 
 pub struct Handler {
@@ -51,13 +51,13 @@ impl Handler {
             script.push_back((Duration::from_millis(pause), act(rng, done)));
         }
         let end = match below(rng, 100) {
-            0..=64 => Some(End::Succeeded(result_of(claim).into())),
-            65..=76 => Some(End::Failed { error: "no".into(), retryable: true, delay: None }),
-            77..=80 => Some(End::Failed { error: "never".into(), retryable: false, delay: None }),
-            81..=84 if !is_polite => Some(End::Released { delay: None }),
+            0..=64 => Some(HandlerOutcome::Succeeded(result_of(claim).into())),
+            65..=76 => Some(HandlerOutcome::Failed { error: "no".into(), retryable: true, delay: None }),
+            77..=80 => Some(HandlerOutcome::Failed { error: "never".into(), retryable: false, delay: None }),
+            81..=84 if !is_polite => Some(HandlerOutcome::Released { delay: None }),
             // It hangs until it is told to stop.
             85..=99 if !is_polite && is_told => None,
-            _ => Some(End::Succeeded(result_of(claim).into())),
+            _ => Some(HandlerOutcome::Succeeded(result_of(claim).into())),
         };
         script.extend(end.map(|end| (Duration::from_millis(below(rng, 2_000)), Act::End(end))));
         Self { script, lease_until, is_renewed: false, is_cancelled: false, asked: 0 }
@@ -73,7 +73,7 @@ impl Handler {
 }
 
 fn act(rng: &mut ChaCha8Rng, done: u64) -> Act {
-    let mut said = Said::default();
+    let mut said = HandlerReport::default();
     match below(rng, 20) {
         0 => return Act::AskExtension,
         1..=3 => said.quiet = Some(Duration::from_millis(below(rng, 30_000))),

@@ -6,12 +6,12 @@ mod trouble;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onward::machine::{Effect, End, Identity, Input, Machine, Manners};
+use onward::machine::{Effect, HandlerOutcome, Identity, Input, Machine, SessionConfig};
 use onward_core::effect::{Answer, Effect as Wanted, Effects, Waiting};
 use onward_core::event::{Event, Stamped, Then};
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::ids::{Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
-use onward_core::input::{Call, Input as Told, Submission};
+use onward_core::input::{Call, Input as LinkEvent, Submission};
 use onward_core::job::{Draft, Ending};
 use onward_core::lease::LostPolicy;
 use onward_core::manager::Manager;
@@ -252,7 +252,7 @@ impl World {
             if let Some(worker) = self.workers.iter().position(due) {
                 self.tell_worker(worker, Input::Wake);
             } else if of_manager.is_some_and(|at| at <= next) {
-                self.tell_manager(Told::Wake);
+                self.tell_manager(LinkEvent::Wake);
             } else if let Some(entry) = self.queue.first_entry()
                 && entry.key().0 <= next
             {
@@ -311,7 +311,7 @@ impl World {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::ToManager { line, message } if !self.lines[line].is_cut && !self.lines[line].manager_knows => {
-                self.tell_manager(Told::Session { session: SessionId(line as u64), message });
+                self.tell_manager(LinkEvent::Session { session: SessionId(line as u64), message });
             }
             Happening::ToWorker { line, frame } => {
                 let Line { worker, is_cut, worker_knows, .. } = self.lines[line];
@@ -324,7 +324,7 @@ impl World {
             }
             Happening::ManagerSees { line } if !self.lines[line].manager_knows => {
                 self.lines[line].manager_knows = true;
-                self.tell_manager(Told::SessionClosed { session: SessionId(line as u64) });
+                self.tell_manager(LinkEvent::SessionClosed { session: SessionId(line as u64) });
             }
             Happening::WorkerSees { line } if !self.lines[line].worker_knows => {
                 let worker = self.lines[line].worker;
@@ -340,11 +340,11 @@ impl World {
             }
             Happening::Durable { term, events } if term == self.term && self.log_answers => {
                 self.durable = self.durable.max(events);
-                self.tell_manager(Told::Durable { seq: Seq(self.durable as u64) });
+                self.tell_manager(LinkEvent::Durable { seq: Seq(self.durable as u64) });
             }
             Happening::SeatRead { term, question } if term == self.term && self.log_answers => {
-                self.tell_manager(Told::SeatConfirmed { term: Term::new(term), question });
-                self.tell_manager(Told::Drained);
+                self.tell_manager(LinkEvent::SeatConfirmed { term: Term::new(term), question });
+                self.tell_manager(LinkEvent::Drained);
             }
             Happening::LogAnswers => {
                 self.log_answers = true;
@@ -365,8 +365,8 @@ impl World {
             subscription: Subscription { queues: vec![name("default")], kinds: vec![name("task")] },
             slots: 1 + worker as u32,
         };
-        let manners = Manners { on_lost: policy, ..Manners::default() };
-        let machine = Machine::new(identity, manners, self.rng.next_u64(), self.now);
+        let config = SessionConfig { on_lost: policy, ..SessionConfig::default() };
+        let machine = Machine::new(identity, config, self.rng.next_u64(), self.now);
         let (handlers, settled) = Default::default();
         Worker { machine, life, line: None, policy, handlers, settled, is_dismissed: false, is_over: false }
     }
@@ -508,7 +508,7 @@ impl World {
         let Some(handler) = self.workers[worker].handlers.get_mut(&claim) else { return };
         match handler.next() {
             None => return,
-            Some(Act::Say(what)) => self.tell_worker(worker, Input::Said { claim, what }),
+            Some(Act::Say(report)) => self.tell_worker(worker, Input::Reported { claim, report }),
             Some(Act::AskExtension) => {
                 handler.asked += 1;
                 let (reason, estimated_remaining) = ("long_workflow".into(), None);
@@ -521,17 +521,18 @@ impl World {
 
     /// It was told to stop, and does; unless it was just done.
     fn stop(&mut self, worker: usize, claim: Claim) {
-        let end = if self.chance(15) { End::Succeeded(result_of(claim).into()) } else { End::Stopped };
+        let end =
+            if self.chance(15) { HandlerOutcome::Succeeded(result_of(claim).into()) } else { HandlerOutcome::Stopped };
         if self.workers[worker].handlers.contains_key(&claim) {
             self.end(worker, claim, end);
         }
     }
 
-    fn end(&mut self, worker: usize, claim: Claim, end: End) {
+    fn end(&mut self, worker: usize, claim: Claim, outcome: HandlerOutcome) {
         let handler = self.workers[worker].handlers.remove(&claim).expect("it runs");
-        if handler.is_cancelled && matches!(end, End::Succeeded(_)) {
+        if handler.is_cancelled && matches!(outcome, HandlerOutcome::Succeeded(_)) {
             self.seen.insert("success after a cancel");
         }
-        self.tell_worker(worker, Input::Finished { claim, end });
+        self.tell_worker(worker, Input::Finished { claim, outcome });
     }
 }

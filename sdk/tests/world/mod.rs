@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onward::{Client, Job, JobInfo, Place, Worker, WorkerError};
+use onward::{Client, Job, JobInfo, NodeAddress, Worker, WorkerError};
 use onward_core::health::overload::{Limits, OverloadRule};
 use onward_core::settings::Settings;
 use onward_node::server::{Node, NodeConfig};
@@ -49,7 +49,7 @@ impl World {
         Self { node, client, _data: data }
     }
 
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> NodeAddress {
         place(&self.node)
     }
 
@@ -57,7 +57,7 @@ impl World {
         self.work_at(self.place(), build)
     }
 
-    pub fn work_at(&self, place: Place, build: impl FnOnce(Worker) -> Worker) -> Working {
+    pub fn work_at(&self, place: NodeAddress, build: impl FnOnce(Worker) -> Worker) -> Working {
         let worker = build(Worker::at(place).id("tester"));
         let (stop, stopped) = oneshot::channel();
         let run = tokio::spawn(worker.run_until(async { drop(stopped.await) }));
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// As [`Self::place`], over connections that can be cut.
-    pub fn place_to_cut(&self) -> (Place, Cutter) {
+    pub fn place_to_cut(&self) -> (NodeAddress, Cutter) {
         let (cutter, door) = (Cutter::default(), self.node.door());
         let pumps = cutter.0.clone();
         let open = move || {
@@ -73,9 +73,9 @@ impl World {
             let mut inner = door.open()?;
             let pump = tokio::spawn(async move { drop(tokio::io::copy_bidirectional(&mut far, &mut inner).await) });
             pumps.lock().unwrap().push(pump.abort_handle());
-            Ok(Box::new(near) as Box<dyn onward::place::Stream>)
+            Ok(Box::new(near) as Box<dyn onward::address::Stream>)
         };
-        (Place::inside("127.0.0.1:0", Arc::new(open)), cutter)
+        (NodeAddress::inside("127.0.0.1:0", Arc::new(open)), cutter)
     }
 
     pub async fn submit(&self, kind: &str, payload: &str) -> String {
@@ -143,7 +143,7 @@ pub fn job(kind: &str, payload: &str) -> Job {
     Job::new(kind, serde_json::from_str::<Value>(payload).unwrap()).unwrap()
 }
 
-fn place(node: &Node) -> Place {
+fn place(node: &Node) -> NodeAddress {
     let door = node.door();
-    Place::inside("127.0.0.1:0", Arc::new(move || Ok(Box::new(door.open()?))))
+    NodeAddress::inside("127.0.0.1:0", Arc::new(move || Ok(Box::new(door.open()?))))
 }

@@ -7,10 +7,10 @@ fn the_first_word_goes_at_once_and_later_ones_go_together_at_the_end_of_the_inte
     let mut bench = Bench::running();
     assert_eq!(bench.say(100, progress(1)), [beat(&progress(1))]);
     assert_eq!(bench.beat_taken(120), [lease_until(30_100)]);
-    assert_eq!(bench.say(200, Said { note: Some("early".into()), ..progress(2) }), []);
+    assert_eq!(bench.say(200, HandlerReport { note: Some("early".into()), ..progress(2) }), []);
     assert_eq!(bench.say(300, checkpoint("here")), []);
     assert_eq!(bench.say(400, progress(5)), []);
-    let together = Said { note: Some("early".into()), checkpoint: Some(b"here"[..].into()), ..progress(5) };
+    let together = HandlerReport { note: Some("early".into()), checkpoint: Some(b"here"[..].into()), ..progress(5) };
     assert_eq!(bench.until(1_099), []);
     assert_eq!(bench.until(1_100), [(1_100, beat(&together))]);
     bench.beat_taken(1_101);
@@ -21,11 +21,15 @@ fn the_first_word_goes_at_once_and_later_ones_go_together_at_the_end_of_the_inte
 fn words_are_joined_with_the_later_one_in_front() {
     for (first, second, both) in [
         (progress(3), progress(2), progress(3)),
-        (progress(2), Said { progress: Some((2, None)), ..plain() }, Said { progress: Some((2, None)), ..plain() }),
+        (
+            progress(2),
+            HandlerReport { progress: Some((2, None)), ..plain() },
+            HandlerReport { progress: Some((2, None)), ..plain() },
+        ),
         (progress(3), plain(), progress(3)),
         (checkpoint("a"), checkpoint("b"), checkpoint("b")),
         (quiet(secs(9)), plain(), plain()),
-        (progress(1), quiet(secs(9)), Said { quiet: Some(secs(9)), ..progress(1) }),
+        (progress(1), quiet(secs(9)), HandlerReport { quiet: Some(secs(9)), ..progress(1) }),
     ] {
         assert_eq!(first.clone().then(second.clone()), both, "{first:?} then {second:?}");
     }
@@ -40,7 +44,7 @@ fn one_beat_is_in_flight_at_most() {
         assert_eq!(bench.say(n * 500, quiet(secs(1))), []);
     }
     assert_eq!(bench.until(9_999), []);
-    let waited = Said { quiet: Some(secs(1)), ..progress(19) };
+    let waited = HandlerReport { quiet: Some(secs(1)), ..progress(19) };
     assert_eq!(bench.beat_taken(10_000), [lease_until(30_000), beat(&waited)], "then what has waited goes");
 }
 
@@ -104,10 +108,10 @@ fn a_lost_lease_stops_the_handler_or_not_and_its_late_success_is_sent_all_the_sa
     for (policy, said) in
         [(LostPolicy::Cancel, vec![(30_000, cancel(CancelWhy::LeaseExpired))]), (LostPolicy::Continue, vec![])]
     {
-        let mut bench = Bench::running_with(|manners| manners.on_lost = policy);
+        let mut bench = Bench::running_with(|config| config.on_lost = policy);
         assert_eq!(bench.until(31_000), said);
         assert_eq!(bench.say(31_000, progress(1)), [], "there is nothing to renew");
-        assert_eq!(bench.finish(32_000, End::Succeeded(result())).last(), Some(&settle(success())));
+        assert_eq!(bench.finish(32_000, HandlerOutcome::Succeeded(result())).last(), Some(&settle(success())));
         let answer = Err(refused(RefusalKind::StaleAttempt));
         assert_eq!(bench.settled(32_001, answer.clone()), [Effect::Settled { claim: claim(1), answer }]);
         assert_eq!(bench.machine.holding(), 0);
@@ -125,7 +129,7 @@ fn a_handler_that_is_to_continue_is_stopped_by_a_cancel_and_not_by_the_word_that
         (CancelWhy::Evicted, true),
     ] {
         for policy in [LostPolicy::Cancel, LostPolicy::Continue] {
-            let mut bench = Bench::running_with(|manners| manners.on_lost = policy);
+            let mut bench = Bench::running_with(|config| config.on_lost = policy);
             let told = bench.heard(1, Heard::Cancel { claim: claim(1), why });
             if stops || policy == LostPolicy::Cancel {
                 assert_eq!(told, [cancel(why)], "{why:?} under {policy:?}");
@@ -134,7 +138,7 @@ fn a_handler_that_is_to_continue_is_stopped_by_a_cancel_and_not_by_the_word_that
             assert_eq!(told, [], "{why:?}");
             assert_eq!(bench.say(2, progress(1)), [], "there is nothing to renew");
             assert_eq!(bench.until(60_000), []);
-            assert_eq!(bench.finish(60_000, End::Succeeded(result())).last(), Some(&settle(success())));
+            assert_eq!(bench.finish(60_000, HandlerOutcome::Succeeded(result())).last(), Some(&settle(success())));
         }
     }
 }
@@ -143,7 +147,7 @@ fn a_handler_that_is_to_continue_is_stopped_by_a_cancel_and_not_by_the_word_that
 fn a_handler_that_stopped_for_a_lost_lease_has_failed_as_an_expiry_counts() {
     let mut bench = Bench::running();
     bench.until(30_000);
-    match &bench.finish(30_001, End::Stopped)[..] {
+    match &bench.finish(30_001, HandlerOutcome::Stopped)[..] {
         [Effect::Send(FromWorker::Settle(list))] => {
             assert!(matches!(list[0].report, Report::Fail { retryable: true, delay: None, .. }), "{list:?}");
         }
@@ -166,12 +170,12 @@ fn a_claim_that_the_manager_no_longer_honours() {
         bench.say(1, progress(1));
         assert_eq!(bench.beat_refused(2, kind), [cancel(CancelWhy::Stale)], "{kind:?}");
         assert_eq!(bench.until(60_000), [], "nothing is renewed, and it is not said again that it is lost");
-        assert_eq!(bench.finish(60_000, End::Stopped), [ended(1)]);
+        assert_eq!(bench.finish(60_000, HandlerOutcome::Stopped), [ended(1)]);
 
-        let mut bench = Bench::running_with(|manners| manners.on_lost = LostPolicy::Continue);
+        let mut bench = Bench::running_with(|config| config.on_lost = LostPolicy::Continue);
         bench.say(0, plain());
         assert_eq!((bench.beat_refused(2, kind), bench.until(60_000)), (vec![], vec![]), "{kind:?}");
-        assert_eq!(bench.finish(60_000, End::Succeeded(result())), [settle(success())]);
+        assert_eq!(bench.finish(60_000, HandlerOutcome::Succeeded(result())), [settle(success())]);
     }
 }
 
@@ -181,9 +185,9 @@ fn a_checkpoint_that_came_too_soon_goes_with_a_later_beat_and_keeps_nothing_else
     bench.say(0, plain());
     bench.beat_taken(1);
     bench.say(2, checkpoint("one"));
-    assert_eq!(bench.say(3, Said { quiet: Some(secs(9)), ..progress(4) }).len(), 1);
+    assert_eq!(bench.say(3, HandlerReport { quiet: Some(secs(9)), ..progress(4) }).len(), 1);
     let no = Effect::Noted(refused(RefusalKind::TooSoon));
-    let without = Said { quiet: Some(secs(9)), ..progress(4) };
+    let without = HandlerReport { quiet: Some(secs(9)), ..progress(4) };
     assert_eq!(bench.beat_refused(4, RefusalKind::TooSoon), [beat(&without), no.clone()], "the section cannot wait");
     bench.beat_taken(5);
     assert_eq!(bench.until(9_000), [], "and the checkpoint does not end it");
@@ -200,9 +204,14 @@ fn a_checkpoint_that_came_too_soon_goes_with_a_later_beat_and_keeps_nothing_else
 
 #[test]
 fn words_that_cannot_be_taken_are_said_once_more_without_what_was_in_the_way() {
-    let all = Said { note: Some("n".into()), quiet: Some(secs(1)), checkpoint: Some(b"c"[..].into()), ..progress(3) };
+    let all = HandlerReport {
+        note: Some("n".into()),
+        quiet: Some(secs(1)),
+        checkpoint: Some(b"c"[..].into()),
+        ..progress(3)
+    };
     for (kind, again) in [
-        (RefusalKind::QuietSpent, Said { quiet: None, ..all.clone() }),
+        (RefusalKind::QuietSpent, HandlerReport { quiet: None, ..all.clone() }),
         (RefusalKind::Invalid, progress(3)),
         (RefusalKind::Limited, progress(3)),
         (RefusalKind::NoLeader, all.clone()),
@@ -222,7 +231,7 @@ fn an_answer_about_nothing_that_is_held_changes_nothing() {
     assert_eq!(bench.beat_taken(1), []);
     assert_eq!(bench.settled(1, Ok(())), []);
     assert_eq!(bench.beat_refused(1, RefusalKind::StaleAttempt), []);
-    assert_eq!((bench.say(1, plain()), bench.finish(1, End::Stopped)), (vec![], vec![]));
+    assert_eq!((bench.say(1, plain()), bench.finish(1, HandlerOutcome::Stopped)), (vec![], vec![]));
     bench.assign(1);
     assert_eq!(bench.settled(2, Ok(())), [], "it has not ended");
     assert_eq!(bench.machine.holding(), 1);

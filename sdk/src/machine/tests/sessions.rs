@@ -18,7 +18,7 @@ fn it_dials_at_once_and_says_hello_with_what_it_holds() {
     bench.assign(2);
     bench.assign(1);
     bench.assign(3);
-    bench.finish(7, End::Succeeded(result()));
+    bench.finish(7, HandlerOutcome::Succeeded(result()));
     bench.heard(7, Heard::Cancel { claim: claim(3), why: CancelWhy::Asked });
     bench.at(8, Input::Disconnected);
     bench.until(10_000);
@@ -49,14 +49,14 @@ fn nothing_is_said_between_hello_and_welcome() {
         "answered here"
     );
     assert_eq!(bench.until(11_000), []);
-    assert_eq!(bench.finish(11_000, End::Succeeded(result())), []);
+    assert_eq!(bench.finish(11_000, HandlerOutcome::Succeeded(result())), []);
     assert_eq!(bench.welcome(11_001), [settle(success())]);
 }
 
 #[test]
 fn words_are_not_lost_with_a_session() {
     let mut bench = Bench::running();
-    bench.say(0, Said { checkpoint: Some(b"c"[..].into()), ..progress(1) });
+    bench.say(0, HandlerReport { checkpoint: Some(b"c"[..].into()), ..progress(1) });
     bench.say(1, progress(2));
     bench.at(1, Input::Disconnected);
     bench.say(2, progress(4));
@@ -64,7 +64,7 @@ fn words_are_not_lost_with_a_session() {
     bench.at(9_000, Input::Connected);
     let mut told = bench.welcome(9_000);
     told.extend(bench.until(10_001).into_iter().map(|(_, effect)| effect));
-    assert_eq!(told, [beat(&Said { checkpoint: Some(b"c"[..].into()), ..progress(4) })], "within an interval");
+    assert_eq!(told, [beat(&HandlerReport { checkpoint: Some(b"c"[..].into()), ..progress(4) })], "within an interval");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_lease_runs_on_without_a_session() {
 #[test]
 fn waits_between_dials_grow_and_only_a_welcome_makes_them_short_again() {
     let backoff = Backoff { base: ms(200), max: secs(5) };
-    let mut bench = Bench::with(|manners| manners.reconnect = backoff);
+    let mut bench = Bench::with(|config| config.reconnect = backoff);
     let mut longest = Duration::ZERO;
     bench.step(Input::Wake);
     for failures in 1..40 {
@@ -122,7 +122,7 @@ fn a_refusal_that_names_nothing_ends_the_session_and_all_is_said_again() {
         let mut bench = Bench::running();
         bench.assign(2);
         bench.say(0, progress(1));
-        bench.at(1, Input::Finished { claim: claim(2), end: End::Succeeded(result()) });
+        bench.at(1, Input::Finished { claim: claim(2), outcome: HandlerOutcome::Succeeded(result()) });
         let told = bench.heard(2, Heard::Refused(refused(kind)));
         assert_eq!(told, [Effect::Noted(refused(kind)), Effect::HangUp], "{kind:?}");
         assert_eq!(bench.welcome(2), [], "what comes of the old session is of no use");
@@ -179,7 +179,7 @@ fn a_drain_takes_nothing_more_and_waits_for_the_answers() {
     assert_eq!(bench.heard(3, Heard::SettleAnswer { claim: claim(2), answer: Ok(()) }).len(), 1);
     assert_eq!(bench.say(4, progress(1)), [beat(&progress(1))], "what runs is renewed");
     bench.beat_taken(5);
-    assert_eq!(bench.finish(6, End::Succeeded(result())), [settle(success())]);
+    assert_eq!(bench.finish(6, HandlerOutcome::Succeeded(result())), [settle(success())]);
     assert_eq!(bench.reconnect(7, 9_000), [settle(success())], "also over a new session");
     let answered = Effect::Settled { claim: claim(1), answer: Ok(()) };
     assert_eq!(bench.settled(9_001, Ok(())), [answered, goodbye()]);
@@ -219,7 +219,7 @@ fn what_came_before_the_goodbye_is_given_back_first() {
 
     let mut bench = Bench::running();
     assert_eq!(bench.at(1, Input::Abandon), [cancel(CancelWhy::Asked), capacity(false)]);
-    assert_eq!(bench.finish(2, End::Stopped), [settle(Report::Release { delay: None })]);
+    assert_eq!(bench.finish(2, HandlerOutcome::Stopped), [settle(Report::Release { delay: None })]);
     assert_eq!(bench.until(9_000), [], "its answer is waited for, for as long as it takes");
     let answered = Effect::Settled { claim: claim(1), answer: Ok(()) };
     assert_eq!(bench.settled(9_000, Ok(())), [answered, goodbye()]);
@@ -261,20 +261,20 @@ fn whoever_does_not_wait_any_longer_stops_what_runs_and_gives_it_back() {
     let mut bench = Bench::running();
     assert_eq!(bench.at(1, Input::Abandon), [cancel(CancelWhy::Asked), capacity(false)]);
     assert_eq!(bench.at(2, Input::Abandon), []);
-    assert_eq!(bench.finish(3, End::Stopped), [settle(Report::Release { delay: None })]);
+    assert_eq!(bench.finish(3, HandlerOutcome::Stopped), [settle(Report::Release { delay: None })]);
     assert_eq!(bench.settled(4, Ok(())).last(), Some(&goodbye()));
 
     let mut bench = Bench::running();
     bench.at(1, Input::Abandon);
     bench.heard(2, Heard::Cancel { claim: claim(1), why: CancelWhy::Asked });
-    assert_eq!(bench.finish(3, End::Stopped), [ended(1), goodbye()], "the manager wants to hear just this");
+    assert_eq!(bench.finish(3, HandlerOutcome::Stopped), [ended(1), goodbye()], "the manager wants to hear just this");
 }
 
 #[test]
 fn a_worker_that_is_rejected_stops_everything_and_does_not_come_back() {
     let mut bench = Bench::running();
     bench.assign(2);
-    bench.at(1, Input::Finished { claim: claim(2), end: End::Succeeded(result()) });
+    bench.at(1, Input::Finished { claim: claim(2), outcome: HandlerOutcome::Succeeded(result()) });
     bench.at(2, Input::Disconnected);
     bench.until(10_000);
     bench.at(10_000, Input::Connected);

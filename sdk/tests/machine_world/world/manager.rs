@@ -3,7 +3,7 @@
 use super::*;
 
 impl World {
-    pub(super) fn tell_manager(&mut self, input: Told) {
+    pub(super) fn tell_manager(&mut self, input: LinkEvent) {
         let now = Now { mono: self.now, wall: Wall::from_ms(1_800_000_000_000 + self.now.as_ms()) };
         let Some(manager) = &mut self.manager else { return };
         let mut effects = Effects::default();
@@ -107,6 +107,6 @@ impl World {
             manager.apply(stamped);
         }
         self.manager = Some(manager);
-        self.tell_manager(Told::SeatTaken { term: Term::new(self.term) });
+        self.tell_manager(LinkEvent::SeatTaken { term: Term::new(self.term) });
     }
 }

@@ -55,7 +55,7 @@ impl World {
 
     fn call(&mut self, call: Call) {
         self.number += 1;
-        self.tell_manager(Told::Call { request: RequestId(self.number), call });
+        self.tell_manager(LinkEvent::Call { request: RequestId(self.number), call });
     }
 
     /// Nothing passes any more; either end finds out when it does.
@@ -90,7 +90,7 @@ impl World {
         self.lines[line].worker_knows = true;
         for effect in hello {
             if let Effect::Send(message) = effect {
-                self.tell_manager(Told::Session { session: SessionId(line as u64), message });
+                self.tell_manager(LinkEvent::Session { session: SessionId(line as u64), message });
             }
         }
         self.after(Duration::from_secs(1), Happening::ManagerSees { line });

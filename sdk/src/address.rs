@@ -25,14 +25,14 @@ pub type Opener = Arc<dyn Fn() -> io::Result<Box<dyn Stream>> + Send + Sync>;
 
 /// A node's address, with what is needed to be let in. Cheap to clone.
 #[derive(Clone)]
-pub struct Place {
-    way: Way,
+pub struct NodeAddress {
+    transport: Transport,
     authority: Arc<str>,
     token: Option<Arc<str>>,
 }
 
 #[derive(Clone)]
-enum Way {
+enum Transport {
     Tcp { host: Arc<str>, port: u16, tls: Option<Tls> },
     Inside(Opener),
 }
@@ -44,41 +44,41 @@ struct Tls {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum AddressError {
     #[error("`{0}` is not the address of a node; write it like http://127.0.0.1:7400 or https://onward.example:7400")]
     NotAnAddress(String),
     #[error("no certificate can be read from what was given as trusted: {0}; give PEM")]
     Certificates(String),
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").field("authority", &self.authority).finish_non_exhaustive()
+        f.debug_struct("NodeAddress").field("authority", &self.authority).finish_non_exhaustive()
     }
 }
 
-impl Place {
+impl NodeAddress {
     /// `http://host:port`, or `https://…` with a certificate that a public authority has signed.
-    pub fn at(url: &str) -> Result<Self, PlaceError> {
+    pub fn at(url: &str) -> Result<Self, AddressError> {
         Self::parse(url, None)
     }
 
     /// As [`Place::at`], trusting only these certificates (PEM) for `https`.
-    pub fn trusting(url: &str, pem: &[u8]) -> Result<Self, PlaceError> {
+    pub fn trusting(url: &str, pem: &[u8]) -> Result<Self, AddressError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let mut roots = RootCertStore::empty();
-        for certificate in certificates.map_err(|error| PlaceError::Certificates(error.to_string()))? {
-            roots.add(certificate).map_err(|error| PlaceError::Certificates(error.to_string()))?;
+        for certificate in certificates.map_err(|error| AddressError::Certificates(error.to_string()))? {
+            roots.add(certificate).map_err(|error| AddressError::Certificates(error.to_string()))?;
         }
         if roots.is_empty() {
-            return Err(PlaceError::Certificates("there is none in it".into()));
+            return Err(AddressError::Certificates("there is none in it".into()));
         }
         Self::parse(url, Some(roots))
     }
 
     /// A node in this process, which is called by `authority` (its `host:port`).
     pub fn inside(authority: &str, opener: Opener) -> Self {
-        Self { way: Way::Inside(opener), authority: authority.into(), token: None }
+        Self { transport: Transport::Inside(opener), authority: authority.into(), token: None }
     }
 
     /// Proves who calls.
@@ -87,8 +87,8 @@ impl Place {
         self
     }
 
-    fn parse(url: &str, roots: Option<RootCertStore>) -> Result<Self, PlaceError> {
-        let wrong = || PlaceError::NotAnAddress(url.to_owned());
+    fn parse(url: &str, roots: Option<RootCertStore>) -> Result<Self, AddressError> {
+        let wrong = || AddressError::NotAnAddress(url.to_owned());
         let (is_tls, rest) = match url.trim().split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),
@@ -110,7 +110,11 @@ impl Place {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let tls = is_tls.then(|| Tls::new(bare, roots)).transpose().map_err(|_| wrong())?;
         let authority = format!("{host}:{port}");
-        Ok(Self { way: Way::Tcp { host: bare.into(), port, tls }, authority: authority.into(), token: None })
+        Ok(Self {
+            transport: Transport::Tcp { host: bare.into(), port, tls },
+            authority: authority.into(),
+            token: None,
+        })
     }
 
     /// `host:port`, as a request names it.
@@ -124,9 +128,9 @@ impl Place {
 
     /// For HTTP/2, which is all that is spoken here.
     pub(crate) async fn open(&self) -> io::Result<Box<dyn Stream>> {
-        match &self.way {
-            Way::Inside(opener) => opener(),
-            Way::Tcp { host, port, tls } => {
+        match &self.transport {
+            Transport::Inside(opener) => opener(),
+            Transport::Tcp { host, port, tls } => {
                 let opening = async {
                     let stream = TcpStream::connect((&**host, *port)).await?;
                     stream.set_nodelay(true)?;
@@ -170,7 +174,7 @@ mod tests {
             ("https://onward.example:443/", "onward.example:443"),
             ("http://[::1]:7500", "[::1]:7500"),
         ] {
-            assert_eq!(Place::at(url).unwrap().authority(), authority, "{url}");
+            assert_eq!(NodeAddress::at(url).unwrap().authority(), authority, "{url}");
         }
         for url in [
             "",
@@ -183,8 +187,8 @@ mod tests {
             "http://h?x=1",
             "http://user@h",
         ] {
-            assert!(matches!(Place::at(url), Err(PlaceError::NotAnAddress(_))), "{url}");
+            assert!(matches!(NodeAddress::at(url), Err(AddressError::NotAnAddress(_))), "{url}");
         }
-        assert!(matches!(Place::trusting("https://h", b"nonsense"), Err(PlaceError::Certificates(_))));
+        assert!(matches!(NodeAddress::trusting("https://h", b"nonsense"), Err(AddressError::Certificates(_))));
     }
 }
