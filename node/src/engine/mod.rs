@@ -191,6 +191,8 @@ struct Shared {
     max_in_hand: usize,
     next: AtomicU64,
     ids: Mutex<Ids>,
+    /// They are above those of the jobs that were archived when this node started.
+    is_above_archive: AtomicBool,
     rules: Rules,
     pacing: Pacing,
     stats: Stats,
@@ -227,6 +229,7 @@ impl Engine {
             max_in_hand: MAX_IN_HAND,
             next: AtomicU64::new(1),
             ids: Mutex::new(Ids::new()),
+            is_above_archive: AtomicBool::new(false),
             rules: start.rules.clone(),
             pacing: start.pacing,
             stats: Stats::default(),
@@ -489,15 +492,26 @@ impl Shared {
     /// Ids of new jobs are above those of all jobs that are known. Another node may have made these, with a clock that
     /// was ahead of ours, and our own clock may have been stepped back.
     fn stay_above(&self, newest: Option<JobId>) {
-        let archived = self.archive().and_then(|archive| match archive.scan(None, 1, 1) {
-            Ok(rows) => rows.first().map(|(id, _)| JobId::from_u128(*id)),
+        if let Some(newest) = newest.max(self.newest_archived()) {
+            self.ids.lock().expect("no thread panics while it holds this").stay_above(newest);
+        }
+    }
+
+    /// Asked for until it is known: what is archived later was in memory before, and a term that begins later need not
+    /// wait for an archive that is being written.
+    fn newest_archived(&self) -> Option<JobId> {
+        if self.is_above_archive.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.archive()?.scan(None, 1, 1) {
+            Ok(rows) => {
+                self.is_above_archive.store(true, Ordering::Relaxed);
+                rows.first().map(|(id, _)| JobId::from_u128(*id))
+            }
             Err(error) => {
                 tracing::warn!(%error, "the newest job of the archive is not known; new ids may sort below it");
                 None
             }
-        });
-        if let Some(newest) = newest.max(archived) {
-            self.ids.lock().expect("no thread panics while it holds this").stay_above(newest);
         }
     }
 
