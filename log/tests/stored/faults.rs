@@ -1,14 +1,18 @@
 //! What goes wrong on request, and who is kept out.
 
 use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use onward_core::event::Stamped;
 use onward_core::ids::Seq;
 use onward_log::memory::Fault;
-use onward_log::{BatchId, BatchKey, Blob, Changed, Error, Log, MemoryLog, RedbLog};
+use onward_log::{BatchId, BatchKey, Blob, Changed, Error, Log, MemoryLog, OnLoss, RedbLog};
+use redb::backends::InMemoryBackend;
+use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableHandle};
 
 use crate::samples::Draw;
-use redb::{ReadableDatabase, ReadableTable, TableHandle};
 
 fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<Stamped>) {
     let term = log.take_seat().unwrap().term;
@@ -254,4 +258,59 @@ fn a_flipped_bit_in_a_row_or_a_blob_of_redb_is_damage_and_never_something_else()
     flip(&file, b"a queue with a name of its own");
     let error = RedbLog::open(folder.path()).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }) && error.is_permanent(), "{error}");
+}
+
+/// A file as one of those sees it that opened it, the newest of them last.
+#[derive(Debug)]
+struct Opened {
+    file: Arc<Opens>,
+    nth: u64,
+}
+
+#[derive(Debug, Default)]
+struct Opens {
+    bytes: InMemoryBackend,
+    newest: AtomicU64,
+    next_sync_fails: AtomicBool,
+    /// Writes of those who are not the newest.
+    late_writes: AtomicU64,
+}
+
+impl StorageBackend for Opened {
+    fn len(&self) -> io::Result<u64> {
+        self.file.bytes.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.bytes.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.bytes.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        if self.file.next_sync_fails.swap(false, Ordering::Relaxed) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let is_late = self.nth != self.file.newest.load(Ordering::Relaxed);
+        self.file.late_writes.fetch_add(u64::from(is_late), Ordering::Relaxed);
+        self.file.bytes.write(offset, data)
+    }
+}
+
+/// What it would note at its end, its successor has noted since, or more.
+#[test]
+fn a_journal_that_was_opened_anew_is_left_alone_by_the_one_before() {
+    let (redb, journal) = (Arc::<Opens>::default(), Arc::<Opens>::default());
+    let open = |file: Arc<Opens>| {
+        move || Ok(Opened { nth: 1 + file.newest.fetch_add(1, Ordering::Relaxed), file: file.clone() })
+    };
+    let mut log = RedbLog::on_storage(open(redb), open(journal.clone()), 64 << 10, OnLoss::Refuse).unwrap();
+    let (mut key, events) = first_batch(&mut log);
+    for fails in [false, false, true, false] {
+        journal.next_sync_fails.store(fails, Ordering::Relaxed);
+        log.append(key, &events, &[]).unwrap();
+        key.first = Seq(log.tail().unwrap().last.0 + 1);
+    }
+    assert_eq!(journal.newest.load(Ordering::Relaxed), 2, "in doubt it was opened anew");
+    drop(log);
+    assert_eq!(journal.late_writes.load(Ordering::Relaxed), 0);
 }

@@ -192,6 +192,22 @@ fn damage_is_named_with_what_is_lost_and_a_torn_end_is_the_end() {
     assert_eq!(RedbLog::open(left.path()).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 10);
 }
 
+/// A note can be damaged as well as what it speaks of.
+#[test]
+fn a_log_that_was_closed_says_twice_how_far_it_reached() {
+    for note in [48, 72 + 48] {
+        let folder = filled();
+        let path = folder.path().join("onward.journal");
+        let mut damaged = fs::read(&path).unwrap();
+        let mark = damaged.iter().rposition(|byte| *byte != 0).unwrap() + 1 - 36;
+        damaged[mark - 5] ^= 0x55;
+        damaged[mark..].fill(0);
+        damaged[note] ^= 1;
+        fs::write(&path, &damaged).unwrap();
+        refused(folder.path(), "events 19 to 20 are lost, 2 or more");
+    }
+}
+
 #[test]
 fn a_loss_that_is_accepted_is_said_once_and_the_log_goes_on_with_what_is_left() {
     let folder = filled();
