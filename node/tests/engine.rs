@@ -1,5 +1,8 @@
 //! The run loop on a log in memory: what may be seen when, and what becomes of those who wait when the log fails.
 
+#[path = "rig/waiting.rs"]
+mod waiting;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -18,6 +21,7 @@ use onward_core::time::Wall;
 use onward_log::memory::Fault;
 use onward_log::{Archive, Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
 use onward_node::engine::{Engine, Refused, Start};
+use waiting::until_seen;
 
 /// Without gaps and questions about the seat: on a busy computer they would come in between.
 fn rules() -> Rules {
@@ -59,17 +63,6 @@ fn subscription() -> Subscription {
 
 async fn state_of(engine: &Engine, job: JobId) -> Option<JobState> {
     engine.read(move |view| view.manager.job(job).map(|job| job.state)).await.unwrap()
-}
-
-/// Spins until something that other threads do has happened; fails after a long while.
-async fn until(what: &str, mut happened: impl FnMut() -> bool) {
-    for _ in 0..60_000 {
-        if happened() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    panic!("this never happened: {what}");
 }
 
 #[tokio::test]
@@ -175,7 +168,7 @@ async fn nothing_is_seen_before_it_is_durable() {
     let engine = Engine::start(Start::new(rules(), make)).unwrap();
     has_entered.recv().unwrap();
     open.send(()).unwrap(); // the beginning of the term
-    until("it serves", || engine.stats().commits.get() == 1).await;
+    until_seen("it serves", || engine.stats().commits.get() == 1).await;
 
     let (id, call) = submit(&engine, draft());
     let watch = engine.watch(id);
@@ -199,7 +192,7 @@ async fn nothing_is_seen_before_it_is_durable() {
         let engine = engine.clone();
         async move { engine.poll(poll("w")).await.map(|(leases, _)| leases.len()) }
     });
-    until("all were taken", || engine.stats().inputs.get() >= begun + 2 && engine.stats().reads.get() >= 1).await;
+    until_seen("all were taken", || engine.stats().inputs.get() >= begun + 2 && engine.stats().reads.get() >= 1).await;
     let rung = tokio::time::timeout(Duration::from_millis(20), watch.changed()).await;
     assert!(rung.is_err(), "a change is not announced before it is durable");
     assert!(!submitted.is_finished() && !refused.is_finished() && !read.is_finished() && !leased.is_finished());
@@ -235,7 +228,7 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
     assert!(why.contains("the log thread has been blocked"), "{why}");
     assert_eq!(engine.lifeless(long), None, "not for long, though");
     drop(open);
-    until("both wait", || engine.lifeless(Duration::ZERO).is_none()).await;
+    until_seen("both wait", || engine.lifeless(Duration::ZERO).is_none()).await;
 
     let (go_on, told) = channel::<()>();
     let (begun, has_begun) = channel();
@@ -253,10 +246,10 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
     assert_eq!(engine.lifeless(long), None);
     drop(go_on);
     read.await.unwrap().unwrap();
-    until("it waits", || engine.lifeless(Duration::ZERO).is_none()).await;
+    until_seen("it waits", || engine.lifeless(Duration::ZERO).is_none()).await;
 
     assert!(engine.read(|_| panic!("as a bug would")).await.is_err());
-    until("it has ended", || engine.lifeless(long).is_some()).await;
+    until_seen("it has ended", || engine.lifeless(long).is_some()).await;
     assert!(engine.lifeless(long).unwrap().contains("the core thread died"));
     assert!(engine.read(|_| ()).await.is_err(), "nobody waits for it");
 }
@@ -271,7 +264,7 @@ async fn a_log_that_panics_is_opened_anew() {
     panics.store(true, Ordering::Relaxed);
     let lost = tokio::time::timeout(Duration::from_secs(60), engine.call(submit(&engine, draft()).1)).await;
     assert!(matches!(lost.expect("it is answered"), Err(Refused::Unavailable(_))));
-    until("a second term", || engine.stats().terms.get() == 2).await;
+    until_seen("a second term", || engine.stats().terms.get() == 2).await;
     while engine.call(submit(&engine, draft()).1).await.is_err() {}
     assert_eq!(state_of(&engine, first).await, Some(JobState::Ready));
     assert_eq!((engine.trouble(), engine.lifeless(Duration::from_secs(3600))), (None, None));
@@ -287,7 +280,7 @@ async fn after_an_append_that_failed_nothing_of_it_is_true_and_the_node_serves_a
         log.inject(fault);
         let (lost, call) = submit(&engine, draft());
         assert!(matches!(engine.call(call).await, Err(Refused::Unavailable(_))), "{fault:?}");
-        until("a second term", || engine.stats().terms.get() == 2).await;
+        until_seen("a second term", || engine.stats().terms.get() == 2).await;
         // The first call of the new term may come before its beginning is durable.
         let mut again = Err(Refused::Unavailable(String::new()));
         while again.is_err() {
@@ -379,7 +372,7 @@ async fn what_waits_for_nothing_does_not_overtake_what_does() {
     for _ in 0..3 {
         session.say(FromWorker::Beats(Vec::new()));
     }
-    until("the beats were taken", || engine.stats().inputs.get() >= before + 3).await;
+    until_seen("the beats were taken", || engine.stats().inputs.get() >= before + 3).await;
     open.send(()).unwrap();
     let mut heard = Vec::new();
     while heard.len() < 5 {
@@ -439,7 +432,7 @@ async fn whoever_asks_while_very_many_jobs_are_due_is_served_before_all_of_them_
         let engine = engine.clone();
         async move { delayed(&engine).await }
     });
-    until("the read is taken", || engine.stats().reads.get() > 0).await;
+    until_seen("the read is taken", || engine.stats().reads.get() > 0).await;
     drop(open);
     let seen = asking.await.unwrap();
     assert!((JOBS / 2..JOBS).contains(&seen), "{seen} are left");
@@ -510,10 +503,10 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
             open.retain(|id| *id != claim.job);
             done.push(claim.job);
         }
-        until("all are archived", || engine.stats().archived.get() >= 150).await;
+        until_seen("all are archived", || engine.stats().archived.get() >= 150).await;
         assert_eq!(engine.read(|view| view.manager.state().job_count()).await, Ok(open.len()), "and gone from memory");
         let stats = engine.stats();
-        until("a snapshot", || stats.snapshots.get() >= 1 || round == 0 && stats.events.get() < 300).await;
+        until_seen("a snapshot", || stats.snapshots.get() >= 1 || round == 0 && stats.events.get() < 300).await;
         engine.stop();
     }
     let engine = start_on(folder.path(), 300);
@@ -540,15 +533,15 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_ids_are_above_those_of_log_and_archive_whatever_the_clock_says() {
     let folder = tempfile::tempdir().unwrap();
-    // As if the clock had been ahead once.
+    // As if the clock had been ahead once, and further the second time: then nothing in the log is above the archive.
     let ahead = |ms: u64| JobId::v7(Wall::from_ms(9_000_000_000_000 + ms), u128::MAX);
-    for (round, ends) in [(0, false), (1, true)] {
+    for (ms, ends) in [(0, false), (1_000, true)] {
         let engine = start_on(folder.path(), 300);
-        let id = ahead(round);
+        let id = ahead(ms);
         engine.call(Call::Submit(vec![Submission { id, draft: draft() }])).await.unwrap();
         if ends {
             engine.call(Call::Cancel { job: id, epoch: None }).await.unwrap();
-            until("it is archived", || engine.stats().archived.get() == 1).await;
+            until_seen("it is archived", || engine.stats().archived.get() == 1).await;
         }
         engine.stop();
         drop(engine);

@@ -3,11 +3,16 @@
 //! It holds the three files of a node's storage. What was written before an operation that fails stays, and of a write
 //! that fails the first sectors may have been written, as on a disk that is full.
 
+use core::pin::pin;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use onward_log::{Archive, Error, OnLoss, RedbLog};
 use redb::StorageBackend;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::waiting::PATIENCE;
 
 /// Small, so that rows move on to redb and halves turn within a few jobs.
 const HALF_BYTES: u64 = 16 << 10;
@@ -24,6 +29,8 @@ pub struct Disk(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     released: Condvar,
+    /// After each operation, and when one begins to wait.
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -36,8 +43,12 @@ struct State {
     met: u64,
     /// All files together.
     most_bytes: Option<usize>,
-    /// Operations on this file wait.
-    held: Option<Which>,
+    /// Such operations on this file wait.
+    held: Option<(Which, Op)>,
+    /// The archive was given another length and not synced since. Until then nobody can read it.
+    is_growing: bool,
+    /// And one of them does.
+    is_waited_for: bool,
     /// Of the archive: written since its last sync, and the most that ever were.
     unsynced: usize,
     most_unsynced: usize,
@@ -145,9 +156,43 @@ impl Disk {
         core::mem::take(&mut state.met)
     }
 
-    /// Operations on this file wait until [`Self::release`].
-    pub fn hold(&self, which: Which) {
-        self.state().held = Some(which);
+    /// The archive waits with its next commit until [`Self::release`], and can be read.
+    pub fn hold_archive(&self) {
+        self.hold(Op::Sync);
+    }
+
+    /// The archive waits until [`Self::release`] when it needs more room, and cannot be read.
+    pub fn hold_growing_archive(&self) {
+        self.hold(Op::SetLen);
+    }
+
+    fn hold(&self, op: Op) {
+        let mut state = self.state();
+        (state.held, state.is_waited_for) = (Some((Which::Archive, op)), false);
+    }
+
+    /// Until an operation waits for [`Self::release`].
+    pub async fn until_waited_for(&self) {
+        self.until(|state| state.is_waited_for).await;
+    }
+
+    /// Until there were so many operations since the beginning of the disk.
+    pub async fn until_ops(&self, ops: u64) {
+        self.until(|state| state.ops >= ops).await;
+    }
+
+    async fn until(&self, holds: impl Fn(&State) -> bool) {
+        let looking = async {
+            loop {
+                let mut changed = pin!(self.0.changed.notified());
+                changed.as_mut().enable();
+                if holds(&self.state()) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timeout(PATIENCE, looking).await.expect("somebody uses the disk");
     }
 
     pub fn release(&self) {
@@ -181,9 +226,17 @@ impl Disk {
 
     /// Counts an operation; says how it fails, if it does.
     fn begin(&self, which: Which, op: Op) -> (MutexGuard<'_, State>, Option<Fault>) {
-        let is_held = |state: &mut State| state.held == Some(which);
+        let is_held = |state: &mut State| {
+            let is_held = state.held == Some((which, op)) && !(op == Op::Sync && state.is_growing);
+            if is_held {
+                state.is_waited_for = true;
+                self.0.changed.notify_waiters();
+            }
+            is_held
+        };
         let mut state = self.0.released.wait_while(self.state(), is_held).unwrap();
         state.ops += 1;
+        self.0.changed.notify_waiters();
         let fault = state.fault.filter(|fault| {
             let is_due = state.ops >= fault.from && (state.ops - fault.from).is_multiple_of(fault.every);
             is_due && state.met < fault.times && fault.op.is_none_or(|failing| failing == op)
@@ -227,6 +280,7 @@ impl StorageBackend for File {
             return Err(failed(fault.kind));
         }
         state.check_room(self.1, len as usize)?;
+        state.is_growing |= self.1 == Which::Archive;
         state.files[self.1 as usize].resize(len as usize, 0);
         Ok(())
     }
@@ -234,7 +288,7 @@ impl StorageBackend for File {
     fn sync_data(&self) -> io::Result<()> {
         let (mut state, fault) = self.0.begin(self.1, Op::Sync);
         if self.1 == Which::Archive {
-            state.unsynced = 0;
+            (state.unsynced, state.is_growing) = (0, false);
         }
         fault.map_or(Ok(()), |fault| Err(failed(fault.kind)))
     }

@@ -1,5 +1,8 @@
 //! The run loop on a disk that fails.
 
+#[path = "../rig/waiting.rs"]
+mod waiting;
+
 mod archiving;
 mod disk;
 mod every;

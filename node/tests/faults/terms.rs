@@ -12,7 +12,8 @@ use onward_node::engine::{Engine, Refused};
 use tokio::time::timeout;
 
 use crate::disk::{Disk, Kind, Op};
-use crate::rig::{start, start_of, submit, until};
+use crate::rig::{start, start_of, submit};
+use crate::waiting::until_seen;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -27,7 +28,7 @@ async fn a_term_whose_first_append_fails_is_tried_once_a_second() {
     }
     let refused = timeout(LONG, submit(&engine, b"x")).await.expect("it is answered");
     assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
-    until("a fourth term", || engine.stats().terms.get() >= 4).await;
+    until_seen("a fourth term", || engine.stats().terms.get() >= 4).await;
     assert!(begun.elapsed() >= Duration::from_secs(3), "four terms in {:?}", begun.elapsed());
     engine.stop();
 }
@@ -44,7 +45,7 @@ async fn a_seat_that_is_taken_away_is_fought_for_once_a_second() {
         other.take_seat().unwrap();
         // It learns that by the first thing that it wants to store.
         let _ = submit(&engine, b"x").await;
-        until("another term", || engine.stats().terms.get() >= terms).await;
+        until_seen("another term", || engine.stats().terms.get() >= terms).await;
     }
     assert!(begun.elapsed() >= Duration::from_secs(3), "four terms in {:?}", begun.elapsed());
     engine.stop();
@@ -96,7 +97,7 @@ async fn an_engine_stops_although_its_disk_fails() {
             engine.stop();
             stopped.send(()).unwrap();
         });
-        until("it has stopped", || has_stopped.try_recv().is_ok()).await;
+        until_seen("it has stopped", || has_stopped.try_recv().is_ok()).await;
         assert!(timeout(LONG, under_way).await.expect("it is answered").unwrap().is_err());
     }
 }

@@ -10,6 +10,7 @@ use onward_core::ids::{JobId, Name};
 use onward_core::input::{Call, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::message::{Report, Settlement};
+use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Settings;
 use onward_core::state::JobImage;
@@ -44,7 +45,17 @@ impl Draw {
 
     /// Half of them too large to stay in memory.
     pub fn bytes(&mut self) -> Bytes {
-        let length = [10, 100, 5_000, 20_000][self.below(4) as usize] + self.below(90) as usize;
+        let length = [10, 100, 5_000, 20_000][self.below(4) as usize];
+        self.bytes_of(length)
+    }
+
+    /// Too large to stay in memory.
+    pub fn large(&mut self) -> Bytes {
+        self.bytes_of(5_000)
+    }
+
+    fn bytes_of(&mut self, at_least: usize) -> Bytes {
+        let length = at_least + self.below(90) as usize;
         let mut bytes = vec![0; length];
         self.0.fill_bytes(&mut bytes);
         bytes.into()
@@ -105,6 +116,8 @@ impl Job {
 pub struct World {
     pub disk: Disk,
     jobs: Arc<Mutex<BTreeMap<JobId, Job>>>,
+    /// Between two batches.
+    archive_rest: Duration,
 }
 
 /// Why a life went no further.
@@ -138,7 +151,12 @@ async fn answered<T>(call: impl Future<Output = Result<T, Refused>>) -> Result<T
 
 impl World {
     pub fn new() -> Self {
-        Self { disk: Disk::formatted(), jobs: Arc::default() }
+        Self { disk: Disk::formatted(), jobs: Arc::default(), archive_rest: SOON }
+    }
+
+    /// One in which the log has time to drop what it was told to be archived before the archive goes on.
+    pub fn with_a_slow_archive() -> Self {
+        Self { archive_rest: 30 * SOON, ..Self::new() }
     }
 
     fn jobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Job>> {
@@ -151,17 +169,20 @@ impl World {
 
     /// A node as on the day after, with everything read from the disk.
     pub async fn start(&self) -> Result<Engine, Stop> {
-        let disk = self.disk.clone();
+        let (disk, archive_rest) = (self.disk.clone(), self.archive_rest);
         let started = spawn_blocking(move || {
             let (log, archive) = (disk.log()?, disk.archive()?);
             let (seat_ttl, gap_after) = (Duration::from_millis(200), Duration::from_millis(190));
             let rules = Settings { seat_ttl, gap_after, ..Settings::default() }.check().unwrap();
             let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
             (start.archive, start.snapshot_every) = (Some(archive), 12);
-            start.pacing = Pacing { term_every: SOON, ask_again: SOON, archive_rest: SOON };
+            start.pacing = Pacing { term_every: SOON, ask_again: SOON, archive_rest };
             Engine::start(start)
         });
         match started.await {
+            Ok(Err(error)) if error.is_permanent() => {
+                Err(Stop::Wrong(format!("a disk that fails is no damage: {error}")))
+            }
             Ok(started) => started.map_err(|_| Stop::Refused),
             Err(error) => Err(Stop::Wrong(format!("opening it panics: {error}"))),
         }
@@ -252,20 +273,34 @@ impl World {
         self.stop(engine).await.map_err(|why| format!("{why:?}"))
     }
 
-    async fn until_it_serves(&self, engine: &Engine) -> Result<(), String> {
+    /// Gives a job that it has taken.
+    pub async fn until_it_serves(&self, engine: &Engine) -> Result<JobId, String> {
         let began = Instant::now();
-        while let Err(why) = self.submit(engine, Arc::new(*b"do you hear me?")).await {
-            let Stop::Refused = why else { return Err(format!("{why:?}")) };
-            if began.elapsed() > PATIENCE {
-                return Err(format!("it does not serve again: {:?}", engine.trouble()));
+        loop {
+            match self.submit(engine, Arc::new(*b"do you hear me?")).await {
+                Ok(job) => return Ok(job),
+                Err(Stop::Wrong(wrong)) => return Err(wrong),
+                Err(Stop::Refused) if began.elapsed() > PATIENCE => {
+                    return Err(format!("it does not serve again: {:?}", engine.trouble()));
+                }
+                Err(Stop::Refused) => sleep(SOON).await,
             }
-            sleep(SOON).await;
         }
-        Ok(())
     }
 
+    /// And whatever else was handed to the archive: it takes one batch after the other, so with a job that ends now all
+    /// that came before is done.
     async fn until_all_is_archived(&self, engine: &Engine) -> Result<(), String> {
         let began = Instant::now();
+        loop {
+            let last = self.until_it_serves(engine).await?;
+            match self.cancel(engine, last).await {
+                Ok(()) => break,
+                Err(Stop::Wrong(wrong)) => return Err(wrong),
+                Err(Stop::Refused) if began.elapsed() > PATIENCE => return Err("it ends no job".to_owned()),
+                Err(Stop::Refused) => {}
+            }
+        }
         let all: Vec<JobId> = self.jobs().keys().copied().collect();
         loop {
             let asked = all.clone();
@@ -294,20 +329,15 @@ impl World {
                 }
                 continue;
             };
-            self.compare_job(engine, &job, &image).await.map_err(|wrong| format!("job {id}: {wrong}"))?;
+            self.compare_job(engine, &job, &image).await.map_err(|wrong| format!("job {id}: {wrong:?}"))?;
         }
         Ok(())
     }
 
-    /// In memory or in the archive.
     async fn find(&self, engine: &Engine, id: JobId) -> Result<Option<JobImage>, String> {
         let began = Instant::now();
         loop {
-            let found = match engine.read(move |view| view.manager.image(id)).await {
-                Ok(None) => engine.archived(id).await,
-                found => found,
-            };
-            match found {
+            match image(engine, id).await {
                 Ok(found) => return Ok(found),
                 // On a busy computer it may have lost its seat for a moment.
                 Err(refused) if began.elapsed() > PATIENCE => return Err(format!("it cannot be read: {refused}")),
@@ -316,29 +346,32 @@ impl World {
         }
     }
 
-    async fn compare_job(&self, engine: &Engine, job: &Job, image: &JobImage) -> Result<(), String> {
+    async fn compare_job(&self, engine: &Engine, job: &Job, image: &JobImage) -> Result<(), Stop> {
         let state = image.state();
         if !job.may_be(state) {
             let (result, cancel) = (job.result.is_sure(), job.cancel.is_sure());
-            return Err(format!("it is {state:?}; its success was acknowledged: {result}, and its end: {cancel}"));
+            let wrong = format!("it is {state:?}; its success was acknowledged: {result}, and its end: {cancel}");
+            return Err(Stop::Wrong(wrong));
         }
-        self.compare_content(engine, image.id, &image.spec.workflows[0].payload, &job.payload).await?;
+        compare_content(engine, image.id, &image.spec.workflows[0].payload, &job.payload).await?;
         let attempts = image.workflows[0].past.iter().flat_map(|past| &past.attempts);
         match (attempts.filter_map(|ended| ended.result()).next(), job.result.maybe()) {
-            (Some(result), Some(expected)) => self.compare_content(engine, image.id, result, expected).await,
+            (Some(result), Some(expected)) => compare_content(engine, image.id, result, expected).await,
             (None, _) if state != JobState::Succeeded => Ok(()),
-            (result, _) => Err(format!("its result is {result:?}")),
+            (result, _) => Err(Stop::Wrong(format!("its result is {result:?}"))),
         }
     }
+}
 
-    async fn compare_content(
-        &self,
-        engine: &Engine,
-        id: JobId,
-        payload: &onward_core::payload::Payload,
-        expected: &[u8],
-    ) -> Result<(), String> {
-        let found = engine.content(id, payload).await.map_err(|refused| refused.to_string())?;
-        if *found == *expected { Ok(()) } else { Err("its content is another".to_owned()) }
+/// In memory or in the archive.
+async fn image(engine: &Engine, id: JobId) -> Result<Option<JobImage>, Refused> {
+    match engine.read(move |view| view.manager.image(id)).await {
+        Ok(None) => engine.archived(id).await,
+        found => found,
     }
+}
+
+async fn compare_content(engine: &Engine, id: JobId, payload: &Payload, expected: &[u8]) -> Result<(), Stop> {
+    let found = answered(engine.content(id, payload)).await?;
+    if *found == *expected { Ok(()) } else { Err(Stop::Wrong("its content is another".to_owned())) }
 }

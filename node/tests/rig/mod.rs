@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod waiting;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -19,8 +21,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Longer than anything here takes, on a busy computer too; a test that waits for it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub use waiting::{PATIENCE, until};
 
 /// How busy the computer is that these tests run on is not what they are about: load, gaps and the seat are out of the
 /// way.
@@ -120,17 +121,6 @@ impl Request {
         stream.write_all(self.text(address).as_bytes()).await.unwrap();
         read_reply(stream).await
     }
-}
-
-/// Asks again and again, but not for ever.
-pub async fn until(mut holds: impl AsyncFnMut() -> bool) {
-    let asking = async {
-        while !holds().await {
-            // What is asked may not wait for anything itself, and others must get on.
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(PATIENCE, asking).await.expect("it comes true in time");
 }
 
 /// By its content length, so that the connection can stay open.
