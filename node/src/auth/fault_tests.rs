@@ -1,6 +1,7 @@
 //! Each change to the files of tokens and keys fails in turn: what was made is kept, what was revoked stays so, and no
 //! file is ever half there.
 
+use std::fs;
 use std::path::Path;
 
 use tempfile::tempdir;
@@ -77,4 +78,20 @@ fn whichever_change_fails_a_nodes_own_token_and_key_are_whole_or_made_again() {
         }
         assert_eq!(faults::healed(|| read_or_make_key(&path)).unwrap(), key, "{fault:?}");
     });
+}
+
+#[test]
+fn a_file_that_cannot_be_read_any_more_ends_nothing_that_is_open() {
+    let folder = tempdir().unwrap();
+    let folder = folder.path();
+    let text = TokenFile::add(folder, "first", [Scope::Read]).unwrap().text;
+    let used = TokenFile::open(folder).unwrap();
+    let open = used.find(&text).unwrap().validity;
+    fs::write(folder.join(TOKENS_FILE), "{").unwrap();
+    used.look_for_open();
+    assert!(!open.has_ended() && used.find(&text).is_some());
+    assert!(TokenFile::open(folder).is_err(), "whoever starts with it is told");
+    fs::write(folder.join(TOKENS_FILE), "{\"tokens\":[]}").unwrap();
+    used.look_for_open();
+    assert!(open.has_ended());
 }

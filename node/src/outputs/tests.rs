@@ -170,6 +170,27 @@ async fn a_read_sees_what_was_offered_before_and_a_stop_loses_nothing() {
     again.stop();
 }
 
+#[test]
+fn what_the_machine_is_asked_about_takes_room_until_it_is_answered_or_lost() {
+    let data = tempdir().unwrap();
+    let outputs = Outputs::start(data.path().join(FOLDER), OutputRules::default()).unwrap();
+    let all = || Asked::new(outputs.clone(), vec![output(1, &vec![7; MAX_WAITING_BYTES])]);
+    let dropped = || outputs.stats().dropped_bytes.get() / MAX_WAITING_BYTES as u64;
+    all().answered(&[Err(Refusal::UnknownJob)]);
+    assert_eq!((dropped(), outputs.stats().refused.get()), (0, 1));
+    drop(all());
+    assert_eq!(dropped(), 1, "nobody answers any more");
+    let first = all();
+    assert_eq!(dropped(), 1);
+    let second = all();
+    assert_eq!(dropped(), 2, "there is no room for another");
+    drop((first, second));
+    assert_eq!(dropped(), 3, "and what was dropped before is not lost once more");
+    let _again = all();
+    assert_eq!(dropped(), 3);
+    outputs.stop();
+}
+
 #[tokio::test]
 async fn a_folder_that_fails_costs_output_and_nothing_else_and_comes_back() {
     let data = tempdir().unwrap();

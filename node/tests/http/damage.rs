@@ -38,3 +38,26 @@ async fn a_damaged_row_of_the_archive_is_not_a_reason_to_try_again() {
     assert_eq!(reply.code(), (500, "damaged".into()));
     assert_eq!(Request::get(&format!("/v1/jobs/{good}")).send(node.address()).await.status, 200);
 }
+
+const BLOBS: redb::TableDefinition<'_, (u128, &[u8; 32]), (u64, u32)> = redb::TableDefinition::new("job_blobs");
+
+#[tokio::test]
+async fn content_that_is_missing_from_the_archive_is_not_a_reason_to_try_again() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let job = done(&node, &json!("x".repeat(10_000)).to_string()).await;
+    node.shutdown(PATIENCE).await;
+    let file = redb::Database::open(data.path().join("archive.redb")).unwrap();
+    let transaction = file.begin_write().unwrap();
+    let removed = transaction.open_table(BLOBS).unwrap().extract_if(|_, _| true).unwrap().count();
+    transaction.commit().unwrap();
+    drop(file);
+    assert_eq!(removed, 1);
+
+    let node = start(data.path()).await;
+    let reply = Request::get(&format!("/v1/jobs/{job}")).send(node.address()).await;
+    assert_eq!(reply.code(), (500, "damaged".into()));
+    assert!(!reply.head.contains("retry-after"), "{}", reply.head);
+    let detail = reply.json()["detail"].as_str().unwrap().to_owned();
+    assert!(detail.contains("is missing from the store") && detail.contains("backup"), "{detail}");
+}

@@ -2,7 +2,10 @@
 
 use crate::rig::{PATIENCE, Request, lease, poll_body, post, start, submit_kind, until, verb};
 use onward_core::ids::JobId;
+use onward_core::input::Call;
+use onward_core::refusal::Refusal;
 use onward_log::{Log, RedbLog};
+use onward_node::engine::Refused;
 use onward_node::server::Node;
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -61,6 +64,8 @@ async fn a_drop_is_safe_to_repeat_when_the_job_is_archived() {
     };
     assert_eq!(drop(&[first]).await.json()["jobs"][0]["dropped"], true);
     until_archived(&node, first).await;
+    let again = node.engine().call(Call::DropDeadLetter { job: first }).await;
+    assert_eq!(again, Err(Refused::ByMachine(Refusal::NotADeadLetter)), "as while it was in memory");
     let both = drop(&[first, second]).await;
     assert_eq!(both.status, 200, "{}", both.json());
     let dropped: Vec<_> = both.json()["jobs"].as_array().unwrap().iter().map(|one| one["dropped"].clone()).collect();

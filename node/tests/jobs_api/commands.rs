@@ -246,6 +246,8 @@ async fn a_cancel_by_filter_of_many_is_no_single_step() {
     let rig = Rig::new().await;
     let batch: Vec<_> = (0..3_000).map(|_| json!({"kind": "go"})).collect();
     assert_eq!(rig.post("/v1/jobs/batch", json!({"jobs": batch})).await.status, 201);
+    let part = rig.post("/v1/jobs/cancel", json!({"all": true, "limit": 700, "dry_run": true})).await.body;
+    assert_eq!(part["would_cancel"], 700, "no more than asked for, in however many steps");
     let before = rig.engine.stats().listed().collect::<std::collections::BTreeMap<_, _>>();
     assert_eq!(rig.post("/v1/jobs/cancel", json!({"all": true})).await.body["cancelled"], 3_000);
     let after = rig.engine.stats().listed().collect::<std::collections::BTreeMap<_, _>>();

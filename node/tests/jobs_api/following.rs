@@ -90,10 +90,11 @@ impl Events {
 #[tokio::test]
 async fn a_stream_shows_the_job_then_each_change_then_its_end() {
     let rig = Rig::new().await;
-    let id = rig.submit(json!({"kind": "a"})).await;
+    let id = rig.submit(json!({"kind": "a", "payload": {"n": 1}})).await;
     let mut events = Events::of(&rig, &id).await;
     let (name, job) = events.next().await.unwrap();
     assert_eq!((name.as_str(), &job["id"], &job["state"]), ("job", &json!(id), &json!("ready")));
+    assert_eq!(job["workflows"][0].get("payload"), None, "who follows knows it, or asks for it");
     let taken = rig.take("a").await;
     let job = events.until(|job| job["state"] == "running").await;
     let attempt = &job["workflows"][0]["attempts"][0];
@@ -111,6 +112,29 @@ async fn a_stream_shows_the_job_then_each_change_then_its_end() {
     let (name, job) = events.next().await.unwrap();
     assert_eq!((name.as_str(), &job["result"]), ("end", &json!({"a": 1})));
     assert_eq!(events.next().await, None);
+}
+
+#[tokio::test]
+async fn who_has_not_taken_an_event_is_given_none_but_the_newest_afterwards() {
+    let rig = Rig::new().await;
+    let id = rig.submit(json!({"kind": "a"})).await;
+    let mut slow = Events::of(&rig, &id).await.body;
+    let mut next = async || {
+        let frame = tokio::time::timeout(PATIENCE, slow.frame()).await.expect("in time").expect("it goes on");
+        frame.unwrap().into_data().unwrap()
+    };
+    // Its name, the job, and an empty line.
+    let untaken = [next().await, next().await, next().await];
+    let mut others = Events::of(&rig, &id).await;
+    for n in 1..=5 {
+        let extend = json!({"by_s": 1, "reason": "slow", "request_id": format!("r{n}")});
+        assert_eq!(rig.post(&format!("/v1/jobs/{id}/extend"), extend).await.status, 200);
+        others.until(|job| job["extensions_s"] == f64::from(n)).await;
+    }
+    drop(untaken);
+    next().await;
+    let job: Value = serde_json::from_slice(&next().await).unwrap();
+    assert_eq!(job["extensions_s"], 5.0);
 }
 
 #[tokio::test]
