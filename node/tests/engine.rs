@@ -553,6 +553,22 @@ async fn new_ids_are_above_those_of_log_and_archive_whatever_the_clock_says() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_has_stopped_does_not_say_that_an_archived_job_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = start_on(folder.path(), 300);
+    let (id, call) = submit(&engine, draft());
+    engine.call(call).await.unwrap();
+    engine.call(Call::Cancel { job: id, epoch: None }).await.unwrap();
+    until_seen("it is archived", || engine.stats().archived.get() == 1).await;
+    assert!(matches!(engine.archived(id).await, Ok(Some(_))));
+    engine.stop();
+    let refused = engine.archived(id).await;
+    assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
+    let refused = engine.archived_before(None, 1).await;
+    assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
+}
+
 // ---- time in which nobody listened
 
 /// A seat that is soon unconfirmed; a wake-up that comes late is no gap.

@@ -164,7 +164,7 @@ impl Engine {
 
     /// What is said about those whose job is in the archive, all of them in one read.
     async fn late(&self, late: Vec<Late>) -> Result<Vec<(usize, Result<(), Refusal>)>, Refused> {
-        let archive = match self.0.archive() {
+        let archive = match self.0.archive_to_read()? {
             Some(archive) if !late.is_empty() => archive,
             _ => return Ok(Vec::new()),
         };

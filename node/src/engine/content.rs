@@ -163,9 +163,10 @@ impl Engine {
         };
         let shared = self.0.clone();
         let Some(reader) = shared.blob_reader() else { return Err(shared.unavailable()) };
+        let archive = shared.archive_to_read()?;
         let read = move || {
             let here = reader.blob(&digest)?;
-            match (here, shared.archive()) {
+            match (here, archive) {
                 // It moved with its job.
                 (None, Some(archive)) => archive.blob(job.as_u128(), &digest),
                 (here, _) => Ok(here),

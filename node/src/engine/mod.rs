@@ -205,6 +205,7 @@ struct Shared {
     blobs: Mutex<Option<BlobReader>>,
     /// None once the node has stopped: the file is free for the next one.
     archive: Mutex<Option<Archive>>,
+    has_archive: bool,
     backup: Mutex<Option<Backup>>,
     stopping: AtomicBool,
     exporter: Option<Exporter>,
@@ -239,6 +240,7 @@ impl Engine {
             thread: Mutex::new(None),
             blobs: Mutex::new(None),
             archive: Mutex::new(start.archive.clone()),
+            has_archive: start.archive.is_some(),
             backup: Mutex::new(start.backup.clone()),
             stopping: AtomicBool::new(false),
             exporter: start.exporter.clone(),
@@ -291,7 +293,7 @@ impl Engine {
     /// results come with their bytes; the large ones go to the store from here.
     pub async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
         let contents = Contents::of_call(&mut call);
-        let asked = archived::Asked::of(&call).filter(|_| self.0.archive().is_some());
+        let asked = archived::Asked::of(&call).filter(|_| self.0.has_archive);
         let answer = self.call_with(call, contents).await;
         match asked {
             Some(asked) => self.answer_from_archive(asked, answer).await,
@@ -311,7 +313,7 @@ impl Engine {
 
     /// A job that has left memory.
     pub async fn archived(&self, job: JobId) -> Result<Option<JobImage>, Refused> {
-        let Some(archive) = self.0.archive() else { return Ok(None) };
+        let Some(archive) = self.0.archive_to_read()? else { return Ok(None) };
         let read = move || {
             let row = archive.get(job.as_u128())?;
             Ok(row.map(|row| codec::decode_image(&row)).transpose()?)
@@ -343,7 +345,7 @@ impl Engine {
     /// Jobs that have left memory, the newest first, beginning before `before`; and whether there are more.
     pub async fn archived_before(&self, before: Option<JobId>, max: usize) -> Result<(Vec<JobImage>, bool), Refused> {
         const MAX_BYTES: usize = 8 << 20;
-        let Some(archive) = self.0.archive() else { return Ok((Vec::new(), false)) };
+        let Some(archive) = self.0.archive_to_read()? else { return Ok((Vec::new(), false)) };
         let read = move || {
             let rows = archive.scan(before.map(JobId::as_u128), max, MAX_BYTES)?;
             let bytes: usize = rows.iter().map(|(_, row)| row.len()).sum();
@@ -355,7 +357,7 @@ impl Engine {
 
     /// How many jobs have left memory and are kept.
     pub async fn archived_count(&self) -> Result<u64, Refused> {
-        let Some(archive) = self.0.archive() else { return Ok(0) };
+        let Some(archive) = self.0.archive_to_read()? else { return Ok(0) };
         self.0.blocking(move || archive.count()).await
     }
 
@@ -449,6 +451,14 @@ impl Shared {
 
     fn archive(&self) -> Option<Archive> {
         self.archive.lock().expect("no thread panics while it holds this").clone()
+    }
+
+    /// None if there never was one: an engine that has stopped does not know what is in its archive.
+    fn archive_to_read(&self) -> Result<Option<Archive>, Refused> {
+        match self.archive() {
+            None if self.has_archive => Err(self.unavailable()),
+            archive => Ok(archive),
+        }
     }
 
     /// Lets go of the files, although handles on this engine may be left.
