@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, set_child_subreaper, setsid, wait};
 
 use crate::activity::Activity;
-use crate::ending::{Ending, Session};
-use crate::wire::{self, How, Order, Said, Spec};
+use crate::tree_kill::{Session, TreeKill};
+use crate::wire::{self, ExitStatus, GuardMessage, Order, Spec};
 use crate::{leaf, start};
 
 /// The word that the binary is called with to be a guard, before the path of the socket.
@@ -95,7 +95,7 @@ struct Guard<'a> {
 
 impl<'a> Guard<'a> {
     fn new(spec: &'a Spec, mut worker: Worker, main: Pid) -> Self {
-        worker.say(&Said::Started { pid: main.as_raw_nonzero().get() });
+        worker.say(&GuardMessage::Started { pid: main.as_raw_nonzero().get() });
         let main_fd = pidfd_open(main, PidfdFlags::empty()).ok();
         Self { spec, worker, main, main_fd, has_exited: false, activity: Activity::default(), before: None }
     }
@@ -136,7 +136,7 @@ impl<'a> Guard<'a> {
     fn look(&mut self) {
         let now = self.activity.sample(own_pid());
         if self.before.is_some_and(|before| now > before) {
-            self.worker.say(&Said::Activity(true));
+            self.worker.say(&GuardMessage::Activity(true));
         }
         self.before = Some(now);
     }
@@ -144,9 +144,9 @@ impl<'a> Guard<'a> {
     /// Ends what is left of the tree, and comes back when nothing is.
     fn end(&mut self, order: Order) {
         let session = if self.spec.foreground { Session::Shared } else { Session::Own };
-        let mut ending = Ending::new(own_pid(), session, order, Duration::from_millis(self.spec.grace_ms));
+        let mut ending = TreeKill::new(own_pid(), session, order, Duration::from_millis(self.spec.grace_ms));
         while self.reap() {
-            let wait_for = ending.push();
+            let wait_for = ending.poll();
             let fds = ending.fds();
             self.worker.wait(fds, Some(wait_for));
             if self.worker.order() == Some(Order::Kill) {
@@ -170,13 +170,13 @@ impl<'a> Guard<'a> {
 
     fn exited(&mut self, status: WaitStatus) {
         let how = match (status.exit_status(), status.terminating_signal()) {
-            (Some(code), _) => How::Code(code),
-            (None, Some(signal)) => How::Signal(signal),
+            (Some(code), _) => ExitStatus::Code(code),
+            (None, Some(signal)) => ExitStatus::Signal(signal),
             (None, None) => return,
         };
         self.has_exited = true;
         self.main_fd = None;
-        self.worker.say(&Said::Exited(how));
+        self.worker.say(&GuardMessage::Exited(how));
     }
 }
 
@@ -225,7 +225,7 @@ impl Worker {
     }
 
     /// Never blocks: a worker that does not listen (a frozen one) must not keep us from our duty.
-    fn say(&mut self, said: &Said) {
+    fn say(&mut self, said: &GuardMessage) {
         if self.is_gone {
             return;
         }
@@ -233,7 +233,7 @@ impl Worker {
         match self.stream.write(&line) {
             Ok(written) if written == line.len() => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !matches!(said, Said::Activity(_)) {
+                if !matches!(said, GuardMessage::Activity(_)) {
                     self.unsaid = Some(line);
                 }
             }

@@ -41,7 +41,6 @@ mod activity;
 pub mod attempt;
 pub mod directive;
 pub mod duration;
-mod ending;
 pub mod guard;
 mod leaf;
 mod listen;
@@ -53,6 +52,7 @@ mod start;
 mod supervise;
 pub mod tail;
 pub mod tree;
+mod tree_kill;
 mod wire;
 
 pub use attempt::{Event, Exit, GuardProgram, Options, Running, SpawnError, Stdin, Stream, spawn};

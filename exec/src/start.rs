@@ -10,11 +10,11 @@ use rustix::fs::{Access, access};
 use rustix::process::Pid;
 
 use crate::leaf;
-use crate::wire::{FailedKind, Said, Spec};
+use crate::wire::{FailedKind, GuardMessage, Spec};
 
 /// With the guard's own stdin, stdout and stderr.
-pub(crate) fn start(spec: &Spec) -> Result<Pid, Said> {
-    let failed = |text| Said::Failed { kind: FailedKind::Other, text };
+pub(crate) fn start(spec: &Spec) -> Result<Pid, GuardMessage> {
+    let failed = |text| GuardMessage::Failed { kind: FailedKind::Other, text };
     let Some(program) = spec.argv.first() else {
         return Err(failed("there is no program to start: the arguments are empty".to_owned()));
     };
@@ -44,7 +44,7 @@ fn start_leaf(spec: &Spec) -> io::Result<(Pid, Option<i32>)> {
     Ok((pid, leaf::hand_over(&ours, spec)?))
 }
 
-fn explain(program: &str, spec: &Spec, error: &io::Error) -> Said {
+fn explain(program: &str, spec: &Spec, error: &io::Error) -> GuardMessage {
     let base = spec.cwd.as_deref().unwrap_or(Path::new(""));
     let is_there = program.contains('/') && base.join(program).exists();
     let (kind, advice) = match error.kind() {
@@ -60,5 +60,5 @@ fn explain(program: &str, spec: &Spec, error: &io::Error) -> Said {
         io::ErrorKind::ArgumentListTooLong => (FailedKind::Other, "shorten its arguments and environment"),
         _ => (FailedKind::Other, "this machine cannot start it now"),
     };
-    Said::Failed { kind, text: format!("cannot start `{program}`: {error}; {advice}") }
+    GuardMessage::Failed { kind, text: format!("cannot start `{program}`: {error}; {advice}") }
 }

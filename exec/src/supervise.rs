@@ -14,7 +14,7 @@ use crate::attempt::{Closed, Event, Exit, Stream};
 use crate::directive::{Directive, Piece, Splitter};
 use crate::listen;
 use crate::orphans::Mark;
-use crate::wire::{self, FailedKind, How, Order, Said, Spec};
+use crate::wire::{self, ExitStatus, FailedKind, GuardMessage, Order, Spec};
 
 const CHUNK_BYTES: usize = 16 * 1024;
 
@@ -112,11 +112,11 @@ impl Supervisor {
             tokio::select! {
                 line = lines.next_line() => match line {
                     Ok(Some(line)) => match serde_json::from_str(&line) {
-                        Ok(Said::Started { pid }) => self.started(pid, inside, &is_gone).await,
+                        Ok(GuardMessage::Started { pid }) => self.started(pid, inside, &is_gone).await,
                         // A full queue holds output, which says as much.
-                        Ok(Said::Activity(_)) => drop(self.events.try_send(Event::Activity)),
-                        Ok(Said::Failed { kind, text }) => exit = Some(failed(kind, text)),
-                        Ok(Said::Exited(how)) => exit = Some(exited(how)),
+                        Ok(GuardMessage::Activity(_)) => drop(self.events.try_send(Event::Activity)),
+                        Ok(GuardMessage::Failed { kind, text }) => exit = Some(failed(kind, text)),
+                        Ok(GuardMessage::Exited(how)) => exit = Some(exited(how)),
                         Err(_) => break,
                     },
                     Ok(None) | Err(_) => break,
@@ -168,10 +168,10 @@ fn failed(kind: FailedKind, why: String) -> Exit {
     }
 }
 
-fn exited(how: How) -> Exit {
+fn exited(how: ExitStatus) -> Exit {
     match how {
-        How::Code(code) => Exit::Code(code),
-        How::Signal(signal) => Exit::Signal(signal),
+        ExitStatus::Code(code) => Exit::Code(code),
+        ExitStatus::Signal(signal) => Exit::Signal(signal),
     }
 }
 

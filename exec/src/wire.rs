@@ -45,11 +45,11 @@ pub(crate) enum Order {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Said {
+pub(crate) enum GuardMessage {
     Started { pid: i32 },
     Failed { kind: FailedKind, text: String },
     Activity(bool),
-    Exited(How),
+    Exited(ExitStatus),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ pub(crate) enum FailedKind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum How {
+pub(crate) enum ExitStatus {
     Code(i32),
     Signal(i32),
 }

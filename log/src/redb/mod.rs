@@ -24,9 +24,9 @@
 //! if the newest was such a one, redb reads the whole file, about a second for each gigabyte of blobs.
 
 pub(crate) mod fault;
+mod files;
 pub(crate) mod folder;
 pub(crate) mod journal;
-mod kept;
 pub(crate) mod pieces;
 pub(crate) mod rows;
 pub(crate) mod store;
@@ -45,8 +45,8 @@ use crate::head::Admitted;
 use crate::{Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, Snapshot, Tail, codec};
 
 use fault::found_while_open;
+use files::LogFiles;
 use journal::{JournalFile, NotAppended, Rows};
-use kept::Kept;
 use store::{Open, Repair, Store, Writer};
 use unsynced::Unsynced;
 
@@ -66,7 +66,7 @@ pub enum OnLoss {
 
 /// A handle. Its clones are further handles on the same file, each with the same rights.
 #[derive(Clone, Debug)]
-pub struct RedbLog(Arc<Store<Kept>>);
+pub struct RedbLog(Arc<Store<LogFiles>>);
 
 impl RedbLog {
     /// Opens the log in `folder`, or makes one there: the files are `onward.redb` and `onward.journal`.
@@ -78,7 +78,7 @@ impl RedbLog {
     pub fn open_or(folder: impl AsRef<Path>, on_loss: OnLoss) -> Result<Self, Error> {
         let folder = folder.as_ref().to_owned();
         let (lock, open) = folder::LOG.prepare(&folder, CACHE_BYTES)?;
-        let prepare = kept::prepare(move || Ok(Arc::new(JournalFile::open(&folder)?)), journal::HALF_BYTES, on_loss);
+        let prepare = files::prepare(move || Ok(Arc::new(JournalFile::open(&folder)?)), journal::HALF_BYTES, on_loss);
         Ok(Self(Arc::new(Store::start(open, prepare, Some(lock))?)))
     }
 
@@ -91,7 +91,7 @@ impl RedbLog {
         on_loss: OnLoss,
     ) -> Result<Self, Error> {
         let open = on_storage(storage, CACHE_BYTES);
-        let prepare = kept::prepare(move || Ok(Arc::new(journal()?)), half_bytes, on_loss);
+        let prepare = files::prepare(move || Ok(Arc::new(journal()?)), half_bytes, on_loss);
         Ok(Self(Arc::new(Store::start(open, prepare, None)?)))
     }
 
@@ -117,16 +117,16 @@ impl RedbLog {
                 rows::put_reached(transaction, last)?;
                 rows::put_rows(transaction, stored, &moved)
             };
-            self.0.commit(&mut writer, Repair::Quick, put, |kept, _| Ok(kept.stored >= last))?;
+            self.0.commit(&mut writer, Repair::Quick, put, |files, _| Ok(files.stored >= last))?;
             writer.state.moved(last);
         }
-        self.0.view_still(&writer)
+        self.0.view_locked(&writer)
     }
 
     /// One write and one sync, and now and then what it takes to have room for it.
     fn append_to_journal(
         &self,
-        writer: &mut Writer<Kept>,
+        writer: &mut Writer<LogFiles>,
         key: BatchKey,
         events: &[Stamped],
         row: &[u8],
@@ -134,28 +134,28 @@ impl RedbLog {
         if !writer.state.journal.has_room(row.len()) {
             let left = writer.state.needed_of_other();
             self.move_rows(writer, &left)?;
-            writer.state.journal.turn();
-        } else if let Some(due) = writer.state.due_of_other() {
+            writer.state.journal.switch_half();
+        } else if let Some(due) = writer.state.rows_to_migrate() {
             self.move_rows(writer, &due)?;
         }
         match writer.state.journal.append(key.first, events.len() as u32, row) {
             Ok(()) => Ok(()),
             Err(NotAppended::Unwritten(error)) => Err(error),
             Err(NotAppended::InDoubt(error)) => {
-                self.0.look(writer, error.into(), |kept, _| Ok(kept.head.newest_batch == Some(key)))
+                self.0.look(writer, error.into(), |files, _| Ok(files.head.newest_batch == Some(key)))
             }
         }
     }
 
     /// From the journal into redb; they are the oldest of the journal.
-    fn move_rows(&self, writer: &mut Writer<Kept>, moved: &Rows) -> Result<(), Error> {
+    fn move_rows(&self, writer: &mut Writer<LogFiles>, moved: &Rows) -> Result<(), Error> {
         let Some(last) = moved.last() else { return Ok(()) };
         let (stored, reached) = (writer.state.stored, writer.state.head.tail.last);
         let put = |transaction: &WriteTransaction| {
             rows::put_reached(transaction, reached)?;
             rows::put_rows(transaction, stored, moved)
         };
-        self.0.commit(writer, Repair::Quick, put, |kept, _| Ok(kept.stored >= last))?;
+        self.0.commit(writer, Repair::Quick, put, |files, _| Ok(files.stored >= last))?;
         writer.state.stored = last;
         writer.state.journal.forget_up_to(last);
         Ok(())
@@ -164,7 +164,7 @@ impl RedbLog {
     /// In one transaction with its blobs, and with the rows of the journal, which come before it.
     fn append_to_redb(
         &self,
-        writer: &mut Writer<Kept>,
+        writer: &mut Writer<LogFiles>,
         key: BatchKey,
         row: &[u8],
         blobs: &[Blob<'_>],
@@ -178,7 +178,7 @@ impl RedbLog {
                 rows::put_rows(transaction, stored, &moved)?;
                 rows::put_batch(transaction, key.first, row, blobs)
             },
-            |kept, _| Ok(kept.head.newest_batch == Some(key)),
+            |files, _| Ok(files.head.newest_batch == Some(key)),
         )
     }
 }
@@ -211,7 +211,7 @@ impl Log for RedbLog {
                 rows::put_reached(transaction, reached)?;
                 rows::put_term(transaction, term)
             },
-            |kept, _| Ok(kept.head.tail.term == term),
+            |files, _| Ok(files.head.tail.term == term),
         )?;
         writer.state.head.tail.term = term;
         Ok(writer.state.head.tail)
@@ -242,7 +242,7 @@ impl Log for RedbLog {
 
     fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
         let writer = self.0.ready()?;
-        self.0.read_still(&writer, |view, kept| kept.read(view, from.max(Seq(1)), max_events))
+        self.0.read_locked(&writer, |view, files| files.read(view, from.max(Seq(1)), max_events))
     }
 
     fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
@@ -261,7 +261,7 @@ impl Log for RedbLog {
     fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
         writer.state.head.holds_seat(term)?;
-        if !self.0.read_still(&writer, |view, _| rows::has_any(view, digests))? {
+        if !self.0.read_locked(&writer, |view, _| rows::has_any(view, digests))? {
             return Ok(());
         }
         self.0.commit(
@@ -284,7 +284,7 @@ impl Log for RedbLog {
             Repair::Quick,
             |transaction| rows::put_chunk(transaction, finished, covers, index, &row),
             // The newest chunk may be sent again with other content, so its number alone says nothing.
-            |kept, view| Ok(kept.head.unfinished == stored && rows::chunk(view, stored, index)? == chunk),
+            |files, view| Ok(files.head.unfinished == stored && rows::chunk(view, stored, index)? == chunk),
         )?;
         writer.state.head.chunk_put(covers, index);
         Ok(())
@@ -303,7 +303,7 @@ impl Log for RedbLog {
                 rows::put_reached(transaction, reached)?;
                 rows::finish_snapshot(transaction, snapshot)
             },
-            |kept, _| Ok(kept.head.snapshot == Some(snapshot)),
+            |files, _| Ok(files.head.snapshot == Some(snapshot)),
         )?;
         writer.state.head.snapshot = Some(snapshot);
         writer.state.head.unfinished = None;
@@ -316,7 +316,7 @@ impl Log for RedbLog {
 
     fn chunk(&mut self, index: u32) -> Result<Vec<u8>, Error> {
         let writer = self.0.ready()?;
-        self.0.read_still(&writer, |view, kept| rows::chunk(view, kept.head.snapshot, index))
+        self.0.read_locked(&writer, |view, files| rows::chunk(view, files.head.snapshot, index))
     }
 
     fn truncate(&mut self, term: Term, max_batches: usize) -> Result<bool, Error> {
@@ -326,8 +326,8 @@ impl Log for RedbLog {
         let next = writer.state.journal.first();
         let (mut removed, mut more) = (0, false);
         let covered =
-            |view: &ReadTransaction, _: &Kept| rows::begins_covered(&view.open_table(rows::BATCHES)?, covers, next);
-        if self.0.read_still(&writer, covered)? {
+            |view: &ReadTransaction, _: &LogFiles| rows::begins_covered(&view.open_table(rows::BATCHES)?, covers, next);
+        if self.0.read_locked(&writer, covered)? {
             self.0.commit(
                 &mut writer,
                 Repair::Quick,

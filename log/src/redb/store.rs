@@ -127,13 +127,13 @@ impl<S> Store<S> {
     }
 
     /// The same, for whoever writes: no commit comes in between.
-    pub(crate) fn view_still(&self, _writer: &MutexGuard<'_, Writer<S>>) -> Result<ReadTransaction, Error> {
+    pub(crate) fn view_locked(&self, _writer: &MutexGuard<'_, Writer<S>>) -> Result<ReadTransaction, Error> {
         let begun = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_read();
         begun.map_err(|error| Fault::from(error).into_error())
     }
 
     /// Reads together with what is remembered: no commit comes in between.
-    pub(crate) fn read_still<T>(
+    pub(crate) fn read_locked<T>(
         &self,
         writer: &MutexGuard<'_, Writer<S>>,
         read: impl FnOnce(&ReadTransaction, &S) -> Result<T, Fault>,

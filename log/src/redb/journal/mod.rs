@@ -179,14 +179,14 @@ impl Journal {
 
     /// What a process left that ended while it appended may be in the system's cache only. Written once more and
     /// synced, it is on the disk, also if an earlier sync failed and was forgotten.
-    pub(crate) fn settle(&mut self) -> Result<(), Error> {
+    pub(crate) fn rewrite_newest(&mut self) -> Result<(), Error> {
         let newest = self.index.back().copied();
         if let Some(row) = newest {
             let mut bytes = vec![0; ENTRY + row.length];
             let at = row.at - ENTRY as u64;
             self.storage.read(at, &mut bytes).and_then(|()| self.storage.write(at, &bytes)).map_err(about)?;
         }
-        self.settle_heads()?;
+        self.rewrite_heads()?;
         if let Some(row) = newest.filter(|_| self.end > 0) {
             self.leave_witness(row.next() - 1);
         }
@@ -194,7 +194,7 @@ impl Journal {
     }
 
     /// Both slots of both heads are on the disk, so that one of them can be written.
-    fn settle_heads(&self) -> Result<(), Error> {
+    fn rewrite_heads(&self) -> Result<(), Error> {
         for (base, head) in [0, self.half_bytes].into_iter().zip(&self.heads) {
             if self.allocated >= base + HEAD as u64 {
                 self.storage.write(base, head.bytes()).map_err(about)?;
@@ -209,7 +209,7 @@ impl Journal {
             self.storage.set_len(HEAD as u64).map_err(about)?;
             self.allocated = HEAD as u64;
         }
-        self.settle_heads()?;
+        self.rewrite_heads()?;
         for half in [1 - self.half, self.half] {
             let base = half * self.half_bytes;
             if self.allocated < base + HEAD as u64 {
@@ -248,7 +248,7 @@ impl Journal {
 
     /// Some of them, if it is time: from the middle of this half on a piece now and then, so that few are left at its
     /// end, when everybody would wait for all of them.
-    pub(crate) fn due_of_other(&self, covers: Seq) -> Option<Rows> {
+    pub(crate) fn rows_to_migrate(&self, covers: Seq) -> Option<Rows> {
         let piece = self.half_bytes / PIECES;
         let is_due = self.end > self.half_bytes / 2 && self.end - self.moved_at >= piece;
         if !is_due || self.index.front()?.half == self.half {
@@ -283,7 +283,7 @@ impl Journal {
     }
 
     /// Goes on in the other half. What was needed of it is in redb.
-    pub(crate) fn turn(&mut self) {
+    pub(crate) fn switch_half(&mut self) {
         self.half = 1 - self.half;
         (self.end, self.moved_at, self.noted_at) = (0, 0, 0);
         let half = self.half;

@@ -16,7 +16,7 @@ const KILL_SLOWLY: Duration = Duration::from_secs(1);
 /// In the grace: an orphan that ended in between is reaped no later than this.
 const REAP_AGAIN: Duration = Duration::from_millis(50);
 
-pub(crate) struct Ending {
+pub(crate) struct TreeKill {
     root: i32,
     session: Session,
     grace: Duration,
@@ -42,7 +42,7 @@ enum Phase {
     Kill,
 }
 
-impl Ending {
+impl TreeKill {
     /// Of all descendants of `root`, which must be their subreaper, and reap between one push and the next.
     pub fn new(root: i32, session: Session, order: Order, grace: Duration) -> Self {
         let phase = if order == Order::Kill { Phase::Kill } else { Phase::Begin };
@@ -54,7 +54,7 @@ impl Ending {
     }
 
     /// Does what is due. Says when to call it again at the latest.
-    pub fn push(&mut self) -> Duration {
+    pub fn poll(&mut self) -> Duration {
         let now = Instant::now();
         match self.phase {
             Phase::Begin => {

@@ -16,7 +16,7 @@ use super::rows::{self, BATCHES, Facts};
 use super::store::Prepare;
 
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct LogFiles {
     pub(super) head: Head,
     /// The last event in redb; there may be rows up to it, or none any more.
     pub(super) stored: Seq,
@@ -30,19 +30,19 @@ pub(super) fn prepare(
     mut storage: impl FnMut() -> io::Result<Storage> + Send + 'static,
     half_bytes: u64,
     on_loss: OnLoss,
-) -> Prepare<Kept> {
-    Box::new(move |database, before: Option<&Kept>| {
+) -> Prepare<LogFiles> {
+    Box::new(move |database, before: Option<&LogFiles>| {
         let storage = storage().map_err(super::journal::about)?;
-        let Some(before) = before else { return Kept::open(database, storage, half_bytes, false, on_loss) };
+        let Some(before) = before else { return LogFiles::open(database, storage, half_bytes, false, on_loss) };
         before.journal.give_up_file();
         // What is lost while the log is open was not there to be accepted.
-        let mut kept = Kept::open(database, storage, half_bytes, before.journal.has_failed(), OnLoss::Refuse)?;
-        kept.accepted.clone_from(&before.accepted);
-        Ok(kept)
+        let mut files = LogFiles::open(database, storage, half_bytes, before.journal.has_failed(), OnLoss::Refuse)?;
+        files.accepted.clone_from(&before.accepted);
+        Ok(files)
     })
 }
 
-impl Kept {
+impl LogFiles {
     fn open(
         database: &Database,
         storage: Storage,
@@ -78,21 +78,21 @@ impl Kept {
         }
         // Everything up to there is in the snapshot, if not in a row.
         head.tail.last = head.tail.last.max(covers);
-        let mut kept = Self { head, stored, journal, accepted: loss };
-        if kept.accepted.is_some() {
-            kept.move_to_redb(database)?;
-            kept.journal.begin_file(Seq(kept.head.tail.last.0 + 1))?;
-        } else if has_failed || kept.journal.is_of_older_format() {
-            kept.settle_by_redb(database)?;
+        let mut files = Self { head, stored, journal, accepted: loss };
+        if files.accepted.is_some() {
+            files.move_to_redb(database)?;
+            files.journal.begin_file(Seq(files.head.tail.last.0 + 1))?;
+        } else if has_failed || files.journal.is_of_older_format() {
+            files.rewrite_by_redb(database)?;
         } else {
-            kept.journal.settle()?;
-            kept.journal.drop_covered(covers, usize::MAX);
+            files.journal.rewrite_newest()?;
+            files.journal.drop_covered(covers, usize::MAX);
         }
-        Ok(kept)
+        Ok(files)
     }
 
     /// What the journal shows may not be what its disk has.
-    fn settle_by_redb(&mut self, database: &Database) -> Result<(), Fault> {
+    fn rewrite_by_redb(&mut self, database: &Database) -> Result<(), Fault> {
         self.move_to_redb(database)?;
         self.journal.begin_anew(Seq(self.head.tail.last.0 + 1))?;
         Ok(())
@@ -117,8 +117,8 @@ impl Kept {
         self.journal.needed_of_other(covers(&self.head))
     }
 
-    pub(super) fn due_of_other(&self) -> Option<Rows> {
-        self.journal.due_of_other(covers(&self.head))
+    pub(super) fn rows_to_migrate(&self) -> Option<Rows> {
+        self.journal.rows_to_migrate(covers(&self.head))
     }
 
     /// Everything up to `last` is in redb, and nothing is needed of the journal.
