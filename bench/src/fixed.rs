@@ -4,7 +4,7 @@
 //! counts them under valgrind and compares with what is written down in `bench/instructions.json`.
 
 use onward_core::effect::{Effect, Effects};
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Input, Submission};
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    fn log(&mut self, events: &[Stamped]) {
+    fn log(&mut self, events: &[StampedEvent]) {
         let first = Seq(self.events + 1);
         self.row.clear();
         codec::encode(BatchKey { term: Term::new(1), id: BatchId(first.0), first }, events, &mut self.row);

@@ -3,4 +3,4 @@
 /// Fields of a record that a newer version may do without: carried along unread, and stored again with the record, so
 /// that going back to an older version for a day does not lose them. Nearly always empty, which takes no memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Carried(pub Box<[u8]>);
+pub struct CarriedFields(pub Box<[u8]>);

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::event::{Stamped, Then};
+use crate::event::{NextState, StampedEvent};
 use crate::health::{Judgement, Verdict};
 use crate::ids::{Claim, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use crate::job::EndingKind;
@@ -16,13 +16,13 @@ use crate::time::WallStep;
 /// that it waits for is durable. Buffers are reused from step to step.
 #[derive(Debug, Default)]
 pub struct Effects {
-    pub events: Vec<Stamped>,
-    pub list: Vec<Waiting>,
+    pub events: Vec<StampedEvent>,
+    pub list: Vec<PendingEffect>,
 }
 
 /// An effect that others can see, held back until the newest event that it could have seen is durable.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Waiting {
+pub struct PendingEffect {
     pub after: Seq,
     pub effect: Effect,
 }
@@ -60,7 +60,7 @@ pub enum Effect {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
     /// In the order of the submission.
-    Submitted(Vec<Accepted>),
+    Submitted(Vec<AcceptedJob>),
     Done,
     /// How many jobs a filter cancelled.
     Cancelled {
@@ -85,7 +85,7 @@ pub enum Answer {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Accepted {
+pub struct AcceptedJob {
     pub id: JobId,
     /// The idempotency key was known: this is the job of the first submission.
     pub duplicate: bool,
@@ -118,7 +118,7 @@ pub enum Notice {
         kind: Name,
         worker: WorkerId,
         ending: EndingKind,
-        then: Then,
+        then: NextState,
     },
     /// A job met its overall deadline.
     JobTimedOut {

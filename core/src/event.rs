@@ -17,7 +17,7 @@ use crate::timeout::TimeoutReason;
 
 /// An event and the log time at which it was decided.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Stamped {
+pub struct StampedEvent {
     pub at: Wall,
     pub event: Event,
 }
@@ -43,7 +43,7 @@ pub enum Event {
     AttemptEnded {
         claim: Claim,
         ending: Ending,
-        then: Then,
+        then: NextState,
     },
     /// A client or a gate asked for a cancel: what nobody runs is cancelled, what runs is cancelling.
     CancelAsked {
@@ -211,7 +211,7 @@ pub enum Via {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Then {
+pub enum NextState {
     Succeeded,
     Ready,
     Delayed { until: Wall },

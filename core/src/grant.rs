@@ -187,7 +187,7 @@ pub struct GrantFacts<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Granted {
+pub struct Grant {
     pub grant: Duration,
     /// Which of the worker's grants this is, counted from 1.
     pub number: u32,
@@ -195,7 +195,7 @@ pub struct Granted {
     pub remaining: u32,
 }
 
-pub fn decide(rule: &GrantRule, facts: &GrantFacts<'_>) -> Result<Granted, Denial> {
+pub fn decide(rule: &GrantRule, facts: &GrantFacts<'_>) -> Result<Grant, Denial> {
     let worker = facts.worker.ok_or(Denial::UnknownWorker)?;
     let progress = Fraction::new(facts.progress).ok_or(Denial::Malformed(Malformed::ProgressOutOfRange))?;
     facts.reason.map_err(|UnknownReason| Denial::Malformed(Malformed::UnknownReason))?;
@@ -219,7 +219,7 @@ pub fn decide(rule: &GrantRule, facts: &GrantFacts<'_>) -> Result<Granted, Denia
         return Err(Denial::NoProgress);
     }
     let most_used = attempts().map(|attempt| attempt.grants_used).fold(worker.grants_used, u32::max);
-    Ok(Granted {
+    Ok(Grant {
         grant: rule.grant(worker.grants_used),
         number: worker.grants_used + 1,
         remaining: rule.max_grants - most_used - 1,
@@ -292,7 +292,7 @@ mod tests {
         let (known, unknown) = (Ok(ExtensionReason::GcPause), Err(UnknownReason));
 
         type Row<'a> = (Option<WorkerFacts>, f64, Result<ExtensionReason, UnknownReason>, &'a [Option<AttemptFacts>]);
-        let rows: [(Row<'_>, Result<Granted, &str>); 11] = [
+        let rows: [(Row<'_>, Result<Grant, &str>); 11] = [
             ((None, f64::NAN, unknown, &stale), Err("unknown_worker")),
             ((Some(bad), f64::NAN, unknown, &stale), Err("progress_out_of_range")),
             ((Some(bad), -0.1, unknown, &stale), Err("progress_out_of_range")),
@@ -303,7 +303,7 @@ mod tests {
             ((Some(worn), 0.5, known, &held_spent), Err("worker_grants_spent")),
             ((Some(good), 0.5, known, &held_spent), Err("attempt_grants_spent")),
             ((Some(good), 0.5, known, &held_unmoved), Err("no_progress")),
-            ((Some(good), 0.5, known, &held), Ok(Granted { grant: ms(7_500), number: 3, remaining: 2 })),
+            ((Some(good), 0.5, known, &held), Ok(Grant { grant: ms(7_500), number: 3, remaining: 2 })),
         ];
         for ((worker, progress, reason, attempts), expected) in rows {
             let answer = decide(&rule, &GrantFacts { worker, progress, reason, attempts });
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    fn ask(worker_used: u32, progress: f64, attempts: &[Option<AttemptFacts>]) -> Result<Granted, Denial> {
+    fn ask(worker_used: u32, progress: f64, attempts: &[Option<AttemptFacts>]) -> Result<Grant, Denial> {
         decide(
             &GrantRule::default(),
             &GrantFacts {
@@ -344,7 +344,7 @@ mod tests {
             (0, vec![used(3), used(1)], 30_000, 1),
             (2, vec![used(4)], 7_500, 0),
         ] {
-            let expected = Granted { grant: ms(grant_ms), number: worker + 1, remaining };
+            let expected = Grant { grant: ms(grant_ms), number: worker + 1, remaining };
             assert_eq!(ask(worker, 0.5, &attempts), Ok(expected), "worker {worker}, attempts {attempts:?}");
         }
     }

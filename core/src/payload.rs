@@ -27,7 +27,7 @@ impl Digest {
 
 /// Content that lies in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Stored {
+pub struct StoredContent {
     pub digest: Digest,
     pub len: u32,
 }
@@ -35,7 +35,7 @@ pub struct Stored {
 #[derive(Clone, Debug)]
 pub enum Payload {
     Inline(Bytes),
-    Stored(Arc<Stored>),
+    Stored(Arc<StoredContent>),
 }
 
 impl Payload {
@@ -43,7 +43,7 @@ impl Payload {
     pub const INLINE_MAX: usize = 4096;
 
     pub fn stored(digest: Digest, len: u32) -> Self {
-        Self::Stored(Arc::new(Stored { digest, len }))
+        Self::Stored(Arc::new(StoredContent { digest, len }))
     }
 
     /// Of the content, wherever it lies.
@@ -73,7 +73,7 @@ impl Payload {
         }
     }
 
-    pub fn as_stored(&self) -> Option<&Arc<Stored>> {
+    pub fn as_stored(&self) -> Option<&Arc<StoredContent>> {
         match self {
             Self::Inline(_) => None,
             Self::Stored(stored) => Some(stored),

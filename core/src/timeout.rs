@@ -32,7 +32,7 @@ impl TimeoutReason {
 
 /// More time, by who gave it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Extended {
+pub struct ExtensionTotals {
     /// Earned by workers.
     pub grants: Duration,
     /// By operators.
@@ -40,7 +40,7 @@ pub struct Extended {
 }
 
 /// The instant, in log time, at which the job is over. The cap is on what workers earn.
-pub fn overall_deadline(started_at: Wall, timeout: Duration, extended: Extended, cap: Duration) -> Wall {
+pub fn overall_deadline(started_at: Wall, timeout: Duration, extended: ExtensionTotals, cap: Duration) -> Wall {
     started_at + timeout + extended.grants.min(cap) + extended.by_hand
 }
 
@@ -70,7 +70,7 @@ mod tests {
             (100, 300, 900, 900, 300, 1_600),
         ] {
             let secs = Duration::from_secs;
-            let extended = Extended { grants: secs(grants), by_hand: secs(by_hand) };
+            let extended = ExtensionTotals { grants: secs(grants), by_hand: secs(by_hand) };
             assert_eq!(overall_deadline(at(started), secs(timeout), extended, secs(cap)), at(deadline));
         }
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use onward_core::event::{Event, JobSubmitted, Stamped};
+use onward_core::event::{Event, JobSubmitted, StampedEvent};
 use onward_core::ids::{JobId, Seq};
 use onward_core::job::draft::{self, Draft, JobDefaults};
 use onward_core::limits::Limits;
@@ -61,7 +61,7 @@ fn key(term: u64, first: u64) -> BatchKey {
 }
 
 /// Jobs with a payload of 100 bytes.
-fn submissions(count: usize) -> Vec<Stamped> {
+fn submissions(count: usize) -> Vec<StampedEvent> {
     let draft = Draft::of_kind("resize", vec![7; 100]);
     let spec = draft::check(draft, &Limits::default(), &JobDefaults::default()).expect("a plain job");
     let spec = Arc::new(spec);
@@ -75,7 +75,7 @@ fn submissions(count: usize) -> Vec<Stamped> {
             taken_over: Arc::default(),
         })
     };
-    let stamped = |n| Stamped { at: Wall::from_ms(1_800_000_000_000), event: submitted(n as u128) };
+    let stamped = |n| StampedEvent { at: Wall::from_ms(1_800_000_000_000), event: submitted(n as u128) };
     (0..count).map(stamped).collect()
 }
 
@@ -87,7 +87,7 @@ struct Appended {
     longest: Duration,
 }
 
-fn append_rate(folder: &Path, events: &[Stamped]) -> Result<Appended, Box<dyn Error>> {
+fn append_rate(folder: &Path, events: &[StampedEvent]) -> Result<Appended, Box<dyn Error>> {
     let mut log = RedbLog::open(folder)?;
     let term = log.take_seat()?.term.get();
     let (mut next, mut longest, cpu) = (1, Duration::ZERO, cpu_us()?);

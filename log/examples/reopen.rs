@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use onward_core::event::{Event, Stamped};
+use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 use onward_log::{Archive, ArchivedJob, BatchId, BatchKey, Blob, Log, RedbLog};
@@ -66,7 +66,7 @@ fn filled(folder: &Path, rows: u64, megabytes: u64) -> Result<(), Box<dyn Error>
     let mut append = |at: u64| {
         let mut digest = [0; 32];
         digest[..8].copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
-        let events = [Stamped { at: Wall::from_ms(at), event: Event::TermBegan { term } }];
+        let events = [StampedEvent { at: Wall::from_ms(at), event: Event::TermBegan { term } }];
         let key = BatchKey { term, id: BatchId(at), first: Seq(at) };
         log.append(key, &events, &[Blob { digest, bytes: &[5; BLOB_BYTES] }])
     };

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
@@ -37,13 +37,13 @@ pub struct GroupCommit {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Group<'a> {
     pub key: BatchKey,
-    pub events: &'a [Stamped],
+    pub events: &'a [StampedEvent],
     pub blobs: Vec<Blob<'a>>,
 }
 
 #[derive(Debug, Default)]
 struct Load {
-    events: Vec<Stamped>,
+    events: Vec<StampedEvent>,
     blobs: Vec<OwnedBlob>,
 }
 
@@ -74,7 +74,7 @@ impl GroupCommit {
     ///
     /// # Panics
     /// Blobs without an event that names them have no place in the log; bringing some is a bug.
-    pub fn push(&mut self, events: &mut Vec<Stamped>, blobs: &mut Vec<OwnedBlob>) -> Seq {
+    pub fn push(&mut self, events: &mut Vec<StampedEvent>, blobs: &mut Vec<OwnedBlob>) -> Seq {
         assert!(blobs.is_empty() || !events.is_empty(), "a blob comes with the event that names it");
         if !events.is_empty() {
             let blob_bytes = blobs.iter().map(|blob| blob.bytes.len()).sum();
@@ -159,12 +159,12 @@ mod tests {
 
     use super::*;
 
-    fn events(stamps: core::ops::Range<u64>) -> Vec<Stamped> {
-        let event = |at| Stamped { at: Wall::from_ms(at), event: Event::TermBegan { term: Term::new(at) } };
+    fn events(stamps: core::ops::Range<u64>) -> Vec<StampedEvent> {
+        let event = |at| StampedEvent { at: Wall::from_ms(at), event: Event::TermBegan { term: Term::new(at) } };
         stamps.map(event).collect()
     }
 
-    fn begun(group: &mut GroupCommit) -> Option<(Seq, Vec<Stamped>)> {
+    fn begun(group: &mut GroupCommit) -> Option<(Seq, Vec<StampedEvent>)> {
         group.begin().map(|group| (group.key.first, group.events.to_vec()))
     }
 

@@ -1,6 +1,6 @@
 //! What may be written next. One home for the rule, whatever engine keeps the rows.
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
@@ -42,7 +42,7 @@ impl Head {
         Term::new(self.tail.term.get() + 1)
     }
 
-    pub(crate) fn admit(&self, key: BatchKey, events: &[Stamped]) -> Result<Admitted, Error> {
+    pub(crate) fn admit(&self, key: BatchKey, events: &[StampedEvent]) -> Result<Admitted, Error> {
         assert!(!events.is_empty(), "a batch without events has no place in the log");
         self.holds_seat(key.term)?;
         if self.newest_batch == Some(key) {
@@ -56,7 +56,7 @@ impl Head {
         }
     }
 
-    pub(crate) fn appended(&mut self, key: BatchKey, events: &[Stamped]) {
+    pub(crate) fn appended(&mut self, key: BatchKey, events: &[StampedEvent]) {
         self.newest_batch = Some(key);
         self.tail.last = Seq(key.first.0.saturating_add(events.len() as u64 - 1));
         self.tail.newest = events.iter().map(|event| event.at).fold(self.tail.newest, Ord::max);

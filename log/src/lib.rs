@@ -44,7 +44,7 @@ mod head;
 pub mod memory;
 pub mod redb;
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
@@ -81,7 +81,7 @@ pub struct Batch {
     pub id: BatchId,
     /// The sequence number of the first of `events`.
     pub first: Seq,
-    pub events: Vec<Stamped>,
+    pub events: Vec<StampedEvent>,
 }
 
 /// A finished snapshot.
@@ -105,7 +105,7 @@ pub trait Log: Send {
     ///
     /// # Panics
     /// An empty batch has no sequence number; asking to store one is a bug.
-    fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error>;
+    fn append(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error>;
 
     /// Events from `from` on: whole rows (but for the first, which begins at `from`) until there are at least
     /// `max_events`. Empty at the end of the log.

@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
@@ -91,7 +91,7 @@ impl Log for MemoryLog {
         Ok(head.tail)
     }
 
-    fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error> {
         assert!(!events.is_empty(), "a batch without events has no place in the log");
         let mut store = self.store();
         let fault = store.faults.pop_front();

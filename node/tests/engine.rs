@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onward_core::effect::Answer;
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
@@ -124,7 +124,7 @@ impl Log for Gated {
     fn take_seat(&mut self) -> Result<Tail, Error> {
         self.log.take_seat()
     }
-    fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error> {
         let _ = self.entered.send(());
         let _ = self.gate.lock().unwrap().recv();
         assert!(!self.panics.swap(false, Ordering::Relaxed), "as a bug would");

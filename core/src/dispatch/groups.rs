@@ -13,7 +13,7 @@ use crate::message::Subscription;
 use crate::table::Table;
 
 use super::Dispatch;
-use super::shelves::{Pair, Shelf};
+use super::shelves::{QueueKind, Shelf};
 
 pub(crate) type GroupKey = Key<Group>;
 
@@ -31,7 +31,7 @@ pub(crate) struct Group {
     /// Who brought it in: it counts towards this client's share for as long as anybody uses it.
     client: ClientId,
     workers: u32,
-    pairs: Box<[Key<Pair>]>,
+    queue_kinds: Box<[Key<QueueKind>]>,
     /// Non-empty shelves, by priority; in a level, by the turn of their head.
     pub(super) levels: Vec<Level>,
     /// Workers with room, in turn.
@@ -47,13 +47,13 @@ pub(super) struct Level {
 
 /// One worker's place in the ring of its group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seat {
+pub(super) struct RingSlot {
     links: Links<Worker>,
     group: GroupKey,
     tier: Tier,
 }
 
-impl Linked<Worker> for Seat {
+impl Linked<Worker> for RingSlot {
     #[inline]
     fn links(&self) -> &Links<Worker> {
         &self.links
@@ -67,32 +67,32 @@ impl Linked<Worker> for Seat {
 
 /// The places of all workers that may be asked.
 #[derive(Debug)]
-pub(super) struct Seats(Table<Worker, Option<Seat>>);
+pub(super) struct RingSlots(Table<Worker, Option<RingSlot>>);
 
-impl Default for Seats {
+impl Default for RingSlots {
     fn default() -> Self {
         Self(Table::new(None))
     }
 }
 
-impl Seats {
-    fn get(&self, worker: WorkerKey) -> Option<&Seat> {
+impl RingSlots {
+    fn get(&self, worker: WorkerKey) -> Option<&RingSlot> {
         self.0.get(worker)?.as_ref()
     }
 }
 
-impl Index<WorkerKey> for Seats {
-    type Output = Seat;
+impl Index<WorkerKey> for RingSlots {
+    type Output = RingSlot;
 
     #[inline]
-    fn index(&self, worker: WorkerKey) -> &Seat {
+    fn index(&self, worker: WorkerKey) -> &RingSlot {
         self.0[worker].as_ref().expect("the worker is in a ring")
     }
 }
 
-impl IndexMut<WorkerKey> for Seats {
+impl IndexMut<WorkerKey> for RingSlots {
     #[inline]
-    fn index_mut(&mut self, worker: WorkerKey) -> &mut Seat {
+    fn index_mut(&mut self, worker: WorkerKey) -> &mut RingSlot {
         self.0[worker].as_mut().expect("the worker is in a ring")
     }
 }
@@ -139,26 +139,26 @@ impl Dispatch {
         let share = self.shares.get(&client).copied().unwrap_or(0) + 1;
         limits.check(Limit::SubscriptionsPerClient, share)?;
         self.shares.insert(client, share);
-        let mut pairs = BTreeSet::new();
+        let mut queue_kinds = BTreeSet::new();
         for queue in &subscription.queues {
             for kind in &subscription.kinds {
-                pairs.insert(self.acquire_pair(queue, kind, || is_paused(queue.as_str())));
+                queue_kinds.insert(self.acquire_queue_kind(queue, kind, || is_paused(queue.as_str())));
             }
         }
         let key = self.groups.insert(Group {
             subscription: subscription.clone(),
             client,
             workers: 1,
-            pairs: pairs.iter().copied().collect(),
+            queue_kinds: queue_kinds.iter().copied().collect(),
             levels: Vec::new(),
             rings: [List::EMPTY; 2],
             dirty: false,
         });
         let (groups, hasher) = (&self.groups, &self.hasher);
         self.group_ids.insert_unique(hash, key, |key| hasher.hash_one(&groups[*key].subscription));
-        for pair in pairs {
-            self.pairs[pair].groups.push(key);
-            for (priority, shelf) in &self.pairs[pair].shelves {
+        for queue_kind in queue_kinds {
+            self.queue_kinds[queue_kind].groups.push(key);
+            for (priority, shelf) in &self.queue_kinds[queue_kind].shelves {
                 if let Some(order) = self.shelves[*shelf].indexed {
                     self.groups[key].list(*priority, order, *shelf);
                 }
@@ -186,35 +186,35 @@ impl Dispatch {
         let hash = self.hasher.hash_one(&group.subscription);
         let entry = self.group_ids.find_entry(hash, |known| *known == key);
         entry.expect("every group is in the index").remove();
-        for pair in group.pairs {
-            self.pairs[pair].groups.retain(|known| *known != key);
-            self.release_pair(pair);
+        for queue_kind in group.queue_kinds {
+            self.queue_kinds[queue_kind].groups.retain(|known| *known != key);
+            self.release_queue_kind(queue_kind);
         }
     }
 
     /// The worker has room and may be asked in this tier.
     pub fn offer(&mut self, worker: WorkerKey, group: GroupKey, tier: Tier) {
-        if self.seats.get(worker).is_some_and(|seat| seat.tier == tier && seat.group == group) {
+        if self.ring_slots.get(worker).is_some_and(|slot| slot.tier == tier && slot.group == group) {
             return;
         }
         self.withdraw(worker);
-        *self.seats.0.entry(worker) = Some(Seat { links: Links::UNLINKED, group, tier });
-        self.groups[group].rings[tier as usize].push_back(&mut self.seats, worker);
+        *self.ring_slots.0.entry(worker) = Some(RingSlot { links: Links::UNLINKED, group, tier });
+        self.groups[group].rings[tier as usize].push_back(&mut self.ring_slots, worker);
         self.mark_dirty(group);
     }
 
     /// The worker has no room, or may not be asked.
     pub fn withdraw(&mut self, worker: WorkerKey) {
-        let Some(Seat { group, tier, .. }) = self.seats.get(worker).copied() else { return };
-        self.groups[group].rings[tier as usize].remove(&mut self.seats, worker);
-        self.seats.0[worker] = None;
+        let Some(RingSlot { group, tier, .. }) = self.ring_slots.get(worker).copied() else { return };
+        self.groups[group].rings[tier as usize].remove(&mut self.ring_slots, worker);
+        self.ring_slots.0[worker] = None;
     }
 
     /// The worker whose turn it is; it goes to the end of the ring.
     pub fn next_worker(&mut self, group: GroupKey, tier: Tier) -> Option<WorkerKey> {
         let ring = &mut self.groups[group].rings[tier as usize];
         let worker = ring.head()?;
-        ring.rotate(&self.seats);
+        ring.rotate(&self.ring_slots);
         Some(worker)
     }
 
@@ -224,7 +224,7 @@ impl Dispatch {
 
     /// The workers of a group that have room and may be asked.
     pub fn offering(&self, group: GroupKey) -> impl Iterator<Item = WorkerKey> + '_ {
-        self.groups[group].rings.iter().flat_map(|ring| ring.iter(&self.seats))
+        self.groups[group].rings.iter().flat_map(|ring| ring.iter(&self.ring_slots))
     }
 
     /// A group in which a workflow and a worker may have met since this was last asked.

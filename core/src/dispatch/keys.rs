@@ -18,7 +18,7 @@ use crate::key::Key;
 use crate::state::WorkflowKey;
 
 use super::Dispatch;
-use super::lanes::{Lane, Parked};
+use super::lanes::{ParkedLane, ParkedLanes};
 use super::shelves::Shelf;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct LimitKey {
     /// The workflow that keeps it in order.
     pub(super) keeper: Option<WorkflowKey>,
     /// By shelf.
-    pub(super) parked: BTreeMap<Key<Shelf>, Parked>,
+    pub(super) parked: BTreeMap<Key<Shelf>, ParkedLanes>,
 }
 
 impl LimitKey {
@@ -71,7 +71,7 @@ pub(super) struct LimitSet {
     /// Each key with its bound, as the jobs gave them.
     pub(super) keys: Box<[(Key<LimitKey>, u32)]>,
     /// The lanes of its parked members, by shelf.
-    pub(super) lanes: BTreeMap<Key<Shelf>, Key<Lane>>,
+    pub(super) lanes: BTreeMap<Key<Shelf>, Key<ParkedLane>>,
 }
 
 impl LimitSet {
@@ -232,10 +232,10 @@ impl Dispatch {
             self.keys[key].give_back(max);
             // By turn: where shelves lie must not show in who is asked first.
             let first =
-                |(shelf, parked): (&Key<Shelf>, &Parked)| (parked.lanes.first().map(|(order, _)| *order), *shelf);
+                |(shelf, parked): (&Key<Shelf>, &ParkedLanes)| (parked.lanes.first().map(|(order, _)| *order), *shelf);
             let mut waiting: Vec<_> = self.keys[key].parked.iter().map(first).collect();
             waiting.sort_unstable();
-            waiting.into_iter().for_each(|(_, shelf)| self.let_go(key, shelf));
+            waiting.into_iter().for_each(|(_, shelf)| self.release_next(key, shelf));
         }
     }
 }

@@ -27,14 +27,14 @@ use crate::state::WorkflowKey;
 
 use super::keys::{LimitKey, LimitSet};
 use super::shelves::Shelf;
-use super::{Dispatch, Entry, Line, Place};
+use super::{Dispatch, Entry, Place, TurnQueue};
 
 /// The parked workflows of one shelf and one set. There is none without any.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct ParkedLane {
     pub(super) shelf: Key<Shelf>,
     pub(super) set: Key<LimitSet>,
-    pub(super) line: Line,
+    pub(super) queue: TurnQueue,
     /// Where it waits.
     pub(super) key: Key<LimitKey>,
     /// The head's turn, as the key has it.
@@ -43,15 +43,15 @@ pub(super) struct Lane {
 
 /// What waits under one key for one shelf.
 #[derive(Debug)]
-pub(super) struct Parked {
+pub(super) struct ParkedLanes {
     /// By the turn of their head.
-    pub(super) lanes: BTreeSet<(u64, Key<Lane>)>,
+    pub(super) lanes: BTreeSet<(u64, Key<ParkedLane>)>,
     /// The workflow that was let go and is still on its shelf. No turn in the lanes is lower.
-    pub(super) let_go: Option<WorkflowKey>,
+    pub(super) released: Option<WorkflowKey>,
 }
 
-impl Parked {
-    const NOTHING: Self = Self { lanes: BTreeSet::new(), let_go: None };
+impl ParkedLanes {
+    const NOTHING: Self = Self { lanes: BTreeSet::new(), released: None };
 }
 
 impl Dispatch {
@@ -59,22 +59,22 @@ impl Dispatch {
     pub(super) fn park(&mut self, workflow: WorkflowKey, key: Key<LimitKey>) {
         let shelf = self.entries[workflow].shelf;
         let turn = self.unplace(workflow);
-        let order = self.line_up(workflow, key);
+        let order = self.join_lane(workflow, key);
         // Whoever was let go meanwhile goes back behind this one: else it would be woken first.
         let parked = self.keys[key].parked.get_mut(&shelf).expect("its lane was just put there");
-        if let Some(later) = parked.let_go
+        if let Some(later) = parked.released
             && self.entries[later].order > order
         {
-            parked.let_go = None;
-            self.shelves[shelf].line.remove(self.entries[later].order, later);
+            parked.released = None;
+            self.shelves[shelf].queue.remove(self.entries[later].order, later);
             self.reindex(shelf);
-            self.line_up(later, key);
+            self.join_lane(later, key);
         }
         self.offer_next(turn);
     }
 
     /// Puts the workflow at its place in its lane, and the lane under `key`. Returns the turn of the lane's head.
-    fn line_up(&mut self, workflow: WorkflowKey, key: Key<LimitKey>) -> u64 {
+    fn join_lane(&mut self, workflow: WorkflowKey, key: Key<LimitKey>) -> u64 {
         #[cfg(test)]
         {
             self.parks += 1;
@@ -86,12 +86,12 @@ impl Dispatch {
         let set = limits.expect("what is parked has limits");
         let found = self.limit_sets[set].lanes.get(&shelf).copied();
         let at = found.unwrap_or_else(|| {
-            let lane = self.lanes.insert(Lane { shelf, set, line: Line::EMPTY, key, order });
+            let lane = self.lanes.insert(ParkedLane { shelf, set, queue: TurnQueue::EMPTY, key, order });
             self.limit_sets[set].lanes.insert(shelf, lane);
             lane
         });
         let lane = &mut self.lanes[at];
-        lane.line.insert(order, workflow);
+        lane.queue.insert(order, workflow);
         let (before, under) = (lane.order, lane.key);
         let head = before.min(order);
         if found.is_some() {
@@ -105,16 +105,16 @@ impl Dispatch {
         }
         let lane = &mut self.lanes[at];
         (lane.order, lane.key) = (head, key);
-        self.keys[key].parked.entry(shelf).or_insert(Parked::NOTHING).lanes.insert((head, at));
+        self.keys[key].parked.entry(shelf).or_insert(ParkedLanes::NOTHING).lanes.insert((head, at));
         head
     }
 
     /// Takes a parked workflow out of its lane. Returns the key under which that waits, or did.
-    fn leave_lane(&mut self, workflow: WorkflowKey, at: Key<Lane>) -> Key<LimitKey> {
+    fn leave_lane(&mut self, workflow: WorkflowKey, at: Key<ParkedLane>) -> Key<LimitKey> {
         let lane = &mut self.lanes[at];
-        lane.line.remove(self.entries[workflow].order, workflow);
+        lane.queue.remove(self.entries[workflow].order, workflow);
         let (key, shelf, before) = (lane.key, lane.shelf, lane.order);
-        let Some((order, _)) = lane.line.first() else {
+        let Some((order, _)) = lane.queue.first() else {
             self.withdraw_lane(key, shelf, (before, at));
             let lane = self.lanes.remove(at);
             self.limit_sets[lane.set].lanes.remove(&shelf);
@@ -127,13 +127,18 @@ impl Dispatch {
         key
     }
 
-    fn withdraw_lane(&mut self, key: Key<LimitKey>, shelf: Key<Shelf>, lane: (u64, Key<Lane>)) -> &mut Parked {
+    fn withdraw_lane(
+        &mut self,
+        key: Key<LimitKey>,
+        shelf: Key<Shelf>,
+        lane: (u64, Key<ParkedLane>),
+    ) -> &mut ParkedLanes {
         let parked = self.keys[key].parked.get_mut(&shelf).expect("a lane waits under its key");
         parked.lanes.remove(&lane);
         parked
     }
 
-    fn lane_of(&self, entry: &Entry) -> Key<Lane> {
+    fn lane_of(&self, entry: &Entry) -> Key<ParkedLane> {
         self.limit_sets[entry.limits.expect("what is parked has limits")].lanes[&entry.shelf]
     }
 
@@ -151,24 +156,24 @@ impl Dispatch {
     /// The workflow that `key` had let go has left `shelf`.
     pub(super) fn end_turn(&mut self, key: Key<LimitKey>, shelf: Key<Shelf>) {
         let parked = self.keys[key].parked.get_mut(&shelf);
-        parked.expect("it is kept for the one that was let go").let_go = None;
+        parked.expect("it is kept for the one that was let go").released = None;
     }
 
     /// What was in front under this key, for this shelf, is not any more: the next may go, if there is room.
     pub(super) fn offer_next(&mut self, turn: Option<(Key<LimitKey>, Key<Shelf>)>) {
         let Some((key, shelf)) = turn else { return };
-        self.let_go(key, shelf);
+        self.release_next(key, shelf);
         let parked = &mut self.keys[key].parked;
-        if parked.get(&shelf).is_some_and(|parked| parked.lanes.is_empty() && parked.let_go.is_none()) {
+        if parked.get(&shelf).is_some_and(|parked| parked.lanes.is_empty() && parked.released.is_none()) {
             parked.remove(&shelf);
         }
     }
 
     /// Puts the first workflow that waits under `key` for `shelf` back there, unless one was let go already.
-    pub(super) fn let_go(&mut self, key: Key<LimitKey>, shelf: Key<Shelf>) {
+    pub(super) fn release_next(&mut self, key: Key<LimitKey>, shelf: Key<Shelf>) {
         let limit = &self.keys[key];
         let Some(parked) = limit.parked.get(&shelf) else { return };
-        if parked.let_go.is_some() {
+        if parked.released.is_some() {
             return;
         }
         let Some((_, at)) = parked.lanes.first().copied() else { return };
@@ -176,13 +181,13 @@ impl Dispatch {
         if !limit.has_room(self.limit_sets[lane.set].bound(key)) {
             return;
         }
-        let first = lane.line.head().expect("a lane is not empty");
-        self.keys[key].parked.get_mut(&shelf).expect("it waits there").let_go = Some(first);
+        let first = lane.queue.head().expect("a lane is not empty");
+        self.keys[key].parked.get_mut(&shelf).expect("it waits there").released = Some(first);
         self.leave_lane(first, at);
         let entry = &mut self.entries[first];
         entry.place = Place::Shelf;
         entry.key = Some(key);
-        self.shelves[shelf].line.insert(entry.order, first);
+        self.shelves[shelf].queue.insert(entry.order, first);
         self.reindex(shelf);
     }
 }

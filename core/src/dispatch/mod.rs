@@ -21,9 +21,9 @@
 mod groups;
 mod keys;
 mod lanes;
-mod line;
 mod shared;
 mod shelves;
+mod turn_queue;
 
 use core::ops::{Index, IndexMut};
 use core::time::Duration;
@@ -41,12 +41,12 @@ use crate::state::{State, Workflow, WorkflowKey};
 use crate::table::Table;
 use crate::time::{Wall, span_ms};
 
-use groups::{Group, Seats};
+use groups::{Group, RingSlots};
 use keys::{LimitKey, LimitSet};
-use lanes::Lane;
-use line::Line;
-use shared::Shared;
-use shelves::{Pair, Shelf};
+use lanes::ParkedLane;
+use shared::SharedContent;
+use shelves::{QueueKind, Shelf};
+use turn_queue::TurnQueue;
 
 pub(crate) use groups::{GroupKey, Tier};
 pub use shelves::Demand;
@@ -79,23 +79,23 @@ pub(crate) struct Dispatch {
     hasher: FixedState,
     entries: Entries,
     order: u64,
-    pairs: Pages<Pair>,
-    pair_ids: HashTable<Key<Pair>>,
+    queue_kinds: Pages<QueueKind>,
+    queue_kind_ids: HashTable<Key<QueueKind>>,
     shelves: Pages<Shelf>,
     keys: Pages<LimitKey>,
     key_ids: HashTable<Key<LimitKey>>,
-    policies: Shared<Policy>,
-    outlines: Shared<Outline>,
+    policies: SharedContent<Policy>,
+    outlines: SharedContent<Outline>,
     limit_sets: Pages<LimitSet>,
     limit_set_ids: HashTable<Key<LimitSet>>,
     /// Workflows that have begun under ordered keys and have not ended, each with the set of those.
     kept: BTreeMap<WorkflowKey, Key<LimitSet>>,
-    lanes: Pages<Lane>,
+    lanes: Pages<ParkedLane>,
     groups: Pages<Group>,
     group_ids: HashTable<GroupKey>,
     /// How many groups each client has brought in.
     shares: BTreeMap<ClientId, usize>,
-    seats: Seats,
+    ring_slots: RingSlots,
     dirty: Vec<GroupKey>,
     /// How often a workflow was put into a lane.
     #[cfg(test)]
@@ -157,13 +157,13 @@ impl Dispatch {
             hasher: FixedState::with_seed(seed),
             entries: Entries(Table::new(None)),
             order: 0,
-            pairs: Pages::new(),
-            pair_ids: HashTable::new(),
+            queue_kinds: Pages::new(),
+            queue_kind_ids: HashTable::new(),
             shelves: Pages::new(),
             keys: Pages::new(),
             key_ids: HashTable::new(),
-            policies: Shared::new(),
-            outlines: Shared::new(),
+            policies: SharedContent::new(),
+            outlines: SharedContent::new(),
             limit_sets: Pages::new(),
             limit_set_ids: HashTable::new(),
             kept: BTreeMap::new(),
@@ -171,7 +171,7 @@ impl Dispatch {
             groups: Pages::new(),
             group_ids: HashTable::new(),
             shares: BTreeMap::new(),
-            seats: Seats::default(),
+            ring_slots: RingSlots::default(),
             dirty: Vec::new(),
             #[cfg(test)]
             parks: 0,
@@ -205,8 +205,8 @@ impl Dispatch {
 
     /// A new workflow. It waits for nothing until [`Self::ready`] says so.
     pub fn admit(&mut self, workflow: WorkflowKey, spec: &JobSpec, kind: &Name, paused: impl FnOnce() -> bool) {
-        let pair = self.acquire_pair(&spec.queue, kind, paused);
-        let shelf = self.acquire_shelf(pair, spec.priority);
+        let queue_kind = self.acquire_queue_kind(&spec.queue, kind, paused);
+        let shelf = self.acquire_shelf(queue_kind, spec.priority);
         let limits = self.acquire_set(&spec.limits);
         *self.entries.0.entry(workflow) =
             Some(Entry { shelf, limits, order: 0, place: Place::Away, key: None, holds_keys: false });
@@ -226,7 +226,7 @@ impl Dispatch {
         entry.place = Place::Shelf;
         entry.key = None;
         let (shelf, order) = (entry.shelf, entry.order);
-        self.shelves[shelf].line.insert(order, workflow);
+        self.shelves[shelf].queue.insert(order, workflow);
         self.reindex(shelf);
     }
 
@@ -283,7 +283,7 @@ impl Dispatch {
         match entry.place {
             Place::Away => return None,
             Place::Shelf => {
-                self.shelves[entry.shelf].line.remove(entry.order, workflow);
+                self.shelves[entry.shelf].queue.remove(entry.order, workflow);
                 self.reindex(entry.shelf);
             }
             Place::Parked => self.unpark(workflow, &entry),
@@ -318,7 +318,7 @@ impl Dispatch {
     pub fn behind(&self, group: GroupKey, picked: WorkflowKey, turns: usize) -> Option<WorkflowKey> {
         let Entry { shelf, limits, key, .. } = self.entries[picked];
         let lane = key.and(limits).and_then(|limits| self.limit_sets[limits].lanes.get(&shelf));
-        let line = lane.map_or(&self.shelves[shelf].line, |lane| &self.lanes[*lane].line);
+        let line = lane.map_or(&self.shelves[shelf].queue, |lane| &self.lanes[*lane].queue);
         // Shelves mostly take turns.
         let shelves: usize = self.groups[group].levels.iter().map(|level| level.shelves.len()).sum();
         line.behind(1 + turns / shelves.max(1))
@@ -331,7 +331,7 @@ impl Dispatch {
 
     /// The first of a shelf that groups have in their index.
     fn head_of(&self, shelf: Key<Shelf>) -> WorkflowKey {
-        self.shelves[shelf].line.head().expect("an indexed shelf is not empty")
+        self.shelves[shelf].queue.head().expect("an indexed shelf is not empty")
     }
 
     fn best_shelf(&self, group: GroupKey, state: &State, now: Wall) -> Option<Key<Shelf>> {
@@ -354,17 +354,17 @@ impl Dispatch {
     }
 
     /// Why a ready workflow does not run, where dispatch knows.
-    pub fn blocked(&self, workflow: WorkflowKey) -> Option<Blocked<'_>> {
+    pub fn blocked(&self, workflow: WorkflowKey) -> Option<BlockReason<'_>> {
         let entry = &self.entries[workflow];
-        let pair = &self.pairs[self.shelves[entry.shelf].pair];
+        let queue_kind = &self.queue_kinds[self.shelves[entry.shelf].queue_kind];
         match entry.place {
             Place::Away => None,
-            _ if pair.paused => Some(Blocked::QueuePaused),
+            _ if queue_kind.paused => Some(BlockReason::QueuePaused),
             Place::Parked => {
                 let key = &self.keys[self.waits_under(entry)];
-                Some(Blocked::Limit { key: &key.name, running: key.running, keeper: key.keeper })
+                Some(BlockReason::Limit { key: &key.name, running: key.running, keeper: key.keeper })
             }
-            Place::Shelf if pair.groups.is_empty() => Some(Blocked::NoCapableWorker),
+            Place::Shelf if queue_kind.groups.is_empty() => Some(BlockReason::NoCapableWorker),
             Place::Shelf => None,
         }
     }
@@ -372,7 +372,7 @@ impl Dispatch {
 
 /// What keeps a ready workflow from a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Blocked<'a> {
+pub(crate) enum BlockReason<'a> {
     QueuePaused,
     /// `keeper`: the workflow that keeps the key until it ends, because it asked for order.
     Limit {

@@ -12,12 +12,12 @@ use super::Dispatch;
 
 /// Content that jobs share, with its hash.
 #[derive(Debug)]
-pub(super) struct Shared<T> {
+pub(super) struct SharedContent<T> {
     known: HashTable<(u64, Arc<T>)>,
     sweep_at: usize,
 }
 
-impl<T: Eq + Hash> Shared<T> {
+impl<T: Eq + Hash> SharedContent<T> {
     pub(super) fn new() -> Self {
         Self { known: HashTable::new(), sweep_at: 64 }
     }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::event::{Event, HandedOut, JobSubmitted, Stamped, Then, Via, WorkflowRef};
+use crate::event::{Event, HandedOut, JobSubmitted, NextState, StampedEvent, Via, WorkflowRef};
 use crate::fence::{AttemptFence, Term};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, WorkerId};
 use crate::job::draft::{Draft, JobDefaults, LimitDraft, WorkflowDraft, check};
@@ -21,7 +21,7 @@ use crate::job::spec::ConcurrencyLimit;
 use crate::job::{Ending, WorkflowState};
 use crate::manager::WorkerKey;
 use crate::message::Subscription;
-use crate::state::{AttemptKey, Changes, Moved};
+use crate::state::{AttemptKey, Changes, WorkflowChange};
 
 const STEP: Duration = Duration::from_secs(30);
 
@@ -92,7 +92,7 @@ impl World {
     fn happen(&mut self, event: Event) {
         let mut changes = core::mem::take(&mut self.changes);
         changes.clear();
-        self.state.apply(&Stamped { at: self.now, event }, &mut changes);
+        self.state.apply(&StampedEvent { at: self.now, event }, &mut changes);
         for key in &changes.submitted {
             let job = self.state.job(*key);
             for (index, workflow) in job.workflows.as_slice().iter().enumerate() {
@@ -100,7 +100,7 @@ impl World {
                 self.dispatch.admit(*workflow, &job.spec, kind, || self.state.is_paused(&job.spec.queue));
             }
         }
-        for Moved { workflow: key, ended, .. } in &changes.workflows {
+        for WorkflowChange { workflow: key, ended, .. } in &changes.workflows {
             self.place(*key, *ended);
         }
         // Ended jobs go at once, so that the keys of their workflows are used again.
@@ -172,10 +172,10 @@ impl World {
         let claim: Claim = self.state.claim_of(attempt);
         let cancelling = self.state.workflow(key).state == WorkflowState::Cancelling;
         let (ending, then) = match how {
-            How::Succeed => (Ending::Succeeded { result: Bytes::from([]).into() }, Then::Succeeded),
-            _ if cancelling => (Ending::Cancelled, Then::Cancelled),
-            How::Requeue => (Ending::NeverArrived, Then::Ready),
-            How::Backoff => (Ending::Released { delay: Some(STEP) }, Then::Delayed { until: self.now + STEP }),
+            How::Succeed => (Ending::Succeeded { result: Bytes::from([]).into() }, NextState::Succeeded),
+            _ if cancelling => (Ending::Cancelled, NextState::Cancelled),
+            How::Requeue => (Ending::NeverArrived, NextState::Ready),
+            How::Backoff => (Ending::Released { delay: Some(STEP) }, NextState::Delayed { until: self.now + STEP }),
         };
         let holder = self.holders.get(&attempt).copied();
         self.happen(Event::AttemptEnded { claim, ending, then });
@@ -318,7 +318,7 @@ impl World {
         }
         let running = self.running();
         for key in self.find(|state| state == WorkflowState::Ready) {
-            if let Some(Blocked::Limit { key, running: shown, .. }) = self.dispatch.blocked(key) {
+            if let Some(BlockReason::Limit { key, running: shown, .. }) = self.dispatch.blocked(key) {
                 assert_eq!(running.get(key).map_or(0, |(count, _)| *count), shown, "running under {key}");
             }
         }
@@ -329,12 +329,12 @@ impl World {
     fn check_lanes(&self, bounds: Bounds) {
         let Dispatch { entries, keys, lanes, limit_sets, .. } = &self.dispatch;
         let parked = entries.0.iter().flatten().filter(|entry| entry.place == Place::Parked).count();
-        assert_eq!(lanes.iter().map(|(_, lane)| lane.line.len()).sum::<usize>(), parked, "parked and in a lane");
+        assert_eq!(lanes.iter().map(|(_, lane)| lane.queue.len()).sum::<usize>(), parked, "parked and in a lane");
         assert_eq!(limit_sets.iter().map(|(_, set)| set.lanes.len()).sum::<usize>(), lanes.len(), "lanes of sets");
         let waiting = keys.iter().flat_map(|(_, key)| key.parked.values().map(|parked| parked.lanes.len()));
         assert_eq!(waiting.sum::<usize>(), lanes.len(), "lanes under keys");
         for (at, lane) in lanes.iter() {
-            let head = lane.line.head().expect("an empty lane is kept");
+            let head = lane.queue.head().expect("an empty lane is kept");
             assert_eq!(lane.order, entries[head].order, "the lane's place");
             assert!(keys[lane.key].parked[&lane.shelf].lanes.contains(&(lane.order, at)), "the lane is not at its key");
             assert_eq!(limit_sets[lane.set].lanes.get(&lane.shelf), Some(&at), "the lane is not in its set");
@@ -342,10 +342,10 @@ impl World {
         for (key, limit) in keys.iter() {
             for (shelf, parked) in &limit.parked {
                 let first = parked.lanes.first();
-                if let Some(let_go) = parked.let_go.map(|let_go| &entries[let_go]) {
-                    let is_at = (let_go.place, let_go.key, let_go.shelf);
+                if let Some(released) = parked.released.map(|released| &entries[released]) {
+                    let is_at = (released.place, released.key, released.shelf);
                     assert_eq!(is_at, (Place::Shelf, Some(key), *shelf), "it was let go");
-                    assert!(first.is_none_or(|(order, _)| *order > let_go.order), "a later one was let go");
+                    assert!(first.is_none_or(|(order, _)| *order > released.order), "a later one was let go");
                     continue;
                 }
                 let (_, lane) = first.expect("an idle line is kept");
@@ -445,9 +445,10 @@ impl World {
         for worker in self.workers.keys().copied().collect::<Vec<_>>() {
             self.leave(worker);
         }
-        let Dispatch { pairs, pair_ids, shelves, keys, key_ids, groups, group_ids, shares, dirty, .. } = &self.dispatch;
+        let Dispatch { queue_kinds, queue_kind_ids, shelves, keys, key_ids, groups, group_ids, shares, dirty, .. } =
+            &self.dispatch;
         let Dispatch { limit_sets, limit_set_ids, kept, lanes, .. } = &self.dispatch;
-        assert_eq!((pairs.len(), pair_ids.len(), shelves.len()), (0, 0, 0), "pairs, shelves");
+        assert_eq!((queue_kinds.len(), queue_kind_ids.len(), shelves.len()), (0, 0, 0), "queue_kinds, shelves");
         assert_eq!((keys.len(), key_ids.len(), lanes.len()), (0, 0, 0), "keys, lanes");
         assert_eq!((limit_sets.len(), limit_set_ids.len(), kept.len()), (0, 0, 0), "sets of limits");
         assert_eq!((groups.len(), group_ids.len(), shares.len(), dirty.len()), (0, 0, 0, 0), "groups");
@@ -797,18 +798,18 @@ fn a_ready_workflow_says_what_it_waits_for() {
     let mut world = World::new();
     let first = world.submit(job("mail", "send", 0, &[("db", 1)]));
     let second = world.submit(job("mail", "send", 0, &[("db", 1)]));
-    assert_eq!(world.dispatch.blocked(second), Some(Blocked::NoCapableWorker));
+    assert_eq!(world.dispatch.blocked(second), Some(BlockReason::NoCapableWorker));
     let elsewhere = world.group(&["bulk"], &KINDS);
     assert_eq!(world.pick(elsewhere), None);
-    assert_eq!(world.dispatch.blocked(second), Some(Blocked::NoCapableWorker));
+    assert_eq!(world.dispatch.blocked(second), Some(BlockReason::NoCapableWorker));
     let group = world.group(&["mail"], &["send"]);
     assert_eq!(world.dispatch.blocked(first), None, "a worker may take it");
     assert_eq!(world.take_all(group), [first]);
     assert_eq!(world.dispatch.blocked(first), None, "it waits for nothing");
     let db = name("db");
-    assert_eq!(world.dispatch.blocked(second), Some(Blocked::Limit { key: &db, running: 1, keeper: None }));
+    assert_eq!(world.dispatch.blocked(second), Some(BlockReason::Limit { key: &db, running: 1, keeper: None }));
     world.pause(&name("mail"), true);
-    assert_eq!(world.dispatch.blocked(second), Some(Blocked::QueuePaused));
+    assert_eq!(world.dispatch.blocked(second), Some(BlockReason::QueuePaused));
     world.pause(&name("mail"), false);
     world.end(first, How::Succeed);
     assert_eq!(world.dispatch.blocked(second), None);
@@ -995,7 +996,7 @@ fn another_of_the_same_limits_takes_its_lane_along() {
     assert_eq!(world.take_all(group), [high], "the lower one is found to wait for the other key");
     let b = name("b");
     for key in [low, second] {
-        assert_eq!(world.dispatch.blocked(key), Some(Blocked::Limit { key: &b, running: 1, keeper: None }));
+        assert_eq!(world.dispatch.blocked(key), Some(BlockReason::Limit { key: &b, running: 1, keeper: None }));
     }
     for key in [running[1], running[2], high, other] {
         world.end(key, How::Succeed);
@@ -1123,7 +1124,7 @@ fn a_group_lives_as_long_as_its_workers() {
     assert_eq!(world.pick(group), Some(key));
     world.leave(two);
     assert_eq!(world.dispatch.pop_dirty(), None, "nobody is left to be asked");
-    assert_eq!(world.dispatch.blocked(key), Some(Blocked::NoCapableWorker));
+    assert_eq!(world.dispatch.blocked(key), Some(BlockReason::NoCapableWorker));
     let group = world.group(&["mail"], &["send"]);
     assert_eq!(world.take_all(group), [key]);
 }
@@ -1133,12 +1134,12 @@ fn a_subscription_over_the_limit_is_refused_and_leaves_nothing() {
     let mut world = World::new();
     let wide = subscription(&QUEUES, &KINDS);
     let limits = Limits { subscription_pairs: 5, ..Limits::default() };
-    let met = world.dispatch.join(&wide, ClientId::default(), &limits, |_| false).expect_err("six pairs");
+    let met = world.dispatch.join(&wide, ClientId::default(), &limits, |_| false).expect_err("six queue_kinds");
     assert_eq!(met.limit, Limit::SubscriptionPairs);
     let limits = Limits { subscriptions: 0, ..Limits::default() };
     let met = world.dispatch.join(&wide, ClientId::default(), &limits, |_| false).expect_err("no group may be");
     assert_eq!(met.limit, Limit::Subscriptions);
-    assert_eq!((world.dispatch.pairs.len(), world.dispatch.groups.len()), (0, 0));
+    assert_eq!((world.dispatch.queue_kinds.len(), world.dispatch.groups.len()), (0, 0));
 }
 
 #[test]

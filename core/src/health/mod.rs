@@ -31,6 +31,6 @@ pub use hold::{Hold, HoldRule, hold};
 pub use liveness::{HttpLiveness, LivenessRule, NotLive, SessionLiveness};
 pub use loops::{Budget, Iteration, LoopHealth, LoopReason, LoopRule, LoopState, LoopStatus};
 pub use overload::{LoadClass, OverloadDetector, OverloadLevel, OverloadReason, OverloadRule};
-pub use progress::{FlowSample, ProgressReason, ProgressRule, ProgressVerdict, Tally, Unmoving, WorkerSample};
+pub use progress::{FlowSample, ProgressReason, ProgressRule, ProgressVerdict, Tally, UnmovingAttempt, WorkerSample};
 pub use signal::{Progress, Signals};
 pub use verdict::{Action, EvictionRule, Judgement, NotReady, QuorumRule, Reason, Verdict};

@@ -112,14 +112,14 @@ pub struct WorkerSample {
     pub unmoving: u32,
     pub last_step: Option<Awake>,
     /// The unmoving attempt whose stuck clock runs out first.
-    pub oldest_unmoving: Option<Unmoving>,
+    pub oldest_unmoving: Option<UnmovingAttempt>,
     /// Of the unbroken run of failures.
     pub first_failure: Option<Awake>,
 }
 
 impl WorkerSample {
     /// Of several unmoving attempts the one that makes the worker stuck first, as [`Self::oldest_unmoving`].
-    pub fn first_of(&self, unmoving: impl IntoIterator<Item = Unmoving>) -> Option<Unmoving> {
+    pub fn first_of(&self, unmoving: impl IntoIterator<Item = UnmovingAttempt>) -> Option<UnmovingAttempt> {
         unmoving.into_iter().min_by_key(|unmoving| unmoving.stuck_at(self.since()))
     }
 
@@ -131,13 +131,13 @@ impl WorkerSample {
 
 /// An unmoving attempt, with its job's own patience.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unmoving {
+pub struct UnmovingAttempt {
     /// When its own stuck clock runs out.
     pub stuck_at: Awake,
     pub stuck_after: Duration,
 }
 
-impl Unmoving {
+impl UnmovingAttempt {
     /// When it makes its worker stuck, of which nothing else was heard after `since`.
     fn stuck_at(&self, since: Option<Awake>) -> Awake {
         since.map_or(self.stuck_at, |since| self.stuck_at.max(since + self.stuck_after))
@@ -377,7 +377,7 @@ mod tests {
             (blameless, None, None, Some(20), None),
         ];
         for (sample, step, unmoving, failure, stuck_at) in table {
-            let clock = |(at, after)| Unmoving { stuck_at: s(at), stuck_after: Duration::from_secs(after) };
+            let clock = |(at, after)| UnmovingAttempt { stuck_at: s(at), stuck_after: Duration::from_secs(after) };
             let sample = WorkerSample {
                 last_step: step.map(s),
                 oldest_unmoving: unmoving.map(clock),
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn of_several_unmoving_attempts_the_first_whose_clock_runs_out_counts() {
-        let clock = |at, after| Unmoving { stuck_at: s(at), stuck_after: Duration::from_secs(after) };
+        let clock = |at, after| UnmovingAttempt { stuck_at: s(at), stuck_after: Duration::from_secs(after) };
         // since, clocks -> which is first
         let table = [
             (None, [(120, 120), (179, 120)], 0),

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::carried::Carried;
+use crate::carried::CarriedFields;
 use crate::ids::{MAX_NAME_BYTES, Name};
 use crate::limits::{Limit, LimitMet, Limits};
 use crate::payload::Payload;
@@ -185,7 +185,7 @@ pub fn check(draft: Draft, limits: &Limits, defaults: &JobDefaults) -> Result<Jo
         retain: draft.retain.map(|retain| span("retain_s", retain, Duration::ZERO)).transpose()?,
         datacenters: check_names("datacenters", draft.datacenters, Limit::DatacentersPerJob, limits)?,
         timeout_policy: draft.timeout_policy,
-        carried: Carried::default(),
+        carried: CarriedFields::default(),
     };
     let policy = Policy {
         queue: match draft.queue {

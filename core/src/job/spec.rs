@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use prefetch_index::prefetch_index;
 
-use crate::carried::Carried;
+use crate::carried::CarriedFields;
 use crate::ids::Name;
 use crate::payload::Payload;
 use crate::time::Wall;
@@ -206,7 +206,7 @@ pub struct Extras {
     pub retain: Option<Duration>,
     pub datacenters: Box<[Name]>,
     pub timeout_policy: TimeoutPolicy,
-    pub carried: Carried,
+    pub carried: CarriedFields,
 }
 
 impl JobSpec {

@@ -100,7 +100,7 @@ impl Manager {
         self.state.hint(self.state.workflow(key).job);
         self.emit(Event::HandedOut(handed), fx);
         let attempt = self.state.workflow(key).running_attempt();
-        self.attempt_started(attempt, worker);
+        self.begin_attempt(attempt, worker);
         self.handouts += 1;
         let assignment = self.assignment(attempt, lease);
         match &self.workers.at(worker).link {

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::beat::{AttemptClock, Motion, QuietSpent};
 use crate::effect::{Answer, Effects, Notice};
-use crate::event::{Event, Then, Verb, Via};
+use crate::event::{Event, NextState, Verb, Via};
 use crate::fence::AttemptFence;
 use crate::health::{HttpLiveness, Progress};
 use crate::ids::{Claim, Name};
@@ -19,7 +19,7 @@ use crate::state::{AttemptKey, ClaimStanding, WorkflowKey};
 use crate::time::Awake;
 
 use super::Manager;
-use super::live::Live;
+use super::live::LiveAttempt;
 use super::notes::Notes;
 use super::workers::{Link, Worker, WorkerKey};
 
@@ -31,16 +31,16 @@ pub(super) enum Blame {
 }
 
 impl Manager {
-    pub(super) fn call_beats(&mut self, beats: Vec<Beat>, fx: &mut Effects) -> Result<Answer, Refusal> {
-        Ok(Answer::Beats(self.beats(beats, None, fx)?))
+    pub(super) fn handle_beat_call(&mut self, beats: Vec<Beat>, fx: &mut Effects) -> Result<Answer, Refusal> {
+        Ok(Answer::Beats(self.handle_beats(beats, None, fx)?))
     }
 
-    pub(super) fn call_settle(&mut self, list: Vec<Settlement>, fx: &mut Effects) -> Result<Answer, Refusal> {
-        Ok(Answer::Settled(self.settle(list, None, fx)?))
+    pub(super) fn handle_settle_call(&mut self, list: Vec<Settlement>, fx: &mut Effects) -> Result<Answer, Refusal> {
+        Ok(Answer::Settled(self.handle_settlements(list, None, fx)?))
     }
 
     /// `by` is the worker whose session it came on; claims that came by HTTP are proven by their receipt.
-    pub(super) fn beats(
+    pub(super) fn handle_beats(
         &mut self,
         beats: Vec<Beat>,
         by: Option<WorkerKey>,
@@ -50,14 +50,14 @@ impl Manager {
         let mut answers = Vec::with_capacity(beats.len());
         for beat in beats {
             let claim = beat.claim;
-            let answer = self.beat(beat, by, fx);
+            let answer = self.handle_beat(beat, by, fx);
             self.count_refusal(&answer);
             answers.push(BeatAnswer { claim, answer });
         }
         Ok(answers)
     }
 
-    pub(super) fn settle(
+    pub(super) fn handle_settlements(
         &mut self,
         list: Vec<Settlement>,
         by: Option<WorkerKey>,
@@ -67,7 +67,7 @@ impl Manager {
         let mut answers = Vec::with_capacity(list.len());
         for settlement in list {
             let claim = settlement.claim;
-            let answer = self.settle_one(settlement, by, fx);
+            let answer = self.handle_settlement(settlement, by, fx);
             self.count_refusal(&answer);
             answers.push(SettleAnswer { claim, answer });
         }
@@ -80,10 +80,10 @@ impl Manager {
         }
     }
 
-    fn beat(&mut self, beat: Beat, by: Option<WorkerKey>, fx: &mut Effects) -> Result<BeatAccepted, Refusal> {
+    fn handle_beat(&mut self, beat: Beat, by: Option<WorkerKey>, fx: &mut Effects) -> Result<BeatAccepted, Refusal> {
         self.check_beat(&beat)?;
         let key = self.current(&beat.claim, Verb::Beat, by, fx)?;
-        self.heard_by_http(key);
+        self.note_http_call(key);
         let now = self.awake;
         if self.state.workflow(self.live.at(key).workflow).state == WorkflowState::Cancelling {
             // It was asked to stop: being active earns no more time.
@@ -94,7 +94,7 @@ impl Manager {
         let (worker, before, was_quiet) = (live.worker, live.clock.lease_end(), live.clock.quiet_until().is_some());
         let quiet = self.begin_quiet(key, &beat, fx)?;
         if let Some(data) = beat.checkpoint {
-            self.take_checkpoint(key, beat.claim, data, fx);
+            self.handle_checkpoint(key, beat.claim, data, fx);
         }
         let renews = self.rules.lease.enabled;
         let live = self.live.at(key);
@@ -163,7 +163,12 @@ impl Manager {
         self.emit(Event::ProgressMarked { claim, watermark, total }, fx);
     }
 
-    fn settle_one(&mut self, settlement: Settlement, by: Option<WorkerKey>, fx: &mut Effects) -> Result<(), Refusal> {
+    fn handle_settlement(
+        &mut self,
+        settlement: Settlement,
+        by: Option<WorkerKey>,
+        fx: &mut Effects,
+    ) -> Result<(), Refusal> {
         let Settlement { claim, report, checkpoint } = settlement;
         self.within(Limit::CheckpointBytes, checkpoint.as_ref().map_or(0, |data| data.len()))?;
         let verb = self.check_report(&report)?;
@@ -173,7 +178,7 @@ impl Manager {
             return Ok(());
         }
         let key = self.current(&claim, verb, by, fx)?;
-        self.heard_by_http(key);
+        self.note_http_call(key);
         self.replace_checkpoint(key, checkpoint);
         self.end(key, ending, fx);
         Ok(())
@@ -246,11 +251,11 @@ impl Manager {
         let live = self.live.at(key);
         let (worker, workflow) = (live.worker, live.workflow);
         let claim = self.state.claim_of(key);
-        let then = self.then(workflow, &ending);
+        let then = self.next_state(workflow, &ending);
         let succeeded = matches!(ending, Ending::Succeeded { .. });
-        let failed = blame == Blame::Worker && then != Then::Cancelled;
+        let failed = blame == Blame::Worker && then != NextState::Cancelled;
         let mut others = match then {
-            Then::TimedOut => self.attempts_of(self.state.workflow(workflow).job),
+            NextState::TimedOut => self.attempts_of(self.state.workflow(workflow).job),
             _ => Vec::new(),
         };
         others.retain(|(other, _)| *other != claim);
@@ -293,14 +298,14 @@ impl Manager {
         }
     }
 
-    fn then(&mut self, key: WorkflowKey, ending: &Ending) -> Then {
+    fn next_state(&mut self, key: WorkflowKey, ending: &Ending) -> NextState {
         let workflow = self.state.workflow(key);
         let job = self.state.job(workflow.job);
         if workflow.state == WorkflowState::Cancelling {
             // What was done in time counts; all else is what was asked for, and a reported error is kept with it.
             return match ending {
-                Ending::Succeeded { .. } => Then::Succeeded,
-                _ => Then::Cancelled,
+                Ending::Succeeded { .. } => NextState::Succeeded,
+                _ => NextState::Cancelled,
             };
         }
         let counted = if ending.counts() { workflow.counted } else { workflow.counted - 1 };
@@ -308,13 +313,13 @@ impl Manager {
         let (retry, on_stuck) = (job.spec.retry, job.spec.on_stuck);
         let draw = if matches!(ending, Ending::Succeeded { .. }) { 0 } else { self.draw() };
         match next(ending, counted, &retry, on_stuck, draw) {
-            Next::Succeed => Then::Succeeded,
-            Next::Requeue | Next::Wait(_) if spent => Then::Failed,
-            Next::Requeue => Then::Ready,
-            Next::Wait(delay) => Then::Delayed { until: self.log_now() + delay },
-            Next::DeadLetter => Then::Failed,
-            Next::TimeOut => Then::TimedOut,
-            Next::Cancel => Then::Cancelled,
+            Next::Succeed => NextState::Succeeded,
+            Next::Requeue | Next::Wait(_) if spent => NextState::Failed,
+            Next::Requeue => NextState::Ready,
+            Next::Wait(delay) => NextState::Delayed { until: self.log_now() + delay },
+            Next::DeadLetter => NextState::Failed,
+            Next::TimeOut => NextState::TimedOut,
+            Next::Cancel => NextState::Cancelled,
         }
     }
 
@@ -347,7 +352,7 @@ impl Manager {
     }
 
     /// The attempt was handed to this worker: its soft side begins.
-    pub(super) fn attempt_started(&mut self, key: AttemptKey, worker: WorkerKey) {
+    pub(super) fn begin_attempt(&mut self, key: AttemptKey, worker: WorkerKey) {
         let lease = self.state.attempt(key).lease;
         let clock = AttemptClock::start(self.awake, lease);
         self.begin_live(key, clock, worker);
@@ -358,7 +363,7 @@ impl Manager {
         let spec = &self.state.job(self.state.workflow(attempt.workflow).job).spec;
         self.live.insert(
             key,
-            Live {
+            LiveAttempt {
                 clock,
                 workflow: attempt.workflow,
                 worker,
@@ -425,7 +430,7 @@ impl Manager {
     }
 
     /// Called while the end of an attempt is applied: the soft side ends.
-    pub(super) fn attempt_gone(&mut self, key: AttemptKey) {
+    pub(super) fn finish_attempt(&mut self, key: AttemptKey) {
         let Some(worker) = self.live.get(key).map(|live| live.worker) else { return };
         let now = self.awake;
         let known = self.workers.at_mut(worker);
@@ -498,7 +503,7 @@ impl Manager {
         live.timer = Some(self.attempt_timers.insert(at.as_ms(), key));
     }
 
-    pub(super) fn attempt_due(&mut self, key: AttemptKey, fx: &mut Effects) {
+    pub(super) fn handle_attempt_timer(&mut self, key: AttemptKey, fx: &mut Effects) {
         let now = self.awake;
         let live = self.live.at(key);
         live.timer = None;

@@ -2,13 +2,13 @@
 
 use crate::job::JobState;
 use crate::job::transition::most_advanced;
-use crate::state::{Job, Moved};
+use crate::state::{Job, WorkflowChange};
 
 use super::Manager;
 
 impl Manager {
     /// Workflows of one job have moved, by one event.
-    pub(super) fn count_moves(&mut self, moves: &[Moved]) {
+    pub(super) fn count_moves(&mut self, moves: &[WorkflowChange]) {
         let Some(first) = moves.first() else { return };
         let key = self.state.workflow(first.workflow).job;
         let job = self.state.job(key);
@@ -42,7 +42,7 @@ impl Manager {
     }
 
     /// The state of a job with several workflows before these moves, and now.
-    fn states_around(&self, job: &Job, moves: &[Moved]) -> (Option<JobState>, JobState) {
+    fn states_around(&self, job: &Job, moves: &[WorkflowChange]) -> (Option<JobState>, JobState) {
         let mut workflows = [0i32; JobState::ALL.len()];
         for (_, workflow) in self.state.workflows_of(job) {
             workflows[workflow.state as usize] += 1;

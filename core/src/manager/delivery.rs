@@ -16,7 +16,7 @@ use super::Manager;
 use super::attempts::Blame;
 
 impl Manager {
-    pub(super) fn undeliverable(&mut self, claim: &Claim, why: Arc<str>, fx: &mut Effects) {
+    pub(super) fn handle_undeliverable(&mut self, claim: &Claim, why: Arc<str>, fx: &mut Effects) {
         // It may have ended meanwhile, by a cancel or with its worker.
         let Ok(key) = self.running(claim) else { return };
         let ending = Ending::Failed { error: why, retryable: true, delay: None };
@@ -25,7 +25,7 @@ impl Manager {
 
     pub(super) fn fetch_input(&mut self, claim: &Claim, workflow: &Name) -> Result<Answer, Refusal> {
         let key = self.running(claim)?;
-        self.heard_by_http(key);
+        self.note_http_call(key);
         let attempt = self.state.workflow(self.state.attempt(key).workflow);
         let job = self.state.job(attempt.job);
         let workflows = &job.spec.workflows;

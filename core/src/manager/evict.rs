@@ -17,8 +17,8 @@ use crate::message::CancelWhy;
 use crate::time::{Awake, Wall};
 
 use super::Manager;
-use super::memory::Fading;
-use super::workers::{Counted, Link, Unconfirmed, Worker, WorkerKey};
+use super::memory::ExpiringWorkers;
+use super::workers::{HoldStanding, Link, UnconfirmedAttempt, Worker, WorkerKey};
 
 /// How many workers count for the hold.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(super) struct HoldState {
     tracked: usize,
     failing: usize,
     /// Evicted lately, or missed until they were forgotten, and not back.
-    lost: Fading<()>,
+    lost: ExpiringWorkers<()>,
     /// An eviction was withheld, and the reason for that is still there.
     active: bool,
 }
@@ -45,12 +45,12 @@ impl Manager {
     }
 
     /// Keeps the hold's counts.
-    pub(super) fn recount(&mut self, key: WorkerKey, counted: Counted) {
+    pub(super) fn recount(&mut self, key: WorkerKey, counted: HoldStanding) {
         let before = core::mem::replace(&mut self.workers.at_mut(key).counted, counted);
         let weigh = |counted| match counted {
-            Counted::No => (0, 0),
-            Counted::Fine => (1, 0),
-            Counted::Failing => (1, 1),
+            HoldStanding::No => (0, 0),
+            HoldStanding::Fine => (1, 0),
+            HoldStanding::Failing => (1, 1),
         };
         let ((was_tracked, was_failing), (tracked, failing)) = (weigh(before), weigh(counted));
         self.hold.tracked = self.hold.tracked + tracked - was_tracked;
@@ -116,11 +116,11 @@ impl Manager {
         let evictions = self.state.worker(&id).map_or(0, |record| record.evictions) + 1;
         let readmit_at = self.log_now() + readmit_after(&self.rules.eviction, evictions);
         let held = self.held_by_worker(key);
-        let unconfirmed: Vec<Unconfirmed> = held
+        let unconfirmed: Vec<UnconfirmedAttempt> = held
             .iter()
             .map(|attempt| {
                 let until = self.live.at(*attempt).clock.lease_end();
-                Unconfirmed { claim: self.state.claim_of(*attempt), until }
+                UnconfirmedAttempt { claim: self.state.claim_of(*attempt), until }
             })
             .collect();
         let last = unconfirmed.iter().map(|open| open.until).max();
@@ -133,10 +133,10 @@ impl Manager {
         let worker = self.workers.at_mut(key);
         worker.evicted = true;
         worker.probation = false;
-        let rare = worker.rare();
-        rare.readmit_at = readmit_at;
-        rare.unconfirmed = unconfirmed;
-        self.recount(key, Counted::No);
+        let eviction = worker.eviction_info();
+        eviction.readmit_at = readmit_at;
+        eviction.unconfirmed = unconfirmed;
+        self.recount(key, HoldStanding::No);
         if counts {
             self.lost_to_hold(id.clone());
         }
@@ -177,7 +177,7 @@ impl Manager {
         if another_life || self.readmit_at(worker).is_some_and(|at| at <= self.awake) {
             let worker = self.workers.at_mut(key);
             worker.work = None;
-            worker.rare = None;
+            worker.eviction = None;
             self.begin_probation(key, fx);
             self.touch(key);
         }
@@ -185,10 +185,10 @@ impl Manager {
 
     /// When an evicted worker has waited long enough, if nothing more is heard of what was taken from it.
     pub(super) fn readmit_at(&self, worker: &Worker) -> Option<Awake> {
-        let rare = worker.rare.as_ref().filter(|_| worker.evicted)?;
-        let time_is_over = self.awake + rare.readmit_at.since(self.log_now());
-        let ends = rare.unconfirmed.iter().map(|open| open.until);
-        Some(ends.fold(time_is_over.max(rare.taken_until), Awake::max))
+        let eviction = worker.eviction.as_ref().filter(|_| worker.evicted)?;
+        let time_is_over = self.awake + eviction.readmit_at.since(self.log_now());
+        let ends = eviction.unconfirmed.iter().map(|open| open.until);
+        Some(ends.fold(time_is_over.max(eviction.taken_until), Awake::max))
     }
 
     /// Returns whether the worker is gone.

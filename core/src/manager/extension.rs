@@ -19,20 +19,24 @@ use super::workers::{Link, WorkerKey};
 
 impl Manager {
     /// By HTTP: the worker is the one that holds the first claim.
-    pub(super) fn call_extension(&mut self, asked: &ExtensionRequest, fx: &mut Effects) -> Result<Answer, Refusal> {
+    pub(super) fn handle_extension_call(
+        &mut self,
+        asked: &ExtensionRequest,
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
         let first = asked.claims.first().ok_or(Refusal::UnknownAttempt)?;
         let worker = match self.state.standing(first) {
             ClaimStanding::Current(key) => {
-                self.heard_by_http(key);
+                self.note_http_call(key);
                 Some(self.live.at(key).worker)
             }
             ClaimStanding::NoSuchJob => return Err(Refusal::UnknownJob),
             _ => self.state.ended_attempt(first).and_then(|ended| self.workers.find(&ended.worker)),
         };
-        Ok(Answer::Extension(self.extension(asked, worker, fx)?))
+        Ok(Answer::Extension(self.handle_extension(asked, worker, fx)?))
     }
 
-    pub(super) fn extension(
+    pub(super) fn handle_extension(
         &mut self,
         asked: &ExtensionRequest,
         worker: Option<WorkerKey>,
@@ -52,7 +56,7 @@ impl Manager {
         };
         let held: Vec<Option<AttemptKey>> = claims.iter().map(|claim| self.held_by(claim, worker)).collect();
         let reason = asked.reason.parse::<ExtensionReason>();
-        let result = self.weigh_extension(asked.progress, reason, worker, &held);
+        let result = self.decide_extension(asked.progress, reason, worker, &held);
         self.counts.extension(&result);
         let before = self.state.seq();
         if let Err(Denial::StaleAttempt) = result {
@@ -101,7 +105,7 @@ impl Manager {
         }
     }
 
-    fn weigh_extension(
+    fn decide_extension(
         &self,
         progress: f64,
         reason: Result<ExtensionReason, UnknownReason>,

@@ -13,16 +13,16 @@ use crate::event::Event;
 use crate::health::progress::{flow, worker as worker_progress};
 use crate::health::verdict::{evict_at, judge, manager_ready, worker_ready};
 use crate::health::{
-    FlowSample, Judgement, NotLive, Progress, ProgressRule, ProgressVerdict, Signals, Tally, Unmoving, Verdict,
+    FlowSample, Judgement, NotLive, Progress, ProgressRule, ProgressVerdict, Signals, Tally, UnmovingAttempt, Verdict,
     WorkerSample,
 };
 use crate::message::ToWorker;
 use crate::time::Awake;
 
 use super::Manager;
-use super::live::Live;
-use super::timers::Soon;
-use super::workers::{Counted, Link, Worker, WorkerKey};
+use super::live::LiveAttempt;
+use super::timers::AwakeTimer;
+use super::workers::{HoldStanding, Link, Worker, WorkerKey};
 
 /// What this manager has handed out lately.
 #[derive(Debug, Default)]
@@ -71,7 +71,7 @@ impl Manager {
         }
     }
 
-    pub(super) fn probe_answered(&mut self, key: WorkerKey, probe: u32, fx: &mut Effects) {
+    pub(super) fn handle_probe_answer(&mut self, key: WorkerKey, probe: u32, fx: &mut Effects) {
         let now = self.awake;
         let worker = self.workers.at_mut(key);
         if let Link::Session { liveness, .. } = &mut worker.link
@@ -133,11 +133,11 @@ impl Manager {
         worker_progress(&self.rules.progress, self.awake, &sample)
     }
 
-    /// Each of them, one by one: what [`Work::unmoving`] has in order.
-    fn unmoving<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = Unmoving> + 'a {
+    /// Each of them, one by one: what [`HeldWork::unmoving`] has in order.
+    fn unmoving<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = UnmovingAttempt> + 'a {
         let held = worker.attempts(&self.live).map(|key| &self.live[key]);
         held.filter(|live| live.motion == Motion::Unmoving)
-            .map(Live::unmoving)
+            .map(LiveAttempt::unmoving)
             .filter(|unmoving| unmoving.stuck_at > self.awake)
     }
 
@@ -176,10 +176,10 @@ impl Manager {
         let is_news = before.verdict != judged.verdict && (is_trouble(before.verdict) || is_trouble(judged.verdict));
         let failing = matches!(judged.verdict, Verdict::Suspect | Verdict::Stuck);
         let counted = match &worker.link {
-            Link::Session { .. } if worker.evicted => Counted::No,
-            Link::Session { .. } if failing => Counted::Failing,
-            Link::Session { .. } => Counted::Fine,
-            Link::Http { .. } | Link::Expected => Counted::No,
+            Link::Session { .. } if worker.evicted => HoldStanding::No,
+            Link::Session { .. } if failing => HoldStanding::Failing,
+            Link::Session { .. } => HoldStanding::Fine,
+            Link::Http { .. } | Link::Expected => HoldStanding::No,
         };
         let id = worker.id.clone();
         self.recount(key, counted);
@@ -210,14 +210,14 @@ impl Manager {
     }
 
     /// Looks after all whose timer has fired.
-    pub(super) fn tend_workers(&mut self, fx: &mut Effects) {
-        let mut due = core::mem::take(&mut self.to_tend);
-        due.drain(..).for_each(|key| self.tend_worker(key, fx));
-        self.to_tend = due;
+    pub(super) fn check_due_workers(&mut self, fx: &mut Effects) {
+        let mut due = core::mem::take(&mut self.to_check);
+        due.drain(..).for_each(|key| self.check_worker(key, fx));
+        self.to_check = due;
     }
 
     /// Looks after one worker: probe it, judge it, and do what its verdict asks for by now.
-    fn tend_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
+    fn check_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
         self.probe_if_due(key, fx);
         self.judge_worker(key, fx);
         if self.evict_if_due(key, fx) || self.forget_if_due(key, fx) {
@@ -281,12 +281,12 @@ impl Manager {
             if worker.armed <= at {
                 return;
             }
-            self.soon.remove(timer);
+            self.awake_timers.remove(timer);
             worker.timer = None;
         }
         if at < Awake::MAX {
             worker.armed = at;
-            worker.timer = Some(self.soon.insert(at.as_ms(), Soon::Worker(key)));
+            worker.timer = Some(self.awake_timers.insert(at.as_ms(), AwakeTimer::Worker(key)));
         }
     }
 

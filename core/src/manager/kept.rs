@@ -21,7 +21,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::effect::{Effect, Effects, Waiting};
+use crate::effect::{Effect, Effects, PendingEffect};
 use crate::ids::{RequestId, Seq, SessionId};
 use crate::input::{Call, Input};
 use crate::message::{Beat, FromWorker, Report, Settlement, ToWorker};
@@ -159,11 +159,11 @@ impl KeptInputs {
 
 impl Manager {
     /// Takes what somebody said, or keeps it while it may not be taken.
-    pub(super) fn hear_or_keep(&mut self, input: Input, fx: &mut Effects) {
+    pub(super) fn handle_or_keep(&mut self, input: Input, fx: &mut Effects) {
         match self.seat_state() {
             SeatState::NeverTaken | SeatState::Lost => self.turn_away(input, fx),
             SeatState::Unconfirmed => self.keep(input, fx),
-            SeatState::Settling | SeatState::Serving if self.kept.is_empty() => self.hear(input, fx),
+            SeatState::Settling | SeatState::Serving if self.kept.is_empty() => self.handle_report(input, fx),
             SeatState::Settling | SeatState::Serving => self.keep(input, fx),
         }
     }
@@ -197,13 +197,13 @@ impl Manager {
     }
 
     /// After the confirmation: what was kept is taken before timers fire.
-    pub(super) fn hear_kept(&mut self, fx: &mut Effects) {
+    pub(super) fn handle_kept(&mut self, fx: &mut Effects) {
         for _ in 0..TAKEN_PER_STEP {
             if !self.serving() {
                 return;
             }
             let Some(input) = self.kept.pop() else { return };
-            self.hear(input, fx);
+            self.handle_report(input, fx);
         }
     }
 
@@ -233,7 +233,7 @@ impl Manager {
                 let refusal = Refusal::NoLeader;
                 self.refusals.count(refusal.kind());
                 let effect = Effect::Send { session, message: ToWorker::Refused(refusal) };
-                fx.list.push(Waiting { after: Seq::default(), effect });
+                fx.list.push(PendingEffect { after: Seq::default(), effect });
             }
             _ => {}
         }
@@ -244,7 +244,7 @@ impl Manager {
         let refusal = Refusal::NoLeader;
         self.refusals.count(refusal.kind());
         let effect = Effect::Reply { request, answer: Err(refusal) };
-        fx.list.push(Waiting { after: Seq::default(), effect });
+        fx.list.push(PendingEffect { after: Seq::default(), effect });
     }
 
     /// How much of what was said has not been taken yet, in inputs. What comes with them is still needed.

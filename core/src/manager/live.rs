@@ -4,7 +4,7 @@ use core::ops::{Index, IndexMut};
 use core::time::Duration;
 
 use crate::beat::{AttemptClock, Motion};
-use crate::health::progress::Unmoving;
+use crate::health::progress::UnmovingAttempt;
 use crate::list::{Linked, Links};
 use crate::state::{Attempt, AttemptKey, WorkflowKey};
 use crate::table::Table;
@@ -16,7 +16,7 @@ use super::workers::WorkerKey;
 
 /// One running attempt as it is heard of. Lies beside the persisted attempt, under the same key.
 #[derive(Clone, Debug)]
-pub(crate) struct Live {
+pub(crate) struct LiveAttempt {
     pub clock: AttemptClock,
     pub workflow: WorkflowKey,
     pub worker: WorkerKey,
@@ -35,7 +35,7 @@ pub(crate) struct Live {
     pub links: Links<Attempt>,
 }
 
-impl Linked<Attempt> for Live {
+impl Linked<Attempt> for LiveAttempt {
     #[inline]
     fn links(&self) -> &Links<Attempt> {
         &self.links
@@ -47,16 +47,16 @@ impl Linked<Attempt> for Live {
     }
 }
 
-impl Live {
+impl LiveAttempt {
     /// As one that does not move.
-    pub fn unmoving(&self) -> Unmoving {
-        Unmoving { stuck_at: self.clock.stuck_at(self.stuck_after), stuck_after: self.stuck_after }
+    pub fn unmoving(&self) -> UnmovingAttempt {
+        UnmovingAttempt { stuck_at: self.clock.stuck_at(self.stuck_after), stuck_after: self.stuck_after }
     }
 }
 
 /// All running attempts, by their key in the state.
 #[derive(Debug)]
-pub(crate) struct LiveAttempts(Table<Attempt, Option<Live>>);
+pub(crate) struct LiveAttempts(Table<Attempt, Option<LiveAttempt>>);
 
 impl Default for LiveAttempts {
     fn default() -> Self {
@@ -65,36 +65,36 @@ impl Default for LiveAttempts {
 }
 
 impl LiveAttempts {
-    pub fn insert(&mut self, key: AttemptKey, live: Live) {
+    pub fn insert(&mut self, key: AttemptKey, live: LiveAttempt) {
         *self.0.entry(key) = Some(live);
     }
 
     /// Takes an attempt out that is in no worker's list any more.
-    pub fn take(&mut self, key: AttemptKey) -> Live {
+    pub fn take(&mut self, key: AttemptKey) -> LiveAttempt {
         self.0[key].take().expect("every running attempt is live")
     }
 
-    pub fn get(&self, key: AttemptKey) -> Option<&Live> {
+    pub fn get(&self, key: AttemptKey) -> Option<&LiveAttempt> {
         self.0.get(key)?.as_ref()
     }
 
-    pub fn at(&mut self, key: AttemptKey) -> &mut Live {
+    pub fn at(&mut self, key: AttemptKey) -> &mut LiveAttempt {
         &mut self[key]
     }
 }
 
 impl Index<AttemptKey> for LiveAttempts {
-    type Output = Live;
+    type Output = LiveAttempt;
 
     #[inline]
-    fn index(&self, key: AttemptKey) -> &Live {
+    fn index(&self, key: AttemptKey) -> &LiveAttempt {
         self.0[key].as_ref().expect("every running attempt is live")
     }
 }
 
 impl IndexMut<AttemptKey> for LiveAttempts {
     #[inline]
-    fn index_mut(&mut self, key: AttemptKey) -> &mut Live {
+    fn index_mut(&mut self, key: AttemptKey) -> &mut LiveAttempt {
         self.0[key].as_mut().expect("every running attempt is live")
     }
 }

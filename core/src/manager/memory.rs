@@ -15,18 +15,18 @@ use super::Manager;
 
 /// Something about workers that ends by itself: the first to end is at hand, and so is each worker.
 #[derive(Debug)]
-pub(super) struct Fading<T> {
+pub(super) struct ExpiringWorkers<T> {
     ends: BTreeSet<(Awake, WorkerId)>,
     of: BTreeMap<WorkerId, (Awake, T)>,
 }
 
-impl<T> Default for Fading<T> {
+impl<T> Default for ExpiringWorkers<T> {
     fn default() -> Self {
         Self { ends: BTreeSet::new(), of: BTreeMap::new() }
     }
 }
 
-impl<T> Fading<T> {
+impl<T> ExpiringWorkers<T> {
     pub(super) fn len(&self) -> usize {
         self.of.len()
     }
@@ -68,7 +68,7 @@ impl<T> Fading<T> {
 }
 
 /// Workers that have gone, with the incarnation that they were then, where that is known.
-pub(super) type Departed = Fading<Option<Incarnation>>;
+pub(super) type DepartedWorkers = ExpiringWorkers<Option<Incarnation>>;
 
 impl Manager {
     /// The worker has gone.

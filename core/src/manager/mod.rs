@@ -70,8 +70,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::bite::Bite;
 use crate::counts::Counts;
 use crate::dispatch::{Dispatch, GroupKey};
-use crate::effect::{Effect, Effects, Notice, Waiting};
-use crate::event::{Event, Stamped};
+use crate::effect::{Effect, Effects, Notice, PendingEffect};
+use crate::event::{Event, StampedEvent};
 use crate::health::overload::OverloadLevel;
 use crate::ids::{JobId, RequestId, Seq, SessionId};
 use crate::input::{Call, Input};
@@ -88,9 +88,9 @@ use crate::wheel::{TimerKey, Wheel};
 use deadlines::Deadlines;
 use kept::KeptInputs;
 use live::LiveAttempts;
-use polls::{Answered, OpenPoll, PollKey};
+use polls::{OpenPoll, PollKey, UnconfirmedAnswer};
 use seat::Seat;
-use timers::{Later, Overall, Soon};
+use timers::{AwakeTimer, MonoTimer, Overall};
 use workers::Workers;
 
 pub(crate) use workers::{Worker, WorkerKey};
@@ -121,19 +121,19 @@ pub struct Manager {
     workers: Workers,
     polls: Pages<OpenPoll>,
     poll_of: HashMap<RequestId, PollKey, FixedState>,
-    answered: HashMap<RequestId, Answered, FixedState>,
+    answered: HashMap<RequestId, UnconfirmedAnswer, FixedState>,
     /// Polls to answer at the end of this step.
     polls_to_answer: Vec<PollKey>,
     /// On awake time: leases and stuck clocks. Apart from the others, which must not wait when very many end at once.
     attempt_timers: Wheel<AttemptKey>,
     /// On awake time: workers, polls.
-    soon: Wheel<Soon>,
+    awake_timers: Wheel<AwakeTimer>,
     /// On monotonic time: overall timeouts, delays.
-    later: Wheel<Later>,
+    mono_timers: Wheel<MonoTimer>,
     /// Overall deadlines that are far away.
     deadlines: Deadlines,
     overall: Table<Job, Overall>,
-    workflow_timers: Table<Workflow, Option<TimerKey<Later>>>,
+    workflow_timers: Table<Workflow, Option<TimerKey<MonoTimer>>>,
     /// Workflows that wait for an instant of the wall clock.
     wall_due: BTreeSet<(Wall, JobId, u16, WorkflowKey)>,
     to_archive: Vec<JobId>,
@@ -146,18 +146,18 @@ pub struct Manager {
     load: OverloadLevel,
     durable: Seq,
     /// Steps whose events are not durable yet, oldest first.
-    unsynced: VecDeque<seat::Unsynced>,
+    unsynced: VecDeque<seat::UnsyncedStep>,
     /// Hand-outs of this step.
     handouts: u32,
     flow: judge::Flow,
     hold: evict::HoldState,
     /// How many workers are away.
     away: usize,
-    departed: memory::Departed,
+    departed: memory::DepartedWorkers,
     /// Workers whose signals may have changed in this step.
     to_judge: Vec<WorkerKey>,
     /// Workers whose timer fired in this step.
-    to_tend: Vec<WorkerKey>,
+    to_check: Vec<WorkerKey>,
     /// Will soon be handed out, and are being brought into the caches; the newest first. Some may have gone since.
     coming: [Option<WorkflowKey>; 4],
     /// Groups whose slow workers are asked at the end of this step.
@@ -168,7 +168,7 @@ pub struct Manager {
     bite: Bite,
     /// A snapshot under way.
     snapshot: Option<Box<snapshot::Snapshot>>,
-    restoring: Option<Box<snapshot::Restoring>>,
+    restoring: Option<Box<snapshot::RestoreProgress>>,
     /// While events come from the log.
     sharing: Option<Box<sharing::Sharing>>,
     /// Whether events come from the log: nothing is armed, sent or judged then.
@@ -196,8 +196,8 @@ impl Manager {
             answered: HashMap::with_hasher(hasher),
             polls_to_answer: Vec::new(),
             attempt_timers: Wheel::new(now.mono.as_ms()),
-            soon: Wheel::new(now.mono.as_ms()),
-            later: Wheel::new(now.mono.as_ms()),
+            awake_timers: Wheel::new(now.mono.as_ms()),
+            mono_timers: Wheel::new(now.mono.as_ms()),
             deadlines: Deadlines::default(),
             overall: Table::new(Overall::Not),
             workflow_timers: Table::new(None),
@@ -214,9 +214,9 @@ impl Manager {
             flow: judge::Flow::default(),
             hold: evict::HoldState::default(),
             away: 0,
-            departed: memory::Departed::default(),
+            departed: memory::DepartedWorkers::default(),
             to_judge: Vec::new(),
-            to_tend: Vec::new(),
+            to_check: Vec::new(),
             coming: [None; 4],
             slow_groups: Vec::new(),
             assign_again: false,
@@ -230,7 +230,7 @@ impl Manager {
     }
 
     /// Feeds one event that was read from the log.
-    pub fn apply(&mut self, stamped: &Stamped) {
+    pub fn apply(&mut self, stamped: &StampedEvent) {
         debug_assert!(self.replaying, "events are applied by deciding them once the seat is taken");
         assert!(self.restoring.is_none(), "a snapshot is restored as a whole");
         match self.shared(stamped) {
@@ -243,11 +243,11 @@ impl Manager {
     /// Takes one input. `effects` is filled, not cleared. The input comes before timers: a success that was there beats a
     /// timeout that was not decided yet.
     pub fn step(&mut self, now: Now, input: Input, effects: &mut Effects) {
-        self.notice_time(now, effects);
+        self.advance_clocks(now, effects);
         self.bite = self.bite_for(&input);
-        self.take(input, effects);
+        self.handle_input(input, effects);
         self.report_gap(effects);
-        self.hear_kept(effects);
+        self.handle_kept(effects);
         self.refuse_kept(effects);
         self.refuse_polls(effects);
         self.fire_due(effects);
@@ -274,28 +274,28 @@ impl Manager {
         self.state.seq().0.saturating_sub(self.durable.0) >= BEHIND
     }
 
-    fn take(&mut self, input: Input, fx: &mut Effects) {
+    fn handle_input(&mut self, input: Input, fx: &mut Effects) {
         match input {
             Input::Wake => {}
-            Input::SeatTaken { term } => self.take_seat(term, fx),
-            Input::SeatConfirmed { term, question } => self.seat_answered(term, question),
+            Input::SeatTaken { term } => self.begin_term(term, fx),
+            Input::SeatConfirmed { term, question } => self.handle_seat_answer(term, question),
             Input::SeatLost => self.seat.lose(),
-            Input::Drained => self.drained(),
-            Input::Durable { seq } => self.made_durable(seq),
+            Input::Drained => self.handle_queue_drained(),
+            Input::Durable { seq } => self.handle_durable(seq),
             Input::Load(level) => self.load = level,
-            said => self.hear_or_keep(said, fx),
+            said => self.handle_or_keep(said, fx),
         }
     }
 
     /// Takes what somebody said. The seat is confirmed.
-    fn hear(&mut self, input: Input, fx: &mut Effects) {
+    fn handle_report(&mut self, input: Input, fx: &mut Effects) {
         match input {
-            Input::Call { request, call } => self.call(request, call, fx),
-            Input::CallGone { request, delivered } => self.call_gone(request, delivered, fx),
-            Input::Session { session, message } => self.session(session, message, fx),
-            Input::SessionClosed { session } => self.session_closed(session),
-            Input::Undeliverable { claim, why } => self.undeliverable(&claim, why, fx),
-            Input::Archived { jobs } => self.archived(jobs, fx),
+            Input::Call { request, call } => self.handle_call(request, call, fx),
+            Input::CallGone { request, delivered } => self.handle_call_gone(request, delivered, fx),
+            Input::Session { session, message } => self.handle_message(session, message, fx),
+            Input::SessionClosed { session } => self.handle_session_closed(session),
+            Input::Undeliverable { claim, why } => self.handle_undeliverable(&claim, why, fx),
+            Input::Archived { jobs } => self.handle_archived(jobs, fx),
             Input::Wake
             | Input::SeatTaken { .. }
             | Input::SeatConfirmed { .. }
@@ -306,7 +306,7 @@ impl Manager {
         }
     }
 
-    fn call(&mut self, request: RequestId, call: Call, fx: &mut Effects) {
+    fn handle_call(&mut self, request: RequestId, call: Call, fx: &mut Effects) {
         let answer = match call {
             Call::Submit(submissions) => self.submit(submissions, fx),
             Call::Cancel { job, epoch } => self.cancel(job, epoch, fx),
@@ -314,19 +314,19 @@ impl Manager {
             Call::Retry { job, new_id, request } => self.retry(job, new_id, request, Arc::default(), fx),
             Call::RetryArchived { image, new_id, request } => self.retry_archived(&image, new_id, request, fx),
             Call::Extend { job, by, reason, request } => self.extend(job, by, reason, request, fx),
-            Call::Poll(poll) => match self.poll(request, poll, fx) {
+            Call::Poll(poll) => match self.handle_poll(request, poll, fx) {
                 Ok(()) => return,
                 Err(refusal) => Err(refusal),
             },
-            Call::Beat(beats) => self.call_beats(beats, fx),
-            Call::Settle(settlements) => self.call_settle(settlements, fx),
-            Call::RequestExtension(asked) => self.call_extension(&asked, fx),
+            Call::Beat(beats) => self.handle_beat_call(beats, fx),
+            Call::Settle(settlements) => self.handle_settle_call(settlements, fx),
+            Call::RequestExtension(asked) => self.handle_extension_call(&asked, fx),
             Call::FetchInput { claim, workflow } => self.fetch_input(&claim, &workflow),
             Call::PauseQueue(queue) => self.pause_queue(queue, fx),
             Call::ResumeQueue(queue) => self.resume_queue(queue, fx),
             Call::DrainWorker(worker) => self.drain_worker(&worker, true, fx),
             Call::UndrainWorker(worker) => self.drain_worker(&worker, false, fx),
-            Call::Goodbye { worker, incarnation } => self.http_goodbye(&worker, &incarnation),
+            Call::Goodbye { worker, incarnation } => self.handle_http_goodbye(&worker, &incarnation),
             Call::ReplayDeadLetter { job, new_id, request, from } => {
                 self.replay_dead_letter(job, new_id, request, from, fx)
             }
@@ -337,18 +337,18 @@ impl Manager {
 
     /// Decides: stamps the event, applies it, and hands it out to be made durable.
     fn emit(&mut self, event: Event, fx: &mut Effects) {
-        let stamped = Stamped { at: self.log_now(), event };
+        let stamped = StampedEvent { at: self.log_now(), event };
         self.fold(&stamped);
         fx.events.push(stamped);
     }
 
-    fn fold(&mut self, stamped: &Stamped) {
+    fn fold(&mut self, stamped: &StampedEvent) {
         if self.snapshot.is_some() {
             self.copy_before(&stamped.event);
         }
         let mut changes = core::mem::take(&mut self.changes);
         self.state.apply(stamped, &mut changes);
-        self.follow_changes(&mut changes);
+        self.update_indexes(&mut changes);
         changes.clear();
         self.changes = changes;
         match &stamped.event {
@@ -359,7 +359,7 @@ impl Manager {
     }
 
     fn push(&self, effect: Effect, fx: &mut Effects) {
-        fx.list.push(Waiting { after: self.state.seq(), effect });
+        fx.list.push(PendingEffect { after: self.state.seq(), effect });
     }
 
     fn send(&self, session: SessionId, message: ToWorker, fx: &mut Effects) {
@@ -377,7 +377,7 @@ impl Manager {
         self.push(Effect::Reply { request, answer }, fx);
     }
 
-    fn archived(&mut self, jobs: Vec<JobId>, fx: &mut Effects) {
+    fn handle_archived(&mut self, jobs: Vec<JobId>, fx: &mut Effects) {
         let gone: Vec<JobId> = jobs
             .into_iter()
             .filter(|id| {

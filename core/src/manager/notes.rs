@@ -87,7 +87,7 @@ impl Notes {
 
 impl Manager {
     /// The handler leaves where the next attempt is to go on from.
-    pub(super) fn take_checkpoint(&mut self, key: AttemptKey, claim: Claim, data: Bytes, fx: &mut Effects) {
+    pub(super) fn handle_checkpoint(&mut self, key: AttemptKey, claim: Claim, data: Bytes, fx: &mut Effects) {
         let (now, every) = (self.awake, self.rules.checkpoint_every);
         let notes = &mut self.live.at(key).notes;
         if notes.checkpoint_at.is_some_and(|at| now < at + every) {

@@ -17,7 +17,7 @@ use crate::state::{AttemptKey, ClaimStanding};
 use crate::time::{Awake, Mono};
 use crate::wheel::TimerKey;
 
-use super::timers::Soon;
+use super::timers::AwakeTimer;
 use super::workers::{Link, Worker, WorkerKey};
 use super::{Manager, SeatState};
 
@@ -31,7 +31,7 @@ pub(crate) struct OpenPoll {
     pub(super) lease: Duration,
     pub(super) id: Option<Name>,
     assigned: Vec<Assignment>,
-    timer: Option<TimerKey<Soon>>,
+    timer: Option<TimerKey<AwakeTimer>>,
     /// When its wait is over for whoever waits, gaps of ours or not.
     ends: Mono,
     /// It is answered at the end of this step, whatever it has by then.
@@ -46,12 +46,12 @@ impl OpenPoll {
 
 /// Leases that went out in an answer which may not have arrived.
 #[derive(Debug)]
-pub(super) struct Answered {
+pub(super) struct UnconfirmedAnswer {
     claims: Vec<Claim>,
 }
 
 impl Manager {
-    pub(super) fn poll(&mut self, request: RequestId, poll: Poll, fx: &mut Effects) -> Result<(), Refusal> {
+    pub(super) fn handle_poll(&mut self, request: RequestId, poll: Poll, fx: &mut Effects) -> Result<(), Refusal> {
         self.check_poll(&poll)?;
         let known = self.workers.find(&poll.worker);
         if known.is_none() {
@@ -111,7 +111,7 @@ impl Manager {
                 self.welcome_worker(worker, fx)
             }
             Some(key) => {
-                self.heard_again(key);
+                self.note_heard(key);
                 if self.workers.at(key).incarnation != poll.incarnation {
                     self.supersede_poll(key);
                     if let Some(session) = self.workers.at(key).session() {
@@ -157,7 +157,7 @@ impl Manager {
         let due = wait.is_zero() || !assigned.is_empty();
         let ends = self.awake + wait;
         let open = self.polls.next_key();
-        let timer = (!due).then(|| self.soon.insert(ends.as_ms(), Soon::Poll(open)));
+        let timer = (!due).then(|| self.awake_timers.insert(ends.as_ms(), AwakeTimer::Poll(open)));
         // A repeated poll is answered with what it got before, and with nothing else.
         let max = if assigned.is_empty() { poll.max } else { assigned.len() as u32 };
         let Poll { lease, id, .. } = poll;
@@ -190,7 +190,7 @@ impl Manager {
         let timer = core::mem::take(&mut poll.timer);
         let worker = poll.worker;
         if let Some(timer) = timer {
-            self.soon.remove(timer);
+            self.awake_timers.remove(timer);
         }
         self.detach_poll(worker, key);
     }
@@ -226,7 +226,7 @@ impl Manager {
             let Some(poll) = self.close_poll(key) else { continue };
             if poll.id.is_none() && !poll.assigned.is_empty() {
                 let claims = poll.assigned.iter().map(|assignment| assignment.claim).collect();
-                self.answered.insert(poll.request, Answered { claims });
+                self.answered.insert(poll.request, UnconfirmedAnswer { claims });
             }
             self.reply(poll.request, Ok(Answer::Leases(poll.assigned)), fx);
         }
@@ -239,7 +239,7 @@ impl Manager {
         let poll = self.polls.remove(key);
         self.poll_of.remove(&poll.request);
         if let Some(timer) = poll.timer {
-            self.soon.remove(timer);
+            self.awake_timers.remove(timer);
         }
         Some(poll)
     }
@@ -274,7 +274,7 @@ impl Manager {
 
     /// The caller is gone. What it was handed without getting it goes back uncounted, unless it can ask again by the
     /// id of its poll.
-    pub(super) fn call_gone(&mut self, request: RequestId, delivered: bool, fx: &mut Effects) {
+    pub(super) fn handle_call_gone(&mut self, request: RequestId, delivered: bool, fx: &mut Effects) {
         if let Some(key) = self.poll_of.get(&request).copied() {
             let worker = self.give_up_poll(key).worker;
             self.touch(worker);
@@ -292,7 +292,7 @@ impl Manager {
 
     /// The worker wants no more work: its open poll is answered as it stands, and it is away as soon as it holds nothing.
     /// Nothing is taken from it: what it holds goes on until it is settled or released, or its lease runs out.
-    pub(super) fn http_goodbye(&mut self, id: &WorkerId, incarnation: &Incarnation) -> Result<Answer, Refusal> {
+    pub(super) fn handle_http_goodbye(&mut self, id: &WorkerId, incarnation: &Incarnation) -> Result<Answer, Refusal> {
         if self.was_replaced(id, incarnation) {
             return Err(Refusal::StaleIncarnation);
         }
@@ -318,9 +318,9 @@ impl Manager {
     }
 
     /// A call about an attempt is a sign of life of the worker that holds it.
-    pub(super) fn heard_by_http(&mut self, attempt: AttemptKey) {
+    pub(super) fn note_http_call(&mut self, attempt: AttemptKey) {
         let (now, worker) = (self.awake, self.live.at(attempt).worker);
-        self.heard_again(worker);
+        self.note_heard(worker);
         if let Some(known) = self.workers.get_mut(worker)
             && let Link::Http { liveness, .. } = &mut known.link
         {

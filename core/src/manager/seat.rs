@@ -18,7 +18,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use crate::effect::{Effect, Effects, Notice, Waiting};
+use crate::effect::{Effect, Effects, Notice, PendingEffect};
 use crate::event::Event;
 use crate::fence::Term;
 use crate::ids::Seq;
@@ -55,7 +55,7 @@ pub(super) struct Seat {
 
 /// A step whose events were handed out to be made durable.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unsynced {
+pub(super) struct UnsyncedStep {
     seq: Seq,
     decided_at: Mono,
     pub(super) handouts: u32,
@@ -178,7 +178,7 @@ impl Manager {
 
     /// Moves the clocks. What of the time since the last step was a gap does not count; a step of the wall clock is
     /// reported.
-    pub(super) fn notice_time(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn advance_clocks(&mut self, now: Now, fx: &mut Effects) {
         let before = self.now.mono;
         self.now = Now { mono: now.mono.max(before), wall: now.wall };
         if self.replaying {
@@ -240,7 +240,7 @@ impl Manager {
             seat.questions.pop_front();
         }
         // It reads the log, and so depends on no event of ours.
-        fx.list.push(Waiting { after: Seq::default(), effect: Effect::ConfirmSeat { question: seat.asked } });
+        fx.list.push(PendingEffect { after: Seq::default(), effect: Effect::ConfirmSeat { question: seat.asked } });
     }
 
     /// When the seat wants to be confirmed next.
@@ -250,7 +250,7 @@ impl Manager {
     }
 
     /// The log has been replayed and the seat is ours: everything soft is built anew.
-    pub(super) fn take_seat(&mut self, term: Term, fx: &mut Effects) {
+    pub(super) fn begin_term(&mut self, term: Term, fx: &mut Effects) {
         if !self.replaying || term <= self.state.term() {
             // A term that is not newer than the log's cannot have been given to us.
             self.seat.lost = true;
@@ -272,7 +272,7 @@ impl Manager {
     }
 
     /// An answer confirms the seat as of its question.
-    pub(super) fn seat_answered(&mut self, term: Term, question: u64) {
+    pub(super) fn handle_seat_answer(&mut self, term: Term, question: u64) {
         if term != self.seat.term {
             self.seat.lost = true;
             return;
@@ -295,7 +295,7 @@ impl Manager {
     }
 
     /// An append that returned confirms the seat as of its decision.
-    pub(super) fn made_durable(&mut self, seq: Seq) {
+    pub(super) fn handle_durable(&mut self, seq: Seq) {
         self.durable = self.durable.max(seq);
         while let Some(step) = self.unsynced.front().copied().filter(|step| step.seq <= self.durable) {
             self.unsynced.pop_front();
@@ -311,12 +311,12 @@ impl Manager {
         let handouts = core::mem::take(&mut self.handouts);
         let newest = self.unsynced.back().map_or(self.durable, |step| step.seq);
         if !self.replaying && self.state.seq() > newest {
-            self.unsynced.push_back(Unsynced { seq: self.state.seq(), decided_at: self.now.mono, handouts });
+            self.unsynced.push_back(UnsyncedStep { seq: self.state.seq(), decided_at: self.now.mono, handouts });
         }
     }
 
     /// What queued up outside was fed in, and so it was taken or is kept here.
-    pub(super) fn drained(&mut self) {
+    pub(super) fn handle_queue_drained(&mut self) {
         if self.seat.confirmed_at.is_some() {
             self.seat.settling = false;
         }

@@ -18,12 +18,12 @@ use crate::state::{AttemptKey, ClaimStanding};
 use crate::time::Awake;
 
 use super::Manager;
-use super::workers::{Link, Unconfirmed, Worker, WorkerKey};
+use super::workers::{Link, UnconfirmedAttempt, Worker, WorkerKey};
 
 impl Manager {
-    pub(super) fn session(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
+    pub(super) fn handle_message(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
         if let FromWorker::Hello(hello) = message {
-            if let Err(refusal) = self.hello(session, hello, fx) {
+            if let Err(refusal) = self.handle_hello(session, hello, fx) {
                 self.refusals.count(refusal.kind());
                 self.send(session, ToWorker::Rejected(refusal), fx);
                 self.push(Effect::CloseSession { session }, fx);
@@ -35,23 +35,23 @@ impl Manager {
         };
         let taken = match message {
             FromWorker::Hello(_) => unreachable!("handled above"),
-            FromWorker::Capacity { slots, accepting } => self.capacity(worker, slots, accepting),
-            FromWorker::Beats(beats) => self.beats(beats, Some(worker), fx).map(|answers| {
+            FromWorker::Capacity { slots, accepting } => self.handle_capacity(worker, slots, accepting),
+            FromWorker::Beats(beats) => self.handle_beats(beats, Some(worker), fx).map(|answers| {
                 self.send(session, ToWorker::BeatAnswers(answers), fx);
             }),
-            FromWorker::Settle(list) => self.settle(list, Some(worker), fx).map(|answers| {
+            FromWorker::Settle(list) => self.handle_settlements(list, Some(worker), fx).map(|answers| {
                 self.send(session, ToWorker::SettleAnswers(answers), fx);
             }),
             FromWorker::ProbeAnswer { probe } => {
-                self.probe_answered(worker, probe, fx);
+                self.handle_probe_answer(worker, probe, fx);
                 Ok(())
             }
-            FromWorker::RequestExtension(asked) => self.extension(&asked, Some(worker), fx).map(|answer| {
+            FromWorker::RequestExtension(asked) => self.handle_extension(&asked, Some(worker), fx).map(|answer| {
                 self.send(session, ToWorker::ExtensionAnswer(answer), fx);
             }),
-            FromWorker::Ended(claims) => self.ended(worker, claims, fx),
+            FromWorker::Ended(claims) => self.handle_ended(worker, claims, fx),
             FromWorker::Goodbye => {
-                self.goodbye(worker, session, fx);
+                self.handle_goodbye(worker, session, fx);
                 Ok(())
             }
         };
@@ -65,7 +65,7 @@ impl Manager {
         self.send(session, ToWorker::Refused(refusal), fx);
     }
 
-    fn hello(&mut self, session: SessionId, hello: Hello, fx: &mut Effects) -> Result<(), Refusal> {
+    fn handle_hello(&mut self, session: SessionId, hello: Hello, fx: &mut Effects) -> Result<(), Refusal> {
         self.within(Limit::WorkerSlots, hello.slots as usize)?;
         self.within(Limit::FrameItems, hello.holding.len())?;
         if self.workers.find_session(session).is_some_and(|key| self.workers.at(key).id != hello.worker) {
@@ -85,7 +85,7 @@ impl Manager {
             None => self.welcome_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake), fx),
             Some(key) => {
                 self.close_old_session(key, session, fx);
-                self.heard_again(key);
+                self.note_heard(key);
                 if self.workers.at(key).incarnation != hello.incarnation {
                     self.replace_incarnation(key, hello.incarnation, fx);
                 }
@@ -106,7 +106,7 @@ impl Manager {
     }
 
     /// If it is heard of for the first time since we took the seat, its attempts are judged from now on.
-    pub(super) fn heard_again(&mut self, key: WorkerKey) {
+    pub(super) fn note_heard(&mut self, key: WorkerKey) {
         let now = self.awake;
         let newest = self.workers.at(key).attempts(&self.live).next().map(|newest| &self.live[newest]);
         // Before it was heard of it was handed nothing: if its newest attempt was, all were.
@@ -175,8 +175,8 @@ impl Manager {
             worker.probation = record.probation;
             if let Some((_, readmit_at)) = &record.evicted {
                 worker.evicted = true;
-                worker.rare().readmit_at = *readmit_at;
-                worker.rare().taken_until = self.awake + record.taken_until.since(self.log_now());
+                worker.eviction_info().readmit_at = *readmit_at;
+                worker.eviction_info().taken_until = self.awake + record.taken_until.since(self.log_now());
             }
         }
         self.workers.insert(worker)
@@ -206,8 +206,8 @@ impl Manager {
         let old = core::mem::replace(&mut worker.incarnation, incarnation);
         worker.since = now;
         worker.work = None;
-        if let Some(rare) = &mut worker.rare {
-            rare.unconfirmed.clear();
+        if let Some(eviction) = &mut worker.eviction {
+            eviction.unconfirmed.clear();
         }
         let worker = worker.id.clone();
         self.emit(Event::IncarnationReplaced { worker, old }, fx);
@@ -234,11 +234,12 @@ impl Manager {
         let worker = self.workers.at_mut(key);
         if worker.evicted {
             // Whatever we remember of what was taken from it: what it says it still runs has not ended.
-            let known = core::mem::take(&mut worker.rare().unconfirmed);
+            let known = core::mem::take(&mut worker.eviction_info().unconfirmed);
             let end_of = |claim: &Claim| known.iter().find(|open| open.claim == *claim).map(|open| open.until);
             let open = stale.iter().map(|claim| (*claim, end_of(claim).unwrap_or(now + length)));
-            worker.rare().taken_until = now;
-            worker.rare().unconfirmed = open.map(|(claim, until)| Unconfirmed { claim, until }).collect();
+            worker.eviction_info().taken_until = now;
+            worker.eviction_info().unconfirmed =
+                open.map(|(claim, until)| UnconfirmedAttempt { claim, until }).collect();
         }
         for claim in stale {
             self.send_cancel(key, claim, CancelWhy::Stale, fx);
@@ -258,7 +259,7 @@ impl Manager {
         }
     }
 
-    fn capacity(&mut self, key: WorkerKey, slots: u32, accepting: bool) -> Result<(), Refusal> {
+    fn handle_capacity(&mut self, key: WorkerKey, slots: u32, accepting: bool) -> Result<(), Refusal> {
         self.within(Limit::WorkerSlots, slots as usize)?;
         let worker = self.workers.at_mut(key);
         worker.slots = slots;
@@ -268,7 +269,7 @@ impl Manager {
     }
 
     /// The worker confirms that cancelled attempts have stopped.
-    fn ended(&mut self, key: WorkerKey, claims: Vec<Claim>, fx: &mut Effects) -> Result<(), Refusal> {
+    fn handle_ended(&mut self, key: WorkerKey, claims: Vec<Claim>, fx: &mut Effects) -> Result<(), Refusal> {
         self.within(Limit::FrameItems, claims.len())?;
         for claim in claims {
             self.confirm_ended(&claim, Some(key), fx);
@@ -290,16 +291,16 @@ impl Manager {
     pub(super) fn confirm_ended(&mut self, claim: &Claim, by: Option<WorkerKey>, fx: &mut Effects) {
         let held_by = || self.state.ended_attempt(claim).and_then(|ended| self.workers.find(&ended.worker));
         if let Some(key) = by.or_else(held_by)
-            && let Some(rare) = &mut self.workers.at_mut(key).rare
-            && !rare.unconfirmed.is_empty()
+            && let Some(eviction) = &mut self.workers.at_mut(key).eviction
+            && !eviction.unconfirmed.is_empty()
         {
-            rare.unconfirmed.retain(|open| open.claim != *claim);
+            eviction.unconfirmed.retain(|open| open.claim != *claim);
             self.readmit_if_due(key, fx);
         }
     }
 
     /// As a hello that holds nothing, of a worker that wants nothing.
-    fn goodbye(&mut self, key: WorkerKey, session: SessionId, fx: &mut Effects) {
+    fn handle_goodbye(&mut self, key: WorkerKey, session: SessionId, fx: &mut Effects) {
         self.workers.at_mut(key).accepting = false;
         self.update_offer(key);
         self.reconcile(key, &[], fx);
@@ -315,7 +316,7 @@ impl Manager {
     }
 
     /// Without a goodbye: whatever it wanted when it was heard of last, it is missed from now on.
-    pub(super) fn session_closed(&mut self, session: SessionId) {
+    pub(super) fn handle_session_closed(&mut self, session: SessionId) {
         let Some(key) = self.workers.find_session(session) else { return };
         self.workers.close_session(key);
         self.touch(key);
@@ -324,7 +325,7 @@ impl Manager {
     /// Removes a worker that holds nothing.
     pub(super) fn forget_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
         self.dispatch.withdraw(key);
-        self.recount(key, super::workers::Counted::No);
+        self.recount(key, super::workers::HoldStanding::No);
         self.set_away(key, false);
         let worker = self.workers.remove(key);
         assert_eq!(worker.held, 0, "a worker that holds something is not forgotten");
@@ -332,7 +333,7 @@ impl Manager {
             self.dispatch.leave(group);
         }
         if let Some(timer) = worker.timer {
-            self.soon.remove(timer);
+            self.awake_timers.remove(timer);
         }
         self.remember_departed(worker.id, worker.incarnation, fx);
     }

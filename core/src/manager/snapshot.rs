@@ -13,7 +13,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::event::{Event, Stamped};
+use crate::event::{Event, StampedEvent};
 use crate::fence::Term;
 use crate::ids::{JobId, Name, Seq, WorkerId};
 use crate::job::{JobSpec, WorkflowState};
@@ -108,7 +108,7 @@ impl Snapshot {
 
 /// What a machine has been given to restore so far.
 #[derive(Debug, Default)]
-pub(super) struct Restoring {
+pub(super) struct RestoreProgress {
     expected: u64,
     found: u64,
     /// Workflows that wait for a worker. They are put on their shelves in order, which is cheapest.
@@ -233,7 +233,7 @@ impl Manager {
 
     /// All records were restored. Says up to which event: the next one to apply comes after it.
     pub fn finish_restore(&mut self) -> Result<Seq, SnapshotCut> {
-        let Restoring { expected, found, mut ready } = *self.restoring.take().unwrap_or_default();
+        let RestoreProgress { expected, found, mut ready } = *self.restoring.take().unwrap_or_default();
         if found != expected || found == 0 {
             return Err(SnapshotCut { found, expected });
         }
@@ -246,7 +246,7 @@ impl Manager {
 
     fn restore_head(&mut self, head: SnapshotHead) {
         let expected = 1 + head.jobs + head.keys;
-        self.restoring = Some(Box::new(Restoring { expected, ..Restoring::default() }));
+        self.restoring = Some(Box::new(RestoreProgress { expected, ..RestoreProgress::default() }));
         self.state.restore_head(head.term, head.newest, head.seq);
         self.durable = head.seq;
         self.dispatch.set_newest_turn(head.turn);
@@ -284,7 +284,7 @@ impl Manager {
 
     /// The same event, sharing with the jobs that are here what the log wrote out each time. Live jobs share by
     /// themselves.
-    pub(super) fn shared(&mut self, stamped: &Stamped) -> Option<Stamped> {
+    pub(super) fn shared(&mut self, stamped: &StampedEvent) -> Option<StampedEvent> {
         let sharing = self.sharing.get_or_insert_default();
         let event = match &stamped.event {
             Event::JobSubmitted(submitted) => {
@@ -302,7 +302,7 @@ impl Manager {
             }
             _ => return None,
         };
-        Some(Stamped { at: stamped.at, event })
+        Some(StampedEvent { at: stamped.at, event })
     }
 
     /// A job that repeats another carries what that one carries.

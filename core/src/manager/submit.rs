@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
-use crate::effect::{Accepted, Answer, Effects};
+use crate::effect::{AcceptedJob, Answer, Effects};
 use crate::event::{Event, JobSubmitted, RetryOf};
 use crate::health::overload::{LoadClass, sheds};
 use crate::ids::{JobId, Name};
@@ -20,7 +20,7 @@ use crate::state::{JobImage, KeyRecord};
 use super::Manager;
 
 /// What becomes of one submission.
-enum Verdict {
+enum Admission {
     New { id: JobId, spec: Arc<JobSpec>, fingerprint: Option<Fingerprint> },
     Known(JobId),
 }
@@ -32,33 +32,38 @@ impl Manager {
         }
         let count = submissions.len();
         self.within(Limit::BatchJobs, count)?;
-        let mut verdicts = Vec::with_capacity(count);
+        let mut admissions = Vec::with_capacity(count);
         let mut batch = Batch::default();
         for submission in submissions {
-            verdicts.push(self.weigh(submission, count > 1, &mut batch)?);
+            admissions.push(self.check_submission(submission, count > 1, &mut batch)?);
         }
-        let new = verdicts.iter().filter_map(|verdict| match verdict {
-            Verdict::New { spec, .. } => Some(&**spec),
-            Verdict::Known(_) => None,
+        let new = admissions.iter().filter_map(|admission| match admission {
+            Admission::New { spec, .. } => Some(&**spec),
+            Admission::Known(_) => None,
         });
         self.within(Limit::Jobs, self.state.job_count() + new.clone().count())?;
         self.dispatch.room_for(&self.rules.limits, new).map_err(Refusal::Limited)?;
         self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + batch.keys.len())?;
         let mut accepted = Vec::with_capacity(count);
-        for verdict in verdicts {
-            accepted.push(match verdict {
-                Verdict::Known(id) => Accepted { id, duplicate: true },
-                Verdict::New { id, spec, fingerprint } => {
+        for admission in admissions {
+            accepted.push(match admission {
+                Admission::Known(id) => AcceptedJob { id, duplicate: true },
+                Admission::New { id, spec, fingerprint } => {
                     let (retry_of, taken_over) = (None, Arc::default());
                     self.emit(Event::JobSubmitted(JobSubmitted { id, spec, fingerprint, retry_of, taken_over }), fx);
-                    Accepted { id, duplicate: false }
+                    AcceptedJob { id, duplicate: false }
                 }
             });
         }
         Ok(Answer::Submitted(accepted))
     }
 
-    fn weigh(&mut self, submission: Submission, in_batch: bool, batch: &mut Batch) -> Result<Verdict, Refusal> {
+    fn check_submission(
+        &mut self,
+        submission: Submission,
+        in_batch: bool,
+        batch: &mut Batch,
+    ) -> Result<Admission, Refusal> {
         let Submission { id, draft } = submission;
         let mut spec = check(draft, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
         self.dispatch.share(&mut spec);
@@ -69,13 +74,13 @@ impl Manager {
         if let Some(key) = spec.idempotency_key() {
             let own = fingerprint(&spec);
             match self.state.idempotency(key) {
-                Some(known) if known.fingerprint == own => return Ok(Verdict::Known(known.job)),
+                Some(known) if known.fingerprint == own => return Ok(Admission::Known(known.job)),
                 Some(_) => return Err(Refusal::Conflict),
                 None => {}
             }
             match batch.keys.entry(key.clone()) {
                 btree_map::Entry::Occupied(known) if known.get().fingerprint == own => {
-                    return Ok(Verdict::Known(known.get().job));
+                    return Ok(Admission::Known(known.get().job));
                 }
                 btree_map::Entry::Occupied(_) => return Err(Refusal::Conflict),
                 btree_map::Entry::Vacant(free) => {
@@ -85,7 +90,7 @@ impl Manager {
             print = Some(own);
         }
         self.check_unique(&spec, Some(batch))?;
-        Ok(Verdict::New { id, spec: Arc::new(spec), fingerprint: print })
+        Ok(Admission::New { id, spec: Arc::new(spec), fingerprint: print })
     }
 
     fn check_unique(&self, spec: &JobSpec, batch: Option<&mut Batch>) -> Result<(), Refusal> {
@@ -125,7 +130,7 @@ impl Manager {
         // A copy of it may be on its way to the archive already, and that one does not know of this request. A dead
         // letter is copied only once it is none any more.
         let key = if stays { None } else { Some(retry_key(job, &request)) };
-        let again = Again { id: new_id, key, retry_of: RetryOf { job, request }, taken_over };
+        let again = Repetition { id: new_id, key, retry_of: RetryOf { job, request }, taken_over };
         self.repeat(spec, again, fx)
     }
 
@@ -154,11 +159,11 @@ impl Manager {
         let mut spec = image.spec.clone();
         self.dispatch.share(&mut spec);
         let retry_of = RetryOf { job: image.id, request };
-        self.repeat(spec, Again { id: new_id, key: Some(key), retry_of, taken_over: Arc::default() }, fx)
+        self.repeat(spec, Repetition { id: new_id, key: Some(key), retry_of, taken_over: Arc::default() }, fx)
     }
 
-    fn repeat(&mut self, mut spec: JobSpec, again: Again, fx: &mut Effects) -> Result<Answer, Refusal> {
-        let Again { id, key, retry_of, taken_over } = again;
+    fn repeat(&mut self, mut spec: JobSpec, again: Repetition, fx: &mut Effects) -> Result<Answer, Refusal> {
+        let Repetition { id, key, retry_of, taken_over } = again;
         if self.state.find(id).is_some() {
             return Err(Refusal::Conflict);
         }
@@ -190,7 +195,7 @@ fn retry_key(job: JobId, request: &Name) -> Name {
 }
 
 /// A job that repeats another.
-struct Again {
+struct Repetition {
     id: JobId,
     /// Where the other cannot remember the request: the idempotency key that does.
     key: Option<Name>,

@@ -7,7 +7,7 @@ use crate::effect::{Effects, Notice};
 use crate::event::{Event, WorkflowRef};
 use crate::ids::JobId;
 use crate::job::WorkflowState;
-use crate::state::{AttemptKey, Changes, JobKey, Moved, WorkflowKey};
+use crate::state::{AttemptKey, Changes, JobKey, WorkflowChange, WorkflowKey};
 use crate::time::{Awake, Mono, Wall};
 use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
 use crate::wheel::TimerKey;
@@ -19,14 +19,14 @@ use super::workers::WorkerKey;
 
 /// On awake time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Soon {
+pub(crate) enum AwakeTimer {
     Worker(WorkerKey),
     Poll(PollKey),
 }
 
 /// On monotonic time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Later {
+pub(super) enum MonoTimer {
     Overall(JobKey),
     Due(WorkflowKey),
 }
@@ -37,7 +37,7 @@ pub(super) enum Overall {
     #[default]
     Not,
     /// It is near: by a timer.
-    Timer(TimerKey<Later>),
+    Timer(TimerKey<MonoTimer>),
     /// It is far: noted in a batch, with what tells this job from another under its key.
     Noted(BatchKey, u32),
 }
@@ -111,17 +111,17 @@ impl Manager {
         if let Some((at, _)) = self.attempt_timers.next() {
             consider(self.seat.mono_of(Awake::from_ms(at)), Why::Attempt);
         }
-        if let Some((at, soon)) = self.soon.next() {
-            let why = match soon {
-                Soon::Worker(_) => Why::Worker,
-                Soon::Poll(_) => Why::Poll,
+        if let Some((at, timer)) = self.awake_timers.next() {
+            let why = match timer {
+                AwakeTimer::Worker(_) => Why::Worker,
+                AwakeTimer::Poll(_) => Why::Poll,
             };
             consider(self.seat.mono_of(Awake::from_ms(at)), why);
         }
-        if let Some((at, later)) = self.later.next() {
-            let why = match later {
-                Later::Overall(_) => Why::Overall,
-                Later::Due(_) => Why::Due,
+        if let Some((at, timer)) = self.mono_timers.next() {
+            let why = match timer {
+                MonoTimer::Overall(_) => Why::Overall,
+                MonoTimer::Due(_) => Why::Due,
             };
             consider(Mono::from_ms(at), why);
         }
@@ -149,35 +149,35 @@ impl Manager {
         let mut bite = self.bite;
         while let Some((_, key)) = self.attempt_timers.pop_due(self.awake.as_ms(), &mut bite) {
             bite.spend(self.others_of_job(self.state.attempt(key).workflow));
-            self.attempt_due(key, fx);
+            self.handle_attempt_timer(key, fx);
         }
         let mut bite = self.bite;
-        while let Some((_, soon)) = self.soon.pop_due(self.awake.as_ms(), &mut bite) {
-            match soon {
-                Soon::Worker(key) => {
+        while let Some((_, timer)) = self.awake_timers.pop_due(self.awake.as_ms(), &mut bite) {
+            match timer {
+                AwakeTimer::Worker(key) => {
                     self.workers.at_mut(key).timer = None;
-                    self.to_tend.push(key);
+                    self.to_check.push(key);
                 }
-                Soon::Poll(key) => {
+                AwakeTimer::Poll(key) => {
                     self.poll_timer_fired(key);
                     self.poll_over(key);
                 }
             }
         }
         // An attempt whose clock is over ends by that, before its worker is judged by what it holds.
-        self.tend_workers(fx);
+        self.check_due_workers(fx);
         self.forget_departed(fx);
         self.bring_deadlines_near();
         let mut bite = self.bite;
-        while let Some((_, later)) = self.later.pop_due(self.now.mono.as_ms(), &mut bite) {
-            match later {
-                Later::Overall(key) => {
+        while let Some((_, timer)) = self.mono_timers.pop_due(self.now.mono.as_ms(), &mut bite) {
+            match timer {
+                MonoTimer::Overall(key) => {
                     bite.spend(self.state.job(key).workflows.as_slice().len() as u32 - 1);
-                    self.overall_due(key, fx);
+                    self.handle_overall_timer(key, fx);
                 }
-                Later::Due(key) => {
+                MonoTimer::Due(key) => {
                     self.workflow_timers[key] = None;
-                    self.workflow_due(key, fx);
+                    self.end_delay(key, fx);
                 }
             }
         }
@@ -186,7 +186,7 @@ impl Manager {
             self.wall_due.first().filter(|(at, ..)| *at <= self.now.wall && !bite.is_over()).copied()
         {
             bite.spend(1);
-            self.workflow_due(key, fx);
+            self.end_delay(key, fx);
         }
         self.expire_keys(fx);
     }
@@ -197,13 +197,13 @@ impl Manager {
         job.workflows.as_slice().len() as u32 - 1
     }
 
-    fn workflow_due(&mut self, key: WorkflowKey, fx: &mut Effects) {
+    fn end_delay(&mut self, key: WorkflowKey, fx: &mut Effects) {
         let workflow = self.state.workflow(key);
         let at = WorkflowRef { job: self.state.job(workflow.job).id, workflow: workflow.index };
         self.emit(Event::WorkflowDue(at), fx);
     }
 
-    fn overall_due(&mut self, key: JobKey, fx: &mut Effects) {
+    fn handle_overall_timer(&mut self, key: JobKey, fx: &mut Effects) {
         self.overall[key] = Overall::Not;
         let Some(at) = self.overall_fires_at(key) else { return };
         if self.log_now() < at {
@@ -237,13 +237,13 @@ impl Manager {
     }
 
     /// Brings everything that is derived in line with what an event changed.
-    pub(super) fn follow_changes(&mut self, changes: &mut Changes) {
+    pub(super) fn update_indexes(&mut self, changes: &mut Changes) {
         for key in changes.submitted.drain(..) {
             self.admit(key);
         }
         self.count_moves(&changes.workflows);
         for moved in changes.workflows.drain(..) {
-            self.place(moved);
+            self.reindex_workflow(moved);
         }
         for key in changes.ended.drain(..) {
             self.disarm_overall(key);
@@ -279,13 +279,13 @@ impl Manager {
         }
     }
 
-    fn place(&mut self, moved: Moved) {
-        let Moved { workflow: key, ended, from } = moved;
+    fn reindex_workflow(&mut self, moved: WorkflowChange) {
+        let WorkflowChange { workflow: key, ended, from } = moved;
         if from == Some(WorkflowState::Delayed) {
             self.disarm_due(key);
         }
         if let Some(ended) = ended {
-            self.attempt_gone(ended);
+            self.finish_attempt(ended);
         }
         match self.state.workflow(key).state {
             WorkflowState::Waiting => {}
@@ -322,7 +322,7 @@ impl Manager {
             return;
         }
         let at = self.seat.clock().mono_at(workflow.due_at);
-        let timer = self.later.insert(at.as_ms(), Later::Due(key));
+        let timer = self.mono_timers.insert(at.as_ms(), MonoTimer::Due(key));
         *self.workflow_timers.entry(key) = Some(timer);
     }
 
@@ -336,7 +336,7 @@ impl Manager {
             self.wall_due.remove(&(workflow.due_at, job, workflow.index, key));
         }
         if let Some(timer) = self.workflow_timers.entry(key).take() {
-            self.later.remove(timer);
+            self.mono_timers.remove(timer);
         }
     }
 
@@ -350,7 +350,7 @@ impl Manager {
         let entry = (key, mark_of(self.state.job(key).id));
         *self.overall.entry(key) = match self.deadlines.insert(at, self.now.mono.as_ms(), entry) {
             Some(batch) => Overall::Noted(batch, entry.1),
-            None => Overall::Timer(self.later.insert(at, Later::Overall(key))),
+            None => Overall::Timer(self.mono_timers.insert(at, MonoTimer::Overall(key))),
         };
     }
 
@@ -359,7 +359,7 @@ impl Manager {
         match core::mem::take(overall) {
             Overall::Not => {}
             Overall::Timer(timer) => {
-                self.later.remove(timer);
+                self.mono_timers.remove(timer);
             }
             Overall::Noted(batch, _) => self.deadlines.remove(batch),
         }

@@ -2,14 +2,14 @@
 
 use core::time::Duration;
 
-use crate::dispatch::{Blocked, Demand};
+use crate::dispatch::{BlockReason, Demand};
 use crate::health::{Action, DatacenterCounts, Judgement, Verdict};
 use crate::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use crate::job::{JobSpec, JobState, WorkflowSpec, WorkflowState};
 use crate::refusal::RefusalCounts;
 use crate::state::{AttemptKey, EndedAttempt, JobImage, LedgerEntry, WorkflowImage};
 use crate::time::Wall;
-use crate::timeout::{Extended, TimeoutReason, overall_deadline};
+use crate::timeout::{ExtensionTotals, TimeoutReason, overall_deadline};
 
 use super::workers::{Link, Worker, WorkerKey};
 use super::{Manager, SeatState};
@@ -191,7 +191,7 @@ impl JobView {
     /// All that can be said without the machine: no clock of a running attempt, and not why something waits.
     pub fn of_image(image: &JobImage) -> Self {
         let extensions = image.more.as_ref().map_or(Duration::ZERO, |more| more.extensions);
-        let extended = image.more.as_ref().map_or(Extended::default(), |more| more.extended());
+        let extended = image.more.as_ref().map_or(ExtensionTotals::default(), |more| more.extended());
         let deadline = |started| overall_deadline(started, image.spec.timeout, extended, image.spec.max_extension);
         let workflow = |(spec, workflow): (&WorkflowSpec, &WorkflowImage)| WorkflowView {
             name: spec.name.clone(),
@@ -243,11 +243,11 @@ impl Manager {
             if shown.state == WorkflowState::Ready {
                 let blocked = self.dispatch.blocked(*workflow);
                 shown.blocked = blocked.map(|blocked| match blocked {
-                    Blocked::QueuePaused => "queue_paused",
-                    Blocked::Limit { .. } => "limit",
-                    Blocked::NoCapableWorker => "no_capable_worker",
+                    BlockReason::QueuePaused => "queue_paused",
+                    BlockReason::Limit { .. } => "limit",
+                    BlockReason::NoCapableWorker => "no_capable_worker",
                 });
-                if let Some(Blocked::Limit { key, keeper, .. }) = blocked {
+                if let Some(BlockReason::Limit { key, keeper, .. }) = blocked {
                     let kept_by = keeper.map(|keeper| self.state.job(self.state.workflow(keeper).job).id);
                     shown.waits_for_key = Some(KeyWait { key: key.clone(), kept_by });
                 }
@@ -334,8 +334,8 @@ impl Manager {
 
     fn worker_state(&self, worker: &Worker) -> WorkerState {
         if worker.evicted {
-            let open = worker.rare.as_ref().is_some_and(|rare| {
-                rare.taken_until > self.awake || rare.unconfirmed.iter().any(|open| open.until > self.awake)
+            let open = worker.eviction.as_ref().is_some_and(|eviction| {
+                eviction.taken_until > self.awake || eviction.unconfirmed.iter().any(|open| open.until > self.awake)
             });
             let reason = if open { EvictedReason::AttemptsUnconfirmed } else { EvictedReason::Waiting };
             return WorkerState::Evicted(reason);

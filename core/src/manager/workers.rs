@@ -10,7 +10,7 @@ use hashbrown::HashTable;
 
 use crate::beat::Motion;
 use crate::dispatch::GroupKey;
-use crate::health::progress::Unmoving;
+use crate::health::progress::UnmovingAttempt;
 use crate::health::{HttpLiveness, Judgement, NotReady, Reason, SessionLiveness, Signals, Tally, Verdict};
 use crate::health::{Progress, ProgressRule};
 use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
@@ -21,9 +21,9 @@ use crate::state::{Attempt, AttemptKey};
 use crate::time::{Awake, Wall};
 use crate::wheel::TimerKey;
 
-use super::live::{Live, LiveAttempts};
+use super::live::{LiveAttempt, LiveAttempts};
 use super::polls::PollKey;
-use super::timers::Soon;
+use super::timers::AwakeTimer;
 
 pub(crate) type WorkerKey = Key<Worker>;
 
@@ -37,7 +37,7 @@ pub(crate) struct Worker {
     /// Of a session. A poll brings its own.
     pub slots: u32,
     pub held: u32,
-    pub timer: Option<TimerKey<Soon>>,
+    pub timer: Option<TimerKey<AwakeTimer>>,
     pub armed: Awake,
     pub judged: Judgement,
     /// Since when it has this verdict.
@@ -51,16 +51,16 @@ pub(crate) struct Worker {
     /// It was stuck, and has not been on probation for it yet.
     pub was_stuck: bool,
     /// How it stands in the count of the hold.
-    pub counted: Counted,
+    pub counted: HoldStanding,
     /// It is on the list of workers to judge.
     pub touched: bool,
-    pub work: Option<Box<Work>>,
-    pub rare: Option<Box<Rare>>,
+    pub work: Option<Box<HeldWork>>,
+    pub eviction: Option<Box<EvictionInfo>>,
 }
 
 /// Whether a worker counts towards the hold, and on which side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Counted {
+pub(crate) enum HoldStanding {
     No,
     Fine,
     Failing,
@@ -83,7 +83,7 @@ pub(crate) enum Link {
 
 /// What a worker has that holds or held attempts.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct HeldWork {
     /// The newest first.
     pub attempts: List<Attempt>,
     pub moving: u32,
@@ -96,9 +96,9 @@ pub(crate) struct Work {
     pub stuck_since: Option<Awake>,
 }
 
-impl Work {
+impl HeldWork {
     /// An attempt counts from now on, as its motion says.
-    pub fn count_motion(&mut self, key: AttemptKey, live: &mut Live) {
+    pub fn count_motion(&mut self, key: AttemptKey, live: &mut LiveAttempt) {
         match live.motion {
             Motion::Moving => self.moving += 1,
             Motion::Unmoving => {
@@ -111,12 +111,12 @@ impl Work {
     }
 
     /// An attempt that counted so does no longer.
-    pub fn uncount_motion(&mut self, key: AttemptKey, live: &mut Live) {
+    pub fn uncount_motion(&mut self, key: AttemptKey, live: &mut LiveAttempt) {
         match live.motion {
             Motion::Moving => self.moving -= 1,
             Motion::Unmoving => {
                 let stuck_at = live.counted_stuck_at.take().expect("it was counted");
-                self.unmoving.remove(key, Unmoving { stuck_at, stuck_after: live.stuck_after });
+                self.unmoving.remove(key, UnmovingAttempt { stuck_at, stuck_after: live.stuck_after });
             }
             Motion::Young | Motion::Stopping => {}
         }
@@ -129,11 +129,11 @@ impl Work {
 pub(crate) struct UnmovingAttempts(BTreeSet<(Duration, Awake, AttemptKey)>);
 
 impl UnmovingAttempts {
-    fn insert(&mut self, key: AttemptKey, unmoving: Unmoving) {
+    fn insert(&mut self, key: AttemptKey, unmoving: UnmovingAttempt) {
         self.0.insert((unmoving.stuck_after, unmoving.stuck_at, key));
     }
 
-    fn remove(&mut self, key: AttemptKey, unmoving: Unmoving) {
+    fn remove(&mut self, key: AttemptKey, unmoving: UnmovingAttempt) {
         let found = self.0.remove(&(unmoving.stuck_after, unmoving.stuck_at, key));
         debug_assert!(found, "what is counted was counted under the same instant");
     }
@@ -143,7 +143,7 @@ impl UnmovingAttempts {
     }
 
     /// For each patience that jobs gave them, the one that runs out of it first after `now`.
-    pub fn first_of_each_patience(&self, now: Awake) -> impl Iterator<Item = Unmoving> + '_ {
+    pub fn first_of_each_patience(&self, now: Awake) -> impl Iterator<Item = UnmovingAttempt> + '_ {
         let mut next = self.0.first().map(|(patience, ..)| *patience);
         core::iter::from_fn(move || {
             loop {
@@ -152,7 +152,7 @@ impl UnmovingAttempts {
                 if let Some((stuck_after, stuck_at)) = self.after(patience, now)
                     && stuck_after == patience
                 {
-                    return Some(Unmoving { stuck_at, stuck_after });
+                    return Some(UnmovingAttempt { stuck_at, stuck_after });
                 }
             }
         })
@@ -166,9 +166,9 @@ impl UnmovingAttempts {
 
 /// What few workers have.
 #[derive(Debug, Default)]
-pub(crate) struct Rare {
+pub(crate) struct EvictionInfo {
     /// Attempts taken from it by eviction that it has not confirmed as ended.
-    pub unconfirmed: Vec<Unconfirmed>,
+    pub unconfirmed: Vec<UnconfirmedAttempt>,
     /// While evicted: not before this.
     pub readmit_at: Wall,
     /// Of a worker that another leader evicted: what was taken from it has ended by then, whatever it was.
@@ -177,7 +177,7 @@ pub(crate) struct Rare {
 
 /// An attempt that was taken from its worker and may still run there.
 #[derive(Debug)]
-pub(crate) struct Unconfirmed {
+pub(crate) struct UnconfirmedAttempt {
     pub claim: Claim,
     /// The end of its lease: whoever runs it knows by then that it may not.
     pub until: Awake,
@@ -206,10 +206,10 @@ impl Worker {
             away: false,
             probation: false,
             was_stuck: false,
-            counted: Counted::No,
+            counted: HoldStanding::No,
             touched: false,
             work: None,
-            rare: None,
+            eviction: None,
         }
     }
 
@@ -235,9 +235,9 @@ impl Worker {
         self.work.as_ref().map_or(List::EMPTY, |work| work.attempts).iter(live)
     }
 
-    pub fn work(&mut self, rule: &ProgressRule) -> &mut Work {
+    pub fn work(&mut self, rule: &ProgressRule) -> &mut HeldWork {
         self.work.get_or_insert_with(|| {
-            Box::new(Work {
+            Box::new(HeldWork {
                 attempts: List::EMPTY,
                 moving: 0,
                 unmoving: UnmovingAttempts::default(),
@@ -249,8 +249,8 @@ impl Worker {
         })
     }
 
-    pub fn rare(&mut self) -> &mut Rare {
-        self.rare.get_or_insert_with(Box::default)
+    pub fn eviction_info(&mut self) -> &mut EvictionInfo {
+        self.eviction.get_or_insert_with(Box::default)
     }
 }
 

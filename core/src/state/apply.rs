@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::event::{Event, ExtensionDecided, HandedOut, Stamped, Then, WorkflowRef};
+use crate::event::{Event, ExtensionDecided, HandedOut, NextState, StampedEvent, WorkflowRef};
 use crate::grant::Fraction;
 use crate::ids::{Claim, JobId, Seq, WorkerId};
 use crate::job::{Cause, Ending, WorkflowState, transition};
@@ -21,7 +21,7 @@ pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug, Default)]
 pub struct Changes {
     pub submitted: Vec<JobKey>,
-    pub workflows: Vec<Moved>,
+    pub workflows: Vec<WorkflowChange>,
     pub ended: Vec<JobKey>,
     /// Jobs that are gone after this event: their keys are still valid until [`State::remove_archived`].
     pub archived: Vec<JobKey>,
@@ -33,7 +33,7 @@ pub struct Changes {
 
 /// A workflow whose state changed.
 #[derive(Clone, Copy, Debug)]
-pub struct Moved {
+pub struct WorkflowChange {
     pub workflow: WorkflowKey,
     /// The attempt that ended by it.
     pub ended: Option<AttemptKey>,
@@ -54,7 +54,7 @@ impl Changes {
 
 impl State {
     /// Applies one event. Jobs in `changes.archived` must be passed to [`State::remove_archived`] afterwards.
-    pub fn apply(&mut self, stamped: &Stamped, changes: &mut Changes) {
+    pub fn apply(&mut self, stamped: &StampedEvent, changes: &mut Changes) {
         let at = stamped.at;
         self.newest = self.newest.max(at);
         self.seq = Seq(self.seq.0 + 1);
@@ -201,7 +201,7 @@ impl State {
         let started = &mut self.jobs[job].started_at;
         *started = Some(started.get().unwrap_or(at)).into();
         self.workflows[key].ready_at = at;
-        self.go(key, Cause::Due, None, changes);
+        self.set_state(key, Cause::Due, None, changes);
     }
 
     fn hand_out(&mut self, at: Wall, handed: &HandedOut, changes: &mut Changes) {
@@ -229,10 +229,10 @@ impl State {
         workflow.handouts += 1;
         workflow.counted += 1;
         workflow.attempt = Some(attempt);
-        self.go(key, Cause::HandedOut, None, changes);
+        self.set_state(key, Cause::HandedOut, None, changes);
     }
 
-    fn end_attempt(&mut self, at: Wall, claim: &Claim, ending: &Ending, then: Then, changes: &mut Changes) {
+    fn end_attempt(&mut self, at: Wall, claim: &Claim, ending: &Ending, then: NextState, changes: &mut Changes) {
         let attempt = self.expect_attempt(claim);
         let ran = at.since(self.attempts[attempt].handed_at);
         let (key, job) = self.close_attempt(at, attempt, ending.clone());
@@ -246,29 +246,29 @@ impl State {
             self.with_worker(&worker, |record| record.reset_grants(at));
         }
         let cause = match then {
-            Then::Succeeded => Cause::Succeeded,
-            Then::Ready => {
+            NextState::Succeeded => Cause::Succeeded,
+            NextState::Ready => {
                 // Running was not waiting.
                 let workflow = &mut self.workflows[key];
                 workflow.ready_at = workflow.ready_at + ran;
                 Cause::Requeued
             }
-            Then::Delayed { until } => {
+            NextState::Delayed { until } => {
                 self.workflows[key].due_at = until;
                 self.workflows[key].wall_due = false;
                 Cause::Backoff
             }
-            Then::Failed => Cause::FailedForGood,
-            Then::TimedOut => Cause::TimedOut,
-            Then::Cancelled => Cause::CancelConfirmed,
+            NextState::Failed => Cause::FailedForGood,
+            NextState::TimedOut => Cause::TimedOut,
+            NextState::Cancelled => Cause::CancelConfirmed,
         };
-        self.go(key, cause, Some(attempt), changes);
-        if then == Then::TimedOut {
+        self.set_state(key, cause, Some(attempt), changes);
+        if then == NextState::TimedOut {
             // A stuck attempt that ends its job ends all of it.
             self.time_out(at, job, TimeoutReason::Stuck, changes);
             return;
         }
-        self.follow(at, job, self.workflows[key].index, changes);
+        self.release_dependents(at, job, self.workflows[key].index, changes);
         self.end_job_if_done(at, job, changes);
     }
 
@@ -302,7 +302,7 @@ impl State {
     }
 
     /// A workflow that succeeded lets its dependents go; one that ended otherwise cancels all that wait for it.
-    fn follow(&mut self, at: Wall, job: JobKey, index: u16, changes: &mut Changes) {
+    fn release_dependents(&mut self, at: Wall, job: JobKey, index: u16, changes: &mut Changes) {
         if self.jobs[job].spec.workflows.len() == 1 {
             return;
         }
@@ -324,10 +324,10 @@ impl State {
                     workflow.predecessors_left -= 1;
                     if workflow.predecessors_left == 0 {
                         workflow.ready_at = at;
-                        self.go(key, Cause::PredecessorsDone, None, changes);
+                        self.set_state(key, Cause::PredecessorsDone, None, changes);
                     }
                 } else {
-                    self.go(key, Cause::PredecessorFailed, None, changes);
+                    self.set_state(key, Cause::PredecessorFailed, None, changes);
                     ended.push(dependent as u16);
                 }
             }
@@ -344,14 +344,14 @@ impl State {
                 (WorkflowState::Running, Cause::TimedOut) => {
                     let attempt = self.workflows[key].running_attempt();
                     self.close_attempt(at, attempt, Ending::TimedOut);
-                    self.go(key, Cause::TimedOut, Some(attempt), changes);
+                    self.set_state(key, Cause::TimedOut, Some(attempt), changes);
                 }
                 (WorkflowState::Cancelling, _) => {
                     let attempt = self.workflows[key].running_attempt();
                     self.close_attempt(at, attempt, Ending::Cancelled);
-                    self.go(key, Cause::CancelConfirmed, Some(attempt), changes);
+                    self.set_state(key, Cause::CancelConfirmed, Some(attempt), changes);
                 }
-                _ => self.go(key, cause, None, changes),
+                _ => self.set_state(key, cause, None, changes),
             }
         }
         self.end_job_if_done(at, job, changes);
@@ -366,7 +366,7 @@ impl State {
     }
 
     /// The only writer of a workflow's state.
-    fn go(&mut self, key: WorkflowKey, cause: Cause, ended: Option<AttemptKey>, changes: &mut Changes) {
+    fn set_state(&mut self, key: WorkflowKey, cause: Cause, ended: Option<AttemptKey>, changes: &mut Changes) {
         let workflow = &mut self.workflows[key];
         let to = transition(workflow.state, cause).unwrap_or_else(|illegal| panic!("{illegal}"));
         let from = Some(workflow.state);
@@ -375,7 +375,7 @@ impl State {
         if to.is_terminal() {
             self.jobs[job].open -= 1;
         }
-        changes.workflows.push(Moved { workflow: key, ended, from });
+        changes.workflows.push(WorkflowChange { workflow: key, ended, from });
     }
 
     fn end_job_if_done(&mut self, at: Wall, key: JobKey, changes: &mut Changes) {

@@ -30,11 +30,11 @@ use crate::job::transition::job_state;
 use crate::job::{Ending, JobState, WorkflowState};
 use crate::key::Key;
 use crate::pages::Pages;
-use crate::payload::{Digest, Payload, Stored};
+use crate::payload::{Digest, Payload, StoredContent};
 use crate::refusal::Refusal;
 use crate::time::Wall;
 
-pub use apply::{Changes, Moved};
+pub use apply::{Changes, WorkflowChange};
 pub use image::{AttemptImage, JobImage, PastImage, WorkflowImage};
 pub use records::*;
 
@@ -353,7 +353,7 @@ impl State {
     }
 
     /// All content in the store that the jobs held here refer to, each once, in no order.
-    pub fn stored(&self) -> impl Iterator<Item = &Stored> {
+    pub fn stored(&self) -> impl Iterator<Item = &StoredContent> {
         self.stored.iter().map(|(stored, _)| stored)
     }
 

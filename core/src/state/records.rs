@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::carried::Carried;
+use crate::carried::CarriedFields;
 use crate::event::{Verb, Via};
 use crate::fence::{AttemptFence, GateEpoch};
 use crate::grant::{Denial, ExtensionReason, Fraction};
@@ -12,7 +12,7 @@ use crate::job::{Ending, EndingKind, JobSpec, WorkflowState};
 use crate::payload::Payload;
 use crate::refusal::RefusalKind;
 use crate::time::Wall;
-use crate::timeout::{Extended, TimeoutReason};
+use crate::timeout::{ExtensionTotals, TimeoutReason};
 
 use super::{AttemptKey, JobKey, PastImage, WorkflowKey};
 
@@ -78,7 +78,7 @@ pub struct JobMore {
     pub ledger: Ledger,
     /// Its place among the dead letters.
     pub died: Option<crate::ids::Seq>,
-    pub carried: Carried,
+    pub carried: CarriedFields,
 }
 
 /// More time that an operator gave.
@@ -101,15 +101,15 @@ impl JobMore {
     }
 
     /// What workers earned, and what operators gave.
-    pub fn extended(&self) -> Extended {
+    pub fn extended(&self) -> ExtensionTotals {
         let by_hand = self.by_hand();
-        Extended { grants: self.extensions.saturating_sub(by_hand), by_hand }
+        ExtensionTotals { grants: self.extensions.saturating_sub(by_hand), by_hand }
     }
 }
 
 impl Job {
-    pub fn extended(&self) -> Extended {
-        self.more.as_ref().map_or(Extended::default(), |more| more.extended())
+    pub fn extended(&self) -> ExtensionTotals {
+        self.more.as_ref().map_or(ExtensionTotals::default(), |more| more.extended())
     }
 
     pub fn extensions(&self) -> Duration {
@@ -135,11 +135,11 @@ impl Job {
 
 /// The workflows of a job, in the order of its specification.
 #[derive(Debug)]
-pub struct Members(Held);
+pub struct Members(MemberKeys);
 
 /// Few lie with the job.
 #[derive(Debug)]
-enum Held {
+enum MemberKeys {
     Few { count: u8, keys: [WorkflowKey; FEW] },
     Many(Box<[WorkflowKey]>),
 }
@@ -151,8 +151,8 @@ impl Members {
     #[inline]
     pub fn as_slice(&self) -> &[WorkflowKey] {
         match &self.0 {
-            Held::Few { count, keys } => &keys[..usize::from(*count)],
-            Held::Many(many) => many,
+            MemberKeys::Few { count, keys } => &keys[..usize::from(*count)],
+            MemberKeys::Many(many) => many,
         }
     }
 }
@@ -161,11 +161,11 @@ impl<I: ExactSizeIterator<Item = WorkflowKey>> From<I> for Members {
     fn from(members: I) -> Self {
         let count = members.len();
         if count > FEW {
-            return Self(Held::Many(members.collect()));
+            return Self(MemberKeys::Many(members.collect()));
         }
         let mut keys = [WorkflowKey::FIRST; FEW];
         keys.iter_mut().zip(members).for_each(|(key, member)| *key = member);
-        Self(Held::Few { count: count as u8, keys })
+        Self(MemberKeys::Few { count: count as u8, keys })
     }
 }
 
@@ -311,7 +311,7 @@ pub struct WorkerRecord {
     pub drained: bool,
     /// Incarnations that were replaced; the oldest are forgotten.
     pub replaced: Vec<Incarnation>,
-    pub carried: Carried,
+    pub carried: CarriedFields,
 }
 
 impl WorkerRecord {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-use crate::payload::{Digest, Payload, Stored};
+use crate::payload::{Digest, Payload, StoredContent};
 
 #[derive(Debug, Default)]
 pub(super) struct StoredCounts {
-    table: HashTable<(Arc<Stored>, u32)>,
+    table: HashTable<(Arc<StoredContent>, u32)>,
 }
 
 impl StoredCounts {
@@ -46,7 +46,7 @@ impl StoredCounts {
         self.table.find(hash(digest), |(known, _)| known.digest == *digest).map_or(0, |(_, refs)| *refs)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Stored, u32)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&StoredContent, u32)> {
         self.table.iter().map(|(stored, refs)| (&**stored, *refs))
     }
 }

@@ -4,7 +4,7 @@ use crate::event::JobSubmitted;
 use crate::job::{Start, WorkflowState};
 use crate::time::Wall;
 
-use super::apply::{Changes, Moved};
+use super::apply::{Changes, WorkflowChange};
 use super::records::*;
 use super::{KeyRecord, State};
 
@@ -38,7 +38,7 @@ impl State {
                 wall_due,
                 past,
             });
-            changes.workflows.push(Moved { workflow: key, ended: None, from: None });
+            changes.workflows.push(WorkflowChange { workflow: key, ended: None, from: None });
             key
         };
         let count = spec.workflows.len();

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onward_core::effect::{Answer, Effect, Waiting};
-use onward_core::event::{Event, Stamped, Then};
+use onward_core::effect::{Answer, Effect, PendingEffect};
+use onward_core::event::{Event, NextState, StampedEvent};
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId, Seq};
 use onward_core::job::spec::ConcurrencyLimit;
@@ -27,7 +27,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    pub fn read<'a>(log: impl IntoIterator<Item = &'a Stamped>) -> Self {
+    pub fn read<'a>(log: impl IntoIterator<Item = &'a StampedEvent>) -> Self {
         let mut witness = Self::default();
         for stamped in log {
             witness.note(stamped);
@@ -35,7 +35,7 @@ impl Witness {
         witness
     }
 
-    pub fn note(&mut self, stamped: &Stamped) {
+    pub fn note(&mut self, stamped: &StampedEvent) {
         let at = stamped.at.as_ms();
         assert!(self.stamps.last().is_none_or(|last| *last <= at), "log time went back");
         self.stamps.push(at);
@@ -53,12 +53,13 @@ impl Witness {
                 if ending.is_reported() {
                     self.reported.insert(*claim);
                 }
-                if matches!(then, Then::Succeeded | Then::Failed | Then::TimedOut | Then::Cancelled) {
+                if matches!(then, NextState::Succeeded | NextState::Failed | NextState::TimedOut | NextState::Cancelled)
+                {
                     let before = self.terminal.insert(key, claim.fence);
                     assert_eq!(before, None, "two outcomes for one workflow");
                 }
                 if matches!(ending, Ending::Succeeded { .. }) {
-                    assert_eq!(*then, Then::Succeeded, "a success was not kept");
+                    assert_eq!(*then, NextState::Succeeded, "a success was not kept");
                 }
             }
             Event::JobsArchived { jobs } => self.archived.extend(jobs),
@@ -67,7 +68,7 @@ impl Witness {
     }
 
     /// Looks at what a step wants to say, with what the log knew before and after it.
-    pub fn check_effects(&self, effects: &[Waiting]) {
+    pub fn check_effects(&self, effects: &[PendingEffect]) {
         for waiting in effects {
             match &waiting.effect {
                 Effect::Send { message: ToWorker::BeatAnswers(answers), .. } => {

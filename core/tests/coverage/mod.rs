@@ -5,7 +5,7 @@
 
 #![allow(dead_code, reason = "every test counts its own part")]
 
-use onward_core::event::{Event, Then};
+use onward_core::event::{Event, NextState};
 use onward_core::input::{Call, Input};
 use onward_core::message::FromWorker;
 
@@ -30,4 +30,4 @@ names!(EVENTS, event_name, Event: TermBegan JobSubmitted WorkflowDue HandedOut A
     QuietBegan QuietEnded Checkpointed ProgressMarked ExtensionDecided JobExtended ClaimRefused WorkerEvicted
     IncarnationReplaced ProbationBegan ProbationEnded GrantsReset WorkerDrained WorkerUndrained WorkerForgotten
     QueuePaused QueueResumed DeadLetterDropped JobsArchived KeysExpired);
-names!(NEXT_STATES, next_state_name, Then: Succeeded Ready Delayed Failed TimedOut Cancelled);
+names!(NEXT_STATES, next_state_name, NextState: Succeeded Ready Delayed Failed TimedOut Cancelled);

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onward_core::effect::{Accepted, Answer, Effect, Effects, Notice};
-use onward_core::event::{Event, Stamped};
+use onward_core::effect::{AcceptedJob, Answer, Effect, Effects, Notice};
+use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::health::Verdict;
 use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
@@ -28,7 +28,7 @@ pub const EPOCH_MS: u64 = 1_800_000_000_000;
 
 pub struct Rig {
     pub manager: Manager,
-    pub log: Vec<Stamped>,
+    pub log: Vec<StampedEvent>,
     pub sent: Vec<(SessionId, ToWorker)>,
     pub replies: BTreeMap<RequestId, Result<Answer, Refusal>>,
     pub notices: Vec<Notice>,
@@ -542,7 +542,7 @@ impl Rig {
         self.manager.worker(&worker_id(id)).is_some()
     }
 
-    pub fn submit_all(&mut self, drafts: Vec<Draft>) -> Result<Vec<Accepted>, Refusal> {
+    pub fn submit_all(&mut self, drafts: Vec<Draft>) -> Result<Vec<AcceptedJob>, Refusal> {
         let batch = drafts.into_iter().map(|draft| Submission { id: self.new_id(), draft }).collect();
         match self.call(Call::Submit(batch))? {
             Answer::Submitted(accepted) => Ok(accepted),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onward_core::effect::Accepted;
+use onward_core::effect::AcceptedJob;
 use onward_core::job::Draft;
 use onward_core::refusal::Refusal;
 use rand_chacha::ChaCha8Rng;
@@ -56,11 +56,11 @@ fn keys_that_meet_in_a_batch_give_the_first_job_or_a_conflict_for_all() {
                 continue;
             };
             stored += 1;
-            let accepted: Vec<Accepted> = answer.unwrap();
+            let accepted: Vec<AcceptedJob> = answer.unwrap();
             for (at, (got, first)) in accepted.iter().zip(&first).enumerate() {
                 let of_key = batch[at].0.and_then(|key| ids.get(&key).copied());
                 let id = first.map_or_else(|| of_key.unwrap(), |first| accepted[first].id);
-                assert_eq!(*got, Accepted { id, duplicate: *first != Some(at) }, "{at} of {batch:?}");
+                assert_eq!(*got, AcceptedJob { id, duplicate: *first != Some(at) }, "{at} of {batch:?}");
                 repeated += usize::from(got.duplicate);
             }
             for ((key, body), got) in batch.iter().zip(&accepted) {

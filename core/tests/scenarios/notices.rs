@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use onward_core::effect::Notice;
-use onward_core::event::Then;
+use onward_core::event::NextState;
 use onward_core::health::Verdict;
 use onward_core::job::{Draft, EndingKind};
 
@@ -16,8 +16,9 @@ fn a_stuck_attempt_is_noticed_with_its_ids_and_what_follows() {
     rig.advance(secs(121));
     let lost: Vec<_> =
         rig.noticed().into_iter().filter(|notice| matches!(notice, Notice::AttemptLost { .. })).collect();
-    let [Notice::AttemptLost { claim: named, kind, worker, ending: EndingKind::Stuck, then: Then::Delayed { .. } }] =
-        &lost[..]
+    let [
+        Notice::AttemptLost { claim: named, kind, worker, ending: EndingKind::Stuck, then: NextState::Delayed { .. } },
+    ] = &lost[..]
     else {
         panic!("{lost:?}")
     };

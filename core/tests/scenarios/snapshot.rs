@@ -318,7 +318,7 @@ fn unshared(record: &SnapshotRecord) -> SnapshotRecord {
     record
 }
 
-fn unshared_event(stamped: &onward_core::event::Stamped) -> onward_core::event::Stamped {
+fn unshared_event(stamped: &onward_core::event::StampedEvent) -> onward_core::event::StampedEvent {
     use onward_core::event::Event;
     let mut stamped = stamped.clone();
     match &mut stamped.event {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use onward_core::effect::{Answer, Effect, Effects};
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Filter, Input, Poll, ReplayFrom, Submission};
@@ -25,7 +25,7 @@ pub fn ids_in_order(manager: &Manager) -> Vec<JobId> {
 }
 
 /// A machine made of a snapshot and the events after it.
-pub fn restored(rules: &Rules, records: &[SnapshotRecord], log: &[Stamped], seed: u64, now: Now) -> Manager {
+pub fn restored(rules: &Rules, records: &[SnapshotRecord], log: &[StampedEvent], seed: u64, now: Now) -> Manager {
     let mut manager = Manager::new(rules.clone(), seed, now);
     records.iter().for_each(|record| manager.restore(record.clone()));
     let Seq(seq) = manager.finish_restore().expect("a whole snapshot");
@@ -42,7 +42,7 @@ pub fn check_begin(rules: &Rules, records: &[SnapshotRecord], begun_with: &str, 
     assert_eq!(manager.state().dump(), begun_with, "the records differ from the state at the beginning");
 }
 
-pub fn replayed(rules: &Rules, log: &[Stamped], seed: u64, now: Now) -> Manager {
+pub fn replayed(rules: &Rules, log: &[StampedEvent], seed: u64, now: Now) -> Manager {
     let mut manager = Manager::new(rules.clone(), seed, now);
     log.iter().for_each(|stamped| manager.apply(stamped));
     manager
@@ -62,7 +62,7 @@ pub struct Twins {
 }
 
 impl Twins {
-    pub fn new(rules: &Rules, records: &[SnapshotRecord], log: &[Stamped], seed: u64, mut now: Now) -> Self {
+    pub fn new(rules: &Rules, records: &[SnapshotRecord], log: &[StampedEvent], seed: u64, mut now: Now) -> Self {
         now.mono = Mono::from_ms(seed % 50_000);
         let machines = [replayed(rules, log, seed, now), restored(rules, records, log, seed, now)];
         let [one, other] = &machines;

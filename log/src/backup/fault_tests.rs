@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use onward_core::event::{Event, Stamped};
+use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
@@ -18,7 +18,7 @@ fn filled(folder: &Path) -> Result<(RedbLog, Archive), Error> {
     let (mut log, archive) = (RedbLog::open(folder)?, Archive::open(folder)?);
     if log.tail()?.last == Seq(0) {
         let term = log.take_seat()?.term;
-        let events = [Stamped { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
+        let events = [StampedEvent { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
         log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &events, &[])?;
     }
     archive.put(&[JOB])?;

@@ -1,4 +1,4 @@
-use onward_core::event::{Event, Stamped};
+use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
@@ -14,7 +14,7 @@ fn a_job_that_moves_meanwhile_is_never_in_neither() {
     let mut log = RedbLog::open(folder.path().join("old")).unwrap();
     let archive = Archive::open(folder.path().join("old")).unwrap();
     let term = log.take_seat().unwrap().term;
-    let moved = [Stamped { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
+    let moved = [StampedEvent { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
     let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
     let same = (log.clone(), archive.clone());
     let between = || {

@@ -24,7 +24,7 @@ mod bytes;
 mod tail;
 mod v2;
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::manager::SnapshotRecord;
 use onward_core::state::JobImage;
 
@@ -63,7 +63,7 @@ pub enum DecodeError {
 }
 
 /// Appends the row to `out`, straight from the events.
-pub fn encode(key: BatchKey, events: &[Stamped], out: &mut Vec<u8>) {
+pub fn encode(key: BatchKey, events: &[StampedEvent], out: &mut Vec<u8>) {
     framed(out, |out| v2::put_batch(key, events, out));
 }
 

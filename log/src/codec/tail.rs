@@ -7,10 +7,10 @@
 //!
 //! A field that has its default is not written, and what is not there has its default. A reader that does not know a
 //! number passes over the value by its length: an *optional* field is carried along where the record has room for
-//! that ([`Carried`]) and is dropped otherwise; a *critical* one is refused, because whoever does not know it would get
+//! that ([`CarriedFields`]) and is dropped otherwise; a *critical* one is refused, because whoever does not know it would get
 //! the record wrong.
 
-use onward_core::carried::Carried;
+use onward_core::carried::CarriedFields;
 
 use super::DecodeError;
 use super::bytes::{Reader, Stored, put_number, put_slice};
@@ -72,15 +72,15 @@ impl Reader<'_> {
         &mut self,
         what: &'static str,
         mut known: impl FnMut(u64, &mut Self) -> Result<bool, DecodeError>,
-    ) -> Result<Carried, DecodeError> {
+    ) -> Result<CarriedFields, DecodeError> {
         if !self.format.has_tails() {
-            return Ok(Carried::default());
+            return Ok(CarriedFields::default());
         }
         let mut carried = Vec::new();
         loop {
             let tag = self.number()?;
             if tag == u64::from(END) {
-                return Ok(Carried(carried.into()));
+                return Ok(CarriedFields(carried.into()));
             }
             let (number, slice) = (tag >> 1, self.slice()?);
             let mut value = Self { bytes: slice, format: self.format };

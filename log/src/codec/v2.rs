@@ -11,7 +11,7 @@
 //!
 //! - *critical*: an older program would do the wrong thing without the field, and must refuse the row.
 //! - *optional*: an older program may go without. It keeps the field where the record ends in `keep`
-//!   ([`Carried`](onward_core::carried::Carried)); elsewhere the field is gone with that program's next snapshot.
+//!   ([`CarriedFields`](onward_core::carried::CarriedFields)); elsewhere the field is gone with that program's next snapshot.
 //!
 //! **To add a variant:** the next number of its list. A program that does not know it refuses the row as written by a
 //! newer version. A variant without named fields that needs some becomes another variant.
@@ -22,7 +22,7 @@
 use std::sync::Arc;
 
 use onward_core::event::{
-    Event, ExtensionDecided, HandedOut, JobSubmitted, RetryOf, Stamped, Then, Verb, Via, WorkflowRef,
+    Event, ExtensionDecided, HandedOut, JobSubmitted, NextState, RetryOf, StampedEvent, Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Malformed};
@@ -40,7 +40,7 @@ use super::bytes::{Reader, Stored, put_list, put_number, put_slice};
 use crate::head::BatchKey;
 use crate::{Batch, BatchId};
 
-pub(super) fn put_batch(key: BatchKey, events: &[Stamped], out: &mut Vec<u8>) {
+pub(super) fn put_batch(key: BatchKey, events: &[StampedEvent], out: &mut Vec<u8>) {
     key.term.put(out);
     put_number(key.id.0, out);
     put_number(key.first.0, out);
@@ -196,7 +196,7 @@ choice! {
         1 Session;
         2 Http { poll } + {};
     }
-    Then {
+    NextState {
         1 Succeeded;
         2 Ready;
         3 Delayed { until } + {};
@@ -298,7 +298,7 @@ record! {
 }
 
 fixed! {
-    Stamped { at, event }
+    StampedEvent { at, event }
     WorkflowRef { job, workflow }
     Claim { job, workflow, fence }
     GateEpoch { n, gate }
@@ -371,7 +371,7 @@ impl Stored for Digest {
     }
 }
 
-impl Stored for payload::Stored {
+impl Stored for payload::StoredContent {
     fn put(&self, out: &mut Vec<u8>) {
         let Self { digest, len } = self;
         digest.put(out);

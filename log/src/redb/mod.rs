@@ -37,7 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::redb::{Database, ReadTransaction, StorageBackend, WriteTransaction};
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
@@ -128,7 +128,7 @@ impl RedbLog {
         &self,
         writer: &mut Writer<LogFiles>,
         key: BatchKey,
-        events: &[Stamped],
+        events: &[StampedEvent],
         row: &[u8],
     ) -> Result<(), Error> {
         if !writer.state.journal.has_room(row.len()) {
@@ -217,7 +217,7 @@ impl Log for RedbLog {
         Ok(writer.state.head.tail)
     }
 
-    fn append(&mut self, key: BatchKey, events: &[Stamped], blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
         if writer.state.head.admit(key, events)? == Admitted::AlreadyThere {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
@@ -189,7 +189,7 @@ impl World {
     /// An old leader, and one that is asked twice.
     fn append_stale(&mut self) -> Result<bool, Wrong> {
         let key = BatchKey { term: Term::new(self.term.get() - 1), id: BatchId(0), first: Seq(self.last() + 1) };
-        let events: Vec<Stamped> = self.draw.batch(2);
+        let events: Vec<StampedEvent> = self.draw.batch(2);
         match self.log().append(key, &events, &[]) {
             Err(Error::StaleTerm { .. }) => {}
             other => return Err(format!("an old leader was told {other:?}")),

@@ -3,9 +3,9 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use onward_core::carried::Carried;
+use onward_core::carried::CarriedFields;
 use onward_core::event::{
-    Event, ExtensionDecided, HandedOut, JobSubmitted, RetryOf, Stamped, Then, Verb, Via, WorkflowRef,
+    Event, ExtensionDecided, HandedOut, JobSubmitted, NextState, RetryOf, StampedEvent, Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Fraction, Malformed};
@@ -159,10 +159,10 @@ impl Draw {
     }
 
     /// Field 2000 of a newer version, now and then.
-    fn carried(&mut self) -> Carried {
+    fn carried(&mut self) -> CarriedFields {
         let value = self.bytes(20);
         let entry = [&[0xa0, 0x1f, value.len() as u8], &value[..]].concat();
-        if self.chance(3) { Carried(entry.into()) } else { Carried::default() }
+        if self.chance(3) { CarriedFields(entry.into()) } else { CarriedFields::default() }
     }
 
     fn ending(&mut self) -> Ending {
@@ -183,15 +183,15 @@ impl Draw {
         }
     }
 
-    fn then(&mut self) -> Then {
+    fn then(&mut self) -> NextState {
         let until = self.wall();
         self.one_of(&[
-            Then::Succeeded,
-            Then::Ready,
-            Then::Delayed { until },
-            Then::Failed,
-            Then::TimedOut,
-            Then::Cancelled,
+            NextState::Succeeded,
+            NextState::Ready,
+            NextState::Delayed { until },
+            NextState::Failed,
+            NextState::TimedOut,
+            NextState::Cancelled,
         ])
     }
 
@@ -463,17 +463,17 @@ impl Draw {
         }
     }
 
-    pub fn stamped(&mut self) -> Stamped {
+    pub fn stamped(&mut self) -> StampedEvent {
         let variant = self.below(VARIANTS as u64) as usize;
-        Stamped { at: self.wall(), event: self.event(variant) }
+        StampedEvent { at: self.wall(), event: self.event(variant) }
     }
 
     /// One of each variant.
-    pub fn every_event(&mut self) -> Vec<Stamped> {
-        (0..VARIANTS).map(|variant| Stamped { at: self.wall(), event: self.event(variant) }).collect()
+    pub fn every_event(&mut self) -> Vec<StampedEvent> {
+        (0..VARIANTS).map(|variant| StampedEvent { at: self.wall(), event: self.event(variant) }).collect()
     }
 
-    pub fn batch(&mut self, at_most: u64) -> Vec<Stamped> {
+    pub fn batch(&mut self, at_most: u64) -> Vec<StampedEvent> {
         (0..=self.below(at_most)).map(|_| self.stamped()).collect()
     }
 }

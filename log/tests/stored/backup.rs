@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use onward_core::event::{Event, JobSubmitted, Stamped};
+use onward_core::event::{Event, JobSubmitted, StampedEvent};
 use onward_core::fence::Term;
 use onward_core::ids::{JobId, Seq};
 use onward_core::job::Draft;
@@ -369,7 +369,7 @@ fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
             retry_of: None,
             taken_over: Default::default(),
         };
-        let event = Stamped { at: Wall::from_ms(1), event: Event::JobSubmitted(submitted) };
+        let event = StampedEvent { at: Wall::from_ms(1), event: Event::JobSubmitted(submitted) };
         let blobs = [Blob { digest, bytes: &CONTENT }];
         archive.put(&[ArchivedJob { id: 1, ended_at_ms: 1, expires_at_ms: None, row: b"row", blobs: &blobs }]).unwrap();
         log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &[event], &blobs).unwrap();

@@ -1,6 +1,6 @@
 //! Stored bytes: what was written is read, whatever it is; what was damaged is refused; what was released stays.
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::manager::SnapshotRecord;
@@ -37,7 +37,7 @@ fn key() -> BatchKey {
     BatchKey { term: Term::new(7), id: BatchId(u64::MAX), first: Seq(1_000_000) }
 }
 
-fn row(events: &[Stamped]) -> Vec<u8> {
+fn row(events: &[StampedEvent]) -> Vec<u8> {
     let mut row = Vec::new();
     codec::encode(key(), events, &mut row);
     row
@@ -51,7 +51,7 @@ fn sealed(version: u8, body: &[u8]) -> Vec<u8> {
     row
 }
 
-fn golden_events() -> Vec<Stamped> {
+fn golden_events() -> Vec<StampedEvent> {
     let mut draw = Draw::new(1);
     [draw.every_event(), draw.every_event()].concat()
 }

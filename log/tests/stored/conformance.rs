@@ -1,6 +1,6 @@
 //! What every engine promises, asked of each in the same words.
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
@@ -123,12 +123,12 @@ fn key(term: Term, first: u64) -> BatchKey {
 }
 
 /// Stamped as a log is: time never goes back.
-fn events(first: u64, count: usize) -> Vec<Stamped> {
+fn events(first: u64, count: usize) -> Vec<StampedEvent> {
     let mut draw = Draw::new(first);
-    (first..).take(count).map(|at| Stamped { at: Wall::from_ms(at), ..draw.stamped() }).collect()
+    (first..).take(count).map(|at| StampedEvent { at: Wall::from_ms(at), ..draw.stamped() }).collect()
 }
 
-fn batch(term: Term, first: u64, events: &[Stamped]) -> Batch {
+fn batch(term: Term, first: u64, events: &[StampedEvent]) -> Batch {
     Batch { term, id: BatchId(first), first: Seq(first), events: events.to_vec() }
 }
 
@@ -233,7 +233,7 @@ fn a_retry_under_a_stale_term_is_refused_though_it_was_stored<B: Bed>() {
 fn reading_begins_where_it_is_asked_to<B: Bed>() {
     let mut log = B::new().handle();
     let term = filled(&mut log, &[2, 3, 1]);
-    let whole: Vec<Stamped> = all(&mut log).into_iter().flat_map(|batch| batch.events).collect();
+    let whole: Vec<StampedEvent> = all(&mut log).into_iter().flat_map(|batch| batch.events).collect();
     assert_eq!(whole, [events(1, 2), events(3, 3), events(6, 1)].concat());
     for from in 0..=8 {
         let read = log.read(Seq(from), usize::MAX).unwrap();

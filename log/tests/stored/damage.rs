@@ -6,7 +6,7 @@ use core::ops::Range;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_log::{BatchId, BatchKey, Blob, Error, Log, OnLoss, RedbLog};
@@ -72,7 +72,7 @@ struct Written {
     redb: Bytes,
     journal: Bytes,
     /// Every batch that was acknowledged.
-    batches: Vec<(u64, Vec<Stamped>)>,
+    batches: Vec<(u64, Vec<StampedEvent>)>,
     /// Where in the journal each of them was written, if it was.
     places: Vec<Option<Range<usize>>>,
     covers: u64,
@@ -160,13 +160,13 @@ impl Written {
     fn check(&self, log: &mut RedbLog) -> u64 {
         let last = log.tail().unwrap().last.0;
         let needed = self.batches.iter().filter(|(first, events)| first + events.len() as u64 - 1 > self.covers);
-        let expected: Vec<&Stamped> = needed
+        let expected: Vec<&StampedEvent> = needed
             .flat_map(|(first, events)| (*first..).zip(events))
             .filter(|(seq, _)| *seq > self.covers && *seq <= last)
             .map(|(_, stamped)| stamped)
             .collect();
         let read = log.read(Seq(self.covers + 1), usize::MAX).unwrap();
-        let read: Vec<&Stamped> = read.iter().flat_map(|batch| &batch.events).collect();
+        let read: Vec<&StampedEvent> = read.iter().flat_map(|batch| &batch.events).collect();
         assert!(read == expected, "events after {} are not those that were acknowledged", self.covers);
         last
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::ids::Seq;
 use onward_log::memory::Fault;
 use onward_log::{BatchId, BatchKey, Blob, Changed, Error, Log, MemoryLog, OnLoss, RedbLog};
@@ -14,7 +14,7 @@ use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableHandle};
 
 use crate::samples::Draw;
 
-fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<Stamped>) {
+fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<StampedEvent>) {
     let term = log.take_seat().unwrap().term;
     (BatchKey { term, id: BatchId(5), first: Seq(1) }, Draw::new(0).batch(3))
 }

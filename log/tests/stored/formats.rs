@@ -80,7 +80,7 @@ fn a_folder_of_format_1_opens_and_goes_on_in_format_2() {
     let term = log.take_seat().unwrap().term;
     let stamp = log.read(last, 1).unwrap()[0].events[0].clone();
     let event = onward_core::event::Event::TermBegan { term };
-    let events = [onward_core::event::Stamped { at: stamp.at, event }];
+    let events = [onward_core::event::StampedEvent { at: stamp.at, event }];
     log.append(BatchKey { term, id: BatchId(1), first: Seq(last.0 + 1) }, &events, &[]).unwrap();
     drop(log);
     let mut log = RedbLog::open(folder.path()).unwrap();

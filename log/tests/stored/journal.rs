@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use onward_core::event::{Event, Stamped};
+use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
@@ -23,7 +23,7 @@ fn append(log: &mut RedbLog, blob: Option<u8>) {
     log.append(key, &events_behind(tail.last), blob.as_slice()).unwrap();
 }
 
-fn events_behind(last: Seq) -> Vec<Stamped> {
+fn events_behind(last: Seq) -> Vec<StampedEvent> {
     let mut events = Draw::new(last.0).batch(2);
     events.resize(2, events[0].clone());
     events
@@ -37,10 +37,10 @@ fn a_journal_of_format_2_opens_with_all_of_its_rows_and_goes_on_in_format_3() {
     for file in ["onward.redb", "onward.journal"] {
         fs::copy(golden.join(file), folder.path().join(file)).unwrap();
     }
-    let mut expected: Vec<Vec<Stamped>> = (6..20).step_by(2).map(|last| events_behind(Seq(last))).collect();
+    let mut expected: Vec<Vec<StampedEvent>> = (6..20).step_by(2).map(|last| events_behind(Seq(last))).collect();
     for again in 0..3 {
         let mut log = RedbLog::open(folder.path()).unwrap();
-        let read: Vec<Vec<Stamped>> =
+        let read: Vec<Vec<StampedEvent>> =
             log.read(Seq(7), usize::MAX).unwrap().into_iter().map(|batch| batch.events).collect();
         assert!(read == expected, "{again}");
         let last = log.tail().unwrap().last;
@@ -249,7 +249,7 @@ fn what_an_earlier_generation_left_does_not_count() {
     let open = in_memory(2048);
     let mut log = open();
     let term = log.take_seat().unwrap().term;
-    let events = [Stamped { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
+    let events = [StampedEvent { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
     for first in 1..=300 {
         log.append(BatchKey { term, id: BatchId(1), first: Seq(first) }, &events, &[]).unwrap();
         if first % 10 == 0 {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::manager::SnapshotRecord;
@@ -24,7 +24,7 @@ use super::{Ask, Shared};
 pub(super) enum ToLog {
     /// Either may be empty, save that blobs come with events that name them.
     Append {
-        events: Vec<Stamped>,
+        events: Vec<StampedEvent>,
         blobs: Vec<OwnedBlob>,
         /// To be let go once the event that each names is durable, in this order.
         outs: Vec<(Seq, Out)>,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use onward_core::event::{Event, Stamped};
+use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::JobId;
 use onward_core::input::Call;
 use onward_core::job::Ending;
@@ -180,7 +180,7 @@ impl Engine {
 }
 
 /// Of what was brought along, only what an event names is stored: the rest was refused, or is kept for later.
-pub(super) fn named_by(events: &[Stamped], contents: &Contents) -> Vec<OwnedBlob> {
+pub(super) fn named_by(events: &[StampedEvent], contents: &Contents) -> Vec<OwnedBlob> {
     if contents.is_empty() {
         return Vec::new();
     }

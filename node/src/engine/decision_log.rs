@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use onward_core::effect::Notice;
-use onward_core::event::Then;
+use onward_core::event::NextState;
 use onward_core::health::{Judgement, Verdict};
 use onward_core::job::EndingKind;
 use onward_core::time::{Mono, span_ms};
@@ -148,14 +148,14 @@ fn verdict(worker: &str, from: Verdict, to: &Judgement) {
     }
 }
 
-fn then_word(then: Then) -> &'static str {
+fn then_word(then: NextState) -> &'static str {
     match then {
-        Then::Succeeded => "succeeded",
-        Then::Ready => "ready",
-        Then::Delayed { .. } => "delayed",
-        Then::Failed => "failed",
-        Then::TimedOut => "timed_out",
-        Then::Cancelled => "cancelled",
+        NextState::Succeeded => "succeeded",
+        NextState::Ready => "ready",
+        NextState::Delayed { .. } => "delayed",
+        NextState::Failed => "failed",
+        NextState::TimedOut => "timed_out",
+        NextState::Cancelled => "cancelled",
     }
 }
 

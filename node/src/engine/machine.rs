@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onward_core::effect::{Answer, Effect, Effects};
-use onward_core::event::Stamped;
+use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadDetector, OverloadLevel, OverloadReason};
 use onward_core::ids::{RequestId, Seq, SessionId};
@@ -250,7 +250,7 @@ struct Machine<'a> {
     now: Now,
     effects: Effects,
     /// Events of this round, not yet handed to the log.
-    unsent: Vec<Stamped>,
+    unsent: Vec<StampedEvent>,
     unsent_blobs: Vec<OwnedBlob>,
     /// What came with inputs that the machine keeps until its seat is confirmed.
     kept_contents: Contents,
@@ -494,7 +494,7 @@ impl Machine<'_> {
     }
 
     /// What the machine has kept may name its content in a later step.
-    fn store_contents(&mut self, events: &[Stamped], contents: Contents) {
+    fn store_contents(&mut self, events: &[StampedEvent], contents: Contents) {
         if self.kept_contents.is_empty() && (contents.is_empty() || self.manager.kept_inputs() == 0) {
             self.unsent_blobs.append(&mut content::named_by(events, &contents));
             return;

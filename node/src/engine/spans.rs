@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use onward_core::event::{Event, Stamped};
+use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::{Claim, JobId, Seq};
 use onward_core::job::Ending;
 use onward_core::manager::Manager;
@@ -32,8 +32,8 @@ impl Spans {
     }
 
     /// Events that the machine has just applied.
-    pub(super) fn follow(&mut self, manager: &Manager, events: &[Stamped]) {
-        for Stamped { at, event } in events {
+    pub(super) fn follow(&mut self, manager: &Manager, events: &[StampedEvent]) {
+        for StampedEvent { at, event } in events {
             match event {
                 Event::JobSubmitted(submitted) => self.submitted(manager, submitted.id, *at),
                 Event::HandedOut(handed) => {

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use onward::machine::{Effect, HandlerOutcome, Identity, Input, Machine, SessionConfig};
-use onward_core::effect::{Answer, Effect as Wanted, Effects, Waiting};
-use onward_core::event::{Event, Stamped, Then};
+use onward_core::effect::{Answer, Effect as Wanted, Effects, PendingEffect};
+use onward_core::event::{Event, NextState, StampedEvent};
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::ids::{Claim, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Input as LinkEvent, Submission};
@@ -76,10 +76,10 @@ pub struct World {
     manager: Option<Manager>,
     stepped_at: Mono,
     term: u64,
-    log: Vec<Stamped>,
+    log: Vec<StampedEvent>,
     durable: usize,
     log_answers: bool,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingEffect>,
     lines: Vec<Line>,
     workers: Vec<Worker>,
     jobs: Vec<JobId>,

@@ -9,8 +9,8 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onward_core::effect::{Answer, Effect, Effects, Waiting};
-use onward_core::event::Stamped;
+use onward_core::effect::{Answer, Effect, Effects, PendingEffect};
+use onward_core::event::StampedEvent;
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::health::overload::OverloadLevel;
 use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
@@ -68,10 +68,10 @@ pub struct World {
     manager: Manager,
     now: Now,
     term: u64,
-    log: Vec<Stamped>,
+    log: Vec<StampedEvent>,
     durable: usize,
     /// Effects that wait for their event.
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingEffect>,
     effects: Effects,
     /// Inputs on their way to the manager.
     pool: Vec<Input>,

@@ -35,7 +35,7 @@ fn an_idempotency_key_answers_the_same_job_again() {
         |payload: &str| Draft { idempotency_key: Some("order-7".into()), ..Draft::of_kind("k", bytes(payload)) };
     let first = rig.submit_all(vec![keyed("1")]).unwrap()[0];
     assert!(!first.duplicate);
-    let same = [Accepted { id: first.id, duplicate: true }];
+    let same = [AcceptedJob { id: first.id, duplicate: true }];
     let before = rig.manager.state().dump();
     assert_eq!(rig.submit_all(vec![keyed("1")]).unwrap(), same);
     assert_eq!(rig.try_submit(keyed("2")), Err(Refusal::Conflict));
@@ -78,7 +78,7 @@ fn a_repeat_is_answered_also_when_there_is_no_room_for_another_job() {
     });
     let keyed = || Draft { idempotency_key: Some("a".into()), ..job("k") };
     let first = rig.submit_all(vec![keyed()]).unwrap()[0].id;
-    assert_eq!(rig.submit_all(vec![keyed()]).unwrap(), [Accepted { id: first, duplicate: true }]);
+    assert_eq!(rig.submit_all(vec![keyed()]).unwrap(), [AcceptedJob { id: first, duplicate: true }]);
     assert_eq!(rig.try_submit(job("k")).unwrap_err().kind(), RefusalKind::Limited);
 }
 
@@ -105,7 +105,7 @@ fn keys_that_expire_together_are_forgotten_by_one_event() {
     }
     let before = rig.log.len();
     rig.advance(secs(24 * 3600));
-    let expired = |stamped: &onward_core::event::Stamped| match &stamped.event {
+    let expired = |stamped: &onward_core::event::StampedEvent| match &stamped.event {
         onward_core::event::Event::KeysExpired { keys } => keys.len(),
         other => panic!("nothing else happens: {other:?}"),
     };

@@ -12,7 +12,7 @@ mod timeout;
 use std::time::Duration;
 
 use crate::rig::*;
-use onward_core::effect::{Accepted, Answer, Notice};
+use onward_core::effect::{AcceptedJob, Answer, Notice};
 use onward_core::event::Event;
 use onward_core::fence::GateEpoch;
 use onward_core::health::Verdict;

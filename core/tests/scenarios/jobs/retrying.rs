@@ -179,7 +179,7 @@ fn a_log_that_archived_such_a_job_at_once_is_still_read() {
     assert!(rig.view(id).dead_letter);
     // As it was written before such jobs were dead letters.
     let archived = Event::JobsArchived { jobs: vec![id] };
-    rig.log.push(onward_core::event::Stamped { at: rig.log.last().unwrap().at, event: archived });
+    rig.log.push(onward_core::event::StampedEvent { at: rig.log.last().unwrap().at, event: archived });
     let mut next = onward_core::manager::Manager::new(rig.manager.rules().clone(), 1, rig.now);
     rig.log.iter().for_each(|stamped| next.apply(stamped));
     assert_eq!((next.view().jobs, next.view().dead_letters), (0, 0));

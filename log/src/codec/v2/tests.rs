@@ -4,7 +4,7 @@ use core::any::type_name;
 use core::fmt::Debug;
 use std::collections::BTreeSet;
 
-use onward_core::carried::Carried;
+use onward_core::carried::CarriedFields;
 use onward_core::manager::SnapshotRecord;
 use onward_core::state::JobImage;
 
@@ -118,7 +118,7 @@ impl Places {
                 if matches!(ending, Succeeded { .. } | Failed { .. } | Released { .. }) {
                     self.check_variant(ending);
                 }
-                if matches!(then, Then::Delayed { .. }) {
+                if matches!(then, NextState::Delayed { .. }) {
                     self.check_variant(then);
                 }
             }
@@ -152,7 +152,8 @@ fn every_record_can_grow_and_what_outlives_its_row_keeps_what_it_does_not_know()
                    WorkerRecord WorkflowImage WorkflowSpec";
     let seen: Vec<&str> = places.seen.iter().map(String::as_str).filter(|name| !name.contains("::")).collect();
     assert_eq!(seen.join(" "), records);
-    for (choice, variants) in [("Event", samples::VARIANTS), ("LedgerFact", 9), ("Ending", 3), ("Via", 1), ("Then", 1)]
+    for (choice, variants) in
+        [("Event", samples::VARIANTS), ("LedgerFact", 9), ("Ending", 3), ("Via", 1), ("NextState", 1)]
     {
         let found = places.seen.iter().filter(|name| name.starts_with(&format!("{choice}::"))).count();
         assert_eq!(found, variants, "{choice}");
@@ -186,7 +187,7 @@ struct NewerExtras {
     timeout_policy: TimeoutPolicy,
     tenant: Option<Name>,
     weight: u32,
-    carried: Carried,
+    carried: CarriedFields,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -240,7 +241,7 @@ fn a_field_that_must_not_be_passed_over_is_refused_by_name_and_any_other_is_not(
 fn what_a_newer_program_said_of_a_job_survives_this_one() {
     let newer = NewerExtras { tenant: Some(name("acme")), weight: 4, tags: [name("a")].into(), ..Default::default() };
     let mut today: Extras = read(&stored(&newer)).unwrap();
-    assert_ne!(today.carried, Carried::default());
+    assert_ne!(today.carried, CarriedFields::default());
     today.retain = Some(core::time::Duration::from_secs(5));
     let again: NewerExtras = read(&stored(&today)).unwrap();
     assert_eq!(again, NewerExtras { retain: today.retain, ..newer });
@@ -252,7 +253,7 @@ fn a_variant_that_is_not_known_was_written_by_a_newer_version_and_is_not_damage(
     let key = BatchKey { term: Term::new(1), id: BatchId(1), first: Seq(1) };
     let event = Event::TermBegan { term: Term::new(1) };
     let mut row = Vec::new();
-    encode(key, &[Stamped { at: Wall::from_ms(7), event: event.clone() }], &mut row);
+    encode(key, &[StampedEvent { at: Wall::from_ms(7), event: event.clone() }], &mut row);
     row.truncate(row.len() - stored(&event).len());
     fired.put(&mut row);
     let sealed = |row: &[u8], format: u8| {

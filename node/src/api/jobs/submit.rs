@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use onward_core::effect::{Accepted, Answer};
+use onward_core::effect::{AcceptedJob, Answer};
 use onward_core::ids::{JobId, Name};
 use onward_core::input::{Call, Submission};
 use onward_core::job::Draft;
@@ -137,7 +137,7 @@ pub async fn submit_batch(
     Ok((status, Json(BatchSubmitted { jobs })))
 }
 
-async fn accepted(engine: &Engine, submissions: Vec<Submission>) -> Result<Vec<Accepted>, Refused> {
+async fn accepted(engine: &Engine, submissions: Vec<Submission>) -> Result<Vec<AcceptedJob>, Refused> {
     match engine.call(Call::Submit(submissions)).await? {
         Answer::Submitted(accepted) => Ok(accepted),
         other => unreachable!("a submission is answered as such, not with {other:?}"),

@@ -27,10 +27,10 @@ impl World {
         self.carry_out(ready);
     }
 
-    fn carry_out(&mut self, ready: Vec<Waiting>) {
+    fn carry_out(&mut self, ready: Vec<PendingEffect>) {
         let mut frames: BTreeMap<usize, ManagerFrame> = BTreeMap::new();
         let mut closed = Vec::new();
-        for Waiting { effect, .. } in ready {
+        for PendingEffect { effect, .. } in ready {
             match effect {
                 Wanted::Send { session, message } => put(frames.entry(session.0 as usize).or_default(), message),
                 Wanted::CloseSession { session } => closed.push(session.0 as usize),
@@ -58,7 +58,7 @@ impl World {
     }
 
     /// What the log says, read independently of any machine.
-    fn note(&mut self, stamped: &Stamped) {
+    fn note(&mut self, stamped: &StampedEvent) {
         match &stamped.event {
             Event::HandedOut(handed) => {
                 let key = (handed.workflow.job, handed.workflow.workflow);
@@ -67,7 +67,8 @@ impl World {
                 assert!(before.is_none_or(|before| before < handed.fence), "a fence did not rise");
             }
             Event::AttemptEnded { claim, ending, then } => {
-                if matches!(then, Then::Succeeded | Then::Failed | Then::TimedOut | Then::Cancelled) {
+                if matches!(then, NextState::Succeeded | NextState::Failed | NextState::TimedOut | NextState::Cancelled)
+                {
                     let before = self.decided.insert((claim.job, claim.workflow), *claim);
                     assert_eq!(before, None, "two outcomes for one workflow");
                 }

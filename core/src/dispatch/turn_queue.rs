@@ -1,4 +1,4 @@
-//! A line: workflows in the order of their turns.
+//! A queue: workflows in the order of their turns.
 //!
 //! Nearly all come with the highest turn of all or the lowest, which costs nothing. A turn in between happens where
 //! several are handed back, or where one waited under another key meanwhile; those lie beside the queue, sorted.
@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::state::WorkflowKey;
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct TurnQueue {
     /// By turn. The first is no gap.
     queue: VecDeque<Spot>,
     gaps: usize,
@@ -38,7 +38,7 @@ impl Spot {
     }
 }
 
-impl Line {
+impl TurnQueue {
     pub(super) const EMPTY: Self = Self { queue: VecDeque::new(), gaps: 0, between: BTreeSet::new() };
 
     /// The lowest turn and who has it.
@@ -111,7 +111,7 @@ mod tests {
     proptest! {
         #[test]
         fn behaves_like_a_sorted_map(calls in prop::collection::vec((0..6_u8, any::<u16>()), 0..2_000)) {
-            let mut line = Line::EMPTY;
+            let mut line = TurnQueue::EMPTY;
             let key = |arg: u16| WorkflowKey::at(1 + u32::from(arg)).expect("above zero");
             let mut model = BTreeMap::new();
             let mut newest = 1_u64 << 32;
