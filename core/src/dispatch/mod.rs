@@ -357,15 +357,17 @@ impl Dispatch {
     pub fn blocked(&self, workflow: WorkflowKey) -> Option<BlockReason<'_>> {
         let entry = &self.entries[workflow];
         let queue_kind = &self.queue_kinds[self.shelves[entry.shelf].queue_kind];
-        match entry.place {
-            Place::Away => None,
-            _ if queue_kind.paused => Some(BlockReason::QueuePaused),
-            Place::Parked => {
-                let key = &self.keys[self.waits_under(entry)];
-                Some(BlockReason::Limit { key: &key.name, running: key.running, keeper: key.keeper })
-            }
-            Place::Shelf if queue_kind.groups.is_empty() => Some(BlockReason::NoCapableWorker),
-            Place::Shelf => None,
+        let key = match entry.place {
+            Place::Away => return None,
+            _ if queue_kind.paused => return Some(BlockReason::QueuePaused),
+            Place::Parked => Some(self.waits_under(entry)),
+            // It is parked only once a worker has looked at it, and a full key keeps it back all the same.
+            Place::Shelf => self.full_key(workflow),
+        };
+        match key.map(|key| &self.keys[key]) {
+            Some(key) => Some(BlockReason::Limit { key: &key.name, running: key.running, keeper: key.keeper }),
+            None if queue_kind.groups.is_empty() => Some(BlockReason::NoCapableWorker),
+            None => None,
         }
     }
 }

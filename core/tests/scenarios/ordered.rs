@@ -147,6 +147,23 @@ fn a_workflow_that_waits_behind_an_ordered_one_says_which_job_keeps_the_key() {
 }
 
 #[test]
+fn a_full_key_is_what_blocks_a_workflow_also_if_no_worker_has_looked_at_it() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let (first, second) = (rig.submit(in_order()), rig.submit(in_order()));
+    let blocked = |rig: &Rig, job| rig.view(job).workflows.remove(0).blocked;
+    let kept = Some(KeyWait { key: name("account-1"), kept_by: Some(first) });
+    assert_eq!(rig.view(second).workflows[0].waits_for_key, kept, "the only slot is taken");
+    fail_first(&mut rig, session);
+    rig.close(session);
+    rig.restart(secs(1));
+    assert_eq!(rig.view(second).workflows[0].waits_for_key, kept, "nobody has come since the restart");
+    assert_eq!(blocked(&rig, second), Some("limit"));
+    rig.cancel(first);
+    assert_eq!(blocked(&rig, second), Some("no_capable_worker"));
+}
+
+#[test]
 fn of_those_that_run_and_the_next_the_smallest_bound_counts() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 9, &["k"]);
