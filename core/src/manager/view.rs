@@ -72,6 +72,8 @@ pub struct AttemptView {
     pub watermark: Option<(u64, Option<u64>)>,
     pub note: Option<Box<str>>,
     pub lease_remaining: Duration,
+    /// Until it is ended for want of a forward step. Where its worker was not heard of since a takeover the stuck clock
+    /// stands, and this is what its lease still has: if nothing is heard, it ends with that.
     pub stuck_in: Duration,
     pub since_step: Duration,
     pub quiet_remaining: Option<Duration>,
@@ -262,6 +264,11 @@ impl Manager {
     fn attempt_view(&self, key: AttemptKey) -> Option<AttemptView> {
         let live = self.live.get(key)?;
         let attempt = self.state.attempt(key);
+        let lease_remaining = live.clock.lease_end().since(self.awake);
+        let stuck_in = match live.clock.is_unheard() {
+            true => lease_remaining,
+            false => live.clock.stuck_at(live.stuck_after).since(self.awake),
+        };
         Some(AttemptView {
             claim: self.state.claim_of(key),
             number: self.state.workflow(attempt.workflow).handouts,
@@ -269,8 +276,8 @@ impl Manager {
             started_at: attempt.handed_at,
             watermark: live.clock.watermark(),
             note: live.note.clone(),
-            lease_remaining: live.clock.lease_end().since(self.awake),
-            stuck_in: live.clock.stuck_at(live.stuck_after).since(self.awake),
+            lease_remaining,
+            stuck_in,
             since_step: self.awake.since(live.clock.last_step()),
             quiet_remaining: live.clock.quiet_until().map(|until| until.since(self.awake)),
         })

@@ -10,6 +10,7 @@ fn a_running_attempt_has_its_lease_and_the_seat_ttl_to_be_heard_of() {
     rig.advance(secs(50));
     rig.restart(secs(20));
     assert_eq!(running(&rig, id).lease_remaining, secs(300) + SEAT_TTL);
+    assert_eq!(running(&rig, id).stuck_in, secs(300) + SEAT_TTL, "unheard of, it ends with its lease and no later");
     rig.advance(ms(302_999));
     assert_eq!((rig.endings(id), rig.eviction_count()), (vec![], 0), "nobody is blamed before that");
     rig.advance(ms(1));
