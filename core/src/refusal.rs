@@ -27,6 +27,8 @@ pub enum Refusal {
     Conflict,
     /// Another job that has not ended holds the unique key.
     UniqueKeyTaken(JobId),
+    /// Two submissions of one batch have the same unique key.
+    UniqueKeyTwice,
     NoLeader,
     Overloaded,
     QuietSpent,
@@ -143,7 +145,7 @@ impl Refusal {
             Self::StaleEpoch => RefusalKind::StaleEpoch,
             Self::NotTerminal(_) => RefusalKind::NotTerminal,
             Self::Conflict => RefusalKind::Conflict,
-            Self::UniqueKeyTaken(_) => RefusalKind::UniqueKeyTaken,
+            Self::UniqueKeyTaken(_) | Self::UniqueKeyTwice => RefusalKind::UniqueKeyTaken,
             Self::NoLeader => RefusalKind::NoLeader,
             Self::Overloaded => RefusalKind::Overloaded,
             Self::QuietSpent => RefusalKind::QuietSpent,
@@ -170,6 +172,7 @@ impl fmt::Display for Refusal {
             Self::NotTerminal(state) => write!(f, "the job is {}; it must have ended first", state.word()),
             Self::Conflict => f.write_str("this key was already used for a different request"),
             Self::UniqueKeyTaken(job) => write!(f, "job {job} holds this unique key and has not ended"),
+            Self::UniqueKeyTwice => f.write_str("two jobs of this batch have the same unique key; submit one at a time"),
             Self::NoLeader => f.write_str("this manager does not hold the seat; try another, or again"),
             Self::Overloaded => f.write_str("the manager is overloaded; try again later"),
             Self::QuietSpent => f.write_str("the quiet budget of this attempt is used up; report progress instead"),

@@ -101,7 +101,7 @@ impl Manager {
         if let Some(batch) = batch
             && !batch.unique.insert(key.clone())
         {
-            return Err(Refusal::Conflict);
+            return Err(Refusal::UniqueKeyTwice);
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ fn a_unique_key_is_held_by_one_open_job() {
     assert_eq!(rig.manager.state().dump(), before);
     let claim = rig.claim(session);
     rig.succeed(session, claim).unwrap();
-    assert_eq!(rig.submit_all(vec![unique(), unique()]), Err(Refusal::Conflict), "also inside one batch");
+    assert_eq!(rig.submit_all(vec![unique(), unique()]), Err(Refusal::UniqueKeyTwice), "also inside one batch");
     let second = rig.submit(unique());
     let new_id = rig.new_id();
     let retry = Call::Retry { job: first, new_id, request: name("r") };
