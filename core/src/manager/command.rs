@@ -157,20 +157,34 @@ impl Manager {
         from: ReplayFrom,
         fx: &mut Effects,
     ) -> Result<Answer, Refusal> {
+        self.check_replay(job, &request, from)?;
         let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
         let dead = self.state.job(key).dead;
-        if !dead && self.state.job(key).retried_as(&request).is_none() {
-            return Err(Refusal::NotADeadLetter);
-        }
-        let taken_over = match from {
-            ReplayFrom::Failed => self.state.succeeded_workflows(key),
-            ReplayFrom::Start => Arc::default(),
-        };
+        let taken_over = self.to_take_over(key, from);
         let answer = self.retry(job, new_id, request, taken_over, fx)?;
         if dead {
             self.emit(Event::DeadLetterDropped { job }, fx);
         }
         Ok(answer)
+    }
+
+    /// Whether this request may replay the job. One that has done so already may be repeated, with the same words.
+    pub fn check_replay(&self, job: JobId, request: &Name, from: ReplayFrom) -> Result<(), Refusal> {
+        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let known = self.state.job(key);
+        let takes_over = !self.to_take_over(key, from).is_empty();
+        match known.more.as_ref().and_then(|more| more.repeated_as(request, takes_over)) {
+            Some(repeated) => repeated.map(drop),
+            None if known.dead => Ok(()),
+            None => Err(Refusal::NotADeadLetter),
+        }
+    }
+
+    fn to_take_over(&self, key: JobKey, from: ReplayFrom) -> Arc<[u16]> {
+        match from {
+            ReplayFrom::Failed => self.state.succeeded_workflows(key),
+            ReplayFrom::Start => Arc::default(),
+        }
     }
 
     pub(super) fn drop_dead_letter(&mut self, job: JobId, fx: &mut Effects) -> Result<Answer, Refusal> {

@@ -118,8 +118,9 @@ impl Manager {
     ) -> Result<Answer, Refusal> {
         let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
         let original = self.state.job(key);
-        if let Some(known) = original.retried_as(&request) {
-            return Ok(Answer::Retried { job: known });
+        let takes_over = !taken_over.is_empty();
+        if let Some(known) = original.more.as_ref().and_then(|more| more.repeated_as(&request, takes_over)) {
+            return known.map(|job| Answer::Retried { job });
         }
         if !original.has_ended() {
             return Err(Refusal::NotTerminal(self.state.job_state(key)));

@@ -8,6 +8,7 @@ use crate::event::Via;
 use crate::fence::AttemptFence;
 use crate::grant::Fraction;
 use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, Seq, WorkerId};
+use crate::input::ReplayFrom;
 use crate::job::fingerprint::Fingerprint;
 use crate::job::transition::job_state;
 use crate::job::{JobSpec, JobState, WorkflowState};
@@ -101,6 +102,12 @@ impl JobImage {
     pub fn retried_as(&self, request: &Name) -> Option<JobId> {
         let mut retries = self.more.iter().flat_map(|more| &more.retried_as);
         retries.find(|(known, _)| known == request).map(|(_, job)| *job)
+    }
+
+    /// The job that this request made of it as a dead letter, if it asked for the same then.
+    pub fn replayed_as(&self, request: &Name, from: ReplayFrom) -> Option<Result<JobId, Refusal>> {
+        let has_success = self.workflows.iter().any(|workflow| workflow.state == WorkflowState::Succeeded);
+        self.more.as_ref()?.repeated_as(request, from == ReplayFrom::Failed && has_success)
     }
 
     /// What the machine would answer to this outcome, or to a beat if there is none, if it still held this job, which

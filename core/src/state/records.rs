@@ -10,7 +10,7 @@ use crate::grant::{Denial, ExtensionReason, Fraction};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
 use crate::job::{Ending, EndingKind, JobSpec, WorkflowState};
 use crate::payload::Payload;
-use crate::refusal::RefusalKind;
+use crate::refusal::{Refusal, RefusalKind};
 use crate::time::Wall;
 use crate::timeout::{ExtensionTotals, TimeoutReason};
 
@@ -75,6 +75,8 @@ pub struct JobMore {
     pub by_hand: Vec<HandExtension>,
     /// Jobs that repeat this one, by the request that asked for them.
     pub retried_as: Vec<(Name, JobId)>,
+    /// Of these requests, whether the new job took over what had succeeded. Older versions did not remember it.
+    pub took_over: Vec<(Name, bool)>,
     pub ledger: Ledger,
     /// Its place among the dead letters.
     pub died: Option<crate::ids::Seq>,
@@ -98,6 +100,13 @@ impl JobMore {
 
     pub fn extended_by(&self, request: &Name) -> Option<&HandExtension> {
         self.by_hand.iter().find(|given| given.request == *request)
+    }
+
+    /// The job that this request made. It must have asked for the same then: to take over what had succeeded, or not.
+    pub fn repeated_as(&self, request: &Name, takes_over: bool) -> Option<Result<JobId, Refusal>> {
+        let (_, job) = self.retried_as.iter().find(|(known, _)| known == request)?;
+        let did = self.took_over.iter().find(|(known, _)| known == request).map(|(_, did)| *did);
+        Some(if did.is_none_or(|did| did == takes_over) { Ok(*job) } else { Err(Refusal::Conflict) })
     }
 
     /// What workers earned, and what operators gave.

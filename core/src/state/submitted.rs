@@ -72,7 +72,9 @@ impl State {
         if let Some(retry_of) = &submitted.retry_of {
             self.more(job_key).retry_of = Some(retry_of.job);
             if let Some(original) = self.find(retry_of.job) {
-                self.more(original).retried_as.push((retry_of.request.clone(), submitted.id));
+                let more = self.more(original);
+                more.retried_as.push((retry_of.request.clone(), submitted.id));
+                more.took_over.push((retry_of.request.clone(), !submitted.taken_over.is_empty()));
             }
         }
         changes.submitted.push(job_key);

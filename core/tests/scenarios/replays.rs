@@ -88,6 +88,25 @@ fn what_has_succeeded_does_not_run_again_and_its_result_is_handed_on() {
 }
 
 #[test]
+fn a_request_that_is_repeated_from_elsewhere_is_another_request() {
+    use ReplayFrom::{Failed, Start};
+    for (from, other) in [(Failed, Start), (Start, Failed)] {
+        let mut rig = Rig::new();
+        let session = rig.worker("w", 1, 9, &["k"]);
+        let dead = dead_letter(&mut rig, session);
+        let again = replay(&mut rig, dead, "r", from).unwrap();
+        let dump = rig.manager.state().dump();
+        assert_eq!(replay(&mut rig, dead, "r", other), Err(Refusal::Conflict), "{from:?}, then {other:?}");
+        assert_eq!(rig.manager.state().dump(), dump);
+        let image = rig.manager.image(dead).unwrap();
+        assert_eq!(image.replayed_as(&name("r"), other), Some(Err(Refusal::Conflict)), "nor from the archive");
+        assert_eq!(image.replayed_as(&name("r"), from), Some(Ok(again)));
+        assert_eq!(image.replayed_as(&name("s"), from), None);
+        assert_eq!(replay(&mut rig, dead, "r", from), Ok(again));
+    }
+}
+
+#[test]
 fn a_replay_from_the_start_runs_every_workflow() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 9, &["k"]);

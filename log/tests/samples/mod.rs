@@ -347,6 +347,7 @@ impl Draw {
                         by: draw.span(),
                         total: draw.span(),
                     }),
+                    took_over: draw.list(2, |draw| (draw.name(), draw.chance(2))),
                     carried: draw.carried(),
                 })
             }),

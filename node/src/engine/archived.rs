@@ -2,7 +2,7 @@
 
 use onward_core::effect::Answer;
 use onward_core::ids::{Claim, JobId, Name};
-use onward_core::input::Call;
+use onward_core::input::{Call, ReplayFrom};
 use onward_core::message::{BeatAnswer, Report, SettleAnswer, Settlement};
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
@@ -15,7 +15,7 @@ use super::{Engine, Refused};
 pub(super) enum Asked {
     Cancel(JobId),
     Extend { job: JobId, request: Name },
-    Replay { job: JobId, request: Name },
+    Replay { job: JobId, request: Name, from: ReplayFrom },
     DropLetter(JobId),
     Settle(Vec<Settlement>),
     Beat,
@@ -27,7 +27,9 @@ impl Asked {
         match call {
             Call::Cancel { job, .. } => Some(Self::Cancel(*job)),
             Call::Extend { job, request, .. } => Some(Self::Extend { job: *job, request: request.clone() }),
-            Call::ReplayDeadLetter { job, request, .. } => Some(Self::Replay { job: *job, request: request.clone() }),
+            Call::ReplayDeadLetter { job, request, from, .. } => {
+                Some(Self::Replay { job: *job, request: request.clone(), from: *from })
+            }
             Call::DropDeadLetter { job } => Some(Self::DropLetter(*job)),
             Call::Settle(settlements) => Some(Self::Settle(settlements.clone())),
             Call::Beat(_) => Some(Self::Beat),
@@ -71,8 +73,8 @@ impl Engine {
                 Some(image) => extended(&image, &request).ok_or(Refused::ByMachine(Refusal::AlreadyEnded)),
                 None => answer,
             },
-            (Asked::Replay { job, request }, answer) if answer == UNKNOWN => match self.archived(job).await? {
-                Some(image) => replayed(&image, &request).map_err(Refused::ByMachine),
+            (Asked::Replay { job, request, from }, answer) if answer == UNKNOWN => match self.archived(job).await? {
+                Some(image) => replayed(&image, &request, from).map_err(Refused::ByMachine),
                 None => answer,
             },
             (Asked::DropLetter(job), answer) if answer == UNKNOWN => match self.archived(job).await? {
@@ -84,22 +86,22 @@ impl Engine {
     }
 
     /// Why none of these dead letters can be replayed for this request, wherever the jobs are kept: the first that is at
-    /// fault. One that the request has replayed already is not.
-    pub async fn replay_fault(&self, jobs: Vec<JobId>, request: Name) -> Result<Option<(usize, Refusal)>, Refused> {
+    /// fault. One that the request has replayed already is not, unless it asked for something else then.
+    pub async fn replay_fault(
+        &self,
+        jobs: Vec<JobId>,
+        request: Name,
+        from: ReplayFrom,
+    ) -> Result<Option<(usize, Refusal)>, Refused> {
         let (asked, by) = (jobs.clone(), request.clone());
         let standing = self.read(move |view| {
-            let state = view.manager.state();
-            let of = |job: &JobId| match state.find(*job).map(|key| state.job(key)) {
-                None => Some(Refusal::UnknownJob),
-                Some(known) if !known.dead && known.retried_as(&by).is_none() => Some(Refusal::NotADeadLetter),
-                Some(_) => None,
-            };
+            let of = |job: &JobId| view.manager.check_replay(*job, &by, from).err();
             asked.iter().map(of).collect::<Vec<_>>()
         });
         for (index, (job, refusal)) in jobs.into_iter().zip(standing.await?).enumerate() {
             let refusal = match refusal {
                 Some(Refusal::UnknownJob) => match self.archived(job).await? {
-                    Some(image) => replayed(&image, &request).err(),
+                    Some(image) => replayed(&image, &request, from).err(),
                     None => Some(Refusal::UnknownJob),
                 },
                 other => other,
@@ -214,8 +216,9 @@ pub(super) fn over(image: &JobImage, claim: &Claim) -> Refusal {
 }
 
 /// A dead letter stays in memory until it is replayed or dropped, so one of the archive is none any more.
-fn replayed(image: &JobImage, request: &Name) -> Result<Answer, Refusal> {
-    image.retried_as(request).map(|job| Answer::Retried { job }).ok_or(Refusal::NotADeadLetter)
+fn replayed(image: &JobImage, request: &Name, from: ReplayFrom) -> Result<Answer, Refusal> {
+    let known = image.replayed_as(request, from).unwrap_or(Err(Refusal::NotADeadLetter));
+    known.map(|job| Answer::Retried { job })
 }
 
 /// The same request was heard while the job ran.

@@ -1,8 +1,9 @@
 //! Jobs that have left memory, dead letters among them: whatever was asked about them is safe to ask again.
 
-use crate::rig::{PATIENCE, Request, lease, poll_body, post, start, submit_kind, until, verb};
+use crate::rig::{PATIENCE, Request, lease, poll_body, post, start, submit, submit_kind, until, verb};
 use onward_core::ids::JobId;
 use onward_core::input::Call;
+use onward_core::job::{Draft, WorkflowDraft};
 use onward_core::refusal::Refusal;
 use onward_log::{Log, RedbLog};
 use onward_node::engine::Refused;
@@ -20,6 +21,36 @@ async fn dead_letter(node: &Node) -> JobId {
 async fn until_archived(node: &Node, job: JobId) {
     until(async || node.engine().read(move |view| view.manager.job(job)).await.unwrap().is_none()).await;
     assert!(node.engine().archived(job).await.unwrap().is_some());
+}
+
+/// Each takes 3 MiB of the archive: it is read in pieces that do not end where the limit of their size is.
+#[tokio::test]
+async fn a_list_goes_on_behind_a_piece_of_the_archive_that_was_cut_by_size() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let workflow = |n: usize| WorkflowDraft {
+        name: Some(format!("w{n}").into()),
+        kind: "k".into(),
+        payload: vec![b'1'; 4_096].into(),
+        content_type: None,
+        after: vec![],
+    };
+    let mut submitted = Vec::new();
+    for _ in 0..5 {
+        let draft = Draft { workflows: (0..750).map(workflow).collect(), ..Draft::default() };
+        let job = submit(node.engine(), draft).await;
+        assert_eq!(post(&node, &format!("/v1/jobs/{job}/cancel"), json!({})).await.status, 200);
+        until_archived(&node, job).await;
+        submitted.insert(0, job.to_string());
+    }
+    let (mut seen, mut path) = (Vec::new(), "/v1/jobs?limit=1000".to_owned());
+    loop {
+        let page = Request::get(&path).send(node.address()).await.json();
+        seen.extend(page["jobs"].as_array().unwrap().iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/jobs?limit=1000&cursor={cursor}");
+    }
+    assert_eq!(seen, submitted);
 }
 
 fn replay(jobs: &[JobId], request: &str) -> Value {
@@ -51,6 +82,31 @@ async fn a_replay_that_was_interrupted_is_finished_by_repeating_it_also_after_a_
     assert_eq!((other.code(), &other.json()["field"]), ((409, "not_a_dead_letter".into()), &json!("jobs[0]")));
     let nobody = post(&node, "/v1/dead-letters/replay", replay(&[first, JobId::from_u128(1)], "r")).await;
     assert_eq!((nobody.code(), &nobody.json()["field"]), ((404, "unknown_job".into()), &json!("jobs[1]")));
+}
+
+#[tokio::test]
+async fn a_replay_that_is_repeated_with_another_beginning_is_a_conflict() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let workflows = json!([{ "name": "a", "kind": "k" }, { "name": "b", "kind": "k", "after": ["a"] }]);
+    let job = post(&node, "/v1/jobs", json!({ "workflows": workflows })).await.json()["id"].clone();
+    let first = lease(&node, poll_body("1")).await.pop().unwrap();
+    assert_eq!(post(&node, &verb(&first, "succeed"), json!({})).await.status, 200);
+    let second = lease(&node, poll_body("1")).await.pop().unwrap();
+    assert_eq!(post(&node, &verb(&second, "fail"), json!({ "error": "no", "retryable": false })).await.status, 200);
+    let ask = async |from: &str| {
+        let body = json!({ "jobs": [job], "request_id": "r", "from": from });
+        post(&node, "/v1/dead-letters/replay", body).await
+    };
+    let made = ask("failed").await.json();
+    for archived in [false, true] {
+        if archived {
+            until_archived(&node, JobId::parse(job.as_str().unwrap()).unwrap()).await;
+        }
+        let other = ask("start").await;
+        assert_eq!((other.code(), &other.json()["field"]), ((409, "conflict".into()), &json!("jobs[0]")));
+        assert_eq!(ask("failed").await.json(), made);
+    }
 }
 
 #[tokio::test]

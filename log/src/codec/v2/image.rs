@@ -16,7 +16,7 @@ record! {
     JobImage {
         id, spec, created_at, started_at, ended_at, cancel_asked, timed_out, more, fingerprint, workflows
     } + {}
-    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { 1 by_hand: optional; keep carried }
+    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { 1 by_hand: optional; 2 took_over: optional; keep carried }
     Ledger { entries, dropped } + {}
     WorkflowImage {
         state, counted, handouts, last_fence, ready_at, due_at, wall_due, predecessors_left, past, attempt

@@ -154,7 +154,7 @@ fn page(view: &View<'_>, filter: &Filter, after: Option<u64>, limit: usize) -> (
 #[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "dead letters", request_body = Replay,
     responses((status = 200, body = Replayed),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "not_a_dead_letter", body = Problem, content_type = "application/problem+json")))]
+        (status = 409, description = "not_a_dead_letter, conflict", body = Problem, content_type = "application/problem+json")))]
 pub async fn replay(
     May { access, .. }: May<Operate>,
     State(app): State<App>,
@@ -163,13 +163,13 @@ pub async fn replay(
     let request = request_id(replay.request_id)?;
     let jobs = ids(replay.jobs)?;
     check_exec_again(&app, &access, jobs.clone()).await?;
-    if let Some((index, refusal)) = app.engine.replay_fault(jobs.clone(), request.clone()).await? {
-        return Err(Problem::from(refusal).of_field(format!("jobs[{index}]")));
-    }
     let from = match replay.from {
         ReplayFromWord::Failed => ReplayFrom::Failed,
         ReplayFromWord::Start => ReplayFrom::Start,
     };
+    if let Some((index, refusal)) = app.engine.replay_fault(jobs.clone(), request.clone(), from).await? {
+        return Err(Problem::from(refusal).of_field(format!("jobs[{index}]")));
+    }
     if from == ReplayFrom::Failed
         && let Some(fault) = app.engine.result_fault(&jobs).await?
     {
