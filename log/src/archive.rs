@@ -75,6 +75,15 @@ pub struct ArchivedJob<'a> {
     pub blobs: &'a [Blob<'a>],
 }
 
+/// What one scan has found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Scanned {
+    /// The newest first.
+    pub rows: Vec<(u128, Vec<u8>)>,
+    /// There are older ones, which a bound has kept out.
+    pub has_more: bool,
+}
+
 impl Archive {
     /// Opens the archive in `folder`, or makes one there: the file is `archive.redb`.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
@@ -128,21 +137,26 @@ impl Archive {
     }
 
     /// Rows from the newest id before `before` downwards: at most `max_rows`, and no more once they have `max_bytes`,
-    /// but one at least if there is one. Empty at the end.
-    pub fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Vec<(u128, Vec<u8>)>, Error> {
+    /// but one at least if there is one.
+    pub fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Scanned, Error> {
         self.0.read(|view| {
             let below = before.map_or(Bound::Unbounded, Bound::Excluded);
-            let (mut rows, mut bytes) = (Vec::new(), 0);
-            for job in view.open_table(JOBS)?.range::<u128>((Bound::Unbounded, below))?.rev().take(max_rows) {
+            let (mut scanned, mut bytes) = (Scanned::default(), 0);
+            for job in view.open_table(JOBS)?.range::<u128>((Bound::Unbounded, below))?.rev() {
                 let (id, job) = job?;
-                let row = unframed(job.value())?;
-                bytes += row.len();
-                if bytes > max_bytes && !rows.is_empty() {
+                if scanned.rows.len() == max_rows {
+                    scanned.has_more = true;
                     break;
                 }
-                rows.push((id.value(), row));
+                let row = unframed(job.value())?;
+                bytes += row.len();
+                if bytes > max_bytes && !scanned.rows.is_empty() {
+                    scanned.has_more = true;
+                    break;
+                }
+                scanned.rows.push((id.value(), row));
             }
-            Ok(rows)
+            Ok(scanned)
         })
     }
 

@@ -49,7 +49,7 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
-pub use archive::{Archive, ArchivedJob};
+pub use archive::{Archive, ArchivedJob, Scanned};
 pub use backup::{Damage, Restored, backup, restore};
 pub use blob::{Blob, BlobReader, Digest, OwnedBlob};
 pub use error::{Changed, Error};

@@ -76,7 +76,7 @@ impl Model {
             return Err(format!("it counts {:?}, and there are {}", archive.count(), self.0.len()));
         }
         let rows: Vec<_> = self.0.iter().rev().map(|(id, job)| (*id, job.row.clone())).collect();
-        if archive.scan(None, usize::MAX, usize::MAX).map_err(wrong)? != rows {
+        if archive.scan(None, usize::MAX, usize::MAX).map_err(wrong)?.rows != rows {
             return Err("the rows are others".to_owned());
         }
         for (id, job) in &self.0 {

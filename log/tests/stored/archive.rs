@@ -13,7 +13,7 @@ fn job(id: u128, ended_at_ms: u64, expires_at_ms: Option<u64>, row: &[u8]) -> Ar
 }
 
 fn ids(archive: &Archive) -> Vec<u128> {
-    archive.scan(None, usize::MAX, usize::MAX).unwrap().into_iter().map(|(id, _)| id).collect()
+    archive.scan(None, usize::MAX, usize::MAX).unwrap().rows.into_iter().map(|(id, _)| id).collect()
 }
 
 #[test]
@@ -96,16 +96,20 @@ fn a_scan_goes_from_the_newest_id_down_and_is_bounded() {
     let rows: Vec<_> = (1..=9).map(|id| (id, vec![id as u8; 100])).collect();
     archive.put(&rows.iter().map(|(id, row)| job(*id, 5, None, row)).collect::<Vec<_>>()).unwrap();
     let scanned = |before, max_rows, max_bytes| {
-        let rows = archive.scan(before, max_rows, max_bytes).unwrap();
-        rows.into_iter().map(|(id, row)| (row == vec![id as u8; 100]).then_some(id).unwrap()).collect::<Vec<_>>()
+        let scanned = archive.scan(before, max_rows, max_bytes).unwrap();
+        let id = |(id, row): (u128, Vec<u8>)| (row == vec![id as u8; 100]).then_some(id).unwrap();
+        (scanned.rows.into_iter().map(id).collect::<Vec<_>>(), scanned.has_more)
     };
-    assert_eq!(scanned(None, 3, usize::MAX), [9, 8, 7]);
-    assert_eq!(scanned(Some(7), 3, usize::MAX), [6, 5, 4]);
-    assert_eq!(scanned(Some(3), 9, usize::MAX), [2, 1]);
-    assert_eq!(scanned(Some(1), 9, usize::MAX), []);
-    assert_eq!(scanned(None, 9, 250), [9, 8]);
-    assert_eq!(scanned(None, 9, 0), [9], "one at least, or it would never end");
-    assert_eq!(scanned(None, 0, 250), []);
+    assert_eq!(scanned(None, 3, usize::MAX), (vec![9, 8, 7], true));
+    assert_eq!(scanned(Some(7), 3, usize::MAX), (vec![6, 5, 4], true));
+    assert_eq!(scanned(Some(3), 9, usize::MAX), (vec![2, 1], false));
+    assert_eq!(scanned(Some(3), 2, usize::MAX), (vec![2, 1], false), "as many as may be, and no more are there");
+    assert_eq!(scanned(Some(1), 9, usize::MAX), (vec![], false));
+    assert_eq!(scanned(None, 9, 250), (vec![9, 8], true), "the third did not fit");
+    assert_eq!(scanned(None, 9, 200), (vec![9, 8], true));
+    assert_eq!(scanned(Some(3), 9, 200), (vec![2, 1], false));
+    assert_eq!(scanned(None, 9, 0), (vec![9], true), "one at least, or it would never end");
+    assert_eq!(scanned(None, 0, 250), (vec![], true));
 }
 
 #[test]

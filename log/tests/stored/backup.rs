@@ -155,7 +155,7 @@ fn a_copy_made_while_the_log_is_written_is_a_prefix_of_it_and_whole() {
                 assert_eq!(archive.blob(id, digest).unwrap().as_ref(), Some(bytes));
             }
         }
-        let rows = archive.scan(None, usize::MAX, usize::MAX).unwrap().len() as u64;
+        let rows = archive.scan(None, usize::MAX, usize::MAX).unwrap().rows.len() as u64;
         assert_eq!(archive.count().unwrap(), rows);
         assert_eq!(archive.expire(9, 0, usize::MAX).unwrap() as u64, rows, "its order is there too");
     }

@@ -108,6 +108,7 @@ fn an_archive_of_format_1_is_read_with_its_contents() {
     let images: BTreeMap<String, _> = archive
         .scan(None, 100, usize::MAX)
         .unwrap()
+        .rows
         .into_iter()
         .map(|(_, row)| codec::decode_image(&row).unwrap())
         .map(|image| (image.spec.workflows[0].kind.as_str().to_owned(), image))

@@ -347,10 +347,10 @@ impl Engine {
         const MAX_BYTES: usize = 8 << 20;
         let Some(archive) = self.0.archive_to_read()? else { return Ok((Vec::new(), false)) };
         let read = move || {
-            let rows = archive.scan(before.map(JobId::as_u128), max, MAX_BYTES)?;
-            let bytes: usize = rows.iter().map(|(_, row)| row.len()).sum();
-            let images: Result<Vec<JobImage>, _> = rows.iter().map(|(_, row)| codec::decode_image(row)).collect();
-            Ok((images?, rows.len() == max || bytes >= MAX_BYTES))
+            let scanned = archive.scan(before.map(JobId::as_u128), max, MAX_BYTES)?;
+            let images: Result<Vec<JobImage>, _> =
+                scanned.rows.iter().map(|(_, row)| codec::decode_image(row)).collect();
+            Ok((images?, scanned.has_more))
         };
         self.0.blocking(read).await
     }
@@ -514,9 +514,9 @@ impl Shared {
             return None;
         }
         match self.archive()?.scan(None, 1, 1) {
-            Ok(rows) => {
+            Ok(scanned) => {
                 self.is_above_archive.store(true, Ordering::Relaxed);
-                rows.first().map(|(id, _)| JobId::from_u128(*id))
+                scanned.rows.first().map(|(id, _)| JobId::from_u128(*id))
             }
             Err(error) => {
                 tracing::warn!(%error, "the newest job of the archive is not known; new ids may sort below it");
