@@ -98,6 +98,7 @@ fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: O
             Ok(term) => serve_term(term, &start, shared, &to_archive, &mut watchers),
             Err(error) => Ended::Failed(error),
         };
+        shared.vitals.takeover.begin_unless_begun();
         match ended {
             Ended::Stopped => return,
             Ended::Failed(error) => say_trouble(shared, &error),
@@ -181,6 +182,7 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
     let (machine, committer) = (Mutex::new(machine), Mutex::new(committer));
     let inbox = &shared.inbox;
     inbox.begin_anew();
+    shared.vitals.takeover.rest();
     let take_turns = |thread| {
         // Whatever happens to one thread, the other must not wait for it for ever.
         let _end = EndOnPanic(inbox);

@@ -18,7 +18,9 @@
 //!
 //! **Failures.** If an append definitely failed, the machine is dropped, everyone who waits is told `Unavailable`, and
 //! a new machine is built from the log under a new term, once a second at most. In doubt, the committer asks again until
-//! there is an answer, for `seat_ttl`; then that is a failure too, and the next term reads what became of it.
+//! there is an answer, for `seat_ttl`; then that is a failure too, and the next term reads what became of it. Where the
+//! log does not return at all, whoever waits is told `Unavailable` after `seat_ttl`, and gives up: what becomes of it is
+//! not known.
 
 mod archived;
 mod archivist;
@@ -372,14 +374,14 @@ impl Engine {
         work: impl FnOnce(&View<'_>) -> T + Send + 'static,
     ) -> Result<T, Refused> {
         let _held = self.0.hold()?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
         let work = Box::new(move |view: &View<'_>| {
             let value = work(view);
             // Nobody may be waiting any more, which is fine.
             Box::new(move || drop(reply.send(value))) as Deliver
         });
         self.0.ask(Ask::Read(work));
-        answer.await.map_err(|_| self.0.unavailable())
+        self.0.wait_for(&mut answer).await
     }
 
     /// Asks which of these attempts may print, on this session if there is one. `told` learns it, one by one, before
@@ -486,6 +488,26 @@ impl Shared {
         }
     }
 
+    /// What is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what was asked is
+    /// then given up, and may be carried out all the same.
+    async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
+        // The machine refuses in time what it has not begun, and knows that nothing was done.
+        const MACHINE_FIRST: Duration = Duration::from_millis(200);
+        let patience = self.rules.seat_ttl + MACHINE_FIRST;
+        let mut left = patience;
+        while !left.is_zero() {
+            match tokio::time::timeout(left, &mut *answer).await {
+                Ok(answer) => return answer.map_err(|_| self.unavailable()),
+                Err(_) => left = patience.saturating_sub(self.vitals.stalled_for()),
+            }
+        }
+        let span = self.rules.seat_ttl;
+        Err(Refused::Unavailable(format!(
+            "its disk has not answered for {span:?}; whether this was carried out is not known, and repeating it with the \
+             same idempotency key or request id does nothing twice"
+        )))
+    }
+
     fn unavailable(&self) -> Refused {
         let trouble = self.trouble();
         Refused::Unavailable(if trouble.is_empty() {
@@ -565,12 +587,9 @@ struct Pending {
 
 impl Pending {
     async fn answer(mut self) -> Result<(Answer, RequestId), Refused> {
-        let answer = (&mut self.answer).await;
+        let answer = self.held.0.wait_for(&mut self.answer).await?;
         self.answered = true;
-        match answer {
-            Ok(answer) => answer.map(|answer| (answer, self.request)),
-            Err(_) => Err(self.held.0.unavailable()),
-        }
+        answer.map(|answer| (answer, self.request))
     }
 }
 

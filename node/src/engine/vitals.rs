@@ -23,6 +23,13 @@ impl Pulse {
         self.busy_since.store(self.now_ms() + 1, Ordering::Relaxed);
     }
 
+    /// Goes on from its first beginning, if there was one.
+    pub(super) fn begin_unless_begun(&self) {
+        if self.busy_for().is_none() {
+            self.begin();
+        }
+    }
+
     pub(super) fn rest(&self) {
         self.busy_since.store(0, Ordering::Relaxed);
     }
@@ -44,9 +51,16 @@ pub(super) struct Vitals {
     pub(super) machine: Pulse,
     /// At one call to the log.
     pub(super) log: Pulse,
+    /// Between two machines. Reading a long log takes its time, and is no hang.
+    pub(super) takeover: Pulse,
 }
 
 impl Vitals {
+    /// For how long nothing can have been answered that waits for the log, or for a machine.
+    pub(super) fn stalled_for(&self) -> Duration {
+        self.log.busy_for().max(self.takeover.busy_for()).unwrap_or_default()
+    }
+
     pub(super) fn hang(&self, after: Duration) -> Option<String> {
         let places = [("core", "step", &self.machine), ("log", "call", &self.log)];
         places.into_iter().find_map(|(place, what, pulse)| {
