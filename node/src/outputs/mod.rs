@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use onward_core::ids::{Claim, SessionId};
 use onward_core::job::draft::MAX_SPAN;
@@ -292,7 +293,7 @@ impl Shared {
     }
 
     fn run(&self, store: &mut Store) {
-        let mut trouble = Trouble { stats: &self.stats, is_on: false };
+        let mut trouble = Trouble { stats: &self.stats, failed_at: None };
         trouble.heard(store.scan(&self.stats));
         loop {
             let line = self.line();
@@ -325,27 +326,36 @@ impl Shared {
     }
 }
 
-/// Says once that output is being lost, and once that it no longer is.
+/// Says once that output is being lost, and once that it no longer is. On a disk that is nearly full every other write
+/// may fit: it is over only when none has failed for a while.
 struct Trouble<'a> {
     stats: &'a OutputStats,
-    is_on: bool,
+    failed_at: Option<Instant>,
 }
+
+/// Without a failure for this long, output is kept again.
+const KEPT_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 impl Trouble<'_> {
     fn heard(&mut self, done: io::Result<()>) {
-        match done {
-            Ok(()) if !self.is_on => {}
-            Ok(()) => {
-                self.is_on = false;
-                tracing::info!("what attempts print is kept again");
+        if let Err(error) = &done {
+            self.stats.errors.add(1);
+            if self.begins(Instant::now()) {
+                tracing::warn!(%error, "what attempts print cannot be kept, and is dropped; all else goes on");
             }
-            Err(error) => {
-                self.stats.errors.add(1);
-                if !core::mem::replace(&mut self.is_on, true) {
-                    tracing::warn!(%error, "what attempts print cannot be kept, and is dropped; all else goes on");
-                }
-            }
+        } else if self.is_over(Instant::now()) {
+            tracing::info!("what attempts print is kept again");
         }
+    }
+
+    /// A write has failed: is it the first?
+    fn begins(&mut self, now: Instant) -> bool {
+        self.failed_at.replace(now).is_none()
+    }
+
+    /// A write has not failed: is that the end of it?
+    fn is_over(&mut self, now: Instant) -> bool {
+        self.failed_at.take_if(|failed_at| now.duration_since(*failed_at) >= KEPT_AGAIN_AFTER).is_some()
     }
 }
 

@@ -27,6 +27,22 @@ pub(super) fn store(folder: &Path, rules: OutputRules) -> (Store, OutputStats) {
     (store, stats)
 }
 
+#[test]
+fn a_disk_on_which_every_other_write_fails_is_told_of_once() {
+    let stats = OutputStats::default();
+    let mut trouble = Trouble { stats: &stats, failed_at: None };
+    let (begin, second) = (Instant::now(), std::time::Duration::from_secs(1));
+    let at = |seconds| begin + seconds * second;
+    assert!(!trouble.is_over(at(0)), "there was none");
+    assert!(trouble.begins(at(0)));
+    for seconds in 1..30 {
+        assert!(!trouble.is_over(at(2 * seconds)) && !trouble.begins(at(2 * seconds + 1)), "{seconds}");
+    }
+    assert!(!trouble.is_over(at(59 + 59)));
+    assert!(trouble.is_over(at(59 + 60)), "nothing has failed for a minute");
+    assert!(!trouble.is_over(at(59 + 61)) && trouble.begins(at(59 + 62)), "and then it begins anew");
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder.join(FOLDER)).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
