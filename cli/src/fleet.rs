@@ -297,6 +297,20 @@ pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
     let answer = client.post("/v1/backup", &json!({ "path": path }))?;
     let count = |field| read::plain(&answer[field]);
     let line = format!("wrote {} ({} bytes) on the node's disk", count("path"), count("bytes"));
+    let damaged = &answer["damaged"];
+    if let Some(contents) = damaged["contents"].as_u64() {
+        const NAMED: usize = 10;
+        let jobs: Vec<_> = read::items(damaged, "jobs").iter().filter_map(Value::as_str).take(NAMED).collect();
+        let more = match damaged["jobs_total"].as_u64().unwrap_or(0).saturating_sub(jobs.len() as u64) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        screen.note(format!(
+            "onward: {contents} payloads or results over 4 KiB cannot be read on the node, nor from this backup; jobs: \
+             {}{more}. The rest is whole; `onward restore` wants --accept-loss for it",
+            jobs.join(", ")
+        ));
+    }
     done(screen, &answer, line)
 }
 

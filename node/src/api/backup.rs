@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use onward_core::ids::JobId;
+use onward_log::Damage;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -11,7 +13,7 @@ use super::App;
 use super::json::Json;
 use super::may::{May, Operate};
 use super::problem::Problem;
-use crate::engine::{BackupError, Refused};
+use crate::engine::{BackupError, BackupMade, Refused};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +26,27 @@ pub struct BackupBody {
 pub struct BackedUp {
     pub path: String,
     pub bytes: u64,
+    /// Content that cannot be read, and is in the backup as it is. None if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<DamagedShown>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DamagedShown {
+    /// Payloads and results over 4 KiB.
+    pub contents: u64,
+    /// The jobs that they belong to, a hundred at most.
+    pub jobs: Vec<String>,
+    /// How many jobs these are.
+    pub jobs_total: usize,
+}
+
+impl DamagedShown {
+    fn of(damage: &Damage) -> Option<Self> {
+        const NAMED: usize = 100;
+        let jobs = damage.jobs.iter().take(NAMED).map(JobId::to_string).collect();
+        (!damage.is_none()).then_some(Self { contents: damage.blobs, jobs, jobs_total: damage.jobs.len() })
+    }
 }
 
 #[derive(Debug, utoipa::OpenApi)]
@@ -57,7 +80,9 @@ pub async fn backup(
         return Err(Problem::invalid(detail).of_field("path"));
     }
     match app.engine.backup(path).await {
-        Ok(bytes) => Ok(Json(BackedUp { path: body.path, bytes })),
+        Ok(BackupMade { bytes, damage }) => {
+            Ok(Json(BackedUp { path: body.path, bytes, damaged: DamagedShown::of(&damage) }))
+        }
         Err(BackupError::Refused(refused)) => Err(Refused::into(refused)),
         Err(BackupError::Failed(error @ onward_log::Error::Exists { .. })) => {
             Err(Problem::new(StatusCode::CONFLICT, "exists", error.to_string()).of_field("path"))

@@ -65,7 +65,7 @@ use onward_core::message::FromWorker;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
-use onward_log::{Archive, BlobReader, codec};
+use onward_log::{Archive, BlobReader, Damage, codec};
 use tokio::sync::oneshot;
 
 use crate::catalog::Catalog;
@@ -118,8 +118,16 @@ pub enum BackupError {
     Failed(onward_log::Error),
 }
 
-/// Copies everything to a new file; gives its size.
-pub type Backup = Arc<dyn Fn(&Path) -> Result<u64, onward_log::Error> + Send + Sync>;
+/// A backup that is whole.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BackupMade {
+    pub bytes: u64,
+    /// What could not be read, and is in the backup as it is.
+    pub damage: Damage,
+}
+
+/// Copies everything to a new file.
+pub type Backup = Arc<dyn Fn(&Path) -> Result<BackupMade, onward_log::Error> + Send + Sync>;
 
 /// Everything that a read can see.
 #[derive(Debug)]
@@ -416,8 +424,8 @@ impl Engine {
         Session::open(self.clone())
     }
 
-    /// Copies everything to a new file, while the node goes on. Says how large it is.
-    pub async fn backup(&self, to: PathBuf) -> Result<u64, BackupError> {
+    /// Copies everything to a new file, while the node goes on.
+    pub async fn backup(&self, to: PathBuf) -> Result<BackupMade, BackupError> {
         let work = self.0.backup.lock().expect("no thread panics while it holds this").clone();
         let Some(work) = work else {
             return Err(BackupError::Refused(Refused::Unavailable("it keeps nothing that could be backed up".into())));

@@ -7,7 +7,7 @@ use onward_log::{Archive, Damage, Error, OnLoss, RedbLog, Restored};
 
 use crate::api::receipt::KEY_FILE;
 use crate::auth::{FileError, TOKENS_FILE, write_secret};
-use crate::engine::Backup;
+use crate::engine::{Backup, BackupMade};
 
 const KEPT: [&str; 2] = [KEY_FILE, TOKENS_FILE];
 
@@ -26,7 +26,8 @@ pub(super) fn backup_of(log: &RedbLog, archive: &Archive, folder: &Path) -> Back
         if !damage.is_none() {
             tracing::error!(%damage, "content that was backed up is damaged, and so it is in the backup");
         }
-        std::fs::metadata(to).map(|file| file.len()).map_err(|error| Error::Io { cause: error.to_string() })
+        let file = std::fs::metadata(to).map_err(|error| Error::Io { cause: error.to_string() })?;
+        Ok(BackupMade { bytes: file.len(), damage })
     })
 }
 
