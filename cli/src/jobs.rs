@@ -149,7 +149,13 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     if !job["result"].is_null() {
         screen.line(format!("result    {}", read::plain(&job["result"])))?;
     }
-    let left_out = read::items(&job, "left_out");
+    let (damaged, left_out): (Vec<_>, Vec<_>) = read::items(&job, "left_out").iter().partition(|left| is_damaged(left));
+    for left in damaged {
+        let (field, name) = (read::word(left, "field"), read::word(left, "workflow"));
+        screen.line(format!(
+            "damaged   the {field} of workflow `{name}` cannot be read; restore a backup to get it back"
+        ))?;
+    }
     if let Some(first) = left_out.first() {
         let (count, id, name) = (left_out.len(), read::word(&job, "id"), read::word(first, "workflow"));
         screen.line(format!(
@@ -162,6 +168,10 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
         screen.table(&ATTEMPT_COLUMNS, rows)?;
     }
     Ok(0)
+}
+
+fn is_damaged(left_out: &Value) -> bool {
+    read::text(left_out, "why") == Some("damaged")
 }
 
 /// When what happened to a job. It can run for a while before somebody begins, so that is told by its attempts.
@@ -261,6 +271,13 @@ pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
         };
         let remedy = if read::is_terminal(state) { "explain" } else { "wait" };
         return Err(failure.remedy(format!("onward {remedy} {id}")).into());
+    }
+    let damaged = read::items(&job, "left_out").iter().find(|left| is_damaged(left) && left["field"] == "result");
+    if let Some(left) = damaged {
+        let what = format!("the result of job {id} cannot be read");
+        let why =
+            format!("that of workflow `{}` is damaged or missing in the node's store", read::word(left, "workflow"));
+        return Err(Failure::new(what).why(why).remedy(format!("restore a backup, or onward retry {id}")).into());
     }
     match (job.field("result"), job.field("result_base64")) {
         (None, Some(encoded)) if !screen.json && encoded.get().starts_with('"') => {

@@ -172,7 +172,9 @@ impl fmt::Display for Refusal {
             Self::NotTerminal(state) => write!(f, "the job is {}; it must have ended first", state.word()),
             Self::Conflict => f.write_str("this key was already used for a different request"),
             Self::UniqueKeyTaken(job) => write!(f, "job {job} holds this unique key and has not ended"),
-            Self::UniqueKeyTwice => f.write_str("two jobs of this batch have the same unique key; submit one at a time"),
+            Self::UniqueKeyTwice => {
+                f.write_str("two jobs of this batch have the same unique key; submit one at a time")
+            }
             Self::NoLeader => f.write_str("this manager does not hold the seat; try another, or again"),
             Self::Overloaded => f.write_str("the manager is overloaded; try again later"),
             Self::QuietSpent => f.write_str("the quiet budget of this attempt is used up; report progress instead"),

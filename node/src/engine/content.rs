@@ -83,13 +83,13 @@ impl Contents {
     }
 }
 
-/// Content of a job that an answer does not have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LeftOut {
+/// Content of a job that is stored and cannot be read.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DamagedContent {
     /// Its place among the workflows.
     pub workflow: usize,
     pub field: Field,
-    pub bytes: usize,
+    pub refused: Refused,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,14 +100,14 @@ pub enum Field {
 
 impl Engine {
     /// Puts the bytes of a job's payloads and results into its view: all of one workflow if `only` names it, else so much
-    /// as `max_bytes` allow, results first. Gives what is left out.
+    /// as `max_bytes` allow, results first. The rest stays as it is, and so does what is damaged, which is given.
     pub async fn fetch_contents(
         &self,
         view: &mut JobView,
         only: Option<usize>,
         max_bytes: usize,
-    ) -> Result<Vec<LeftOut>, Refused> {
-        let (job, mut room, mut left_out) = (view.id, max_bytes, Vec::new());
+    ) -> Result<Vec<DamagedContent>, Refused> {
+        let (job, mut room, mut damaged) = (view.id, max_bytes, Vec::new());
         let results = view.workflows.iter_mut().enumerate().flat_map(|(workflow, known)| {
             let ended = known.ended.iter_mut().filter_map(|ended| match &mut ended.ending {
                 Ending::Succeeded { result } => Some(result),
@@ -121,31 +121,44 @@ impl Engine {
         for (workflow, field, payload) in all {
             let bytes = payload.len();
             match only {
-                _ if payload.as_stored().is_none() => {}
-                Some(only) if only == workflow => self.fetch(job, payload).await?,
-                None if bytes <= room => {
-                    room -= bytes;
-                    self.fetch(job, payload).await?;
-                }
-                _ => left_out.push(LeftOut { workflow, field, bytes }),
+                _ if payload.as_stored().is_none() => continue,
+                Some(only) if only == workflow => {}
+                None if bytes <= room => room -= bytes,
+                _ => continue,
+            }
+            if let Some(refused) = self.fetch_unless_damaged(job, payload).await? {
+                damaged.push(DamagedContent { workflow, field, refused });
             }
         }
-        Ok(left_out)
+        Ok(damaged)
     }
 
-    /// Puts the bytes of a job's results into its view, if all of them together are not more than `max_bytes`.
-    pub async fn fetch_results(&self, view: &mut JobView, max_bytes: usize) -> Result<(), Refused> {
-        let job = view.id;
+    /// Puts the bytes of a job's results into its view, if all of them together are not more than `max_bytes`. Gives what
+    /// is damaged.
+    pub async fn fetch_results(&self, view: &mut JobView, max_bytes: usize) -> Result<Vec<DamagedContent>, Refused> {
+        let (job, mut damaged) = (view.id, Vec::new());
         let all = view.workflows.iter().flat_map(|workflow| &workflow.ended).filter_map(EndedAttempt::result);
         if all.map(Payload::len).sum::<usize>() > max_bytes {
-            return Ok(());
+            return Ok(damaged);
         }
-        for ended in view.workflows.iter_mut().flat_map(|workflow| &mut workflow.ended) {
-            if let Ending::Succeeded { result } = &mut ended.ending {
-                self.fetch(job, result).await?;
+        for (workflow, known) in view.workflows.iter_mut().enumerate() {
+            for ended in &mut known.ended {
+                if let Ending::Succeeded { result } = &mut ended.ending
+                    && let Some(refused) = self.fetch_unless_damaged(job, result).await?
+                {
+                    damaged.push(DamagedContent { workflow, field: Field::Result, refused });
+                }
             }
         }
-        Ok(())
+        Ok(damaged)
+    }
+
+    /// Gives why it never can be read, where that is so.
+    async fn fetch_unless_damaged(&self, job: JobId, payload: &mut Payload) -> Result<Option<Refused>, Refused> {
+        match self.fetch(job, payload).await {
+            Err(refused) if refused.is_for_good() => Ok(Some(refused)),
+            fetched => fetched.map(|()| None),
+        }
     }
 
     pub(super) async fn fetch(&self, job: JobId, payload: &mut Payload) -> Result<(), Refused> {

@@ -76,7 +76,7 @@ use ids::Ids;
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
-pub use content::{Field, LeftOut};
+pub use content::{DamagedContent, Field};
 pub use delivery::{Delivery, DeliveryLimits};
 pub use pacing::Pacing;
 pub use session::{Session, SessionGone};

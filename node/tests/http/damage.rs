@@ -16,6 +16,44 @@ async fn done(node: &Node, payload: &str) -> JobId {
 }
 
 #[tokio::test]
+async fn content_that_is_damaged_does_not_hide_its_job_and_a_backup_names_it() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let payload = format!("\"{}\"", "a large payload ".repeat(1_000));
+    let job = done(&node, &payload).await;
+    until(async || node.engine().read(move |view| view.manager.job(job)).await.unwrap().is_none()).await;
+    node.shutdown(PATIENCE).await;
+    let file = data.path().join("archive.redb");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let begin = &payload.as_bytes()[..64];
+    let found: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(begin)).collect();
+    assert!(!found.is_empty());
+    found.into_iter().for_each(|at| bytes[at + 9] ^= 1);
+    std::fs::write(&file, bytes).unwrap();
+
+    let node = start(data.path()).await;
+    let shown = Request::get(&format!("/v1/jobs/{job}?wait_s=60")).send(node.address()).await;
+    assert_eq!(shown.status, 200, "{}", String::from_utf8_lossy(&shown.body));
+    let shown = shown.json();
+    let workflow = &shown["workflows"][0];
+    assert_eq!((&shown["state"], &workflow["payload"]), (&json!("succeeded"), &json!(null)));
+    let name = workflow["name"].as_str().unwrap();
+    let left_out = json!([{ "workflow": name, "field": "payload", "bytes": payload.len(), "why": "damaged" }]);
+    assert_eq!(shown["left_out"], left_out);
+    let alone = Request::get(&format!("/v1/jobs/{job}?workflow={name}")).send(node.address()).await;
+    assert_eq!(alone.code(), (500, "damaged".into()));
+
+    let token = std::fs::read_to_string(data.path().join("token")).unwrap();
+    let path = data.path().join("a.backup").display().to_string();
+    let backup = Request::post("/v1/backup", &json!({ "path": path }))
+        .header("authorization", &format!("Bearer {}", token.trim()));
+    let made = backup.send(node.address()).await;
+    assert_eq!(made.status, 200);
+    let damaged = json!({ "contents": 1, "jobs": [job.to_string()], "jobs_total": 1 });
+    assert_eq!(made.json()["damaged"], damaged);
+}
+
+#[tokio::test]
 async fn a_damaged_row_of_the_archive_is_not_a_reason_to_try_again() {
     let data = tempdir().unwrap();
     let node = start(data.path()).await;
@@ -55,7 +93,9 @@ async fn content_that_is_missing_from_the_archive_is_not_a_reason_to_try_again()
     assert_eq!(removed, 1);
 
     let node = start(data.path()).await;
-    let reply = Request::get(&format!("/v1/jobs/{job}")).send(node.address()).await;
+    let shown = Request::get(&format!("/v1/jobs/{job}")).send(node.address()).await.json();
+    assert_eq!((&shown["state"], &shown["left_out"][0]["why"]), (&json!("succeeded"), &json!("damaged")));
+    let reply = Request::get(&format!("/v1/jobs/{job}?workflow=k")).send(node.address()).await;
     assert_eq!(reply.code(), (500, "damaged".into()));
     assert!(!reply.head.contains("retry-after"), "{}", reply.head);
     let detail = reply.json()["detail"].as_str().unwrap().to_owned();

@@ -50,6 +50,22 @@ async fn an_answer_has_sixteen_mebibytes_of_content_at_most_and_says_what_it_lea
 }
 
 #[tokio::test]
+async fn a_list_tells_a_large_result_from_none() {
+    let rig = Rig::new().await;
+    let id = rig.submit(json!({"workflows": [{"name": "a", "kind": "k"}, {"name": "b", "kind": "k"}]})).await;
+    for result in [format!("\"{}\"", "y".repeat(5_000)), "null".into()] {
+        let taken = rig.take("k").await;
+        rig.succeed(&taken, result.as_bytes()).await;
+    }
+    let list = rig.get("/v1/jobs").await.body;
+    assert_eq!(list["jobs"][0]["id"], json!(id));
+    assert_eq!(list["jobs"][0]["result"], json!({"a": null, "b": null}));
+    let left_out = json!([{"workflow": "a", "field": "result", "bytes": 5_002, "why": "size"}]);
+    assert_eq!(list["jobs"][0]["left_out"], left_out);
+    assert_eq!(rig.job(&id).await.get("left_out"), None, "it is in the answer about the job alone");
+}
+
+#[tokio::test]
 async fn a_job_of_one_workflow_is_shown_whole() {
     let rig = Rig::new().await;
     let payload: Value = serde_json::from_str(&large(1)).unwrap();

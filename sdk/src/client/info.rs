@@ -93,8 +93,16 @@ impl JobInfo {
         })
     }
 
-    /// The result of a job of one workflow that has succeeded, to the digit that it was written with.
+    /// The result of a job of one workflow that has succeeded, to the digit that it was written with. A result that the
+    /// node has and did not tell, because it is large or damaged, is an error and not `null`.
     pub fn result<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        let mut left_out = self.json["left_out"].as_array().into_iter().flatten();
+        if self.result.is_none()
+            && let Some(left) = left_out.find(|left| left["field"] == "result")
+        {
+            let why = left["why"].as_str().unwrap_or("size");
+            return Err(serde::de::Error::custom(format!("the node left the result out of its answer: {why}")));
+        }
         serde_json::from_str(self.result.as_deref().unwrap_or("null"))
     }
 }

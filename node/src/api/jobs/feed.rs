@@ -27,7 +27,7 @@ use super::super::App;
 use super::super::problem::Problem;
 use super::read::without_contents;
 use super::shape::{Detail, Job};
-use crate::engine::Engine;
+use crate::engine::{DamagedContent, Engine};
 
 /// What is soft (beats, progress, clocks) rings no bell, so a running job is looked at this often, if there is time.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -127,11 +127,12 @@ impl Feed {
     /// Looks at the job now. Problems are for whoever asks, and change nothing.
     async fn look(&self, engine: &Engine) -> Result<(), Problem> {
         let (look, mut view) = self.view(engine).await?;
-        if view.state.is_terminal() {
-            engine.fetch_results(&mut view, MAX_RESULT_BYTES).await?;
-        }
+        let damaged = match view.state.is_terminal() {
+            true => engine.fetch_results(&mut view, MAX_RESULT_BYTES).await?,
+            false => Vec::new(),
+        };
         let is_running = view.workflows.iter().any(|workflow| workflow.state.is_held());
-        let text = text_of(&view);
+        let text = text_of(&view, &damaged);
         drop(view);
         self.newest.send_if_modified(|newest| {
             let is_later = newest.as_ref().is_none_or(|newest| newest.look < look);
@@ -210,8 +211,9 @@ struct Text {
     is_terminal: bool,
 }
 
-fn text_of(view: &JobView) -> Text {
-    let json = serde_json::to_string(&Job::of(view, Detail::Brief)).expect("a job is plain data");
+fn text_of(view: &JobView, damaged: &[DamagedContent]) -> Text {
+    let job = Job::of(view, Detail::Brief).with_damage(damaged);
+    let json = serde_json::to_string(&job).expect("a job is plain data");
     // A result is shown as it was written, line breaks included; inside JSON those are mere space.
     Text { json: json.replace(['\r', '\n'], " "), is_terminal: view.state.is_terminal() }
 }

@@ -25,7 +25,7 @@ use super::filter::Conditions;
 use super::follow::{Followers, wait_until_ended};
 use super::ledger::Ledger;
 use super::shape::{Detail, Job, weight};
-use crate::engine::{Engine, View};
+use crate::engine::{DamagedContent, Engine, View};
 use axum::Extension;
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -98,6 +98,7 @@ pub async fn list(
 #[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path), GetQuery),
     responses((status = 200, body = Job),
         (status = 404, description = "unknown_job, unknown_workflow", body = Problem, content_type = "application/problem+json"),
+        (status = 500, description = "damaged", body = Problem, content_type = "application/problem+json"),
         (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
 pub async fn get(
     May { access, .. }: May<Read>,
@@ -119,8 +120,14 @@ pub async fn get(
         None => (view.workflows.len() == 1).then_some(0),
     };
     let room = answers.room(shown_bytes(&view, only))?;
-    let left_out = app.engine.fetch_contents(&mut view, only, MAX_CONTENT_BYTES).await?;
-    let shown = Job::of(&view, Detail::Full).without(&left_out);
+    let damaged = app.engine.fetch_contents(&mut view, only, MAX_CONTENT_BYTES).await?;
+    // Who names a workflow asks for its content, and for nothing else.
+    if query.workflow.is_some()
+        && let Some(DamagedContent { refused, .. }) = damaged.first()
+    {
+        return Err(Problem::from(refused.clone()).of_field("workflow"));
+    }
+    let shown = Job::of(&view, Detail::Full).with_damage(&damaged);
     Ok(room.answer(&shown, connection.map(|Extension(connection)| connection)))
 }
 

@@ -15,7 +15,7 @@ use super::super::instant::At;
 use super::super::payload::{self, Shown};
 use super::reason::reason;
 use super::submit::EXEC;
-use crate::engine::{Field, LeftOut};
+use crate::engine::{DamagedContent, Field};
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Job {
@@ -70,8 +70,8 @@ pub struct Job {
     pub retain_s: Option<f64>,
     pub retry_of: Option<String>,
     pub dead_letter: bool,
-    /// Payloads and results that are shown as `null` here because all together are too large for one answer. Ask for the
-    /// job with `?workflow=NAME` to get those of one workflow.
+    /// Payloads and results that are kept, and shown as `null` here: those over 4 KiB in lists, what is too large for one
+    /// answer, and what is damaged. Ask for the job with `?workflow=NAME` to get those of one workflow.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutShown>,
 }
@@ -83,6 +83,9 @@ pub struct LeftOutShown {
     #[schema(example = "result")]
     pub field: &'static str,
     pub bytes: usize,
+    /// `size`: it can be asked for by itself. `damaged`: it cannot be read.
+    #[schema(example = "size")]
+    pub why: &'static str,
 }
 
 /// Units of the only workflow's running attempt if it reports them, else workflows.
@@ -230,22 +233,46 @@ impl Job {
             retain_s: extras.and_then(|extras| extras.retain).map(|retain| retain.as_secs_f64()),
             retry_of: view.retry_of.map(|job| job.to_string()),
             dead_letter: view.dead_letter,
-            left_out: Vec::new(),
+            left_out: left_out(view, detail),
         }
     }
 
-    /// Names what was not fetched.
-    pub fn without(mut self, left_out: &[LeftOut]) -> Self {
-        let shown = left_out.iter().map(|left| LeftOutShown {
-            workflow: self.workflows[left.workflow].name.clone(),
-            field: match left.field {
-                Field::Payload => "payload",
-                Field::Result => "result",
-            },
-            bytes: left.bytes,
-        });
-        self.left_out = shown.collect();
+    /// Says of what could not be read that it could not.
+    pub fn with_damage(mut self, damaged: &[DamagedContent]) -> Self {
+        for damaged in damaged {
+            let (workflow, field) = (&self.workflows[damaged.workflow].name, field_word(damaged.field));
+            let mut left_out = self.left_out.iter_mut();
+            if let Some(left) = left_out.find(|left| left.workflow == *workflow && left.field == field) {
+                left.why = "damaged";
+            }
+        }
         self
+    }
+}
+
+/// What would be shown and was not fetched, results first.
+fn left_out(view: &JobView, detail: Detail) -> Vec<LeftOutShown> {
+    let results = view.workflows.iter().filter_map(|workflow| {
+        let result = workflow.ended.last().and_then(EndedAttempt::result)?;
+        Some((&workflow.name, Field::Result, result))
+    });
+    let given = view.spec.workflows.iter().filter(|_| detail == Detail::Full);
+    let payloads = given.map(|spec| (&spec.name, Field::Payload, &spec.payload));
+    let stored = results.chain(payloads).filter(|(_, _, payload)| payload.as_stored().is_some());
+    stored
+        .map(|(workflow, field, payload)| LeftOutShown {
+            workflow: workflow.to_string(),
+            field: field_word(field),
+            bytes: payload.len(),
+            why: "size",
+        })
+        .collect()
+}
+
+const fn field_word(field: Field) -> &'static str {
+    match field {
+        Field::Payload => "payload",
+        Field::Result => "result",
     }
 }
 
