@@ -37,6 +37,7 @@ mod machine;
 mod memory;
 mod out;
 mod pacing;
+mod pending;
 mod session;
 mod snapshots;
 mod spans;
@@ -73,6 +74,7 @@ use crate::clock;
 use crate::traces::Exporter;
 use content::Contents;
 use ids::Ids;
+use pending::{Held, Pending};
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
@@ -496,26 +498,6 @@ impl Shared {
         }
     }
 
-    /// What is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what was asked is
-    /// then given up, and may be carried out all the same.
-    async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
-        // The machine refuses in time what it has not begun, and knows that nothing was done.
-        const MACHINE_FIRST: Duration = Duration::from_millis(200);
-        let patience = self.rules.seat_ttl + MACHINE_FIRST;
-        let mut left = patience;
-        while !left.is_zero() {
-            match tokio::time::timeout(left, &mut *answer).await {
-                Ok(answer) => return answer.map_err(|_| self.unavailable()),
-                Err(_) => left = patience.saturating_sub(self.vitals.stalled_for()),
-            }
-        }
-        let span = self.rules.seat_ttl;
-        Err(Refused::Unavailable(format!(
-            "its disk has not answered for {span:?}; whether this was carried out is not known, and repeating it with the \
-             same idempotency key or request id does nothing twice"
-        )))
-    }
-
     fn unavailable(&self) -> Refused {
         let trouble = self.trouble();
         Refused::Unavailable(if trouble.is_empty() {
@@ -573,38 +555,5 @@ impl Shared {
         let (reply, answer) = oneshot::channel();
         self.ask(Ask::Call { request, call, contents, reply });
         Ok(Pending { request, answer, held, answered: false })
-    }
-}
-
-/// One of the calls in hand.
-struct Held(Arc<Shared>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.in_hand.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A call that waits for its answer.
-struct Pending {
-    request: RequestId,
-    answer: oneshot::Receiver<Result<Answer, Refused>>,
-    held: Held,
-    answered: bool,
-}
-
-impl Pending {
-    async fn answer(mut self) -> Result<(Answer, RequestId), Refused> {
-        let answer = self.held.0.wait_for(&mut self.answer).await?;
-        self.answered = true;
-        answer.map(|answer| (answer, self.request))
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.held.0.ask(Ask::Input(Input::CallGone { request: self.request, delivered: false }));
-        }
     }
 }

@@ -1,0 +1,67 @@
+//! Calls in hand, and for how long somebody waits for an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use onward_core::effect::Answer;
+use onward_core::ids::RequestId;
+use onward_core::input::Input;
+use tokio::sync::oneshot;
+
+use super::{Ask, Refused, Shared};
+
+/// One of the calls in hand.
+pub(super) struct Held(pub(super) Arc<Shared>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.in_hand.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call that waits for its answer.
+pub(super) struct Pending {
+    pub(super) request: RequestId,
+    pub(super) answer: oneshot::Receiver<Result<Answer, Refused>>,
+    pub(super) held: Held,
+    pub(super) answered: bool,
+}
+
+impl Pending {
+    pub(super) async fn answer(mut self) -> Result<(Answer, RequestId), Refused> {
+        let answer = self.held.0.wait_for(&mut self.answer).await?;
+        self.answered = true;
+        answer.map(|answer| (answer, self.request))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.held.0.ask(Ask::Input(Input::CallGone { request: self.request, delivered: false }));
+        }
+    }
+}
+
+impl Shared {
+    /// What is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what was asked is
+    /// then given up, and may be carried out all the same.
+    pub(super) async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
+        // The machine refuses in time what it has not begun, and knows that nothing was done.
+        const MACHINE_FIRST: Duration = Duration::from_millis(200);
+        let patience = self.rules.seat_ttl + MACHINE_FIRST;
+        let mut left = patience;
+        while !left.is_zero() {
+            match tokio::time::timeout(left, &mut *answer).await {
+                Ok(answer) => return answer.map_err(|_| self.unavailable()),
+                Err(_) => left = patience.saturating_sub(self.vitals.stalled_for()),
+            }
+        }
+        let span = self.rules.seat_ttl;
+        Err(Refused::Unavailable(format!(
+            "its disk has not answered for {span:?}; whether this was carried out is not known, and repeating it with the \
+             same idempotency key or request id does nothing twice"
+        )))
+    }
+}
