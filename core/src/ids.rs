@@ -4,6 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use crate::fence::AttemptFence;
+use crate::intern::Shared;
 use crate::time::Wall;
 
 /// A job's id: a UUIDv7, so that ids sort by the time of submission.
@@ -58,6 +59,12 @@ macro_rules! text_id {
 
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        impl Shared for $name {
+            fn is_shared(&self) -> bool {
+                self.0.is_shared()
             }
         }
 

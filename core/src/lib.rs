@@ -17,7 +17,7 @@
 //! 6. [`manager`]: the machine. `step(now, input, &mut effects)`, `next_wakeup()`, `apply(event)`.
 //!
 //! [`counts`] and [`trace`] are what a dashboard and a collector of traces show of it. [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1); [`table`] is for what lies beside a slab, [`list`] links what lies in either, and [`key`] is how they are spoken to.
-//! [`bite`] says how much one step does of what grows with the number of jobs.
+//! [`intern`] lets equal values lie in memory once. [`bite`] says how much one step does of what grows with the number of jobs.
 
 pub mod backoff;
 pub mod beat;
@@ -32,6 +32,7 @@ pub mod grant;
 pub mod health;
 pub mod ids;
 pub mod input;
+pub mod intern;
 pub mod job;
 pub mod key;
 pub mod lease;

@@ -28,11 +28,13 @@ mod turn_queue;
 use core::ops::{Index, IndexMut};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 use crate::ids::{ClientId, Name};
+use crate::intern::Interner;
 use crate::job::{JobSpec, Outline, Policy};
 use crate::key::Key;
 use crate::limits::{Limit, LimitMet, Limits};
@@ -44,7 +46,6 @@ use crate::time::{Wall, span_ms};
 use groups::{Group, RingSlots};
 use keys::{LimitKey, LimitSet};
 use lanes::ParkedLane;
-use shared::SharedContent;
 use shelves::{QueueKind, Shelf};
 use turn_queue::TurnQueue;
 
@@ -84,8 +85,8 @@ pub(crate) struct Dispatch {
     shelves: Pages<Shelf>,
     keys: Pages<LimitKey>,
     key_ids: HashTable<Key<LimitKey>>,
-    policies: SharedContent<Policy>,
-    outlines: SharedContent<Outline>,
+    policies: Interner<Arc<Policy>>,
+    outlines: Interner<Arc<Outline>>,
     limit_sets: Pages<LimitSet>,
     limit_set_ids: HashTable<Key<LimitSet>>,
     /// Workflows that have begun under ordered keys and have not ended, each with the set of those.
@@ -162,8 +163,8 @@ impl Dispatch {
             shelves: Pages::new(),
             keys: Pages::new(),
             key_ids: HashTable::new(),
-            policies: SharedContent::new(),
-            outlines: SharedContent::new(),
+            policies: Interner::new(seed),
+            outlines: Interner::new(seed),
             limit_sets: Pages::new(),
             limit_set_ids: HashTable::new(),
             kept: BTreeMap::new(),

@@ -170,7 +170,7 @@ pub struct Manager {
     snapshot: Option<Box<snapshot::Snapshot>>,
     restoring: Option<Box<snapshot::RestoreProgress>>,
     /// While events come from the log.
-    sharing: Option<Box<sharing::Sharing>>,
+    sharing: Option<Box<sharing::NameSharing>>,
     /// Whether events come from the log: nothing is armed, sent or judged then.
     replaying: bool,
 }

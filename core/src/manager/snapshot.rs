@@ -296,8 +296,8 @@ impl Manager {
             }
             Event::HandedOut(handed) => {
                 let mut handed = handed.clone();
-                sharing.worker(&mut handed.worker);
-                sharing.incarnation(&mut handed.incarnation);
+                sharing.workers.intern(&mut handed.worker);
+                sharing.incarnations.intern(&mut handed.incarnation);
                 Event::HandedOut(handed)
             }
             _ => return None,
