@@ -39,6 +39,10 @@ impl JobIds {
             .map(|entry| entry.key)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.tables.iter().map(HashTable::len).sum()
+    }
+
     pub(super) fn insert(&mut self, id: JobId, key: JobKey) {
         let mark = mark(id);
         self.tables[table(mark)].insert_unique(place(mark), Entry { mark, key }, |entry| place(entry.mark));

@@ -5,6 +5,7 @@
 //! that comparable to the byte. What may be lost in a crash (beats, probes, who is connected) is not here.
 
 mod apply;
+mod check;
 mod dump;
 mod image;
 mod job_ids;

@@ -135,6 +135,7 @@ impl Day {
             self.snapshot = Some(records);
             return;
         }
+        self.rig.manager.state().check();
         let (rules, seed) = (self.rig.manager.rules().clone(), self.tick);
         check_begin(&rules, &records, &self.begun_with, self.rig.now);
         let copy = restored(&rules, &records, &self.rig.log, seed, self.rig.now);

@@ -26,6 +26,9 @@ use onward_core::time::{Mono, Now, Wall};
 /// Wall clock at the start of every rig.
 pub const EPOCH_MS: u64 = 1_800_000_000_000;
 
+/// Where there are more jobs, the state is not checked after every step.
+const CHECKED_JOBS: usize = 64;
+
 pub struct Rig {
     pub manager: Manager,
     pub log: Vec<StampedEvent>,
@@ -132,6 +135,9 @@ impl Rig {
         }
         if let Some((at, _)) = self.manager.next_wakeup() {
             assert!(at >= self.now.mono, "the next wake-up is never in the past");
+        }
+        if self.manager.state().job_count() <= CHECKED_JOBS {
+            self.manager.state().check();
         }
     }
 

@@ -40,6 +40,7 @@ pub fn check_begin(rules: &Rules, records: &[SnapshotRecord], begun_with: &str, 
     records.iter().for_each(|record| manager.restore(record.clone()));
     manager.finish_restore().expect("a whole snapshot");
     assert_eq!(manager.state().dump(), begun_with, "the records differ from the state at the beginning");
+    manager.state().check();
 }
 
 pub fn replayed(rules: &Rules, log: &[StampedEvent], seed: u64, now: Now) -> Manager {
@@ -107,6 +108,8 @@ impl Twins {
         }
         let [one, other] = &self.machines;
         assert_eq!(one.state().dump(), other.state().dump(), "after living alike");
+        one.state().check();
+        other.state().check();
     }
 
     fn hello(&mut self, worker: WorkerId, subscription: Subscription, slots: u32) {

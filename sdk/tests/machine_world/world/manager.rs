@@ -8,6 +8,7 @@ impl World {
         let Some(manager) = &mut self.manager else { return };
         let mut effects = Effects::default();
         manager.step(now, input, &mut effects);
+        manager.state().check();
         self.stepped_at = self.now;
         if manager.refusals().of(RefusalKind::NoLeader) > 0 {
             self.seen.insert("no leader");
