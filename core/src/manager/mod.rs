@@ -32,6 +32,7 @@
 //! | `evict` | eviction, hold, readmission, probation |
 //! | `memory` | how long a worker that has gone is remembered |
 //! | `timers` | what is due |
+//! | `indexes` | nothing: it brings what is derived in line with what an event changed |
 //! | `view`, `counting` | what can be seen |
 //! | `snapshot`, `sharing` | the whole state at one event, taken bit by bit; and put back, no larger than it was |
 
@@ -43,6 +44,7 @@ mod deadlines;
 mod delivery;
 mod evict;
 mod extension;
+pub(crate) mod indexes;
 mod judge;
 mod kept;
 mod live;
@@ -348,14 +350,9 @@ impl Manager {
         }
         let mut changes = core::mem::take(&mut self.changes);
         self.state.apply(stamped, &mut changes);
-        self.update_indexes(&mut changes);
+        self.update_indexes(&stamped.event, &mut changes);
         changes.clear();
         self.changes = changes;
-        match &stamped.event {
-            Event::QueuePaused { queue } => self.dispatch.set_paused(queue, true),
-            Event::QueueResumed { queue } => self.dispatch.set_paused(queue, false),
-            _ => {}
-        }
     }
 
     fn push(&self, effect: Effect, fx: &mut Effects) {

@@ -1,4 +1,4 @@
-//! What is due, and the indexes that follow the state.
+//! What is due.
 //!
 //! A timer is armed at the earliest instant at which something could be due and looks again when it fires: beats move
 //! deadlines all the time and never touch a timer.
@@ -7,7 +7,7 @@ use crate::effect::{Effects, Notice};
 use crate::event::{Event, WorkflowRef};
 use crate::ids::JobId;
 use crate::job::WorkflowState;
-use crate::state::{AttemptKey, Changes, JobKey, WorkflowChange, WorkflowKey};
+use crate::state::{AttemptKey, JobKey, WorkflowKey};
 use crate::time::{Awake, Mono, Wall};
 use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
 use crate::wheel::TimerKey;
@@ -236,82 +236,7 @@ impl Manager {
         }
     }
 
-    /// Brings everything that is derived in line with what an event changed.
-    pub(super) fn update_indexes(&mut self, changes: &mut Changes) {
-        for key in changes.submitted.drain(..) {
-            self.admit(key);
-        }
-        self.count_moves(&changes.workflows);
-        for moved in changes.workflows.drain(..) {
-            self.reindex_workflow(moved);
-        }
-        for key in changes.ended.drain(..) {
-            self.disarm_overall(key);
-            if self.replaying {
-                continue;
-            }
-            let job = self.state.job(key);
-            if job.dead { &mut self.newly_dead } else { &mut self.to_archive }.push(job.id);
-        }
-        for key in changes.released.drain(..) {
-            if !self.replaying {
-                self.to_archive.push(self.state.job(key).id);
-            }
-        }
-        for key in changes.archived.drain(..) {
-            self.counts.left(&self.state.job(key).spec.queue, self.state.job_state(key));
-            self.state.remove_archived(key, &mut changes.unreferenced);
-        }
-        if !self.replaying {
-            self.unreferenced.append(&mut changes.unreferenced);
-        }
-    }
-
-    fn admit(&mut self, key: JobKey) {
-        if let Some(snapshot) = &mut self.snapshot {
-            snapshot.pass(key);
-        }
-        let job = self.state.job(key);
-        for (index, workflow) in job.workflows.as_slice().iter().enumerate() {
-            let state = &self.state;
-            let kind = &job.spec.workflows[index].kind;
-            self.dispatch.admit(*workflow, &job.spec, kind, || state.is_paused(&job.spec.queue));
-        }
-    }
-
-    fn reindex_workflow(&mut self, moved: WorkflowChange) {
-        let WorkflowChange { workflow: key, ended, from } = moved;
-        if from == Some(WorkflowState::Delayed) {
-            self.disarm_due(key);
-        }
-        if let Some(ended) = ended {
-            self.finish_attempt(ended);
-        }
-        match self.state.workflow(key).state {
-            WorkflowState::Waiting => {}
-            WorkflowState::Delayed => {
-                self.dispatch.away(key);
-                self.arm_due(key);
-            }
-            WorkflowState::Ready => {
-                self.dispatch.ready(key, ended.is_some());
-                self.arm_overall(self.state.workflow(key).job);
-            }
-            WorkflowState::Running => self.dispatch.held(key),
-            WorkflowState::Cancelling => {
-                if !self.replaying {
-                    let attempt = self.state.workflow(key).running_attempt();
-                    self.update_motion(attempt);
-                    self.arm_attempt(attempt);
-                }
-            }
-            WorkflowState::Succeeded | WorkflowState::Failed | WorkflowState::Cancelled | WorkflowState::TimedOut => {
-                self.dispatch.retire(key);
-            }
-        }
-    }
-
-    fn arm_due(&mut self, key: WorkflowKey) {
+    pub(super) fn arm_due(&mut self, key: WorkflowKey) {
         let workflow = self.state.workflow(key);
         if self.replaying {
             return;
@@ -326,7 +251,7 @@ impl Manager {
         *self.workflow_timers.entry(key) = Some(timer);
     }
 
-    fn disarm_due(&mut self, key: WorkflowKey) {
+    pub(super) fn disarm_due(&mut self, key: WorkflowKey) {
         if self.replaying {
             return;
         }
@@ -354,7 +279,7 @@ impl Manager {
         };
     }
 
-    fn disarm_overall(&mut self, key: JobKey) {
+    pub(super) fn disarm_overall(&mut self, key: JobKey) {
         let Some(overall) = self.overall.get_mut(key) else { return };
         match core::mem::take(overall) {
             Overall::Not => {}
