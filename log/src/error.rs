@@ -41,6 +41,11 @@ pub enum Error {
     Truncated { first: Seq },
     #[error("{path} is there already; give a name that is free. Nothing was changed")]
     Exists { path: String },
+    #[error(
+        "{path} is in the data folder ({folder}), where every name may be one of the node's own; write it to another \
+         folder. Nothing was changed"
+    )]
+    AmongOwnFiles { path: String, folder: String },
     #[error("{path} is not a backup: {found}. Nothing was changed")]
     NotABackup { path: String, found: String },
     #[error(
@@ -54,6 +59,9 @@ pub enum Error {
     #[error("a restore into {folder} did not finish; restore again, or use another folder. Nothing was changed")]
     HalfRestored { folder: String },
 }
+
+/// How the text of every error goes on that changed nothing.
+const NO_CHANGE: &str = ". Nothing was ";
 
 /// Whether the log may have changed by the call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,6 +86,7 @@ impl Error {
             | Self::Lost(_)
             | Self::Truncated { .. }
             | Self::Exists { .. }
+            | Self::AmongOwnFiles { .. }
             | Self::NotABackup { .. }
             | Self::DamagedBackup { .. }
             | Self::Occupied { .. }
@@ -87,6 +96,17 @@ impl Error {
 }
 
 impl Error {
+    /// What is wrong, without what became of the call that met it: for those who hear of it and asked for something else.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Unknown { cause } => cause.clone(),
+            other => {
+                let text = other.to_string();
+                text.split_once(NO_CHANGE).map_or(text.as_str(), |(cause, _)| cause).to_owned()
+            }
+        }
+    }
+
     /// Whether asking again gives the same: something is stored, and this program cannot read it.
     pub const fn is_permanent(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Lost(_) | Self::NewerFormat { .. } | Self::NewerVersion { .. })
@@ -125,6 +145,7 @@ mod tests {
             Error::Lost(Loss { what: text(), from: seq, to: None }),
             Error::Truncated { first: seq },
             Error::Exists { path: text() },
+            Error::AmongOwnFiles { path: text(), folder: text() },
             Error::NotABackup { path: text(), found: text() },
             Error::DamagedBackup { path: text(), damage: Damage::default() },
             Error::Occupied { folder: text(), found: "x" },
@@ -132,6 +153,7 @@ mod tests {
         ] {
             let says_no = error.to_string().contains("Nothing was ");
             assert_eq!(says_no, error.changed() == Changed::No, "{error}");
+            assert!(!error.cause().contains("stored") && !error.cause().contains("Nothing was"), "{}", error.cause());
         }
     }
 }

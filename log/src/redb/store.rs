@@ -74,7 +74,7 @@ impl<S> Store<S> {
         let is_open = self.slot.read().expect(SLOT).database.is_some();
         if !is_open && let Err(error) = self.reopen(&mut writer) {
             // Whoever asks again about a batch in doubt must not hear that it was not stored.
-            return Err(if writer.in_doubt { Error::Unknown { cause: error.to_string() } } else { error });
+            return Err(if writer.in_doubt { Error::Unknown { cause: error.cause() } } else { error });
         }
         Ok(writer)
     }
@@ -182,7 +182,7 @@ impl<S> Store<S> {
             view.map_err(Fault::from).and_then(|view| took_effect(&writer.state, &view)).map_err(Fault::into_error)
         });
         match found {
-            Err(still) => Err(Error::Unknown { cause: format!("{fault}; and then: {still}") }),
+            Err(still) => Err(Error::Unknown { cause: format!("{fault}; and then: {}", still.cause()) }),
             Ok(true) => Ok(()),
             Ok(false) => Err(fault.into_error()),
         }

@@ -390,7 +390,7 @@ impl Doubt {
             return Err(error);
         }
         tracing::warn!(%error, "asking the log again");
-        shared.set_trouble(error.to_string());
+        shared.set_trouble(error.cause());
         thread::sleep(shared.pacing.ask_again);
         Ok(())
     }

@@ -236,7 +236,7 @@ impl Drop for EndOnPanic<'_> {
 
 fn say_trouble(shared: &Shared, error: &Error) {
     tracing::error!(%error, "the node cannot serve; it will try again");
-    shared.set_trouble(error.to_string());
+    shared.set_trouble(error.cause());
 }
 
 enum Ended {

@@ -493,7 +493,7 @@ impl Shared {
                 tracing::error!("a read failed for good: {error}");
                 Err(Refused::Unreadable(error))
             }
-            Ok(read) => read.map_err(|error| Refused::Unavailable(error.to_string())),
+            Ok(read) => read.map_err(|error| Refused::Unavailable(error.cause())),
             Err(error) => Err(Refused::Unavailable(format!("reading the store failed: {error}"))),
         }
     }
