@@ -18,7 +18,7 @@ use crate::engine::{BackupError, BackupMade, Refused};
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackupBody {
-    /// Absolute, on the node's own disk. There must be no file yet.
+    /// Absolute, on the node's own disk, and not in its data folder. There must be no file yet.
     path: String,
 }
 
@@ -86,6 +86,9 @@ pub async fn backup(
         Err(BackupError::Refused(refused)) => Err(Refused::into(refused)),
         Err(BackupError::Failed(error @ onward_log::Error::Exists { .. })) => {
             Err(Problem::new(StatusCode::CONFLICT, "exists", error.to_string()).of_field("path"))
+        }
+        Err(BackupError::Failed(error @ onward_log::Error::AmongOwnFiles { .. })) => {
+            Err(Problem::invalid(error.to_string()).of_field("path"))
         }
         Err(BackupError::Failed(error)) => {
             Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backup_failed", error.to_string()))

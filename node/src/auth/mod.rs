@@ -15,7 +15,7 @@ use core::str::FromStr;
 
 pub use files::{FileError, read_or_make_key, write_secret};
 pub(crate) use tokens::LOOK_EVERY;
-pub use tokens::{NewToken, Shown, TOKENS_FILE, Token, TokenFile, read_or_make_token};
+pub use tokens::{NewToken, Shown, TOKEN_FILE, TOKENS_FILE, Token, TokenFile, read_or_make_token};
 pub use validity::Validity;
 
 /// What a token allows. Each stands for itself: `operate` does not include `submit`.

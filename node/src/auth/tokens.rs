@@ -22,6 +22,8 @@ use super::{Scope, Scopes, Validity};
 use crate::clock;
 
 pub const TOKENS_FILE: &str = "tokens.json";
+/// The token of the command line on the node's machine.
+pub const TOKEN_FILE: &str = "token";
 const LOCK: &str = "tokens.lock";
 /// Between two looks at the file. What is open with a token ends within a second of it.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -225,7 +227,7 @@ impl TokenFile {
 
 /// The token that a node's own command line uses, in `<folder>/token`; made with all scopes if there is none yet.
 pub fn read_or_make_token(folder: &Path) -> Result<String, FileError> {
-    let path = folder.join("token");
+    let path = folder.join(TOKEN_FILE);
     match fs::read_to_string(&path) {
         Ok(text) => Ok(text.trim().to_owned()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -6,14 +6,18 @@ use std::sync::Arc;
 use onward_log::{Archive, Damage, Error, OnLoss, RedbLog, Restored};
 
 use crate::api::receipt::KEY_FILE;
-use crate::auth::{FileError, TOKENS_FILE, write_secret};
+use crate::auth::{FileError, TOKEN_FILE, TOKENS_FILE, write_secret};
 use crate::engine::{Backup, BackupMade};
+use crate::outputs;
 
 const KEPT: [&str; 2] = [KEY_FILE, TOKENS_FILE];
+/// What makes a folder a node's, besides log and archive.
+const OWN: [&str; 4] = [KEY_FILE, TOKENS_FILE, TOKEN_FILE, outputs::FOLDER];
 
 pub(super) fn backup_of(log: &RedbLog, archive: &Archive, folder: &Path) -> Backup {
     let (log, archive, folder) = (log.clone(), archive.clone(), folder.to_owned());
     Arc::new(move |to| {
+        refuse_inside(&folder, to)?;
         let mut extra = Vec::new();
         for name in KEPT {
             match std::fs::read(folder.join(name)) {
@@ -31,6 +35,18 @@ pub(super) fn backup_of(log: &RedbLog, archive: &Archive, folder: &Path) -> Back
     })
 }
 
+/// Under a name that the node uses, a backup would keep it from starting, or be taken for something else.
+fn refuse_inside(folder: &Path, to: &Path) -> Result<(), Error> {
+    let real =
+        |path: &Path| path.canonicalize().map_err(|error| Error::Io { cause: format!("{}: {error}", path.display()) });
+    // The file itself is not there yet.
+    let Some(into) = to.parent() else { return Ok(()) };
+    if real(into)?.starts_with(real(folder)?) {
+        return Err(Error::AmongOwnFiles { path: to.display().to_string(), folder: folder.display().to_string() });
+    }
+    Ok(())
+}
+
 /// Why a folder could not be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
@@ -40,9 +56,17 @@ pub enum RestoreError {
     File(#[from] FileError),
 }
 
-/// Makes `folder` a data folder with what the backup holds. The folder must hold no log yet. Gives the content that is
-/// damaged, if that is accepted.
+/// Makes `folder` a data folder with what the backup holds. The folder must hold nothing of a node yet. Gives the content
+/// that is damaged, if that is accepted.
 pub fn restore(backup: &Path, folder: &Path, on_loss: OnLoss) -> Result<Damage, RestoreError> {
+    for found in OWN {
+        let is_there = folder.join(found).symlink_metadata();
+        match is_there {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::Io { cause: format!("{}: {error}", folder.display()) }.into()),
+            Ok(_) => return Err(Error::Occupied { folder: folder.display().to_string(), found }.into()),
+        }
+    }
     let Restored { extras, damage } = onward_log::restore(backup, folder, on_loss)?;
     for (name, bytes) in extras {
         // Only names that we gave ourselves become paths.
