@@ -54,3 +54,20 @@ fn a_damaged_journal_is_refused_and_a_loss_is_accepted_once_and_aloud() {
     let node = Node::start_as(up(&[]));
     assert_eq!(listed(&node, data), left + 1);
 }
+
+#[test]
+fn that_nothing_is_lost_is_said_once_it_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, said) = (folder.path().join("data"), folder.path().join("said"));
+    let up = || {
+        let mut command = onward(&["up", "--accept-loss", "--slots", "0", "--listen", &own_loopback(), "--data"]);
+        command.arg(&data).env("ONWARD_LOG", "info").stderr(fs::File::create(&said).unwrap());
+        command
+    };
+    let text = || fs::read_to_string(&said).unwrap();
+    Node::start_as(up()).kill();
+    assert!(text().contains("nothing is lost"), "{}", text());
+    fs::write(data.join("archive.redb"), b"no archive at all").unwrap();
+    assert_eq!(up().output().unwrap().status.code(), Some(1));
+    assert!(text().contains("the node did not start") && !text().contains("nothing is lost"), "{}", text());
+}

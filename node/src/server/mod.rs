@@ -234,10 +234,14 @@ impl Drop for Node {
 
 async fn begin_serving(config: &NodeConfig) -> Result<Opened, StartError> {
     let opened = config.clone();
-    let opened = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic")?;
+    let (opened, is_whole) = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic")?;
     if let Err(error) = wait_until_serving(&opened.engine).await {
         spawn_blocking(move || stop(&opened.outputs, &opened.engine)).await.expect("stopping does not panic");
         return Err(error);
+    }
+    // More than the log must be readable before that is said.
+    if config.accept_loss && is_whole {
+        tracing::warn!("nothing is lost: start without --accept-loss, or a loss to come goes by without a word");
     }
     Ok(opened)
 }
@@ -255,9 +259,10 @@ fn stop(outputs: &Outputs, engine: &Engine) {
     engine.stop();
 }
 
-/// Everything that takes its time before a node can serve. The folder is ours from its first line on.
-fn open(config: &NodeConfig) -> Result<Opened, StartError> {
-    let log = open_log(config)?;
+/// Everything that takes its time before a node can serve, and whether the log was whole. The folder is ours from its
+/// first line on.
+fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
+    let (log, is_whole) = open_log(config)?;
     let receipts = Receipts::new(&read_or_make_key(&config.data.join(KEY_FILE))?);
     read_or_make_token(&config.data)?;
     let tokens = TokenFile::open(&config.data)?;
@@ -277,21 +282,20 @@ fn open(config: &NodeConfig) -> Result<Opened, StartError> {
     })?;
     let outputs = Outputs::start(config.data.join(outputs::FOLDER), config.outputs.clone());
     let outputs = outputs.map_err(StartError::Thread).inspect_err(|_| engine.stop())?;
-    Ok(Opened { engine, outputs, receipts, tokens })
+    Ok((Opened { engine, outputs, receipts, tokens }, is_whole))
 }
 
-fn open_log(config: &NodeConfig) -> Result<RedbLog, onward_log::Error> {
+/// The log, and whether it is whole: whether no loss had to be accepted.
+fn open_log(config: &NodeConfig) -> Result<(RedbLog, bool), onward_log::Error> {
     if !config.accept_loss {
-        return RedbLog::open(&config.data);
+        return Ok((RedbLog::open(&config.data)?, true));
     }
     let log = RedbLog::open_or(&config.data, OnLoss::Accept)?;
-    match log.accepted_loss()? {
-        Some(loss) => tracing::error!("acknowledged events are lost, and that was accepted: {loss}"),
-        None => {
-            tracing::warn!("nothing is lost: start without --accept-loss, or a loss to come goes by without a word")
-        }
+    let loss = log.accepted_loss()?;
+    if let Some(loss) = &loss {
+        tracing::error!("acknowledged events are lost, and that was accepted: {loss}");
     }
-    Ok(log)
+    Ok((log, loss.is_none()))
 }
 
 /// The seat is taken, but serving begins only once the log has confirmed that.
