@@ -167,7 +167,7 @@ impl fmt::Display for Refusal {
             Self::UnknownWorker => f.write_str("no such worker is known; say hello first"),
             Self::StaleAttempt => f.write_str("this attempt lost its lease; stop, its work belongs to a successor"),
             Self::AlreadyEnded => f.write_str("this attempt has already ended in another way"),
-            Self::StaleIncarnation => f.write_str("a newer incarnation of this worker has taken its place; stop"),
+            Self::StaleIncarnation => f.write_str("another incarnation of this worker has its place; stop"),
             Self::StaleEpoch => f.write_str("a newer gate epoch has decided about this job"),
             Self::NotTerminal(state) => write!(f, "the job is {}; it must have ended first", state.word()),
             Self::Conflict => f.write_str("this key was already used for a different request"),

@@ -30,9 +30,15 @@ impl Hosts {
                 true => "by one of its addresses".to_owned(),
                 false => format!("http(s)://{}", self.listen),
             };
-            let detail = format!(
-                "this node is not called `{host}`; call it {address}, or add the name to its host names (`onward up --host-name NAME`)"
-            );
+            let detail = match self.is_ours_elsewhere(host) {
+                true => format!(
+                    "this node listens on port {}, and `{host}` means another; call it {address}",
+                    self.listen.port()
+                ),
+                false => format!(
+                    "this node is not called `{host}`; call it {address}, or add the name to its host names (`onward up --host-name NAME`)"
+                ),
+            };
             return Err(Problem::new(StatusCode::FORBIDDEN, "foreign_host", detail));
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
@@ -43,6 +49,12 @@ impl Hosts {
         }
         let detail = format!("pages of `{origin}` may not call this node");
         Err(Problem::new(StatusCode::FORBIDDEN, "foreign_origin", detail))
+    }
+
+    /// Whether only the port is not ours.
+    fn is_ours_elsewhere(&self, host: &str) -> bool {
+        let authority = host.parse::<Authority>().ok();
+        authority.is_some_and(|authority| self.is_ours(&format!("{}:{}", authority.host(), self.listen.port())))
     }
 
     fn is_ours(&self, host: &str) -> bool {
@@ -105,6 +117,12 @@ mod tests {
         }
         assert!(hosts("127.0.0.1:80").is_ours("localhost"));
         let refused = |listen: &str| hosts(listen).check(&"http://evil.example/".parse().unwrap(), &HeaderMap::new());
+        let portless = |host: &str| loopback.check(&format!("http://{host}/").parse().unwrap(), &HeaderMap::new());
+        for host in ["localhost", "127.0.0.1", "localhost:7401"] {
+            let detail = portless(host).unwrap_err().detail;
+            assert!(detail.contains("port 7400") && !detail.contains("not called"), "{detail}");
+        }
+        assert!(portless("evil.example:7400").unwrap_err().detail.contains("not called `evil.example:7400`"));
         assert!(refused("127.0.0.1:7400").unwrap_err().detail.contains("http(s)://127.0.0.1:7400"));
         assert!(!refused("0.0.0.0:7400").unwrap_err().detail.contains("0.0.0.0"), "nobody can call it that");
         assert!(hosts("0.0.0.0:7400").is_ours("10.0.0.1:7400"));

@@ -83,7 +83,12 @@ async fn a_worker_that_says_so_fetches_what_is_too_large_for_one_answer() {
         assert!(reply.status == 200 && reply.head.contains("application/octet-stream"), "{}", reply.head);
         assert!(reply.body == part(n), "part {n}, to the byte");
     }
-    assert_eq!(fetch(&node, &join, "join").await.code(), (404, "unknown_workflow".into()));
+    for other in ["join", "none"] {
+        let refused = fetch(&node, &join, other).await;
+        assert_eq!(refused.code(), (404, "unknown_workflow".into()));
+        let detail = refused.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains("does not come after") && detail.contains("inputs_by_reference"), "{detail}");
+    }
     let forged = json!({ "receipt": "forged" });
     assert_eq!(fetch(&node, &forged, "part/0").await.code(), (404, "unknown_attempt".into()));
 

@@ -324,7 +324,9 @@ async fn a_worker_that_says_goodbye_is_away_and_keeps_what_it_holds() {
         all["datacenters"][0]["workers"].clone()
     };
 
-    assert_eq!(leave("older").await.code(), (409, "stale_incarnation".into()));
+    let other = leave("never seen").await;
+    assert_eq!(other.code(), (409, "stale_incarnation".into()));
+    assert_eq!(other.json()["detail"], "another incarnation of this worker has its place; stop");
     let left = leave("1").await;
     assert_eq!((left.status, left.json()), (200, json!({ "held": 1 })));
     assert_eq!((&worker().await["verdict"], workers().await), (&json!("busy"), json!(1)));

@@ -29,6 +29,7 @@ use super::may::{May, Work};
 use super::params::WorkerPath;
 use super::problem::Problem;
 use super::span;
+use crate::engine::Refused;
 use sending::Sending;
 pub use wire::*;
 
@@ -140,8 +141,18 @@ async fn fetch_input(
     Path((receipt, workflow)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
     let claim = app.receipts.read(&receipt)?;
-    let workflow = Name::new(workflow).ok_or(Refusal::UnknownWorkflow)?;
-    let content = app.engine.fetch_input(claim, workflow).await?;
+    // The job may well have a workflow of this name, which is no input of the attempt's.
+    let is_no_input = || {
+        let problem = Problem::from(Refusal::UnknownWorkflow);
+        let detail =
+            format!("the attempt's workflow does not come after `{workflow}`; `inputs_by_reference` names its inputs");
+        Problem { detail, ..problem }
+    };
+    let name = Name::new(workflow.clone()).ok_or_else(is_no_input)?;
+    let content = app.engine.fetch_input(claim, name).await.map_err(|refused| match refused {
+        Refused::ByMachine(Refusal::UnknownWorkflow) => is_no_input(),
+        other => other.into(),
+    })?;
     Ok(([(CONTENT_TYPE, "application/octet-stream")], bytes_out(&content)).into_response())
 }
 
