@@ -19,6 +19,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let JsonText(body) = JsonText::from_request(request, state).await?;
+        parse(&body).map(Self)
+    }
+}
+
+/// The text of a JSON body, for those who read it themselves.
+#[derive(Debug)]
+pub struct JsonText(pub Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for JsonText {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         need_json(request.headers())?;
         let body = Bytes::from_request(request, state).await.map_err(|rejection| {
             let status = rejection.status();
@@ -28,7 +41,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
             }
             Problem::new(status, "invalid", rejection.body_text())
         })?;
-        parse(&body).map(Self)
+        Ok(Self(body))
     }
 }
 

@@ -248,6 +248,8 @@ async fn a_batch_is_all_or_nothing_and_names_who_is_at_fault() {
     for (job, expected, field) in [
         (json!({"kind": "a", "timeout_s": -1}), (400, "invalid"), "jobs[1].timeout_s"),
         (json!({"kind": "a", "priority": 200}), (400, "invalid"), "jobs[1].priority"),
+        (json!({"kind": "a", "prioritty": 1}), (400, "invalid"), "jobs[1]"),
+        (json!({"kind": 7}), (400, "invalid"), "jobs[1]"),
         (json!({"kind": "a", "payload": 1, "idempotency_key": "k"}), (409, "conflict"), "jobs[1]"),
         (json!({"kind": "a", "payload": 1, "idempotency_key": "new"}), (409, "conflict"), "jobs[1]"),
         (json!({"kind": "a", "unique_key": "u"}), (409, "unique_key_taken"), "jobs[1]"),
@@ -256,6 +258,8 @@ async fn a_batch_is_all_or_nothing_and_names_who_is_at_fault() {
         let answer = rig.post("/v1/jobs/batch", json!({"jobs": [first, job]})).await;
         assert_eq!(answer.problem(), expected, "{job}");
         assert_eq!(answer.body["field"], field, "{job}");
+        let detail = answer.body["detail"].as_str().unwrap();
+        assert!(detail.starts_with("jobs[1]: ") && detail.ends_with("; none of this batch was stored"), "{detail}");
     }
     for body in [json!({}), json!({"jobs": 1}), json!({"jobs": [1]}), json!({"jobs": [], "x": 1})] {
         assert_eq!(rig.post("/v1/jobs/batch", body).await.problem(), (400, "invalid"));

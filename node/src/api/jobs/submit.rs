@@ -13,12 +13,13 @@ use onward_core::job::fingerprint::{Fingerprint, fingerprint};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::state::JobImage;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::super::App;
 use super::super::access::Access;
 use super::super::few::Few;
-use super::super::json::Json;
+use super::super::json::{self, Json, JsonText};
 use super::super::may::{May, Submit};
 use super::super::problem::Problem;
 use super::request::{SubmitJob, add_idempotency_key, add_trace};
@@ -107,13 +108,13 @@ pub async fn submit_batch(
     May { access, .. }: May<Submit>,
     State(app): State<App>,
     headers: HeaderMap,
-    Json(batch): Json<SubmitBatch>,
+    JsonText(body): JsonText,
 ) -> Result<(StatusCode, Json<BatchSubmitted>), Problem> {
     if headers.contains_key("idempotency-key") {
         let detail = "a batch takes no header `Idempotency-Key`; give each job its own `idempotency_key`";
         return Err(Problem::invalid(detail).of_field("idempotency_key"));
     }
-    let jobs = batch.jobs.take("jobs")?;
+    let jobs = parse_batch(&body)?.jobs.take("jobs")?;
     let rules = app.engine.rules();
     let mut submissions = Vec::with_capacity(jobs.len());
     let mut keys = Vec::with_capacity(jobs.len());
@@ -137,6 +138,21 @@ pub async fn submit_batch(
     Ok((status, Json(BatchSubmitted { jobs })))
 }
 
+/// What is wrong with a body as JSON is told without the job that it is in. Then each is read for itself.
+fn parse_batch(body: &[u8]) -> Result<SubmitBatch, Problem> {
+    #[derive(Deserialize)]
+    struct Texts<'a> {
+        #[serde(borrow)]
+        jobs: Few<&'a RawValue, MAX_BATCH>,
+    }
+    json::parse(body).map_err(|problem| {
+        let texts = serde_json::from_slice::<Texts<'_>>(body).ok().and_then(|texts| texts.jobs.take("jobs").ok());
+        let wrong = |text: &RawValue| json::parse::<SubmitJob>(text.get().as_bytes()).err();
+        let first = texts.into_iter().flatten().enumerate().find_map(|(index, text)| Some((index, wrong(text)?)));
+        first.map_or(problem, |(index, problem)| at_index(index, problem))
+    })
+}
+
 async fn accepted(engine: &Engine, submissions: Vec<Submission>) -> Result<Vec<AcceptedJob>, Refused> {
     match engine.call(Call::Submit(submissions)).await? {
         Answer::Submitted(accepted) => Ok(accepted),
@@ -147,7 +163,7 @@ async fn accepted(engine: &Engine, submissions: Vec<Submission>) -> Result<Vec<A
 fn at_index(index: usize, problem: Problem) -> Problem {
     let field =
         problem.field.as_ref().map_or_else(|| format!("jobs[{index}]"), |field| format!("jobs[{index}].{field}"));
-    let detail = format!("jobs[{index}]: {}; none of the jobs was stored", problem.detail);
+    let detail = format!("jobs[{index}]: {}; none of this batch was stored", problem.detail);
     Problem { detail, ..problem }.of_field(field)
 }
 
