@@ -74,8 +74,9 @@ fn grouped(by: &str, args: &ListArgs, client: &Client, screen: &Screen) -> Resul
     let mut groups: BTreeMap<String, (u64, String)> = BTreeMap::new();
     many::each_job(client, &format!("/v1/jobs?{}&", args.which.query().trim_start_matches('&')), |job| {
         let shared = match by {
-            "error" => last_error(job).unwrap_or("-"),
-            field => read::word(job, field),
+            "error" => last_error(job).unwrap_or("-").to_owned(),
+            "kind" => kinds(job),
+            field => read::word(job, field).to_owned(),
         };
         // The newest comes first.
         let newest = || (0, read::word(job, "id").to_owned());
@@ -106,6 +107,20 @@ fn last_error(job: &Value) -> Option<&str> {
     attempts.filter_map(|attempt| read::text(attempt, "error")).rfind(|error| !error.is_empty())
 }
 
+/// The kind of a job; where its workflows differ in theirs, all of them.
+fn kinds(job: &Value) -> String {
+    if let Some(kind) = read::text(job, "kind") {
+        return kind.to_owned();
+    }
+    let mut kinds: Vec<&str> = Vec::new();
+    for kind in read::items(job, "workflows").iter().filter_map(|workflow| read::text(workflow, "kind")) {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    if kinds.is_empty() { "-".to_owned() } else { kinds.join(", ") }
+}
+
 fn row(job: &Value, now: Timestamp) -> Vec<String> {
     let word = |field| read::word(job, field).to_owned();
     let age = read::instant(job, "created_at").map(|at| span::human(read::between(at, now)));
@@ -113,7 +128,7 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
         word("id"),
         match read::text(job, "command") {
             Some(command) => format!("{}: {command}", read::word(job, "kind")),
-            None => word("kind"),
+            None => kinds(job),
         },
         word("queue"),
         word("state"),

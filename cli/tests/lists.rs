@@ -114,7 +114,13 @@ async fn a_list_shows_commands_and_can_be_counted_by_what_they_share() {
     assert!(by_error.iter().any(|line| line.starts_with("1 exited with code 3 ")), "{by_error:?}");
     let by_kind = lines("kind");
     assert!(by_kind[0].starts_with("3 k ") && by_kind[1].starts_with("1 exec "), "{by_kind:?}");
-    let groups = stage.json(&["list", "--group-by", "reason"]);
+    let two = json!({ "workflows": [{ "name": "a", "kind": "k" }, { "name": "b", "kind": "after" }, { "name": "c", "kind": "k" }] });
+    submit(&mut stage.client, &two).await;
+    let of_kind = out(&stage.call(&["list", "--kind", "after", "--group-by", "kind"]));
+    assert!(of_kind.contains("1      k, after  "), "a job of several kinds has a group by all of them: {of_kind}");
+    assert!(out(&stage.call(&["list", "--kind", "after"])).contains("  k, after  "));
+    assert!(stage.call(&["cancel", "--kind", "after", "--yes"]).status.success());
+    let groups = stage.json(&["list", "--state", "failed", "--group-by", "reason"]);
     let counts: u64 = groups["groups"].as_array().unwrap().iter().map(|group| group["count"].as_u64().unwrap()).sum();
     assert_eq!(counts, 4, "{groups}");
 }
