@@ -16,6 +16,7 @@ use crate::answer::{Answer, Layout};
 use crate::args::ListArgs;
 use crate::client::{Client, escaped, unique_name};
 use crate::failure::Failure;
+use crate::results::{self, Results};
 use crate::screen::{Screen, Styled};
 use crate::table::Column;
 use crate::{many, read, span};
@@ -80,7 +81,7 @@ fn grouped(by: &str, args: &ListArgs, client: &Client, screen: &Screen) -> Resul
         };
         // The newest comes first.
         let newest = || (0, read::word(job, "id").to_owned());
-        groups.entry(shared.to_owned()).or_insert_with(newest).0 += 1;
+        groups.entry(shared).or_insert_with(newest).0 += 1;
         Ok(())
     })?;
     let mut groups: Vec<(String, u64, String)> =
@@ -161,8 +162,8 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     for (label, at) in times(&job) {
         screen.line(format!("{label:9} {}", when(at, now)))?;
     }
-    if !job["result"].is_null() {
-        screen.line(format!("result    {}", read::plain(&job["result"])))?;
+    if let Some(result) = shown_result(&job)? {
+        screen.line(format!("result    {result}"))?;
     }
     let (damaged, left_out): (Vec<_>, Vec<_>) = read::items(&job, "left_out").iter().partition(|left| is_damaged(left));
     for left in damaged {
@@ -174,7 +175,8 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     if let Some(first) = left_out.first() {
         let (count, id, name) = (left_out.len(), read::word(&job, "id"), read::word(first, "workflow"));
         screen.line(format!(
-            "left out  {count} large payloads and results; ask for one: GET /v1/jobs/{id}?workflow={name}"
+            "left out  {count} large payloads and results; `onward result {id}` prints every result, \
+             GET /v1/jobs/{id}?workflow={name} gives those of one workflow"
         ))?;
     }
     let rows = attempt_rows(&job, now);
@@ -187,6 +189,22 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
 
 fn is_damaged(left_out: &Value) -> bool {
     read::text(left_out, "why") == Some("damaged")
+}
+
+/// The results that an answer has, as one harmless line.
+fn shown_result(job: &Answer) -> Result<Option<String>> {
+    let result = match (results::are_named(job), job.field("result"), job.field("result_base64")) {
+        (true, ..) => {
+            let here = Results::of(job).map_err(results::unreadable)?.here;
+            (!here.is_empty()).then(|| to_raw_value(&here)).transpose()?
+        }
+        (false, None, Some(encoded)) => Some(results::as_base64(encoded)),
+        (false, result, _) => result.map(ToOwned::to_owned),
+    };
+    Ok(match result {
+        Some(result) => Some(read::plain(&*Answer::of(result.get().as_bytes())?)),
+        None => None,
+    })
 }
 
 /// When what happened to a job. It can run for a while before somebody begins, so that is told by its attempts.
@@ -293,6 +311,12 @@ pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
         let why =
             format!("that of workflow `{}` is damaged or missing in the node's store", read::word(left, "workflow"));
         return Err(Failure::new(what).why(why).remedy(format!("restore a backup, or onward retry {id}")).into());
+    }
+    if results::are_named(&job) {
+        let all = Results::of(&job).map_err(results::unreadable)?.complete(id, client)?;
+        let all = if all.is_empty() { RawValue::NULL.to_owned() } else { to_raw_value(&all)? };
+        screen.raw(&all, Layout::Pretty)?;
+        return Ok(0);
     }
     match (job.field("result"), job.field("result_base64")) {
         (None, Some(encoded)) if !screen.json && encoded.get().starts_with('"') => {

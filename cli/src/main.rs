@@ -21,6 +21,7 @@ mod many;
 mod probe;
 mod read;
 mod restore;
+mod results;
 mod run;
 mod screen;
 mod service;

@@ -120,7 +120,9 @@ pub enum Command {
     Logs(LogsArgs),
     /// Print the result of a job that succeeded; inside a job, with JSON: set its own
     #[command(
-        after_help = "Examples:\n  onward result ID > result.json\n  onward result '{\"rows\": 17}'    (inside a job)"
+        after_help = "Of a job with several workflows, every result is printed under the name of its workflow, and\n\
+                      {\"base64\": \"…\"} for one that is not JSON.\n\n\
+                      Examples:\n  onward result ID > result.json\n  onward result '{\"rows\": 17}'    (inside a job)"
     )]
     Result {
         #[arg(value_name = "ID|JSON", allow_hyphen_values = true)]

@@ -1,0 +1,78 @@
+//! The results of a job: of every workflow, JSON or not, and also those that one answer has no room for.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::answer::Answer;
+use crate::client::{Client, escaped};
+use crate::failure::Failure;
+use crate::read;
+
+/// What an answer has of the results of a job with several workflows, each as it was written.
+#[derive(Debug, Default)]
+pub struct Results {
+    /// By workflow. A result that is not JSON is `{"base64": "…"}`.
+    pub here: BTreeMap<String, Box<RawValue>>,
+    /// The workflows whose results the answer leaves out.
+    pub left_out: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct LeftOut {
+    workflow: String,
+    field: String,
+}
+
+/// Whether results are given by the names of workflows.
+pub fn are_named(job: &Answer) -> bool {
+    read::items(job, "workflows").len() > 1
+}
+
+/// A result that is not JSON, as JSON.
+pub fn as_base64(encoded: &RawValue) -> Box<RawValue> {
+    to_raw_value(&json!({ "base64": encoded })).expect("a text can be written as JSON")
+}
+
+impl Results {
+    pub fn of(job: &Answer) -> Result<Self, serde_json::Error> {
+        // The texts themselves, and not the reading for people: names are sent back to the node.
+        let left_out: Vec<LeftOut> =
+            job.field("left_out").map_or(Ok(Vec::new()), |list| serde_json::from_str(list.get()))?;
+        let left_out: Vec<String> =
+            left_out.into_iter().filter(|left| left.field == "result").map(|left| left.workflow).collect();
+        let mut here = by_name(job.field("result"))?;
+        here.extend(by_name(job.field("result_base64"))?.into_iter().map(|(name, text)| (name, as_base64(&text))));
+        here.retain(|name, _| !left_out.contains(name));
+        Ok(Self { here, left_out })
+    }
+
+    /// Asks for those that were left out, one workflow at a time.
+    pub fn complete(mut self, id: &str, client: &Client) -> Result<BTreeMap<String, Box<RawValue>>, Failure> {
+        for name in self.left_out {
+            let result = fetched(&name, id, client)
+                .map_err(|failure| failure.and_why(&format!("so the result of workflow `{name}` is not known")))?;
+            self.here.insert(name, result);
+        }
+        Ok(self.here)
+    }
+}
+
+fn fetched(name: &str, id: &str, client: &Client) -> Result<Box<RawValue>, Failure> {
+    let job = client.get(&format!("/v1/jobs/{}?workflow={}", escaped(id), escaped(name)))?;
+    let mut results = Results::of(&job).map_err(unreadable)?;
+    results
+        .here
+        .remove(name)
+        .ok_or_else(|| Failure::new(format!("the node does not give the result of workflow `{name}`")))
+}
+
+pub fn unreadable(error: serde_json::Error) -> Failure {
+    Failure::new("the results in the node's answer cannot be read").why(error)
+}
+
+fn by_name(results: Option<&RawValue>) -> Result<BTreeMap<String, Box<RawValue>>, serde_json::Error> {
+    results.map_or(Ok(BTreeMap::new()), |results| serde_json::from_str(results.get()))
+}
