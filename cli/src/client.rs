@@ -107,6 +107,12 @@ impl Client {
 
     /// The id that begins with this, if only one does. What is no beginning of an id is given back, for the node to say so.
     pub fn whole_id(&self, text: &str) -> Result<String, Failure> {
+        if text.trim().is_empty() {
+            return Err(Failure::new("an id is needed")
+                .why("what was given is empty, as a shell variable is that was never set")
+                .remedy("`onward list` shows the jobs and their ids")
+                .usage());
+        }
         let digits: String = text.chars().filter(|c| *c != '-').map(|c| c.to_ascii_lowercase()).collect();
         let may_be_one =
             (MIN_ID_DIGITS..ID_DIGITS).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -114,8 +120,7 @@ impl Client {
             return Ok(text.to_owned());
         }
         // Jobs are listed from the newest, that is the highest id, down: those with this beginning come first.
-        let cursor = format!("{digits:f<ID_DIGITS$}");
-        let page = self.get(&format!("/v1/jobs?limit=3&cursor={cursor}"))?;
+        let page = self.get(&format!("/v1/jobs?limit=3{}", cursor_above(&digits)))?;
         let ids = read::items(&page, "jobs").iter().filter_map(|job| read::text(job, "id"));
         let found: Vec<&str> = ids.filter(|id| id.replace('-', "").starts_with(&digits)).collect();
         match found.as_slice() {
@@ -270,6 +275,13 @@ impl Client {
             _ => failure,
         }
     }
+}
+
+/// The lowest cursor above every id that begins with these digits, as part of a query. A list begins below its cursor.
+fn cursor_above(digits: &str) -> String {
+    let highest = u128::from_str_radix(&format!("{digits:f<ID_DIGITS$}"), 16).expect("only digits come here");
+    // Above the highest of all ids there is none: the list begins with the newest.
+    highest.checked_add(1).map_or_else(String::new, |above| format!("&cursor={above:0ID_DIGITS$x}"))
 }
 
 /// The end of what an attempt has printed.

@@ -270,7 +270,17 @@ async fn an_id_may_be_shortened_while_it_names_one_job() {
             says(&node.call(folder.path(), args), 0, &[id]);
         }
     }
+    // All beginnings of one that ends in the highest digit: nothing lies above it.
+    let mut last = ids.swap_remove(0);
+    while !last.ends_with('f') {
+        last = submit(&mut client, &json!({ "kind": "nobody-takes-this" })).await;
+    }
+    says(&node.call(folder.path(), &["show", &last[..35]]), 0, &[&last]);
     says(&node.call(folder.path(), &["show", "ffff0000"]), 1, &["unknown_job"]);
+    says(&node.call(folder.path(), &["show", "ffff"]), 1, &["unknown_job"]);
+    for command in ["show", "explain", "watch", "wait", "logs", "result", "cancel", "retry"] {
+        says(&node.call(folder.path(), &[command, ""]), 2, &["an id is needed", "onward list"]);
+    }
     says(&node.call(folder.path(), &["show", "zzzz"]), 1, &["unknown_job"]);
 }
 
