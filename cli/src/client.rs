@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ pub struct Client {
     token: Option<String>,
     /// Why the token of this machine's own node is not used, although it is there.
     token_trouble: Option<String>,
+    has_answered: AtomicBool,
 }
 
 /// Where the node is, and how to prove who we are.
@@ -88,7 +90,18 @@ impl Client {
         if let Some(file) = target.ca {
             config = config.tls_config(TlsConfig::builder().root_certs(roots(file)?).build());
         }
-        Ok(Self { agent: config.build().into(), server: server.to_owned(), token, token_trouble })
+        Ok(Self {
+            agent: config.build().into(),
+            server: server.to_owned(),
+            token,
+            token_trouble,
+            has_answered: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether a node was there for any call so far, whatever it said.
+    pub fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
     }
 
     pub fn get(&self, path: &str) -> Result<Answer, Failure> {
@@ -202,6 +215,7 @@ impl Client {
                 request.header("content-type", "application/json").send(body.as_bytes())?
             }
         };
+        self.has_answered.store(true, Ordering::Relaxed);
         let status = response.status().as_u16();
         Ok((status, Raw::of(&mut response)?))
     }

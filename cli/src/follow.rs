@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::answer::{Answer, Layout};
 use crate::client::{Client, escaped};
 use crate::failure::Failure;
+use crate::patience::{PAUSE, Patience};
 use crate::read;
 use crate::screen::Screen;
 use crate::span;
@@ -21,52 +22,6 @@ const WAIT: Duration = Duration::from_secs(1);
 /// The last question is asked when the time is over; a node that is there has answered it by then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const INTERRUPTED: i32 = 130;
-/// Between two questions, if the node answers at once.
-const PAUSE: Duration = Duration::from_millis(250);
-
-/// How long somebody wants to wait. With a limit, a node that does not answer is asked until it is over; without one,
-/// waiting for a node that may never come would have no end.
-struct Patience {
-    began: Instant,
-    at_most: Option<Duration>,
-}
-
-impl Patience {
-    fn new(at_most: Option<Duration>) -> Self {
-        Self { began: Instant::now(), at_most }
-    }
-
-    fn left(&self) -> Option<Duration> {
-        self.at_most.map(|most| most.saturating_sub(self.began.elapsed()))
-    }
-
-    fn is_over(&self) -> bool {
-        self.left().is_some_and(|left| left.is_zero())
-    }
-
-    /// Asks until there is an answer, or a failure that does not pass.
-    fn ask<T>(&self, screen: &Screen, mut question: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
-        let mut is_told = false;
-        loop {
-            match (question(), self.at_most) {
-                (Err(failure), Some(most)) if failure.may_pass() => {
-                    let most = span::human(most);
-                    if self.is_over() {
-                        return Err(failure.and_why(&format!("it was tried for {most}")));
-                    }
-                    if !is_told {
-                        StatusLine::wipe(screen.bars);
-                        screen.note(format!("onward: {}; trying again for up to {most}", failure.what()));
-                        is_told = true;
-                    }
-                    thread::sleep(PAUSE.min(self.left().unwrap_or(PAUSE)));
-                }
-                (answer, _) => return answer,
-            }
-        }
-    }
-}
-
 /// Asks about the job until it ended or the patience is over; every answer goes to `seen`. Gives the last one.
 fn each(
     client: &Client,
@@ -78,7 +33,7 @@ fn each(
     let mut wait = Duration::ZERO;
     loop {
         let asked = Instant::now();
-        let job = patience.ask(screen, || {
+        let job = patience.ask(client, screen, || {
             let wait = patience.left().map_or(wait, |left| wait.min(left));
             let path = format!("/v1/jobs/{}?wait_s={}", escaped(id), span::seconds(wait));
             client.get_waiting(&path, wait, patience.left().map_or(Duration::MAX, |left| left.max(ANSWER_WITHIN)))
@@ -118,18 +73,14 @@ pub fn say_on_interrupt(screen: &Screen, id: &str) -> Result<()> {
 /// Waits for the end of the job whose id begins so, and gives the exit code that goes with it.
 pub fn wait(client: &Client, screen: &Screen, id: &str, at_most: Option<Duration>) -> Result<u8> {
     let patience = Patience::new(at_most);
-    let id = patience.ask(screen, || client.whole_id(id))?;
-    wait_with(&patience, client, screen, &id)
+    let id = patience.ask(client, screen, || client.whole_id(id))?;
+    to_the_end(&patience, client, screen, &id)
 }
 
 /// Waits for the end and gives the exit code that goes with it.
-pub fn to_the_end(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
-    wait_with(&Patience::new(None), client, screen, id)
-}
-
-fn wait_with(patience: &Patience, client: &Client, screen: &Screen, id: &str) -> Result<u8> {
+pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &str) -> Result<u8> {
     say_on_interrupt(screen, id)?;
-    let (mut line, began) = (StatusLine::default(), patience.began);
+    let (mut line, began) = (StatusLine::default(), patience.began());
     let job = each(client, screen, id, patience, |job| {
         if screen.bars {
             line.draw(&status(job, began.elapsed()));
@@ -140,7 +91,7 @@ fn wait_with(patience: &Patience, client: &Client, screen: &Screen, id: &str) ->
     let job = job?;
     let state = read::word(&job, "state");
     if !read::is_terminal(state) {
-        let waited = span::human(patience.at_most.unwrap_or_default());
+        let waited = span::human(patience.at_most().unwrap_or_default());
         return Err(Failure::new(format!("job {id} is still {state} after {waited}"))
             .remedy(format!("`onward explain {id}` says why; `onward wait {id}` waits on"))
             .into());

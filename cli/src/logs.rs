@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::args::LogsArgs;
 use crate::client::{Client, Printed, escaped};
 use crate::failure::Failure;
+use crate::patience::Patience;
 use crate::read;
 use crate::screen::Screen;
 
@@ -23,9 +24,10 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
     let id = &args.id;
     let mut chosen: Option<Chosen> = None;
     let mut position = None;
+    let patience = Patience::new(None);
     loop {
         // Asked before the output: what is read after the end of an attempt is all of it.
-        let job = client.get(&format!("/v1/jobs/{}", escaped(id)))?;
+        let job = patience.ask(client, screen, || client.get(&format!("/v1/jobs/{}", escaped(id))))?;
         let found = match &chosen {
             Some(known) => known.again(&job),
             None => choose(&job, args)?,
@@ -37,7 +39,7 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
             thread::sleep(PAUSE);
             continue;
         };
-        let printed = client.output(&found.path(id))?;
+        let printed = patience.ask(client, screen, || client.output(&found.path(id)))?;
         if let Some(printed) = &printed {
             let new = Fresh::of(printed, position);
             if new.missed > 0 {
@@ -58,12 +60,12 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
 }
 
 /// All that the attempts of a job print, until it ends: each from its first byte that is kept.
-pub fn to_the_end(client: &Client, screen: &Screen, id: &str) -> Result<()> {
+pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &str) -> Result<()> {
     let mut told: BTreeMap<(String, u64), u64> = BTreeMap::new();
     let mut over: BTreeSet<(String, u64)> = BTreeSet::new();
     loop {
         // Asked before the output: what is read after the end of an attempt is all of it.
-        let job = client.get(&format!("/v1/jobs/{}", escaped(id)))?;
+        let job = patience.ask(client, screen, || client.get(&format!("/v1/jobs/{}", escaped(id))))?;
         for workflow in read::items(&job, "workflows") {
             for attempt in read::items(workflow, "attempts") {
                 let key = (read::word(workflow, "name").to_owned(), read::number(attempt, "n").unwrap_or(0));
@@ -71,7 +73,7 @@ pub fn to_the_end(client: &Client, screen: &Screen, id: &str) -> Result<()> {
                     continue;
                 }
                 let found = Chosen { workflow: key.0.clone(), attempt: key.1, is_over: is_over(attempt) };
-                if let Some(printed) = client.output(&found.path(id))? {
+                if let Some(printed) = patience.ask(client, screen, || client.output(&found.path(id)))? {
                     let new = Fresh::of(&printed, told.get(&key).copied());
                     tell(screen, &found, &new)?;
                     told.insert(key.clone(), new.end());

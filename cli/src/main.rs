@@ -18,6 +18,7 @@ mod jobs;
 mod logs;
 mod man;
 mod many;
+mod patience;
 mod probe;
 mod read;
 mod restore;

@@ -13,6 +13,7 @@ use crate::answer::Layout;
 use crate::args::SubmitArgs;
 use crate::client::{Client, unique_name};
 use crate::failure::Failure;
+use crate::patience::Patience;
 use crate::screen::Screen;
 use crate::{follow, logs, read, span};
 
@@ -44,11 +45,12 @@ pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
         true => screen.raw(answer.text(), Layout::Line)?,
         false => screen.line(id)?,
     }
+    let patience = Patience::new(None);
     if with_logs {
         follow::say_on_interrupt(screen, id)?;
-        logs::to_the_end(client, screen, id)?;
+        logs::to_the_end(&patience, client, screen, id)?;
     }
-    follow::to_the_end(client, screen, id)
+    follow::to_the_end(&patience, client, screen, id)
 }
 
 /// Of one call: what the node takes at once, with room to spare.

@@ -2,11 +2,13 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Child, ChildStderr, ChildStdout, Output, Stdio};
 
 use serde_json::Value;
-use support::{Node, own_loopback};
+use support::process::ended;
+use support::{Node, PATIENCE, onward, own_loopback};
 
 fn out(output: &Output) -> String {
     assert!(output.status.success(), "{}", err(output));
@@ -90,4 +92,70 @@ fn what_is_not_there_is_said_with_what_to_do() {
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(err(&output).contains(hint) && output.stdout.is_empty(), "{args:?}: {}", err(&output));
     }
+}
+
+struct Following {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    err: BufReader<ChildStderr>,
+}
+
+impl Following {
+    fn start(node: &Node, data: &Path, args: &[&str]) -> Self {
+        let mut command = onward(args);
+        command.env("ONWARD_SERVER", &node.url).env("ONWARD_DATA", data);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        Self { child, out: BufReader::new(out), err: BufReader::new(err) }
+    }
+
+    fn line(&mut self) -> String {
+        line(&mut self.out)
+    }
+
+    /// Its exit code, with what it has printed and said after the lines that were read.
+    async fn end(mut self) -> (Option<i32>, String, String) {
+        let code = ended(&mut self.child, PATIENCE).await;
+        let (mut out, mut err) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).unwrap();
+        self.err.read_to_string(&mut err).unwrap();
+        (code, out, err)
+    }
+}
+
+fn line(from: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+#[tokio::test]
+async fn who_follows_outlasts_a_node_that_starts_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = &folder.path().join("data");
+    let node = start(data);
+    let (address, again) = (node.address.to_string(), folder.path().join("again"));
+    let script = format!("echo one; [ -e {} ] || sleep 1000; echo two; exit 3", again.display());
+    let submit = ["submit", "--wait", "--logs", "--retries", "1", "--", "sh", "-c", &script];
+    let mut waiting = Following::start(&node, data, &submit);
+    let id = waiting.line();
+    assert_eq!(waiting.line(), "one");
+    let mut following = Following::start(&node, data, &["logs", "--follow", &id]);
+    assert_eq!(following.line(), "one");
+    let mut watching = Following::start(&node, data, &["watch", &id]);
+    assert!(watching.line().contains("began"));
+    node.kill();
+    std::fs::write(&again, "").unwrap();
+    for one in [&mut waiting, &mut following, &mut watching] {
+        let said = line(&mut one.err);
+        assert!(said.contains("trying again for up to 1m"), "{said}");
+    }
+    let _node = Node::start_with(data, &address, &["--slots", "1"]);
+    let (code, out, err) = waiting.end().await;
+    assert_eq!((code, out.as_str()), (Some(3), "one\ntwo\n"), "{err}");
+    assert!(err.contains("failed"), "{err}");
+    let (code, _, err) = following.end().await;
+    assert_eq!(code, Some(0), "the attempt that it followed is over: {err}");
+    let (code, _, err) = watching.end().await;
+    assert_eq!(code, Some(3), "{err}");
 }

@@ -110,7 +110,8 @@ pub enum Command {
     #[command(after_help = concat!("Example:\n  onward wait ID --for 10m && echo done\n\n", submit::exit_codes!()))]
     Wait {
         id: String,
-        /// Give up after this long (exit code 1), and go on trying until then if no node answers; the job goes on
+        /// Give up after this long (exit code 1), and go on trying until then if no node answers; the job goes on. Without
+        /// it, a node that was there and is away has a minute to start again
         #[arg(long = "for", value_parser = span::parse, value_name = "DURATION")]
         at_most: Option<Duration>,
     },
