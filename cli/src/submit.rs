@@ -59,7 +59,12 @@ const BATCH_BYTES: usize = 8 << 20;
 
 /// Each batch is accepted as a whole or not at all.
 fn from_file(file: &str, client: &Client, screen: &Screen) -> Result<u8> {
-    let text = payload_text(if file == "-" { file.to_owned() } else { format!("@{file}") }.as_str())?;
+    let text = if file == "-" { from_stdin() } else { std::fs::read_to_string(file) };
+    let text = text.map_err(|error| {
+        Failure::new(format!("cannot read the jobs from {file}"))
+            .why(error)
+            .remedy("--file takes a file with one JSON object a line, or - for stdin")
+    })?;
     let mut jobs = Vec::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let mut job: Body = serde_json::from_str(line).map_err(|error| {
@@ -103,7 +108,13 @@ fn submit_batch(
             Some(line) => failure.and_why(&format!("line {line} of {file}")),
             None => failure,
         };
-        failure.and_why(&format!("{before} jobs of the lines before were submitted, and nothing after them"))
+        let lines = batch.first().zip(batch.last()).map(|(first, last)| (first.0, last.0));
+        failure.and_why(&match (before, lines) {
+            (1.., Some((first, last))) => format!(
+                "the batch is lines {first} to {last}: the {before} jobs of the lines before were submitted, and nothing from line {first} on"
+            ),
+            _ => "no job was submitted".to_owned(),
+        })
     })?;
     for job in read::items(&answer, "jobs") {
         match screen.json {
@@ -204,14 +215,18 @@ fn payload_text(source: &str) -> Result<String, Failure> {
             .remedy("--payload takes JSON, @FILE, or - for stdin")
     };
     if source == "-" {
-        let mut text = String::new();
-        std::io::stdin().lock().read_to_string(&mut text).map_err(unreadable)?;
-        return Ok(text);
+        return from_stdin().map_err(unreadable);
     }
     match source.strip_prefix('@') {
         Some(file) => std::fs::read_to_string(file).map_err(unreadable),
         None => Ok(source.to_owned()),
     }
+}
+
+fn from_stdin() -> std::io::Result<String> {
+    let mut text = String::new();
+    std::io::stdin().lock().read_to_string(&mut text)?;
+    Ok(text)
 }
 
 fn parsed(text: &str) -> Result<Box<RawValue>, Failure> {

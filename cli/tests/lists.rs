@@ -260,15 +260,47 @@ async fn many_jobs_come_from_a_file() {
     let wrong = stage.call(&["submit", "--file", path]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(err(&wrong).contains("line 2"), "{}", err(&wrong));
-    for (bad, hints) in
-        [("{\"kind\": \"k\", \"prioritty\": 1}", &["prioritty"][..]), ("{\"kind\": \"\"}", &["kind", "line 3"])]
-    {
+    for (bad, hints) in [
+        ("{\"kind\": \"k\", \"prioritty\": 1}", &["prioritty", "line 3", "no job was submitted"][..]),
+        ("{\"kind\": \"\"}", &["kind", "line 3", "no job was submitted"]),
+    ] {
         std::fs::write(&file, format!("\n{{\"kind\": \"k\"}}\n{bad}\n")).unwrap();
         let wrong = stage.call(&["submit", "--file", path]);
         assert_eq!(wrong.status.code(), Some(1));
         assert!(hints.iter().all(|hint| err(&wrong).contains(hint)), "{}", err(&wrong));
     }
     assert_eq!(ids(&stage.json(&["list"])).len(), 3, "all or nothing");
+}
+
+#[tokio::test]
+async fn of_a_file_with_a_wrong_line_it_is_said_what_was_submitted() {
+    let stage = Stage::new("0");
+    let file = stage.folder.path().join("jobs.jsonl");
+    std::fs::write(&file, "{\"kind\": \"k\"}\n".repeat(1_500) + "{\"kind\": \"\"}\n{\"kind\": \"k\"}\n").unwrap();
+    let wrong = stage.call(&["submit", "--file", file.to_str().unwrap()]);
+    assert_eq!(
+        (wrong.status.code(), String::from_utf8(wrong.stdout.clone()).unwrap().lines().count()),
+        (Some(1), 1_000)
+    );
+    let said = err(&wrong);
+    for words in ["line 1501", "lines 1001 to 1502", "1000 jobs of the lines before", "none of this batch was stored"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_and_options_that_do_not_go_with_one_are_named() {
+    let gone = onward(&["submit", "--file", "/none/jobs.jsonl"]).output().unwrap();
+    assert_eq!(gone.status.code(), Some(1));
+    let said = err(&gone);
+    assert!(said.contains("cannot read the jobs from /none/jobs.jsonl") && said.contains("--file"), "{said}");
+    assert!(!said.contains("payload"), "{said}");
+    for (option, value) in [("--queue", "q"), ("--priority", "5"), ("--tag", "t"), ("--ordered", "k"), ("--env", "A=1")]
+    {
+        let refused = onward(&["submit", "--file", "jobs.jsonl", option, value]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{option}");
+        assert!(err(&refused).contains(&format!("'{option} <")), "{}", err(&refused));
+    }
 }
 
 #[tokio::test]

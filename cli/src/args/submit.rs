@@ -15,6 +15,33 @@ Examples:
   onward submit --file jobs.jsonl
 ";
 
+/// Every option but `--file`: each would be about one job, and a file has many.
+const NOT_WITH_A_FILE: [&str; 23] = [
+    "kind",
+    "payload",
+    "queue",
+    "priority",
+    "timeout",
+    "stuck_after",
+    "on_stuck",
+    "require_progress",
+    "delay",
+    "run_at",
+    "retries",
+    "limits",
+    "ordered",
+    "unique_key",
+    "idempotency_key",
+    "tags",
+    "headers",
+    "retain",
+    "env",
+    "cwd",
+    "logs",
+    "wait",
+    "command",
+];
+
 /// Of what waits for a job.
 macro_rules! exit_codes {
     () => {
@@ -90,8 +117,9 @@ pub struct SubmitArgs {
     /// Where the command runs [default: here]
     #[arg(long, value_name = "DIR", conflicts_with = "kind")]
     pub cwd: Option<std::path::PathBuf>,
-    /// Submit every job in a file, one JSON object a line as for `POST /v1/jobs`, or - for stdin; prints an id for each
-    #[arg(long, value_name = "FILE|-", conflicts_with_all = ["kind", "payload", "command", "wait"])]
+    /// Submit every job in a file, one JSON object a line as for `POST /v1/jobs`, or - for stdin; prints an id for each.
+    /// A line says all about its job: no other option of `submit` goes with this one
+    #[arg(long, value_name = "FILE|-", conflicts_with_all = NOT_WITH_A_FILE)]
     pub file: Option<String>,
     /// Print what its attempts print while waiting
     #[arg(long, requires = "wait")]
@@ -123,6 +151,17 @@ fn limit(text: &str) -> Result<(String, u32), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_other_option_goes_with_a_file() {
+        let submit = SubmitArgs::augment_args(clap::Command::new("submit"));
+        let mut others: Vec<&str> =
+            submit.get_arguments().map(|arg| arg.get_id().as_str()).filter(|id| *id != "file").collect();
+        let mut refused = NOT_WITH_A_FILE.to_vec();
+        others.sort_unstable();
+        refused.sort_unstable();
+        assert_eq!(others, refused);
+    }
 
     #[test]
     fn limits_and_pairs_are_read_or_refused() {
