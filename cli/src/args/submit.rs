@@ -89,11 +89,11 @@ pub struct SubmitArgs {
     /// How many more attempts if one fails [default: 0 for a command; for a kind, the node's retry policy]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=999))]
     pub retries: Option<u32>,
-    /// Run at most MAX jobs with this KEY at a time; may be repeated
+    /// Run at most MAX workflows with this KEY at a time; may be repeated
     #[arg(long = "limit", value_name = "KEY=MAX", value_parser = limit)]
     pub limits: Vec<(String, u32)>,
-    /// Run jobs with this KEY one at a time and in order: one that waits for its next attempt is not overtaken; may be
-    /// repeated
+    /// Run workflows with this KEY one at a time: one that has begun keeps KEY until it has ended, also while it waits
+    /// for its next attempt, so that none overtakes it; may be repeated
     #[arg(long, value_name = "KEY")]
     pub ordered: Vec<String>,
     /// Refuse while another job with this key has not ended
