@@ -24,7 +24,7 @@ pub fn ready(engine: Engine, hang_after: Duration) {
         let every = limit / 2;
         loop {
             thread::sleep(every);
-            let trouble = engine.lifeless(hang_after).or_else(|| starved(&runtime, every));
+            let trouble = engine.needs_restart(hang_after).or_else(|| starved(&runtime, every));
             match trouble {
                 Some(why) => send(&[NotifyState::Status(&why)]),
                 None => send(&[NotifyState::Watchdog]),

@@ -227,11 +227,11 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
     let engine = Engine::start(Start::new(rules(), make)).unwrap();
     let long = Duration::from_secs(3600);
     has_entered.recv().unwrap();
-    let why = engine.lifeless(Duration::ZERO).expect("the log is at it");
+    let why = engine.needs_restart(Duration::ZERO).expect("the log is at it");
     assert!(why.contains("the log thread has been blocked"), "{why}");
-    assert_eq!(engine.lifeless(long), None, "not for long, though");
+    assert_eq!(engine.needs_restart(long), None, "not for long, though");
     drop(open);
-    until_seen("both wait", || engine.lifeless(Duration::ZERO).is_none()).await;
+    until_seen("both wait", || engine.needs_restart(Duration::ZERO).is_none()).await;
 
     let (go_on, told) = channel::<()>();
     let (begun, has_begun) = channel();
@@ -244,16 +244,16 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
         reading.read(work).await
     });
     has_begun.recv().unwrap();
-    let why = engine.lifeless(Duration::ZERO).expect("the machine is at it");
+    let why = engine.needs_restart(Duration::ZERO).expect("the machine is at it");
     assert!(why.contains("the core thread has been blocked"), "{why}");
-    assert_eq!(engine.lifeless(long), None);
+    assert_eq!(engine.needs_restart(long), None);
     drop(go_on);
     read.await.unwrap().unwrap();
-    until_seen("it waits", || engine.lifeless(Duration::ZERO).is_none()).await;
+    until_seen("it waits", || engine.needs_restart(Duration::ZERO).is_none()).await;
 
     assert!(engine.read(|_| panic!("as a bug would")).await.is_err());
-    until_seen("it has ended", || engine.lifeless(long).is_some()).await;
-    assert!(engine.lifeless(long).unwrap().contains("the core thread died"));
+    until_seen("it has ended", || engine.needs_restart(long).is_some()).await;
+    assert!(engine.needs_restart(long).unwrap().contains("the core thread died"));
     assert!(engine.read(|_| ()).await.is_err(), "nobody waits for it");
 }
 
@@ -270,7 +270,7 @@ async fn a_log_that_panics_is_opened_anew() {
     until_seen("a second term", || engine.stats().terms.get() == 2).await;
     while engine.call(submit(&engine, draft()).1).await.is_err() {}
     assert_eq!(state_of(&engine, first).await, Some(JobState::Ready));
-    assert_eq!((engine.trouble(), engine.lifeless(Duration::from_secs(3600))), (None, None));
+    assert_eq!((engine.trouble(), engine.needs_restart(Duration::from_secs(3600))), (None, None));
 }
 
 #[tokio::test]
@@ -440,7 +440,7 @@ async fn whoever_asks_while_very_many_jobs_are_due_is_served_before_all_of_them_
     let seen = asking.await.unwrap();
     assert!((JOBS / 2..JOBS).contains(&seen), "{seen} are left");
     assert!(matches!(submitting.await.unwrap(), Ok(Answer::Submitted(_))));
-    assert_eq!(engine.lifeless(Duration::from_secs(60)), None);
+    assert_eq!(engine.needs_restart(Duration::from_secs(60)), None);
     while delayed(&engine).await > 0 {}
     engine.stop();
 }

@@ -12,7 +12,7 @@ use onward_log::codec;
 use super::{Engine, Refused};
 
 /// A call that is answered from the archive where the machine does not know the job any more.
-pub(super) enum Asked {
+pub(super) enum ArchivedCommand {
     Cancel(JobId),
     Extend { job: JobId, request: Name },
     Replay { job: JobId, request: Name, from: ReplayFrom },
@@ -22,7 +22,7 @@ pub(super) enum Asked {
     Extension(Vec<Claim>),
 }
 
-impl Asked {
+impl ArchivedCommand {
     pub(super) fn of(call: &Call) -> Option<Self> {
         match call {
             Call::Cancel { job, .. } => Some(Self::Cancel(*job)),
@@ -42,20 +42,20 @@ impl Asked {
 impl Engine {
     pub(super) async fn answer_from_archive(
         &self,
-        asked: Asked,
+        asked: ArchivedCommand,
         answer: Result<Answer, Refused>,
     ) -> Result<Answer, Refused> {
         const UNKNOWN: Result<Answer, Refused> = Err(Refused::ByMachine(Refusal::UnknownJob));
         match (asked, answer) {
-            (Asked::Settle(settlements), Ok(Answer::Settled(mut answers))) => {
+            (ArchivedCommand::Settle(settlements), Ok(Answer::Settled(mut answers))) => {
                 self.settle_again(&settlements, &mut answers).await?;
                 Ok(Answer::Settled(answers))
             }
-            (Asked::Beat, Ok(Answer::Beats(mut answers))) => {
+            (ArchivedCommand::Beat, Ok(Answer::Beats(mut answers))) => {
                 self.beat_again(&mut answers).await?;
                 Ok(Answer::Beats(answers))
             }
-            (Asked::Extension(claims), answer) if answer == UNKNOWN => match claims.first() {
+            (ArchivedCommand::Extension(claims), answer) if answer == UNKNOWN => match claims.first() {
                 Some(claim) => match self.archived(claim.job).await? {
                     Some(image) => {
                         self.0.stats.late_claims_refused.add(1);
@@ -65,19 +65,23 @@ impl Engine {
                 },
                 None => answer,
             },
-            (Asked::Cancel(job), answer) if answer == UNKNOWN => match self.archived(job).await? {
+            (ArchivedCommand::Cancel(job), answer) if answer == UNKNOWN => match self.archived(job).await? {
                 Some(_) => Ok(Answer::Done),
                 None => answer,
             },
-            (Asked::Extend { job, request }, answer) if answer == UNKNOWN => match self.archived(job).await? {
-                Some(image) => extended(&image, &request).ok_or(Refused::ByMachine(Refusal::AlreadyEnded)),
-                None => answer,
-            },
-            (Asked::Replay { job, request, from }, answer) if answer == UNKNOWN => match self.archived(job).await? {
-                Some(image) => replayed(&image, &request, from).map_err(Refused::ByMachine),
-                None => answer,
-            },
-            (Asked::DropLetter(job), answer) if answer == UNKNOWN => match self.archived(job).await? {
+            (ArchivedCommand::Extend { job, request }, answer) if answer == UNKNOWN => {
+                match self.archived(job).await? {
+                    Some(image) => extended(&image, &request).ok_or(Refused::ByMachine(Refusal::AlreadyEnded)),
+                    None => answer,
+                }
+            }
+            (ArchivedCommand::Replay { job, request, from }, answer) if answer == UNKNOWN => {
+                match self.archived(job).await? {
+                    Some(image) => replayed(&image, &request, from).map_err(Refused::ByMachine),
+                    None => answer,
+                }
+            }
+            (ArchivedCommand::DropLetter(job), answer) if answer == UNKNOWN => match self.archived(job).await? {
                 Some(_) => Err(Refused::ByMachine(Refusal::NotADeadLetter)),
                 None => answer,
             },

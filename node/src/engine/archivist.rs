@@ -27,7 +27,7 @@ use onward_core::state::JobImage;
 use onward_core::time::span_ms;
 use onward_log::{Archive, ArchivedJob, Blob, Error, codec};
 
-use super::{Ask, Shared};
+use super::{Command, Shared};
 use crate::clock;
 
 /// What is kept of finished jobs.
@@ -79,9 +79,9 @@ pub(super) fn spawn(
     rules: ArchiveRules,
     shared: Arc<Shared>,
 ) -> std::io::Result<(Sender<ToArchive>, JoinHandle<()>)> {
-    let (sender, inbox) = channel();
+    let (sender, batches) = channel();
     let archivist = Archivist { archive, rules, shared };
-    let thread = thread::Builder::new().name("onward-archive".into()).spawn(move || archivist.run(&inbox))?;
+    let thread = thread::Builder::new().name("onward-archive".into()).spawn(move || archivist.run(&batches))?;
     Ok((sender, thread))
 }
 
@@ -92,12 +92,12 @@ struct Archivist {
 }
 
 impl Archivist {
-    fn run(self, inbox: &Receiver<ToArchive>) {
+    fn run(self, batches: &Receiver<ToArchive>) {
         loop {
-            match inbox.recv_timeout(EXPIRE_EVERY) {
+            match batches.recv_timeout(EXPIRE_EVERY) {
                 Ok(batch) => {
                     let begun = Instant::now();
-                    let Some((ToArchive { term, behind, .. }, jobs)) = self.keep(batch, inbox) else { return };
+                    let Some((ToArchive { term, behind, .. }, jobs)) = self.keep(batch, batches) else { return };
                     let work = begun.elapsed();
                     let rest = self.shared.pacing.archive_rest;
                     let rest = match jobs.len() {
@@ -105,9 +105,9 @@ impl Archivist {
                         _ if behind >= MANY_BEHIND => rest.min(work / 4),
                         _ => rest.min(work * 3),
                     };
-                    self.shared.ask(Ask::Archived { term, jobs });
+                    self.shared.send(Command::Archived { term, jobs });
                     thread::sleep(rest);
-                    self.shared.ask(Ask::ArchiveReady { term });
+                    self.shared.send(Command::ArchiveReady { term });
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -120,10 +120,10 @@ impl Archivist {
 
     /// Stores these jobs, trying again as long as it takes; or those of a newer term, which hands over the same again.
     /// Gives the batch with those that are stored; nothing if the node stops.
-    fn keep(&self, mut batch: ToArchive, inbox: &Receiver<ToArchive>) -> Option<(ToArchive, Vec<JobId>)> {
+    fn keep(&self, mut batch: ToArchive, batches: &Receiver<ToArchive>) -> Option<(ToArchive, Vec<JobId>)> {
         let mut progress = Progress::default();
         loop {
-            if let Some(newer) = inbox.try_iter().last() {
+            if let Some(newer) = batches.try_iter().last() {
                 (batch, progress) = (newer, Progress::default());
             }
             match self.put(&batch, &mut progress) {
@@ -133,7 +133,7 @@ impl Archivist {
             if self.shared.is_stopping() {
                 return None;
             }
-            match inbox.recv_timeout(self.shared.pacing.archive_rest) {
+            match batches.recv_timeout(self.shared.pacing.archive_rest) {
                 Ok(newer) => (batch, progress) = (newer, Progress::default()),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,

@@ -16,18 +16,18 @@ use onward_core::ids::Seq;
 use onward_core::manager::SnapshotRecord;
 use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob, codec};
 
-use super::out::{Out, Waiting};
+use super::outgoing::{Outgoing, OutgoingQueue};
 use super::snapshots::TRUNCATE_AT_ONCE;
-use super::{Ask, Shared};
+use super::{Command, Shared};
 
 /// What is to be done with the log, in the order in which it was told.
-pub(super) enum ToLog {
+pub(super) enum CommitRequest {
     /// Either may be empty, save that blobs come with events that name them.
     Append {
         events: Vec<StampedEvent>,
         blobs: Vec<OwnedBlob>,
         /// To be let go once the event that each names is durable, in this order.
-        outs: Vec<(Seq, Out)>,
+        outs: Vec<(Seq, Outgoing)>,
     },
     /// Nothing that was told before names it any more.
     DropBlob(Digest),
@@ -46,14 +46,14 @@ pub(super) enum ToLog {
 }
 
 /// What it answers, into the inbox of the machine. The term tells answers to an earlier machine apart.
-pub(super) struct LogAnswer {
+pub(super) struct CommitAnswer {
     pub(super) term: Term,
-    pub(super) what: Told,
+    pub(super) what: CommitReply,
 }
 
-pub(super) enum Told {
-    /// There is [`News`] that was asked for.
-    News,
+pub(super) enum CommitReply {
+    /// There is [`CommitProgress`] that was asked for.
+    Progress,
     Seat {
         question: u64,
         term: Term,
@@ -74,7 +74,7 @@ const MAX_BATCH_BLOB_BYTES: usize = 8 << 20;
 /// How far the log is. The machine looks before every round, and is woken by it only if it waits for it: waking a thread
 /// takes longer than most of what it would do.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct CommitProgress {
     commits: Mutex<Option<Commits>>,
     is_waited_for: AtomicBool,
 }
@@ -89,7 +89,7 @@ pub(super) struct Commits {
 /// Enough to judge the load by.
 const MAX_TOOK: usize = 64;
 
-impl News {
+impl CommitProgress {
     pub(super) fn take(&self) -> Option<Commits> {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -110,24 +110,24 @@ impl News {
 }
 
 /// How the machine tells the log something.
-pub(super) struct LogDesk {
-    sender: Sender<ToLog>,
+pub(super) struct CommitQueue {
+    sender: Sender<CommitRequest>,
     /// Told, and not yet taken up.
-    told: Arc<AtomicUsize>,
+    pending: Arc<AtomicUsize>,
     is_busy: Arc<AtomicBool>,
-    pub(super) news: Arc<News>,
+    pub(super) progress: Arc<CommitProgress>,
 }
 
-impl LogDesk {
+impl CommitQueue {
     /// Whether somebody is at the log already, who will take along what is told.
     pub(super) fn is_busy(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed)
     }
 
-    pub(super) fn tell(&self, told: ToLog) {
-        self.told.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn push(&self, request: CommitRequest) {
+        self.pending.fetch_add(1, Ordering::SeqCst);
         // If nobody takes it up any more, the reason is in our inbox already.
-        let _ = self.sender.send(told);
+        let _ = self.sender.send(request);
     }
 }
 
@@ -136,17 +136,17 @@ pub(super) struct Committer {
     log: Box<dyn Log>,
     term: Term,
     group: GroupCommit,
-    waiting: Waiting,
-    inbox: Receiver<ToLog>,
-    told: Arc<AtomicUsize>,
+    waiting: OutgoingQueue,
+    requests: Receiver<CommitRequest>,
+    pending: Arc<AtomicUsize>,
     is_busy: Arc<AtomicBool>,
-    news: Arc<News>,
+    progress: Arc<CommitProgress>,
     shared: Arc<Shared>,
     mark: Option<Arc<File>>,
     questions: Vec<u64>,
     to_drop: Vec<Digest>,
     /// There is at most one at a time.
-    snapshot_step: Option<ToLog>,
+    snapshot_step: Option<CommitRequest>,
     truncating: bool,
     has_failed: bool,
 }
@@ -156,23 +156,24 @@ impl Committer {
         log: Box<dyn Log>,
         term: Term,
         last: Seq,
-        waiting: Waiting,
+        waiting: OutgoingQueue,
         shared: Arc<Shared>,
         mark: Option<Arc<File>>,
-    ) -> (Self, LogDesk) {
-        let (sender, inbox) = channel();
-        let (told, news) = (Arc::<AtomicUsize>::default(), Arc::<News>::default());
+    ) -> (Self, CommitQueue) {
+        let (sender, requests) = channel();
+        let (pending, progress) = (Arc::<AtomicUsize>::default(), Arc::<CommitProgress>::default());
         let is_busy = Arc::<AtomicBool>::default();
-        let desk = LogDesk { sender, told: told.clone(), is_busy: is_busy.clone(), news: news.clone() };
+        let queue =
+            CommitQueue { sender, pending: pending.clone(), is_busy: is_busy.clone(), progress: progress.clone() };
         let committer = Self {
             log,
             term,
             group: GroupCommit::new(term, last, MAX_BATCH, MAX_BATCH_BLOB_BYTES),
             waiting,
-            inbox,
-            told,
+            requests,
+            pending,
             is_busy,
-            news,
+            progress,
             shared,
             mark,
             questions: Vec::new(),
@@ -181,7 +182,7 @@ impl Committer {
             truncating: false,
             has_failed: false,
         };
-        (committer, desk)
+        (committer, queue)
     }
 
     /// Does all that was told. After a failure nothing is done any more, and what waits is let go of unseen.
@@ -208,7 +209,7 @@ impl Committer {
                 }
             };
             self.has_failed = true;
-            self.say(Told::Failed(failed));
+            self.answer(CommitReply::Failed(failed));
         }
         self.waiting.drop_all();
         while self.next().is_some() {}
@@ -218,7 +219,7 @@ impl Committer {
         loop {
             loop {
                 while let Some(more) = self.next() {
-                    self.take(more);
+                    self.handle(more);
                 }
                 if !self.commit()? {
                     break;
@@ -228,7 +229,7 @@ impl Committer {
             if !self.questions.is_empty() {
                 let term = self.ask_until_known(|log| log.tail())?.term;
                 for question in core::mem::take(&mut self.questions) {
-                    self.say(Told::Seat { question, term });
+                    self.answer(CommitReply::Seat { question, term });
                 }
             }
             self.drop_blobs()?;
@@ -240,10 +241,10 @@ impl Committer {
         }
     }
 
-    fn next(&mut self) -> Option<ToLog> {
-        let told = self.inbox.try_recv().ok()?;
-        self.told.fetch_sub(1, Ordering::SeqCst);
-        Some(told)
+    fn next(&mut self) -> Option<CommitRequest> {
+        let request = self.requests.try_recv().ok()?;
+        self.pending.fetch_sub(1, Ordering::SeqCst);
+        Some(request)
     }
 
     /// What nobody needs takes room, and nothing else: if it cannot be dropped, the next term does it.
@@ -264,23 +265,24 @@ impl Committer {
     /// A snapshot is worth nothing if the disk is full, and the log may have room for a batch all the same.
     fn snapshot(&mut self) -> Result<(), Error> {
         let done = match self.snapshot_step.take() {
-            Some(ToLog::Chunk { covers, index, records }) => {
+            Some(CommitRequest::Chunk { covers, index, records }) => {
                 let (term, mut chunk) = (self.term, Vec::new());
                 codec::encode_records(&records, &mut chunk);
-                self.ask_until_known(|log| log.put_chunk(term, covers, index, &chunk)).map(|()| Told::ChunkStored)
+                self.ask_until_known(|log| log.put_chunk(term, covers, index, &chunk))
+                    .map(|()| CommitReply::ChunkStored)
             }
-            Some(ToLog::FinishSnapshot { covers, chunks }) => {
+            Some(CommitRequest::FinishSnapshot { covers, chunks }) => {
                 let term = self.term;
                 let finished = self.ask_until_known(|log| log.finish_snapshot(term, covers, chunks));
                 self.truncating = finished.is_ok();
-                finished.map(|()| Told::SnapshotFinished)
+                finished.map(|()| CommitReply::SnapshotFinished)
             }
             _ => return Ok(()),
         };
         match done {
-            Ok(told) => self.say(told),
+            Ok(reply) => self.answer(reply),
             Err(error) if ends_term(&error) => return Err(error),
-            Err(error) => self.say(Told::SnapshotFailed(error)),
+            Err(error) => self.answer(CommitReply::SnapshotFailed(error)),
         }
         Ok(())
     }
@@ -294,13 +296,13 @@ impl Committer {
             Err(error) => tracing::warn!(%error, "the log was not truncated; the next snapshot tries again"),
         }
         self.truncating = false;
-        self.say(Told::Truncated);
+        self.answer(CommitReply::Truncated);
         Ok(())
     }
 
-    fn take(&mut self, told: ToLog) {
-        match told {
-            ToLog::Append { mut events, mut blobs, outs } => {
+    fn handle(&mut self, request: CommitRequest) {
+        match request {
+            CommitRequest::Append { mut events, mut blobs, outs } => {
                 // What comes back before it was dropped stays.
                 if !self.to_drop.is_empty() {
                     self.to_drop.retain(|digest| blobs.iter().all(|blob| blob.digest != *digest));
@@ -308,9 +310,11 @@ impl Committer {
                 self.group.push(&mut events, &mut blobs);
                 self.waiting.add(outs, &self.shared);
             }
-            ToLog::DropBlob(digest) => self.to_drop.push(digest),
-            ToLog::ConfirmSeat { question } => self.questions.push(question),
-            step @ (ToLog::Chunk { .. } | ToLog::FinishSnapshot { .. }) => self.snapshot_step = Some(step),
+            CommitRequest::DropBlob(digest) => self.to_drop.push(digest),
+            CommitRequest::ConfirmSeat { question } => self.questions.push(question),
+            step @ (CommitRequest::Chunk { .. } | CommitRequest::FinishSnapshot { .. }) => {
+                self.snapshot_step = Some(step)
+            }
         }
     }
 
@@ -339,9 +343,9 @@ impl Committer {
         self.shared.stats.committed(count, took);
         let seq = self.group.done();
         self.waiting.made_durable(seq, &self.shared);
-        self.news.put(seq, took);
-        if self.news.is_waited_for.load(Ordering::SeqCst) {
-            self.say(Told::News);
+        self.progress.put(seq, took);
+        if self.progress.is_waited_for.load(Ordering::SeqCst) {
+            self.answer(CommitReply::Progress);
         }
         Ok(true)
     }
@@ -362,8 +366,8 @@ impl Committer {
         }
     }
 
-    fn say(&self, what: Told) {
-        self.shared.ask(Ask::FromLog(LogAnswer { term: self.term, what }));
+    fn answer(&self, what: CommitReply) {
+        self.shared.send(Command::FromLog(CommitAnswer { term: self.term, what }));
     }
 }
 
@@ -421,8 +425,8 @@ pub(super) fn commit_if_free(committer: &Mutex<Committer>, desk_told: &AtomicUsi
     }
 }
 
-impl LogDesk {
-    pub(super) fn told(&self) -> Arc<AtomicUsize> {
-        self.told.clone()
+impl CommitQueue {
+    pub(super) fn pending(&self) -> Arc<AtomicUsize> {
+        self.pending.clone()
     }
 }

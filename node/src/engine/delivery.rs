@@ -21,7 +21,7 @@ use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 
 use super::content::Contents;
-use super::{Ask, Engine, Refused, Shared};
+use super::{Command, Engine, Refused, Shared};
 use crate::traces::continue_trace;
 
 /// How much travels in one piece.
@@ -58,7 +58,7 @@ pub(super) struct Room {
 }
 
 #[derive(PartialEq, Eq, Debug)]
-enum Way {
+enum DeliveryMode {
     InFull,
     ByReference,
     TooLarge { bytes: usize },
@@ -66,17 +66,17 @@ enum Way {
 
 impl Room {
     /// How the inputs of this assignment travel.
-    fn way_for(&self, assignment: &Assignment) -> Way {
+    fn way_for(&self, assignment: &Assignment) -> DeliveryMode {
         let inputs: usize = assignment.inputs.iter().map(|(_, input)| input.len()).sum();
         let names: usize = assignment.inputs.iter().map(|(name, _)| ENTRY + name.as_str().len()).sum();
         let headers: usize = assignment.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
         let checkpoint = assignment.checkpoint.as_ref().map_or(0, |bytes| bytes.len());
         let rest = assignment.workflow.payload.len() + names + headers + checkpoint;
         let (way, carried) = match self.inputs {
-            Some(room) if inputs > room => (Way::ByReference, rest + room),
-            _ => (Way::InFull, rest + inputs),
+            Some(room) if inputs > room => (DeliveryMode::ByReference, rest + room),
+            _ => (DeliveryMode::InFull, rest + inputs),
         };
-        if carried > self.assignment { Way::TooLarge { bytes: carried } } else { way }
+        if carried > self.assignment { DeliveryMode::TooLarge { bytes: carried } } else { way }
     }
 }
 
@@ -136,9 +136,9 @@ impl Engine {
             continue_trace(assignment);
         }
         match room.way_for(assignment) {
-            Way::TooLarge { bytes } => return Err(Undelivered::ForGood(too_large(bytes, room))),
-            Way::ByReference => refer(&mut assignment.inputs, room.inputs.unwrap_or(0)),
-            Way::InFull => {
+            DeliveryMode::TooLarge { bytes } => return Err(Undelivered::ForGood(too_large(bytes, room))),
+            DeliveryMode::ByReference => refer(&mut assignment.inputs, room.inputs.unwrap_or(0)),
+            DeliveryMode::InFull => {
                 for (_, input) in &mut assignment.inputs {
                     self.fetch(job, input).await?;
                 }
@@ -151,7 +151,7 @@ impl Engine {
     pub(super) fn give_up(&self, claim: Claim, why: &str) {
         tracing::warn!(job = %claim.job, workflow = claim.workflow, why, "an attempt cannot be given to its worker");
         let why: Arc<str> = format!("the attempt could not be given to its worker: {why}").into();
-        self.0.ask(Ask::Input(Input::Undeliverable { claim, why }));
+        self.0.send(Command::Input(Input::Undeliverable { claim, why }));
     }
 
     /// Completes the leases of one answer. Those that cannot be delivered end, and are not in it.
@@ -239,7 +239,7 @@ impl core::fmt::Debug for Delivery {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        self.shared.ask(Ask::Input(Input::CallGone { request: self.request, delivered: self.done }));
+        self.shared.send(Command::Input(Input::CallGone { request: self.request, delivered: self.done }));
     }
 }
 
@@ -280,18 +280,18 @@ mod tests {
     #[test]
     fn how_inputs_travel() {
         const NAME: usize = ENTRY + 2;
-        let too_large = |bytes| Way::TooLarge { bytes };
+        let too_large = |bytes| DeliveryMode::TooLarge { bytes };
         for (fetches, payload, inputs, way) in [
-            (true, 0, vec![], Way::InFull),
-            (true, 0, vec![stored(1_000), stored(1_000)], Way::InFull),
-            (true, 0, vec![stored(1_000), stored(1_001)], Way::ByReference),
-            (true, 0, vec![inline(3_000)], Way::ByReference),
-            (true, 0, vec![stored(900_000)], Way::ByReference),
-            (true, 9_000, vec![], Way::InFull),
+            (true, 0, vec![], DeliveryMode::InFull),
+            (true, 0, vec![stored(1_000), stored(1_000)], DeliveryMode::InFull),
+            (true, 0, vec![stored(1_000), stored(1_001)], DeliveryMode::ByReference),
+            (true, 0, vec![inline(3_000)], DeliveryMode::ByReference),
+            (true, 0, vec![stored(900_000)], DeliveryMode::ByReference),
+            (true, 9_000, vec![], DeliveryMode::InFull),
             (true, 10_001, vec![], too_large(10_001)),
             (true, 9_000, vec![stored(5_000)], too_large(9_000 + 2_000 + NAME)),
-            (false, 0, vec![stored(2_001)], Way::InFull),
-            (false, 0, vec![stored(10_000 - NAME)], Way::InFull),
+            (false, 0, vec![stored(2_001)], DeliveryMode::InFull),
+            (false, 0, vec![stored(10_000 - NAME)], DeliveryMode::InFull),
             (false, 0, vec![stored(10_001 - NAME)], too_large(10_001)),
             (false, 5_000, vec![inline(4_000), stored(1_000)], too_large(10_000 + 2 * NAME)),
         ] {

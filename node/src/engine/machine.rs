@@ -18,22 +18,22 @@ use onward_core::time::{Awake, Mono, Now};
 use onward_log::{Changed, Error, OwnedBlob};
 use tokio::sync::oneshot;
 
+use super::archive_feed::ArchiveFeed;
 use super::archivist::{self, ToArchive};
-use super::committer::{Commits, Committer, LogAnswer, LogDesk, ToLog, Told, commit_if_free};
+use super::committer::{CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer, commit_if_free};
 use super::content::{self, Contents};
 use super::decision_log::DecisionLog;
-use super::inbox::{Inbox, Wait};
-use super::kept::{Flow, KeptAsks};
-use super::leaving::Leaving;
+use super::held_commands::{Flow, HeldCommands};
 use super::load::{self, Meter};
-use super::out::{self, Line, Out};
+use super::notices::jobs_of;
+use super::outgoing::{self, Outgoing, OutgoingSender};
+use super::run_queue::{RunQueue, Wait};
 use super::session::Outbox;
 use super::snapshots::Snapshots;
 use super::spans::Spans;
-use super::term::{Begun, begin_term};
-use super::told::jobs_of;
+use super::term::{NewTerm, begin_term};
 use super::watch::Watchers;
-use super::{Ask, ReadWork, Refused, Shared, Start, View};
+use super::{Command, ReadWork, Refused, Shared, Start, View};
 use crate::catalog::Catalog;
 use crate::clock;
 
@@ -60,7 +60,7 @@ pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error>
 }
 
 /// In doubt it is tried again for a while: whoever starts a node may have to come and do it once more.
-fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<NewTerm, Error> {
     let since = Instant::now();
     loop {
         match begin_term(start, shared) {
@@ -73,9 +73,9 @@ fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> 
 }
 
 /// Term after term, until told to stop.
-fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
+fn run(first: NewTerm, start: Start, shared: &Arc<Shared>) {
     // Also if it panics: nobody may wait for a machine that is no more.
-    let _close = CloseAtEnd(&shared.inbox);
+    let _close = CloseAtEnd(&shared.run_queue);
     let archivist = start.archive.clone().and_then(|archive| {
         let spawned = archivist::spawn(archive, start.archive_rules.clone(), shared.clone());
         spawned.inspect_err(|error| tracing::error!(%error, "cannot start the archive's thread")).ok()
@@ -88,21 +88,21 @@ fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
     shared.close();
 }
 
-fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: Option<Sender<ToArchive>>) {
+fn run_terms(first: NewTerm, mut start: Start, shared: &Arc<Shared>, to_archive: Option<Sender<ToArchive>>) {
     let mut begun = Ok(first);
     let mut tried_at = Instant::now();
     let mut watchers = Watchers::default();
-    let mut kept = KeptAsks::for_as_long_as(start.rules.seat_ttl);
+    let mut kept = HeldCommands::for_as_long_as(start.rules.seat_ttl);
     loop {
         let ended = match begun {
             Ok(term) => serve_term(term, &start, shared, &to_archive, &mut watchers),
-            Err(error) => Ended::Failed(error),
+            Err(error) => TermEnd::Failed(error),
         };
         shared.vitals.takeover.begin_unless_begun();
         match ended {
-            Ended::Stopped => return,
-            Ended::Failed(error) => say_trouble(shared, &error),
-            Ended::SeatLost => {
+            TermEnd::Stopped => return,
+            TermEnd::Failed(error) => say_trouble(shared, &error),
+            TermEnd::SeatLost => {
                 tracing::warn!("another process took the seat");
                 shared.set_trouble("another process took the seat".into());
             }
@@ -116,20 +116,20 @@ fn run_terms(first: Begun, mut start: Start, shared: &Arc<Shared>, to_archive: O
         tried_at = Instant::now();
         begun = begin_term(&mut start, shared);
         if begun.is_ok() {
-            kept.give_back(&shared.inbox);
+            kept.give_back(&shared.run_queue);
         }
     }
 }
 
 fn serve_term(
-    term: Begun,
+    term: NewTerm,
     start: &Start,
     shared: &Arc<Shared>,
     to_archive: &Option<Sender<ToArchive>>,
     watchers: &mut Watchers,
-) -> Ended {
+) -> TermEnd {
     shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
-    let (line, waiting) = out::line(term.last);
+    let (outgoing, waiting) = outgoing::channel(term.last);
     let mark = start.commit_mark.clone();
     let (committer, log) = Committer::new(term.log, term.term, term.last, waiting, shared.clone(), mark);
     let machine = Machine {
@@ -142,7 +142,7 @@ fn serve_term(
         unsent_blobs: Vec::new(),
         kept_contents: Contents::default(),
         kept_reads: VecDeque::new(),
-        line,
+        outgoing,
         held: VecDeque::new(),
         durable: term.last,
         decisions: DecisionLog::default(),
@@ -154,7 +154,7 @@ fn serve_term(
         level: OverloadLevel::Normal,
         meter: Meter::default(),
         snapshots: Snapshots::after(term.snapshot, start.snapshot_every),
-        leaving: Leaving::to(to_archive.clone(), term.term),
+        leaving: ArchiveFeed::to(to_archive.clone(), term.term),
         log,
         stopping: None,
         ended_by: None,
@@ -167,7 +167,7 @@ fn serve_term(
 }
 
 /// One term, by two threads that change places: see [`commit_if_free`].
-fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
+fn serve(mut machine: Machine<'_>, mut committer: Committer) -> TermEnd {
     let shared = machine.shared;
     machine.step(Input::SeatTaken { term: machine.term });
     machine.hand_to_log();
@@ -178,29 +178,29 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
     }
     machine.now = clock::now();
     machine.look_at_log();
-    let told = machine.log.told();
+    let pending = machine.log.pending();
     let (machine, committer) = (Mutex::new(machine), Mutex::new(committer));
-    let inbox = &shared.inbox;
-    inbox.begin_anew();
+    let run_queue = &shared.run_queue;
+    run_queue.begin_anew();
     shared.vitals.takeover.rest();
     let take_turns = |thread| {
         // Whatever happens to one thread, the other must not wait for it for ever.
-        let _end = EndOnPanic(inbox);
-        let mut asks = VecDeque::new();
-        while inbox.take_turn(thread, &mut asks) {
+        let _end = EndOnPanic(run_queue);
+        let mut commands = VecDeque::new();
+        while run_queue.take_turn(thread, &mut commands) {
             let mut turn = machine.lock().expect("the other thread has not panicked");
-            turn.ended_by = turn.round(&mut asks);
-            inbox.give_back(&mut asks);
+            turn.ended_by = turn.round(&mut commands);
+            run_queue.give_back(&mut commands);
             let wait = turn.wait();
             let has_ended = turn.ended_by.is_some();
             // Before the other is called, so that it does not find it locked.
             drop(turn);
             if has_ended {
-                inbox.end();
+                run_queue.end();
             } else {
-                inbox.end_turn(wait);
+                run_queue.end_turn(wait);
             }
-            commit_if_free(&committer, &told);
+            commit_if_free(&committer, &pending);
         }
     };
     thread::scope(|scope| {
@@ -216,7 +216,7 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> Ended {
     ended.expect("the threads have ended for a reason")
 }
 
-struct CloseAtEnd<'a>(&'a Inbox);
+struct CloseAtEnd<'a>(&'a RunQueue);
 
 impl Drop for CloseAtEnd<'_> {
     fn drop(&mut self) {
@@ -224,7 +224,7 @@ impl Drop for CloseAtEnd<'_> {
     }
 }
 
-struct EndOnPanic<'a>(&'a Inbox);
+struct EndOnPanic<'a>(&'a RunQueue);
 
 impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
@@ -239,7 +239,7 @@ fn say_trouble(shared: &Shared, error: &Error) {
     shared.set_trouble(error.cause());
 }
 
-enum Ended {
+enum TermEnd {
     Stopped,
     SeatLost,
     Failed(Error),
@@ -259,7 +259,7 @@ struct Machine<'a> {
     /// Reads that came without a confirmed seat, and when.
     kept_reads: VecDeque<(Mono, ReadWork)>,
     /// What others will see; handed to the log with the events that it waits for.
-    line: Line,
+    outgoing: OutgoingSender,
     /// What concerns the machine itself, until it may be done.
     held: VecDeque<(Seq, Effect)>,
     durable: Seq,
@@ -272,11 +272,11 @@ struct Machine<'a> {
     level: OverloadLevel,
     meter: Meter,
     snapshots: Snapshots,
-    leaving: Leaving,
-    log: LogDesk,
+    leaving: ArchiveFeed,
+    log: CommitQueue,
     /// Told to stop, when this was the newest event.
     stopping: Option<Seq>,
-    ended_by: Option<Ended>,
+    ended_by: Option<TermEnd>,
     shared: &'a Arc<Shared>,
 }
 
@@ -285,29 +285,29 @@ impl Machine<'_> {
     ///
     /// After a time in which this thread could not run, or the log did not answer, what lies in the inbox comes before the
     /// log's answer about the seat. The machine keeps it until then; only reads are kept here.
-    fn round(&mut self, asks: &mut VecDeque<Ask>) -> Option<Ended> {
+    fn round(&mut self, commands: &mut VecDeque<Command>) -> Option<TermEnd> {
         self.shared.vitals.machine.begin();
         self.now = clock::now();
         self.look_at_log();
-        if asks.is_empty() {
+        if commands.is_empty() {
             self.step(Input::Wake);
         }
         // While one half is being committed and answered, the other is decided.
-        let half = asks.len() / 2;
+        let half = commands.len() / 2;
         let mut taken = 0;
-        while let Some(ask) = asks.pop_front() {
-            if let Err(ended) = self.take(ask) {
+        while let Some(command) = commands.pop_front() {
+            if let Err(ended) = self.handle(command) {
                 return Some(ended);
             }
             taken += 1;
             if taken % CLOCK_EVERY == 0 {
                 self.now = clock::now();
             }
-            if taken >= half && self.unsent.len() >= WORTH_A_COMMIT && !self.log.is_busy() && !asks.is_empty() {
+            if taken >= half && self.unsent.len() >= WORTH_A_COMMIT && !self.log.is_busy() && !commands.is_empty() {
                 break;
             }
-            if asks.is_empty() && taken < ROUND {
-                self.shared.inbox.take_more(asks);
+            if commands.is_empty() && taken < ROUND {
+                self.shared.run_queue.take_more(commands);
             }
         }
         // What goes on in bites has its share of every round, however much is asked.
@@ -318,21 +318,21 @@ impl Machine<'_> {
         self.pass_on();
         self.shared.vitals.machine.rest();
         if self.manager.seat_state() == SeatState::Lost {
-            return Some(Ended::SeatLost);
+            return Some(TermEnd::SeatLost);
         }
         // A stop waits for what was decided before it to be durable and answered, not for work that goes on in bites.
-        self.stopping.is_some_and(|decided| self.durable >= decided).then_some(Ended::Stopped)
+        self.stopping.is_some_and(|decided| self.durable >= decided).then_some(TermEnd::Stopped)
     }
 
     fn stop(&mut self) {
         self.stopping.get_or_insert(self.manager.newest());
-        self.log.news.wait_for(true);
+        self.log.progress.wait_for(true);
         self.look_at_log();
     }
 
     /// What has become durable since the last look.
     fn look_at_log(&mut self) {
-        let Some(Commits { durable, took }) = self.log.news.take() else { return };
+        let Some(Commits { durable, took }) = self.log.progress.take() else { return };
         self.durable = durable;
         for took in took {
             self.load.latency(awake(self.now), took);
@@ -350,9 +350,9 @@ impl Machine<'_> {
         let decided = self.unsent.len();
         self.forget_archived(decided);
         self.hand_to_log();
-        self.leaving.go_on(&self.manager, decided);
-        if let Some(told) = self.snapshots.advance(Instant::now(), &mut self.manager) {
-            self.tell_log(told);
+        self.leaving.advance(&self.manager, decided);
+        if let Some(request) = self.snapshots.advance(Instant::now(), &mut self.manager) {
+            self.request_commit(request);
         }
     }
 
@@ -373,17 +373,17 @@ impl Machine<'_> {
         Wait { for_timers, for_all }
     }
 
-    fn take(&mut self, ask: Ask) -> Result<(), Ended> {
-        match ask {
-            Ask::Input(input) => self.step(input),
-            Ask::Said { session, message, contents } => {
+    fn handle(&mut self, command: Command) -> Result<(), TermEnd> {
+        match command {
+            Command::Input(input) => self.step(input),
+            Command::WorkerMessage { session, message, contents } => {
                 self.step_with(Input::Session { session, message }, contents);
             }
-            Ask::Call { request, call, contents, reply } => {
+            Command::Call { request, call, contents, reply } => {
                 self.replies.insert(request, reply);
                 self.step_with(Input::Call { request, call }, contents);
             }
-            Ask::Read(work) => {
+            Command::Read(work) => {
                 self.shared.stats.reads.add(1);
                 if self.is_serving() {
                     self.read(work);
@@ -391,39 +391,39 @@ impl Machine<'_> {
                     self.kept_reads.push_back((self.now.mono, work));
                 }
             }
-            Ask::Printed { claims, session, told } => {
+            Command::Printed { claims, session, reply } => {
                 let answers = claims.iter().map(|claim| self.manager.check_output(claim, session)).collect();
-                self.hold(self.manager.newest(), Out::Deliver(Box::new(move || told(answers))));
+                self.hold(self.manager.newest(), Outgoing::Deliver(Box::new(move || reply(answers))));
             }
-            Ask::Open { session, outbox } => {
+            Command::Open { session, outbox } => {
                 self.sessions.insert(session, outbox);
             }
-            Ask::Watch { job, bell } => self.watchers.add(job, bell),
-            Ask::Unwatch { job, bell } => self.watchers.remove(job, bell),
-            Ask::FromLog(LogAnswer { term, what }) if term == self.term => match what {
-                Told::News => self.look_at_log(),
-                Told::Seat { question, term } => {
+            Command::Watch { job, bell } => self.watchers.add(job, bell),
+            Command::Unwatch { job, bell } => self.watchers.remove(job, bell),
+            Command::FromLog(CommitAnswer { term, what }) if term == self.term => match what {
+                CommitReply::Progress => self.look_at_log(),
+                CommitReply::Seat { question, term } => {
                     self.step(Input::SeatConfirmed { term, question });
                     // What is queued now is fed in before this comes back.
-                    self.shared.ask(Ask::Drained);
+                    self.shared.send(Command::Drained);
                 }
-                Told::ChunkStored => self.snapshots.chunk_stored(Instant::now()),
-                Told::SnapshotFinished => {
+                CommitReply::ChunkStored => self.snapshots.chunk_stored(Instant::now()),
+                CommitReply::SnapshotFinished => {
                     self.shared.stats.snapshots.add(1);
                     self.snapshots.finished();
                 }
-                Told::Truncated => self.snapshots.truncated(),
-                Told::SnapshotFailed(error) => {
+                CommitReply::Truncated => self.snapshots.truncated(),
+                CommitReply::SnapshotFailed(error) => {
                     tracing::warn!(%error, "a snapshot failed; the next one is tried later");
                     self.snapshots.failed(&mut self.manager);
                 }
-                Told::Failed(error) => return Err(Ended::Failed(error)),
+                CommitReply::Failed(error) => return Err(TermEnd::Failed(error)),
             },
-            Ask::FromLog(_) => {}
-            Ask::Archived { term, jobs } => self.leaving.archived(term, jobs),
-            Ask::ArchiveReady { term } => self.leaving.archive_is_ready(term),
-            Ask::Drained => self.step(Input::Drained),
-            Ask::Stop => self.stop(),
+            Command::FromLog(_) => {}
+            Command::Archived { term, jobs } => self.leaving.archived(term, jobs),
+            Command::ArchiveReady { term } => self.leaving.archive_is_ready(term),
+            Command::Drained => self.step(Input::Drained),
+            Command::Stop => self.stop(),
         }
         Ok(())
     }
@@ -434,7 +434,7 @@ impl Machine<'_> {
 
     fn read(&mut self, work: ReadWork) {
         let deliver = work(&View { manager: &self.manager, catalog: &self.catalog });
-        self.hold(self.manager.newest(), Out::Deliver(deliver));
+        self.hold(self.manager.newest(), Outgoing::Deliver(deliver));
     }
 
     /// Reads wait for the seat as long as calls do. Dropping one refuses it.
@@ -470,12 +470,12 @@ impl Machine<'_> {
         }
         for waiting in effects.list.drain(..) {
             match waiting.effect {
-                Effect::ConfirmSeat { question } => self.tell_log(ToLog::ConfirmSeat { question }),
+                Effect::ConfirmSeat { question } => self.request_commit(CommitRequest::ConfirmSeat { question }),
                 Effect::Send { session, message } => self.say(waiting.after, session, message),
                 Effect::Reply { request, answer } => {
                     if let Some(reply) = self.replies.remove(&request) {
                         let answer = answer.map_err(Refused::ByMachine);
-                        self.hold(waiting.after, Out::Reply { reply, answer });
+                        self.hold(waiting.after, Outgoing::Reply { reply, answer });
                     }
                 }
                 effect if waiting.after <= self.durable && self.held.is_empty() => self.act(effect),
@@ -486,7 +486,7 @@ impl Machine<'_> {
             let newest = self.manager.newest();
             for job in effects.events.iter().flat_map(|stamped| jobs_of(&stamped.event)) {
                 for bell in self.watchers.bells(job) {
-                    self.line.put(newest, Out::Ring(bell), self.durable, self.shared);
+                    self.outgoing.put(newest, Outgoing::Ring(bell), self.durable, self.shared);
                 }
             }
         }
@@ -526,16 +526,16 @@ impl Machine<'_> {
     fn say(&mut self, after: Seq, session: SessionId, message: ToWorker) {
         if let Some(outbox) = self.sessions.get(&session) {
             let outbox = outbox.clone();
-            self.hold(after, Out::Say { session, outbox, message });
+            self.hold(after, Outgoing::Say { session, outbox, message });
         }
     }
 
     /// What waits for no event at all says that there is no seat: it must not stand in a line that waits for the log.
-    fn hold(&mut self, after: Seq, out: Out) {
+    fn hold(&mut self, after: Seq, out: Outgoing) {
         if after == Seq::default() {
-            return out.let_go(self.shared);
+            return out.deliver(self.shared);
         }
-        self.line.put(after, out, self.durable, self.shared);
+        self.outgoing.put(after, out, self.durable, self.shared);
     }
 
     fn act_on_durable(&mut self) {
@@ -557,7 +557,7 @@ impl Machine<'_> {
             Effect::Unreferenced { digest } => {
                 // It may have come back since; then it is in the store, or on its way there behind what we say now.
                 if self.manager.state().stored_refs(&digest) == 0 {
-                    self.tell_log(ToLog::DropBlob(digest.0));
+                    self.request_commit(CommitRequest::DropBlob(digest.0));
                 }
             }
             Effect::Report(notice) => self.decisions.write(self.now.mono, &notice),
@@ -578,18 +578,18 @@ impl Machine<'_> {
     }
 
     fn hand_to_log(&mut self) {
-        if !self.unsent.is_empty() || !self.line.is_empty() {
+        if !self.unsent.is_empty() || !self.outgoing.is_empty() {
             // The next are likely to be as many.
             let next = Vec::with_capacity(self.unsent.len());
             let events = core::mem::replace(&mut self.unsent, next);
             let blobs = core::mem::take(&mut self.unsent_blobs);
-            let outs = self.line.take();
-            self.tell_log(ToLog::Append { events, blobs, outs });
+            let outs = self.outgoing.take();
+            self.request_commit(CommitRequest::Append { events, blobs, outs });
         }
     }
 
-    fn tell_log(&self, told: ToLog) {
-        self.log.tell(told);
+    fn request_commit(&self, request: CommitRequest) {
+        self.log.push(request);
     }
 }
 

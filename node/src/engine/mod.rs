@@ -22,29 +22,29 @@
 //! log does not return at all, whoever waits is told `Unavailable` after `seat_ttl`, and gives up: what becomes of it is
 //! not known.
 
+mod archive_feed;
 mod archived;
 mod archivist;
 mod committer;
 mod content;
 mod decision_log;
 mod delivery;
+mod held_commands;
 mod ids;
-mod inbox;
-mod kept;
-mod leaving;
 mod load;
 mod machine;
 mod memory;
-mod out;
+mod notices;
+mod outgoing;
 mod pacing;
 mod pending;
+mod run_queue;
 mod session;
 mod snapshots;
 mod spans;
 mod start;
 mod stats;
 mod term;
-mod told;
 mod vitals;
 mod watch;
 
@@ -74,7 +74,7 @@ use crate::clock;
 use crate::traces::Exporter;
 use content::Contents;
 use ids::Ids;
-use pending::{Held, Pending};
+use pending::{InFlightPermit, Pending};
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
@@ -145,10 +145,10 @@ type ReadWork = Box<dyn FnOnce(&View<'_>) -> Deliver + Send>;
 type OutputsChecked = Box<dyn FnOnce(Vec<Result<(), Refusal>>) + Send>;
 
 /// What the machine's thread is asked.
-enum Ask {
+enum Command {
     Input(Input),
     /// A worker's session says something.
-    Said {
+    WorkerMessage {
         session: SessionId,
         message: FromWorker,
         contents: Contents,
@@ -164,7 +164,7 @@ enum Ask {
     Printed {
         claims: Vec<Claim>,
         session: Option<SessionId>,
-        told: OutputsChecked,
+        reply: OutputsChecked,
     },
     Open {
         session: SessionId,
@@ -178,7 +178,7 @@ enum Ask {
         job: JobId,
         bell: u64,
     },
-    FromLog(committer::LogAnswer),
+    FromLog(committer::CommitAnswer),
     /// These jobs, which this term handed over, are safely in the archive.
     Archived {
         term: Term,
@@ -198,7 +198,7 @@ enum Ask {
 pub struct Engine(Arc<Shared>);
 
 struct Shared {
-    inbox: inbox::Inbox,
+    run_queue: run_queue::RunQueue,
     in_hand: AtomicUsize,
     max_in_hand: usize,
     next: AtomicU64,
@@ -237,7 +237,7 @@ impl Engine {
     /// Starts the threads and returns once the log was replayed and the seat taken, or with what stood in the way.
     pub fn start(start: Start) -> Result<Self, onward_log::Error> {
         let shared = Arc::new(Shared {
-            inbox: inbox::Inbox::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
+            run_queue: run_queue::RunQueue::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
             in_hand: AtomicUsize::new(0),
             max_in_hand: MAX_IN_HAND,
             next: AtomicU64::new(1),
@@ -286,7 +286,7 @@ impl Engine {
     }
 
     /// Why only a restart would help, if that is so: a thread that everything needs has died, or hangs for this long.
-    pub fn lifeless(&self, hang_after: Duration) -> Option<String> {
+    pub fn needs_restart(&self, hang_after: Duration) -> Option<String> {
         let has_ended = |thread: &JoinHandle<()>| thread.is_finished();
         let thread = self.0.thread.lock().expect("no thread panics while it holds this");
         if thread.as_ref().is_some_and(has_ended) {
@@ -305,7 +305,7 @@ impl Engine {
     /// results come with their bytes; the large ones go to the store from here.
     pub async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
         let contents = Contents::of_call(&mut call);
-        let asked = archived::Asked::of(&call).filter(|_| self.0.has_archive);
+        let asked = archived::ArchivedCommand::of(&call).filter(|_| self.0.has_archive);
         let answer = self.call_with(call, contents).await;
         match asked {
             Some(asked) => self.answer_from_archive(asked, answer).await,
@@ -383,14 +383,14 @@ impl Engine {
         &self,
         work: impl FnOnce(&View<'_>) -> T + Send + 'static,
     ) -> Result<T, Refused> {
-        let _held = self.0.hold()?;
+        let _permit = self.0.admit_call()?;
         let (reply, mut answer) = oneshot::channel();
         let work = Box::new(move |view: &View<'_>| {
             let value = work(view);
             // Nobody may be waiting any more, which is fine.
             Box::new(move || drop(reply.send(value))) as Deliver
         });
-        self.0.ask(Ask::Read(work));
+        self.0.send(Command::Read(work));
         self.0.wait_for(&mut answer).await
     }
 
@@ -400,9 +400,9 @@ impl Engine {
         &self,
         claims: Vec<Claim>,
         session: Option<SessionId>,
-        told: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
+        reply: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
     ) {
-        self.0.ask(Ask::Printed { claims, session, told: Box::new(told) });
+        self.0.send(Command::Printed { claims, session, reply: Box::new(reply) });
     }
 
     /// What is said to whoever speaks for an attempt whose job the machine does not know.
@@ -441,7 +441,7 @@ impl Engine {
     /// Takes no more asks, makes everything durable that was decided, and ends the threads.
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::Relaxed);
-        self.0.ask(Ask::Stop);
+        self.0.send(Command::Stop);
         let thread = self.0.thread.lock().expect("no thread panics while it holds this").take();
         if let Some(thread) = thread
             && thread.join().is_err()
@@ -453,8 +453,8 @@ impl Engine {
 
 impl Shared {
     /// Asks of a machine that is gone are dropped: whoever waits for an answer finds that out by itself.
-    fn ask(&self, ask: Ask) {
-        self.inbox.put(ask);
+    fn send(&self, command: Command) {
+        self.run_queue.put(command);
     }
 
     fn is_stopping(&self) -> bool {
@@ -541,19 +541,19 @@ impl Shared {
         self.trouble.lock().expect("no thread panics while it holds this").clone()
     }
 
-    fn hold(self: &Arc<Self>) -> Result<Held, Refused> {
+    fn admit_call(self: &Arc<Self>) -> Result<InFlightPermit, Refused> {
         if self.in_hand.fetch_add(1, Ordering::Relaxed) >= self.max_in_hand {
             self.in_hand.fetch_sub(1, Ordering::Relaxed);
             return Err(Refused::TooManyCalls(self.max_in_hand));
         }
-        Ok(Held(self.clone()))
+        Ok(InFlightPermit(self.clone()))
     }
 
     fn begin(self: &Arc<Self>, call: Call, contents: Contents) -> Result<Pending, Refused> {
-        let held = self.hold()?;
+        let permit = self.admit_call()?;
         let request = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
-        self.ask(Ask::Call { request, call, contents, reply });
-        Ok(Pending { request, answer, held, answered: false })
+        self.send(Command::Call { request, call, contents, reply });
+        Ok(Pending { request, answer, permit, answered: false })
     }
 }

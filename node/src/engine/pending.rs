@@ -9,12 +9,12 @@ use onward_core::ids::RequestId;
 use onward_core::input::Input;
 use tokio::sync::oneshot;
 
-use super::{Ask, Refused, Shared};
+use super::{Command, Refused, Shared};
 
 /// One of the calls in hand.
-pub(super) struct Held(pub(super) Arc<Shared>);
+pub(super) struct InFlightPermit(pub(super) Arc<Shared>);
 
-impl Drop for Held {
+impl Drop for InFlightPermit {
     fn drop(&mut self) {
         self.0.in_hand.fetch_sub(1, Ordering::Relaxed);
     }
@@ -24,13 +24,13 @@ impl Drop for Held {
 pub(super) struct Pending {
     pub(super) request: RequestId,
     pub(super) answer: oneshot::Receiver<Result<Answer, Refused>>,
-    pub(super) held: Held,
+    pub(super) permit: InFlightPermit,
     pub(super) answered: bool,
 }
 
 impl Pending {
     pub(super) async fn answer(mut self) -> Result<(Answer, RequestId), Refused> {
-        let answer = self.held.0.wait_for(&mut self.answer).await?;
+        let answer = self.permit.0.wait_for(&mut self.answer).await?;
         self.answered = true;
         answer.map(|answer| (answer, self.request))
     }
@@ -39,7 +39,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if !self.answered {
-            self.held.0.ask(Ask::Input(Input::CallGone { request: self.request, delivered: false }));
+            self.permit.0.send(Command::Input(Input::CallGone { request: self.request, delivered: false }));
         }
     }
 }

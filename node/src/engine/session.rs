@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::content::Contents;
 use super::delivery::{Room, Undelivered};
-use super::{Ask, Engine};
+use super::{Command, Engine};
 
 /// A worker that reads nothing while it goes on talking is cut off here: its answers would grow without end.
 /// More than the largest worker may have slots.
@@ -36,7 +36,7 @@ struct Reader {
 
 /// Whether a session has taken what it was told.
 #[derive(PartialEq, Eq)]
-pub(super) enum Put {
+pub(super) enum PutResult {
     Taken,
     /// It reads too little, or is gone, and must be closed. Said once.
     CutOff,
@@ -54,14 +54,14 @@ impl Outbox {
         (Self { sender, reader: Arc::default() }, told)
     }
 
-    pub(super) fn put(&self, message: ToWorker) -> Put {
+    pub(super) fn put(&self, message: ToWorker) -> PutResult {
         let Reader { unread, is_cut_off } = &*self.reader;
         if unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(message).is_ok() {
-            Put::Taken
+            PutResult::Taken
         } else if is_cut_off.swap(true, Ordering::Relaxed) {
-            Put::CutOffBefore
+            PutResult::CutOffBefore
         } else {
-            Put::CutOff
+            PutResult::CutOff
         }
     }
 }
@@ -70,7 +70,7 @@ impl Outbox {
 pub struct Session {
     id: SessionId,
     engine: Engine,
-    inbox: UnboundedReceiver<ToWorker>,
+    run_queue: UnboundedReceiver<ToWorker>,
     /// Received, and not yet completed by what only the store or the archive knows.
     heard: VecDeque<ToWorker>,
     complete: Vec<ToWorker>,
@@ -90,11 +90,11 @@ impl Session {
     pub(super) fn open(engine: Engine) -> Self {
         let shared = &engine.0;
         let id = SessionId(shared.next.fetch_add(1, Ordering::Relaxed));
-        let (sender, inbox) = unbounded_channel();
+        let (sender, run_queue) = unbounded_channel();
         let reader = Arc::<Reader>::default();
-        shared.ask(Ask::Open { session: id, outbox: Outbox { sender, reader: reader.clone() } });
+        shared.send(Command::Open { session: id, outbox: Outbox { sender, reader: reader.clone() } });
         let (heard, settling) = (VecDeque::new(), VecDeque::new());
-        Self { id, engine, inbox, heard, complete: Vec::new(), settling, reader, fetches_inputs: false }
+        Self { id, engine, run_queue, heard, complete: Vec::new(), settling, reader, fetches_inputs: false }
     }
 
     /// Results come with their bytes; the large ones go to the store from here.
@@ -103,7 +103,7 @@ impl Session {
         if let FromWorker::Settle(settlements) = &message {
             self.settling.push_back(settlements.clone());
         }
-        self.engine.0.ask(Ask::Said { session: self.id, message, contents });
+        self.engine.0.send(Command::WorkerMessage { session: self.id, message, contents });
     }
 
     pub fn id(&self) -> SessionId {
@@ -123,7 +123,7 @@ impl Session {
         loop {
             if self.heard.is_empty() && self.complete.is_empty() {
                 let mut heard = Vec::new();
-                let count = self.inbox.recv_many(&mut heard, max).await;
+                let count = self.run_queue.recv_many(&mut heard, max).await;
                 self.reader.unread.fetch_sub(count, Ordering::Relaxed);
                 if count == 0 {
                     return Err(SessionGone);
@@ -205,6 +205,6 @@ async fn complete(
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.engine.0.ask(Ask::Input(Input::SessionClosed { session: self.id }));
+        self.engine.0.send(Command::Input(Input::SessionClosed { session: self.id }));
     }
 }

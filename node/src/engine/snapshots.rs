@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use onward_core::ids::Seq;
 use onward_core::manager::{Manager, SnapshotRecord};
 
-use super::committer::ToLog;
+use super::committer::CommitRequest;
 
 /// How many batches of the log are removed at once: appends wait meanwhile.
 pub(super) const TRUNCATE_AT_ONCE: usize = 64;
@@ -62,7 +62,7 @@ impl Snapshots {
 
     /// What to tell the log now, if anything. A snapshot costs as much as there are jobs, so the more there are the later
     /// it is due; replaying twice as many events takes about as long as reading them.
-    pub(super) fn advance(&mut self, now: Instant, manager: &mut Manager) -> Option<ToLog> {
+    pub(super) fn advance(&mut self, now: Instant, manager: &mut Manager) -> Option<CommitRequest> {
         match &mut self.stage {
             Stage::Idle => {
                 let events = manager.newest().0 - self.newest.0;
@@ -78,7 +78,7 @@ impl Snapshots {
                 let covers = *covers;
                 if *last {
                     *pace = Pace::Storing(now);
-                    return Some(ToLog::FinishSnapshot { covers, chunks: *next });
+                    return Some(CommitRequest::FinishSnapshot { covers, chunks: *next });
                 }
                 let part = manager.snapshot_next(A_FEW);
                 records.extend(part.records);
@@ -89,7 +89,7 @@ impl Snapshots {
                 *pace = Pace::Storing(now);
                 let index = *next;
                 *next += 1;
-                Some(ToLog::Chunk { covers, index, records: core::mem::take(records) })
+                Some(CommitRequest::Chunk { covers, index, records: core::mem::take(records) })
             }
             Stage::Taking { .. } | Stage::Truncating => None,
         }
@@ -143,14 +143,17 @@ mod tests {
         let mut snapshots = Snapshots::after(Seq::default(), 0);
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        assert!(matches!(snapshots.advance(at(0), &mut manager), Some(ToLog::Chunk { index: 0, .. })));
+        assert!(matches!(snapshots.advance(at(0), &mut manager), Some(CommitRequest::Chunk { index: 0, .. })));
         assert!(snapshots.advance(at(100), &mut manager).is_none(), "it is being stored");
         assert_eq!(snapshots.rest(at(100)), None, "who knows for how long");
         snapshots.chunk_stored(at(4));
         assert_eq!(snapshots.rest(at(5)), Some(Duration::from_millis(7)), "twice as long as it took");
         assert!(snapshots.advance(at(11), &mut manager).is_none());
         assert_eq!(snapshots.rest(at(13)), Some(Duration::ZERO));
-        assert!(matches!(snapshots.advance(at(12), &mut manager), Some(ToLog::FinishSnapshot { chunks: 1, .. })));
+        assert!(matches!(
+            snapshots.advance(at(12), &mut manager),
+            Some(CommitRequest::FinishSnapshot { chunks: 1, .. })
+        ));
         snapshots.chunk_stored(at(1_000));
         assert_eq!(snapshots.rest(at(1_000)), Some(LONGEST_REST), "and not for ever");
     }

@@ -19,7 +19,7 @@ const READ_EVENTS: usize = 10_000;
 const AHEAD: usize = 4;
 
 /// The seat was taken and the log replayed.
-pub(super) struct Begun {
+pub(super) struct NewTerm {
     pub(super) log: Box<dyn Log>,
     pub(super) manager: Manager,
     pub(super) term: Term,
@@ -28,7 +28,7 @@ pub(super) struct Begun {
     pub(super) snapshot: Seq,
 }
 
-pub(super) fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+pub(super) fn begin_term(start: &mut Start, shared: &Shared) -> Result<NewTerm, Error> {
     let mut log = (start.log)()?;
     // In doubt too, the next attempt takes the seat anew: a term may go unused.
     let tail = log.take_seat()?;
@@ -59,7 +59,7 @@ pub(super) fn begin_term(start: &mut Start, shared: &Shared) -> Result<Begun, Er
     shared.stay_above(manager.state().jobs().map(|(_, job)| job.id).max());
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(log.blob_reader());
     shared.stats.terms.add(1);
-    Ok(Begun { log, manager, term: tail.term, last: tail.last, snapshot })
+    Ok(NewTerm { log, manager, term: tail.term, last: tail.last, snapshot })
 }
 
 /// What a log holds, in the order in which a machine is built from it.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use onward_core::ids::JobId;
 use tokio::sync::Notify;
 
-use super::{Ask, Shared};
+use super::{Command, Shared};
 
 pub(super) struct Bell {
     pub(super) id: u64,
@@ -32,7 +32,7 @@ impl Watch {
     pub(super) fn new(shared: Arc<Shared>, job: JobId) -> Self {
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
         let rings = Arc::new(Notify::new());
-        shared.ask(Ask::Watch { job, bell: Bell { id, rings: rings.clone() } });
+        shared.send(Command::Watch { job, bell: Bell { id, rings: rings.clone() } });
         Self { shared, job, id, rings }
     }
 
@@ -43,7 +43,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.shared.ask(Ask::Unwatch { job: self.job, bell: self.id });
+        self.shared.send(Command::Unwatch { job: self.job, bell: self.id });
     }
 }
 

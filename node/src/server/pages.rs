@@ -103,7 +103,7 @@ fn probe(answer: Result<(), String>) -> Response {
 #[utoipa::path(get, path = "/livez",
     responses((status = 200, body = ProbeAnswer), (status = 503, description = "restart the node", body = ProbeAnswer)))]
 async fn livez(State(pages): State<Pages>) -> Response {
-    probe(pages.app.engine.lifeless(pages.about.probes.hang_after).map_or(Ok(()), Err))
+    probe(pages.app.engine.needs_restart(pages.about.probes.hang_after).map_or(Ok(()), Err))
 }
 
 /// Does this node accept calls, and store them durably?

@@ -12,26 +12,26 @@ use onward_core::input::Input;
 use onward_core::message::ToWorker;
 use tokio::sync::{Notify, oneshot};
 
-use super::session::{Outbox, Put};
-use super::{Ask, Deliver, Refused, Shared};
+use super::session::{Outbox, PutResult};
+use super::{Command, Deliver, Refused, Shared};
 
 /// Something for others, complete in itself: whoever holds it can let it go.
-pub(super) enum Out {
+pub(super) enum Outgoing {
     Deliver(Deliver),
     Ring(Arc<Notify>),
     Say { session: SessionId, outbox: Outbox, message: ToWorker },
     Reply { reply: oneshot::Sender<Result<Answer, Refused>>, answer: Result<Answer, Refused> },
 }
 
-impl Out {
-    pub(super) fn let_go(self, shared: &Shared) {
+impl Outgoing {
+    pub(super) fn deliver(self, shared: &Shared) {
         match self {
             Self::Deliver(deliver) => deliver(),
             Self::Ring(bell) => bell.notify_one(),
             Self::Say { session, outbox, message } => {
-                if outbox.put(message) == Put::CutOff {
+                if outbox.put(message) == PutResult::CutOff {
                     shared.stats.sessions_cut_off.add(1);
-                    shared.ask(Ask::Input(Input::SessionClosed { session }));
+                    shared.send(Command::Input(Input::SessionClosed { session }));
                 }
             }
             Self::Reply { reply, answer } => {
@@ -44,40 +44,40 @@ impl Out {
 
 /// The machine's end of the line: what waits for nothing goes at once, unless it would overtake something; all else
 /// goes in order, by the committer.
-pub(super) struct Line {
+pub(super) struct OutgoingSender {
     /// Not handed over yet.
-    outs: Vec<(Seq, Out)>,
+    outs: Vec<(Seq, Outgoing)>,
     handed: u64,
     /// How many of those the committer has let go.
-    let_go: Arc<AtomicU64>,
+    delivered: Arc<AtomicU64>,
 }
 
 /// The other end: what waits for the log, in the order in which it was decided.
-pub(super) struct Waiting {
-    queue: VecDeque<(Seq, Out)>,
+pub(super) struct OutgoingQueue {
+    queue: VecDeque<(Seq, Outgoing)>,
     /// Of what is being let go: all but what sessions are told.
-    others: Vec<Out>,
+    others: Vec<Outgoing>,
     durable: Seq,
-    let_go: Arc<AtomicU64>,
+    delivered: Arc<AtomicU64>,
 }
 
-pub(super) fn line(durable: Seq) -> (Line, Waiting) {
-    let let_go = Arc::<AtomicU64>::default();
-    let waiting = Waiting { queue: VecDeque::new(), others: Vec::new(), durable, let_go: let_go.clone() };
-    (Line { outs: Vec::new(), handed: 0, let_go }, waiting)
+pub(super) fn channel(durable: Seq) -> (OutgoingSender, OutgoingQueue) {
+    let delivered = Arc::<AtomicU64>::default();
+    let waiting = OutgoingQueue { queue: VecDeque::new(), others: Vec::new(), durable, delivered: delivered.clone() };
+    (OutgoingSender { outs: Vec::new(), handed: 0, delivered }, waiting)
 }
 
-impl Line {
-    pub(super) fn put(&mut self, after: Seq, out: Out, durable: Seq, shared: &Shared) {
+impl OutgoingSender {
+    pub(super) fn put(&mut self, after: Seq, out: Outgoing, durable: Seq, shared: &Shared) {
         if after <= durable && self.is_clear() {
-            out.let_go(shared);
+            out.deliver(shared);
         } else {
             self.outs.push((after, out));
         }
     }
 
     fn is_clear(&self) -> bool {
-        self.outs.is_empty() && self.let_go.load(Ordering::Acquire) == self.handed
+        self.outs.is_empty() && self.delivered.load(Ordering::Acquire) == self.handed
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -85,7 +85,7 @@ impl Line {
     }
 
     /// To be handed to the committer.
-    pub(super) fn take(&mut self) -> Vec<(Seq, Out)> {
+    pub(super) fn take(&mut self) -> Vec<(Seq, Outgoing)> {
         self.handed += self.outs.len() as u64;
         // The next are likely to be as many.
         let next = Vec::with_capacity(self.outs.len());
@@ -93,8 +93,8 @@ impl Line {
     }
 }
 
-impl Waiting {
-    pub(super) fn add(&mut self, outs: Vec<(Seq, Out)>, shared: &Shared) {
+impl OutgoingQueue {
+    pub(super) fn add(&mut self, outs: Vec<(Seq, Outgoing)>, shared: &Shared) {
         self.queue.extend(outs);
         self.release(shared);
     }
@@ -115,15 +115,15 @@ impl Waiting {
         let ready = self.queue.iter().take_while(|(after, _)| *after <= self.durable).count();
         for (_, out) in self.queue.drain(..ready) {
             match out {
-                Out::Say { .. } => out.let_go(shared),
+                Outgoing::Say { .. } => out.deliver(shared),
                 other => self.others.push(other),
             }
         }
         for other in self.others.drain(..) {
-            other.let_go(shared);
+            other.deliver(shared);
         }
         // Only now: none of them may be overtaken by one that the machine lets go itself.
-        self.let_go.fetch_add(ready as u64, Ordering::Release);
+        self.delivered.fetch_add(ready as u64, Ordering::Release);
     }
 }
 
@@ -148,9 +148,9 @@ mod tests {
             Self { sender, seen }
         }
 
-        fn out(&self, name: u32) -> Out {
+        fn out(&self, name: u32) -> Outgoing {
             let sender = self.sender.clone();
-            Out::Deliver(Box::new(move || sender.send(name).expect("the test listens")))
+            Outgoing::Deliver(Box::new(move || sender.send(name).expect("the test listens")))
         }
 
         fn now(&self) -> Vec<u32> {
@@ -163,26 +163,26 @@ mod tests {
         let log = MemoryLog::new();
         let engine = Engine::start(Start::new(Rules::default(), move || Ok(Box::new(log.clone())))).expect("it starts");
         let (shared, seen) = (&*engine.0, Seen::new());
-        let (mut line, mut waiting) = line(Seq(10));
-        line.put(Seq(10), seen.out(1), Seq(10), shared);
+        let (mut sender, mut queue) = super::channel(Seq(10));
+        sender.put(Seq(10), seen.out(1), Seq(10), shared);
         assert_eq!(seen.now(), [1], "it waits for nothing");
 
-        line.put(Seq(12), seen.out(2), Seq(10), shared);
-        line.put(Seq(10), seen.out(3), Seq(10), shared);
-        let outs = line.take();
+        sender.put(Seq(12), seen.out(2), Seq(10), shared);
+        sender.put(Seq(10), seen.out(3), Seq(10), shared);
+        let outs = sender.take();
         assert_eq!(outs.len(), 2);
         // The machine may hear that all is durable before the committer has come to these.
-        line.put(Seq(12), seen.out(4), Seq(12), shared);
+        sender.put(Seq(12), seen.out(4), Seq(12), shared);
         assert!(seen.now().is_empty(), "those before it have not been let go");
-        waiting.add(outs, shared);
+        queue.add(outs, shared);
         assert!(seen.now().is_empty());
-        waiting.made_durable(Seq(11), shared);
+        queue.made_durable(Seq(11), shared);
         assert!(seen.now().is_empty());
-        waiting.made_durable(Seq(12), shared);
+        queue.made_durable(Seq(12), shared);
         assert_eq!(seen.now(), [2, 3]);
-        waiting.add(line.take(), shared);
+        queue.add(sender.take(), shared);
         assert_eq!(seen.now(), [4], "what comes late need not wait");
-        line.put(Seq(12), seen.out(5), Seq(12), shared);
+        sender.put(Seq(12), seen.out(5), Seq(12), shared);
         assert_eq!(seen.now(), [5]);
         engine.stop();
     }
@@ -194,10 +194,10 @@ mod tests {
         let (shared, seen) = (&*engine.0, Seen::new());
         let (outbox, mut told) = Outbox::unread();
         let say =
-            |probe| Out::Say { session: SessionId(1), outbox: outbox.clone(), message: ToWorker::Probe { probe } };
-        let (mut line, mut waiting) = line(Seq(0));
+            |probe| Outgoing::Say { session: SessionId(1), outbox: outbox.clone(), message: ToWorker::Probe { probe } };
+        let (mut sender, mut queue) = super::channel(Seq(0));
         // First in the line, and yet sees what both of the session's messages are.
-        let look = Out::Deliver(Box::new({
+        let look = Outgoing::Deliver(Box::new({
             let sender = seen.sender.clone();
             move || {
                 while let Ok(ToWorker::Probe { probe }) = told.try_recv() {
@@ -206,11 +206,11 @@ mod tests {
             }
         }));
         for out in [look, seen.out(10), say(1), seen.out(11), say(2)] {
-            line.put(Seq(1), out, Seq(0), shared);
+            sender.put(Seq(1), out, Seq(0), shared);
         }
-        line.put(Seq(2), say(3), Seq(0), shared);
-        waiting.add(line.take(), shared);
-        waiting.made_durable(Seq(1), shared);
+        sender.put(Seq(2), say(3), Seq(0), shared);
+        queue.add(sender.take(), shared);
+        queue.made_durable(Seq(1), shared);
         assert_eq!(seen.now(), [1, 2, 10, 11]);
         engine.stop();
     }

@@ -7,10 +7,10 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Ask;
+use super::Command;
 
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct RunQueue {
     state: Mutex<State>,
     bell: Condvar,
     /// A thread that is called runs at once, and on few cores in the place of whoever called it.
@@ -35,7 +35,7 @@ pub(super) const THREADS: usize = 2;
 
 #[derive(Default)]
 struct State {
-    asks: VecDeque<Ask>,
+    commands: VecDeque<Command>,
     /// Somebody is the machine.
     is_taken: bool,
     /// The machine wants a turn at this time although nobody asks.
@@ -53,17 +53,17 @@ struct Waiter {
     until: Option<Instant>,
 }
 
-impl Inbox {
+impl RunQueue {
     pub(super) fn on(cores: usize) -> Self {
         Self { has_few_cores: cores <= THREADS, ..Self::default() }
     }
 
-    pub(super) fn put(&self, ask: Ask) {
+    pub(super) fn put(&self, command: Command) {
         let mut state = self.state();
         if state.is_closed {
             return;
         }
-        state.asks.push_back(ask);
+        state.commands.push_back(command);
         if !state.is_taken {
             self.call(state);
         }
@@ -71,7 +71,7 @@ impl Inbox {
 
     /// Waits until the place is free and there is something to do; puts what was asked into `asks`, which may be nothing
     /// if it is only time. False once it has ended.
-    pub(super) fn take_turn(&self, thread: usize, asks: &mut VecDeque<Ask>) -> bool {
+    pub(super) fn take_turn(&self, thread: usize, commands: &mut VecDeque<Command>) -> bool {
         let mut state = self.state();
         loop {
             if state.has_ended {
@@ -79,9 +79,9 @@ impl Inbox {
             }
             let now = Instant::now();
             let is_time = state.wake_at.is_some_and(|at| at <= now);
-            if !state.is_taken && (is_time || !state.asks.is_empty()) {
+            if !state.is_taken && (is_time || !state.commands.is_empty()) {
                 state.is_taken = true;
-                core::mem::swap(&mut state.asks, asks);
+                core::mem::swap(&mut state.commands, commands);
                 return true;
             }
             // If it is time and the place is taken, whoever leaves it will call.
@@ -109,8 +109,8 @@ impl Inbox {
     }
 
     /// What was asked since the turn was taken.
-    pub(super) fn take_more(&self, asks: &mut VecDeque<Ask>) {
-        core::mem::swap(&mut self.state().asks, asks);
+    pub(super) fn take_more(&self, commands: &mut VecDeque<Command>) {
+        core::mem::swap(&mut self.state().commands, commands);
     }
 
     /// Leaves the place. With few cores nobody is called for what is left of the asks: the commit that is about to begin
@@ -122,7 +122,7 @@ impl Inbox {
         // Somebody has to watch the time while we are at something else.
         let latest = now + wait.for_timers + LATE;
         let is_watched = state.waiting.iter().flatten().any(|waiter| waiter.until.is_some_and(|until| until <= latest));
-        if (!state.asks.is_empty() && !self.has_few_cores) || !is_watched {
+        if (!state.commands.is_empty() && !self.has_few_cores) || !is_watched {
             self.call(state);
         }
     }
@@ -136,10 +136,10 @@ impl Inbox {
     }
 
     /// What was taken and not looked at is for the next machine.
-    pub(super) fn give_back(&self, asks: &mut VecDeque<Ask>) {
+    pub(super) fn give_back(&self, commands: &mut VecDeque<Command>) {
         let mut state = self.state();
-        while let Some(ask) = asks.pop_back() {
-            state.asks.push_front(ask);
+        while let Some(command) = commands.pop_back() {
+            state.commands.push_front(command);
         }
     }
 
@@ -148,7 +148,7 @@ impl Inbox {
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
-        let dropped = core::mem::take(&mut state.asks);
+        let dropped = core::mem::take(&mut state.commands);
         drop(state);
         drop(dropped);
     }
@@ -160,12 +160,12 @@ impl Inbox {
     }
 
     /// Without a machine: the next ask, if one comes in time.
-    pub(super) fn next_within(&self, span: Duration) -> Option<Ask> {
+    pub(super) fn next_within(&self, span: Duration) -> Option<Command> {
         let until = Instant::now() + span;
         let mut state = self.state();
         loop {
-            if let Some(ask) = state.asks.pop_front() {
-                return Some(ask);
+            if let Some(command) = state.commands.pop_front() {
+                return Some(command);
             }
             let now = Instant::now();
             if now >= until {
@@ -200,14 +200,14 @@ mod tests {
     const LONG: Wait = Wait { for_timers: Duration::from_secs(3600), for_all: Duration::from_secs(3600) };
 
     /// A thread that takes one turn, says how many asks it had, and ends it when told.
-    fn turn(inbox: &Arc<Inbox>, index: usize) -> (Receiver<Option<usize>>, std::sync::mpsc::Sender<Wait>) {
-        let (inbox, (tell, told), (end, ended)) = (inbox.clone(), channel(), channel());
+    fn turn(run_queue: &Arc<RunQueue>, index: usize) -> (Receiver<Option<usize>>, std::sync::mpsc::Sender<Wait>) {
+        let (run_queue, (tell, told), (end, ended)) = (run_queue.clone(), channel(), channel());
         thread::spawn(move || {
-            let mut asks = VecDeque::new();
-            let has_turn = inbox.take_turn(index, &mut asks);
-            tell.send(has_turn.then_some(asks.len())).expect("the test listens");
+            let mut commands = VecDeque::new();
+            let has_turn = run_queue.take_turn(index, &mut commands);
+            tell.send(has_turn.then_some(commands.len())).expect("the test listens");
             if has_turn && let Ok(wait) = ended.recv() {
-                inbox.end_turn(wait);
+                run_queue.end_turn(wait);
             }
         });
         (told, end)
@@ -215,100 +215,100 @@ mod tests {
 
     #[test]
     fn one_at_a_time_and_nothing_is_forgotten() {
-        let inbox = Arc::new(Inbox::default());
-        inbox.begin_anew();
-        let (first, end_first) = turn(&inbox, 0);
+        let run_queue = Arc::new(RunQueue::default());
+        run_queue.begin_anew();
+        let (first, end_first) = turn(&run_queue, 0);
         assert_eq!(first.recv(), Ok(Some(0)), "it is time for the first turn");
-        let (second, end_second) = turn(&inbox, 1);
-        inbox.put(Ask::Drained);
-        inbox.put(Ask::Drained);
+        let (second, end_second) = turn(&run_queue, 1);
+        run_queue.put(Command::Drained);
+        run_queue.put(Command::Drained);
         assert!(second.recv_timeout(Duration::from_millis(20)).is_err(), "the place is taken");
         end_first.send(LONG).expect("it listens");
         assert_eq!(second.recv(), Ok(Some(2)), "who leaves calls the other");
         end_second.send(LONG).expect("it listens");
-        let (third, _end) = turn(&inbox, 0);
+        let (third, _end) = turn(&run_queue, 0);
         assert!(third.recv_timeout(Duration::from_millis(20)).is_err(), "nothing to do");
-        inbox.put(Ask::Drained);
+        run_queue.put(Command::Drained);
         assert_eq!(third.recv(), Ok(Some(1)));
     }
 
     #[test]
     fn with_few_cores_who_leaves_calls_nobody_and_whoever_asks_does() {
-        let inbox = Arc::new(Inbox::on(THREADS));
-        inbox.begin_anew();
-        let mut asks = VecDeque::new();
+        let run_queue = Arc::new(RunQueue::on(THREADS));
+        run_queue.begin_anew();
+        let mut commands = VecDeque::new();
         // It waits for the time that we watch too, so that it need not be called for that.
-        assert!(inbox.take_turn(0, &mut asks));
-        inbox.end_turn(LONG);
-        let (other, end_other) = turn(&inbox, 1);
-        while inbox.state().waiting[1].is_none() {
+        assert!(run_queue.take_turn(0, &mut commands));
+        run_queue.end_turn(LONG);
+        let (other, end_other) = turn(&run_queue, 1);
+        while run_queue.state().waiting[1].is_none() {
             thread::yield_now();
         }
-        inbox.state().is_taken = true;
-        inbox.put(Ask::Drained);
-        inbox.end_turn(LONG);
-        assert!(!inbox.state().is_called, "we come back for it");
-        inbox.put(Ask::Drained);
-        assert_eq!(other.recv(), Ok(Some(2)), "the disk takes long, and somebody asks");
+        run_queue.state().is_taken = true;
+        run_queue.put(Command::Drained);
+        run_queue.end_turn(LONG);
+        assert!(!run_queue.state().is_called, "we come back for it");
+        run_queue.put(Command::Drained);
+        assert_eq!(other.recv(), Ok(Some(2)), "the disk takes long, and somebody commands");
         end_other.send(LONG).expect("it listens");
     }
 
     #[test]
     fn somebody_watches_the_time_while_the_machine_is_elsewhere() {
-        let inbox = Arc::new(Inbox::default());
-        inbox.begin_anew();
-        let mut asks = VecDeque::new();
-        assert!(inbox.take_turn(0, &mut asks));
+        let run_queue = Arc::new(RunQueue::default());
+        run_queue.begin_anew();
+        let mut commands = VecDeque::new();
+        assert!(run_queue.take_turn(0, &mut commands));
         // It waits without a limit: the first turn is under way, and its time has come.
-        let (other, _end) = turn(&inbox, 1);
-        while inbox.state().waiting[1].is_none() {
+        let (other, _end) = turn(&run_queue, 1);
+        while run_queue.state().waiting[1].is_none() {
             thread::yield_now();
         }
-        inbox.end_turn(Wait { for_timers: Duration::from_millis(5), for_all: Duration::from_millis(5) });
+        run_queue.end_turn(Wait { for_timers: Duration::from_millis(5), for_all: Duration::from_millis(5) });
         // We do not come back, as if a commit took very long.
         assert_eq!(other.recv(), Ok(Some(0)), "it is time");
     }
 
     #[test]
     fn nobody_is_called_for_what_can_wait() {
-        let inbox = Arc::new(Inbox::default());
-        inbox.begin_anew();
-        let mut asks = VecDeque::new();
-        assert!(inbox.take_turn(0, &mut asks));
-        inbox.end_turn(LONG);
-        let _other = turn(&inbox, 1);
-        while inbox.state().waiting[1].is_none() {
+        let run_queue = Arc::new(RunQueue::default());
+        run_queue.begin_anew();
+        let mut commands = VecDeque::new();
+        assert!(run_queue.take_turn(0, &mut commands));
+        run_queue.end_turn(LONG);
+        let _other = turn(&run_queue, 1);
+        while run_queue.state().waiting[1].is_none() {
             thread::yield_now();
         }
-        inbox.state().is_taken = true;
-        inbox.end_turn(Wait { for_all: Duration::from_millis(5), ..LONG });
-        assert!(!inbox.state().is_called, "the other watches for timers already");
-        assert!(inbox.take_turn(0, &mut asks), "who has left comes back for it");
+        run_queue.state().is_taken = true;
+        run_queue.end_turn(Wait { for_all: Duration::from_millis(5), ..LONG });
+        assert!(!run_queue.state().is_called, "the other watches for timers already");
+        assert!(run_queue.take_turn(0, &mut commands), "who has left comes back for it");
     }
 
     #[test]
     fn what_ends_ends_for_all() {
-        let inbox = Arc::new(Inbox::default());
-        let ((one, _end_one), (two, _end_two)) = (turn(&inbox, 0), turn(&inbox, 1));
-        inbox.end();
+        let run_queue = Arc::new(RunQueue::default());
+        let ((one, _end_one), (two, _end_two)) = (turn(&run_queue, 0), turn(&run_queue, 1));
+        run_queue.end();
         assert_eq!((one.recv(), two.recv()), (Ok(None), Ok(None)));
-        inbox.begin_anew();
-        assert!(inbox.take_turn(0, &mut VecDeque::new()));
+        run_queue.begin_anew();
+        assert!(run_queue.take_turn(0, &mut VecDeque::new()));
     }
 
     #[test]
     fn what_was_not_looked_at_is_for_the_next_in_its_order_and_nobody_waits_for_a_closed_one() {
-        let inbox = Inbox::default();
-        let read = |name: usize| Ask::Unwatch { job: onward_core::ids::JobId::from_u128(0), bell: name as u64 };
-        let mut asks: VecDeque<Ask> = [read(1), read(2)].into();
-        inbox.put(read(3));
-        inbox.give_back(&mut asks);
+        let run_queue = RunQueue::default();
+        let read = |name: usize| Command::Unwatch { job: onward_core::ids::JobId::from_u128(0), bell: name as u64 };
+        let mut commands: VecDeque<Command> = [read(1), read(2)].into();
+        run_queue.put(read(3));
+        run_queue.give_back(&mut commands);
         for name in 1..=3 {
-            let found = inbox.next_within(Duration::ZERO);
-            assert!(matches!(found, Some(Ask::Unwatch { bell, .. }) if bell == name), "{name}");
+            let found = run_queue.next_within(Duration::ZERO);
+            assert!(matches!(found, Some(Command::Unwatch { bell, .. }) if bell == name), "{name}");
         }
-        inbox.close();
-        inbox.put(read(4));
-        assert!(inbox.next_within(Duration::ZERO).is_none());
+        run_queue.close();
+        run_queue.put(read(4));
+        assert!(run_queue.next_within(Duration::ZERO).is_none());
     }
 }

@@ -17,7 +17,7 @@ const A_FEW: usize = 64;
 /// So many share a commit of the archive.
 const BATCH: usize = 8_000;
 
-pub(super) struct Leaving {
+pub(super) struct ArchiveFeed {
     term: Term,
     archive: Option<Sender<ToArchive>>,
     /// Not in the archive yet.
@@ -31,7 +31,7 @@ pub(super) struct Leaving {
     archived: Vec<JobId>,
 }
 
-impl Leaving {
+impl ArchiveFeed {
     pub(super) fn to(archive: Option<Sender<ToArchive>>, term: Term) -> Self {
         Self {
             term,
@@ -64,7 +64,7 @@ impl Leaving {
     }
 
     /// Makes some images of the next batch, and hands it over once it is complete.
-    pub(super) fn go_on(&mut self, manager: &Manager, decided: usize) {
+    pub(super) fn advance(&mut self, manager: &Manager, decided: usize) {
         let Some(archive) = &self.archive else { return };
         if self.is_busy || self.ended.is_empty() {
             return;
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn what_was_archived_for_an_earlier_term_is_forgotten_when_it_was_archived_for_this_one() {
-        let mut leaving = Leaving::to(None, TERM);
+        let mut leaving = ArchiveFeed::to(None, TERM);
         leaving.archived(Term::new(6), vec![JobId::from_u128(1)]);
         assert_eq!(leaving.next_archived(0), []);
         leaving.archived(TERM, vec![JobId::from_u128(1)]);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn memory_forgets_a_few_at_a_time() {
-        let mut leaving = Leaving::to(None, TERM);
+        let mut leaving = ArchiveFeed::to(None, TERM);
         assert!(!leaving.is_under_way());
         leaving.archived(TERM, (0..300).map(JobId::from_u128).collect());
         let mut forgotten = Vec::new();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn without_an_archive_nothing_waits_for_one() {
-        let mut leaving = Leaving::to(None, TERM);
+        let mut leaving = ArchiveFeed::to(None, TERM);
         leaving.ended(JobId::from_u128(1));
         assert!(!leaving.is_under_way());
     }
@@ -145,21 +145,21 @@ mod tests {
     #[test]
     fn what_ends_waits_while_the_archive_is_busy() {
         let (archive, batches) = channel();
-        let mut leaving = Leaving::to(Some(archive), TERM);
+        let mut leaving = ArchiveFeed::to(Some(archive), TERM);
         let manager = Manager::new(Rules::default(), 1, clock::now());
         leaving.is_busy = true;
         for job in 0..2 * A_FEW as u128 {
             leaving.ended(JobId::from_u128(job));
         }
-        leaving.go_on(&manager, 0);
+        leaving.advance(&manager, 0);
         assert_eq!((leaving.is_under_way(), leaving.ended.len()), (false, 2 * A_FEW));
         leaving.archive_is_ready(Term::new(6));
         assert!(!leaving.is_under_way(), "that was a batch of an earlier term");
         leaving.archive_is_ready(TERM);
         assert!(leaving.is_under_way());
-        leaving.go_on(&manager, 0);
+        leaving.advance(&manager, 0);
         assert_eq!(leaving.ended.len(), A_FEW, "a few at a time");
-        leaving.go_on(&manager, 0);
+        leaving.advance(&manager, 0);
         assert!(
             !leaving.is_under_way() && batches.try_recv().is_err(),
             "no image was found of any, so there is no batch"
