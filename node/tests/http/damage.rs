@@ -44,7 +44,8 @@ async fn content_that_is_damaged_does_not_hide_its_job_and_a_backup_names_it() {
     assert_eq!(alone.code(), (500, "damaged".into()));
 
     let token = std::fs::read_to_string(data.path().join("token")).unwrap();
-    let path = data.path().join("a.backup").display().to_string();
+    let elsewhere = tempdir().unwrap();
+    let path = elsewhere.path().join("a.backup").display().to_string();
     let backup = Request::post("/v1/backup", &json!({ "path": path }))
         .header("authorization", &format!("Bearer {}", token.trim()));
     let made = backup.send(node.address()).await;
