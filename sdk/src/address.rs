@@ -63,7 +63,7 @@ impl NodeAddress {
         Self::parse(url, None)
     }
 
-    /// As [`Place::at`], trusting only these certificates (PEM) for `https`.
+    /// As [`NodeAddress::at`], trusting only these certificates (PEM) for `https`.
     pub fn trusting(url: &str, pem: &[u8]) -> Result<Self, AddressError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let mut roots = RootCertStore::empty();
