@@ -7,9 +7,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use onward_node::engine::Engine;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::disk::{Fault, Kind, Op};
 use crate::rig::until_handed_over;
@@ -18,6 +20,9 @@ use crate::world::{Draw, Stop, World};
 const CASES: u64 = 64;
 /// At a time: most of a case is waiting.
 const TOGETHER: usize = 4;
+/// An archive that is being opened anew cannot be read while it is held. Then all clients may wait for it, and nobody uses
+/// the disk.
+const HELD_FOR: Duration = Duration::from_millis(100);
 /// Ways in which one operation fails.
 const WAYS: u64 = 8;
 
@@ -258,10 +263,15 @@ async fn under_load_and_failures_at_random_nothing_acknowledged_is_lost_or_chang
                 0 => world.disk.set_room(draw.below(60_000) as usize),
                 _ => world.disk.set_fault(Fault { from, every, times, kind, op, is_short: draw.below(2) == 0 }),
             }
-            if draw.below(3) == 0 {
+            let is_held = draw.below(3) == 0;
+            if is_held {
                 world.disk.hold_archive();
             }
-            let wrong = until_ops(&world, now + draw.below(120), &mut clients).await;
+            let ops = until_ops(&world, now + draw.below(120), &mut clients);
+            let wrong = match is_held {
+                true => timeout(HELD_FOR, ops).await.unwrap_or(Ok(())),
+                false => ops.await,
+            };
             met += world.disk.heal();
             world.disk.release();
             wrong?;
