@@ -18,7 +18,8 @@ const CORE_MAY_USE: &[&str] =
 /// A crate that is not here (the simulator, the benchmark, this one) may use any, and none of these may use it.
 const LAYERS: &[&[&str]] = &[
     &[CORE],
-    &["onward-api", "onward-exec", "onward-log", "onward-proto"],
+    &["onward-api", "onward-exec", "onward-health", "onward-lease", "onward-log", "onward-proto"],
+    &["onward-agent", "onward-nats", "onward-outbox", "onward-redis", "onward-sqs"],
     &["onward"],
     &["onward-node"],
     &["onward-cli"],

@@ -31,5 +31,5 @@ pub use worker::{Notice, Worker, WorkerError};
 
 /// The README's example is compiled as a test.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -1,0 +1,1 @@
+//! Health of a process by the forward progress of its loops.

@@ -1,0 +1,1 @@
+//! Leases that are renewed by beats, that is by work, and never by a timer.
