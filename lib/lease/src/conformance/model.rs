@@ -1,0 +1,243 @@
+//! Random calls, compared with core's machine.
+//!
+//! Time stands still for the model, since no lease ends during a run but those that a run waits for. Which of several
+//! messages comes first is a mailbox's own affair, so messages are compared as sets: a run takes all that the model
+//! says are there.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+
+use onward_core::mailbox::{HandoutFence, Mailbox as Machine, MailboxRule, MessageEnd};
+use onward_core::time::Awake;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{LONG, Setup, Subject, extend, settle, take, take_now};
+use crate::mailbox::{
+    Counting, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message, Promises, Receipt, Repeated,
+    StaleAck,
+};
+
+const MAX_DELIVERIES: u32 = 3;
+/// Longer than any run, by the model's clock.
+const FOR_EVER: Duration = Duration::from_secs(1 << 30);
+
+/// Compares a mailbox with the model in so many runs of so many calls.
+///
+/// # Panics
+/// If the mailbox answers otherwise; the calls are printed.
+pub async fn check_against_model<S: Subject>(subject: &S, runs: u64, calls: usize) {
+    for seed in 0..runs {
+        let mailbox = subject.open(Setup { max_deliveries: MAX_DELIVERIES, lease: LONG }).await;
+        let mut run = Run {
+            promises: mailbox.promises(),
+            mailbox,
+            short: subject.short_lease(),
+            random: ChaCha8Rng::seed_from_u64(seed),
+            model: Machine::new(MailboxRule { max_deliveries: MAX_DELIVERIES, ..MailboxRule::default() }),
+            now: Awake::ZERO,
+            sent: 0,
+            held: Vec::new(),
+            old: Vec::new(),
+            story: vec![format!("{}, seed {seed}", subject.name())],
+        };
+        for _ in 0..calls {
+            run.call().await;
+        }
+        run.finish().await;
+    }
+}
+
+struct Run<M> {
+    mailbox: M,
+    promises: Promises,
+    short: Duration,
+    random: ChaCha8Rng,
+    model: Machine<u32>,
+    now: Awake,
+    sent: u32,
+    held: Vec<Held>,
+    /// Settled, or handed out again.
+    old: Vec<(Held, Option<End>)>,
+    story: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    body: u32,
+    receipt: Receipt,
+    proof: HandoutFence,
+}
+
+impl<M: Mailbox> Run<M> {
+    async fn call(&mut self) {
+        match self.random.random_range(0..10) {
+            0..=2 => self.send().await,
+            3..=4 => self.receive().await,
+            5..=6 => self.settle().await,
+            7 => self.extend().await,
+            8 => self.say_something_stale().await,
+            _ => match self.random.random_range(0..3) {
+                0 => self.replay().await,
+                1 => self.let_a_lease_end().await,
+                _ => self.depth().await,
+            },
+        }
+    }
+
+    async fn send(&mut self) {
+        let mut batch = Vec::new();
+        for _ in 0..self.random.random_range(1..4) {
+            self.sent += 1;
+            let mut message = Message::new(self.sent.to_string());
+            if self.promises.groups == Groups::Ordered && self.random.random_bool(0.5) {
+                message = message.group(format!("g{}", self.random.random_range(0..2)));
+            }
+            self.model.send(self.sent, message.group.as_deref().map(Into::into)).expect("it has room");
+            batch.push(message);
+        }
+        self.tell(format!("send {batch:?}"));
+        for sent in self.mailbox.send(batch).await {
+            self.expect(sent.is_ok(), || format!("{sent:?}"));
+        }
+    }
+
+    /// All that is there.
+    async fn receive(&mut self) {
+        self.tell("receive all".into());
+        let handed = self.model.receive(self.now, usize::MAX, FOR_EVER);
+        let expected: BTreeMap<u32, _> = handed.into_iter().map(|one| (one.content, one)).collect();
+        let received = take(&self.mailbox, expected.len(), LONG).await;
+        for one in received {
+            let body: u32 = String::from_utf8_lossy(&one.message.body).parse().expect("bodies are numbers");
+            let model = expected.get(&body);
+            self.expect(model.map(|model| model.delivery) == Some(one.delivery), || {
+                format!("{one:?}, model {model:?}")
+            });
+            let proof = model.expect("compared above").proof;
+            self.expect(!self.held.iter().any(|held| held.body == body), || format!("{body} is held twice"));
+            self.held.push(Held { body, receipt: one.receipt, proof });
+        }
+        let more = take_now(&self.mailbox).await;
+        self.expect(more.is_empty(), || format!("the model has no more, and there came {more:?}"));
+    }
+
+    async fn settle(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let held = self.held.swap_remove(self.random.random_range(0..self.held.len()));
+        let (end, model_end) = match self.random.random_range(0..6) {
+            0..=1 => (End::ACK, MessageEnd::Ack),
+            2..=3 => (End::Retry { after: Duration::ZERO }, MessageEnd::Retry { after: Duration::ZERO }),
+            4 => match self.promises.counting {
+                Counting::Attempts => {
+                    (End::Release { after: Duration::ZERO }, MessageEnd::Release { after: Duration::ZERO })
+                }
+                Counting::Deliveries => {
+                    (End::Release { after: Duration::ZERO }, MessageEnd::Retry { after: Duration::ZERO })
+                }
+            },
+            _ => (End::Dead { why: "no".into() }, MessageEnd::Dead { why: "no".into() }),
+        };
+        self.tell(format!("settle {} {end:?}", held.body));
+        let answer = settle(&self.mailbox, &held.receipt, end.clone()).await;
+        self.model.settle(self.now, held.proof, model_end).expect("the newest hand-out");
+        self.expect(answer == Ok(()), || format!("{answer:?}"));
+        self.old.push((held, Some(end)));
+    }
+
+    async fn extend(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let held = self.held[self.random.random_range(0..self.held.len())].clone();
+        let by = self.short * self.random.random_range(1..3);
+        self.tell(format!("extend {} by {by:?}", held.body));
+        let answer = extend(&self.mailbox, &held.receipt, by).await;
+        self.expect(answer.as_ref().is_ok_and(|granted| *granted >= by), || format!("{answer:?}"));
+    }
+
+    /// A receipt of the past changes nothing, and is answered as was declared. Where it may be taken nobody says it.
+    async fn say_something_stale(&mut self) {
+        if self.old.is_empty() || self.promises.stale_ack != StaleAck::Refused {
+            return;
+        }
+        let (old, end) = self.old[self.random.random_range(0..self.old.len())].clone();
+        self.tell(format!("say something stale about {} that ended as {end:?}", old.body));
+        let is_repeated = end == Some(End::ACK);
+        let answer = settle(&self.mailbox, &old.receipt, End::ACK).await;
+        let expected = match self.promises.repeated_ack {
+            Repeated::Accepted if is_repeated => Ok(()),
+            _ => Err(MailboxError::Stale),
+        };
+        self.expect(answer == expected, || format!("{answer:?} and not {expected:?}"));
+        let answer = extend(&self.mailbox, &old.receipt, LONG).await;
+        self.expect(answer == Err(MailboxError::Stale), || format!("{answer:?}"));
+    }
+
+    async fn replay(&mut self) {
+        let expected = self.model.replay(usize::MAX);
+        self.tell(format!("replay {expected}"));
+        let mut moved = 0;
+        while let Some(more) = Some(self.mailbox.replay(10).await.expect("an answer")).filter(|more| *more > 0) {
+            moved += more;
+        }
+        self.expect(moved == expected, || format!("{moved} were replayed"));
+    }
+
+    /// Of a message that nobody else waits for, so that its lease is the only one that ends.
+    async fn let_a_lease_end(&mut self) {
+        if self.promises.lease != LeaseLength::Asked {
+            return;
+        }
+        self.receive().await;
+        self.sent += 1;
+        self.tell(format!("send {} and let its lease end", self.sent));
+        self.model.send(self.sent, None).expect("it has room");
+        self.mailbox.send(vec![Message::new(self.sent.to_string())]).await.remove(0).expect("it is sent");
+        let lost = self.model.receive(self.now, 1, self.short).remove(0);
+        let receipt = take(&self.mailbox, 1, self.short).await.remove(0).receipt;
+        self.now = self.now + self.short;
+        self.old.push((Held { body: self.sent, receipt, proof: lost.proof }, None));
+        self.receive().await;
+    }
+
+    async fn depth(&mut self) {
+        if self.promises.depth != DepthCount::Exact {
+            return;
+        }
+        let model = self.model.depth(self.now);
+        let expected = Depth { waiting: model.waiting as u64, held: model.held as u64, dead: model.dead as u64 };
+        let depth = self.mailbox.depth().await.expect("a depth");
+        self.tell(format!("depth {depth:?}"));
+        self.expect(depth == expected, || format!("the model has {expected:?}"));
+    }
+
+    /// Whatever happened, it runs empty.
+    async fn finish(&mut self) {
+        while self.model.depth(self.now).waiting > 0 || !self.held.is_empty() {
+            self.receive().await;
+            for held in core::mem::take(&mut self.held) {
+                self.tell(format!("at last, ack {}", held.body));
+                self.model.settle(self.now, held.proof, MessageEnd::Ack).expect("the newest hand-out");
+                let answer = settle(&self.mailbox, &held.receipt, End::ACK).await;
+                self.expect(answer == Ok(()), || format!("{answer:?}"));
+            }
+        }
+        let dead = self.mailbox.dead_letters(1_000).await.expect("dead letters");
+        let mut told: Vec<_> = dead.iter().map(|one| one.message.body.to_vec()).collect();
+        let mut expected: Vec<_> = self.model.dead().map(|one| one.content.to_string().into_bytes()).collect();
+        told.sort();
+        expected.sort();
+        self.expect(told == expected, || format!("dead letters {told:?}, model {expected:?}"));
+    }
+
+    fn tell(&mut self, what: String) {
+        self.story.push(what);
+    }
+
+    fn expect(&self, holds: bool, what: impl FnOnce() -> String) {
+        assert!(holds, "{}\n  {}", self.story.join("\n  "), what());
+    }
+}

@@ -1,0 +1,73 @@
+//! What a mailbox answers when it cannot do what it was asked.
+
+use core::fmt;
+
+use onward_core::lease::RenewFailure;
+
+/// Whether a call that failed changed anything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    No,
+    /// In part: the error says what was done.
+    Yes,
+    /// The call was sent and its answer did not come.
+    Unknown,
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::No => "nothing was changed",
+            Self::Yes => "a part was done",
+            Self::Unknown => "whether it was done is not known",
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MailboxError {
+    /// Passing: the same call may succeed later.
+    #[error("the mailbox cannot be reached: {why}; {changed}; try again later")]
+    Unavailable { why: String, changed: Changed },
+    /// The lease of this receipt has ended.
+    #[error(
+        "the receipt is stale: its lease ended, and the message was handed out again or is gone; nothing was changed"
+    )]
+    Stale,
+    /// The same call will never succeed.
+    #[error("the mailbox refused: {why}; nothing was changed; {remedy}")]
+    Refused { why: String, remedy: String },
+    #[error(
+        "a body of {bytes} bytes is too large; nothing was changed; send at most {max} bytes, or a reference to where they lie"
+    )]
+    TooLarge { bytes: usize, max: usize },
+    #[error("the mailbox is full, at {max} messages; nothing was changed; receive some, or raise its limit")]
+    Full { max: usize },
+    /// A step of several was done and the next one was not.
+    #[error("{done}, but then: {why}; repeat the call, the part that was done may happen twice")]
+    Cut { done: &'static str, why: String },
+}
+
+impl MailboxError {
+    pub const fn changed(&self) -> Changed {
+        match self {
+            Self::Unavailable { changed, .. } => *changed,
+            Self::Cut { .. } => Changed::Yes,
+            Self::Stale | Self::Refused { .. } | Self::TooLarge { .. } | Self::Full { .. } => Changed::No,
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub const fn is_passing(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Full { .. } | Self::Cut { .. })
+    }
+
+    /// What this means for a lease whose extension it answers.
+    pub const fn renew_failure(&self) -> RenewFailure {
+        match self {
+            Self::Stale => RenewFailure::ReceiptExpired,
+            _ => RenewFailure::Transient,
+        }
+    }
+}
