@@ -4,22 +4,30 @@
 //! finding nothing to do after the source was really asked. A loop that catches every error and sleeps, one that finds
 //! rows and never publishes them, and one whose iterations end without a report are all seen for what they are.
 //!
+//! A forward step inside a long iteration refreshes it as well; a beat inside one only says that it does not hang. A
+//! wait that the loop's owner chose (a poll, a backoff, a restart) is no stall, however long it is.
+//!
 //! | state | when | live | ready |
 //! |---|---|---|---|
 //! | Starting | no success yet, inside the grace | yes | no |
 //! | Healthy | inside its budget, and fresh | yes | yes |
+//! | Finished | it has done all that it was there for | yes | yes |
 //! | Degraded | outside its budget or not fresh, but some of it works, or it is recovering | yes | no |
 //! | Failing | outside its budget or not fresh, and nothing works | yes | no |
+//! | Restarting | it crashed, and has not succeeded since | yes | no |
 //! | Stalled | an iteration hangs, or none comes | no | no |
 //! | Stopping | it was told to stop | yes | no |
 //! | Dead | it is gone, and nobody will start it again | no | no |
 //!
-//! Liveness fails where a restart helps, and only there: a restart does not bring back a dependency.
-//! Loops that are not critical are shown, and fail neither.
+//! What that means for an orchestrator's probes, beside other signs, is in [`probes`](super::probes).
 
 use super::window::SlidingCounts;
 use crate::time::Awake;
 use core::time::Duration;
+
+mod status;
+
+pub use status::{LoopFailure, LoopReason, LoopState, LoopStatus};
 
 /// Failures tolerated. The last one named spends it; only a recovery refills it.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -42,7 +50,8 @@ pub struct LoopRule {
     pub recovery: u32,
     /// Until the first success, or until this is over, failures spend nothing.
     pub startup_grace: Duration,
-    /// An iteration that takes longer hangs.
+    /// An iteration that goes on for longer without a step or a beat hangs, and so does a loop that is due for longer
+    /// and does not begin.
     pub max_iteration: Duration,
 }
 
@@ -62,85 +71,16 @@ impl Default for LoopRule {
 /// How an iteration ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Iteration {
-    /// So many things were done. None done is no progress.
+    /// So many things were done. None done is [`Skipped`](Self::Skipped).
     Progress(u64),
-    /// Nothing to do; `asked` if the source was really asked and not merely assumed to be empty.
-    Idle { asked: bool },
+    /// The source was really asked, and there was nothing to do.
+    Idle,
+    /// Nothing was asked, or nothing could be done yet. Refreshes nothing, spends nothing.
+    Skipped,
     /// Some of it failed. Spends budget, refreshes nothing.
     Degraded { ok: u64, failed: u64 },
     /// All of it failed; `code` says how, in snake_case.
     Failed { code: &'static str },
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum LoopState {
-    Starting,
-    Healthy,
-    Degraded,
-    Stalled,
-    Failing,
-    Stopping,
-    Dead,
-}
-
-impl LoopState {
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Healthy => "healthy",
-            Self::Degraded => "degraded",
-            Self::Stalled => "stalled",
-            Self::Failing => "failing",
-            Self::Stopping => "stopping",
-            Self::Dead => "dead",
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum LoopReason {
-    NoSuccessYet,
-    WithinBudgetAndFresh,
-    BudgetSpent,
-    /// Successes come again, not yet enough of them.
-    Recovering,
-    NotFresh,
-    NeverSucceeded,
-    IterationTooLong,
-    NotTurning,
-    ToldToStop,
-    Gone,
-}
-
-impl LoopReason {
-    pub const fn code(self) -> &'static str {
-        match self {
-            Self::NoSuccessYet => "no_success_yet",
-            Self::WithinBudgetAndFresh => "within_budget_and_fresh",
-            Self::BudgetSpent => "budget_spent",
-            Self::Recovering => "recovering",
-            Self::NotFresh => "not_fresh",
-            Self::NeverSucceeded => "never_succeeded",
-            Self::IterationTooLong => "iteration_too_long",
-            Self::NotTurning => "not_turning",
-            Self::ToldToStop => "told_to_stop",
-            Self::Gone => "gone",
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LoopStatus {
-    pub state: LoopState,
-    pub reason: LoopReason,
-    /// Since when the reason holds.
-    pub since: Awake,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LoopFailure {
-    pub at: Awake,
-    pub code: &'static str,
 }
 
 /// What is known of one loop, in a fixed size.
@@ -148,11 +88,10 @@ pub struct LoopFailure {
 pub struct LoopHealth {
     rule: LoopRule,
     started_at: Awake,
-    stopping_at: Option<Awake>,
-    died_at: Option<Awake>,
-    /// Of the iteration under way.
-    began_at: Option<Awake>,
-    last_end: Option<Awake>,
+    ending: Option<Ending>,
+    activity: Activity,
+    /// Of a crash after which nothing has succeeded yet.
+    crashed_at: Option<Awake>,
     last_success: Option<Awake>,
     last_failure: Option<LoopFailure>,
     /// The iteration that ended last got something done.
@@ -165,15 +104,33 @@ pub struct LoopHealth {
     counts: SlidingCounts,
 }
 
+#[derive(Clone, Copy, Debug)]
+enum Activity {
+    /// Between two iterations, since this instant.
+    Resting(Awake),
+    /// In an iteration, which began, stepped or beat last at this instant.
+    Turning(Awake),
+    /// It is due at this instant.
+    Waiting(Awake),
+    /// Crashed, and to be started again at this instant.
+    Restarting(Awake),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Stopping(Awake),
+    Finished(Awake),
+    Died(Awake),
+}
+
 impl LoopHealth {
     pub fn started(rule: LoopRule, now: Awake) -> Self {
         Self {
             rule,
             started_at: now,
-            stopping_at: None,
-            died_at: None,
-            began_at: None,
-            last_end: None,
+            ending: None,
+            activity: Activity::Resting(now),
+            crashed_at: None,
             last_success: None,
             last_failure: None,
             partly_works: false,
@@ -188,36 +145,68 @@ impl LoopHealth {
     /// An iteration before it that never reported has failed.
     pub fn begin(&mut self, now: Awake) {
         self.abandoned(now);
-        self.began_at = Some(now);
+        self.activity = Activity::Turning(now);
     }
 
     pub fn end(&mut self, now: Awake, iteration: Iteration) {
         match iteration {
-            Iteration::Progress(1..) | Iteration::Idle { asked: true } => self.success(now),
-            Iteration::Progress(0) | Iteration::Idle { asked: false } => self.ended(now, false),
+            Iteration::Progress(1..) | Iteration::Idle => self.success(now),
+            Iteration::Progress(0) | Iteration::Skipped => self.ended(now, false),
             Iteration::Degraded { ok, .. } => self.failure(now, "degraded", ok > 0),
             Iteration::Failed { code } => self.failure(now, code, false),
         }
     }
 
+    /// A forward step of an iteration that goes on. It refreshes, and refills no budget: an iteration that steps and then
+    /// fails has failed.
+    pub fn step(&mut self, now: Awake) {
+        self.refresh(now);
+        self.beat(now);
+    }
+
+    /// The iteration under way is active. That keeps it from hanging and refreshes nothing.
+    pub fn beat(&mut self, now: Awake) {
+        match &mut self.activity {
+            Activity::Resting(at) | Activity::Turning(at) => *at = now.max(*at),
+            Activity::Waiting(_) | Activity::Restarting(_) => {}
+        }
+    }
+
+    /// The next iteration was chosen to begin at `until`. Waiting for it is no stall, but refreshes nothing either.
+    pub fn waiting(&mut self, now: Awake, until: Awake) {
+        self.abandoned(now);
+        self.activity = Activity::Waiting(until);
+    }
+
     /// The iteration under way was dropped, or returned without a report. Says nothing if there is none.
     pub fn abandoned(&mut self, now: Awake) {
-        if self.began_at.is_some() {
+        if matches!(self.activity, Activity::Turning(_)) {
             self.failure(now, "not_reported", false);
         }
     }
 
-    pub fn panicked(&mut self, now: Awake) {
-        self.failure(now, "panicked", false);
+    /// The loop crashed, which is a failure of its own, and is started again at `until`.
+    pub fn restarting(&mut self, now: Awake, until: Awake, code: &'static str) {
+        self.failure(now, code, false);
+        self.crashed_at = Some(now);
+        self.activity = Activity::Restarting(until);
     }
 
     pub fn stopping(&mut self, now: Awake) {
-        self.stopping_at.get_or_insert(now);
+        self.ending.get_or_insert(Ending::Stopping(now));
+    }
+
+    /// The loop ended because it has done all that it was there for. One that crashed or was told to stop before that
+    /// has not.
+    pub fn finished(&mut self, now: Awake) {
+        self.ending.get_or_insert(Ending::Finished(now));
     }
 
     /// The loop is gone, and nobody will start it again.
     pub fn died(&mut self, now: Awake) {
-        self.died_at.get_or_insert(now);
+        if !matches!(self.ending, Some(Ending::Finished(_) | Ending::Died(_))) {
+            self.ending = Some(Ending::Died(now));
+        }
     }
 
     pub fn rule(&self) -> &LoopRule {
@@ -229,18 +218,35 @@ impl LoopHealth {
         self.last_failure
     }
 
+    /// The end of the latest success, or the latest forward step.
+    pub fn last_success(&self) -> Option<Awake> {
+        self.last_success
+    }
+
+    /// Failures in a row that count against the budget.
+    pub fn failures_in_row(&self) -> u32 {
+        self.failures_in_row
+    }
+
     pub fn state(&self, now: Awake) -> LoopStatus {
         let status = |state, reason, since| LoopStatus { state, reason, since };
-        if let Some(at) = self.died_at {
-            return status(LoopState::Dead, LoopReason::Gone, at);
+        match self.ending {
+            Some(Ending::Died(at)) => return status(LoopState::Dead, LoopReason::Gone, at),
+            Some(Ending::Finished(at)) => return status(LoopState::Finished, LoopReason::AllDone, at),
+            Some(Ending::Stopping(at)) => return status(LoopState::Stopping, LoopReason::ToldToStop, at),
+            None => {}
         }
-        if let Some(at) = self.stopping_at {
-            return status(LoopState::Stopping, LoopReason::ToldToStop, at);
+        let (stalls_at, reason) = self.stalls_at();
+        let restarting = match self.activity {
+            Activity::Restarting(_) if now < stalls_at => self.crashed_at,
+            _ => None,
+        };
+        if let Some(at) = restarting {
+            return status(LoopState::Restarting, LoopReason::Crashed, at);
         }
         if self.in_grace(now) {
             return status(LoopState::Starting, LoopReason::NoSuccessYet, self.started_at);
         }
-        let (stalls_at, reason) = self.stalls_at();
         if now >= stalls_at {
             return status(LoopState::Stalled, reason, stalls_at);
         }
@@ -250,10 +256,11 @@ impl LoopHealth {
             let reason = if recovering { LoopReason::Recovering } else { LoopReason::BudgetSpent };
             return status(unwell, reason, at);
         }
-        match self.last_success.map(|at| at + self.rule.freshness) {
-            None => status(unwell, LoopReason::NeverSucceeded, self.grace_ends()),
-            Some(stale_at) if now >= stale_at => status(unwell, LoopReason::NotFresh, stale_at),
-            Some(_) => status(LoopState::Healthy, LoopReason::WithinBudgetAndFresh, self.healthy_since),
+        match (self.last_success.map(|at| at + self.rule.freshness), self.crashed_at) {
+            (None, _) => status(unwell, LoopReason::NeverSucceeded, self.grace_ends()),
+            (Some(stale_at), _) if now >= stale_at => status(unwell, LoopReason::NotFresh, stale_at),
+            (Some(_), Some(at)) => status(LoopState::Restarting, LoopReason::Crashed, at),
+            (Some(_), None) => status(LoopState::Healthy, LoopReason::WithinBudgetAndFresh, self.healthy_since),
         }
     }
 
@@ -270,15 +277,24 @@ impl LoopHealth {
         self.counts.good(now);
         self.failures_in_row = 0;
         self.successes_in_row = self.successes_in_row.saturating_add(1);
-        self.last_success = Some(now);
         if self.spent_at.is_some() && self.successes_in_row >= self.rule.recovery {
             self.spent_at = None;
             self.counts = empty_counts(&self.rule.budget);
         }
+        self.last_success = Some(now);
+        self.crashed_at = None;
         if !was_healthy {
             self.healthy_since = now;
         }
         self.ended(now, true);
+    }
+
+    fn refresh(&mut self, now: Awake) {
+        if self.state(now).state != LoopState::Healthy {
+            self.healthy_since = now;
+        }
+        self.last_success = Some(now);
+        self.crashed_at = None;
     }
 
     fn failure(&mut self, now: Awake, code: &'static str, partly_works: bool) {
@@ -295,8 +311,7 @@ impl LoopHealth {
     }
 
     fn ended(&mut self, now: Awake, partly_works: bool) {
-        self.began_at = None;
-        self.last_end = Some(now);
+        self.activity = Activity::Resting(now);
         self.partly_works = partly_works;
     }
 
@@ -321,9 +336,12 @@ impl LoopHealth {
 
     /// When the iteration under way hangs, or when the next is overdue.
     fn stalls_at(&self) -> (Awake, LoopReason) {
-        match self.began_at {
-            Some(began) => (began + self.rule.max_iteration, LoopReason::IterationTooLong),
-            None => (self.last_end.unwrap_or(self.started_at) + self.rule.freshness, LoopReason::NotTurning),
+        match self.activity {
+            Activity::Turning(at) => (at + self.rule.max_iteration, LoopReason::IterationTooLong),
+            Activity::Resting(at) => (at + self.rule.freshness, LoopReason::NotTurning),
+            Activity::Waiting(until) | Activity::Restarting(until) => {
+                (until + self.rule.max_iteration, LoopReason::NotTurning)
+            }
         }
     }
 }
@@ -333,42 +351,6 @@ fn empty_counts(budget: &Budget) -> SlidingCounts {
         Budget::Consecutive(_) => Duration::ZERO,
         Budget::Window { within, .. } | Budget::Ratio { within, .. } => *within,
     })
-}
-
-/// What an orchestrator is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Probes {
-    /// No: restart me.
-    pub live: bool,
-    /// No: send me nothing.
-    pub ready: bool,
-}
-
-pub fn probes<'a>(loops: impl IntoIterator<Item = &'a LoopHealth>, now: Awake) -> Probes {
-    let mut probes = Probes { live: true, ready: true };
-    for state in loops.into_iter().filter(|l| l.rule.critical).map(|l| l.state(now).state) {
-        probes.ready &= state == LoopState::Healthy;
-        probes.live &= !matches!(state, LoopState::Stalled | LoopState::Dead);
-    }
-    probes
-}
-
-/// What to do with the heartbeat file. It stands for readiness, so it must not outlive it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum ReadyFile {
-    /// Beside it, then renamed over it.
-    Write,
-    Remove,
-    Leave,
-}
-
-/// `at_start`: one that is there is of a predecessor.
-pub const fn ready_file(at_start: bool, ready: bool, present: bool) -> ReadyFile {
-    match (at_start, ready, present) {
-        (false, true, _) => ReadyFile::Write,
-        (_, _, true) => ReadyFile::Remove,
-        (_, _, false) => ReadyFile::Leave,
-    }
 }
 
 #[cfg(test)]

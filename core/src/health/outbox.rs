@@ -7,13 +7,33 @@
 use super::loops::Iteration;
 use core::time::Duration;
 
-/// What an outbox cycle came to. Failures without a single success are no healthy idling.
-pub const fn outbox_iteration(published: u64, failed: u64) -> Iteration {
-    match (published, failed) {
-        (0, 0) => Iteration::Idle { asked: true },
-        (0, _) => Iteration::Failed { code: "nothing_published" },
-        (published, 0) => Iteration::Progress(published),
-        (ok, failed) => Iteration::Degraded { ok, failed },
+/// What one turn of an outbox saw and did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OutboxTurn {
+    pub published: u64,
+    /// Rows that the publisher refused, each for a reason of its own.
+    pub refused: u64,
+    /// Rows that were given back because the publisher was unavailable: nobody's fault, so no attempt of theirs.
+    pub given_back: u64,
+    /// Rows neither published nor parked that nobody took in this turn, above all those that wait for their retry.
+    /// Rows behind a parked row of their key are not among them: the limit on parked rows speaks for them. Nor are rows
+    /// that another poller has claimed: its turn speaks for those.
+    pub waiting: u64,
+}
+
+impl OutboxTurn {
+    /// Failures without a single success are no healthy idling, and neither is a backlog that nobody may touch yet: an
+    /// outage in which every row waits for its retry must not look like an empty outbox between two failures.
+    pub const fn iteration(self) -> Iteration {
+        let failed = self.refused.saturating_add(self.given_back);
+        match (self.published, failed) {
+            (0, 0) if self.waiting > 0 => Iteration::Skipped,
+            (0, 0) => Iteration::Idle,
+            (0, _) if self.given_back > 0 => Iteration::Failed { code: "publisher_unavailable" },
+            (0, _) => Iteration::Failed { code: "nothing_published" },
+            (published, 0) => Iteration::Progress(published),
+            (ok, failed) => Iteration::Degraded { ok, failed },
+        }
     }
 }
 
@@ -62,19 +82,56 @@ pub fn outbox_backlog(
 
 #[cfg(test)]
 mod tests {
+    use super::super::loops::{LoopHealth, LoopReason, LoopRule, LoopState};
     use super::*;
+    use crate::time::Awake;
 
     #[test]
     fn outbox_iterations() {
+        let unavailable = Iteration::Failed { code: "publisher_unavailable" };
+        let refused = Iteration::Failed { code: "nothing_published" };
+        // published, refused, given back, waiting
         let table = [
-            (0, 0, Iteration::Idle { asked: true }),
-            (5, 0, Iteration::Progress(5)),
-            (0, 5, Iteration::Failed { code: "nothing_published" }),
-            (4, 1, Iteration::Degraded { ok: 4, failed: 1 }),
+            ((0, 0, 0, 0), Iteration::Idle),
+            ((0, 0, 0, 1), Iteration::Skipped),
+            ((5, 0, 0, 0), Iteration::Progress(5)),
+            ((5, 0, 0, 9), Iteration::Progress(5)),
+            ((0, 5, 0, 0), refused),
+            ((0, 5, 0, 9), refused),
+            ((0, 0, 5, 0), unavailable),
+            ((0, 1, 5, 9), unavailable),
+            ((4, 1, 0, 0), Iteration::Degraded { ok: 4, failed: 1 }),
+            ((4, 1, 2, 9), Iteration::Degraded { ok: 4, failed: 3 }),
         ];
-        for (published, failed, iteration) in table {
-            assert_eq!(outbox_iteration(published, failed), iteration, "{published} published, {failed} failed");
+        for ((published, refused, given_back, waiting), iteration) in table {
+            let turn = OutboxTurn { published, refused, given_back, waiting };
+            assert_eq!(turn.iteration(), iteration, "{turn:?}");
         }
+    }
+
+    /// Rows back off for longer than the poller waits, so most turns of an outage find nothing that is due. Were those
+    /// idle, they would come between the failures, and three failures in a row would never come.
+    #[test]
+    fn an_outage_with_all_rows_in_backoff_turns_red_within_the_budget_and_green_after() {
+        let at = |second: u64| Awake::from_ms(second * 1000);
+        let mut health = LoopHealth::started(LoopRule::default(), at(0));
+        let mut run = |second: u64, turn: OutboxTurn| {
+            health.begin(at(second));
+            health.end(at(second), turn.iteration());
+            health.state(at(second))
+        };
+        assert_eq!(run(0, OutboxTurn { published: 10, ..OutboxTurn::default() }).state, LoopState::Healthy);
+        let failed = OutboxTurn { given_back: 10, ..OutboxTurn::default() };
+        let in_backoff = OutboxTurn { waiting: 10, ..OutboxTurn::default() };
+        // One turn a second; retries after 2, 4, 8 seconds and so on.
+        let retries = [1, 3, 7, 15, 31];
+        for second in 1..40 {
+            let status = run(second, if retries.contains(&second) { failed } else { in_backoff });
+            let expected = if second < 7 { LoopState::Healthy } else { LoopState::Failing };
+            assert_eq!(status.state, expected, "after {second} s: {status:?}");
+        }
+        assert_eq!(run(40, OutboxTurn { published: 10, ..OutboxTurn::default() }).reason, LoopReason::Recovering);
+        assert_eq!(run(41, OutboxTurn::default()).state, LoopState::Healthy, "published, and nothing is left");
     }
 
     #[test]

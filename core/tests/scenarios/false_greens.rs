@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::rig::*;
 use onward_core::effect::Notice;
-use onward_core::health::loops::probes;
+use onward_core::health::probes::probes;
 use onward_core::health::{
     DatacenterCounts, Iteration, LoopHealth, LoopRule, LoopState, NotLive, NotReady, Progress, ProgressReason, Reason,
-    Verdict,
+    Sign, Verdict,
 };
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::job::{Draft, JobState, OnStuck, Retry};
@@ -220,12 +220,12 @@ fn a_critical_loop_that_only_fails_turns_readiness_red_and_keeps_liveness() {
     let mut health = LoopHealth::started(LoopRule::default(), at(0));
     health.begin(at(0));
     health.end(at(1), Iteration::Progress(1));
-    assert!(probes([&health], at(1)).ready);
+    assert!(probes([Sign::Loop(health.state(at(1)).state)]).ready);
     for second in 2..300 {
         // It catches every error, sleeps a second and goes on.
         health.begin(at(second));
         health.end(at(second), Iteration::Failed { code: "refused" });
-        let seen = probes([&health], at(second));
+        let seen = probes([Sign::Loop(health.state(at(second)).state)]);
         assert_eq!((seen.live, seen.ready), (true, second < 4), "after {second} s");
     }
     assert_eq!(health.state(at(299)).state, LoopState::Failing);

@@ -1,13 +1,11 @@
 use super::*;
-use Iteration::{Idle, Progress};
+use Iteration::{Idle, Progress, Skipped};
 use LoopReason::*;
 use LoopState::*;
 
 const FAILED: Iteration = Iteration::Failed { code: "refused" };
 const PARTLY: Iteration = Iteration::Degraded { ok: 3, failed: 1 };
 const NOT_EVEN_PARTLY: Iteration = Iteration::Degraded { ok: 0, failed: 4 };
-const ASKED: Iteration = Idle { asked: true };
-const NOT_ASKED: Iteration = Idle { asked: false };
 
 fn s(seconds: u64) -> Awake {
     Awake::from_ms(seconds * 1000)
@@ -23,8 +21,14 @@ enum In {
     Begin,
     End(Iteration),
     Abandoned,
-    Panicked,
+    Step,
+    Beat,
+    /// Until this second.
+    Wait(u64),
+    /// Crashed; started again at this second.
+    Crash(u64),
     Stop,
+    Finish,
     Died,
 }
 use In::*;
@@ -36,8 +40,12 @@ fn play(rule: LoopRule, inputs: &[(u64, In)]) -> LoopHealth {
             Begin => health.begin(s(at)),
             End(iteration) => health.end(s(at), iteration),
             Abandoned => health.abandoned(s(at)),
-            Panicked => health.panicked(s(at)),
+            Step => health.step(s(at)),
+            Beat => health.beat(s(at)),
+            Wait(until) => health.waiting(s(at), s(until)),
+            Crash(until) => health.restarting(s(at), s(until), "panicked"),
             Stop => health.stopping(s(at)),
+            Finish => health.finished(s(at)),
             Died => health.died(s(at)),
         }
     }
@@ -61,8 +69,8 @@ const TABLE: &[Row] = &[
         ],
     ),
     ("a success ends the start", &[(5, OK)], &[(5, Healthy, WithinBudgetAndFresh, 5)]),
-    ("so does an empty source that was asked", &[(5, End(ASKED))], &[(5, Healthy, WithinBudgetAndFresh, 5)]),
-    ("but not one that was not", &[(5, End(NOT_ASKED))], &[(5, Starting, NoSuccessYet, 0)]),
+    ("so does an empty source that was asked", &[(5, End(Idle))], &[(5, Healthy, WithinBudgetAndFresh, 5)]),
+    ("but not one that was skipped", &[(5, End(Skipped))], &[(5, Starting, NoSuccessYet, 0)]),
     ("nor progress by nothing", &[(5, End(Progress(0)))], &[(5, Starting, NoSuccessYet, 0)]),
     (
         "failures inside the grace spend nothing",
@@ -100,8 +108,8 @@ const TABLE: &[Row] = &[
         &[(60, Healthy, WithinBudgetAndFresh, 1), (61, Degraded, NotFresh, 61)],
     ),
     (
-        "not asking refreshes nothing, and spends nothing",
-        &[(1, OK), (20, End(NOT_ASKED)), (30, End(NOT_ASKED)), (40, End(NOT_ASKED)), (60, End(NOT_ASKED))],
+        "skipping refreshes nothing, and spends nothing",
+        &[(1, OK), (20, End(Skipped)), (30, End(Skipped)), (40, End(Skipped)), (60, End(Skipped))],
         &[(60, Healthy, WithinBudgetAndFresh, 1), (61, Failing, NotFresh, 61), (120, Stalled, NotTurning, 120)],
     ),
     (
@@ -111,7 +119,7 @@ const TABLE: &[Row] = &[
     ),
     (
         "two in a row are",
-        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, End(FAILED)), (5, OK), (6, End(ASKED))],
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, End(FAILED)), (5, OK), (6, End(Idle))],
         &[(6, Healthy, WithinBudgetAndFresh, 6)],
     ),
     (
@@ -146,13 +154,13 @@ const TABLE: &[Row] = &[
         &[(6, Failing, BudgetSpent, 5)],
     ),
     (
-        "dropping and panicking are failures",
-        &[(1, OK), (2, Begin), (3, Abandoned), (4, Begin), (5, Panicked), (6, Panicked)],
-        &[(6, Failing, BudgetSpent, 6)],
+        "dropping and crashing are failures",
+        &[(1, OK), (2, Begin), (3, Abandoned), (4, Begin), (5, Crash(5)), (6, Crash(6)), (7, Begin)],
+        &[(7, Failing, BudgetSpent, 6)],
     ),
     (
         "dropping what was reported is not",
-        &[(1, OK), (2, Begin), (3, End(ASKED)), (3, Abandoned), (4, Abandoned), (5, Abandoned), (6, Abandoned)],
+        &[(1, OK), (2, Begin), (3, End(Idle)), (3, Abandoned), (4, Abandoned), (5, Abandoned), (6, Abandoned)],
         &[(6, Healthy, WithinBudgetAndFresh, 1)],
     ),
     (
@@ -160,6 +168,75 @@ const TABLE: &[Row] = &[
         &[(1, OK), (2, Begin), (3, Stop), (9, Stop)],
         &[(9, Stopping, ToldToStop, 3), (900, Stopping, ToldToStop, 3)],
     ),
+    (
+        "a step refreshes, and a long iteration that steps does not hang",
+        &[(1, OK), (10, Begin), (45, Step), (80, Step), (115, Step)],
+        &[(154, Healthy, WithinBudgetAndFresh, 1), (155, Stalled, IterationTooLong, 155)],
+    ),
+    (
+        "the first iteration steps, and that is success enough",
+        &[(1, Begin), (25, Step)],
+        &[(25, Healthy, WithinBudgetAndFresh, 25), (64, Healthy, WithinBudgetAndFresh, 25)],
+    ),
+    (
+        "an iteration that beats does not hang, and is not fresh by it",
+        &[(1, OK), (10, Begin), (45, Beat), (80, Beat), (115, Beat)],
+        &[(115, Degraded, NotFresh, 61), (154, Degraded, NotFresh, 61), (155, Stalled, IterationTooLong, 155)],
+    ),
+    (
+        "steps refill no budget",
+        &[(1, OK), (2, End(FAILED)), (3, End(FAILED)), (4, Begin), (5, Step), (6, End(FAILED))],
+        &[(6, Failing, BudgetSpent, 6)],
+    ),
+    (
+        "steps between iterations count where several are under way at a time",
+        &[(1, OK), (50, Step)],
+        &[(109, Healthy, WithinBudgetAndFresh, 1), (110, Stalled, NotTurning, 110)],
+    ),
+    (
+        "a chosen wait is no stall, and refreshes nothing",
+        &[(1, OK), (2, Wait(200))],
+        &[(60, Healthy, WithinBudgetAndFresh, 1), (61, Degraded, NotFresh, 61), (239, Degraded, NotFresh, 61)],
+    ),
+    (
+        "a wait that has ended without a turn is",
+        &[(1, OK), (2, Wait(7))],
+        &[(46, Healthy, WithinBudgetAndFresh, 1), (47, Stalled, NotTurning, 47)],
+    ),
+    (
+        "waiting without a report fails the iteration before",
+        &[(1, OK), (2, Begin), (3, Wait(4)), (5, Begin), (6, Wait(7)), (8, Begin), (9, Wait(10))],
+        &[(9, Failing, BudgetSpent, 9)],
+    ),
+    (
+        "a crash is seen at once, and until something succeeds",
+        &[(1, OK), (2, Crash(5)), (5, Begin), (6, End(Skipped))],
+        &[(6, Restarting, Crashed, 2), (60, Restarting, Crashed, 2)],
+    ),
+    (
+        "also inside the grace",
+        &[(2, Crash(5))],
+        &[(2, Restarting, Crashed, 2), (4, Restarting, Crashed, 2), (44, Restarting, Crashed, 2)],
+    ),
+    (
+        "a restart that does not come is a stall",
+        &[(1, OK), (2, Crash(5))],
+        &[(44, Restarting, Crashed, 2), (45, Stalled, NotTurning, 45)],
+    ),
+    ("a success ends it", &[(1, OK), (2, Crash(5)), (5, Begin), (6, OK)], &[(6, Healthy, WithinBudgetAndFresh, 6)]),
+    ("and so does a step", &[(1, OK), (2, Crash(5)), (5, Begin), (6, Step)], &[(6, Healthy, WithinBudgetAndFresh, 6)]),
+    (
+        "crashes spend the budget",
+        &[(1, OK), (2, Crash(3)), (4, Crash(5)), (6, Crash(7)), (7, Begin)],
+        &[(7, Failing, BudgetSpent, 6)],
+    ),
+    (
+        "finished is healthy for ever",
+        &[(1, OK), (2, Finish)],
+        &[(2, Finished, AllDone, 2), (900, Finished, AllDone, 2)],
+    ),
+    ("and does not die of it", &[(1, OK), (2, Finish), (3, Died)], &[(9, Finished, AllDone, 2)]),
+    ("ending after a stop is stopping", &[(1, OK), (2, Stop), (3, Finish)], &[(9, Stopping, ToldToStop, 2)]),
     ("dead is dead", &[(1, OK), (3, Stop), (8, Died), (9, OK)], &[(9, Dead, Gone, 8)]),
 ];
 
@@ -220,7 +297,7 @@ fn budgets() {
 fn recovery_refills_the_whole_budget() {
     let budget = Budget::Window { n: 2, within: Duration::from_secs(600) };
     let mut health = LoopHealth::started(LoopRule { budget, ..rule() }, s(0));
-    for (at, iteration) in [(1, ASKED), (2, FAILED), (3, FAILED), (4, ASKED), (5, ASKED), (6, FAILED)] {
+    for (at, iteration) in [(1, Idle), (2, FAILED), (3, FAILED), (4, Idle), (5, Idle), (6, FAILED)] {
         health.end(s(at), iteration);
     }
     assert_eq!(health.state(s(6)).state, Healthy);
@@ -237,58 +314,10 @@ fn the_last_failure_is_kept_with_its_code() {
         (&[(1, OK), (2, End(FAILED)), (3, OK)], Some("refused")),
         (&[(2, End(PARTLY))], Some("degraded")),
         (&[(1, Begin), (2, Begin)], Some("not_reported")),
-        (&[(2, Panicked)], Some("panicked")),
+        (&[(2, Crash(3))], Some("panicked")),
     ];
     for (inputs, code) in table {
         let failure = play(rule(), inputs).last_failure();
         assert_eq!(failure, code.map(|code| LoopFailure { at: s(2), code }), "{inputs:?}");
-    }
-}
-
-#[test]
-fn only_critical_loops_count_and_only_what_a_restart_helps_fails_liveness() {
-    let healthy: &[(u64, In)] = &[(1, OK), (99, OK)];
-    let failing: &[(u64, In)] = &[(1, OK), (96, End(FAILED)), (97, End(FAILED)), (98, End(FAILED))];
-    let partly: &[(u64, In)] = &[(1, OK), (96, End(PARTLY)), (97, End(PARTLY)), (98, End(PARTLY))];
-    let stalled: &[(u64, In)] = &[(1, OK)];
-    let stopping: &[(u64, In)] = &[(1, OK), (2, Stop)];
-    let dead: &[(u64, In)] = &[(1, OK), (2, Died)];
-    // critical loop, other loop -> live, ready
-    let table = [
-        (healthy, healthy, true, true),
-        (failing, healthy, true, false),
-        (partly, healthy, true, false),
-        (stopping, healthy, true, false),
-        (stalled, healthy, false, false),
-        (dead, healthy, false, false),
-        (healthy, failing, true, true),
-        (healthy, stalled, true, true),
-        (healthy, dead, true, true),
-    ];
-    for (row, (critical, other, live, ready)) in table.into_iter().enumerate() {
-        let loops = [play(rule(), critical), play(LoopRule { critical: false, ..rule() }, other)];
-        assert_eq!(probes(&loops, s(100)), Probes { live, ready }, "row {row}");
-    }
-    let starting = LoopHealth::started(rule(), s(99));
-    assert_eq!(probes([&starting], s(100)), Probes { live: true, ready: false });
-    assert_eq!(probes([], s(100)), Probes { live: true, ready: true });
-}
-
-#[test]
-fn the_ready_file_stands_for_readiness() {
-    use ReadyFile::*;
-    // at start, ready, present
-    let table = [
-        (true, false, true, Remove),
-        (true, false, false, Leave),
-        (true, true, true, Remove),
-        (true, true, false, Leave),
-        (false, true, true, Write),
-        (false, true, false, Write),
-        (false, false, true, Remove),
-        (false, false, false, Leave),
-    ];
-    for (at_start, ready, present, expected) in table {
-        assert_eq!(ready_file(at_start, ready, present), expected, "{at_start} {ready} {present}");
     }
 }
