@@ -14,7 +14,6 @@ const BANNED: &[(&str, &str)] = &[
     ("master", "say `gate`, `manager` or `leader`"),
     ("visibility", "say `lease`"),
     ("keepalive", "say `beat` (the handler is active) or `probe` (the node answers)"),
-    ("heartbeat", "say `beat` (the handler is active) or `probe` (the node answers)"),
     ("audit", "say `ledger`"),
     ("helper", "name what it does"),
     ("util", "name what it does"),

@@ -1,0 +1,212 @@
+//! What is known of a process: its loops, the inputs beside them, heartbeats, and its executor. A [`Report`] is all of it
+//! at one instant, with the verdict.
+//!
+//! Nothing here runs by itself. Loops write into their own [`entry`], whoever answers a probe asks for a report, and the
+//! eye does so at regular intervals, so that a change is seen though nobody says anything.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use onward_core::health::probes::probes;
+use onward_core::health::{LoopRule, LoopState, Sign};
+use onward_core::time::Awake;
+
+use crate::clock::{Clock, lock};
+use crate::heartbeat::Heartbeats;
+use crate::input::{Input, whole_ms};
+use crate::supervisor::StopSignal;
+
+mod entry;
+mod metrics;
+mod report;
+
+pub(crate) use entry::LoopEntry;
+pub use report::{ExecutorReport, HeartbeatReport, InputReport, LoopReport, Report};
+
+/// The health of a process, to be read from anywhere: for a page of your own, or for a test.
+#[derive(Clone, Debug)]
+pub struct Health(pub(crate) Arc<Board>);
+
+impl Health {
+    /// What is known now.
+    pub fn report(&self) -> Report {
+        self.0.report()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Board {
+    pub(crate) service: String,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) stop: StopSignal,
+    /// Until the loops run, nothing speaks for the process.
+    running: AtomicBool,
+    parts: Mutex<Parts>,
+    executor: Mutex<Option<ExecutorState>>,
+}
+
+#[derive(Debug, Default)]
+struct Parts {
+    loops: Vec<Arc<LoopEntry>>,
+    inputs: Vec<Watched<Arc<dyn Input>>>,
+    heartbeats: Vec<Watched<Heartbeats>>,
+}
+
+/// Something that is asked, and since when its answer is what it is.
+struct Watched<T> {
+    what: T,
+    bad_since: Arc<Mutex<Option<Awake>>>,
+}
+
+impl<T> std::fmt::Debug for Watched<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watched").field("bad_since", &self.bad_since).finish()
+    }
+}
+
+impl<T: Clone> Clone for Watched<T> {
+    fn clone(&self) -> Self {
+        Self { what: self.what.clone(), bad_since: Arc::clone(&self.bad_since) }
+    }
+}
+
+impl<T> Watched<T> {
+    fn new(what: T) -> Self {
+        Self { what, bad_since: Arc::default() }
+    }
+
+    /// Since when it is bad; whether that is news.
+    fn note(&self, now: Awake, is_bad: bool) -> (Option<Awake>, bool) {
+        let mut since = lock(&self.bad_since);
+        let was_bad = since.is_some();
+        *since = is_bad.then(|| since.unwrap_or(now));
+        (*since, was_bad != is_bad)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ExecutorState {
+    lag: Duration,
+    limit: Duration,
+}
+
+impl Board {
+    pub(crate) fn new(service: &str) -> Self {
+        Self {
+            service: service.to_owned(),
+            clock: Arc::new(Clock::start()),
+            stop: StopSignal::default(),
+            running: AtomicBool::new(false),
+            parts: Mutex::default(),
+            executor: Mutex::default(),
+        }
+    }
+
+    /// All that it depends on has been added, and its loops run.
+    pub(crate) fn runs(&self) {
+        self.running.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn add_loop(&self, name: &str, rule: LoopRule) -> Arc<LoopEntry> {
+        let entry = Arc::new(LoopEntry::new(name, rule, Arc::clone(&self.clock), self.stop.clone()));
+        lock(&self.parts).loops.push(Arc::clone(&entry));
+        entry
+    }
+
+    pub(crate) fn add_input(&self, input: Arc<dyn Input>) {
+        lock(&self.parts).inputs.push(Watched::new(input));
+    }
+
+    pub(crate) fn add_heartbeats(&self, heartbeats: Heartbeats) {
+        lock(&self.parts).heartbeats.push(Watched::new(heartbeats));
+    }
+
+    /// Tells the turn that this loop is in to end.
+    pub(crate) fn cancel(&self, name: &str) {
+        for entry in lock(&self.parts).loops.iter().filter(|entry| entry.name() == name) {
+            entry.cancel();
+        }
+    }
+
+    pub(crate) fn set_executor(&self, lag: Duration, limit: Duration) {
+        *lock(&self.executor) = Some(ExecutorState { lag, limit });
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        let now = self.clock.now();
+        // Inputs and heartbeats are other people's code: no lock of ours is held while they are asked.
+        let (loops, inputs, heartbeats) = {
+            let parts = lock(&self.parts);
+            (parts.loops.clone(), parts.inputs.clone(), parts.heartbeats.clone())
+        };
+        let loops: Vec<_> = loops.iter().map(|entry| entry.report(now)).collect();
+        let inputs: Vec<_> = inputs.iter().map(|input| input_report(input, now)).collect();
+        let heartbeats: Vec<_> = heartbeats.iter().filter_map(|one| heartbeat_report(one, now)).collect();
+        let executor = lock(&self.executor).map(|state| ExecutorReport {
+            lag_ms: state.lag.as_millis() as u64,
+            limit_ms: state.limit.as_millis() as u64,
+            starved: state.lag >= state.limit,
+        });
+        let stopping = self.stop.is_stopping();
+        let running = self.running.load(Ordering::Acquire);
+        let critical = loops.iter().filter(|l| l.critical).map(|l| Sign::Loop(l.state));
+        let signs = critical
+            .chain(inputs.iter().filter(|i| i.critical).map(|i| Sign::Input { good: i.problem.is_none() }))
+            .chain(heartbeats.iter().filter(|h| h.critical).map(|h| Sign::Heartbeat { silent: h.silent }))
+            .chain(executor.iter().map(|e| Sign::Executor { starved: e.starved }))
+            .chain(stopping.then_some(Sign::Stopping))
+            .chain((!running).then_some(Sign::Loop(LoopState::Starting)));
+        let verdict = probes(signs);
+        Report {
+            service: self.service.clone(),
+            live: verdict.live,
+            ready: verdict.ready,
+            started: verdict.started,
+            running,
+            stopping,
+            loops,
+            inputs,
+            heartbeats,
+            executor,
+        }
+    }
+}
+
+fn input_report(input: &Watched<Arc<dyn Input>>, now: Awake) -> InputReport {
+    let problem = input.what.problem();
+    let (since, is_news) = input.note(now, problem.is_some());
+    let (name, critical) = (input.what.name().to_owned(), input.what.is_critical());
+    match &problem {
+        Some(problem) if is_news => tracing::warn!(input = name, critical, problem, "an input is no longer tolerated"),
+        None if is_news => tracing::info!(input = name, critical, "an input is tolerated again"),
+        _ => {}
+    }
+    let since_ms = since.map(|at| now.since(at).as_millis() as u64);
+    InputReport { name, critical, problem, since_ms, value: input.what.value() }
+}
+
+/// `None` while nobody is at work.
+fn heartbeat_report(watched: &Watched<Heartbeats>, now: Awake) -> Option<HeartbeatReport> {
+    let Heartbeats { name, critical, silent_after, beating } = &watched.what;
+    let last = beating.most_silent();
+    let silent = last.as_ref().is_some_and(|last| last.ago >= *silent_after);
+    let (_, is_news) = watched.note(now, silent);
+    let last = last?;
+    let place = last.place.map(ToString::to_string);
+    if is_news && silent {
+        let (who, silent_for) = (last.who.as_str(), whole_ms(last.ago));
+        let place = place.as_deref().unwrap_or("nowhere");
+        tracing::error!(heartbeats = %name, who, ?silent_for, last_beat = place, "a heartbeat is silent; it is cancelled");
+        beating.cancel(who);
+    }
+    Some(HeartbeatReport {
+        name: name.to_string(),
+        critical: *critical,
+        silent,
+        who: last.who,
+        silent_ms: last.ago.as_millis() as u64,
+        silent_after_ms: silent_after.as_millis() as u64,
+        place,
+    })
+}

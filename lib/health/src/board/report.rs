@@ -1,0 +1,177 @@
+//! What is known of a process at one instant, and how probes say it.
+
+use std::panic::Location;
+use std::time::Duration;
+
+use onward_core::health::{LoopReason, LoopState, Sign};
+use serde::Serialize;
+use serde::ser::Serializer;
+
+use super::entry::Totals;
+
+/// The health of a process at one instant.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub service: String,
+    /// No: a restart helps.
+    pub live: bool,
+    /// No: send it nothing.
+    pub ready: bool,
+    /// No: a critical loop is inside its grace.
+    pub started: bool,
+    /// No: its loops have not been started, and nothing speaks for it yet.
+    pub running: bool,
+    pub stopping: bool,
+    pub loops: Vec<LoopReport>,
+    pub inputs: Vec<InputReport>,
+    pub heartbeats: Vec<HeartbeatReport>,
+    /// `None` while nobody measures it.
+    pub executor: Option<ExecutorReport>,
+}
+
+impl Report {
+    /// Why it is not live, for people.
+    pub fn why_not_live(&self) -> Option<String> {
+        self.why(Sign::is_live)
+    }
+
+    /// Why it is not ready, for people.
+    pub fn why_not_ready(&self) -> Option<String> {
+        self.why(Sign::is_ready)
+    }
+
+    /// Why it has not started, for people.
+    pub fn why_not_started(&self) -> Option<String> {
+        self.why(|sign| sign != Sign::Loop(LoopState::Starting))
+    }
+
+    pub fn loop_called(&self, name: &str) -> Option<&LoopReport> {
+        self.loops.iter().find(|one| one.name == name)
+    }
+
+    /// All that a restart helps against comes first: it is the more urgent.
+    fn why(&self, is_good: impl Fn(Sign) -> bool) -> Option<String> {
+        let mut reasons: Vec<(bool, String)> = Vec::new();
+        let mut look = |sign: Sign, text: &dyn Fn() -> String| {
+            if !is_good(sign) {
+                reasons.push((sign.is_live(), text()));
+            }
+        };
+        if !self.running {
+            look(Sign::Loop(LoopState::Starting), &|| "its loops have not been started".to_owned());
+        }
+        if self.stopping {
+            look(Sign::Stopping, &|| "the service was told to stop".to_owned());
+        }
+        if let Some(executor) = &self.executor {
+            let waited = Duration::from_millis(executor.lag_ms);
+            let starved = executor.starved;
+            look(Sign::Executor { starved }, &|| {
+                format!("the executor has run no task for {waited:?}: something blocks its threads")
+            });
+        }
+        for one in self.loops.iter().filter(|one| one.critical) {
+            look(Sign::Loop(one.state), &|| one.sentence());
+        }
+        for one in self.heartbeats.iter().filter(|one| one.critical) {
+            look(Sign::Heartbeat { silent: one.silent }, &|| one.sentence());
+        }
+        for one in self.inputs.iter().filter(|one| one.critical) {
+            let problem = one.problem.as_deref().unwrap_or_default();
+            look(Sign::Input { good: one.problem.is_none() }, &|| format!("{}: {problem}", one.name));
+        }
+        reasons.sort_by_key(|(is_live, _)| *is_live);
+        let texts: Vec<String> = reasons.into_iter().map(|(_, text)| text).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+}
+
+/// One loop at one instant.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoopReport {
+    pub name: String,
+    pub critical: bool,
+    #[serde(serialize_with = "state_code")]
+    pub state: LoopState,
+    #[serde(serialize_with = "reason_code")]
+    pub reason: LoopReason,
+    /// For how long the reason has held.
+    pub since_ms: u64,
+    /// How long ago it succeeded last, or took a forward step.
+    pub last_success_ms: Option<u64>,
+    /// In a row, as far as they count against its budget.
+    pub failures: u32,
+    /// What the last failure said, until the next success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip)]
+    pub(crate) place: Option<&'static Location<'static>>,
+    #[serde(skip)]
+    pub(crate) turn: u64,
+    #[serde(skip)]
+    pub(crate) totals: Totals,
+}
+
+impl LoopReport {
+    fn sentence(&self) -> String {
+        let since = Duration::from_millis(self.since_ms);
+        let (state, reason) = (self.state.code(), self.reason.code());
+        let error = self.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+        format!("loop `{}` is {state} for {since:?} ({reason}){error}", self.name)
+    }
+
+    /// Where the loop beat or stepped last.
+    pub fn last_beat(&self) -> Option<&'static Location<'static>> {
+        self.place
+    }
+}
+
+/// One input at one instant.
+#[derive(Clone, Debug, Serialize)]
+pub struct InputReport {
+    pub name: String,
+    pub critical: bool,
+    /// What is wrong; `None` while it is tolerated.
+    pub problem: Option<String>,
+    /// For how long it has not been tolerated.
+    pub since_ms: Option<u64>,
+    pub value: Option<f64>,
+}
+
+/// The most silent of some heartbeats at one instant.
+#[derive(Clone, Debug, Serialize)]
+pub struct HeartbeatReport {
+    pub name: String,
+    pub critical: bool,
+    pub silent: bool,
+    pub who: String,
+    pub silent_ms: u64,
+    pub silent_after_ms: u64,
+    /// Where it beat last.
+    pub place: Option<String>,
+}
+
+impl HeartbeatReport {
+    fn sentence(&self) -> String {
+        let silent_for = Duration::from_millis(self.silent_ms);
+        let place = self.place.as_deref().unwrap_or("nowhere");
+        format!("{}: `{}` has been silent for {silent_for:?}; it beat last at {place}", self.name, self.who)
+    }
+}
+
+/// The executor at one instant.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ExecutorReport {
+    /// How long a task that could run has waited.
+    pub lag_ms: u64,
+    pub limit_ms: u64,
+    pub starved: bool,
+}
+
+fn state_code<S: Serializer>(state: &LoopState, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(state.code())
+}
+
+fn reason_code<S: Serializer>(reason: &LoopReason, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(reason.code())
+}
