@@ -100,6 +100,13 @@ const NEEDS: &[Need] = &[
         comes_from: Source::Debian(&["systemd"]),
     },
     Need {
+        name: "PostgreSQL",
+        why: "a real database for tests of what is stored in one",
+        // Debian keeps it out of the search path.
+        seen_by: Detect::Runs("sh", &["-c", "command -v initdb || ls /usr/lib/postgresql/*/bin/initdb"]),
+        comes_from: Source::Debian(&["postgresql"]),
+    },
+    Need {
         name: "cargo fmt",
         why: "checks the formatting",
         seen_by: Detect::Cargo("fmt"),

@@ -15,7 +15,7 @@ const CORE_MAY_USE: &[&str] =
     &["foldhash", "hashbrown", "prefetch-index", "rand", "rand_chacha", "sha2", "thiserror", "uuid"];
 
 /// Our crates from the innermost out. One may use its own layer and those before it.
-/// A crate that is not here (the simulator, the benchmark, this one) may use any, and none of these may use it.
+/// A crate that is not here (the simulator, the benchmark, the test kit, this one) may use any, and none of these may use it.
 const LAYERS: &[&[&str]] = &[
     &[CORE],
     &["onward-api", "onward-exec", "onward-health", "onward-lease", "onward-log", "onward-proto"],

@@ -1,0 +1,34 @@
+//! Ports that the kernel chose.
+
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+
+/// Reserves a port on loopback for about a minute: the kernel gives it to nobody who asks for *any* port, and a server
+/// that asks for *this* one, with `SO_REUSEADDR` as servers do, gets it.
+///
+/// A connection whose listening side closed first leaves its port in TIME_WAIT. Without that, two tests that start at
+/// once could be told the same port.
+pub fn reserve() -> io::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address: SocketAddr = listener.local_addr()?;
+    let mut far = TcpStream::connect(address)?;
+    let (near, _) = listener.accept()?;
+    drop(near);
+    // The end of the stream says that the listening side has closed first.
+    far.read_to_end(&mut Vec::new())?;
+    Ok(address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserved_port_is_nobody_elses_and_can_be_listened_on() {
+        let port = reserve().unwrap();
+        let others: Vec<TcpListener> = (0..200).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
+        assert!(others.iter().all(|other| other.local_addr().unwrap().port() != port));
+        // The standard library asks with `SO_REUSEADDR`, as servers do.
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+    }
+}

@@ -1,0 +1,151 @@
+//! Each server answers, keeps what it had over an outage, and leaves nothing behind.
+
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use onward_testkit::{Nats, Postgres, Server};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Longer than anything here takes, on a busy computer too.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn postgres_gives_every_test_a_database_and_keeps_it_over_a_crash() {
+    let postgres = Postgres::start().unwrap();
+    let (one, other) = (postgres.database().unwrap(), postgres.database().unwrap());
+    psql(&one, "create table seen (n int)");
+    psql(&one, "insert into seen values (7)");
+    assert_eq!(psql(&other, "select count(*) from pg_tables where tablename = 'seen'"), "0");
+
+    postgres.server().kill();
+    postgres.server().start_again().unwrap();
+
+    assert_eq!(psql(&one, "select n from seen"), "7");
+    let traces = Traces::of(postgres.server());
+    drop(postgres);
+    traces.assert_none();
+}
+
+#[test]
+fn a_frozen_nats_answers_nobody_until_it_is_thawed() {
+    let nats = Nats::start().unwrap();
+    let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, nats.port())).unwrap();
+    nats_answers(&mut connection);
+
+    nats.server().freeze();
+    connection.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    // What it said before.
+    while connection.read(&mut [0; 64]).is_ok() {}
+    connection.write_all(b"PING\r\n").unwrap();
+    let silence = connection.read(&mut [0; 64]).map_err(|error| error.kind());
+    assert!(matches!(silence, Err(ErrorKind::WouldBlock)), "{silence:?}");
+    TcpStream::connect((Ipv4Addr::LOCALHOST, nats.port())).expect("the kernel still accepts");
+
+    nats.server().thaw();
+    read_until(&mut connection, "PONG");
+
+    nats.server().kill();
+    assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, nats.port())).is_err());
+    nats.server().start_again().unwrap();
+    nats_answers(&mut TcpStream::connect((Ipv4Addr::LOCALHOST, nats.port())).unwrap());
+    let traces = Traces::of(nats.server());
+    drop(nats);
+    traces.assert_none();
+}
+
+fn nats_answers(connection: &mut TcpStream) {
+    let greeting = read_until(connection, "INFO ");
+    assert!(greeting.contains("\"jetstream\":true"), "{greeting}");
+    connection.write_all(b"CONNECT {\"verbose\":false}\r\nPING\r\n").unwrap();
+    read_until(connection, "PONG");
+}
+
+/// The test process is this program again, which is killed while it holds a server.
+#[test]
+fn a_server_ends_with_the_test_process_however_that_ends() {
+    let this = std::env::current_exe().unwrap();
+    let mut tests = Command::new(this);
+    tests.args(["--exact", "holds_a_server_until_it_is_killed", "--nocapture"]).env(HOLD, "1");
+    let mut tests = tests.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(tests.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.contains(HOLD)).expect("it names its server");
+    let (pid, folder) = line.split_once(HOLD).unwrap().1.trim().split_once(' ').unwrap();
+    let traces = Traces { process: Path::new("/proc").join(pid), folder: folder.into() };
+    assert!(traces.process.exists() && traces.folder.exists());
+    let guard = parent_of(&traces.process);
+    let guard = pidfd_open(guard, PidfdFlags::empty()).unwrap();
+
+    tests.kill().unwrap();
+    tests.wait().unwrap();
+
+    let patience = PATIENCE.try_into().unwrap();
+    let ended = poll(&mut [PollFd::new(&guard, PollFlags::IN)], Some(&patience)).unwrap();
+    assert_eq!(ended, 1, "the guard does not end");
+    traces.assert_none();
+}
+
+/// The guard process is the parent of its server.
+fn parent_of(process: &Path) -> Pid {
+    let status = fs::read_to_string(process.join("status")).unwrap();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    Pid::from_raw(parent.trim().parse().unwrap()).unwrap()
+}
+
+const HOLD: &str = "ONWARD_TESTKIT_HOLD";
+
+/// Does nothing, unless it is run by the test above.
+#[test]
+fn holds_a_server_until_it_is_killed() {
+    if std::env::var_os(HOLD).is_none() {
+        return;
+    }
+    let nats = Nats::start().unwrap();
+    let line = format!("\n{HOLD} {} {}\n", nats.server().pid().as_raw_pid(), nats.server().folder().display());
+    std::io::stdout().write_all(line.as_bytes()).unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// What a server that runs is seen by.
+#[derive(Debug)]
+struct Traces {
+    process: PathBuf,
+    folder: PathBuf,
+}
+
+impl Traces {
+    fn of(server: &Server) -> Self {
+        let process = Path::new("/proc").join(server.pid().as_raw_pid().to_string());
+        let traces = Self { process, folder: server.folder().to_owned() };
+        assert!(traces.process.exists() && fs::read_dir(&traces.folder).unwrap().count() > 0);
+        traces
+    }
+
+    fn assert_none(&self) {
+        assert!(!self.process.exists() && !self.folder.exists(), "{self:?} are still there");
+    }
+}
+
+fn read_until(connection: &mut TcpStream, words: &str) -> String {
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut text = String::new();
+    while !text.contains(words) {
+        let mut some = [0; 4096];
+        let count = connection.read(&mut some).unwrap();
+        assert!(count > 0, "closed after {text:?}");
+        text.push_str(&String::from_utf8_lossy(&some[..count]));
+    }
+    text
+}
+
+fn psql(url: &str, command: &str) -> String {
+    let output = Command::new("psql").args(["-qtA", url, "-c", command]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
