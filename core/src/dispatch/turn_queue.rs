@@ -3,19 +3,33 @@
 //! Nearly all come with the highest turn of all or the lowest, which costs nothing. A turn in between happens where
 //! several are handed back, or where one waited under another key meanwhile; those lie beside the queue, sorted.
 //!
-//! The queue lies in one piece, so that those behind the head are known without touching what is kept of any of them.
-//! Whoever leaves from its middle leaves a gap, which goes when it comes to the front or when half of all are gaps.
+//! The queue lies in few pieces, so that those behind the head are known without touching what is kept of any of them.
+//! A piece has a bound: a ring that grows is copied to another place, and nobody is served meanwhile. Whoever leaves
+//! from the middle leaves a gap, which goes when it comes to the front or when half of its piece are gaps.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::state::WorkflowKey;
 
+/// Spots in a piece: a copy of so many takes some microseconds.
+const PIECE: usize = if cfg!(test) { 16 } else { 8_192 };
+
 #[derive(Debug)]
 pub(super) struct TurnQueue {
-    /// By turn. The first is no gap.
-    queue: VecDeque<Spot>,
-    gaps: usize,
+    /// The piece with the lowest turns; empty only if all are. Its first spot is no gap.
+    head: Piece,
+    /// The others by turn, none of them empty.
+    rest: VecDeque<Piece>,
+    /// Spots of all pieces that are no gaps.
+    in_pieces: usize,
     between: BTreeSet<(u64, WorkflowKey)>,
+}
+
+/// Spots by turn.
+#[derive(Debug)]
+struct Piece {
+    spots: VecDeque<Spot>,
+    gaps: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,13 +52,65 @@ impl Spot {
     }
 }
 
+impl Piece {
+    const EMPTY: Self = Self { spots: VecDeque::new(), gaps: 0 };
+
+    /// A piece of its own for one that no other has room for.
+    fn of(spot: Spot) -> Self {
+        let mut spots = VecDeque::with_capacity(PIECE);
+        spots.push_back(spot);
+        Self { spots, gaps: 0 }
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.spots.len() < PIECE
+    }
+
+    #[inline]
+    fn first_turn(&self) -> Option<u64> {
+        self.spots.front().map(Spot::turn)
+    }
+
+    #[inline]
+    fn last_turn(&self) -> Option<u64> {
+        self.spots.back().map(Spot::turn)
+    }
+
+    fn remove(&mut self, turn: u64) {
+        let at = match self.spots.front() {
+            Some(first) if first.turn() == turn => 0,
+            _ => self.spots.binary_search_by_key(&turn, Spot::turn).expect("it is in the queue"),
+        };
+        self.spots[at].key = None;
+        self.gaps += 1;
+        self.drop_gaps_in_front();
+        if self.gaps > self.spots.len() / 2 {
+            self.spots.retain(|spot| spot.key.is_some());
+            self.gaps = 0;
+        }
+        if self.spots.capacity() > 4 * self.spots.len() + 16 {
+            self.spots.shrink_to(2 * self.spots.len());
+        }
+    }
+
+    #[inline]
+    fn drop_gaps_in_front(&mut self) {
+        while self.spots.front().is_some_and(|first| first.key.is_none()) {
+            self.spots.pop_front();
+            self.gaps -= 1;
+        }
+    }
+}
+
 impl TurnQueue {
-    pub(super) const EMPTY: Self = Self { queue: VecDeque::new(), gaps: 0, between: BTreeSet::new() };
+    pub(super) const EMPTY: Self =
+        Self { head: Piece::EMPTY, rest: VecDeque::new(), in_pieces: 0, between: BTreeSet::new() };
 
     /// The lowest turn and who has it.
     #[inline]
     pub(super) fn first(&self) -> Option<(u64, WorkflowKey)> {
-        let front = self.queue.front().and_then(|spot| Some((spot.turn(), spot.key?)));
+        let front = self.head.spots.front().and_then(|spot| Some((spot.turn(), spot.key?)));
         match self.between.first() {
             Some(between) if front.is_none_or(|front| *between < front) => Some(*between),
             _ => front,
@@ -57,47 +123,65 @@ impl TurnQueue {
         self.first().map(|(_, key)| key)
     }
 
-    /// Who is about `places` behind the head.
+    /// Who is about `places` behind the head, where that is near enough to be worth a look.
     #[inline]
     pub(super) fn behind(&self, places: usize) -> Option<WorkflowKey> {
-        self.queue.get(places)?.key
+        let in_head = self.head.spots.len();
+        if places < in_head {
+            return self.head.spots[places].key;
+        }
+        self.rest.front()?.spots.get(places - in_head)?.key
     }
 
     pub(super) fn len(&self) -> usize {
-        self.queue.len() - self.gaps + self.between.len()
+        self.in_pieces + self.between.len()
     }
 
     pub(super) fn insert(&mut self, turn: u64, key: WorkflowKey) {
         let spot = Spot::new(turn, key);
-        if self.queue.back().is_none_or(|last| last.turn() < turn) {
-            self.queue.push_back(spot);
-        } else if self.queue.front().is_some_and(|first| turn < first.turn()) {
-            self.queue.push_front(spot);
+        let last = self.rest.back_mut().unwrap_or(&mut self.head);
+        if last.last_turn().is_none_or(|last| last < turn) {
+            if last.has_room() {
+                last.spots.push_back(spot);
+            } else {
+                self.rest.push_back(Piece::of(spot));
+            }
+        } else if self.head.first_turn().is_some_and(|first| turn < first) {
+            if self.head.has_room() {
+                self.head.spots.push_front(spot);
+            } else {
+                let second = core::mem::replace(&mut self.head, Piece::of(spot));
+                self.rest.push_front(second);
+            }
         } else {
             self.between.insert((turn, key));
+            return;
         }
+        self.in_pieces += 1;
     }
 
     pub(super) fn remove(&mut self, turn: u64, key: WorkflowKey) {
         if !self.between.is_empty() && self.between.remove(&(turn, key)) {
             return;
         }
-        let at = match self.queue.front() {
-            Some(first) if first.turn() == turn => 0,
-            _ => self.queue.binary_search_by_key(&turn, Spot::turn).expect("it is in the line"),
+        self.in_pieces -= 1;
+        // How many of the others begin at or before this turn: the last of them has it.
+        let begun = match self.rest.front().and_then(Piece::first_turn) {
+            Some(second) if second <= turn => self.rest.partition_point(|piece| piece.first_turn() <= Some(turn)),
+            _ => 0,
         };
-        self.queue[at].key = None;
-        self.gaps += 1;
-        while self.queue.front().is_some_and(|first| first.key.is_none()) {
-            self.queue.pop_front();
-            self.gaps -= 1;
+        if let Some(at) = begun.checked_sub(1) {
+            self.rest[at].remove(turn);
+            if self.rest[at].spots.is_empty() {
+                self.rest.remove(at);
+            }
+            return;
         }
-        if self.gaps > self.queue.len() / 2 {
-            self.queue.retain(|spot| spot.key.is_some());
-            self.gaps = 0;
-        }
-        if self.queue.capacity() > 4 * self.queue.len() + 16 {
-            self.queue.shrink_to(2 * self.queue.len());
+        self.head.remove(turn);
+        if self.head.spots.is_empty()
+            && let Some(next) = self.rest.pop_front()
+        {
+            self.head = next;
         }
     }
 }
@@ -107,6 +191,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    impl TurnQueue {
+        fn check(&self) -> Result<(), TestCaseError> {
+            prop_assert!(self.rest.is_empty() || !self.head.spots.is_empty());
+            prop_assert!(self.rest.iter().all(|piece| !piece.spots.is_empty()));
+            for piece in std::iter::once(&self.head).chain(&self.rest) {
+                let spots = &piece.spots;
+                prop_assert!(spots.len() <= PIECE && piece.gaps <= spots.len() / 2);
+                prop_assert!(spots.capacity() <= (4 * spots.len() + 16).max(PIECE));
+                prop_assert!(spots.front().is_none_or(|first| first.key.is_some()));
+            }
+            Ok(())
+        }
+    }
 
     proptest! {
         #[test]
@@ -137,7 +235,7 @@ mod tests {
                 }
                 prop_assert_eq!(line.first(), model.first_key_value().map(|(turn, key)| (*turn, *key)));
                 prop_assert_eq!(line.len(), model.len());
-                prop_assert!(line.queue.capacity() <= 4 * line.queue.len() + 16 && line.gaps <= line.queue.len() / 2);
+                line.check()?;
             }
         }
     }
