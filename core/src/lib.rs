@@ -10,8 +10,8 @@
 //!    cannot be compared with each other, a bound on everything that grows.
 //! 2. [`job`]: what a client may ask for, how it is checked, and the one function that moves a workflow's state.
 //! 3. The small rules, each with one home: [`beat`] (beat, watermark, quiet section), [`lease`], [`grant`],
-//!    [`timeout`], [`backoff`], [`health`] (three signals, verdict, hold, datacenter, overload, loops),
-//!    and [`mailbox`], a queue with leases for those who work without a manager.
+//!    [`timeout`], [`backoff`], [`schedule`] (what becomes of a due instant), [`health`] (three signals, verdict, hold,
+//!    datacenter, overload, loops), and [`mailbox`], a queue with leases for those who work without a manager.
 //! 4. [`input`], [`message`], [`event`], [`effect`], [`refusal`]: closed lists of what comes in, what is said to
 //!    workers, what is written down, what is to be done, and how a caller is told no.
 //! 5. [`state`]: the persisted truth, a fold over events. [`dispatch`]: who gets what, by heads instead of by search.
@@ -45,6 +45,7 @@ pub mod message;
 pub mod pages;
 pub mod payload;
 pub mod refusal;
+pub mod schedule;
 pub mod settings;
 pub mod state;
 pub mod table;
