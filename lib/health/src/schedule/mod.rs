@@ -1,0 +1,21 @@
+//! Schedules: when they are due, by cron and zone or by a fixed interval.
+//!
+//! [`Calendar`] turns what people write into instants, in order. What becomes of an instant is decided by
+//! [`onward_core::schedule`], here as on a server.
+//!
+//! # Daylight saving
+//!
+//! Twice a year the wall clock of most zones jumps. An expression is either about *times* ("at 02:30") or about
+//! *steps* (a `*` or a `/` in its minutes, seconds or hours):
+//!
+//! | | clocks go forward, and 02:00 to 03:00 does not exist | clocks go back, and 02:00 to 03:00 comes twice |
+//! |---|---|---|
+//! | times, `30 2 * * *` | due once, at the end of the gap: 03:00 | due once, the first time |
+//! | steps, `*/10 * * * *` | due at the steps that exist | due at the steps of both |
+//! | interval, `every 10m` | due every ten minutes | due every ten minutes |
+//!
+//! So a daily job runs once a day on those days too, and a job of every ten minutes leaves out none.
+
+mod calendar;
+
+pub use calendar::{Calendar, Due, SHORTEST_INTERVAL, TimingError};
