@@ -146,7 +146,10 @@ fn every_instant_has_one_fate_however_they_are_cut_into_lots() {
                     let before = fates.iter().map(|(_, count)| count).sum::<u64>();
                     for decision in decide(&at) {
                         match decision {
-                            Decision::Fire { due, .. } => fates.push((due, 1)),
+                            Decision::Fire { due, .. } => {
+                                open += 1;
+                                fates.push((due, 1));
+                            }
                             Decision::Wait { due } => {
                                 waiting += 1;
                                 fates.push((due, 1));
@@ -155,7 +158,7 @@ fn every_instant_has_one_fate_however_they_are_cut_into_lots() {
                         }
                     }
                     // Half of the runs end between two steps.
-                    open = (open + 1) / 2;
+                    open /= 2;
                     waiting /= 2;
                     let decided = fates.iter().map(|(_, count)| count).sum::<u64>() - before;
                     assert!(decided > 0, "{overlap:?} {missed:?} in lots of {lot} stands still");
