@@ -335,6 +335,10 @@ impl Manager {
         if let Some(timer) = worker.timer {
             self.awake_timers.remove(timer);
         }
+        if worker.was_stuck && !worker.evicted && !worker.probation {
+            // Going away makes nobody well: it begins when it comes back.
+            self.emit(Event::ProbationBegan { worker: worker.id.clone() }, fx);
+        }
         self.remember_departed(worker.id, worker.incarnation, fx);
     }
 }

@@ -1,6 +1,7 @@
 //! What is remembered of a worker that has gone, and for how long.
 
 use crate::rig::*;
+use onward_core::health::Verdict;
 use onward_core::ids::{Incarnation, SessionId};
 use onward_core::input::{Call, Poll};
 use onward_core::message::{FromWorker, ToWorker};
@@ -198,5 +199,31 @@ fn ten_short_lives_in_a_row_are_all_remembered() {
     for life in 0..9 {
         let zombie = rig.hello("w", &format!("life {life}"), 30 + life, 1, &["k"], vec![]);
         assert_eq!(rig.last_sent(zombie), ToWorker::Rejected(Refusal::StaleIncarnation), "life {life}");
+    }
+}
+
+#[test]
+fn one_that_was_stuck_when_it_went_is_on_probation_when_it_comes_back() {
+    type Leave = fn(&mut Rig, SessionId);
+    let ways: [(&str, Leave); 2] = [
+        ("without a word", |rig, session| {
+            rig.close(session);
+            rig.advance(secs(11));
+        }),
+        ("with a goodbye", |rig, session| rig.tell(session, FromWorker::Goodbye)),
+    ];
+    for (way, leave) in ways {
+        let mut rig = Rig::new();
+        rig.bystanders(2);
+        let session = rig.worker("w", 1, 4, &["k"]);
+        rig.fail_for_119_s(session);
+        rig.advance(secs(1));
+        assert_eq!(rig.verdict("w"), Verdict::Stuck, "{way}");
+        leave(&mut rig, session);
+        assert!(!rig.knows("w"), "{way}");
+        rig.restart(secs(1));
+        let session = rig.hello("w", "1", 2, 4, &["k"], vec![]);
+        rig.submit_all(vec![patient("k"); 4]).unwrap();
+        assert_eq!(rig.assigned(session).len(), 1, "{way}: one at a time until one succeeds");
     }
 }
