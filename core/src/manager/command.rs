@@ -144,6 +144,8 @@ impl Manager {
         if let Some(key) = key {
             self.workers.at_mut(key).drained = drained;
             self.update_offer(key);
+        } else if !drained {
+            self.remember_undrained(worker, fx);
         }
         Ok(Answer::Done)
     }

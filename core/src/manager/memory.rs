@@ -31,6 +31,10 @@ impl<T> ExpiringWorkers<T> {
         self.of.len()
     }
 
+    fn contains(&self, id: &WorkerId) -> bool {
+        self.of.contains_key(id)
+    }
+
     pub(super) fn next(&self) -> Option<Awake> {
         self.ends.first().map(|(at, _)| *at)
     }
@@ -77,7 +81,18 @@ impl Manager {
             // Whoever comes back is not the one that asked.
             self.emit(Event::GrantsReset { worker: id.clone() }, fx);
         }
-        self.departed.insert(id, self.awake + self.rules.eviction.remember_for, Some(incarnation));
+        self.forget_later(id, Some(incarnation), fx);
+    }
+
+    /// An operator no longer drains a worker that has gone. If that alone kept what is known of it, its time begins now.
+    pub(super) fn remember_undrained(&mut self, id: &WorkerId, fx: &mut Effects) {
+        if self.state.worker(id).is_some() && !self.departed.contains(id) {
+            self.forget_later(id.clone(), None, fx);
+        }
+    }
+
+    fn forget_later(&mut self, id: WorkerId, incarnation: Option<Incarnation>, fx: &mut Effects) {
+        self.departed.insert(id, self.awake + self.rules.eviction.remember_for, incarnation);
         if self.departed.len() > self.rules.limits.workers {
             self.forget_first_departed(fx);
         }

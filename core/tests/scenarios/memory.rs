@@ -227,3 +227,16 @@ fn one_that_was_stuck_when_it_went_is_on_probation_when_it_comes_back() {
         assert_eq!(rig.assigned(session).len(), 1, "{way}: one at a time until one succeeds");
     }
 }
+
+#[test]
+fn a_worker_that_is_no_longer_drained_is_forgotten_an_hour_later() {
+    let mut rig = Rig::new();
+    gone_on_probation(&mut rig, 4);
+    rig.call(Call::DrainWorker(worker_id("w"))).unwrap();
+    rig.advance(secs(10_000));
+    rig.call(Call::UndrainWorker(worker_id("w"))).unwrap();
+    rig.advance(secs(3_600) - ms(1));
+    assert!(is_remembered(&rig));
+    rig.advance(ms(1));
+    assert!(!is_remembered(&rig));
+}
