@@ -121,6 +121,8 @@ impl Manager {
                     self.workers.relink(key, fresh);
                 } else if !matches!(self.workers.at(key).link, Link::Http { .. }) {
                     self.workers.relink(key, fresh);
+                    // One without a session counts for no hold, evicted or not.
+                    self.back_in_hold(&poll.worker);
                 }
                 key
             }

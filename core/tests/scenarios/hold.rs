@@ -291,3 +291,19 @@ fn a_rolling_failure_is_held_over_a_takeover() {
     rig.advance(secs(200));
     assert_eq!(rig.eviction_count(), 3, "five minutes after the first it is two of four");
 }
+
+#[test]
+fn an_evicted_worker_that_has_no_session_any_more_counts_no_longer() {
+    let mut rig = Rig::new();
+    rig.bystanders(1);
+    let sessions = [rig.worker("a", 1, 1, &["k"]), rig.worker("b", 2, 1, &["k"])];
+    rig.submit_all(vec![patient("k"); 2]).unwrap();
+    rig.evict(sessions[0]);
+    rig.close(sessions[0]);
+    // It is evicted still, and polls: of those with a session one of two is about to be evicted.
+    rig.leases(Rig::poll_of("a", &["k"], 1, ms(0)));
+    assert!(rig.worker_view("a").evicted);
+    rig.close(sessions[1]);
+    rig.advance(secs(10));
+    assert_eq!(rig.evictions(), ["a", "b"]);
+}
