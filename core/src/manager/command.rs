@@ -8,8 +8,8 @@ use crate::event::Event;
 use crate::fence::GateEpoch;
 use crate::ids::{Claim, JobId, Name, WorkerId};
 use crate::input::{Filter, ReplayFrom};
+use crate::job::Ending;
 use crate::job::draft::{Invalid, MAX_SPAN, Problem};
-use crate::job::{Ending, WorkflowState};
 use crate::limits::Limit;
 use crate::message::CancelWhy;
 use crate::refusal::Refusal;
@@ -202,9 +202,8 @@ impl Manager {
     pub(super) fn report_dead_letters(&mut self, fx: &mut Effects) {
         while let Some(id) = self.newly_dead.pop() {
             let job = self.state.job(self.state.find(id).expect("a dead letter stays until it is dropped"));
-            let mut failed =
-                self.state.workflows_of(job).filter(|(_, workflow)| workflow.state == WorkflowState::Failed);
-            let Some((_, workflow)) = failed.next() else { continue };
+            let mut died = self.state.workflows_of(job).filter(|(_, workflow)| job.died_by(workflow));
+            let (_, workflow) = died.next().expect("a dead letter died by one of its workflows");
             let kind = job.spec.workflows[usize::from(workflow.index)].kind.clone();
             let error = match workflow.past.as_ref().and_then(|past| past.last()).map(|ended| &ended.ending) {
                 Some(Ending::Failed { error, .. }) => error.clone(),

@@ -393,14 +393,7 @@ impl State {
         if let Some(idempotency) = job.spec.idempotency_key() {
             self.expiring.push_back((at + IDEMPOTENCY_KEPT, idempotency.clone()));
         }
-        let stuck = job.timed_out == Some(TimeoutReason::Stuck);
-        let died = |workflow: &Workflow| match workflow.state {
-            WorkflowState::Failed => true,
-            // Not one that was to end the first time that it was stuck.
-            WorkflowState::TimedOut => stuck && workflow.counted >= job.spec.retry.max_attempts,
-            _ => false,
-        };
-        let died = self.workflows_of(job).any(|(_, workflow)| died(workflow));
+        let died = self.workflows_of(job).any(|(_, workflow)| job.died_by(workflow));
         if died {
             self.jobs[key].dead = true;
             let seq = self.seq;

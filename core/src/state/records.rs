@@ -125,6 +125,18 @@ impl Job {
         self.more.as_ref().map_or(Duration::ZERO, |more| more.extensions)
     }
 
+    /// Whether this workflow of it makes it a dead letter, now that it has ended.
+    pub fn died_by(&self, workflow: &Workflow) -> bool {
+        match workflow.state {
+            WorkflowState::Failed => true,
+            // Not one that was to end the first time that it was stuck.
+            WorkflowState::TimedOut => {
+                self.timed_out == Some(TimeoutReason::Stuck) && workflow.counted >= self.spec.retry.max_attempts
+            }
+            _ => false,
+        }
+    }
+
     pub fn epoch(&self) -> Option<GateEpoch> {
         self.more.as_ref()?.epoch
     }

@@ -4,7 +4,7 @@ use crate::rig::*;
 use onward_core::effect::Notice;
 use onward_core::event::NextState;
 use onward_core::health::Verdict;
-use onward_core::job::{Draft, EndingKind};
+use onward_core::job::{Draft, EndingKind, Retry};
 
 #[test]
 fn a_stuck_attempt_is_noticed_with_its_ids_and_what_follows() {
@@ -72,4 +72,16 @@ fn only_verdicts_that_mean_trouble_are_noticed() {
     let told = rig.noticed();
     let [Notice::VerdictChanged { worker, from: Verdict::Healthy, to }] = &told[..] else { panic!("{told:?}") };
     assert_eq!((worker, to.verdict), (&worker_id("w"), Verdict::Suspect));
+}
+
+#[test]
+fn a_dead_letter_of_a_workflow_that_was_stuck_is_noticed_too() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 2, &["k"]);
+    let retry = Some(Retry { max_attempts: 1, ..Retry::default() });
+    let id = rig.submit(Draft { retry, ..job("k") });
+    rig.claim(session);
+    rig.advance(secs(121));
+    let dead: Vec<_> = rig.noticed().into_iter().filter(|notice| matches!(notice, Notice::DeadLetter { .. })).collect();
+    assert_eq!(dead, [Notice::DeadLetter { job: id, kind: name("k"), error: "stuck".into() }]);
 }
