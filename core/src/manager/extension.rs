@@ -1,7 +1,7 @@
 //! More time, if earned. Every request and its answer goes into the ledger of the jobs that it is about.
 
 use core::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::effect::{Answer, Effects};
 use crate::event::{Event, ExtensionDecided, Verb};
@@ -67,26 +67,34 @@ impl Manager {
             _ => None,
         };
         // A denial is logged now and then, and one of an attempt that is over with its refusal.
-        let repeats = match result {
-            Ok(_) => Some(0),
-            Err(denial) => self.count_denial(&held, denial).or((self.state.seq() > before).then_some(0)),
+        let logged = match result {
+            Ok(_) => BTreeMap::from([(0, claims.clone())]),
+            Err(denial) => {
+                let was_refused = self.state.seq() > before;
+                let attempts = claims.iter().copied().zip(held.iter().copied());
+                self.count_denials(attempts, denial, was_refused)
+            }
         };
         let Some(known) = worker.map(|worker| self.workers.at(worker)) else {
             return Ok(self.extension_answer(claims, Err(Denial::UnknownWorker), None));
         };
-        let decided = ExtensionDecided {
-            worker: known.id.clone(),
-            claims: claims.clone(),
-            reason: reason.ok(),
-            progress: asked.progress,
-            result,
-            live_until: until.map_or(Wall::ZERO, |until| self.log_now() + until.since(self.awake)),
-            repeats: repeats.unwrap_or(0),
-            incarnation: Some(known.incarnation.clone()),
-        };
-        let is_known = claims.iter().any(|claim| self.state.find(claim.job).is_some()) || result.is_ok();
-        if repeats.is_some() && is_known {
-            self.emit(Event::ExtensionDecided(Box::new(decided)), fx);
+        let (id, incarnation) = (known.id.clone(), known.incarnation.clone());
+        let live_until = until.map_or(Wall::ZERO, |until| self.log_now() + until.since(self.awake));
+        for (repeats, claims) in logged {
+            let is_known = claims.iter().any(|claim| self.state.find(claim.job).is_some()) || result.is_ok();
+            if is_known {
+                let decided = ExtensionDecided {
+                    worker: id.clone(),
+                    claims,
+                    reason: reason.ok(),
+                    progress: asked.progress,
+                    result,
+                    live_until,
+                    repeats,
+                    incarnation: Some(incarnation.clone()),
+                };
+                self.emit(Event::ExtensionDecided(Box::new(decided)), fx);
+            }
         }
         if let (Ok(grant), Some(worker)) = (result, worker) {
             self.grant_time(worker, grant, held.into_iter().flatten().collect());

@@ -12,6 +12,7 @@
 //! - **Denials:** the first of a kind, and then each that makes it four times as many, with how many came in between.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use crate::effect::Effects;
 use crate::event::Event;
@@ -200,11 +201,23 @@ impl Manager {
         self.emit(Event::QuietEnded { claim, used }, fx);
     }
 
-    /// Counts a denial of these attempts. If it is to be logged: how many others it stands for.
-    pub(super) fn count_denial(&mut self, attempts: &[Option<AttemptKey>], denial: Denial) -> Option<u32> {
-        let mut logged = None;
-        for key in attempts.iter().flatten() {
-            logged = logged.max(self.live.at(*key).notes.count_denial(denial));
+    /// Counts a denial of these attempts, each for itself. Those of which it is to be logged, by how many others it
+    /// stands for; what is over has none, and is logged with its refusal.
+    pub(super) fn count_denials(
+        &mut self,
+        attempts: impl Iterator<Item = (Claim, Option<AttemptKey>)>,
+        denial: Denial,
+        was_refused: bool,
+    ) -> BTreeMap<u32, Vec<Claim>> {
+        let mut logged: BTreeMap<u32, Vec<Claim>> = BTreeMap::new();
+        for (claim, key) in attempts {
+            let repeats = match key {
+                Some(key) => self.live.at(key).notes.count_denial(denial),
+                None => was_refused.then_some(0),
+            };
+            if let Some(repeats) = repeats {
+                logged.entry(repeats).or_default().push(claim);
+            }
         }
         logged
     }

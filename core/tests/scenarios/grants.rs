@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::rig::*;
 use onward_core::health::Verdict;
+use onward_core::ids::Claim;
 use onward_core::input::{Call, Poll};
 use onward_core::job::Draft;
 use onward_core::manager::WorkerState;
@@ -216,4 +217,26 @@ fn one_that_came_back_while_the_seat_was_unconfirmed_is_not_suspect_when_it_asks
     };
     let answers: Vec<_> = rig.messages(again).into_iter().filter_map(answer).collect();
     assert_eq!(answers, [Ok(secs(30))], "both were taken in one step, in their order");
+}
+
+#[test]
+fn denials_are_counted_for_each_attempt_by_itself() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 2, &["k"]);
+    let jobs = [rig.submit(patient("k")), rig.submit(patient("k"))];
+    let claims: Vec<Claim> = rig.assigned(session).into_iter().map(|assigned| assigned.claim).collect();
+    let asked = |rig: &mut Rig, claims: &[Claim]| {
+        rig.ask_extension(session, claims.to_vec(), 7.0).result.expect_err("it is malformed");
+    };
+    (0..15).for_each(|_| asked(&mut rig, &claims[1..]));
+    // The sixteenth of the one, and the first of the other.
+    asked(&mut rig, &claims);
+    let times = |rig: &Rig| jobs.map(|id| rig.view(id).ledger.iter().map(|entry| entry.times).collect::<Vec<_>>());
+    assert_eq!(times(&rig), [vec![1], vec![16]]);
+    // The second and third of the one, and the seventeenth and eighteenth of the other.
+    (0..2).for_each(|_| asked(&mut rig, &claims));
+    // The fourth of the one: it stands for the two before it.
+    asked(&mut rig, &claims[..1]);
+    (0..46).for_each(|_| asked(&mut rig, &claims[1..]));
+    assert_eq!(times(&rig), [vec![4], vec![64]]);
 }
