@@ -11,7 +11,7 @@ use std::time::Duration;
 use onward_core::effect::Answer;
 use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
-use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, WorkerId};
+use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
@@ -677,6 +677,14 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
     };
     assert_eq!(refused, Err(Refused::ByMachine(Refusal::NoLeader)));
     assert!(matches!(engine.read(|_| ()).await, Err(Refused::Unavailable(_))), "reads are refused as well");
+    let printed = |on: Option<SessionId>| {
+        let (reply, told) = tokio::sync::oneshot::channel();
+        engine.check_outputs(vec![claim], on, move |answers| drop(reply.send(answers)));
+        told
+    };
+    let with_receipt = tokio::time::timeout(PATIENCE, printed(None)).await.expect("it does not wait for the log");
+    assert!(with_receipt.is_err(), "nobody knows whether it may still print");
+    let on_session = printed(Some(session.id()));
     session.say(succeed(claim, &[7; 10_000]));
     drop(open);
     while state_of_stalled(&engine, stalled_id).await.is_none() {}
@@ -689,6 +697,7 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
         _ => None,
     });
     assert_eq!(settled, Some(Ok(())));
+    assert_eq!(on_session.await, Ok(vec![Ok(())]), "what a session has printed is kept with its reports");
     let view = engine.read(move |view| view.manager.job(claim.job)).await.unwrap().unwrap();
     let result = view.workflows[0].ended[0].result().expect("a success").clone();
     assert_eq!(engine.content(claim.job, &result).await.unwrap().len(), 10_000, "it came along");

@@ -19,6 +19,10 @@ impl Manager {
     }
 
     fn may_print(&self, claim: &Claim, session: Option<SessionId>) -> Result<(), Refusal> {
+        if !self.serving() {
+            // Another may have taken the seat, and handed the workflow to somebody else.
+            return Err(Refusal::NoLeader);
+        }
         let by = match session {
             Some(session) => Some(self.workers.find_session(session).ok_or(Refusal::UnknownWorker)?),
             None => None,

@@ -62,3 +62,21 @@ fn who_lost_an_attempt_prints_no_more() {
     assert_eq!(rig.manager.check_output(&lost, Some(holder)), STALE);
     assert_eq!(rig.manager.check_output(&lost, None), STALE);
 }
+
+#[test]
+fn without_a_confirmed_seat_nobody_prints() {
+    let mut rig = Rig::new();
+    let holder = rig.worker("holder", 1, 1, &["k"]);
+    rig.submit(job("k"));
+    let claim = rig.claim(holder);
+    rig.log_answers = false;
+    rig.advance(secs(3));
+    assert_eq!(rig.manager.check_output(&claim, Some(holder)), Ok(()));
+    rig.advance(secs(1));
+    for session in [Some(holder), None] {
+        assert_eq!(rig.manager.check_output(&claim, session), Err(Refusal::NoLeader));
+    }
+    assert_eq!(rig.refused(RefusalKind::NoLeader), 2);
+    rig.step(rig.seat_answer());
+    assert_eq!(rig.manager.check_output(&claim, Some(holder)), Ok(()));
+}

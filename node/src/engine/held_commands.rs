@@ -42,7 +42,11 @@ impl HeldCommands {
                 ) => {}
                 Some(command) => self.commands.push_back((Instant::now(), command)),
                 None => {
-                    let waits = |command: &Command| matches!(command, Command::Call { .. } | Command::Read(_));
+                    let waits = |command: &Command| match command {
+                        Command::Call { .. } => true,
+                        Command::Ask(question) => question.is_call(),
+                        _ => false,
+                    };
                     self.commands.retain(|(came_at, command)| !waits(command) || came_at.elapsed() < self.wait_for);
                     if left.is_zero() {
                         return Flow::Go;

@@ -14,7 +14,7 @@ use onward_core::ids::{RequestId, Seq, SessionId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
 use onward_core::message::ToWorker;
-use onward_core::time::{Awake, Mono, Now};
+use onward_core::time::{Awake, Now};
 use onward_log::{Changed, Error, OwnedBlob};
 use tokio::sync::oneshot;
 
@@ -27,13 +27,14 @@ use super::held_commands::{Flow, HeldCommands};
 use super::load::{self, Meter};
 use super::notices::jobs_of;
 use super::outgoing::{self, Outgoing, OutgoingSender};
+use super::questions::{KeptQuestions, Question};
 use super::run_queue::{RunQueue, Wait};
 use super::session::Outbox;
 use super::snapshots::Snapshots;
 use super::spans::Spans;
 use super::term::{NewTerm, begin_term};
 use super::watch::Watchers;
-use super::{Command, ReadWork, Refused, Shared, Start, View};
+use super::{Command, Deliver, Refused, Shared, Start, View};
 use crate::catalog::Catalog;
 use crate::clock;
 
@@ -141,7 +142,7 @@ fn serve_term(
         unsent: Vec::new(),
         unsent_blobs: Vec::new(),
         kept_contents: Contents::default(),
-        kept_reads: VecDeque::new(),
+        kept_questions: KeptQuestions::default(),
         outgoing,
         held: VecDeque::new(),
         durable: term.last,
@@ -256,8 +257,7 @@ struct Machine<'a> {
     unsent_blobs: Vec<OwnedBlob>,
     /// What came with inputs that the machine keeps until its seat is confirmed.
     kept_contents: Contents,
-    /// Reads that came without a confirmed seat, and when.
-    kept_reads: VecDeque<(Mono, ReadWork)>,
+    kept_questions: KeptQuestions,
     /// What others will see; handed to the log with the events that it waits for.
     outgoing: OutgoingSender,
     /// What concerns the machine itself, until it may be done.
@@ -284,7 +284,7 @@ impl Machine<'_> {
     /// Does what was asked, and what is asked meanwhile; says if that was the end. What it leaves is for the next turn.
     ///
     /// After a time in which this thread could not run, or the log did not answer, what lies in the inbox comes before the
-    /// log's answer about the seat. The machine keeps it until then; only reads are kept here.
+    /// log's answer about the seat. The machine keeps it until then; only questions are kept here.
     fn round(&mut self, commands: &mut VecDeque<Command>) -> Option<TermEnd> {
         self.shared.vitals.machine.begin();
         self.now = clock::now();
@@ -314,7 +314,7 @@ impl Machine<'_> {
         if taken > 0 && self.manager.next_wakeup().is_some_and(|(at, _)| at <= self.now.mono) {
             self.step(Input::Wake);
         }
-        self.look_at_reads();
+        self.look_at_questions();
         self.pass_on();
         self.shared.vitals.machine.rest();
         if self.manager.seat_state() == SeatState::Lost {
@@ -383,17 +383,10 @@ impl Machine<'_> {
                 self.replies.insert(request, reply);
                 self.step_with(Input::Call { request, call }, contents);
             }
-            Command::Read(work) => {
-                self.shared.stats.reads.add(1);
-                if self.is_serving() {
-                    self.read(work);
-                } else {
-                    self.kept_reads.push_back((self.now.mono, work));
-                }
-            }
-            Command::Printed { claims, session, reply } => {
-                let answers = claims.iter().map(|claim| self.manager.check_output(claim, session)).collect();
-                self.hold(self.manager.newest(), Outgoing::Deliver(Box::new(move || reply(answers))));
+            Command::Ask(question) => {
+                self.shared.stats.reads.add(u64::from(matches!(question, Question::Read(_))));
+                self.kept_questions.add(self.now.mono, question);
+                self.look_at_questions();
             }
             Command::Open { session, outbox } => {
                 self.sessions.insert(session, outbox);
@@ -432,22 +425,25 @@ impl Machine<'_> {
         matches!(self.manager.seat_state(), SeatState::Serving | SeatState::Settling)
     }
 
-    fn read(&mut self, work: ReadWork) {
-        let deliver = work(&View { manager: &self.manager, catalog: &self.catalog });
+    fn answer(&mut self, question: Question) {
+        let deliver: Deliver = match question {
+            Question::Read(work) => work(&View { manager: &self.manager, catalog: &self.catalog }),
+            Question::Printed { claims, session, reply } => {
+                let answers = claims.iter().map(|claim| self.manager.check_output(claim, session)).collect();
+                Box::new(move || reply(answers))
+            }
+        };
         self.hold(self.manager.newest(), Outgoing::Deliver(deliver));
     }
 
-    /// Reads wait for the seat as long as calls do. Dropping one refuses it.
-    fn look_at_reads(&mut self) {
-        while let Some((came_at, _)) = self.kept_reads.front() {
-            let is_overdue = *came_at + self.shared.rules.seat_ttl <= self.now.mono;
-            if !self.is_serving() && !is_overdue {
-                return;
-            }
-            let (_, work) = self.kept_reads.pop_front().expect("there is a first");
-            if self.is_serving() {
-                self.read(work);
-            }
+    fn look_at_questions(&mut self) {
+        if !self.is_serving() {
+            return self.kept_questions.refuse_overdue(self.now.mono, self.shared.rules.seat_ttl);
+        }
+        while self.manager.kept_inputs() == 0
+            && let Some(question) = self.kept_questions.pop()
+        {
+            self.answer(question);
         }
     }
 

@@ -38,6 +38,7 @@ mod notices;
 mod outgoing;
 mod pacing;
 mod pending;
+mod questions;
 mod run_queue;
 mod session;
 mod snapshots;
@@ -75,6 +76,7 @@ use crate::traces::Exporter;
 use content::Contents;
 use ids::Ids;
 use pending::{InFlightPermit, Pending};
+use questions::Question;
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
@@ -159,13 +161,7 @@ enum Command {
         contents: Contents,
         reply: oneshot::Sender<Result<Answer, Refused>>,
     },
-    Read(ReadWork),
-    /// Attempts have printed something; which of it is kept?
-    Printed {
-        claims: Vec<Claim>,
-        session: Option<SessionId>,
-        reply: OutputsChecked,
-    },
+    Ask(Question),
     Open {
         session: SessionId,
         outbox: session::Outbox,
@@ -390,19 +386,20 @@ impl Engine {
             // Nobody may be waiting any more, which is fine.
             Box::new(move || drop(reply.send(value))) as Deliver
         });
-        self.0.send(Command::Read(work));
+        self.0.send(Command::Ask(Question::Read(work)));
         self.0.wait_for(&mut answer).await
     }
 
     /// Asks which of these attempts may print, on this session if there is one. `told` learns it, one by one, before
-    /// anybody hears of anything that is asked later; it is dropped if no machine serves.
+    /// anybody hears of anything that is asked later; it is dropped if no machine serves. Without a session it is also dropped
+    /// where the seat is not confirmed for as long as a call would wait for that.
     pub fn check_outputs(
         &self,
         claims: Vec<Claim>,
         session: Option<SessionId>,
         reply: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
     ) {
-        self.0.send(Command::Printed { claims, session, reply: Box::new(reply) });
+        self.0.send(Command::Ask(Question::Printed { claims, session, reply: Box::new(reply) }));
     }
 
     /// What is said to whoever speaks for an attempt whose job the machine does not know.
