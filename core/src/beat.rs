@@ -380,6 +380,16 @@ mod tests {
     }
 
     #[test]
+    fn a_quiet_section_that_ends_early_after_a_takeover_shrinks_no_lease() {
+        let mut clock = AttemptClock::resume(at(1_000), secs(303), None, Duration::ZERO);
+        clock.resume_quiet(at(1_000), secs(50), secs(350));
+        clock.heard_again(at(1_010));
+        clock.end_quiet(at(1_020));
+        clock.beat(at(1_020), LEASE, false);
+        assert_eq!(clock.lease_end(), at(1_350 + 303), "what the holder was told before stays true");
+    }
+
+    #[test]
     fn a_takeover_restarts_the_stuck_clock_and_keeps_what_was_reported() {
         let mut clock = AttemptClock::resume(at(1_000), secs(303), Some((7, Some(10))), secs(590));
         assert_eq!((clock.stuck_at(STUCK), clock.motion(at(1_200), WINDOW, false)), (Awake::MAX, Motion::Young));

@@ -11,6 +11,7 @@ use onward_core::input::{Call, Input, Poll};
 use onward_core::manager::{AwayReason, EvictedReason, WorkerState};
 use onward_core::message::{Beat, Report};
 use onward_core::refusal::Refusal;
+use onward_core::time::Wall;
 
 const NO_CALL: WorkerState = WorkerState::Away(AwayReason::NoCall);
 const GOODBYE: WorkerState = WorkerState::Away(AwayReason::Goodbye);
@@ -285,4 +286,27 @@ fn a_poll_that_is_hung_up_leaves_thirty_seconds() {
     assert_eq!((state_of(&rig, "h"), rig.manager.view().workers), (WorkerState::Judged, 1));
     rig.advance(ms(1));
     assert_eq!((state_of(&rig, "h"), rig.manager.view().workers), (NO_CALL, 0));
+}
+
+#[test]
+fn one_that_was_evicted_is_shown_as_that_until_it_may_come_back() {
+    let mut rig = Rig::new();
+    let poll = Poll { lease: secs(3_600), ..Rig::poll_of("h", &["k"], 1, ms(0)) };
+    rig.http_fail_for_119_s(&poll);
+    rig.submit(patient("k"));
+    assert_eq!(rig.leases(poll.clone()).len(), 1);
+    rig.advance(secs(31));
+    assert_eq!(rig.evictions(), ["h"]);
+    rig.advance(secs(3_500));
+    assert!(rig.worker_view("h").evicted, "what it held may run until the end of its lease");
+    let again = rig.leases(poll.clone());
+    assert!(again.is_empty() && rig.worker_view("h").evicted);
+    // Its time is over while it is away: it is trusted again when it asks, and not before.
+    rig.advance(secs(200));
+    assert!(rig.worker_view("h").evicted);
+    let record = |rig: &Rig| rig.manager.state().worker(&worker_id("h")).cloned().expect("it is remembered");
+    assert_ne!(record(&rig).taken_until, Wall::ZERO);
+    assert_eq!(rig.leases(poll).len(), 1);
+    assert!(!rig.worker_view("h").evicted && rig.worker_view("h").probation);
+    assert_eq!(record(&rig).taken_until, Wall::ZERO);
 }

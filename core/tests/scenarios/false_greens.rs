@@ -442,3 +442,19 @@ fn a_worker_that_never_came_after_a_takeover_is_no_worker() {
     assert_eq!((counts.workers, rig.manager.view().workers), (0, 0));
     assert_eq!(rig.worker_view("w").reason_code(), "never_came");
 }
+
+#[test]
+fn a_quiet_section_that_was_broken_off_moves_no_longer() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 2, &["k"]);
+    rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    rig.progress(session, claim, 1);
+    rig.advance(secs(100));
+    assert_eq!(rig.verdict("w"), Verdict::Slow);
+    rig.beat(session, Beat { quiet: Some(secs(500)), ..Beat::plain(claim) }).unwrap();
+    assert_eq!(rig.verdict("w"), Verdict::Healthy);
+    rig.advance(secs(10));
+    rig.beat(session, Beat::plain(claim)).unwrap();
+    assert_eq!(rig.verdict("w"), Verdict::Slow, "a beat of a handler that reports is no step");
+}

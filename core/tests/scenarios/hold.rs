@@ -307,3 +307,40 @@ fn an_evicted_worker_that_has_no_session_any_more_counts_no_longer() {
     rig.advance(secs(10));
     assert_eq!(rig.evictions(), ["a", "b"]);
 }
+
+#[test]
+fn one_that_was_evicted_long_before_a_takeover_counts_no_longer() {
+    let mut rig = Rig::new();
+    rig.bystanders(1);
+    let sessions = [rig.worker("a", 1, 1, &["k"]), rig.worker("b", 2, 1, &["k"])];
+    rig.submit_all(vec![patient("k"); 2]).unwrap();
+    let held = rig.claim(sessions[1]);
+    rig.evict(sessions[0]);
+    rig.close(sessions[0]);
+    rig.advance(secs(240));
+    rig.restart(secs(61));
+    rig.bystanders(1);
+    let b = rig.hello("b", "1", 3, 1, &["k"], vec![held]);
+    rig.close(b);
+    rig.advance(secs(10));
+    assert_eq!(rig.evictions(), ["a", "b"]);
+}
+
+#[test]
+fn one_without_a_session_that_was_evicted_before_a_takeover_counts_until_it_calls() {
+    let mut rig = Rig::new();
+    let poll = Rig::poll_of("h", &["k"], 1, ms(0));
+    rig.http_fail_for_119_s(&poll);
+    rig.submit(patient("k"));
+    assert_eq!(rig.leases(Poll { lease: secs(60), ..poll.clone() }).len(), 1);
+    rig.advance(secs(31));
+    assert_eq!(rig.evictions(), ["h"]);
+    rig.restart(secs(1));
+    rig.bystanders(1);
+    let b = rig.worker("b", 3, 1, &["b"]);
+    rig.submit(patient("b"));
+    rig.leases(poll);
+    rig.close(b);
+    rig.advance(secs(10));
+    assert_eq!(rig.evictions(), ["h", "b"]);
+}

@@ -229,6 +229,19 @@ fn one_that_was_stuck_when_it_went_is_on_probation_when_it_comes_back() {
 }
 
 #[test]
+fn a_worker_that_was_drained_for_a_while_is_forgotten_an_hour_after_it_has_gone() {
+    let mut rig = Rig::new();
+    gone_on_probation(&mut rig, 4);
+    rig.call(Call::DrainWorker(worker_id("w"))).unwrap();
+    rig.advance(secs(10 + 1_800));
+    rig.call(Call::UndrainWorker(worker_id("w"))).unwrap();
+    rig.advance(secs(1_800) - ms(1));
+    assert!(is_remembered(&rig));
+    rig.advance(ms(1));
+    assert!(!is_remembered(&rig));
+}
+
+#[test]
 fn a_worker_that_is_no_longer_drained_is_forgotten_an_hour_later() {
     let mut rig = Rig::new();
     gone_on_probation(&mut rig, 4);
@@ -238,5 +251,31 @@ fn a_worker_that_is_no_longer_drained_is_forgotten_an_hour_later() {
     rig.advance(secs(3_600) - ms(1));
     assert!(is_remembered(&rig));
     rig.advance(ms(1));
+    assert!(!is_remembered(&rig));
+}
+
+#[test]
+fn grants_are_not_those_of_whoever_comes_next() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    assert_eq!(rig.ask_extension(session, vec![claim], 0.1).result, Ok(secs(30)));
+    rig.tell(session, FromWorker::Goodbye);
+    let session = rig.hello("w", "2", 2, 1, &["k"], vec![]);
+    let claim = rig.claim(session);
+    assert_eq!(rig.ask_extension(session, vec![claim], 0.1).result, Ok(secs(30)));
+}
+
+#[test]
+fn a_grant_that_is_over_and_was_made_up_for_leaves_nothing() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    rig.ask_extension(session, vec![claim], 0.1).result.unwrap();
+    rig.advance(secs(100));
+    assert!(is_remembered(&rig));
+    rig.succeed(session, claim).unwrap();
     assert!(!is_remembered(&rig));
 }

@@ -48,3 +48,30 @@ fn a_worker_that_comes_back_late_after_a_takeover_is_not_stuck_at_once() {
     rig.progress(session, claim, 1);
     assert_eq!(rig.state_of(id), JobState::Running);
 }
+
+#[test]
+fn one_that_never_came_back_is_away_as_soon_as_it_holds_nothing_and_known_for_five_minutes() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    rig.claim(session);
+    rig.restart(secs(1));
+    rig.advance(secs(303));
+    assert_eq!(rig.manager.own_judgement().reason.code(), "no_worker");
+    rig.advance(secs(299));
+    assert!(rig.knows("w"), "its time begins when its lease is over");
+    rig.advance(secs(1));
+    assert!(!rig.knows("w"));
+}
+
+#[test]
+fn one_whose_last_attempt_ends_by_its_receipt_is_away_at_once() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(patient("k"));
+    let claim = rig.claim(session);
+    rig.restart(secs(1));
+    assert_ne!(rig.manager.own_judgement().reason.code(), "no_worker");
+    rig.http_settle(claim, success()).unwrap();
+    assert_eq!(rig.manager.own_judgement().reason.code(), "no_worker");
+}

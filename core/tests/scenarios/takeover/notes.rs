@@ -140,3 +140,39 @@ fn a_section_that_follows_one_from_before_a_takeover_is_charged_apart_from_it() 
     // 200 s of the first and 51 s of the second are gone.
     assert_eq!(rig.beat(session, quiet(600)).unwrap().quiet, Some(secs(349)));
 }
+
+#[test]
+fn a_checkpoint_that_comes_when_one_that_waits_is_due_takes_its_place() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    rig.submit(job("k"));
+    let claim = rig.claim(session);
+    let save = |text: &str| Beat { checkpoint: Some(bytes(text)), ..Beat::plain(claim) };
+    rig.beat(session, save("first")).unwrap();
+    rig.advance(ms(500));
+    rig.beat(session, save("waits")).unwrap();
+    // It is heard before the timer fires.
+    rig.jump(ms(500));
+    rig.beat(session, save("newest")).unwrap();
+    rig.advance(secs(5));
+    rig.release(session, claim).unwrap();
+    assert_eq!(rig.assigned(session).remove(0).checkpoint, Some(bytes("newest")));
+}
+
+#[test]
+fn a_quiet_section_right_behind_another_is_respected_by_a_takeover() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(job("k"));
+    let claim = rig.claim(session);
+    let quiet = |seconds| Beat { quiet: Some(secs(seconds)), ..Beat::plain(claim) };
+    rig.beat(session, quiet(100)).unwrap();
+    rig.advance(ms(300));
+    rig.beat(session, Beat::plain(claim)).unwrap();
+    rig.advance(ms(300));
+    rig.beat(session, quiet(90)).unwrap();
+    rig.advance(secs(10));
+    rig.restart(secs(1));
+    let left = rig.view(id).workflows[0].running.as_ref().unwrap().quiet_remaining;
+    assert!(left.is_some_and(|left| left > secs(70)), "the end of the first is not that of the second: {left:?}");
+}
