@@ -183,7 +183,7 @@ impl Engine {
             }
             Ok(answers)
         };
-        let answers = self.0.blocking(read).await?;
+        let answers = self.0.read_disk(read).await?;
         let refused = answers.iter().filter(|(_, answer)| answer.is_err()).count();
         self.0.stats.late_claims_refused.add(refused as u64);
         Ok(answers)

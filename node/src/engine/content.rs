@@ -185,7 +185,7 @@ impl Engine {
                 (here, _) => Ok(here),
             }
         };
-        match self.0.blocking(read).await? {
+        match self.0.read_disk(read).await? {
             Some(bytes) => Ok(bytes.into()),
             None => Err(self.missing(job).await),
         }

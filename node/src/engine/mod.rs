@@ -20,7 +20,7 @@
 //! a new machine is built from the log under a new term, once a second at most. In doubt, the committer asks again until
 //! there is an answer, for `seat_ttl`; then that is a failure too, and the next term reads what became of it. Where the
 //! log does not return at all, whoever waits is told `Unavailable` after `seat_ttl`, and gives up: what becomes of it is
-//! not known.
+//! not known. So is whoever reads content or the archive (`disk_reads.rs`).
 
 mod archive_feed;
 mod archived;
@@ -29,6 +29,7 @@ mod committer;
 mod content;
 mod decision_log;
 mod delivery;
+mod disk_reads;
 mod held_commands;
 mod ids;
 mod load;
@@ -68,7 +69,7 @@ use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
 use onward_log::{Archive, BlobReader, Damage, codec};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::catalog::Catalog;
 use crate::clock;
@@ -82,6 +83,7 @@ pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
 pub use content::{DamagedContent, Field};
 pub use delivery::{Delivery, DeliveryLimits};
+pub use disk_reads::MAX_DISK_READS;
 pub use pacing::Pacing;
 pub use session::{Session, SessionGone};
 pub use start::Start;
@@ -218,6 +220,8 @@ struct Shared {
     stopping: AtomicBool,
     exporter: Option<Exporter>,
     delivery: DeliveryLimits,
+    /// One for each read that may be at the disk.
+    disk_reads: Arc<Semaphore>,
 }
 
 impl core::fmt::Debug for Engine {
@@ -253,6 +257,7 @@ impl Engine {
             stopping: AtomicBool::new(false),
             exporter: start.exporter.clone(),
             delivery: start.delivery,
+            disk_reads: disk_reads::permits(),
         });
         machine::spawn(start, &shared)?;
         Ok(Self(shared))
@@ -326,7 +331,7 @@ impl Engine {
             let row = archive.get(job.as_u128())?;
             Ok(row.map(|row| codec::decode_image(&row)).transpose()?)
         };
-        self.0.blocking(read).await
+        self.0.read_disk(read).await
     }
 
     /// A new job like one that has ended, wherever that is kept. The same request gives the same job; says whether this
@@ -360,13 +365,13 @@ impl Engine {
                 scanned.rows.iter().map(|(_, row)| codec::decode_image(row)).collect();
             Ok((images?, scanned.has_more))
         };
-        self.0.blocking(read).await
+        self.0.read_disk(read).await
     }
 
     /// How many jobs have left memory and are kept.
     pub async fn archived_count(&self) -> Result<u64, Refused> {
         let Some(archive) = self.0.archive_to_read()? else { return Ok(0) };
-        self.0.blocking(move || archive.count()).await
+        self.0.read_disk(move || archive.count()).await
     }
 
     pub fn archive(&self) -> Option<Archive> {
@@ -479,20 +484,6 @@ impl Shared {
 
     fn blob_reader(&self) -> Option<BlobReader> {
         self.blobs.lock().expect("no thread panics while it holds this").clone()
-    }
-
-    async fn blocking<T: Send + 'static>(
-        &self,
-        read: impl FnOnce() -> Result<T, onward_log::Error> + Send + 'static,
-    ) -> Result<T, Refused> {
-        match tokio::task::spawn_blocking(read).await {
-            Ok(Err(error)) if error.is_permanent() => {
-                tracing::error!("a read failed for good: {error}");
-                Err(Refused::Unreadable(error))
-            }
-            Ok(read) => read.map_err(|error| Refused::Unavailable(error.cause())),
-            Err(error) => Err(Refused::Unavailable(format!("reading the store failed: {error}"))),
-        }
     }
 
     fn unavailable(&self) -> Refused {

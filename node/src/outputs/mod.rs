@@ -32,7 +32,7 @@ use onward_core::job::draft::MAX_SPAN;
 use onward_core::refusal::Refusal;
 use onward_core::settings::{BadSetting, in_range, span_in_range};
 use onward_proto::worker::Output;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::clock;
 use crate::engine::{Counter, Engine, Refused};
@@ -110,7 +110,7 @@ struct Shared {
     asked_bytes: AtomicUsize,
     line: Mutex<Line>,
     bell: Condvar,
-    reads: Semaphore,
+    reads: Arc<Semaphore>,
     stats: OutputStats,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -126,6 +126,8 @@ struct Line {
 struct Read {
     claim: Claim,
     reply: oneshot::Sender<io::Result<Option<Kept>>>,
+    /// Until it is done, also if nobody waits for it any more: so many wait for the disk, and not more.
+    _place: OwnedSemaphorePermit,
 }
 
 impl core::fmt::Debug for Outputs {
@@ -141,7 +143,7 @@ impl Outputs {
             asked_bytes: AtomicUsize::new(0),
             line: Mutex::default(),
             bell: Condvar::new(),
-            reads: Semaphore::new(MAX_READS),
+            reads: Arc::new(Semaphore::new(MAX_READS)),
             stats: OutputStats::default(),
             thread: Mutex::new(None),
         });
@@ -211,14 +213,14 @@ impl Outputs {
 
     /// What is kept of an attempt, everything that was offered before included.
     pub async fn read(&self, claim: Claim) -> Result<Option<Kept>, Unreadable> {
-        let _place = self.0.reads.acquire().await.map_err(|_| Unreadable::Stopping)?;
+        let place = self.0.reads.clone().acquire_owned().await.map_err(|_| Unreadable::Stopping)?;
         let (reply, answer) = oneshot::channel();
         {
             let mut line = self.0.line();
             if line.stopping {
                 return Err(Unreadable::Stopping);
             }
-            line.reads.push(Read { claim, reply });
+            line.reads.push(Read { claim, reply, _place: place });
         }
         self.0.bell.notify_one();
         Ok(answer.await.map_err(|_| Unreadable::Stopping)??)
@@ -315,7 +317,7 @@ impl Shared {
                 trouble.heard(written.map_err(|(_, error)| error));
             }
             trouble.heard(store.sweep(now_ms, &self.stats));
-            for Read { claim, reply } in reads {
+            for Read { claim, reply, _place } in reads {
                 // Whoever asked may be gone.
                 let _ = reply.send(store.read(&claim));
             }

@@ -1,12 +1,18 @@
 //! What attempts print, by HTTP: in through a receipt, out through the job, also when it has ended and after a restart.
 
-use crate::rig::{PATIENCE, Reply, Request, lease, poll_body, post, start, submit, submit_kind, until, verb};
+use std::time::Duration;
+
+use crate::rig::{
+    PATIENCE, Reply, Request, config, lease, poll_body, post, settings, start, submit, submit_kind, until, verb,
+};
 use onward_core::ids::JobId;
 use onward_core::job::Draft;
 use onward_core::job::draft::WorkflowDraft;
-use onward_node::server::Node;
+use onward_core::settings::Settings;
+use onward_node::server::{Node, NodeConfig};
 use serde_json::{Value, json};
 use tempfile::tempdir;
+use tokio::time::timeout;
 
 async fn output(node: &Node, job: JobId, tail: &str) -> Reply {
     Request::get(&format!("/v1/jobs/{job}/attempts/{tail}")).send(node.address()).await
@@ -49,6 +55,27 @@ async fn output_is_there_while_the_job_runs_when_it_is_archived_and_after_a_rest
     let node = start(data.path()).await;
     assert_eq!(output(&node, job, "1/output").await.body, expected);
     assert_eq!(output(&node, job, "2/output").await.body, b"again");
+}
+
+/// A pipe that nobody writes to in the place of the file: opening it waits.
+#[tokio::test]
+async fn whoever_asks_for_output_that_hangs_in_the_disk_is_refused_in_time() {
+    let (data, seat_ttl) = (tempdir().unwrap(), Duration::from_millis(1_500));
+    let settings = Settings { seat_ttl, gap_after: seat_ttl / 2, ..settings() };
+    let node = Node::start(NodeConfig { rules: settings.check().unwrap(), ..config(data.path()) }).await.unwrap();
+    let job = submit_kind(node.engine(), "k").await;
+    let held = lease(&node, poll_body("1")).await.pop().unwrap();
+    print(&node, &held, json!({ "text": "hello" })).await;
+    assert_eq!(output(&node, job, "1/output").await.body, b"hello");
+    let kept = std::fs::read_dir(data.path().join("output")).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(&kept).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &kept, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+
+    let answer = timeout(PATIENCE / 4, output(&node, job, "1/output")).await;
+    // Whatever became of it: what hangs keeps the node from stopping.
+    drop(std::fs::OpenOptions::new().write(true).open(&kept).unwrap());
+    assert_eq!(answer.expect("nobody waits for a disk that hangs").code(), (503, "no_leader".into()));
+    node.shutdown(PATIENCE).await;
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use onward_core::ids::{Claim, JobId};
 use onward_core::manager::{JobView, WorkflowView};
 use onward_core::refusal::Refusal;
 use serde::Deserialize;
+use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use super::super::App;
@@ -48,7 +49,9 @@ pub async fn output(
     let view = without_contents(&app.engine, job).await?;
     let (index, workflow) = workflow_of(&view, query.workflow.as_deref())?;
     let fence = fence_of(workflow, &n)?;
-    let kept = app.outputs.read(Claim { job, workflow: index, fence }).await.map_err(|error| match error {
+    let span = app.engine.rules().seat_ttl;
+    let reading = timeout(span, app.outputs.read(Claim { job, workflow: index, fence })).await;
+    let kept = reading.map_err(|_| Refused::disk_hangs(span))?.map_err(|error| match error {
         Unreadable::Stopping => Refused::Unavailable("it is stopping".into()).into(),
         Unreadable::Io(error) => {
             let detail = format!("the output cannot be read: {error}; see to the disk of the node");
