@@ -98,6 +98,11 @@ pub enum Event {
         worker: WorkerId,
         old: Incarnation,
     },
+    /// The worker speaks as this incarnation from now on; once for each life of it.
+    IncarnationSeen {
+        worker: WorkerId,
+        incarnation: Incarnation,
+    },
     /// One attempt at a time until one succeeds.
     ProbationBegan {
         worker: WorkerId,
@@ -158,6 +163,7 @@ impl Event {
             Self::TermBegan { .. }
             | Self::WorkerEvicted { .. }
             | Self::IncarnationReplaced { .. }
+            | Self::IncarnationSeen { .. }
             | Self::ProbationBegan { .. }
             | Self::ProbationEnded { .. }
             | Self::GrantsReset { .. }

@@ -1,8 +1,8 @@
 //! What is remembered of workers that have gone: the incarnation that they were, replaced ones, probation, and how often
 //! they were evicted. Ten seconds of absence must not make a new worker of an old one; an hour does.
 //!
-//! The log keeps what was decided about a worker. The incarnation of one that merely went is soft: after a takeover, who
-//! had gone before it is not known from its predecessor.
+//! The log keeps what was decided about a worker, and who it is. When it went is soft: after a takeover the hour begins
+//! anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +100,8 @@ impl Manager {
 
     /// The worker is back. If it is not who it was when it went, that one may not come back.
     pub(super) fn recall_departed(&mut self, id: &WorkerId, incarnation: &Incarnation, fx: &mut Effects) {
-        let went = self.departed.remove(id).flatten();
+        let logged = || self.state.worker(id).and_then(|record| record.incarnation.clone());
+        let went = self.departed.remove(id).flatten().or_else(logged);
         if let Some(old) = went.filter(|went| went != incarnation) {
             self.emit(Event::IncarnationReplaced { worker: id.clone(), old }, fx);
         }

@@ -161,6 +161,7 @@ impl Manager {
     /// Takes a worker into the books that speaks for the first time, or again after it had gone.
     pub(super) fn welcome_worker(&mut self, worker: Worker, fx: &mut Effects) -> WorkerKey {
         self.recall_departed(&worker.id, &worker.incarnation, fx);
+        self.note_incarnation(&worker.id, &worker.incarnation, fx);
         // One without a session counts for no hold, evicted or not.
         if !worker.is_session() || self.state.worker(&worker.id).is_none_or(|record| record.evicted.is_none()) {
             self.back_in_hold(&worker.id);
@@ -203,14 +204,25 @@ impl Manager {
         }
         let now = self.awake;
         let worker = self.workers.at_mut(key);
-        let old = core::mem::replace(&mut worker.incarnation, incarnation);
+        let old = core::mem::replace(&mut worker.incarnation, incarnation.clone());
         worker.since = now;
         worker.work = None;
         if let Some(eviction) = &mut worker.eviction {
             eviction.unconfirmed.clear();
         }
         let worker = worker.id.clone();
-        self.emit(Event::IncarnationReplaced { worker, old }, fx);
+        self.emit(Event::IncarnationReplaced { worker: worker.clone(), old }, fx);
+        self.note_incarnation(&worker, &incarnation, fx);
+    }
+
+    /// The log learns who the worker is once for each life: after a takeover, a process of an earlier life must not pass
+    /// for a newer one. One that comes back as who it was costs nothing, so that a whole fleet may do so at once.
+    fn note_incarnation(&mut self, worker: &WorkerId, incarnation: &Incarnation, fx: &mut Effects) {
+        let logged = self.state.worker(worker).and_then(|record| record.incarnation.as_ref());
+        if logged != Some(incarnation) {
+            let (worker, incarnation) = (worker.clone(), incarnation.clone());
+            self.emit(Event::IncarnationSeen { worker, incarnation }, fx);
+        }
     }
 
     /// Whether a newer incarnation of this worker has been here. The log remembers it over takeovers.

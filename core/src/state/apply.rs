@@ -128,6 +128,9 @@ impl State {
                 }
                 replaced.push(old.clone());
             }
+            Event::IncarnationSeen { worker, incarnation } => {
+                self.workers.entry(worker.clone()).or_default().incarnation = Some(incarnation.clone());
+            }
             Event::ProbationBegan { worker } => {
                 let record = self.workers.entry(worker.clone()).or_default();
                 record.probation = true;

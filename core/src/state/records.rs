@@ -330,6 +330,8 @@ pub struct WorkerRecord {
     pub taken_until: Wall,
     pub probation: bool,
     pub drained: bool,
+    /// Who the worker is, or was when it went; older logs do not say.
+    pub incarnation: Option<Incarnation>,
     /// Incarnations that were replaced; the oldest are forgotten.
     pub replaced: Vec<Incarnation>,
     pub carried: CarriedFields,

@@ -28,6 +28,6 @@ names!(CALLS, call_name, Call: Submit Cancel CancelWhere Retry RetryArchived Ext
 names!(MESSAGES, message_name, FromWorker: Hello Capacity Beats Settle ProbeAnswer RequestExtension Ended Goodbye);
 names!(EVENTS, event_name, Event: TermBegan JobSubmitted WorkflowDue HandedOut AttemptEnded CancelAsked JobTimedOut
     QuietBegan QuietEnded Checkpointed ProgressMarked ExtensionDecided JobExtended ClaimRefused WorkerEvicted
-    IncarnationReplaced ProbationBegan ProbationEnded GrantsReset WorkerDrained WorkerUndrained WorkerForgotten
+    IncarnationReplaced IncarnationSeen ProbationBegan ProbationEnded GrantsReset WorkerDrained WorkerUndrained WorkerForgotten
     QueuePaused QueueResumed DeadLetterDropped JobsArchived KeysExpired);
 names!(NEXT_STATES, next_state_name, NextState: Succeeded Ready Delayed Failed TimedOut Cancelled);

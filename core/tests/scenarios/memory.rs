@@ -169,6 +169,9 @@ fn one_that_goes_and_comes_back_is_nobodys_predecessor() {
         rig.advance(secs(11));
         assert!(!rig.knows("w"));
     }
+    let known = rig.manager.state().worker(&worker_id("w")).expect("who it was is known for an hour");
+    assert!(known.replaced.is_empty(), "{known:?}");
+    rig.advance(secs(3_600));
     assert!(!is_remembered(&rig), "nothing was decided about it");
 }
 

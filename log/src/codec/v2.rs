@@ -187,6 +187,7 @@ choice! {
         25 JobsArchived { jobs } + {};
         26 KeysExpired { keys } + {};
         27 IncarnationReplaced { worker, old } + {};
+        28 IncarnationSeen { worker, incarnation } + {};
     }
     Payload {
         1 Inline(bytes);

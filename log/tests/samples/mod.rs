@@ -375,6 +375,7 @@ impl Draw {
                     drained: draw.chance(2),
                     replaced: draw.list(2, Self::incarnation),
                     taken_until: draw.wall(),
+                    incarnation: draw.maybe(Self::incarnation),
                     carried: draw.carried(),
                 };
                 (draw.worker(), record)
@@ -460,12 +461,17 @@ impl Draw {
                 worker: self.worker(),
                 old: Incarnation::new(self.text()).expect("short and printable"),
             },
+            27 => Event::IncarnationSeen { worker: self.worker(), incarnation: self.incarnation() },
             _ => panic!("there are {VARIANTS} variants"),
         }
     }
 
     pub fn stamped(&mut self) -> StampedEvent {
-        let variant = self.below(VARIANTS as u64) as usize;
+        self.stamped_of(VARIANTS)
+    }
+
+    fn stamped_of(&mut self, variants: usize) -> StampedEvent {
+        let variant = self.below(variants as u64) as usize;
         StampedEvent { at: self.wall(), event: self.event(variant) }
     }
 
@@ -475,11 +481,16 @@ impl Draw {
     }
 
     pub fn batch(&mut self, at_most: u64) -> Vec<StampedEvent> {
-        (0..=self.below(at_most)).map(|_| self.stamped()).collect()
+        self.batch_of(VARIANTS, at_most)
+    }
+
+    /// Of the first variants only, as long as there were no others.
+    pub fn batch_of(&mut self, variants: usize, at_most: u64) -> Vec<StampedEvent> {
+        (0..=self.below(at_most)).map(|_| self.stamped_of(variants)).collect()
     }
 }
 
-pub const VARIANTS: usize = 27;
+pub const VARIANTS: usize = 28;
 
 /// A variant that core gains does not compile until it has a number here, and fails until it has a sample above.
 pub const fn variant(event: &Event) -> usize {
@@ -511,5 +522,6 @@ pub const fn variant(event: &Event) -> usize {
         Event::JobsArchived { .. } => 24,
         Event::KeysExpired { .. } => 25,
         Event::IncarnationReplaced { .. } => 26,
+        Event::IncarnationSeen { .. } => 27,
     }
 }

@@ -24,7 +24,9 @@ fn append(log: &mut RedbLog, blob: Option<u8>) {
 }
 
 fn events_behind(last: Seq) -> Vec<StampedEvent> {
-    let mut events = Draw::new(last.0).batch(2);
+    /// When the journal of format 2 was kept that is read below.
+    const VARIANTS_THEN: usize = 27;
+    let mut events = Draw::new(last.0).batch_of(VARIANTS_THEN, 2);
     events.resize(2, events[0].clone());
     events
 }

@@ -24,6 +24,7 @@ pub(super) fn jobs_of(event: &Event) -> Vec<JobId> {
         Event::TermBegan { .. }
         | Event::WorkerEvicted { .. }
         | Event::IncarnationReplaced { .. }
+        | Event::IncarnationSeen { .. }
         | Event::ProbationBegan { .. }
         | Event::ProbationEnded { .. }
         | Event::GrantsReset { .. }

@@ -32,6 +32,42 @@ fn a_replaced_incarnation_stays_replaced_over_a_takeover() {
     rig.succeed(session, claim).unwrap();
 }
 
+/// The log does not know it by anything that it held.
+#[test]
+fn who_an_idle_worker_was_is_known_over_a_takeover() {
+    let mut rig = Rig::new();
+    rig.hello("w", "old", 1, 1, &["k"], vec![]);
+    rig.restart(secs(1));
+    let session = rig.hello("w", "new", 2, 1, &["k"], vec![]);
+    let id = rig.submit(job("k"));
+    let claim = rig.claim(session);
+    let zombie = rig.hello("w", "old", 3, 1, &["k"], vec![]);
+    assert_eq!(rig.last_sent(zombie), ToWorker::Rejected(Refusal::StaleIncarnation));
+    assert_eq!(rig.state_of(id), JobState::Running, "its successor's work is untouched");
+    rig.restart(secs(1));
+    let zombie = rig.hello("w", "old", 4, 1, &["k"], vec![]);
+    assert_eq!(rig.last_sent(zombie), ToWorker::Rejected(Refusal::StaleIncarnation));
+    let session = rig.hello("w", "new", 5, 1, &["k"], vec![claim]);
+    rig.succeed(session, claim).unwrap();
+}
+
+#[test]
+fn a_fleet_that_comes_back_as_who_it_was_writes_nothing() {
+    let mut rig = Rig::new();
+    let names: Vec<String> = (0..100).map(|n| format!("w{n}")).collect();
+    let come = |rig: &mut Rig, first: u64| {
+        let before = rig.manager.newest();
+        for (n, name) in (first..).zip(&names) {
+            rig.hello(name, "1", n, 1, &["k"], vec![]);
+        }
+        rig.manager.newest().0 - before.0
+    };
+    assert_eq!(come(&mut rig, 1), 100, "once for each life");
+    assert_eq!(come(&mut rig, 1_001), 0);
+    rig.restart(secs(1));
+    assert_eq!(come(&mut rig, 2_001), 0);
+}
+
 #[test]
 fn a_worker_that_comes_back_late_after_a_takeover_is_not_stuck_at_once() {
     let mut rig = Rig::new();

@@ -115,7 +115,8 @@ fn kind_of(event: &Event) -> u32 {
         Event::JobsArchived { .. } => 24,
         Event::KeysExpired { .. } => 25,
         Event::IncarnationReplaced { .. } => 26,
+        Event::IncarnationSeen { .. } => 27,
     }
 }
 
-const KINDS: u32 = 27;
+const KINDS: u32 = 28;

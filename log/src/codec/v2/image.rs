@@ -27,7 +27,7 @@ record! {
         worker, incarnation, via, handed_at, lease, grants, last_grant_progress, quiet, quiet_used, mark
     } + { 1 granted_until: optional; }
     SnapshotHead { term, newest, seq, turn, jobs, keys, workers, paused } + {}
-    WorkerRecord { grants, evictions, evicted, probation, drained, replaced } + { 1 taken_until: optional; 2 granted: optional; keep carried }
+    WorkerRecord { grants, evictions, evicted, probation, drained, replaced } + { 1 taken_until: optional; 2 granted: optional; 3 incarnation: optional; keep carried }
     JobRecord { image, turns } + {}
     KeyExpiry { expires_at, key, record } + {}
 }
