@@ -176,6 +176,11 @@ impl Manager {
         self.seat.clock.at(self.now.mono)
     }
 
+    /// Log time at this moment: what the instants of jobs are measured by, whatever the wall clock says.
+    pub fn log_time_at(&self, now: Mono) -> Wall {
+        self.seat.clock.at(now)
+    }
+
     /// Moves the clocks. What of the time since the last step was a gap does not count; a step of the wall clock is
     /// reported.
     pub(super) fn advance_clocks(&mut self, now: Now, fx: &mut Effects) {

@@ -68,6 +68,7 @@ use onward_core::message::FromWorker;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
+use onward_core::time::Wall;
 use onward_log::{Archive, BlobReader, Damage, codec};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -393,6 +394,11 @@ impl Engine {
         });
         self.0.send(Command::Ask(Question::Read(work)));
         self.0.wait_for(&mut answer).await
+    }
+
+    /// Now, as the instants of jobs are measured. After the wall clock was stepped it says something else.
+    pub async fn log_time(&self) -> Result<Wall, Refused> {
+        self.read(|view| view.manager.log_time_at(clock::mono())).await
     }
 
     /// Asks which of these attempts may print, on this session if there is one. `told` learns it, one by one, before

@@ -68,10 +68,17 @@ impl Rig {
         Self::with(|_| {}, followers).await
     }
 
+    pub async fn on(log: MemoryLog) -> Self {
+        Self::with_log(log, |_| {}, Followers::at_most(4_096)).await
+    }
+
     async fn with(change: impl FnOnce(&mut Settings), followers: Followers) -> Self {
+        Self::with_log(MemoryLog::new(), change, followers).await
+    }
+
+    async fn with_log(log: MemoryLog, change: impl FnOnce(&mut Settings), followers: Followers) -> Self {
         let mut settings = settings();
         change(&mut settings);
-        let log = MemoryLog::new();
         let start = Start::new(settings.check().unwrap(), move || Ok(Box::new(log.clone())));
         let engine = Engine::start(start).unwrap();
         // It serves once the beginning of its term is durable.

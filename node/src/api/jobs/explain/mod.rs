@@ -1,7 +1,7 @@
 //! Why a job is where it is, as a colleague would answer: what is the case, who decided it under which fence, which
 //! clocks run and what they read, what happens next and when, and what can be done.
 //!
-//! Pure: the job and the time go in, the explanation comes out.
+//! Pure: the job and log time go in, the explanation comes out.
 
 mod clocks;
 mod history;
@@ -23,7 +23,6 @@ use super::super::params::JobPath;
 use super::super::problem::Problem;
 use super::read::without_contents;
 use super::submit::EXEC;
-use crate::clock;
 use situation::Situation;
 
 /// Why a job is where it is, and what can be done about it.
@@ -31,7 +30,8 @@ use situation::Situation;
     responses((status = 200, body = Explanation),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
 pub async fn get(_: May<Read>, State(app): State<App>, JobPath(job): JobPath) -> Result<Json<Explanation>, Problem> {
-    Ok(Json(explain(&without_contents(&app.engine, job).await?, clock::now().wall)))
+    let view = without_contents(&app.engine, job).await?;
+    Ok(Json(explain(&view, app.engine.log_time().await?)))
 }
 
 pub fn explain(job: &JobView, now: Wall) -> Explanation {
