@@ -53,7 +53,7 @@ pub(super) use exit_codes;
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "onward submit [OPTIONS] -- CMD...\n       onward submit [OPTIONS] --kind KIND [--payload JSON|@FILE|-]"
+    override_usage = "onward submit [OPTIONS] -- CMD...\n       onward submit [OPTIONS] --kind KIND [--payload JSON|@FILE|-]\n       onward submit --file FILE"
 )]
 pub struct SubmitArgs {
     /// The kind of handler that runs it; leave it out to run a command
