@@ -49,6 +49,8 @@ impl Shared {
     /// then given up, and may be carried out all the same.
     pub(super) async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
         // The machine refuses in time what it has not begun, and knows that nothing was done.
+        // A machine that hangs itself refuses nothing, so a time is needed here in any case. Where it is too short, the answer
+        // says less than is known, and nothing that is wrong.
         const MACHINE_FIRST: Duration = Duration::from_millis(200);
         let patience = self.rules.seat_ttl + MACHINE_FIRST;
         let mut left = patience;
