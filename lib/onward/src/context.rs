@@ -1,24 +1,30 @@
 //! What a handler knows about its attempt, and what it can say.
 
 use core::future::Future;
+use core::panic::Location;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
-use onward_core::message::{Assignment, CancelWhy};
+use onward_core::message::Assignment;
 use onward_core::time::Mono;
+use onward_lease::heartbeat::{Beat, Observer};
+use onward_lease::wrap::{CommandOutput, Items, Reader};
+use onward_lease::{CancelWhy, Failure, Heartbeat};
 use onward_proto::MAX_OUTPUT_BYTES;
 use onward_proto::common::payload_out;
 use onward_proto::manager::Refused;
 use onward_proto::worker::Output;
 use serde::de::DeserializeOwned;
+use tokio::io::AsyncRead;
+use tokio::process::Command;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
+use tokio_stream::Stream;
 
 use crate::clock::Clock;
-use crate::failure::Failure;
 use crate::link::SessionCommand;
 use crate::machine::{Granted, HandlerReport};
 
@@ -48,9 +54,9 @@ pub(crate) struct Shared {
     unsaid: Mutex<Option<HandlerReport>>,
     unsent: Mutex<Printed>,
     commands: UnboundedSender<SessionCommand>,
-    cancel: watch::Sender<Option<CancelWhy>>,
-    /// Closures on threads that have not returned.
-    blocking: watch::Sender<usize>,
+    heartbeat: Heartbeat,
+    /// What is said on the heartbeat is said to the manager.
+    _observer: Observer,
     lease_until_ms: AtomicU64,
     clock: Clock,
 }
@@ -67,21 +73,45 @@ impl Context {
 
     fn at(now: Mono, assignment: Assignment, commands: UnboundedSender<SessionCommand>, clock: Clock) -> Self {
         let lease_until_ms = AtomicU64::new((now + assignment.lease).as_ms());
-        let ((cancel, _), (blocking, _)) = (watch::channel(None), watch::channel(0));
-        let (unsaid, unsent) = (Mutex::default(), Mutex::default());
-        let shared =
-            Shared { assignment, assigned_at: now, unsaid, unsent, commands, cancel, blocking, lease_until_ms, clock };
-        Self { shared: Arc::new(shared) }
+        let heartbeat = Heartbeat::new();
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
+            let shared = shared.clone();
+            let observer = heartbeat.observe(move |beat| {
+                if let Some(shared) = shared.upgrade() {
+                    Self { shared }.report(beat);
+                }
+            });
+            let (unsaid, unsent) = (Mutex::default(), Mutex::default());
+            Shared {
+                assignment,
+                assigned_at: now,
+                unsaid,
+                unsent,
+                commands,
+                heartbeat,
+                _observer: observer,
+                lease_until_ms,
+                clock,
+            }
+        });
+        Self { shared }
+    }
+
+    /// What the handler beats on, for code that works under any lease. Words said there are said here.
+    pub fn heartbeat(&self) -> &Heartbeat {
+        &self.shared.heartbeat
     }
 
     /// "I am at it." Enough for a handler that cannot say how far it is.
+    #[track_caller]
     pub fn beat(&self) {
-        self.say(HandlerReport::default());
+        self.shared.heartbeat.beat();
     }
 
     /// "I have done this much of that much." From the first report on, only a higher number counts as a forward step.
+    #[track_caller]
     pub fn progress(&self, done: u64, total: impl Into<Option<u64>>) {
-        self.say(HandlerReport { progress: Some((done, total.into())), ..HandlerReport::default() });
+        self.shared.heartbeat.progress(done, total);
     }
 
     /// [`progress`](Self::progress) with a word about it for people.
@@ -151,23 +181,21 @@ impl Context {
     /// Waits until the attempt must stop: it was cancelled or timed out, or its lease is lost. Stop soon after: what is
     /// still there when the worker's `cancel_grace` is over is dropped, and no result will be taken.
     pub async fn cancelled(&self) {
-        let mut seen = self.shared.cancel.subscribe();
-        // The sender lives in this context.
-        let _ = seen.wait_for(Option::is_some).await;
+        self.shared.heartbeat.cancelled().await;
     }
 
     pub fn is_cancelled(&self) -> bool {
-        self.shared.cancel.borrow().is_some()
+        self.shared.heartbeat.is_cancelled()
     }
 
     /// Why it must stop, once it must.
     pub fn cancel_reason(&self) -> Option<CancelWhy> {
-        *self.shared.cancel.borrow()
+        self.shared.heartbeat.cancel_reason()
     }
 
     /// `Err` once it must stop; for loops that like `?`.
     pub fn check(&self) -> Result<(), Failure> {
-        if self.is_cancelled() { Err(Failure::cancelled()) } else { Ok(()) }
+        self.shared.heartbeat.check()
     }
 
     /// What is surely left of the lease. Words renew it.
@@ -277,24 +305,21 @@ impl Context {
     }
 
     pub(crate) fn cancel(&self, why: CancelWhy) {
-        self.shared.cancel.send_if_modified(|seen| {
-            seen.is_none() && {
-                *seen = Some(why);
-                true
-            }
-        });
+        self.shared.heartbeat.cancel(why);
     }
 
-    pub(crate) fn begin_blocking(&self) -> Blocking {
-        self.shared.blocking.send_modify(|count| *count += 1);
-        Blocking(self.clone())
-    }
-
-    /// Waits for what still runs on threads, whatever became of the handler.
-    pub(crate) async fn unblocked(&self) {
-        let mut seen = self.shared.blocking.subscribe();
-        // The sender lives in this context.
-        let _ = seen.wait_for(|count| *count == 0).await;
+    /// What was said on the heartbeat. A word within a quiet section that goes on says so again, since for a manager
+    /// every word ends the one before.
+    fn report(&self, beat: Beat) {
+        let quiet = match beat {
+            Beat::Quiet { max } => Some(max),
+            _ => self.shared.heartbeat.quiet_left(),
+        };
+        let progress = match beat {
+            Beat::Progress { done, total } => Some((done, total)),
+            _ => None,
+        };
+        self.say(HandlerReport { progress, quiet, ..HandlerReport::default() });
     }
 
     pub(crate) fn lease_until(&self, until: Mono) {
@@ -302,13 +327,74 @@ impl Context {
     }
 }
 
-/// A closure on a thread, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Blocking(Context);
+/// Work that beats by being done; see [`Heartbeat`] for more.
+impl Context {
+    /// Wraps a reader so that every read that gets bytes beats. With [`Reader::of_total`] it reports how far it is, too.
+    ///
+    /// ```no_run
+    /// # async fn copy(ctx: onward::Context) -> Result<(), onward::Failure> {
+    /// # let (file, size, mut target) = (tokio::io::empty(), 1, tokio::io::sink());
+    /// let mut source = ctx.reader(file).of_total(size);
+    /// tokio::io::copy(&mut source, &mut target).await?;
+    /// # Ok(()) }
+    /// ```
+    #[track_caller]
+    pub fn reader<R: AsyncRead + Unpin>(&self, inner: R) -> Reader<R> {
+        self.shared.heartbeat.reader(inner)
+    }
 
-impl Drop for Blocking {
-    fn drop(&mut self) {
-        self.0.shared.blocking.send_modify(|count| *count -= 1);
+    /// Wraps a stream so that every item beats. With [`Items::of_total`] it reports how far it is, too.
+    #[track_caller]
+    pub fn stream<S: Stream + Unpin>(&self, inner: S) -> Items<S> {
+        self.shared.heartbeat.stream(inner)
+    }
+
+    /// Runs a closure that blocks, on a thread where it keeps nobody waiting. It speaks through the context that it is
+    /// given, and has to look at [`is_cancelled`](Self::is_cancelled) or [`check`](Self::check) now and then: a thread
+    /// cannot be stopped from outside, and the attempt ends only when the closure has returned.
+    ///
+    /// ```no_run
+    /// # async fn shrink(ctx: onward::Context) -> Result<(), onward::Failure> {
+    /// # let files: Vec<String> = vec![];
+    /// # fn compress(_: &str) -> std::io::Result<()> { Ok(()) }
+    /// ctx.blocking(move |ctx| {
+    ///     for (n, file) in files.iter().enumerate() {
+    ///         ctx.check()?;
+    ///         compress(file)?;
+    ///         ctx.progress(n as u64 + 1, files.len() as u64);
+    ///     }
+    ///     Ok(())
+    /// })
+    /// .await
+    /// # }
+    /// ```
+    pub async fn blocking<T, F>(&self, work: F) -> Result<T, Failure>
+    where
+        F: FnOnce(&Self) -> Result<T, Failure> + Send + 'static,
+        T: Send + 'static,
+    {
+        let context = self.clone();
+        self.shared.heartbeat.blocking(move |_| work(&context)).await
+    }
+
+    /// Runs a program to its end. All that it writes beats. It gets a process group of its own, which is stopped when
+    /// the attempt must stop (SIGTERM, and SIGKILL after five seconds), and killed when this is dropped or the program
+    /// has left something behind.
+    ///
+    /// An exit status other than 0 is a [`Failure`] that is retried, with the last lines of the standard error in its
+    /// text; 75 says by convention that it will pass. The standard input is as the command has it: give it
+    /// [`Stdio::null`](std::process::Stdio::null) if the program might read it.
+    ///
+    /// ```no_run
+    /// # async fn convert(ctx: onward::Context) -> Result<(), onward::Failure> {
+    /// let mut ffmpeg = tokio::process::Command::new("ffmpeg");
+    /// ffmpeg.args(["-nostdin", "-i", "in.mov", "out.mp4"]);
+    /// ctx.command(ffmpeg).await?;
+    /// # Ok(()) }
+    /// ```
+    #[track_caller]
+    pub fn command(&self, command: Command) -> impl Future<Output = Result<CommandOutput, Failure>> + Send {
+        self.shared.heartbeat.run_command(command, Location::caller())
     }
 }
 

@@ -12,20 +12,18 @@ pub mod address;
 pub mod client;
 mod clock;
 pub mod context;
-mod failure;
 pub mod json;
 mod link;
 pub mod machine;
 pub mod testing;
 pub mod worker;
-pub mod wrap;
 
 pub use address::NodeAddress;
 pub use client::{CallError, Client, Job, JobInfo, JobState};
 pub use context::{Context, Reason};
-pub use failure::Failure;
 pub use machine::Granted;
-pub use onward_core::message::CancelWhy;
+pub use onward_lease::wrap;
+pub use onward_lease::{CancelWhy, Failure, Heartbeat};
 pub use onward_proto::manager::Refused;
 pub use worker::{Notice, Worker, WorkerError};
 

@@ -37,6 +37,7 @@ use onward_core::ids::{Claim, JobId, Name};
 use onward_core::job::{Outline, WorkflowSpec};
 use onward_core::message::{Assignment, CancelWhy};
 use onward_core::time::{Awake, Mono};
+use onward_lease::{Failure, FailureKind};
 use onward_proto::common::payload_in;
 use onward_proto::manager::Refused;
 use serde::Serialize;
@@ -47,7 +48,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clock::Clock;
 use crate::context::Context;
-use crate::failure::{Failure, What};
 use crate::link::SessionCommand;
 use crate::machine::Granted;
 
@@ -358,11 +358,11 @@ impl Manager<'_> {
 fn outcome_of(result: Result<Value, Failure>) -> Outcome {
     match result {
         Ok(result) => Outcome::Succeeded(result),
-        Err(failure) => match failure.what {
-            What::Retry { after } => Outcome::Failed { error: failure.to_string(), retryable: true, after },
-            What::Permanent => Outcome::Failed { error: failure.to_string(), retryable: false, after: None },
-            What::Release { after } => Outcome::Released { after },
-            What::Cancelled => Outcome::Cancelled,
+        Err(failure) => match failure.kind() {
+            FailureKind::Retry { after } => Outcome::Failed { error: failure.to_string(), retryable: true, after },
+            FailureKind::Permanent => Outcome::Failed { error: failure.to_string(), retryable: false, after: None },
+            FailureKind::Release { after } => Outcome::Released { after },
+            FailureKind::Cancelled => Outcome::Cancelled,
         },
     }
 }

@@ -1,5 +1,7 @@
 //! Another program.
 
+use core::future::Future;
+use core::panic::Location;
 use core::time::Duration;
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -9,8 +11,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::context::Context;
 use crate::failure::Failure;
+use crate::heartbeat::Heartbeat;
 
 /// Of each of its two outputs, the newest.
 const KEPT_BYTES: usize = 64 << 10;
@@ -32,9 +34,9 @@ pub struct CommandOutput {
     pub stderr: Vec<u8>,
 }
 
-impl Context {
+impl Heartbeat {
     /// Runs a program to its end. All that it writes beats. It gets a process group of its own, which is stopped when
-    /// the attempt must stop (SIGTERM, and SIGKILL after five seconds), and killed when this is dropped or the program
+    /// the work must stop (SIGTERM, and SIGKILL after five seconds), and killed when this is dropped or the program
     /// has left something behind.
     ///
     /// An exit status other than 0 is a [`Failure`] that is retried, with the last lines of the standard error in its
@@ -42,13 +44,23 @@ impl Context {
     /// [`Stdio::null`] if the program might read it.
     ///
     /// ```no_run
-    /// # async fn convert(ctx: onward::Context) -> Result<(), onward::Failure> {
+    /// # async fn convert(beats: onward_lease::Heartbeat) -> Result<(), onward_lease::Failure> {
     /// let mut ffmpeg = tokio::process::Command::new("ffmpeg");
     /// ffmpeg.args(["-nostdin", "-i", "in.mov", "out.mp4"]);
-    /// ctx.command(ffmpeg).await?;
+    /// beats.command(ffmpeg).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn command(&self, mut command: Command) -> Result<CommandOutput, Failure> {
+    #[track_caller]
+    pub fn command(&self, command: Command) -> impl Future<Output = Result<CommandOutput, Failure>> + Send {
+        self.run_command(command, Location::caller())
+    }
+
+    /// [`Self::command`] whose beats are said to come from there.
+    pub async fn run_command(
+        &self,
+        mut command: Command,
+        place: &'static Location<'static>,
+    ) -> Result<CommandOutput, Failure> {
         self.check()?;
         let program = command.as_std().get_program().to_string_lossy().into_owned();
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -56,13 +68,13 @@ impl Context {
             command.spawn().map_err(|error| Failure::retry(format!("`{program}` cannot be started: {error}")))?;
         let group = Group::of(&child);
         let mut pipes = Pipes::of(&mut child);
-        let ended = self.follow(&mut child, &mut pipes, &group).await;
+        let ended = self.follow(&mut child, &mut pipes, &group, place).await;
         drop(group);
         let status = ended.map_err(|error| Failure::retry(format!("`{program}` cannot be followed: {error}")))?;
         // A pipe that stays open is held by what has left the group.
         let rest = async {
             while pipes.read().await.is_some() {
-                self.beat();
+                self.beat_at(place);
             }
         };
         let _ = timeout(READ_ON_FOR, rest).await;
@@ -75,7 +87,13 @@ impl Context {
     }
 
     /// Until it has ended; `None` if it was told to.
-    async fn follow(&self, child: &mut Child, pipes: &mut Pipes, group: &Group) -> io::Result<Option<ExitStatus>> {
+    async fn follow(
+        &self,
+        child: &mut Child,
+        pipes: &mut Pipes,
+        group: &Group,
+        place: &'static Location<'static>,
+    ) -> io::Result<Option<ExitStatus>> {
         let mut kill_at = None;
         loop {
             tokio::select! {
@@ -83,7 +101,7 @@ impl Context {
                     let status = status?;
                     return Ok(if kill_at.is_none() { Some(status) } else { None });
                 }
-                () = self.cancelled(), if kill_at.is_none() => {
+                _ = self.cancelled(), if kill_at.is_none() => {
                     group.signal(Signal::TERM);
                     kill_at = Some(Instant::now() + STOPS_WITHIN);
                 }
@@ -92,7 +110,7 @@ impl Context {
                     child.wait().await?;
                     return Ok(None);
                 }
-                Some(()) = pipes.read() => self.beat(),
+                Some(()) = pipes.read() => self.beat_at(place),
             }
         }
     }

@@ -1,25 +1,28 @@
 //! A stream that beats.
 
+use core::panic::Location;
 use core::pin::Pin;
-use core::task::{Context as Task, Poll, ready};
+use core::task::{Context, Poll, ready};
 
 use tokio_stream::Stream;
 
-use crate::context::Context;
+use crate::heartbeat::Heartbeat;
 
-/// Made by [`Context::stream`].
+/// Made by [`Heartbeat::stream`].
 #[derive(Debug)]
 pub struct Items<S> {
     inner: S,
-    context: Context,
+    heartbeat: Heartbeat,
+    place: &'static Location<'static>,
     done: u64,
     total: Option<u64>,
 }
 
-impl Context {
+impl Heartbeat {
     /// Wraps a stream so that every item beats. With [`Items::of_total`] it reports how far it is, too.
+    #[track_caller]
     pub fn stream<S: Stream + Unpin>(&self, inner: S) -> Items<S> {
-        Items { inner, context: self.clone(), done: 0, total: None }
+        Items { inner, heartbeat: self.clone(), place: Location::caller(), done: 0, total: None }
     }
 }
 
@@ -38,14 +41,14 @@ impl<S> Items<S> {
 impl<S: Stream + Unpin> Stream for Items<S> {
     type Item = S::Item;
 
-    fn poll_next(self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Option<S::Item>> {
+    fn poll_next(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<S::Item>> {
         let this = self.get_mut();
         let item = ready!(Pin::new(&mut this.inner).poll_next(task));
         if item.is_some() {
             this.done += 1;
             match this.total {
-                Some(total) => this.context.progress(this.done, total),
-                None => this.context.beat(),
+                Some(total) => this.heartbeat.progress_at(this.place, this.done, Some(total)),
+                None => this.heartbeat.beat_at(this.place),
             }
         }
         Poll::Ready(item)

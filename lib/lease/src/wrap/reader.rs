@@ -1,34 +1,37 @@
 //! A reader that beats.
 
+use core::panic::Location;
 use core::pin::Pin;
-use core::task::{Context as Task, Poll, ready};
+use core::task::{Context, Poll, ready};
 use std::io;
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::context::Context;
+use crate::heartbeat::Heartbeat;
 
-/// Made by [`Context::reader`].
+/// Made by [`Heartbeat::reader`].
 #[derive(Debug)]
 pub struct Reader<R> {
     inner: R,
-    context: Context,
+    heartbeat: Heartbeat,
+    place: &'static Location<'static>,
     done: u64,
     total: Option<u64>,
 }
 
-impl Context {
+impl Heartbeat {
     /// Wraps a reader so that every read that gets bytes beats. With [`Reader::of_total`] it reports how far it is, too.
     ///
     /// ```no_run
-    /// # async fn copy(ctx: onward::Context) -> Result<(), onward::Failure> {
+    /// # async fn copy(beats: onward_lease::Heartbeat) -> Result<(), onward_lease::Failure> {
     /// # let (file, size, mut target) = (tokio::io::empty(), 1, tokio::io::sink());
-    /// let mut source = ctx.reader(file).of_total(size);
+    /// let mut source = beats.reader(file).of_total(size);
     /// tokio::io::copy(&mut source, &mut target).await?;
     /// # Ok(()) }
     /// ```
+    #[track_caller]
     pub fn reader<R: AsyncRead + Unpin>(&self, inner: R) -> Reader<R> {
-        Reader { inner, context: self.clone(), done: 0, total: None }
+        Reader { inner, heartbeat: self.clone(), place: Location::caller(), done: 0, total: None }
     }
 }
 
@@ -45,7 +48,7 @@ impl<R> Reader<R> {
 }
 
 impl<R: AsyncRead + Unpin> AsyncRead for Reader<R> {
-    fn poll_read(self: Pin<&mut Self>, task: &mut Task<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.inner).poll_read(task, buffer))?;
@@ -53,8 +56,8 @@ impl<R: AsyncRead + Unpin> AsyncRead for Reader<R> {
         if got > 0 {
             this.done += got;
             match this.total {
-                Some(total) => this.context.progress(this.done, total),
-                None => this.context.beat(),
+                Some(total) => this.heartbeat.progress_at(this.place, this.done, Some(total)),
+                None => this.heartbeat.beat_at(this.place),
             }
         }
         Poll::Ready(Ok(()))

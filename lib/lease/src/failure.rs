@@ -8,7 +8,7 @@ use core::time::Duration;
 /// Any error turns into one that is retried by the job's policy, so that `?` just works. To say more:
 ///
 /// ```
-/// use onward::Failure;
+/// use onward_lease::Failure;
 /// use std::time::Duration;
 ///
 /// fn charge(card: &str) -> Result<(), Failure> {
@@ -26,46 +26,55 @@ use core::time::Duration;
 /// ```
 #[derive(Debug)]
 pub struct Failure {
-    pub(crate) what: What,
+    kind: FailureKind,
     text: String,
 }
 
+/// What should become of the attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub enum FailureKind {
+    /// Another try, after this long or by the policy.
     Retry { after: Option<Duration> },
+    /// No try can succeed.
     Permanent,
+    /// Given back undone.
     Release { after: Option<Duration> },
+    /// It was told to stop and did.
     Cancelled,
 }
 
 impl Failure {
-    /// Try again, after the backoff of the job's retry policy. Counts as an attempt.
+    /// Try again, after the backoff of the retry policy. Counts as an attempt.
     pub fn retry(why: impl fmt::Display) -> Self {
-        Self { what: What::Retry { after: None }, text: why.to_string() }
+        Self { kind: FailureKind::Retry { after: None }, text: why.to_string() }
     }
 
     /// Try again after this long, instead of the policy's backoff. Counts as an attempt.
     pub fn retry_after(after: Duration, why: impl fmt::Display) -> Self {
-        Self { what: What::Retry { after: Some(after) }, text: why.to_string() }
+        Self { kind: FailureKind::Retry { after: Some(after) }, text: why.to_string() }
     }
 
-    /// No attempt can succeed: the workflow fails for good.
+    /// No attempt can succeed: the work fails for good.
     pub fn permanent(why: impl fmt::Display) -> Self {
-        Self { what: What::Permanent, text: why.to_string() }
+        Self { kind: FailureKind::Permanent, text: why.to_string() }
     }
 
     /// Give it back undone, for another worker or a later time. Does not count as an attempt.
     pub fn release(after: Option<Duration>) -> Self {
-        Self { what: What::Release { after }, text: "released".into() }
+        Self { kind: FailureKind::Release { after }, text: "released".into() }
     }
 
     /// It was told to stop and did. Without a cancel it is a release.
     pub fn cancelled() -> Self {
-        Self { what: What::Cancelled, text: "cancelled".into() }
+        Self { kind: FailureKind::Cancelled, text: "cancelled".into() }
+    }
+
+    pub fn kind(&self) -> FailureKind {
+        self.kind
     }
 
     pub fn is_retryable(&self) -> bool {
-        self.what != What::Permanent
+        self.kind != FailureKind::Permanent
     }
 }
 
@@ -88,6 +97,6 @@ impl<E: std::error::Error> From<E> for Failure {
             }
             cause = deeper.source();
         }
-        Self { what: What::Retry { after: None }, text }
+        Self { kind: FailureKind::Retry { after: None }, text }
     }
 }

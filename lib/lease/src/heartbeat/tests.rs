@@ -1,0 +1,175 @@
+//! Beats: who hears them, how often, and what they remember.
+
+use core::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Wakes(AtomicU32);
+
+impl Listener for Wakes {
+    fn wake(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Wakes {
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[test]
+fn only_a_beat_that_is_news_wakes() {
+    let (heartbeat, wakes) = (Heartbeat::new(), Arc::new(Wakes::default()));
+    heartbeat.beat();
+    let listening = heartbeat.listen(wakes.clone());
+    assert_eq!((listening.take_beat(), wakes.count()), (false, 0), "what was before is not heard");
+    for _ in 0..1_000 {
+        heartbeat.beat();
+    }
+    assert_eq!(wakes.count(), 1);
+    assert!(listening.take_beat() && !listening.take_beat());
+    heartbeat.beat();
+    heartbeat.progress(1, 2);
+    assert_eq!((wakes.count(), heartbeat.watermark()), (2, Some((1, Some(2)))));
+    drop(listening);
+    heartbeat.beat();
+    assert_eq!(wakes.count(), 2);
+}
+
+#[test]
+fn each_listener_hears_each_beat_though_another_looked_first() {
+    let heartbeat = Heartbeat::new();
+    let (one, other) = (heartbeat.listen(Arc::new(Wakes::default())), heartbeat.listen(Arc::new(Wakes::default())));
+    heartbeat.beat();
+    assert!(one.take_beat());
+    heartbeat.beat();
+    assert!(one.take_beat() && other.take_beat());
+    assert!(!one.take_beat() && !other.take_beat());
+}
+
+/// No beat is lost between threads: after the last one, whoever looks sees it.
+#[test]
+fn a_beat_while_a_listener_looks_is_not_lost() {
+    let heartbeat = Heartbeat::new();
+    let listening = heartbeat.listen(Arc::new(Wakes::default()));
+    let turn = Arc::new(std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..5_000 {
+                turn.wait();
+                heartbeat.beat();
+                turn.wait();
+            }
+        });
+        for round in 0..5_000 {
+            turn.wait();
+            let early = listening.take_beat();
+            turn.wait();
+            assert!(early | listening.take_beat(), "round {round}");
+        }
+    });
+}
+
+#[test]
+fn beats_rise_to_the_parent_and_never_to_a_sibling() {
+    let parent = Heartbeat::new();
+    let (one, other) = (parent.child(), parent.child());
+    let wakes = || Arc::new(Wakes::default());
+    let (above, sibling) = (parent.listen(wakes()), other.listen(wakes()));
+    one.child().progress(7, None);
+    assert!(above.take_beat() && !sibling.take_beat());
+    assert_eq!((parent.watermark(), one.watermark()), (None, None), "units are one's own");
+    parent.beat();
+    assert!(!sibling.take_beat());
+}
+
+#[tokio::test]
+async fn a_cancel_goes_to_all_children_and_not_up() {
+    let parent = Heartbeat::new();
+    let (child, other) = (parent.child().child(), parent.child());
+    other.cancel(CancelWhy::Stuck);
+    assert!(!parent.is_cancelled() && child.check().is_ok());
+    let (why, ()) = tokio::join!(child.cancelled(), async { parent.cancel(CancelWhy::LeaseExpired) });
+    assert_eq!(why, CancelWhy::LeaseExpired);
+    assert_eq!((child.cancel_reason(), other.cancel_reason()), (Some(why), Some(CancelWhy::Stuck)), "the first stays");
+    assert!(child.check().is_err());
+}
+
+#[test]
+fn observers_see_every_beat_and_detach_in_any_order() {
+    let heartbeat = Heartbeat::new();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let observe = |name: &'static str| {
+        let seen = seen.clone();
+        heartbeat.observe(move |beat| seen.lock().unwrap().push((name, beat)))
+    };
+    let (first, second, third) = (observe("first"), observe("second"), observe("third"));
+    let take = || core::mem::take(&mut *seen.lock().unwrap());
+    heartbeat.beat();
+    assert_eq!(take(), [("first", Beat::Beat), ("second", Beat::Beat), ("third", Beat::Beat)]);
+    drop(first);
+    heartbeat.progress(3, 9);
+    let progress = Beat::Progress { done: 3, total: Some(9) };
+    assert_eq!(take(), [("second", progress), ("third", progress)]);
+    drop(third);
+    heartbeat.beat();
+    heartbeat.beat();
+    assert_eq!(take(), [("second", Beat::Beat); 2]);
+    drop(second);
+    heartbeat.beat();
+    assert_eq!(take(), []);
+}
+
+#[test]
+fn an_observer_that_panics_hurts_neither_the_beat_nor_another() {
+    let heartbeat = Heartbeat::new();
+    let seen = Arc::new(AtomicU32::new(0));
+    let _first = heartbeat.observe(|_| panic!("on purpose"));
+    let _second = heartbeat.observe({
+        let seen = seen.clone();
+        move |_| {
+            seen.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    heartbeat.beat();
+    heartbeat.beat();
+    assert_eq!(seen.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn it_remembers_where_it_beat_last() {
+    let heartbeat = Heartbeat::new();
+    assert_eq!(heartbeat.last_beat(), None);
+    heartbeat.beat();
+    let first = heartbeat.last_beat().unwrap();
+    assert!(first.file().ends_with("heartbeat/tests.rs"));
+    heartbeat.beat();
+    assert_eq!(heartbeat.last_beat().unwrap().line(), first.line() + 3, "also of a beat that is no news");
+    heartbeat.child().progress(1, None);
+    assert_eq!(heartbeat.last_beat().unwrap().line(), first.line() + 5, "and of a child's");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_section_lasts_until_it_is_dropped_and_rises() {
+    let parent = Heartbeat::new();
+    let child = parent.child();
+    let wakes = Arc::new(Wakes::default());
+    let _listening = parent.listen(wakes.clone());
+    let outer = child.quiet(Duration::from_secs(100));
+    assert_eq!((parent.quiet_left(), wakes.count()), (Some(Duration::from_secs(100)), 1));
+    tokio::time::advance(Duration::from_secs(30)).await;
+    let inner = parent.quiet(Duration::from_secs(5));
+    assert_eq!(
+        (parent.quiet_left(), child.quiet_left()),
+        (Some(Duration::from_secs(5)), Some(Duration::from_secs(70)))
+    );
+    drop(outer);
+    assert_eq!((parent.quiet_left(), child.quiet_left()), (Some(Duration::from_secs(5)), None));
+    drop(inner);
+    assert_eq!((parent.quiet_left(), wakes.count()), (None, 4));
+}
