@@ -1,7 +1,7 @@
 //! Real servers for tests, on a machine that has none running.
 //!
 //! - [`Postgres`] (one [shared](Postgres::shared) by the tests of a binary, with a database for each), [`Nats`] with
-//!   JetStream, [`Redis`], and two stand-ins for SQS: [`Moto`] and [`Ministack`].
+//!   JetStream, [`Redis`], and two stand-ins for [`Sqs`].
 //! - [`Server`] is the process behind each. A test [freezes](Server::freeze), [thaws](Server::thaw), [kills](Server::kill)
 //!   and [starts it again](Server::start_again) to make an outage.
 //!
@@ -16,9 +16,13 @@ mod nats;
 mod port;
 mod postgres;
 mod programs;
+mod redis;
 mod server;
+mod sqs;
 mod venv;
 
 pub use nats::{Nats, NatsOptions};
 pub use postgres::{Postgres, PostgresOptions};
+pub use redis::Redis;
 pub use server::{Server, ServerError};
+pub use sqs::Sqs;

@@ -247,14 +247,19 @@ fn signal(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
 
-/// Whether the process runs or is frozen. One that ended and was not yet waited for is dead.
+/// Whether a thread of the process runs or is frozen. A process that ended and was not yet waited for is dead; one whose
+/// first thread ended is not, and may still have its sockets.
 fn is_alive(pid: Pid) -> bool {
-    stat(&process(pid.as_raw_pid())).is_some_and(|(state, _)| !matches!(state, 'Z' | 'X'))
+    thread_states(pid).iter().any(|state| !matches!(state, 'Z' | 'X'))
 }
 
 fn is_frozen(pid: Pid) -> bool {
+    thread_states(pid).iter().all(|state| matches!(state, 'T' | 't'))
+}
+
+fn thread_states(pid: Pid) -> Vec<char> {
     let threads = fs::read_dir(process(pid.as_raw_pid()).join("task")).into_iter().flatten().flatten();
-    threads.filter_map(|thread| stat(&thread.path())).all(|(state, _)| matches!(state, 'T' | 't'))
+    threads.filter_map(|thread| Some(stat(&thread.path())?.0)).collect()
 }
 
 fn process(pid: i32) -> PathBuf {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use onward_testkit::{Nats, Postgres, Server};
+use onward_testkit::{Nats, Postgres, Redis, Server, Sqs};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -63,6 +63,37 @@ fn nats_answers(connection: &mut TcpStream) {
     assert!(greeting.contains("\"jetstream\":true"), "{greeting}");
     connection.write_all(b"CONNECT {\"verbose\":false}\r\nPING\r\n").unwrap();
     read_until(connection, "PONG");
+}
+
+#[test]
+fn redis_keeps_what_it_answered_over_a_crash() {
+    let redis = Redis::start().unwrap();
+    let ask = |command: &str, answer: &str| {
+        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, redis.port())).unwrap();
+        connection.write_all(command.as_bytes()).unwrap();
+        read_until(&mut connection, answer);
+    };
+    ask("SET seen 7\r\n", "+OK");
+    redis.server().kill();
+    redis.server().start_again().unwrap();
+    ask("GET seen\r\n", "$1\r\n7");
+    let traces = Traces::of(redis.server());
+    drop(redis);
+    traces.assert_none();
+}
+
+#[test]
+fn stand_ins_for_sqs_answer_and_end() {
+    for sqs in [Sqs::moto().unwrap(), Sqs::ministack().unwrap()] {
+        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, sqs.port())).unwrap();
+        let request =
+            "GET /?Action=ListQueues&Version=2012-11-05 HTTP/1.1\r\nHost: sqs.us-east-1.amazonaws.com\r\n\r\n";
+        connection.write_all(request.as_bytes()).unwrap();
+        read_until(&mut connection, "200");
+        let traces = Traces::of(sqs.server());
+        drop(sqs);
+        traces.assert_none();
+    }
 }
 
 /// The test process is this program again, which is killed while it holds a server.

@@ -107,6 +107,12 @@ const NEEDS: &[Need] = &[
         comes_from: Source::Debian(&["postgresql"]),
     },
     Need {
+        name: "redis-server",
+        why: "a real Redis for the tests of the mailbox on it",
+        seen_by: Detect::OnPath("redis-server"),
+        comes_from: Source::Debian(&["redis-server"]),
+    },
+    Need {
         name: "cargo fmt",
         why: "checks the formatting",
         seen_by: Detect::Cargo("fmt"),
