@@ -1,0 +1,61 @@
+//! The suite and the model that every mailbox is held to, on a real server.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use onward_lease::conformance::{self, Setup, Subject};
+use onward_redis::Redis;
+use onward_testkit::Redis as Server;
+
+const DOCUMENT: &str = include_str!("../../../docs/mailboxes.md");
+
+struct OnRedis {
+    server: Server,
+    opened: AtomicU32,
+}
+
+impl OnRedis {
+    fn start() -> Self {
+        Self { server: Server::start().unwrap(), opened: AtomicU32::new(0) }
+    }
+
+    async fn connect(&self, max_deliveries: u32) -> Redis {
+        let name = format!("box-{}", self.opened.fetch_add(1, Ordering::Relaxed));
+        let client = redis::Client::open(self.server.url()).unwrap();
+        Redis::builder(client, name).max_deliveries(max_deliveries).connect().await.unwrap()
+    }
+}
+
+impl Subject for OnRedis {
+    type Mailbox = Redis;
+
+    fn name(&self) -> &'static str {
+        "Redis"
+    }
+
+    fn short_lease(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+
+    async fn open(&self, setup: Setup) -> Redis {
+        self.connect(setup.max_deliveries).await
+    }
+
+    async fn open_replies(&self, _: &Redis) -> (String, Redis) {
+        let replies = self.connect(5).await;
+        (replies.address().to_owned(), replies)
+    }
+}
+
+#[tokio::test]
+#[allow(clippy::print_stdout, reason = "the table of promises is printed by the run of the tests")]
+async fn redis_does_what_it_declares() {
+    let report = conformance::check(&OnRedis::start()).await;
+    println!("{report}");
+    conformance::check_documented(DOCUMENT, &report);
+}
+
+#[tokio::test]
+async fn redis_is_as_the_model() {
+    conformance::check_against_model(&OnRedis::start(), 15, 60).await;
+}
