@@ -1,0 +1,129 @@
+//! Fences in a key-value bucket: who holds a message, compared and set at receive and at settle.
+//!
+//! A NATS server takes an acknowledgement for any hand-out of a message, so the one of a holder whose lease is over would
+//! end the message while the next one works on it. With a fence each message that is held has a key, and its revision
+//! is part of the receipt:
+//!
+//! ```text
+//!   receive:  create {hand-out 1}            settle:  update {1, ended: ack} if the revision is the receipt's
+//!   again:    update {2} if it is still {1}           then tell the server, then remove the key
+//! ```
+//!
+//! Both are decided by the one revision, so either the settlement or the next hand-out comes first. A settlement that
+//! came first and was cut off before the server heard of it is carried out by the next who receives the message.
+
+use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
+use bytes::Bytes;
+use onward_lease::mailbox::{Changed, MailboxError};
+use serde::{Deserialize, Serialize};
+
+use crate::errors::{of_look, unavailable};
+
+/// The fences of one mailbox.
+#[derive(Clone, Debug)]
+pub struct Fences {
+    store: Store,
+    /// Keys of this mailbox begin with it.
+    stream: String,
+}
+
+/// Who holds a message, or how it ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Hold {
+    delivery: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ended: Option<Ended>,
+}
+
+/// How a holder settled, which may not have reached the stream.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ended {
+    Ack,
+    Retry,
+    Dead(String),
+}
+
+/// What a hand-out finds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Claim {
+    /// Ours, under this revision.
+    Held(u64),
+    /// Settled before; it remains to be carried out, and then the key of this revision to be removed.
+    Settled(Ended, u64),
+    /// A later hand-out was first.
+    Stale,
+}
+
+impl Fences {
+    pub fn new(store: Store, stream: &str) -> Self {
+        Self { store, stream: stream.to_owned() }
+    }
+
+    fn key(&self, sequence: u64) -> String {
+        format!("{}.{sequence}", self.stream)
+    }
+
+    /// Takes a message that the server handed out.
+    pub async fn claim(&self, sequence: u64, delivery: u32) -> Result<Claim, MailboxError> {
+        let key = self.key(sequence);
+        loop {
+            let value = encode(&Hold { delivery, ended: None });
+            let Some((hold, revision)) = self.look(sequence).await? else {
+                match self.store.create(&key, value).await {
+                    Ok(revision) => return Ok(Claim::Held(revision)),
+                    Err(error) if error.kind() == CreateErrorKind::AlreadyExists => continue,
+                    Err(error) => return Err(unavailable(error, Changed::Unknown)),
+                }
+            };
+            match hold.ended {
+                Some(ended @ (Ended::Ack | Ended::Dead(_))) => return Ok(Claim::Settled(ended, revision)),
+                _ if hold.delivery > delivery => return Ok(Claim::Stale),
+                _ => {}
+            }
+            match self.store.update(&key, value, revision).await {
+                Ok(revision) => return Ok(Claim::Held(revision)),
+                Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => {}
+                Err(error) => return Err(unavailable(error, Changed::Unknown)),
+            }
+        }
+    }
+
+    /// Whether the hand-out with this revision is the newest.
+    pub async fn check(&self, sequence: u64, revision: u64) -> Result<(), MailboxError> {
+        match self.look(sequence).await? {
+            Some((Hold { ended: None, .. }, newest)) if newest == revision => Ok(()),
+            _ => Err(MailboxError::Stale),
+        }
+    }
+
+    /// Ends a hold. Repeating the same end is accepted until it was carried out. Answers with the key's new revision.
+    pub async fn end(&self, sequence: u64, delivery: u32, revision: u64, ended: Ended) -> Result<u64, MailboxError> {
+        let hold = Hold { delivery, ended: Some(ended) };
+        match self.store.update(self.key(sequence), encode(&hold), revision).await {
+            Ok(revision) => Ok(revision),
+            Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => match self.look(sequence).await? {
+                Some((before, revision)) if before == hold => Ok(revision),
+                _ => Err(MailboxError::Stale),
+            },
+            Err(error) => Err(unavailable(error, Changed::Unknown)),
+        }
+    }
+
+    /// Removes the key of a message that is gone, unless it was changed meanwhile. Deleting it as a key would leave a
+    /// marker for every message.
+    pub async fn forget(&self, sequence: u64, revision: u64) -> Result<(), MailboxError> {
+        let subject = format!("$KV.{}.{}", self.store.name, self.key(sequence));
+        let purged = self.store.stream.purge().filter(subject).sequence(revision + 1).await;
+        purged.map(|_| ()).map_err(|error| unavailable(error, Changed::Unknown))
+    }
+
+    async fn look(&self, sequence: u64) -> Result<Option<(Hold, u64)>, MailboxError> {
+        let entry = self.store.entry(self.key(sequence)).await.map_err(of_look)?;
+        let decoded = entry.map(|entry| Ok((serde_json::from_slice(&entry.value)?, entry.revision)));
+        decoded.transpose().map_err(|error: serde_json::Error| of_look(error))
+    }
+}
+
+fn encode(hold: &Hold) -> Bytes {
+    serde_json::to_vec(hold).expect("numbers and texts are JSON").into()
+}
