@@ -1,0 +1,128 @@
+//! Outages of the broker and of who receives from it, a cut in the middle of a call, and queues that are refused.
+
+mod stand_in;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
+
+use aws_sdk_sqs::types::QueueAttributeName;
+use onward_lease::mailbox::{Changed, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, Want};
+use onward_sqs::Sqs;
+use onward_testkit::Sqs as Server;
+use stand_in::{StandIn, cut_at, hasty_client};
+
+const LONG: Duration = Duration::from_secs(900);
+const SHORT: Duration = Duration::from_secs(1);
+const SIGABRT: i32 = 6;
+
+async fn take(mailbox: &Sqs, lease: Duration) -> Received {
+    let want = Want { max: 1, lease, wait: Duration::from_secs(60) };
+    mailbox.receive(want).await.unwrap().remove(0)
+}
+
+async fn settle(mailbox: &Sqs, receipt: &Receipt, end: End) -> Result<(), MailboxError> {
+    mailbox.settle(vec![(receipt.clone(), end)]).await.remove(0)
+}
+
+/// A holder works while SQS does not answer, and acknowledges when it does again.
+#[tokio::test]
+async fn an_outage_in_mid_work_loses_nothing() {
+    let stand_in = StandIn::new(Server::moto().unwrap());
+    let url = stand_in.queue(false).await;
+    let orders = Sqs::connect(hasty_client(&stand_in.server.url()), url).await.unwrap();
+    orders.send(vec![Message::new("held")]).await.remove(0).unwrap();
+    let held = take(&orders, LONG).await;
+
+    stand_in.server.server().freeze();
+    let extended = orders.extend(vec![(held.receipt.clone(), 2 * LONG)]).await.remove(0).unwrap_err();
+    assert!(extended.is_passing() && extended.changed() == Changed::Unknown, "{extended}");
+    let acked = settle(&orders, &held.receipt, End::ACK).await.unwrap_err();
+    assert!(acked.is_passing() && acked.changed() == Changed::Unknown, "{acked}");
+    stand_in.server.server().thaw();
+
+    while let Err(error) = settle(&orders, &held.receipt, End::ACK).await {
+        assert!(error.is_passing(), "{error}");
+    }
+    let depth = orders.depth().await.unwrap();
+    assert_eq!((depth.waiting, depth.held, depth.dead), (0, 0, 0));
+
+    stand_in.server.server().kill();
+    let sent = orders.send(vec![Message::new("unheard")]).await.remove(0).unwrap_err();
+    assert!(sent.is_passing(), "{sent}");
+}
+
+#[tokio::test]
+async fn a_cut_between_reply_and_ack_leaves_both() {
+    let stand_in = StandIn::new(Server::ministack().unwrap());
+    let (url, replies) = (stand_in.queue(false).await, stand_in.queue(false).await);
+    let cut = cut_at("DeleteMessage", &stand_in.server.url()).await;
+    let orders = Sqs::connect(hasty_client(&cut), &url).await.unwrap();
+    let replies = Sqs::connect(stand_in.client.clone(), replies).await.unwrap();
+    orders.send(vec![Message::new("question").reply_to(replies.address())]).await.remove(0).unwrap();
+    let first = take(&orders, SHORT).await;
+    let end = End::Ack { reply: Some(Reply { to: replies.address().into(), message: Message::new("answer") }) };
+    let error = settle(&orders, &first.receipt, end).await.unwrap_err();
+    assert!(matches!(error, MailboxError::Cut { done: "the reply was sent", .. }), "{error}");
+    assert_eq!(error.changed(), Changed::Yes);
+
+    assert_eq!(take(&replies, LONG).await.message.body, "answer");
+    let uncut = Sqs::connect(stand_in.client.clone(), url).await.unwrap();
+    let again = take(&uncut, LONG).await;
+    assert_eq!((again.delivery, &again.message), (2, &first.message), "the message is not lost");
+    assert_eq!(settle(&orders, &first.receipt, End::ACK).await, Err(MailboxError::Stale), "its lease is over here");
+    settle(&uncut, &again.receipt, End::ACK).await.unwrap();
+}
+
+const CHILD: &str = "ONWARD_SQS_CHILD";
+
+/// The process is this program again: it receives and aborts.
+#[tokio::test]
+async fn a_message_that_aborts_its_process_reaches_the_dead_letters() {
+    let stand_in = StandIn::new(Server::ministack().unwrap());
+    let url = stand_in.queue(false).await;
+    let orders = Sqs::builder(stand_in.client.clone(), &url).max_deliveries(2).connect().await.unwrap();
+    orders.send(vec![Message::new("poison")]).await.remove(0).unwrap();
+    for _ in 0..2 {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "receives_and_aborts", "--nocapture"]);
+        child.env(CHILD, format!("{} {url}", stand_in.server.url()));
+        assert_eq!(child.output().unwrap().status.signal(), Some(SIGABRT));
+    }
+    let want = Want { max: 1, lease: LONG, wait: Duration::from_secs(1) };
+    while orders.depth().await.unwrap().dead == 0 {
+        assert_eq!(orders.receive(want).await, Ok(Vec::new()), "it is handed out no more");
+    }
+    let letter = orders.dead_letters(1).await.unwrap().remove(0);
+    assert_eq!((letter.message.body.as_ref(), letter.deliveries), (&b"poison"[..], 2));
+}
+
+/// Does nothing, unless it is run by the test above.
+#[tokio::test]
+async fn receives_and_aborts() {
+    if let Ok(addresses) = std::env::var(CHILD) {
+        let (server, queue) = addresses.split_once(' ').unwrap();
+        let orders = Sqs::connect(stand_in::client(server), queue).await.unwrap();
+        take(&orders, SHORT).await;
+        std::process::abort();
+    }
+}
+
+#[tokio::test]
+async fn a_queue_that_would_give_up_before_us_or_has_nowhere_to_is_refused() {
+    let stand_in = StandIn::new(Server::ministack().unwrap());
+    stand_in.create("graves", &[]).await;
+    let arn = "arn:aws:sqs:us-east-1:000000000000:graves";
+    for (name, max, is_refused) in [("a", 4, true), ("b", 5, true), ("c", 6, false)] {
+        let policy = format!("{{\"deadLetterTargetArn\":\"{arn}\",\"maxReceiveCount\":{max}}}");
+        let url = stand_in.create(name, &[(QueueAttributeName::RedrivePolicy, &policy)]).await;
+        let connected = Sqs::connect(stand_in.client.clone(), url).await;
+        assert_eq!(connected.is_err(), is_refused, "{max}: {connected:?}");
+        if let Err(error) = connected {
+            assert!(error.to_string().contains(&format!("after {max} deliveries")), "{error}");
+        }
+    }
+    let lonely = stand_in.create("lonely", &[]).await;
+    let error = Sqs::connect(stand_in.client.clone(), lonely).await.unwrap_err().to_string();
+    assert!(error.contains("aws sqs create-queue --queue-name lonely-dead"), "{error}");
+}
