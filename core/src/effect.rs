@@ -10,7 +10,8 @@ use crate::job::EndingKind;
 use crate::message::{Assignment, BeatAnswer, ExtensionAnswer, SettleAnswer, ToWorker};
 use crate::payload::{Digest, Payload};
 use crate::refusal::Refusal;
-use crate::time::WallStep;
+use crate::schedule::Timing;
+use crate::time::{Wall, WallStep};
 
 /// Filled by one step and emptied by the shell: append `events` as one batch, then let each effect go when the event
 /// that it waits for is durable. Buffers are reused from step to step.
@@ -54,6 +55,16 @@ pub enum Effect {
     ConfirmSeat {
         question: u64,
     },
+    /// Compute the due instants of this timing that are later than `after`: all up to `until`, and
+    /// [`DUE_AHEAD`](crate::schedule::DUE_AHEAD) more, but not more than
+    /// [`DUE_PER_LOT`](crate::schedule::DUE_PER_LOT) in all. Answer with `Input::Due`.
+    FindDue {
+        schedule: Name,
+        revision: Seq,
+        timing: Timing,
+        after: Wall,
+        until: Wall,
+    },
     Report(Notice),
 }
 
@@ -81,6 +92,10 @@ pub enum Answer {
     /// How much a worker that said goodbye still holds.
     Left {
         held: u32,
+    },
+    /// Whether the schedule is a new one.
+    ScheduleSet {
+        is_new: bool,
     },
 }
 
@@ -132,6 +147,11 @@ pub enum Notice {
     },
     DeadLetterOverflow {
         job: JobId,
+    },
+    /// So many runs of a critical schedule have failed in a row; said for the first time.
+    ScheduleFailing {
+        schedule: Name,
+        failures: u32,
     },
 }
 

@@ -12,6 +12,8 @@ use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
 use crate::job::fingerprint::Fingerprint;
 use crate::job::{Ending, JobSpec};
 use crate::refusal::RefusalKind;
+use crate::schedule::Reason;
+use crate::state::SchedulePlan;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
@@ -139,9 +141,46 @@ pub enum Event {
     KeysExpired {
         keys: Vec<Name>,
     },
+    ScheduleSet(Box<ScheduleSet>),
+    ScheduleRemoved {
+        schedule: Name,
+    },
+    SchedulePaused {
+        schedule: Name,
+    },
+    ScheduleResumed {
+        schedule: Name,
+    },
+    /// No run starts for these due instants in a row. One that starts is part of [`JobSubmitted`].
+    InstantsPassed {
+        schedule: Name,
+        reason: Reason,
+        first: Wall,
+        last: Wall,
+        count: u64,
+    },
+    /// A due instant waits for an earlier run to end.
+    InstantWaits {
+        schedule: Name,
+        due: Wall,
+    },
 }
 
 impl Event {
+    /// The schedule that this is about, besides those that started the jobs it is about.
+    pub fn schedule(&self) -> Option<&Name> {
+        match self {
+            Self::JobSubmitted(submitted) => submitted.scheduled.as_ref().map(|run| &run.schedule),
+            Self::ScheduleSet(set) => Some(&set.schedule),
+            Self::ScheduleRemoved { schedule }
+            | Self::SchedulePaused { schedule }
+            | Self::ScheduleResumed { schedule }
+            | Self::InstantsPassed { schedule, .. }
+            | Self::InstantWaits { schedule, .. } => Some(schedule),
+            _ => None,
+        }
+    }
+
     /// Every job that applying this may change or remove.
     pub fn for_each_job(&self, visit: &mut impl FnMut(JobId)) {
         match self {
@@ -172,7 +211,13 @@ impl Event {
             | Self::WorkerForgotten { .. }
             | Self::QueuePaused { .. }
             | Self::QueueResumed { .. }
-            | Self::KeysExpired { .. } => {}
+            | Self::KeysExpired { .. }
+            | Self::ScheduleSet(_)
+            | Self::ScheduleRemoved { .. }
+            | Self::SchedulePaused { .. }
+            | Self::ScheduleResumed { .. }
+            | Self::InstantsPassed { .. }
+            | Self::InstantWaits { .. } => {}
         }
     }
 }
@@ -187,6 +232,26 @@ pub struct JobSubmitted {
     /// Workflows that do not run, because they have succeeded in the job that this one repeats: their results are taken
     /// over from there. Sorted. That job is in memory when this is applied.
     pub taken_over: Arc<[u16]>,
+    /// Of a run that a schedule starts: which, and for which due instant. This is the record of the instant.
+    pub scheduled: Option<Box<ScheduledRun>>,
+}
+
+/// The due instant that a job is the run of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScheduledRun {
+    pub schedule: Name,
+    pub due: Wall,
+    pub reason: Reason,
+}
+
+/// A schedule is new, or has a new plan.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ScheduleSet {
+    pub schedule: Name,
+    pub plan: Arc<SchedulePlan>,
+    pub paused: bool,
+    /// Nothing is due by this plan up to here, but for what waits.
+    pub horizon: Wall,
 }
 
 /// This job repeats another, asked for by a request that may itself be repeated.

@@ -8,6 +8,7 @@ use crate::health::overload::OverloadLevel;
 use crate::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use crate::job::{Draft, JobSpec, JobState};
 use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
+use crate::schedule::{Missed, Overlap, Timing};
 use crate::state::JobImage;
 use crate::time::Wall;
 
@@ -60,6 +61,21 @@ pub enum Input {
     Archived {
         jobs: Vec<JobId>,
     },
+    /// Due instants of a schedule, as `Effect::FindDue` asked for them.
+    Due(DueInstants),
+}
+
+/// The due instants of a schedule that follow one another from an instant on, with none left out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DueInstants {
+    pub schedule: Name,
+    /// Of the timing that they were computed from.
+    pub revision: Seq,
+    /// They are later than this.
+    pub after: Wall,
+    pub instants: Vec<Wall>,
+    /// It is never due again after these.
+    pub is_end: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -120,6 +136,30 @@ pub enum Call {
     DropDeadLetter {
         job: JobId,
     },
+    /// A new schedule, or another plan for one that is there.
+    SetSchedule(Box<ScheduleDraft>),
+    RemoveSchedule(Name),
+    PauseSchedule(Name),
+    ResumeSchedule(Name),
+    /// A run at once, besides those that are due. The same request gives the same run.
+    RunSchedule {
+        schedule: Name,
+        request: Option<Name>,
+    },
+}
+
+/// A schedule as written. That the timing makes sense was checked where calendars are known.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ScheduleDraft {
+    pub schedule: Name,
+    pub timing: Timing,
+    pub job: Draft,
+    pub overlap: Overlap,
+    pub missed: Missed,
+    pub jitter: Duration,
+    pub critical: bool,
+    /// Left as it is if not given; a new one is not paused.
+    pub paused: Option<bool>,
 }
 
 /// Which workflows of a dead letter run again.

@@ -74,6 +74,8 @@ limits! {
     idempotency_keys: IdempotencyKeys = 10_000_000, "idempotency keys remembered";
     extensions_per_job: ExtensionsPerJob = 1_000, "extensions of one job by hand";
     retries_per_job: RetriesPerJob = 1_000, "retries of one job while it is in memory";
+    schedules: Schedules = 10_000, "schedules";
+    schedule_runs: ScheduleRuns = 1_000, "open runs of one schedule when another is asked for by hand";
     datacenters_per_job: DatacentersPerJob = 64, "target datacenters of one job";
 }
 

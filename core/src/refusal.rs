@@ -33,6 +33,7 @@ pub enum Refusal {
     Overloaded,
     QuietSpent,
     NotADeadLetter,
+    UnknownSchedule,
 }
 
 /// A refusal without its details, for counting.
@@ -57,10 +58,11 @@ pub enum RefusalKind {
     TooSoon,
     QuietSpent,
     NotADeadLetter,
+    UnknownSchedule,
 }
 
 impl RefusalKind {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Invalid,
         Self::Limited,
         Self::UnknownJob,
@@ -79,6 +81,7 @@ impl RefusalKind {
         Self::TooSoon,
         Self::QuietSpent,
         Self::NotADeadLetter,
+        Self::UnknownSchedule,
     ];
 
     /// Its bit in a stored set of kinds. Stored data depends on these: a new kind gets a new one, and none is used again.
@@ -102,6 +105,7 @@ impl RefusalKind {
             Self::TooSoon => 15,
             Self::QuietSpent => 16,
             Self::NotADeadLetter => 17,
+            Self::UnknownSchedule => 18,
         }
     }
 
@@ -126,6 +130,7 @@ impl RefusalKind {
             Self::TooSoon => "too_soon",
             Self::QuietSpent => "quiet_spent",
             Self::NotADeadLetter => "not_a_dead_letter",
+            Self::UnknownSchedule => "unknown_schedule",
         }
     }
 }
@@ -150,6 +155,7 @@ impl Refusal {
             Self::Overloaded => RefusalKind::Overloaded,
             Self::QuietSpent => RefusalKind::QuietSpent,
             Self::NotADeadLetter => RefusalKind::NotADeadLetter,
+            Self::UnknownSchedule => RefusalKind::UnknownSchedule,
         }
     }
 }
@@ -179,6 +185,7 @@ impl fmt::Display for Refusal {
             Self::Overloaded => f.write_str("the manager is overloaded; try again later"),
             Self::QuietSpent => f.write_str("the quiet budget of this attempt is used up; report progress instead"),
             Self::NotADeadLetter => f.write_str("the job has no dead letter"),
+            Self::UnknownSchedule => f.write_str("no schedule has this name; list them to see which there are"),
         }
     }
 }

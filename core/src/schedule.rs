@@ -49,8 +49,10 @@ pub const MAX_WAITING: usize = 64;
 pub const MAX_OPEN: usize = 64;
 /// How many instants are looked at together.
 pub const DUE_PER_LOT: usize = 4_096;
-/// How many instants ahead are known at least, where there are so many.
-pub const DUE_AHEAD: usize = 2;
+/// How many instants behind the present are computed with a lot, so that few lots are asked for.
+pub const DUE_AHEAD: usize = 16;
+/// The longest jitter.
+pub const MAX_JITTER: Duration = Duration::from_secs(24 * 3600);
 
 /// When a schedule is due, as people write it. Instants are computed outside: zones and calendars are not known here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -228,6 +230,18 @@ impl Run {
             }
         }
     }
+}
+
+/// A lot of due instants, from those behind the last that is known: all that have come by `until` and a few more. Says
+/// whether there are none behind it.
+pub fn take_lot(mut instants: impl Iterator<Item = Wall>, until: Wall) -> (Vec<Wall>, bool) {
+    let (mut lot, mut ahead) = (Vec::new(), 0);
+    while lot.len() < DUE_PER_LOT && ahead < DUE_AHEAD {
+        let Some(instant) = instants.next() else { return (lot, true) };
+        ahead += usize::from(instant > until);
+        lot.push(instant);
+    }
+    (lot, false)
 }
 
 /// How much later than its time this instant of this schedule starts: in `0..=max`, and the same on every node, so that a

@@ -92,8 +92,16 @@ pub struct Invalid {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Problem {
     NotAName,
-    OutOfRange { value: i64, min: i64, max: i64 },
-    SpanOutOfRange { value: Duration, min: Duration, max: Duration },
+    OutOfRange {
+        value: i64,
+        min: i64,
+        max: i64,
+    },
+    SpanOutOfRange {
+        value: Duration,
+        min: Duration,
+        max: Duration,
+    },
     NoWorkflows,
     NameMissing,
     NameTwice(Name),
@@ -103,6 +111,8 @@ pub enum Problem {
     TooMany(LimitMet),
     KeyTwice(Name),
     OrderedOverOne(u32),
+    /// Of the job of a schedule.
+    NotInSchedule,
 }
 
 impl fmt::Display for Invalid {
@@ -128,6 +138,9 @@ impl fmt::Display for Invalid {
             Problem::Both(other) => write!(f, "and `{other}` exclude each other; give one of them"),
             Problem::TooMany(met) => write!(f, "is too much: {met}"),
             Problem::KeyTwice(key) => write!(f, "names the key `{key}` twice"),
+            Problem::NotInSchedule => {
+                write!(f, "cannot be given to the job of a schedule: every due instant starts a job of its own")
+            }
             Problem::OrderedOverOne(max) => {
                 write!(f, "needs a `max` of 1, and it is {max}; workflows that run side by side have no order")
             }

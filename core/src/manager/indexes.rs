@@ -4,7 +4,7 @@
 //! |---|---|
 //! | a job was submitted | dispatch admits its workflows; a snapshot under way passes it by |
 //! | a workflow changed its state | its attempt's soft side ends, dispatch moves it, its timers are set or taken back; counts |
-//! | a job ended | its overall deadline is no longer watched; it goes to the archive or among the dead letters |
+//! | a job ended | its overall deadline is no longer watched; it goes to the archive or among the dead letters; the schedule that started it is looked at |
 //! | a dead letter was dropped | the job goes to the archive |
 //! | a job was archived | it leaves the state, and content that nobody else refers to is named |
 //! | a queue was paused or resumed | its shelves leave the groups' indexes, or come back |
@@ -69,7 +69,11 @@ impl Manager {
                 continue;
             }
             let job = self.state.job(key);
-            if job.dead { &mut self.newly_dead } else { &mut self.to_archive }.push(job.id);
+            let (id, is_run) = (job.id, job.more.as_ref().is_some_and(|more| more.scheduled.is_some()));
+            if job.dead { &mut self.newly_dead } else { &mut self.to_archive }.push(id);
+            if is_run {
+                self.follow_run(id);
+            }
         }
         for key in changes.released.drain(..) {
             if !self.replaying {

@@ -291,6 +291,9 @@ fn weight_of_call(call: &Call) -> usize {
         Call::Beat(beats) => beats.iter().map(weight_of_beat).sum(),
         Call::Settle(list) => list.iter().map(weight_of_settlement).sum(),
         Call::RequestExtension(asked) => 64 * asked.claims.len(),
+        Call::SetSchedule(draft) => {
+            draft.job.workflows.iter().map(|workflow| 256 + weight_of_payload(&workflow.payload)).sum()
+        }
         Call::CancelWhere { jobs, .. } => 16 * jobs.len(),
         Call::Poll(poll) => weight_of_names(&poll.subscription),
         Call::RetryArchived { image, .. } => {

@@ -32,6 +32,7 @@
 //! | `evict` | eviction, hold, readmission, probation |
 //! | `memory` | how long a worker that has gone is remembered |
 //! | `timers` | what is due |
+//! | `schedules` | which schedule is due, and what starts |
 //! | `indexes` | nothing: it brings what is derived in line with what an event changed |
 //! | `view`, `counting` | what can be seen |
 //! | `snapshot`, `sharing` | the whole state at one event, taken bit by bit; and put back, no larger than it was |
@@ -52,6 +53,7 @@ mod memory;
 mod notes;
 mod output;
 mod polls;
+mod schedules;
 mod seat;
 mod sessions;
 mod sharing;
@@ -75,7 +77,7 @@ use crate::dispatch::{Dispatch, GroupKey};
 use crate::effect::{Effect, Effects, Notice, PendingEffect};
 use crate::event::{Event, StampedEvent};
 use crate::health::overload::OverloadLevel;
-use crate::ids::{JobId, RequestId, Seq, SessionId};
+use crate::ids::{JobId, Name, RequestId, Seq, SessionId};
 use crate::input::{Call, Input};
 use crate::message::ToWorker;
 use crate::pages::Pages;
@@ -98,7 +100,7 @@ use workers::Workers;
 pub(crate) use workers::{Worker, WorkerKey};
 
 pub use seat::SeatState;
-pub use snapshot::{JobRecord, KeyExpiry, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
+pub use snapshot::{JobRecord, KeyExpiry, ScheduleRecord, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
 pub use timers::Why;
 pub use view::{
     AttemptView, AwayReason, EvictedReason, JobView, KeyWait, ManagerView, WorkerState, WorkerView, WorkflowView,
@@ -139,6 +141,9 @@ pub struct Manager {
     /// Workflows that wait for an instant of the wall clock.
     wall_due: BTreeSet<(Wall, JobId, u16, WorkflowKey)>,
     to_archive: Vec<JobId>,
+    agendas: schedules::Agendas,
+    /// Critical schedules that have failed once too often by this step.
+    newly_failing: Vec<Name>,
     /// Ended in the dead letters by this step.
     newly_dead: Vec<JobId>,
     /// Stored content that no job refers to any more, to be told at the end of this step.
@@ -205,6 +210,8 @@ impl Manager {
             workflow_timers: Table::new(None),
             wall_due: BTreeSet::new(),
             to_archive: Vec::new(),
+            agendas: schedules::Agendas::default(),
+            newly_failing: Vec::new(),
             newly_dead: Vec::new(),
             unreferenced: Vec::new(),
             refusals: RefusalCounts::default(),
@@ -258,6 +265,7 @@ impl Manager {
         self.note_demand();
         self.answer_polls(effects);
         self.report_dead_letters(effects);
+        self.report_failing(effects);
         self.trim_dead_letters(effects);
         self.flush_archive(effects);
         self.flush_unreferenced(effects);
@@ -285,6 +293,7 @@ impl Manager {
             Input::Drained => self.handle_queue_drained(),
             Input::Durable { seq } => self.handle_durable(seq),
             Input::Load(level) => self.load = level,
+            Input::Due(found) => self.handle_due(found),
             said => self.handle_or_keep(said, fx),
         }
     }
@@ -304,7 +313,8 @@ impl Manager {
             | Input::SeatLost
             | Input::Drained
             | Input::Durable { .. }
-            | Input::Load(_) => unreachable!("these are taken whatever the seat"),
+            | Input::Load(_)
+            | Input::Due(_) => unreachable!("these are taken whatever the seat"),
         }
     }
 
@@ -333,6 +343,11 @@ impl Manager {
                 self.replay_dead_letter(job, new_id, request, from, fx)
             }
             Call::DropDeadLetter { job } => self.drop_dead_letter(job, fx),
+            Call::SetSchedule(draft) => self.set_schedule(*draft, fx),
+            Call::RemoveSchedule(schedule) => self.remove_schedule(schedule, fx),
+            Call::PauseSchedule(schedule) => self.pause_schedule(schedule, true, fx),
+            Call::ResumeSchedule(schedule) => self.pause_schedule(schedule, false, fx),
+            Call::RunSchedule { schedule, request } => self.run_schedule(&schedule, request.as_ref(), fx),
         };
         self.reply(request, answer, fx);
     }

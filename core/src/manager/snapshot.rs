@@ -10,14 +10,14 @@
 //! depend on them is written down instead: whose turn it is among equals, and the order in which keys expire.
 
 use core::ops::Range;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::event::{Event, StampedEvent};
 use crate::fence::Term;
 use crate::ids::{JobId, Name, Seq, WorkerId};
 use crate::job::{JobSpec, WorkflowState};
-use crate::state::{JobImage, JobKey, KeyRecord, WorkerRecord, WorkflowKey};
+use crate::state::{JobImage, JobKey, KeyRecord, Schedule, WorkerRecord, WorkflowKey};
 use crate::time::Wall;
 
 use super::Manager;
@@ -31,6 +31,7 @@ pub enum SnapshotRecord {
     Head(Box<SnapshotHead>),
     Job(Box<JobRecord>),
     Key(KeyExpiry),
+    Schedule(Box<ScheduleRecord>),
 }
 
 /// What is small, and how much follows.
@@ -45,6 +46,14 @@ pub struct SnapshotHead {
     pub keys: u64,
     pub workers: Vec<(WorkerId, WorkerRecord)>,
     pub paused: Vec<Name>,
+    pub schedules: u64,
+}
+
+/// A schedule. They come in the order of their names, but for those that were taken before they changed.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ScheduleRecord {
+    pub name: Name,
+    pub schedule: Schedule,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -90,6 +99,10 @@ pub(super) struct Snapshot {
     passed: Vec<u64>,
     /// Keys that expire, by number.
     keys: Range<u64>,
+    /// The last schedule that the walk has passed, if it has not come to their end.
+    schedules: Option<Option<Name>>,
+    /// Schedules that are not to be taken, because they were, or because they came later.
+    passed_schedules: BTreeSet<Name>,
 }
 
 impl Snapshot {
@@ -130,6 +143,7 @@ impl Manager {
             keys: keys.end - keys.start,
             workers: state.workers().map(|(id, record)| (id.clone(), record.clone())).collect(),
             paused: state.paused().iter().cloned().collect(),
+            schedules: state.schedules().len() as u64,
         };
         let end = state.job_keys_end().index();
         self.snapshot = Some(Box::new(Snapshot {
@@ -138,6 +152,8 @@ impl Manager {
             jobs: JobKey::FIRST.index() as u32..end as u32,
             passed: vec![0; end.div_ceil(64)],
             keys,
+            schedules: Some(None),
+            passed_schedules: BTreeSet::new(),
         }));
         self.state.seq()
     }
@@ -171,8 +187,22 @@ impl Manager {
             records.push(self.key_record(snapshot.keys.start));
             snapshot.keys.start += 1;
         }
+        while records.len() < max_records
+            && looks > 0
+            && snapshot.jobs.is_empty()
+            && snapshot.keys.is_empty()
+            && let Some(passed) = &snapshot.schedules
+        {
+            looks -= 1;
+            let next = self.state.schedule_after(passed.as_ref());
+            if let Some((name, schedule)) = next.filter(|(name, _)| !snapshot.passed_schedules.contains(*name)) {
+                records.push(schedule_record(name, schedule));
+            }
+            snapshot.schedules = next.map(|(name, _)| Some(name.clone()));
+        }
         let left = snapshot.head.is_some() || !snapshot.early.is_empty();
-        let done = !left && snapshot.jobs.is_empty() && snapshot.keys.is_empty();
+        let walked = snapshot.jobs.is_empty() && snapshot.keys.is_empty() && snapshot.schedules.is_none();
+        let done = !left && walked;
         if !done {
             self.snapshot = Some(snapshot);
         }
@@ -191,7 +221,11 @@ impl Manager {
                 snapshot.pass(key);
             }
         };
-        event.for_each_job(&mut take);
+        let mut schedules: Vec<Name> = event.schedule().into_iter().cloned().collect();
+        event.for_each_job(&mut |id| {
+            take(id);
+            schedules.extend(self.state.schedule_of(id).cloned());
+        });
         if let Event::KeysExpired { keys } = event {
             // The image of a job says whether its key is remembered.
             keys.iter().filter_map(|key| self.state.idempotency(key)).for_each(|known| take(known.job));
@@ -201,7 +235,25 @@ impl Manager {
                 snapshot.keys.start += 1;
             }
         }
+        for name in schedules {
+            self.copy_schedule_before(&mut snapshot, name);
+        }
         self.snapshot = Some(snapshot);
+    }
+
+    /// A schedule that is not there came later than the snapshot began.
+    fn copy_schedule_before(&self, snapshot: &mut Snapshot, name: Name) {
+        let is_behind_walk = match &snapshot.schedules {
+            None => true,
+            Some(passed) => passed.as_ref().is_some_and(|passed| name <= *passed),
+        };
+        if is_behind_walk || snapshot.passed_schedules.contains(&name) {
+            return;
+        }
+        if let Some(schedule) = self.state.schedule(&name) {
+            snapshot.early.push_back(schedule_record(&name, schedule));
+        }
+        snapshot.passed_schedules.insert(name);
     }
 
     fn job_record(&self, key: JobKey) -> SnapshotRecord {
@@ -226,6 +278,11 @@ impl Manager {
             SnapshotRecord::Key(KeyExpiry { expires_at, key, record }) => {
                 self.state.restore_key(expires_at, key, record);
             }
+            SnapshotRecord::Schedule(record) => {
+                let ScheduleRecord { name, mut schedule } = *record;
+                self.dispatch.share(&mut Arc::make_mut(&mut schedule.plan).job);
+                self.state.restore_schedule(name, schedule);
+            }
         }
         let restoring = self.restoring.as_mut().expect("a snapshot begins with its head");
         restoring.found += 1;
@@ -245,7 +302,7 @@ impl Manager {
     }
 
     fn restore_head(&mut self, head: SnapshotHead) {
-        let expected = 1 + head.jobs + head.keys;
+        let expected = 1 + head.jobs + head.keys + head.schedules;
         self.restoring = Some(Box::new(RestoreProgress { expected, ..RestoreProgress::default() }));
         self.state.restore_head(head.term, head.newest, head.seq);
         self.durable = head.seq;
@@ -314,4 +371,8 @@ impl Manager {
             }
         }
     }
+}
+
+fn schedule_record(name: &Name, schedule: &Schedule) -> SnapshotRecord {
+    SnapshotRecord::Schedule(Box::new(ScheduleRecord { name: name.clone(), schedule: schedule.clone() }))
 }

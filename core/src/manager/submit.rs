@@ -49,8 +49,9 @@ impl Manager {
             accepted.push(match admission {
                 Admission::Known(id) => AcceptedJob { id, duplicate: true },
                 Admission::New { id, spec, fingerprint } => {
-                    let (retry_of, taken_over) = (None, Arc::default());
-                    self.emit(Event::JobSubmitted(JobSubmitted { id, spec, fingerprint, retry_of, taken_over }), fx);
+                    let (retry_of, taken_over, scheduled) = (None, Arc::default(), None);
+                    let submitted = JobSubmitted { id, spec, fingerprint, retry_of, taken_over, scheduled };
+                    self.emit(Event::JobSubmitted(submitted), fx);
                     AcceptedJob { id, duplicate: false }
                 }
             });
@@ -93,7 +94,7 @@ impl Manager {
         Ok(Admission::New { id, spec: Arc::new(spec), fingerprint: print })
     }
 
-    fn check_unique(&self, spec: &JobSpec, batch: Option<&mut Batch>) -> Result<(), Refusal> {
+    pub(super) fn check_unique(&self, spec: &JobSpec, batch: Option<&mut Batch>) -> Result<(), Refusal> {
         let Some(key) = spec.unique_key() else { return Ok(()) };
         if let Some(holder) = self.state.unique_holder(key) {
             return Err(Refusal::UniqueKeyTaken(holder));
@@ -180,7 +181,8 @@ impl Manager {
         spec.keys = (unique.is_some() || key.is_some()).then(|| Box::new(Keys { unique, idempotency: key }));
         let fingerprint = spec.idempotency_key().is_some().then(|| fingerprint(&spec));
         let (spec, retry_of) = (Arc::new(spec), Some(retry_of));
-        self.emit(Event::JobSubmitted(JobSubmitted { id, spec, fingerprint, retry_of, taken_over }), fx);
+        let submitted = JobSubmitted { id, spec, fingerprint, retry_of, taken_over, scheduled: None };
+        self.emit(Event::JobSubmitted(submitted), fx);
         Ok(Answer::Retried { job: id })
     }
 
@@ -206,7 +208,7 @@ struct Repetition {
 
 /// What the earlier submissions of a batch have taken.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     ids: BTreeSet<JobId>,
     unique: BTreeSet<Name>,
     keys: BTreeMap<Name, KeyRecord>,

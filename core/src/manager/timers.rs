@@ -65,6 +65,8 @@ pub enum Why {
     Kept,
     /// There are more dead letters than are kept.
     DeadLetters,
+    /// A schedule has something due, or its runs have changed.
+    Schedule,
 }
 
 /// Arming the timers of a whole batch takes about as long as so many events.
@@ -134,6 +136,9 @@ impl Manager {
         if let Some((at, ..)) = self.wall_due.first() {
             consider(self.now.mono + at.since(self.now.wall), Why::Due);
         }
+        if let Some(at) = self.agendas.next() {
+            consider(self.now.mono + at.since(self.now.wall), Why::Schedule);
+        }
         if let Some((at, _)) = self.state.next_key_expiry() {
             consider(self.seat.clock().mono_at(at), Why::KeyExpiry);
         }
@@ -189,6 +194,7 @@ impl Manager {
             self.end_delay(key, fx);
         }
         self.expire_keys(fx);
+        self.check_schedules(fx);
     }
 
     /// How many more workflows the job of this one has: its end may end them all.
@@ -337,6 +343,7 @@ impl Manager {
         }
         self.resume_departed();
         self.resume_hold();
+        self.resume_schedules();
     }
 }
 

@@ -8,6 +8,7 @@ use crate::ids::{Claim, JobId, Seq, WorkerId};
 use crate::job::{Cause, Ending, WorkflowState, transition};
 use crate::payload::{Digest, Payload};
 use crate::refusal::RefusalKind;
+use crate::schedule::Passed;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
@@ -167,6 +168,15 @@ impl State {
                     self.expired += 1;
                 }
             }
+            Event::ScheduleSet(set) => self.set_schedule(at, set, &mut changes.unreferenced),
+            Event::ScheduleRemoved { schedule } => self.remove_schedule(schedule, &mut changes.unreferenced),
+            Event::SchedulePaused { schedule } => self.pause_schedule(schedule, true),
+            Event::ScheduleResumed { schedule } => self.pause_schedule(schedule, false),
+            Event::InstantsPassed { schedule, reason, first, last, count } => {
+                let passed = Passed { reason: *reason, first: *first, last: *last, count: *count };
+                self.pass_instants(at, schedule, &passed);
+            }
+            Event::InstantWaits { schedule, due } => self.await_turn(schedule, *due),
         }
     }
 
@@ -403,6 +413,7 @@ impl State {
             self.more(key).died = Some(seq);
             self.dead.insert(seq, key);
         }
+        self.end_run(at, key);
     }
 
     fn extension(&mut self, at: Wall, decided: &ExtensionDecided) {

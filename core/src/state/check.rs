@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::job::WorkflowState;
 use crate::payload::{Digest, Payload};
+use crate::schedule::{MAX_WAITING, RECORDS_KEPT};
 
 use super::{EndedAttempt, Job, JobKey, State, WorkflowKey};
 
@@ -24,6 +25,7 @@ impl State {
                 *stored.entry(content.digest).or_default() += 1;
             });
         }
+        self.check_schedules(&mut stored);
         assert_eq!(self.job_ids.len(), self.jobs.len(), "ids of jobs that are gone");
         assert_eq!(self.workflows.len(), workflows, "workflows without a job");
         assert_eq!((self.attempts.len(), self.running.len()), (running, running), "attempts without a workflow");
@@ -77,6 +79,26 @@ impl State {
             let state = |index: &u16| self.workflow(job.workflows.as_slice()[usize::from(*index)]).state;
             let left = before.filter(|index| state(index) != WorkflowState::Succeeded).count();
             assert_eq!(usize::from(workflow.predecessors_left), left, "{id}: what it waits for is counted wrongly");
+        }
+    }
+
+    fn check_schedules(&self, stored: &mut BTreeMap<Digest, u32>) {
+        for (name, schedule) in self.schedules() {
+            let template = schedule.plan.job.workflows.iter();
+            template.filter_map(|workflow| workflow.payload.as_stored()).for_each(|content| {
+                *stored.entry(content.digest).or_default() += 1;
+            });
+            assert!(schedule.waiting.iter().is_sorted(), "{name}: instants wait out of order");
+            assert!(schedule.waiting.iter().all(|due| *due <= schedule.horizon), "{name}: one waits that is not known");
+            assert!(schedule.records.list.len() <= RECORDS_KEPT, "{name}: too many records");
+            assert!(schedule.waiting.len() <= MAX_WAITING, "{name}: too many wait");
+            let counted = schedule.counts.fired + schedule.counts.skipped + schedule.counts.missed;
+            let recorded = schedule.records.list.iter().map(|record| record.count).sum::<u64>();
+            assert_eq!(counted, recorded + schedule.records.dropped, "{name}: instants are counted wrongly");
+            for open in &schedule.open {
+                let job = self.find(*open).unwrap_or_else(|| panic!("{name}: its run {open} is gone and did not end"));
+                assert!(!self.job(job).has_ended(), "{name}: its run {open} has ended");
+            }
         }
     }
 

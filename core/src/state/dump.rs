@@ -78,6 +78,9 @@ impl State {
         let mut stored: Vec<_> = self.stored.iter().collect();
         stored.sort_by_key(|(stored, _)| stored.digest);
         writeln!(out, "stored {stored:?}")?;
+        for (name, schedule) in self.schedules() {
+            writeln!(out, "schedule {name} {schedule:?}")?;
+        }
         writeln!(out, "paused {:?}\nworkers {:?}\ndead {dead:?}", self.paused, self.workers)
     }
 }

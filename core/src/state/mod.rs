@@ -10,6 +10,7 @@ mod dump;
 mod image;
 mod job_ids;
 mod records;
+mod schedules;
 mod standing;
 mod stored;
 mod submitted;
@@ -38,6 +39,7 @@ use crate::time::Wall;
 pub use apply::{Changes, WorkflowChange};
 pub use image::{AttemptImage, JobImage, PastImage, WorkflowImage};
 pub use records::*;
+pub use schedules::{FAILURES_TOLERATED, RecordCounts, Schedule, SchedulePlan};
 
 use job_ids::{JobIds, hash_workflow};
 use standing::{FenceStanding, answer_over, compare};
@@ -73,6 +75,7 @@ pub struct State {
     dead: BTreeMap<Seq, JobKey>,
     open_jobs: usize,
     stored: StoredCounts,
+    schedules: BTreeMap<Name, Schedule>,
 }
 
 /// What an idempotency key stands for.
@@ -119,6 +122,7 @@ impl State {
             dead: BTreeMap::new(),
             open_jobs: 0,
             stored: StoredCounts::default(),
+            schedules: BTreeMap::new(),
         }
     }
 

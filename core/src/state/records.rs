@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::carried::CarriedFields;
-use crate::event::{Verb, Via};
+use crate::event::{ScheduledRun, Verb, Via};
 use crate::fence::{AttemptFence, GateEpoch};
 use crate::grant::{Denial, ExtensionReason, Fraction};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
@@ -80,6 +80,8 @@ pub struct JobMore {
     pub ledger: Ledger,
     /// Its place among the dead letters.
     pub died: Option<crate::ids::Seq>,
+    /// The due instant of a schedule that it is the run of.
+    pub scheduled: Option<Box<ScheduledRun>>,
     pub carried: CarriedFields,
 }
 

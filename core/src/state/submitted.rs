@@ -77,6 +77,9 @@ impl State {
                 more.took_over.push((retry_of.request.clone(), !submitted.taken_over.is_empty()));
             }
         }
+        if let Some(run) = &submitted.scheduled {
+            self.start_run(at, job_key, submitted.id, run);
+        }
         changes.submitted.push(job_key);
     }
 

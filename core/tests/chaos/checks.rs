@@ -12,6 +12,8 @@ use onward_core::manager::Manager;
 use onward_core::message::{BeatAnswer, SettleAnswer, ToWorker};
 use onward_core::time::Mono;
 
+use super::due::DueWitness;
+
 type Workflow = (JobId, u16);
 
 /// What the log says so far, read independently of the machine.
@@ -24,6 +26,7 @@ pub struct Witness {
     terminal: BTreeMap<Workflow, AttemptFence>,
     archived: BTreeSet<JobId>,
     stamps: Vec<u64>,
+    due: DueWitness,
 }
 
 impl Witness {
@@ -39,6 +42,7 @@ impl Witness {
         let at = stamped.at.as_ms();
         assert!(self.stamps.last().is_none_or(|last| *last <= at), "log time went back");
         self.stamps.push(at);
+        self.due.note(stamped);
         match &stamped.event {
             Event::HandedOut(handed) => {
                 let key = (handed.workflow.job, handed.workflow.workflow);

@@ -9,6 +9,8 @@
 mod checks;
 #[path = "../coverage/mod.rs"]
 mod coverage;
+#[path = "../due/mod.rs"]
+mod due;
 #[path = "../twins/mod.rs"]
 mod twins;
 mod world;

@@ -22,12 +22,14 @@ macro_rules! names {
 }
 
 names!(INPUTS, input_name, Input: Wake SeatTaken SeatConfirmed SeatLost Drained Durable Load Call CallGone Session
-    SessionClosed Undeliverable Archived);
+    SessionClosed Undeliverable Archived Due);
 names!(CALLS, call_name, Call: Submit Cancel CancelWhere Retry RetryArchived Extend Poll Beat Settle RequestExtension
-    FetchInput PauseQueue ResumeQueue DrainWorker UndrainWorker Goodbye ReplayDeadLetter DropDeadLetter);
+    FetchInput PauseQueue ResumeQueue DrainWorker UndrainWorker Goodbye ReplayDeadLetter DropDeadLetter
+    SetSchedule RemoveSchedule PauseSchedule ResumeSchedule RunSchedule);
 names!(MESSAGES, message_name, FromWorker: Hello Capacity Beats Settle ProbeAnswer RequestExtension Ended Goodbye);
 names!(EVENTS, event_name, Event: TermBegan JobSubmitted WorkflowDue HandedOut AttemptEnded CancelAsked JobTimedOut
     QuietBegan QuietEnded Checkpointed ProgressMarked ExtensionDecided JobExtended ClaimRefused WorkerEvicted
-    IncarnationReplaced IncarnationSeen ProbationBegan ProbationEnded GrantsReset WorkerDrained WorkerUndrained WorkerForgotten
-    QueuePaused QueueResumed DeadLetterDropped JobsArchived KeysExpired);
+    IncarnationReplaced IncarnationSeen ProbationBegan ProbationEnded GrantsReset WorkerDrained WorkerUndrained
+    WorkerForgotten QueuePaused QueueResumed DeadLetterDropped JobsArchived KeysExpired ScheduleSet ScheduleRemoved
+    SchedulePaused ScheduleResumed InstantsPassed InstantWaits);
 names!(NEXT_STATES, next_state_name, NextState: Succeeded Ready Delayed Failed TimedOut Cancelled);

@@ -136,4 +136,35 @@ impl Day {
             _ => {}
         }
     }
+
+    /// Schedules come, change, rest and go. What they do is drawn apart, so that the rest of the day stays as it is.
+    pub(super) fn scheduler(&mut self) {
+        let mut draw = ChaCha8Rng::seed_from_u64(self.tick);
+        let mut below = |bound: u64| draw.next_u64() % bound;
+        let schedule = name(["tidy", "report", "sync"][below(3) as usize]);
+        let call = match below(400) {
+            0..=2 => {
+                let timing = match below(3) {
+                    0 => Timing::Cron { expression: "*/10 * * * *".into(), zone: "UTC".into() },
+                    n => Timing::Every(secs(30 * n)),
+                };
+                Call::SetSchedule(Box::new(ScheduleDraft {
+                    schedule,
+                    timing,
+                    job: Draft::of_kind(KINDS[below(2) as usize], *b"{}"),
+                    overlap: Overlap::ALL[below(3) as usize],
+                    missed: Missed::ALL[below(3) as usize],
+                    jitter: secs(below(20)),
+                    critical: below(2) == 0,
+                    paused: None,
+                }))
+            }
+            3 => Call::PauseSchedule(schedule),
+            4..=6 => Call::ResumeSchedule(schedule),
+            7 if below(4) == 0 => Call::RemoveSchedule(schedule),
+            8 => Call::RunSchedule { schedule, request: None },
+            _ => return,
+        };
+        drop(self.rig.call(call));
+    }
 }

@@ -6,6 +6,8 @@
 mod clients;
 #[path = "../coverage/mod.rs"]
 mod coverage;
+#[path = "../due/mod.rs"]
+mod due;
 #[path = "../rig/mod.rs"]
 mod rig;
 #[path = "../twins/mod.rs"]
@@ -15,14 +17,16 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 
 use coverage::{EVENTS, NEXT_STATES, event_name, next_state_name};
+use due::DueWitness;
 use onward_core::effect::Answer;
 use onward_core::event::{Event, Via};
 use onward_core::ids::{Claim, ClientId, JobId, RequestId, SessionId};
-use onward_core::input::{Call, Filter, Input, ReplayFrom};
+use onward_core::input::{Call, Filter, Input, ReplayFrom, ScheduleDraft};
 use onward_core::job::{Draft, EndingKind, JobState, LimitDraft, OnStuck, Retry, Start, WorkflowDraft};
 use onward_core::manager::SnapshotRecord;
 use onward_core::message::{Assignment, Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, ToWorker};
 use onward_core::payload::{Digest, Payload};
+use onward_core::schedule::{Missed, Overlap, Timing};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rig::{Rig, name, secs, subscription, worker_id};
@@ -106,6 +110,7 @@ impl Day {
         self.http_worker();
         self.client();
         self.operator();
+        self.scheduler();
         if self.one_in(6) {
             let jobs = std::mem::take(&mut self.rig.to_archive);
             self.rig.step(Input::Archived { jobs });
@@ -164,6 +169,9 @@ impl Day {
 
     fn count_log(&mut self) {
         let mut specs = BTreeMap::new();
+        let mut witness = DueWitness::default();
+        self.rig.log.iter().for_each(|stamped| witness.note(stamped));
+        assert!(witness.recorded > 1_000, "{} due instants", witness.recorded);
         for stamped in std::mem::take(&mut self.rig.log) {
             self.saw(event_name(&stamped.event));
             match stamped.event {
@@ -185,6 +193,7 @@ impl Day {
                         ("stored payload", spec.workflows[0].payload.as_stored().is_some()),
                         ("another queue", spec.queue.as_str() == "bulk"),
                         ("retry of an ended job", retry),
+                        ("run of a schedule", submitted.scheduled.is_some()),
                     ];
                     options.iter().filter(|(_, given)| *given).for_each(|(what, _)| self.saw(what));
                     specs.insert(submitted.id, submitted.spec);
@@ -226,6 +235,7 @@ const HAPPENINGS: &[&str] = &[
     "stored payload",
     "another queue",
     "retry of an ended job",
+    "run of a schedule",
     "handed to a poll",
     "granted",
     "denied",

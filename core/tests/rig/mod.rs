@@ -142,6 +142,7 @@ impl Rig {
     }
 
     fn take(&mut self, effect: Effect, inputs: &mut Vec<Input>) {
+        inputs.extend(crate::due::find_due(&effect));
         match effect {
             Effect::Send { session, message } => {
                 if let (ToWorker::Probe { probe }, true) = (&message, self.answering.contains(&session)) {
@@ -163,6 +164,7 @@ impl Rig {
                 }
             }
             Effect::Report(notice) => self.notices.push(notice),
+            Effect::FindDue { .. } => {}
         }
     }
 

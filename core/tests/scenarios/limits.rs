@@ -1,13 +1,16 @@
 //! Every limit, met: it is named, and nothing changes.
 
 use crate::rig::*;
+use onward_core::effect::Answer;
 use onward_core::ids::{Claim, ClientId, SessionId};
 use onward_core::input::Call;
+use onward_core::input::ScheduleDraft;
 use onward_core::job::draft::Problem;
 use onward_core::job::{Draft, LimitDraft, WorkflowDraft};
 use onward_core::limits::{Limit, LimitMet, Limits};
 use onward_core::message::{Beat, FromWorker, Hello, Report, ToWorker};
 use onward_core::refusal::Refusal;
+use onward_core::schedule::{Missed, Overlap, Timing};
 
 /// The field of a limit, to be set to 1. A new limit does not compile before it is here.
 fn field(limits: &mut Limits, limit: Limit) -> &mut usize {
@@ -41,11 +44,26 @@ fn field(limits: &mut Limits, limit: Limit) -> &mut usize {
         Limit::ExtensionsPerJob => &mut limits.extensions_per_job,
         Limit::RetriesPerJob => &mut limits.retries_per_job,
         Limit::DatacentersPerJob => &mut limits.datacenters_per_job,
+        Limit::Schedules => &mut limits.schedules,
+        Limit::ScheduleRuns => &mut limits.schedule_runs,
     }
 }
 
 fn small(kind: &str) -> Draft {
     Draft::of_kind(kind, bytes(""))
+}
+
+fn set_schedule(schedule: &str) -> Call {
+    Call::SetSchedule(Box::new(ScheduleDraft {
+        schedule: name(schedule),
+        timing: Timing::Every(secs(3_600)),
+        job: small("k"),
+        overlap: Overlap::Skip,
+        missed: Missed::Once,
+        jitter: secs(0),
+        critical: false,
+        paused: None,
+    }))
 }
 
 fn named(name: &str, after: &[&str]) -> WorkflowDraft {
@@ -150,6 +168,19 @@ fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Optio
             let refused = rig.call(retry(newer, "second")).map(|_| ());
             assert_eq!(rig.call(retry(newer, "first")), Ok(first), "what was asked for is remembered");
             refused
+        }
+        Limit::Schedules => {
+            let first = rig.call(set_schedule("first")).unwrap();
+            before = (rig.manager.state().dump(), rig.log.len());
+            assert_eq!(first, Answer::ScheduleSet { is_new: true });
+            rig.call(set_schedule("second")).map(|_| ())
+        }
+        Limit::ScheduleRuns => {
+            rig.call(set_schedule("first")).unwrap();
+            let run = |request| Call::RunSchedule { schedule: name("first"), request: Some(name(request)) };
+            rig.call(run("r1")).unwrap();
+            before = (rig.manager.state().dump(), rig.log.len());
+            rig.call(run("r2")).map(|_| ())
         }
         // The oldest makes room.
         Limit::DeadLetters => return None,

@@ -1,5 +1,7 @@
 //! What a manager does, told in scenarios. They share one binary, since each would link the same rig and machine again.
 
+#[path = "../due/mod.rs"]
+mod due;
 #[path = "../rig/mod.rs"]
 mod rig;
 #[path = "../twins/mod.rs"]
@@ -25,6 +27,8 @@ mod ordered;
 mod outputs;
 mod polls;
 mod replays;
+mod schedule_takeovers;
+mod schedules;
 mod seat;
 mod sessions;
 mod slice;

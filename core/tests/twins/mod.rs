@@ -266,6 +266,7 @@ impl Twins {
     }
 
     fn take(&mut self, effect: Effect, inputs: &mut Vec<Input>) {
+        inputs.extend(crate::due::find_due(&effect));
         match effect {
             Effect::Send { session, message: ToWorker::Probe { probe } } => {
                 inputs.push(Input::Session { session, message: FromWorker::ProbeAnswer { probe } });

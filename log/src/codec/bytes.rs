@@ -1,6 +1,7 @@
 //! The smallest parts of the format: bytes, numbers, text, and lists of whatever has a stored form.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{DecodeError, Format};
@@ -197,6 +198,16 @@ impl<T: Stored> Stored for Vec<T> {
     }
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
         from.list()
+    }
+}
+
+impl<T: Stored> Stored for VecDeque<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_number(self.len() as u64, out);
+        self.iter().for_each(|item| item.put(out));
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(from.list()?.into())
     }
 }
 

@@ -22,7 +22,8 @@
 use std::sync::Arc;
 
 use onward_core::event::{
-    Event, ExtensionDecided, HandedOut, JobSubmitted, NextState, RetryOf, StampedEvent, Verb, Via, WorkflowRef,
+    Event, ExtensionDecided, HandedOut, JobSubmitted, NextState, RetryOf, ScheduleSet, ScheduledRun, StampedEvent,
+    Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Malformed};
@@ -32,6 +33,8 @@ use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
 use onward_core::job::{Ending, JobSpec, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
 use onward_core::payload::{self, Digest, Payload};
 use onward_core::refusal::RefusalKind;
+use onward_core::schedule::{Missed, Overlap, Reason, Timing};
+use onward_core::state::SchedulePlan;
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
 
@@ -188,6 +191,12 @@ choice! {
         26 KeysExpired { keys } + {};
         27 IncarnationReplaced { worker, old } + {};
         28 IncarnationSeen { worker, incarnation } + {};
+        29 ScheduleSet(set);
+        30 ScheduleRemoved { schedule } + {};
+        31 SchedulePaused { schedule } + {};
+        32 ScheduleResumed { schedule } + {};
+        33 InstantsPassed { schedule, reason, first, last, count } + {};
+        34 InstantWaits { schedule, due } + {};
     }
     Payload {
         1 Inline(bytes);
@@ -280,11 +289,42 @@ choice! {
         16 TooSoon;
         17 QuietSpent;
         18 NotADeadLetter;
+        19 UnknownSchedule;
+    }
+    Timing {
+        1 Cron { expression, zone } + {};
+        2 Every(interval);
+    }
+    Overlap {
+        1 Skip;
+        2 Queue;
+        3 Allow;
+    }
+    Missed {
+        1 Skip;
+        2 Once;
+        3 All;
+    }
+    Reason {
+        1 OnTime;
+        2 CaughtUp;
+        3 Queued;
+        4 RunNow;
+        5 StillRunning;
+        6 QueueFull;
+        7 TooManyOpen;
+        8 Paused;
+        9 Refused(kind);
+        10 Superseded;
+        11 Late;
     }
 }
 
 record! {
-    JobSubmitted { id, spec, fingerprint, retry_of } + { 1 taken_over: critical; }
+    JobSubmitted { id, spec, fingerprint, retry_of } + { 1 taken_over: critical; 2 scheduled: critical; }
+    ScheduledRun { schedule, due, reason } + {}
+    ScheduleSet { schedule, plan, paused, horizon } + {}
+    SchedulePlan { timing, job, overlap, missed, jitter, critical } + {}
     HandedOut { workflow, fence, worker, incarnation, lease, via } + {}
     ExtensionDecided { worker, claims, reason, progress, result }
         + { 1 live_until: optional; 2 repeats: optional; 3 incarnation: optional; }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use onward_core::carried::CarriedFields;
 use onward_core::event::{
-    Event, ExtensionDecided, HandedOut, JobSubmitted, NextState, RetryOf, StampedEvent, Verb, Via, WorkflowRef,
+    Event, ExtensionDecided, HandedOut, JobSubmitted, NextState, RetryOf, ScheduleSet, ScheduledRun, StampedEvent,
+    Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Fraction, Malformed};
@@ -13,14 +14,15 @@ use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
 use onward_core::job::{
-    Ending, JobSpec, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec, WorkflowState,
+    Ending, JobSpec, JobState, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec, WorkflowState,
 };
-use onward_core::manager::{JobRecord, KeyExpiry, SnapshotHead, SnapshotRecord};
+use onward_core::manager::{JobRecord, KeyExpiry, ScheduleRecord, SnapshotHead, SnapshotRecord};
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::RefusalKind;
+use onward_core::schedule::{Missed, Overlap, Reason, Record, Records, Timing};
 use onward_core::state::{
     AttemptImage, EndedAttempt, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
-    PastImage, WorkerRecord, WorkflowImage,
+    PastImage, RecordCounts, Schedule, SchedulePlan, WorkerRecord, WorkflowImage,
 };
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
@@ -342,6 +344,7 @@ impl Draw {
                         dropped: draw.number(),
                     },
                     died: draw.maybe(|draw| Seq(draw.number())),
+                    scheduled: draw.maybe(|draw| Box::new(draw.run())),
                     by_hand: draw.list(2, |draw| HandExtension {
                         request: draw.name(),
                         by: draw.span(),
@@ -381,6 +384,7 @@ impl Draw {
                 (draw.worker(), record)
             }),
             paused: self.list(2, Self::name),
+            schedules: self.number(),
         };
         let mut records = vec![SnapshotRecord::Head(Box::new(head))];
         for _ in 0..4 {
@@ -390,6 +394,70 @@ impl Draw {
             records.push(SnapshotRecord::Key(KeyExpiry { expires_at: self.wall(), key: self.name(), record }));
         }
         records
+            .push(SnapshotRecord::Schedule(Box::new(ScheduleRecord { name: self.name(), schedule: self.schedule() })));
+        records
+    }
+
+    fn run(&mut self) -> ScheduledRun {
+        ScheduledRun { schedule: self.name(), due: self.wall(), reason: self.schedule_reason() }
+    }
+
+    fn schedule_reason(&mut self) -> Reason {
+        let refused = Reason::Refused(self.one_of(&RefusalKind::ALL));
+        self.one_of(&[
+            Reason::OnTime,
+            Reason::CaughtUp,
+            Reason::Queued,
+            Reason::RunNow,
+            Reason::StillRunning,
+            Reason::QueueFull,
+            Reason::TooManyOpen,
+            Reason::Paused,
+            refused,
+            Reason::Superseded,
+            Reason::Late,
+        ])
+    }
+
+    fn plan(&mut self) -> SchedulePlan {
+        let timing = match self.chance(2) {
+            true => Timing::Cron { expression: self.text().into(), zone: self.text().into() },
+            false => Timing::Every(self.span()),
+        };
+        SchedulePlan {
+            timing,
+            job: self.spec(),
+            overlap: self.one_of(&Overlap::ALL),
+            missed: self.one_of(&Missed::ALL),
+            jitter: self.span(),
+            critical: self.chance(2),
+        }
+    }
+
+    fn schedule(&mut self) -> Schedule {
+        let record = |draw: &mut Self| Record {
+            due: draw.wall(),
+            last: draw.wall(),
+            count: draw.number(),
+            reason: draw.schedule_reason(),
+            at: draw.wall(),
+            job: draw.maybe(Self::job_id),
+            outcome: draw.maybe(|draw| draw.one_of(&JobState::ALL)),
+        };
+        Schedule {
+            plan: Arc::new(self.plan()),
+            paused: self.chance(2),
+            created_at: self.wall(),
+            revision: Seq(self.number()),
+            horizon: self.wall(),
+            waiting: self.list(3, Self::wall).into(),
+            open: self.list(3, Self::job_id),
+            records: Records { list: self.list(4, record).into(), dropped: self.number() },
+            counts: RecordCounts { fired: self.number(), skipped: self.number(), missed: self.number() },
+            failures: self.index().into(),
+            failing_since: self.maybe(Self::wall),
+            carried: self.carried(),
+        }
     }
 
     /// An event of the variant with this number in [`variant`].
@@ -403,6 +471,7 @@ impl Draw {
                 fingerprint: self.maybe(|draw| Fingerprint(draw.job_id().as_u128().to_ne_bytes())),
                 retry_of: self.maybe(|draw| RetryOf { job: draw.job_id(), request: draw.name() }),
                 taken_over: self.list(2, Self::index).into(),
+                scheduled: self.maybe(|draw| Box::new(draw.run())),
             }),
             2 => Event::WorkflowDue(self.workflow()),
             3 => Event::HandedOut(HandedOut {
@@ -462,6 +531,23 @@ impl Draw {
                 old: Incarnation::new(self.text()).expect("short and printable"),
             },
             27 => Event::IncarnationSeen { worker: self.worker(), incarnation: self.incarnation() },
+            28 => Event::ScheduleSet(Box::new(ScheduleSet {
+                schedule: self.name(),
+                plan: Arc::new(self.plan()),
+                paused: self.chance(2),
+                horizon: self.wall(),
+            })),
+            29 => Event::ScheduleRemoved { schedule: self.name() },
+            30 => Event::SchedulePaused { schedule: self.name() },
+            31 => Event::ScheduleResumed { schedule: self.name() },
+            32 => Event::InstantsPassed {
+                schedule: self.name(),
+                reason: self.schedule_reason(),
+                first: self.wall(),
+                last: self.wall(),
+                count: self.number(),
+            },
+            33 => Event::InstantWaits { schedule: self.name(), due: self.wall() },
             _ => panic!("there are {VARIANTS} variants"),
         }
     }
@@ -490,7 +576,7 @@ impl Draw {
     }
 }
 
-pub const VARIANTS: usize = 28;
+pub const VARIANTS: usize = 34;
 
 /// A variant that core gains does not compile until it has a number here, and fails until it has a sample above.
 pub const fn variant(event: &Event) -> usize {
@@ -523,5 +609,11 @@ pub const fn variant(event: &Event) -> usize {
         Event::KeysExpired { .. } => 25,
         Event::IncarnationReplaced { .. } => 26,
         Event::IncarnationSeen { .. } => 27,
+        Event::ScheduleSet(_) => 28,
+        Event::ScheduleRemoved { .. } => 29,
+        Event::SchedulePaused { .. } => 30,
+        Event::ScheduleResumed { .. } => 31,
+        Event::InstantsPassed { .. } => 32,
+        Event::InstantWaits { .. } => 33,
     }
 }

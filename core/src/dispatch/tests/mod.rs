@@ -139,8 +139,14 @@ impl World {
     fn submit_spec(&mut self, spec: &Arc<JobSpec>) -> WorkflowKey {
         self.ids += 1;
         let id = JobId::from_u128(self.ids);
-        let submitted =
-            JobSubmitted { id, spec: spec.clone(), fingerprint: None, retry_of: None, taken_over: Arc::default() };
+        let submitted = JobSubmitted {
+            id,
+            spec: spec.clone(),
+            fingerprint: None,
+            retry_of: None,
+            taken_over: Arc::default(),
+            scheduled: None,
+        };
         self.happen(Event::JobSubmitted(submitted));
         self.changes.workflows[0].workflow
     }

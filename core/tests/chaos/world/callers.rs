@@ -152,6 +152,37 @@ impl World {
         }
     }
 
+    pub(super) fn scheduler(&mut self) {
+        let schedule = name(["s0", "s1"][self.below(2) as usize]);
+        let call = match self.below(9) {
+            0..=3 => {
+                let job = if self.chance(80) {
+                    Draft { idempotency_key: None, run_at: None, ..self.draft() }
+                } else {
+                    self.draft()
+                };
+                Call::SetSchedule(Box::new(ScheduleDraft {
+                    schedule,
+                    timing: Timing::Every(Duration::from_secs([600, 3_600][self.below(2) as usize])),
+                    job,
+                    overlap: Overlap::ALL[self.below(3) as usize],
+                    missed: Missed::ALL[self.below(3) as usize],
+                    jitter: Duration::from_secs(self.below(30)),
+                    critical: self.chance(50),
+                    paused: self.chance(20).then_some(false),
+                }))
+            }
+            4 => Call::PauseSchedule(schedule),
+            5 => Call::ResumeSchedule(schedule),
+            6 => Call::RemoveSchedule(schedule),
+            _ => {
+                let request = self.chance(50).then(|| name("r1"));
+                Call::RunSchedule { schedule, request }
+            }
+        };
+        self.call(call);
+    }
+
     pub(super) fn archive(&mut self) {
         let jobs = std::mem::take(&mut self.to_archive);
         self.archive.extend(jobs.iter().filter_map(|job| self.manager.image(*job)));

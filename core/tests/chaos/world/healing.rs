@@ -11,6 +11,10 @@ impl World {
         self.sync();
         self.wake_until(self.now.mono + Duration::from_secs(5), true);
         self.feed(Input::Load(OverloadLevel::Normal));
+        let schedules: Vec<Name> = self.manager.state().schedules().keys().cloned().collect();
+        for schedule in schedules {
+            self.call(Call::RemoveSchedule(schedule));
+        }
         for queue in QUEUES {
             self.call(Call::ResumeQueue(name(queue)));
         }

@@ -14,12 +14,13 @@ use onward_core::event::StampedEvent;
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::health::overload::OverloadLevel;
 use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
-use onward_core::input::{Call, Filter, Input, Poll, ReplayFrom, Submission};
+use onward_core::input::{Call, Filter, Input, Poll, ReplayFrom, ScheduleDraft, Submission};
 use onward_core::job::{Draft, LimitDraft, OnStuck, Retry, WorkflowDraft};
 use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::{Refusal, RefusalKind};
+use onward_core::schedule::{Missed, Overlap, Timing};
 use onward_core::settings::{Rules, Settings};
 use onward_core::state::JobImage;
 use onward_core::time::{Mono, Now, Wall};
@@ -28,6 +29,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::checks::{Leases, Witness, check_bounds};
 use super::coverage::{CALLS, INPUTS, MESSAGES, call_name, input_name, message_name};
+use super::due::find_due;
 use super::twins::{Twins, check_begin, ids_in_order, restored};
 
 /// What must happen to the manager besides what is said to it.
@@ -286,6 +288,7 @@ impl World {
                     self.pool.push(Input::Drained);
                 }
             }
+            effect @ Effect::FindDue { .. } => self.pool.extend(find_due(&effect)),
             Effect::Unreferenced { .. } | Effect::Report(_) => {}
         }
     }
@@ -341,7 +344,8 @@ impl World {
             60..=73 => self.sync(),
             74..=83 => self.pass_time(),
             84..=88 => self.zombie(),
-            89..=92 => self.operator(),
+            89..=90 => self.operator(),
+            91..=92 => self.scheduler(),
             93..=94 => self.archive(),
             95..=96 => self.log_trouble(),
             97 => self.freeze(),

@@ -15,10 +15,11 @@ use onward_core::effect::{Answer, Notice};
 use onward_core::event::Event;
 use onward_core::grant::Denial;
 use onward_core::ids::{Claim, JobId, SessionId};
-use onward_core::input::{Call, Input};
+use onward_core::input::{Call, Input, ScheduleDraft};
 use onward_core::job::{Draft, JobState, OnStuck, Retry};
 use onward_core::message::{Beat, Report, ToWorker};
 use onward_core::refusal::Refusal;
+use onward_core::schedule::{Missed, Overlap, Timing};
 use onward_core::time::{Wall, WallStep};
 use onward_core::timeout::TimeoutReason;
 

@@ -77,6 +77,27 @@ fn a_replay_gives_the_same_state_after_every_kind_of_event() {
     rig.restart(secs(2));
     rig.advance(secs(24 * 3_600));
 
+    // A schedule that starts, waits, is skipped, rests and goes.
+    let schedule = name("tidy");
+    let draft = ScheduleDraft {
+        schedule: schedule.clone(),
+        timing: Timing::Every(secs(60)),
+        job: job("k"),
+        overlap: Overlap::Queue,
+        missed: Missed::Once,
+        jitter: secs(1),
+        critical: true,
+        paused: None,
+    };
+    assert!(rig.call(Call::SetSchedule(Box::new(draft))).is_ok());
+    rig.advance(secs(200));
+    done(&mut rig, Call::PauseSchedule(schedule.clone()));
+    rig.advance(secs(200));
+    rig.restart(secs(2));
+    done(&mut rig, Call::ResumeSchedule(schedule.clone()));
+    rig.restart(secs(2));
+    done(&mut rig, Call::RemoveSchedule(schedule));
+
     let seen: BTreeSet<u32> = rig.log.iter().map(|stamped| kind_of(&stamped.event)).collect();
     let missing: Vec<u32> = (0..KINDS).filter(|kind| !seen.contains(kind)).collect();
     assert_eq!(missing, [0; 0], "kinds of events that this test did not cause");
@@ -116,7 +137,13 @@ fn kind_of(event: &Event) -> u32 {
         Event::KeysExpired { .. } => 25,
         Event::IncarnationReplaced { .. } => 26,
         Event::IncarnationSeen { .. } => 27,
+        Event::ScheduleSet(_) => 28,
+        Event::ScheduleRemoved { .. } => 29,
+        Event::SchedulePaused { .. } => 30,
+        Event::ScheduleResumed { .. } => 31,
+        Event::InstantsPassed { .. } => 32,
+        Event::InstantWaits { .. } => 33,
     }
 }
 
-const KINDS: u32 = 28;
+const KINDS: u32 = 34;

@@ -3,10 +3,11 @@
 use onward_core::grant::Fraction;
 use onward_core::ids::Seq;
 use onward_core::job::{EndingKind, WorkflowState};
-use onward_core::manager::{JobRecord, KeyExpiry, SnapshotHead, SnapshotRecord};
+use onward_core::manager::{JobRecord, KeyExpiry, ScheduleRecord, SnapshotHead, SnapshotRecord};
+use onward_core::schedule::{Record, Records};
 use onward_core::state::{
     AttemptImage, EndedAttempt, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
-    PastImage, WorkerRecord, WorkflowImage,
+    PastImage, RecordCounts, Schedule, WorkerRecord, WorkflowImage,
 };
 
 use crate::codec::DecodeError;
@@ -16,7 +17,7 @@ record! {
     JobImage {
         id, spec, created_at, started_at, ended_at, cancel_asked, timed_out, more, fingerprint, workflows
     } + {}
-    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { 1 by_hand: optional; 2 took_over: optional; keep carried }
+    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { 1 by_hand: optional; 2 took_over: optional; 3 scheduled: optional; keep carried }
     Ledger { entries, dropped } + {}
     WorkflowImage {
         state, counted, handouts, last_fence, ready_at, due_at, wall_due, predecessors_left, past, attempt
@@ -26,7 +27,13 @@ record! {
     AttemptImage {
         worker, incarnation, via, handed_at, lease, grants, last_grant_progress, quiet, quiet_used, mark
     } + { 1 granted_until: optional; }
-    SnapshotHead { term, newest, seq, turn, jobs, keys, workers, paused } + {}
+    SnapshotHead { term, newest, seq, turn, jobs, keys, workers, paused } + { 1 schedules: critical; }
+    ScheduleRecord { name, schedule } + {}
+    Schedule {
+        plan, paused, created_at, revision, horizon, waiting, open, records, counts, failures, failing_since
+    } + { keep carried }
+    Records { list, dropped } + {}
+    Record { due, last, count, reason, at, job, outcome } + {}
     WorkerRecord { grants, evictions, evicted, probation, drained, replaced } + { 1 taken_until: optional; 2 granted: optional; 3 incarnation: optional; keep carried }
     JobRecord { image, turns } + {}
     KeyExpiry { expires_at, key, record } + {}
@@ -36,6 +43,7 @@ fixed! {
     HandExtension { request, by, total }
     LedgerEntry { at, what, times }
     KeyRecord { job, fingerprint }
+    RecordCounts { fired, skipped, missed }
 }
 
 choice! {
@@ -43,6 +51,7 @@ choice! {
         1 Head(head);
         2 Job(job);
         3 Key(key);
+        4 Schedule(schedule);
     }
     WorkflowState {
         1 Waiting;

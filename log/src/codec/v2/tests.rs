@@ -99,12 +99,24 @@ impl Places {
         }
     }
 
+    fn check_plan(&mut self, plan: &SchedulePlan) {
+        self.check(plan);
+        if matches!(plan.timing, Timing::Cron { .. }) {
+            self.check_variant(&plan.timing);
+        }
+    }
+
     fn check_event(&mut self, event: &Event) {
         self.check_variant(event);
         match event {
             Event::JobSubmitted(submitted) => {
                 self.check(submitted);
                 self.check_spec(&submitted.spec);
+                submitted.scheduled.iter().for_each(|run| self.check(&**run));
+            }
+            Event::ScheduleSet(set) => {
+                self.check(&**set);
+                self.check_plan(&set.plan);
             }
             Event::HandedOut(handed) => {
                 self.check(handed);
@@ -144,22 +156,29 @@ fn every_record_can_grow_and_what_outlives_its_row_keeps_what_it_does_not_know()
                     places.check_image(&job.image);
                 }
                 SnapshotRecord::Key(key) => places.check(&key),
+                SnapshotRecord::Schedule(record) => {
+                    places.check(&*record);
+                    places.check(&record.schedule);
+                    places.check_plan(&record.schedule.plan);
+                    places.check(&record.schedule.records);
+                    record.schedule.records.list.iter().for_each(|record| places.check(record));
+                }
             }
         }
     }
     let records = "AttemptImage ConcurrencyLimit EndedAttempt ExtensionDecided Extras HandedOut JobImage JobMore \
-                   JobRecord JobSpec JobSubmitted KeyExpiry Keys Ledger PastImage Policy Retry SnapshotHead \
-                   WorkerRecord WorkflowImage WorkflowSpec";
+                   JobRecord JobSpec JobSubmitted KeyExpiry Keys Ledger PastImage Policy Record Records Retry Schedule \
+                   SchedulePlan ScheduleRecord ScheduleSet ScheduledRun SnapshotHead WorkerRecord WorkflowImage WorkflowSpec";
     let seen: Vec<&str> = places.seen.iter().map(String::as_str).filter(|name| !name.contains("::")).collect();
     assert_eq!(seen.join(" "), records);
     for (choice, variants) in
-        [("Event", samples::VARIANTS), ("LedgerFact", 9), ("Ending", 3), ("Via", 1), ("NextState", 1)]
+        [("Event", samples::VARIANTS), ("LedgerFact", 9), ("Ending", 3), ("Via", 1), ("NextState", 1), ("Timing", 1)]
     {
         let found = places.seen.iter().filter(|name| name.starts_with(&format!("{choice}::"))).count();
         assert_eq!(found, variants, "{choice}");
     }
     let keeping: Vec<&str> = places.keeping.iter().map(String::as_str).collect();
-    assert_eq!(keeping, ["Extras", "JobMore", "WorkerRecord"]);
+    assert_eq!(keeping, ["Extras", "JobMore", "Schedule", "WorkerRecord"]);
 }
 
 /// Records as a program after this one may have them, beside those of today.

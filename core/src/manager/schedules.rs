@@ -1,0 +1,390 @@
+//! Schedules: which of them is due, and what starts.
+//!
+//! **Who decides.** The machine that holds the seat, and only while timers may fire: a leader that cannot confirm its
+//! seat starts nothing, and its successor finds in the log how far it came. The policies are applied by
+//! [`crate::schedule`]; here their answers become events. A run and the record of its instant are one event.
+//!
+//! **On which clock.** The wall clock that comes with every step, as for `run_at`; log time only stamps the events. The
+//! horizon of a schedule never goes back, so that no step of a clock and no takeover by a node whose clock is behind
+//! makes an instant due twice. It moves by due instants, never by the clock, so that none is left out either: a node
+//! whose clock is behind waits until its own clock has reached the next one.
+//!
+//! **What is computed outside.** Zones and calendars are not known here. For each schedule the machine asks for the
+//! instants behind the last that it knows ([`Effect::FindDue`]), up to now and a few more, and keeps them in its
+//! *agenda*, which is soft: a takeover begins with empty agendas at the horizons that the log knows. Two nodes with
+//! different time zone databases may find different instants; whoever holds the seat is right, and the horizon keeps
+//! the order.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::bite::Bite;
+use crate::effect::{AcceptedJob, Answer, Effect, Effects, Notice};
+use crate::event::{Event, JobSubmitted, ScheduleSet, ScheduledRun};
+use crate::ids::{JobId, Name, Seq};
+use crate::input::{DueInstants, ScheduleDraft};
+use crate::job::JobSpec;
+use crate::job::draft::{Invalid, Problem, check};
+use crate::job::fingerprint::fingerprint;
+use crate::job::spec::Keys;
+use crate::limits::Limit;
+use crate::payload::Digest;
+use crate::refusal::Refusal;
+use crate::schedule::{Decision, MAX_JITTER, Passed, Reason, Situation, decide, jitter};
+use crate::state::SchedulePlan;
+use crate::time::Wall;
+
+use super::Manager;
+
+/// With fewer instants ahead than this, more are asked for.
+const KNOWN_AHEAD: usize = 2;
+/// Looking at so many instants takes about as long as one event.
+const INSTANTS_PER_UNIT: usize = 64;
+
+/// The soft side of all schedules.
+#[derive(Debug, Default)]
+pub(super) struct Agendas {
+    of: BTreeMap<Name, Agenda>,
+    /// When to look at a schedule next.
+    due: BTreeSet<(Wall, Name)>,
+    /// To be looked at as soon as timers may fire.
+    to_check: BTreeSet<Name>,
+}
+
+/// The due instants of one schedule that are known, all behind its horizon.
+#[derive(Debug)]
+struct Agenda {
+    revision: Seq,
+    instants: VecDeque<Wall>,
+    /// All up to here are known.
+    known_to: Wall,
+    is_asked: bool,
+    /// There are none behind those that are known.
+    is_end: bool,
+    armed_at: Option<Wall>,
+}
+
+impl Agendas {
+    pub(super) fn look_at(&mut self, schedule: &Name) {
+        self.to_check.insert(schedule.clone());
+    }
+
+    /// When to look at a schedule next, by the wall clock; zero is at once.
+    pub(super) fn next(&self) -> Option<Wall> {
+        if self.to_check.is_empty() { self.due.first().map(|(at, _)| *at) } else { Some(Wall::ZERO) }
+    }
+
+    fn pop_due(&mut self, now: Wall) -> Option<Name> {
+        if let Some(name) = self.to_check.pop_first() {
+            return Some(name);
+        }
+        self.due.first().filter(|(at, _)| *at <= now).map(|(_, name)| name.clone())
+    }
+
+    fn arm(&mut self, name: &Name, at: Option<Wall>) {
+        let Some(agenda) = self.of.get_mut(name) else { return };
+        if agenda.armed_at == at {
+            return;
+        }
+        if let Some(before) = core::mem::replace(&mut agenda.armed_at, at) {
+            self.due.remove(&(before, name.clone()));
+        }
+        if let Some(at) = at {
+            self.due.insert((at, name.clone()));
+        }
+    }
+
+    fn forget(&mut self, name: &Name) {
+        self.arm(name, None);
+        self.of.remove(name);
+    }
+}
+
+impl Manager {
+    pub(super) fn set_schedule(&mut self, draft: ScheduleDraft, fx: &mut Effects) -> Result<Answer, Refusal> {
+        let refuse = |field, problem| Err(Refusal::Invalid(Invalid { field, problem }));
+        let ScheduleDraft { schedule, timing, job, overlap, missed, jitter, critical, paused } = draft;
+        if job.idempotency_key.is_some() {
+            return refuse("idempotency_key", Problem::NotInSchedule);
+        }
+        if job.run_at.is_some() {
+            return refuse("run_at", Problem::NotInSchedule);
+        }
+        if jitter > MAX_JITTER {
+            let (min, max) = (core::time::Duration::ZERO, MAX_JITTER);
+            return refuse("jitter_s", Problem::SpanOutOfRange { value: jitter, min, max });
+        }
+        let mut job = check(job, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
+        self.dispatch.share(&mut job);
+        self.decide_before_change(&schedule, fx);
+        let plan = SchedulePlan { timing, job, overlap, missed, jitter, critical };
+        let known = self.state.schedule(&schedule);
+        let is_new = known.is_none();
+        let is_paused = known.is_some_and(|known| known.paused);
+        let paused = paused.unwrap_or(is_paused);
+        let horizon = match known {
+            Some(known) if *known.plan == plan && known.paused == paused => return Ok(Answer::ScheduleSet { is_new }),
+            Some(known) if known.plan.timing == plan.timing => known.horizon,
+            Some(known) => known.horizon.max(self.now.wall),
+            None => {
+                self.within(Limit::Schedules, self.state.schedules().len() + 1)?;
+                self.now.wall
+            }
+        };
+        let set = ScheduleSet { schedule: schedule.clone(), plan: Arc::new(plan), paused, horizon };
+        self.emit(Event::ScheduleSet(Box::new(set)), fx);
+        self.agendas.look_at(&schedule);
+        Ok(Answer::ScheduleSet { is_new })
+    }
+
+    pub(super) fn remove_schedule(&mut self, schedule: Name, fx: &mut Effects) -> Result<Answer, Refusal> {
+        self.state.schedule(&schedule).ok_or(Refusal::UnknownSchedule)?;
+        self.agendas.look_at(&schedule);
+        self.emit(Event::ScheduleRemoved { schedule }, fx);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn pause_schedule(&mut self, schedule: Name, paused: bool, fx: &mut Effects) -> Result<Answer, Refusal> {
+        let known = self.state.schedule(&schedule).ok_or(Refusal::UnknownSchedule)?;
+        if known.paused != paused {
+            self.decide_before_change(&schedule, fx);
+            self.agendas.look_at(&schedule);
+            self.emit(
+                if paused { Event::SchedulePaused { schedule } } else { Event::ScheduleResumed { schedule } },
+                fx,
+            );
+        }
+        Ok(Answer::Done)
+    }
+
+    /// A run besides those that are due, whatever still runs and though the schedule may be paused: somebody wants it.
+    pub(super) fn run_schedule(
+        &mut self,
+        schedule: &Name,
+        request: Option<&Name>,
+        fx: &mut Effects,
+    ) -> Result<Answer, Refusal> {
+        let known = self.state.schedule(schedule).ok_or(Refusal::UnknownSchedule)?;
+        let key = request.map(|request| run_key(schedule, request));
+        if let Some(earlier) = key.as_ref().and_then(|key| self.state.idempotency(key)) {
+            return Ok(Answer::Submitted(vec![AcceptedJob { id: earlier.job, duplicate: true }]));
+        }
+        self.within(Limit::ScheduleRuns, known.open.len() + 1)?;
+        if key.is_some() {
+            self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + 1)?;
+        }
+        let run = ScheduledRun { schedule: schedule.clone(), due: self.now.wall, reason: Reason::RunNow };
+        let id = self.start_run(run, key, fx)?;
+        Ok(Answer::Submitted(vec![AcceptedJob { id, duplicate: false }]))
+    }
+
+    /// What has come by the old plan is decided by it.
+    fn decide_before_change(&mut self, schedule: &Name, fx: &mut Effects) {
+        if self.may_decide() && self.state.schedule(schedule).is_some() {
+            let mut bite = Bite::BESIDE_INPUT;
+            self.check_schedule(schedule, &mut bite, fx);
+        }
+    }
+
+    /// Instants that were asked for. They change nothing that others could see.
+    pub(super) fn handle_due(&mut self, found: DueInstants) {
+        let Some(agenda) = self.agendas.of.get_mut(&found.schedule) else { return };
+        if agenda.revision != found.revision || agenda.known_to != found.after || !agenda.is_asked {
+            return;
+        }
+        agenda.is_asked = false;
+        // Whoever finds none, and says that there are more, would be asked for ever.
+        agenda.is_end = found.is_end || found.instants.is_empty();
+        agenda.known_to = found.instants.last().copied().unwrap_or(found.after);
+        agenda.instants.extend(found.instants);
+        self.agendas.look_at(&found.schedule);
+    }
+
+    /// Looks at the schedules that have something due, as many as a step does.
+    pub(super) fn check_schedules(&mut self, fx: &mut Effects) {
+        let mut bite = self.bite;
+        while !bite.is_over()
+            && let Some(name) = self.agendas.pop_due(self.now.wall)
+        {
+            bite.spend(1);
+            self.check_schedule(&name, &mut bite, fx);
+        }
+    }
+
+    fn check_schedule(&mut self, name: &Name, bite: &mut Bite, fx: &mut Effects) {
+        let Some(schedule) = self.state.schedule(name) else { return self.agendas.forget(name) };
+        let (revision, known_to) = (schedule.revision, schedule.horizon);
+        if self.agendas.of.get(name).is_none_or(|agenda| agenda.revision != revision) {
+            self.agendas.forget(name);
+            let instants = VecDeque::new();
+            let agenda = Agenda { revision, instants, known_to, is_asked: false, is_end: false, armed_at: None };
+            self.agendas.of.insert(name.clone(), agenda);
+        }
+        self.start_waiting(name, bite, fx);
+        self.decide_due(name, bite, fx);
+        self.ask_for_instants(name, fx);
+        self.arm_schedule(name);
+    }
+
+    /// Instants that have waited for a run to end.
+    fn start_waiting(&mut self, name: &Name, bite: &mut Bite, fx: &mut Effects) {
+        while let Some(schedule) = self.state.schedule(name)
+            && let Some(due) = schedule.waiting.front().copied()
+            && schedule.open.is_empty()
+            && !schedule.paused
+        {
+            self.fire(name, due, Reason::Queued, bite, fx);
+        }
+    }
+
+    /// Instants that have come.
+    fn decide_due(&mut self, name: &Name, bite: &mut Bite, fx: &mut Effects) {
+        let Some(schedule) = self.state.schedule(name) else { return };
+        let agenda = &self.agendas.of[name];
+        let (plan, now) = (&schedule.plan, self.now.wall);
+        let starts = |due: &Wall| *due + jitter(name.as_str(), *due, plan.jitter) <= now;
+        let due: Vec<Wall> = agenda.instants.iter().copied().take_while(starts).collect();
+        if due.is_empty() {
+            return;
+        }
+        bite.spend((due.len() / INSTANTS_PER_UNIT) as u32);
+        let decisions = decide(&Situation {
+            now,
+            due: &due,
+            is_all: due.len() < agenda.instants.len() || agenda.is_end,
+            paused: schedule.paused,
+            overlap: plan.overlap,
+            missed: plan.missed,
+            jitter: plan.jitter,
+            open: schedule.open.len(),
+            waiting: schedule.waiting.len(),
+            room: bite.left() as usize,
+        });
+        for decision in decisions {
+            bite.spend(1);
+            match decision {
+                Decision::Fire { due, reason } => self.fire(name, due, reason, bite, fx),
+                Decision::Wait { due } => self.emit(Event::InstantWaits { schedule: name.clone(), due }, fx),
+                Decision::Pass(passed) => self.pass_instants(name, passed, fx),
+            }
+        }
+        let horizon = self.state.schedule(name).map_or(Wall::ZERO, |schedule| schedule.horizon);
+        if let Some(agenda) = self.agendas.of.get_mut(name) {
+            let decided = agenda.instants.partition_point(|due| *due <= horizon);
+            agenda.instants.drain(..decided);
+        }
+    }
+
+    fn pass_instants(&mut self, name: &Name, passed: Passed, fx: &mut Effects) {
+        let Passed { reason, first, last, count } = passed;
+        self.emit(Event::InstantsPassed { schedule: name.clone(), reason, first, last, count }, fx);
+    }
+
+    /// Starts the run of an instant. If the job is not accepted, that is what became of the instant.
+    fn fire(&mut self, name: &Name, due: Wall, reason: Reason, bite: &mut Bite, fx: &mut Effects) {
+        bite.spend(4);
+        let run = ScheduledRun { schedule: name.clone(), due, reason };
+        if let Err(refusal) = self.start_run(run, None, fx) {
+            self.refusals.count(refusal.kind());
+            let reason = Reason::Refused(refusal.kind());
+            self.pass_instants(name, Passed { reason, first: due, last: due, count: 1 }, fx);
+        }
+    }
+
+    fn start_run(&mut self, run: ScheduledRun, key: Option<Name>, fx: &mut Effects) -> Result<JobId, Refusal> {
+        let plan = self.state.schedule(&run.schedule).ok_or(Refusal::UnknownSchedule)?.plan.clone();
+        let mut spec = plan.job.clone();
+        add_headers(&mut spec, &run);
+        self.dispatch.share(&mut spec);
+        self.within(Limit::Jobs, self.state.job_count() + 1)?;
+        self.check_unique(&spec, None)?;
+        self.dispatch.room_for(&self.rules.limits, core::iter::once(&spec)).map_err(Refusal::Limited)?;
+        if key.is_some() {
+            let unique = spec.unique_key().cloned();
+            spec.keys = Some(Box::new(Keys { unique, idempotency: key }));
+        }
+        let random = (u128::from(self.draw()) << u64::BITS) | u128::from(self.draw());
+        let id = JobId::v7(self.log_now(), random);
+        let fingerprint = spec.idempotency_key().is_some().then(|| fingerprint(&spec));
+        let submitted = JobSubmitted {
+            id,
+            spec: Arc::new(spec),
+            fingerprint,
+            retry_of: None,
+            taken_over: Arc::default(),
+            scheduled: Some(Box::new(run)),
+        };
+        self.emit(Event::JobSubmitted(submitted), fx);
+        Ok(id)
+    }
+
+    fn ask_for_instants(&mut self, name: &Name, fx: &mut Effects) {
+        let Some(schedule) = self.state.schedule(name) else { return };
+        let Some(agenda) = self.agendas.of.get_mut(name) else { return };
+        if agenda.is_asked || agenda.is_end || agenda.instants.len() >= KNOWN_AHEAD {
+            return;
+        }
+        agenda.is_asked = true;
+        let effect = Effect::FindDue {
+            schedule: name.clone(),
+            revision: agenda.revision,
+            timing: schedule.plan.timing.clone(),
+            after: agenda.known_to,
+            until: self.now.wall,
+        };
+        self.push(effect, fx);
+    }
+
+    fn arm_schedule(&mut self, name: &Name) {
+        let Some(schedule) = self.state.schedule(name) else { return };
+        let Some(agenda) = self.agendas.of.get(name) else { return };
+        let first = agenda.instants.front();
+        let at = first.map(|due| *due + jitter(name.as_str(), *due, schedule.plan.jitter));
+        // What has come and was left is looked at again: when more is known if that was asked for, else at once.
+        let is_left = at.is_some_and(|at| at <= self.now.wall);
+        if is_left && !agenda.is_asked {
+            self.agendas.look_at(name);
+        }
+        self.agendas.arm(name, at.filter(|_| !is_left));
+    }
+
+    /// A job has ended. If a schedule started it, an instant may have waited for that.
+    pub(super) fn follow_run(&mut self, job: JobId) {
+        let Some(name) = self.state.schedule_of(job) else { return };
+        let Some(schedule) = self.state.schedule(name) else { return };
+        if schedule.is_failing() && schedule.failures == crate::state::FAILURES_TOLERATED {
+            self.newly_failing.push(name.clone());
+        }
+        self.agendas.look_at(&name.clone());
+    }
+
+    pub(super) fn report_failing(&mut self, fx: &mut Effects) {
+        while let Some(schedule) = self.newly_failing.pop() {
+            let failures = self.state.schedule(&schedule).map_or(0, |schedule| schedule.failures);
+            self.report(Notice::ScheduleFailing { schedule, failures }, fx);
+        }
+    }
+
+    /// After a takeover: agendas are empty, and every schedule is looked at.
+    pub(super) fn resume_schedules(&mut self) {
+        self.agendas.to_check.extend(self.state.schedules().keys().cloned());
+    }
+}
+
+/// What the handler of a run learns: the schedule, and the instant that it runs for in milliseconds since 1970.
+fn add_headers(spec: &mut JobSpec, run: &ScheduledRun) {
+    let name = |text| Name::new(text).expect("short, and without control characters");
+    let of_run =
+        [(name("onward-due-ms"), run.due.as_ms().to_string()), (name("onward-schedule"), run.schedule.to_string())];
+    let extras = spec.extras.get_or_insert_default();
+    let given = extras.headers.iter().filter(|(header, _)| of_run.iter().all(|(own, _)| own != header)).cloned();
+    let mut headers: Vec<(Name, Box<str>)> = given.collect();
+    headers.extend(of_run.into_iter().map(|(header, value)| (header, value.into())));
+    extras.headers = headers.into();
+}
+
+/// What a request for a run at once is remembered by.
+fn run_key(schedule: &Name, request: &Name) -> Name {
+    let both = Digest::of(format!("{schedule}\n{request}").as_bytes()).to_string();
+    Name::new(format!("run of a schedule: {}", &both[..32])).expect("short, and without control characters")
+}

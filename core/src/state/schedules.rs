@@ -1,0 +1,227 @@
+//! Schedules as the log knows them, and applying what was decided about them.
+//!
+//! A run is started by one event, [`JobSubmitted`](crate::event::JobSubmitted) with its
+//! [`ScheduledRun`]: the job and the record of its instant are written together or not at all.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::carried::CarriedFields;
+use crate::event::{ScheduleSet, ScheduledRun};
+use crate::ids::{JobId, Name, Seq};
+use crate::job::{JobSpec, JobState};
+use crate::payload::Digest;
+use crate::schedule::{Missed, Overlap, Passed, Reason, Record, RecordKind, Records, Timing};
+use crate::time::Wall;
+
+use super::{JobKey, State};
+
+/// What somebody wants to happen, and when.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SchedulePlan {
+    pub timing: Timing,
+    /// What every run is a copy of.
+    pub job: JobSpec,
+    pub overlap: Overlap,
+    pub missed: Missed,
+    pub jitter: Duration,
+    /// Its repeated failure is trouble of the node that people must see.
+    pub critical: bool,
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Schedule {
+    pub plan: Arc<SchedulePlan>,
+    pub paused: bool,
+    pub created_at: Wall,
+    /// The event that gave it its timing: instants that were computed for an older timing are of no use.
+    pub revision: Seq,
+    /// Every due instant up to here has its record, or waits.
+    pub horizon: Wall,
+    /// Due instants that wait for their turn, oldest first.
+    pub waiting: VecDeque<Wall>,
+    /// Runs that have not ended, oldest first.
+    pub open: Vec<JobId>,
+    pub records: Records,
+    /// How many instants of each kind there were.
+    pub counts: RecordCounts,
+    /// Runs that failed or timed out since the last one that succeeded.
+    pub failures: u32,
+    /// When the first of these ended.
+    pub failing_since: Option<Wall>,
+    pub carried: CarriedFields,
+}
+
+/// How many due instants have become what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RecordCounts {
+    pub fired: u64,
+    pub skipped: u64,
+    pub missed: u64,
+}
+
+impl RecordCounts {
+    fn add(&mut self, kind: RecordKind, count: u64) {
+        match kind {
+            RecordKind::Fired => self.fired += count,
+            RecordKind::Skipped => self.skipped += count,
+            RecordKind::Missed => self.missed += count,
+        }
+    }
+}
+
+/// So many failures in a row make a critical schedule a failing one.
+pub const FAILURES_TOLERATED: u32 = 3;
+
+impl Schedule {
+    /// It is critical, and has failed so often in a row that somebody has to look.
+    pub fn is_failing(&self) -> bool {
+        self.plan.critical && self.failures >= FAILURES_TOLERATED
+    }
+
+    /// What became of the newest due instant.
+    pub fn last(&self) -> Option<&Record> {
+        self.records.list.back()
+    }
+
+    fn add_run(&mut self, at: Wall, run: &ScheduledRun, job: JobId) {
+        let &ScheduledRun { due, reason, .. } = run;
+        self.records.push(Record::fired(due, reason, at, job));
+        self.counts.add(RecordKind::Fired, 1);
+        self.open.push(job);
+        if reason != Reason::RunNow {
+            self.settle(due);
+        }
+    }
+
+    /// This instant and all before it have their fate.
+    fn settle(&mut self, due: Wall) {
+        self.waiting.retain(|waiting| *waiting != due);
+        self.horizon = self.horizon.max(due);
+    }
+
+    fn end_run(&mut self, at: Wall, job: JobId, outcome: JobState) {
+        let Some(place) = self.open.iter().position(|open| *open == job) else { return };
+        self.open.remove(place);
+        self.records.end(job, outcome);
+        match outcome {
+            JobState::Succeeded => (self.failures, self.failing_since) = (0, None),
+            JobState::Failed | JobState::TimedOut => {
+                self.failures = self.failures.saturating_add(1);
+                self.failing_since.get_or_insert(at);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl State {
+    pub fn schedule(&self, name: &Name) -> Option<&Schedule> {
+        self.schedules.get(name)
+    }
+
+    /// All of them, by name.
+    pub fn schedules(&self) -> &BTreeMap<Name, Schedule> {
+        &self.schedules
+    }
+
+    pub(super) fn set_schedule(&mut self, at: Wall, set: &ScheduleSet, unreferenced: &mut Vec<Digest>) {
+        let mut plan = (*set.plan).clone();
+        plan.job.workflows.iter_mut().for_each(|workflow| self.stored.hold(&mut workflow.payload));
+        let plan = Arc::new(plan);
+        let revision = self.seq;
+        match self.schedules.get_mut(&set.schedule) {
+            Some(known) => {
+                if known.plan.timing != plan.timing {
+                    known.revision = revision;
+                }
+                known.paused = set.paused;
+                known.horizon = known.horizon.max(set.horizon);
+                let before = core::mem::replace(&mut known.plan, plan);
+                self.release_plan(&before, unreferenced);
+            }
+            None => {
+                let schedule = Schedule {
+                    plan,
+                    paused: set.paused,
+                    created_at: at,
+                    revision,
+                    horizon: set.horizon,
+                    waiting: VecDeque::new(),
+                    open: Vec::new(),
+                    records: Records::default(),
+                    counts: RecordCounts::default(),
+                    failures: 0,
+                    failing_since: None,
+                    carried: CarriedFields::default(),
+                };
+                self.schedules.insert(set.schedule.clone(), schedule);
+            }
+        }
+    }
+
+    pub(super) fn pause_schedule(&mut self, name: &Name, paused: bool) {
+        self.schedules.get_mut(name).expect("an event names a schedule that is there").paused = paused;
+    }
+
+    pub(super) fn remove_schedule(&mut self, name: &Name, unreferenced: &mut Vec<Digest>) {
+        let gone = self.schedules.remove(name).expect("an event names a schedule that is there");
+        self.release_plan(&gone.plan, unreferenced);
+    }
+
+    pub(super) fn pass_instants(&mut self, at: Wall, name: &Name, passed: &Passed) {
+        let schedule = self.schedules.get_mut(name).expect("an event names a schedule that is there");
+        schedule.records.pass(at, passed);
+        schedule.counts.add(passed.reason.kind(), passed.count);
+        schedule.settle(passed.last);
+    }
+
+    pub(super) fn await_turn(&mut self, name: &Name, due: Wall) {
+        let schedule = self.schedules.get_mut(name).expect("an event names a schedule that is there");
+        schedule.waiting.push_back(due);
+        schedule.horizon = schedule.horizon.max(due);
+    }
+
+    pub(super) fn start_run(&mut self, at: Wall, job: JobKey, id: JobId, run: &ScheduledRun) {
+        let schedule = self.schedules.get_mut(&run.schedule).expect("a run is that of a schedule that is there");
+        schedule.add_run(at, run, id);
+        self.more(job).scheduled = Some(Box::new(run.clone()));
+    }
+
+    /// A job has ended. If a schedule started it, and is still there, that learns how.
+    pub(super) fn end_run(&mut self, at: Wall, key: JobKey) {
+        let job = &self.jobs[key];
+        let Some(run) = job.more.as_ref().and_then(|more| more.scheduled.as_ref()) else { return };
+        let outcome = super::job_state(self.workflows_of(job).map(|(_, workflow)| workflow.state));
+        if let Some(schedule) = self.schedules.get_mut(&run.schedule) {
+            schedule.end_run(at, job.id, outcome);
+        }
+    }
+
+    /// The schedule that started this job.
+    pub(crate) fn schedule_of(&self, job: JobId) -> Option<&Name> {
+        let job = &self.jobs[self.find(job)?];
+        Some(&job.more.as_ref()?.scheduled.as_ref()?.schedule)
+    }
+
+    /// The first schedule behind this name.
+    pub(crate) fn schedule_after(&self, name: Option<&Name>) -> Option<(&Name, &Schedule)> {
+        use core::ops::Bound::{Excluded, Unbounded};
+        self.schedules.range::<Name, _>((name.map_or(Unbounded, Excluded), Unbounded)).next()
+    }
+
+    pub(crate) fn restore_schedule(&mut self, name: Name, mut schedule: Schedule) {
+        let plan = Arc::make_mut(&mut schedule.plan);
+        plan.job.workflows.iter_mut().for_each(|workflow| self.stored.hold(&mut workflow.payload));
+        self.schedules.insert(name, schedule);
+    }
+
+    fn release_plan(&mut self, plan: &SchedulePlan, unreferenced: &mut Vec<Digest>) {
+        for stored in plan.job.workflows.iter().filter_map(|workflow| workflow.payload.as_stored()) {
+            if self.stored.release(&stored.digest) {
+                unreferenced.push(stored.digest);
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Schedules: every due instant has one record, whatever stops, overlaps or is stepped.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::due::DueWitness;
+use crate::rig::{EPOCH_MS, Rig, job, ms, name, patient, secs};
+use onward_core::effect::{Answer, Notice};
+use onward_core::event::Event;
+use onward_core::ids::{Claim, JobId, SessionId};
+use onward_core::input::{Call, Input, ScheduleDraft};
+use onward_core::job::{Draft, Retry};
+use onward_core::payload::{Digest, Payload};
+use onward_core::refusal::Refusal;
+use onward_core::schedule::{Missed, Overlap, Timing};
+use onward_core::state::Schedule;
+use onward_core::time::Wall;
+
+const MINUTE: u64 = 60;
+
+/// Due every minute. The rig's clock begins at one.
+fn every_minute() -> ScheduleDraft {
+    ScheduleDraft {
+        schedule: name("tidy"),
+        timing: Timing::Every(secs(MINUTE)),
+        job: patient("k"),
+        overlap: Overlap::Skip,
+        missed: Missed::Once,
+        jitter: Duration::ZERO,
+        critical: false,
+        paused: None,
+    }
+}
+
+fn set(rig: &mut Rig, draft: ScheduleDraft) {
+    let answer = rig.call(Call::SetSchedule(Box::new(draft)));
+    assert!(matches!(answer, Ok(Answer::ScheduleSet { .. })), "{answer:?}");
+}
+
+fn schedule(rig: &Rig) -> &Schedule {
+    rig.manager.state().schedule(&name("tidy")).expect("it is there")
+}
+
+/// Each record as minute, number of instants, and reason.
+fn records(rig: &Rig) -> Vec<(u64, u64, &'static str)> {
+    let minute = |at: Wall| (at.as_ms() - EPOCH_MS) / 60_000;
+    schedule(rig).records.list.iter().map(|record| (minute(record.due), record.count, record.reason.code())).collect()
+}
+
+fn check_log(rig: &Rig) {
+    let mut witness = DueWitness::default();
+    rig.log.iter().for_each(|stamped| witness.note(stamped));
+}
+
+/// What was handed out and whose lease has not ended since.
+fn succeed_all(rig: &mut Rig, session: SessionId) -> Vec<JobId> {
+    let claims: Vec<Claim> = rig.assigned(session).iter().map(|assigned| assigned.claim).collect();
+    claims.into_iter().filter(|claim| rig.succeed(session, *claim).is_ok()).map(|claim| claim.job).collect()
+}
+
+#[test]
+fn a_due_instant_starts_a_job_at_its_millisecond_with_its_record() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 4, &["k"]);
+    rig.jump(ms(250));
+    set(&mut rig, every_minute());
+    rig.advance(ms(59_749));
+    assert_eq!(records(&rig), []);
+    rig.advance(ms(1));
+    assert_eq!(records(&rig), [(1, 1, "on_time")]);
+    let run = schedule(&rig).open[0];
+    let view = rig.view(run);
+    let headers: BTreeMap<String, String> =
+        view.spec.headers().iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    assert_eq!(headers["onward-schedule"], "tidy");
+    assert_eq!(headers["onward-due-ms"], (EPOCH_MS + 60_000).to_string());
+    assert_eq!(succeed_all(&mut rig, session), [run]);
+    assert_eq!((schedule(&rig).open.len(), schedule(&rig).last().unwrap().job), (0, Some(run)));
+    assert_eq!(schedule(&rig).last().unwrap().outcome.map(|state| state.word()), Some("succeeded"));
+    rig.advance(secs(5 * MINUTE));
+    assert_eq!(records(&rig)[1..], [(2, 1, "on_time"), (3, 4, "still_running")]);
+    assert_eq!((schedule(&rig).counts.fired, schedule(&rig).counts.skipped), (2, 4));
+    rig.restart(secs(1));
+    check_log(&rig);
+}
+
+#[test]
+fn overlaps_are_queued_in_order_or_allowed() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 9, &["k"]);
+    set(&mut rig, ScheduleDraft { overlap: Overlap::Queue, ..every_minute() });
+    rig.advance(secs(3 * MINUTE));
+    assert_eq!((records(&rig), schedule(&rig).waiting.len()), (vec![(1, 1, "on_time")], 2));
+    rig.restart(secs(5));
+    let session2 = rig.hello("w", "1", 2, 9, &["k"], vec![]);
+    assert_ne!(session, session2);
+    rig.advance(secs(1));
+    // The run of before was lost with its worker's memory, and is handed out anew.
+    for minute in 1..=3 {
+        assert_eq!(schedule(&rig).open.len(), 1, "one at a time");
+        assert_eq!(succeed_all(&mut rig, session2).len(), 1, "{minute}");
+    }
+    assert_eq!(records(&rig), [(1, 1, "on_time"), (2, 1, "queued"), (3, 1, "queued")]);
+    assert_eq!((schedule(&rig).open.len(), schedule(&rig).waiting.len()), (0, 0));
+    set(&mut rig, ScheduleDraft { overlap: Overlap::Allow, ..every_minute() });
+    rig.advance(secs(3 * MINUTE));
+    assert_eq!(schedule(&rig).open.len(), 3);
+    check_log(&rig);
+}
+
+#[test]
+fn after_three_hours_without_a_leader_the_policy_decides() {
+    for (missed, expected) in [
+        (Missed::Skip, vec![(1, 179, "superseded"), (180, 1, "on_time")]),
+        (Missed::Once, vec![(1, 179, "superseded"), (180, 1, "on_time")]),
+        (Missed::All, vec![(1, 1, "caught_up"), (2, 179, "still_running")]),
+    ] {
+        let mut rig = Rig::new();
+        set(&mut rig, ScheduleDraft { missed, ..every_minute() });
+        rig.restart(secs(180 * MINUTE));
+        rig.advance(secs(2));
+        assert_eq!(records(&rig), expected, "{missed:?}");
+        check_log(&rig);
+    }
+    for (missed, expected) in
+        [(Missed::Skip, (60, 1, "late")), (Missed::Once, (60, 1, "caught_up")), (Missed::All, (60, 1, "caught_up"))]
+    {
+        let mut rig = Rig::new();
+        set(&mut rig, ScheduleDraft { missed, timing: Timing::Every(secs(3_600)), ..every_minute() });
+        rig.restart(secs(62 * MINUTE));
+        rig.advance(secs(2));
+        assert_eq!(records(&rig), [expected], "{missed:?}");
+    }
+}
+
+#[test]
+fn a_long_stop_is_taken_in_lots_and_leaves_one_record() {
+    let mut rig = Rig::new();
+    set(&mut rig, ScheduleDraft { timing: Timing::Every(secs(1)), ..every_minute() });
+    let before = rig.log.len();
+    rig.restart(secs(7 * 24 * 3_600));
+    rig.advance(ms(900));
+    let passed = rig.log[before..].iter().filter(|stamped| matches!(stamped.event, Event::InstantsPassed { .. }));
+    assert_eq!(passed.count(), 604_800_usize.div_ceil(4_095), "an event for each lot");
+    assert_eq!(records(&rig), [(0, 604_799, "superseded"), (10_080, 1, "on_time")]);
+    check_log(&rig);
+}
+
+#[test]
+fn a_clock_that_is_stepped_makes_nothing_due_twice_and_leaves_out_nothing() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 9, &["k"]);
+    set(&mut rig, every_minute());
+    rig.advance(secs(10 * MINUTE));
+    succeed_all(&mut rig, session);
+    rig.set_wall(Wall::from_ms(EPOCH_MS + 300_000));
+    rig.advance(secs(4 * MINUTE));
+    let known = schedule(&rig).counts;
+    assert_eq!(known.fired + known.skipped, 10, "the clock has not come to minute 11");
+    rig.advance(secs(2 * MINUTE));
+    assert_eq!(records(&rig).last(), Some(&(11, 1, "on_time")));
+    rig.set_wall(Wall::from_ms(EPOCH_MS + 3_600_000));
+    rig.advance(secs(1));
+    // The run of minute 11 is open.
+    assert_eq!(records(&rig)[records(&rig).len() - 2..], [(12, 48, "superseded"), (60, 1, "still_running")]);
+    check_log(&rig);
+}
+
+#[test]
+fn while_paused_instants_are_skipped_and_somebody_may_still_run_it() {
+    let mut rig = Rig::new();
+    set(&mut rig, every_minute());
+    assert_eq!(rig.call(Call::PauseSchedule(name("tidy"))), Ok(Answer::Done));
+    rig.advance(secs(3 * MINUTE));
+    assert_eq!(records(&rig), [(1, 3, "paused")]);
+    set(&mut rig, ScheduleDraft { critical: true, ..every_minute() });
+    assert!(schedule(&rig).paused, "another plan does not resume it");
+    let run = |rig: &mut Rig, request: Option<&str>| {
+        let request = request.map(name);
+        match rig.call(Call::RunSchedule { schedule: name("tidy"), request }) {
+            Ok(Answer::Submitted(accepted)) => (accepted[0].id, accepted[0].duplicate),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (first, _) = run(&mut rig, Some("r1"));
+    assert_eq!(run(&mut rig, Some("r1")), (first, true));
+    assert_ne!(run(&mut rig, None).0, first);
+    assert_eq!(rig.call(Call::ResumeSchedule(name("tidy"))), Ok(Answer::Done));
+    rig.advance(secs(MINUTE));
+    let reasons: Vec<_> = records(&rig).iter().map(|record| record.2).collect();
+    assert_eq!(reasons, ["paused", "run_now", "run_now", "still_running"]);
+    rig.restart(secs(1));
+    assert_eq!(run(&mut rig, Some("r1")), (first, true), "remembered by the log");
+    check_log(&rig);
+}
+
+#[test]
+fn a_run_that_is_not_accepted_is_what_became_of_its_instant() {
+    let mut rig = Rig::new();
+    let held = Draft { unique_key: Some("only".into()), ..job("k") };
+    rig.submit(held.clone());
+    set(&mut rig, ScheduleDraft { job: held, ..every_minute() });
+    rig.advance(secs(2 * MINUTE));
+    assert_eq!(records(&rig), [(1, 2, "unique_key_taken")]);
+    check_log(&rig);
+    let mut rig = Rig::with(|settings| settings.limits.jobs = 1);
+    rig.submit(job("k"));
+    set(&mut rig, every_minute());
+    rig.advance(secs(MINUTE));
+    assert_eq!(records(&rig), [(1, 1, "limited")]);
+}
+
+#[test]
+fn what_cannot_be_a_schedule_is_refused() {
+    let mut rig = Rig::with(|settings| settings.limits.schedules = 1);
+    let refused = |rig: &mut Rig, draft| match rig.call(Call::SetSchedule(Box::new(draft))) {
+        Err(refusal) => refusal.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let keyed = Draft { idempotency_key: Some("k".into()), ..job("k") };
+    let timed = Draft { run_at: Some(Wall::from_ms(1)), ..job("k") };
+    for (draft, says) in [
+        (ScheduleDraft { job: keyed, ..every_minute() }, "`idempotency_key` cannot be given"),
+        (ScheduleDraft { job: timed, ..every_minute() }, "`run_at` cannot be given"),
+        (ScheduleDraft { jitter: secs(86_401), ..every_minute() }, "`jitter_s` is 86401s"),
+        (ScheduleDraft { job: Draft { priority: 101, ..job("k") }, ..every_minute() }, "`priority` is 101"),
+    ] {
+        let text = refused(&mut rig, draft);
+        assert!(text.contains(says), "{text}");
+    }
+    set(&mut rig, every_minute());
+    let text = refused(&mut rig, ScheduleDraft { schedule: name("other"), ..every_minute() });
+    assert!(text.contains("at most 1 schedules"), "{text}");
+    let before = rig.log.len();
+    set(&mut rig, every_minute());
+    assert_eq!(rig.log.len(), before, "the same again changes nothing");
+    for call in [
+        Call::PauseSchedule(name("none")),
+        Call::ResumeSchedule(name("none")),
+        Call::RemoveSchedule(name("none")),
+        Call::RunSchedule { schedule: name("none"), request: None },
+    ] {
+        assert_eq!(rig.call(call), Err(Refusal::UnknownSchedule));
+    }
+}
+
+#[test]
+fn a_schedule_that_is_removed_leaves_its_runs_alone() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 9, &["k"]);
+    set(&mut rig, ScheduleDraft { overlap: Overlap::Queue, ..every_minute() });
+    rig.advance(secs(3 * MINUTE));
+    assert_eq!(rig.call(Call::RemoveSchedule(name("tidy"))), Ok(Answer::Done));
+    rig.advance(secs(3 * MINUTE));
+    assert_eq!(succeed_all(&mut rig, session).len(), 1);
+    set(&mut rig, every_minute());
+    rig.advance(secs(MINUTE));
+    assert_eq!(records(&rig), [(7, 1, "on_time")], "a new one knows nothing of the old");
+    rig.restart(secs(1));
+}
+
+#[test]
+fn the_content_of_a_template_stays_while_the_schedule_does() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 9, &["k"]);
+    let digest = Digest::of(b"big");
+    let big = Draft::of_kind("k", Payload::stored(digest, 9_000));
+    set(&mut rig, ScheduleDraft { job: big, ..every_minute() });
+    rig.advance(secs(MINUTE));
+    assert_eq!(rig.manager.state().stored_refs(&digest), 2);
+    succeed_all(&mut rig, session);
+    let jobs = std::mem::take(&mut rig.to_archive);
+    rig.step(Input::Archived { jobs });
+    assert_eq!((rig.manager.state().stored_refs(&digest), rig.unreferenced.len()), (1, 0));
+    rig.restart(secs(1));
+    assert_eq!(rig.manager.state().stored_refs(&digest), 1);
+    set(&mut rig, every_minute());
+    assert_eq!((rig.manager.state().stored_refs(&digest), &rig.unreferenced[..]), (0, &[digest][..]));
+}
+
+#[test]
+fn a_critical_schedule_that_fails_again_and_again_is_reported_once() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 9, &["k"]);
+    let fragile = Draft { retry: Some(Retry { max_attempts: 1, base: ms(1), max: ms(1) }), ..job("k") };
+    set(&mut rig, ScheduleDraft { job: fragile, critical: true, ..every_minute() });
+    for failures in 1..=4 {
+        rig.advance(secs(MINUTE));
+        let claim = rig.claim(session);
+        rig.fail(session, claim).unwrap();
+        assert_eq!((schedule(&rig).failures, schedule(&rig).is_failing()), (failures, failures >= 3));
+    }
+    let said = |notice: &Notice| matches!(notice, Notice::ScheduleFailing { failures: 3, .. });
+    assert_eq!(rig.noticed().iter().filter(|notice| said(notice)).count(), 1);
+    rig.restart(ms(10));
+    assert_eq!(schedule(&rig).failures, 4);
+    let session = rig.hello("w", "2", 2, 9, &["k"], vec![]);
+    rig.advance(secs(MINUTE));
+    let claim = rig.claim(session);
+    rig.succeed(session, claim).unwrap();
+    assert_eq!((schedule(&rig).failures, schedule(&rig).failing_since), (0, None));
+}
+
+#[test]
+fn jitter_delays_the_start_and_not_the_instant() {
+    let mut rig = Rig::new();
+    set(&mut rig, ScheduleDraft { jitter: secs(30), overlap: Overlap::Allow, ..every_minute() });
+    rig.advance(secs(20 * MINUTE + 30));
+    assert_eq!(records(&rig).len(), 20);
+    let late = |record: &onward_core::schedule::Record| record.at.since(record.due).as_millis() as u64;
+    let mut delays: Vec<u64> = schedule(&rig).records.list.iter().map(late).collect();
+    assert!(delays.iter().all(|delay| *delay <= 30_000));
+    delays.dedup();
+    assert!(delays.len() > 10, "{delays:?}");
+    check_log(&rig);
+}
+
+/// A weekly job on a process that is restarted every day.
+#[test]
+fn a_weekly_job_runs_though_no_process_lives_for_a_week() {
+    let mut rig = Rig::new();
+    set(&mut rig, ScheduleDraft { timing: Timing::Every(secs(7 * 86_400)), ..every_minute() });
+    for _ in 0..28 {
+        rig.advance(secs(86_400 - 600));
+        rig.restart(secs(600));
+    }
+    rig.advance(secs(1));
+    let runs = schedule(&rig).counts;
+    assert_eq!(runs.fired + runs.skipped, 4);
+    check_log(&rig);
+}
