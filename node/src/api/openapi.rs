@@ -17,11 +17,12 @@ const PROBLEM: &str = "application/problem+json";
 /// Whoever reaches the port may ask these.
 const OPEN: [&str; 3] = ["/livez", "/readyz", "/startupz"];
 
-const TAGS: [(&str, &str); 6] = [
+const TAGS: [(&str, &str); 7] = [
     ("jobs", "Submit jobs, look at them, cancel, retry and extend them."),
     ("leases", "Work without a session: take leases, beat, settle."),
     ("dead letters", "Jobs that failed and will not be tried again."),
     ("queues", "What is in them; pause and resume."),
+    ("schedules", "Jobs that start by the clock: plans, runs, and what became of each due instant."),
     ("nodes", "Workers, their verdicts, and the datacenter."),
     ("operations", "Probes, status, metrics, backup."),
 ];
@@ -42,6 +43,7 @@ const NAMED: [(&str, &str, &str); 8] = [
 pub fn openapi(more: OpenApi) -> Value {
     let mut all = leases::LeasesApi::openapi();
     all.merge(jobs::JobsApi::openapi());
+    all.merge(jobs::schedules::SchedulesApi::openapi());
     all.merge(backup::BackupApi::openapi());
     all.merge(more);
     all.info.title = "Onward".into();
@@ -129,6 +131,7 @@ fn tag(path: &str) -> &'static str {
         Some("leases" | "workers") => "leases",
         Some("dead-letters") => "dead letters",
         Some("queues") => "queues",
+        Some("schedules") => "schedules",
         Some("nodes" | "datacenters" | "stats") => "nodes",
         _ => "operations",
     }

@@ -35,6 +35,21 @@ impl<S: Send + Sync> FromRequestParts<S> for QueuePath {
     }
 }
 
+/// `{name}` of a schedule.
+#[derive(Clone, Debug)]
+pub struct SchedulePath(pub Name);
+
+impl<S: Send + Sync> FromRequestParts<S> for SchedulePath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let text = text(parts, state).await;
+        text.and_then(Name::new).map(Self).ok_or_else(|| {
+            Problem::invalid("the name of a schedule is 1 to 128 bytes without control characters").of_field("name")
+        })
+    }
+}
+
 pub fn bad_queue_name() -> Problem {
     Problem::invalid("the name of a queue is 1 to 128 bytes without control characters").of_field("name")
 }

@@ -71,7 +71,8 @@ pub const fn status_of(kind: RefusalKind) -> StatusCode {
         RefusalKind::UnknownJob
         | RefusalKind::UnknownWorkflow
         | RefusalKind::UnknownAttempt
-        | RefusalKind::UnknownWorker => StatusCode::NOT_FOUND,
+        | RefusalKind::UnknownWorker
+        | RefusalKind::UnknownSchedule => StatusCode::NOT_FOUND,
         RefusalKind::StaleAttempt
         | RefusalKind::AlreadyEnded
         | RefusalKind::StaleIncarnation

@@ -39,6 +39,9 @@ impl Contents {
                 let workflows = submissions.iter_mut().flat_map(|submission| &mut submission.draft.workflows);
                 workflows.for_each(|workflow| contents.replace(&mut workflow.payload));
             }
+            Call::SetSchedule(draft) => {
+                draft.job.workflows.iter_mut().for_each(|workflow| contents.replace(&mut workflow.payload));
+            }
             Call::Settle(settlements) => contents.of_settlements(settlements),
             _ => {}
         }
@@ -209,6 +212,7 @@ pub(super) fn named_by(events: &[StampedEvent], contents: &Contents) -> Vec<Owne
             Event::JobSubmitted(submitted) => {
                 submitted.spec.workflows.iter().for_each(|workflow| name(&workflow.payload));
             }
+            Event::ScheduleSet(set) => set.plan.job.workflows.iter().for_each(|workflow| name(&workflow.payload)),
             Event::AttemptEnded { ending: Ending::Succeeded { result }, .. } => name(result),
             _ => {}
         }

@@ -30,10 +30,11 @@ enum Kind {
     Crashed,
     TimedOut,
     DeadLetter,
+    Schedule,
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Clock,
         Self::Hold,
         Self::Evicted,
@@ -43,6 +44,7 @@ impl Kind {
         Self::Crashed,
         Self::TimedOut,
         Self::DeadLetter,
+        Self::Schedule,
     ];
 
     fn of(notice: &Notice) -> Self {
@@ -56,6 +58,7 @@ impl Kind {
             Notice::AttemptLost { .. } => Self::Crashed,
             Notice::JobTimedOut { .. } => Self::TimedOut,
             Notice::DeadLetter { .. } | Notice::DeadLetterOverflow { .. } => Self::DeadLetter,
+            Notice::ScheduleFailing { .. } => Self::Schedule,
         }
     }
 
@@ -70,6 +73,7 @@ impl Kind {
             Self::Crashed => "crashed",
             Self::TimedOut => "timed out",
             Self::DeadLetter => "dead letter",
+            Self::Schedule => "schedule",
         }
     }
 }
@@ -135,6 +139,9 @@ fn line(notice: &Notice) {
         Notice::DeadLetter { job, kind, error } => {
             let error: String = error.chars().take(ERROR_CHARS).collect();
             tracing::warn!(%job, %kind, ?error, "dead letter");
+        }
+        Notice::ScheduleFailing { schedule, failures } => {
+            tracing::error!(%schedule, failures, "a critical schedule fails again and again");
         }
         Notice::DeadLetterOverflow { job } => tracing::warn!(%job, "dropped the oldest dead letter to make room"),
     }

@@ -33,6 +33,7 @@ use super::session::Outbox;
 use super::snapshots::Snapshots;
 use super::spans::Spans;
 use super::term::{NewTerm, begin_term};
+use super::timetable::{self, FindDue};
 use super::watch::Watchers;
 use super::{Command, Deliver, Refused, Shared, Start, View};
 use crate::catalog::Catalog;
@@ -82,21 +83,33 @@ fn run(first: NewTerm, start: Start, shared: &Arc<Shared>) {
         spawned.inspect_err(|error| tracing::error!(%error, "cannot start the archive's thread")).ok()
     });
     let (to_archive, archive_thread) = archivist.unzip();
-    run_terms(first, start, shared, to_archive);
+    let timetable = timetable::spawn(shared.clone());
+    let timetable = timetable.inspect_err(|error| tracing::error!(%error, "cannot start the schedules' thread")).ok();
+    let (find_due, schedules_thread) = timetable.unzip();
+    run_terms(first, start, shared, to_archive, find_due);
+    if schedules_thread.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("the schedules' thread panicked");
+    }
     if archive_thread.is_some_and(|thread| thread.join().is_err()) {
         tracing::error!("the archive's thread panicked");
     }
     shared.close();
 }
 
-fn run_terms(first: NewTerm, mut start: Start, shared: &Arc<Shared>, to_archive: Option<Sender<ToArchive>>) {
+fn run_terms(
+    first: NewTerm,
+    mut start: Start,
+    shared: &Arc<Shared>,
+    to_archive: Option<Sender<ToArchive>>,
+    find_due: Option<Sender<FindDue>>,
+) {
     let mut begun = Ok(first);
     let mut tried_at = Instant::now();
     let mut watchers = Watchers::default();
     let mut kept = HeldCommands::for_as_long_as(start.rules.seat_ttl);
     loop {
         let ended = match begun {
-            Ok(term) => serve_term(term, &start, shared, &to_archive, &mut watchers),
+            Ok(term) => serve_term(term, &start, shared, (&to_archive, &find_due), &mut watchers),
             Err(error) => TermEnd::Failed(error),
         };
         shared.vitals.takeover.begin_unless_begun();
@@ -126,7 +139,7 @@ fn serve_term(
     term: NewTerm,
     start: &Start,
     shared: &Arc<Shared>,
-    to_archive: &Option<Sender<ToArchive>>,
+    (to_archive, find_due): (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
     watchers: &mut Watchers,
 ) -> TermEnd {
     shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
@@ -156,6 +169,7 @@ fn serve_term(
         meter: Meter::default(),
         snapshots: Snapshots::after(term.snapshot, start.snapshot_every),
         leaving: ArchiveFeed::to(to_archive.clone(), term.term),
+        find_due: find_due.clone(),
         log,
         stopping: None,
         ended_by: None,
@@ -273,6 +287,8 @@ struct Machine<'a> {
     meter: Meter,
     snapshots: Snapshots,
     leaving: ArchiveFeed,
+    /// To the thread that finds due instants.
+    find_due: Option<Sender<FindDue>>,
     log: CommitQueue,
     /// Told to stop, when this was the newest event.
     stopping: Option<Seq>,
@@ -557,6 +573,11 @@ impl Machine<'_> {
                 }
             }
             Effect::Report(notice) => self.decisions.write(self.now.mono, &notice),
+            Effect::FindDue { schedule, revision, timing, after, until } => {
+                // A thread that has gone has said why; the end of this process is near.
+                let ask = FindDue { schedule, revision, timing, after, until };
+                drop(self.find_due.as_ref().map(|find_due| find_due.send(ask)));
+            }
             Effect::Send { .. } | Effect::Reply { .. } | Effect::ConfirmSeat { .. } => {
                 unreachable!("these do not wait here")
             }

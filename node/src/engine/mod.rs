@@ -47,6 +47,7 @@ mod spans;
 mod start;
 mod stats;
 mod term;
+mod timetable;
 mod vitals;
 mod watch;
 

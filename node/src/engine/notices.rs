@@ -33,6 +33,12 @@ pub(super) fn jobs_of(event: &Event) -> Vec<JobId> {
         | Event::WorkerForgotten { .. }
         | Event::QueuePaused { .. }
         | Event::QueueResumed { .. }
-        | Event::KeysExpired { .. } => Vec::new(),
+        | Event::KeysExpired { .. }
+        | Event::ScheduleSet(_)
+        | Event::ScheduleRemoved { .. }
+        | Event::SchedulePaused { .. }
+        | Event::ScheduleResumed { .. }
+        | Event::InstantsPassed { .. }
+        | Event::InstantWaits { .. } => Vec::new(),
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Vitals {
     pub(super) log: Pulse,
     /// Between two machines. Reading a long log takes its time, and is no hang.
     pub(super) takeover: Pulse,
+    /// At one search for due instants.
+    pub(super) schedules: Pulse,
 }
 
 impl Vitals {
@@ -62,7 +64,8 @@ impl Vitals {
     }
 
     pub(super) fn hang(&self, after: Duration) -> Option<String> {
-        let places = [("core", "step", &self.machine), ("log", "call", &self.log)];
+        let places =
+            [("core", "step", &self.machine), ("log", "call", &self.log), ("schedules", "search", &self.schedules)];
         places.into_iter().find_map(|(place, what, pulse)| {
             let busy = pulse.busy_for().filter(|busy| *busy >= after)?;
             Some(format!("the {place} thread has been blocked in one {what} for {busy:?}; restart the node"))

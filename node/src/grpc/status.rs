@@ -81,7 +81,8 @@ const fn code(kind: RefusalKind) -> Code {
         RefusalKind::UnknownJob
         | RefusalKind::UnknownWorkflow
         | RefusalKind::UnknownAttempt
-        | RefusalKind::UnknownWorker => Code::NotFound,
+        | RefusalKind::UnknownWorker
+        | RefusalKind::UnknownSchedule => Code::NotFound,
         RefusalKind::StaleAttempt
         | RefusalKind::AlreadyEnded
         | RefusalKind::StaleIncarnation

@@ -46,6 +46,37 @@ struct Seen {
     verdicts: BTreeMap<&'static str, u64>,
     grants: u64,
     denials: Vec<(&'static str, u64)>,
+    schedules: Schedules,
+}
+
+/// All schedules together, and the critical ones that are failing by name, as many as have a label.
+#[derive(Default)]
+struct Schedules {
+    count: u64,
+    paused: u64,
+    failing: u64,
+    fired: u64,
+    skipped: u64,
+    missed: u64,
+    by_name: Vec<(String, u32)>,
+}
+
+impl Schedules {
+    fn of(view: &View<'_>) -> Self {
+        let mut all = Self::default();
+        for (name, schedule) in view.manager.state().schedules() {
+            all.count += 1;
+            all.paused += u64::from(schedule.paused);
+            all.failing += u64::from(schedule.is_failing());
+            all.fired += schedule.counts.fired;
+            all.skipped += schedule.counts.skipped;
+            all.missed += schedule.counts.missed;
+            if schedule.plan.critical && schedule.failures > 0 && all.by_name.len() < NAMES_SHOWN as usize {
+                all.by_name.push((name.to_string(), schedule.failures));
+            }
+        }
+        all
+    }
 }
 
 impl Seen {
@@ -86,6 +117,7 @@ impl Seen {
             verdicts,
             grants: counts.grants(),
             denials: counts.denials().map(|(denial, count)| (denial.code(), count)).collect(),
+            schedules: Schedules::of(view),
         }
     }
 }
@@ -105,6 +137,7 @@ fn render(pages: &Pages, seen: Option<Seen>) -> String {
         overview(&mut text, &seen);
         of_queues(&mut text, &seen);
         of_kinds(&mut text, &seen);
+        of_schedules(&mut text, &seen.schedules);
     }
     text.0
 }
@@ -230,6 +263,22 @@ fn of_kinds(text: &mut Text, seen: &Seen) {
     let mut run = text.histogram("attempt_run_seconds", what);
     for (kind, counts) in &seen.kinds {
         run = run.spans(("kind", kind), &counts.run);
+    }
+}
+
+fn of_schedules(text: &mut Text, seen: &Schedules) {
+    text.gauge("schedules", "Schedules.").sample(&[], seen.count);
+    text.gauge("schedules_paused", "Schedules that are paused.").sample(&[], seen.paused);
+    let what = "Critical schedules of which three or more runs in a row have failed.";
+    text.gauge("schedules_failing", what).sample(&[], seen.failing);
+    text.counter("schedule_instants_total", "Due instants of the schedules that there are, by what became of them.")
+        .sample(&[("record", "fired")], seen.fired)
+        .sample(&[("record", "skipped")], seen.skipped)
+        .sample(&[("record", "missed")], seen.missed);
+    let what = "Runs of a critical schedule that have failed in a row, where there are some.";
+    let mut failures = text.gauge("schedule_failures", what);
+    for (name, count) in &seen.by_name {
+        failures = failures.sample(&[("schedule", name)], count);
     }
 }
 

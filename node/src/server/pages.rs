@@ -143,8 +143,15 @@ pub(super) fn starting() -> Router {
 
 const STARTING: &str = "the node is starting: it reads its log";
 
+struct Answered {
+    view: ManagerView,
+    term: u64,
+    schedules: usize,
+    failing: Vec<FailingSchedule>,
+}
+
 /// What the machine says about itself, or why it does not.
-async fn machine(pages: &Pages) -> Result<(ManagerView, u64), String> {
+async fn machine(pages: &Pages) -> Result<Answered, String> {
     let accepting = !pages.about.is_draining();
     let (app, within) = (&pages.app, pages.about.probes.answer_within);
     if let Some(trouble) = app.engine.trouble() {
@@ -152,7 +159,20 @@ async fn machine(pages: &Pages) -> Result<(ManagerView, u64), String> {
     }
     let read = app.engine.read(move |view| {
         let judgement = view.manager.own_judgement_while(accepting);
-        (ManagerView { judgement, ..view.manager.view() }, view.manager.state().term().get())
+        let state = view.manager.state();
+        let failing = state.schedules().iter().filter(|(_, schedule)| schedule.is_failing()).take(MAX_FAILING);
+        Answered {
+            view: ManagerView { judgement, ..view.manager.view() },
+            term: state.term().get(),
+            schedules: state.schedules().len(),
+            failing: failing
+                .map(|(name, schedule)| FailingSchedule {
+                    name: name.to_string(),
+                    failures: schedule.failures,
+                    since_at: schedule.failing_since.map(At),
+                })
+                .collect(),
+        }
     });
     match timeout(within, read).await {
         Ok(answer) => answer.map_err(|refused| refused.to_string()),
@@ -195,13 +215,27 @@ struct ManagerStatus {
     workers: usize,
     verdict: &'static str,
     reason: &'static str,
+    schedules: usize,
+    /// Critical schedules of which three or more runs in a row have failed; at most 100 of them.
+    failing_schedules: Vec<FailingSchedule>,
 }
+
+#[derive(Serialize, ToSchema)]
+struct FailingSchedule {
+    name: String,
+    failures: u32,
+    #[schema(value_type = Option<String>)]
+    since_at: Option<At>,
+}
+
+/// More are counted by metrics, and not listed.
+const MAX_FAILING: usize = 100;
 
 /// How the node is.
 #[utoipa::path(get, path = "/status", responses((status = 200, body = Status)))]
 async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     let (manager, trouble) = match machine(&pages).await {
-        Ok((view, term)) => (
+        Ok(Answered { view, term, schedules, failing }) => (
             Some(ManagerStatus {
                 seat: view.seat.code(),
                 term,
@@ -212,6 +246,8 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
                 workers: view.workers,
                 verdict: view.judgement.verdict.code(),
                 reason: view.judgement.reason.code(),
+                schedules,
+                failing_schedules: failing,
             }),
             None,
         ),

@@ -39,6 +39,12 @@ fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         "/v1/jobs/{id}/cancel" | "/v1/jobs/cancel" | "/v1/dead-letters/drop" => Control,
         "/v1/nodes/{id}/drain" | "/v1/nodes/{id}/undrain" | "/v1/workers/{id}/goodbye" => Control,
         "/v1/queues/{name}/pause" | "/v1/queues/{name}/resume" => Control,
+        // These end load, or may.
+        "/v1/schedules/{name}/pause" => Control,
+        "/v1/schedules/{name}" if method == Method::DELETE => Control,
+        "/v1/schedules/{name}" if method == Method::PUT => Submission,
+        "/v1/schedules/{name}/resume" | "/v1/schedules/{name}/run-now" => Submission,
+        "/v1/schedules" | "/v1/schedules/{name}" | "/v1/schedules/{name}/records" => Other,
         // Beats and results come over it. What is handed out there is the machine's to say.
         "/onward.v1.WorkerService/{method}" => Control,
 

@@ -2,6 +2,7 @@ use axum::body::Body;
 use axum::http::{Method, Request};
 use onward_node::api::access::{Access, Scope};
 use onward_node::api::jobs::JobsApi;
+use onward_node::api::jobs::schedules::SchedulesApi;
 use serde_json::json;
 use utoipa::OpenApi;
 
@@ -37,6 +38,14 @@ fn routes() -> Vec<(Method, String, Scope)> {
         (Method::GET, "/v1/dead-letters".into(), Scope::Read),
         (Method::POST, "/v1/dead-letters/replay".into(), Scope::Operate),
         (Method::POST, "/v1/dead-letters/drop".into(), Scope::Operate),
+        (Method::GET, "/v1/schedules".into(), Scope::Read),
+        (Method::GET, "/v1/schedules/s".into(), Scope::Read),
+        (Method::PUT, "/v1/schedules/s".into(), Scope::Operate),
+        (Method::DELETE, "/v1/schedules/s".into(), Scope::Operate),
+        (Method::GET, "/v1/schedules/s/records".into(), Scope::Read),
+        (Method::POST, "/v1/schedules/s/pause".into(), Scope::Operate),
+        (Method::POST, "/v1/schedules/s/resume".into(), Scope::Operate),
+        (Method::POST, "/v1/schedules/s/run-now".into(), Scope::Submit),
     ]
 }
 
@@ -61,7 +70,9 @@ async fn every_route_needs_its_scope_and_no_other_will_do() {
 
 #[test]
 fn the_description_has_every_route_and_nothing_else() {
-    let described = serde_json::to_value(JobsApi::openapi()).unwrap();
+    let mut described = JobsApi::openapi();
+    described.merge(SchedulesApi::openapi());
+    let described = serde_json::to_value(described).unwrap();
     let paths = described["paths"].as_object().unwrap();
     let mut known = 0;
     for (method, path, _) in routes() {
@@ -69,6 +80,7 @@ fn the_description_has_every_route_and_nothing_else() {
             .replace(ID, "{id}")
             .replace("attempts/1", "attempts/{n}")
             .replace("queues/q/", "queues/{name}/")
+            .replace("schedules/s", "schedules/{name}")
             .replace("nodes/w", "nodes/{id}");
         let operation = &paths[&path][method.as_str().to_lowercase()];
         assert!(operation["responses"].is_object(), "{method} {path}");

@@ -7,4 +7,5 @@ mod following;
 mod listing;
 mod operating;
 mod rig;
+mod schedules;
 mod submitting;

@@ -3,6 +3,7 @@
 //! [`request`] is a submission as it is written, [`submit`] takes it. [`shape`] is a job as it is shown ([`reason`] and
 //! [`ledger`] say why it is where it is, [`explain`] tells it to people); [`read`] gives one or a page of them, [`follow`] goes along with one,
 //! [`output`] gives what its attempts have printed.
+//! [`schedules`] is what starts jobs by the clock.
 //! `filter` is which jobs are meant, [`cancel_where`] cancels them, [`command`] is everything else that is asked about
 //! jobs.
 //!
@@ -22,6 +23,7 @@ pub mod queues;
 pub mod read;
 pub mod reason;
 pub mod request;
+pub mod schedules;
 pub mod shape;
 pub mod submit;
 
@@ -63,6 +65,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
         .route("/dead-letters", get(dead_letters::list))
         .route("/dead-letters/replay", post(dead_letters::replay))
         .route("/dead-letters/drop", post(dead_letters::drop_letters))
+        .merge(schedules::routes())
         .layer(Extension(followers))
         .layer(Extension(Answers::default()))
 }

@@ -109,6 +109,12 @@ pub struct LimitShown {
     pub ordered: bool,
 }
 
+impl LimitShown {
+    pub fn of(limit: &ConcurrencyLimit) -> Self {
+        Self { key: limit.key.to_string(), max: limit.max, ordered: limit.ordered }
+    }
+}
+
 /// The concurrency key that a workflow waits for.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct KeyWaitShown {
@@ -219,7 +225,7 @@ impl Job {
                 base_s: spec.retry.base.as_secs_f64(),
                 max_s: spec.retry.max.as_secs_f64(),
             },
-            limits: spec.limits.iter().map(limit).collect(),
+            limits: spec.limits.iter().map(LimitShown::of).collect(),
             unique_key: spec.unique_key().map(ToString::to_string),
             idempotency_key: spec.idempotency_key().map(ToString::to_string),
             headers: spec.headers().iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(),
@@ -293,10 +299,6 @@ fn command(workflows: &[WorkflowSpec]) -> Option<String> {
     };
     let line = argv.into_iter().map(quoted).collect::<Vec<_>>().join(" ");
     Some(line.chars().take(LETTERS).collect())
-}
-
-fn limit(limit: &ConcurrencyLimit) -> LimitShown {
-    LimitShown { key: limit.key.to_string(), max: limit.max, ordered: limit.ordered }
 }
 
 fn key_wait(wait: &KeyWait) -> KeyWaitShown {
