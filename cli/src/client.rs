@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use ureq::Agent;
 use ureq::http::Response;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, RequestBuilder};
 
 use crate::answer::Answer;
 use crate::failure::Failure;
@@ -35,6 +35,19 @@ pub struct Client {
     /// Why the token of this machine's own node is not used, although it is there.
     token_trouble: Option<String>,
     has_answered: AtomicBool,
+}
+
+/// What is asked of an address.
+#[derive(Clone, Copy, Debug)]
+enum Verb<'a> {
+    Get,
+    Post(&'a str),
+    Put(&'a str),
+    Delete,
+}
+
+fn written(body: &impl Serialize) -> String {
+    serde_json::to_string(body).expect("our bodies can be written as JSON")
 }
 
 /// Where the node is, and how to prove who we are.
@@ -105,17 +118,24 @@ impl Client {
     }
 
     pub fn get(&self, path: &str) -> Result<Answer, Failure> {
-        self.call(path, None, CALL_TIMEOUT)
+        self.call(path, Verb::Get, CALL_TIMEOUT)
     }
 
     /// For a call that the node answers when something happened, after `wait` at the latest. It may take `at_most` longer.
     pub fn get_waiting(&self, path: &str, wait: Duration, at_most: Duration) -> Result<Answer, Failure> {
-        self.call(path, None, wait + at_most.min(CALL_TIMEOUT))
+        self.call(path, Verb::Get, wait + at_most.min(CALL_TIMEOUT))
     }
 
     pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer, Failure> {
-        let body = serde_json::to_string(body).expect("our bodies can be written as JSON");
-        self.call(path, Some(&body), CALL_TIMEOUT)
+        self.call(path, Verb::Post(&written(body)), CALL_TIMEOUT)
+    }
+
+    pub fn put(&self, path: &str, body: &impl Serialize) -> Result<Answer, Failure> {
+        self.call(path, Verb::Put(&written(body)), CALL_TIMEOUT)
+    }
+
+    pub fn delete(&self, path: &str) -> Result<Answer, Failure> {
+        self.call(path, Verb::Delete, CALL_TIMEOUT)
     }
 
     /// The id that begins with this, if only one does. What is no beginning of an id is given back, for the node to say so.
@@ -147,15 +167,15 @@ impl Client {
 
     /// What an attempt has printed; none if nothing is kept of it.
     pub fn output(&self, path: &str) -> Result<Option<Printed>, Failure> {
-        match self.exchange(path, None, CALL_TIMEOUT)? {
+        match self.exchange(path, Verb::Get, CALL_TIMEOUT)? {
             Ok(Raw { bytes, skipped }) => Ok(Some(Printed { skipped: skipped.unwrap_or(0), bytes })),
             Err((404, problem)) if read::text(&problem, "code") == Some("no_output") => Ok(None),
             Err((status, problem)) => Err(self.refused(status, &problem)),
         }
     }
 
-    fn call(&self, path: &str, body: Option<&str>, timeout: Duration) -> Result<Answer, Failure> {
-        match self.exchange(path, body, timeout)? {
+    fn call(&self, path: &str, verb: Verb<'_>, timeout: Duration) -> Result<Answer, Failure> {
+        match self.exchange(path, verb, timeout)? {
             Ok(answer) => Answer::of(&answer.bytes).map_err(|error| {
                 Failure::new(format!("the answer of {} is not JSON", self.server))
                     .why(error)
@@ -166,16 +186,11 @@ impl Client {
     }
 
     /// The answer to a call, or the status and problem with which it was refused.
-    fn exchange(
-        &self,
-        path: &str,
-        body: Option<&str>,
-        timeout: Duration,
-    ) -> Result<Result<Raw, (u16, Value)>, Failure> {
+    fn exchange(&self, path: &str, verb: Verb<'_>, timeout: Duration) -> Result<Result<Raw, (u16, Value)>, Failure> {
         let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
         let mut was_lost = false;
         loop {
-            match self.send(path, body, timeout) {
+            match self.send(path, verb, timeout) {
                 Ok((status, answer)) if (200..300).contains(&status) => return Ok(Ok(answer)),
                 Ok((status, answer)) => {
                     let answer = answer.problem();
@@ -196,28 +211,36 @@ impl Client {
         }
     }
 
-    fn send(&self, path: &str, body: Option<&str>, timeout: Duration) -> Result<(u16, Raw), ureq::Error> {
+    fn send(&self, path: &str, verb: Verb<'_>, timeout: Duration) -> Result<(u16, Raw), ureq::Error> {
         let url = format!("{}{path}", self.server);
-        let bearer = self.token.as_ref().map(|token| format!("Bearer {token}"));
-        let mut response = match body {
-            None => {
-                let mut request = self.agent.get(&url).config().timeout_global(Some(timeout)).build();
-                if let Some(bearer) = &bearer {
-                    request = request.header("authorization", bearer);
-                }
-                request.call()?
+        let mut response = match verb {
+            Verb::Get => self.asked(self.agent.get(&url), timeout).call()?,
+            Verb::Delete => {
+                self.asked(self.agent.delete(&url), timeout).header("content-type", "application/json").call()?
             }
-            Some(body) => {
-                let mut request = self.agent.post(&url).config().timeout_global(Some(timeout)).build();
-                if let Some(bearer) = &bearer {
-                    request = request.header("authorization", bearer);
-                }
-                request.header("content-type", "application/json").send(body.as_bytes())?
-            }
+            Verb::Post(body) => self.sent(self.agent.post(&url), timeout, body)?,
+            Verb::Put(body) => self.sent(self.agent.put(&url), timeout, body)?,
         };
         self.has_answered.store(true, Ordering::Relaxed);
         let status = response.status().as_u16();
         Ok((status, Raw::of(&mut response)?))
+    }
+
+    fn asked<B>(&self, request: RequestBuilder<B>, timeout: Duration) -> RequestBuilder<B> {
+        let request = request.config().timeout_global(Some(timeout)).build();
+        match &self.token {
+            Some(token) => request.header("authorization", format!("Bearer {token}")),
+            None => request,
+        }
+    }
+
+    fn sent(
+        &self,
+        request: RequestBuilder<ureq::typestate::WithBody>,
+        timeout: Duration,
+        body: &str,
+    ) -> Result<Response<ureq::Body>, ureq::Error> {
+        self.asked(request, timeout).header("content-type", "application/json").send(body.as_bytes())
     }
 
     fn unreachable(&self, error: &ureq::Error) -> Failure {
@@ -282,6 +305,7 @@ impl Client {
                 failure.remedy("its folder has to be there on the node's own disk, with room in it, and writable for the node")
             }
             (_, "unknown_worker") => failure.remedy("`onward node list` shows the nodes that are known"),
+            (_, "unknown_schedule") => failure.remedy("`onward schedule list` shows the schedules"),
             (_, "unknown_job") => failure.remedy("`onward list` shows the jobs that are kept"),
             (_, "not_terminal") => failure.remedy("`onward wait ID` waits for its end, `onward cancel ID` brings it about"),
             (_, "") => failure.remedy("is that address a node of Onward, and of this version?"),

@@ -225,7 +225,7 @@ fn each(screen: &Screen, jobs: &[Value], line: impl Fn(&Value) -> Result<String,
     Err(failure.remedy("`onward dead-letter list` shows those that are there").into())
 }
 
-fn query(page: &PageArgs) -> String {
+pub fn query(page: &PageArgs) -> String {
     let cursor = page.cursor.as_deref().map(|cursor| format!("&cursor={}", escaped(cursor)));
     format!("limit={}{}", page.limit, cursor.unwrap_or_default())
 }
@@ -259,6 +259,11 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
         );
         lines.push(("jobs", Styled::new(&jobs)));
         lines.push(("workers", Styled::new(&count("workers"))));
+        for schedule in read::items(manager, "failing_schedules") {
+            let (name, failures) = (read::word(schedule, "name"), read::plain(&schedule["failures"]));
+            let text = format!("{name} failed {failures} times in a row; `onward schedule show {name}` shows its runs");
+            lines.push(("schedule", Styled::new(&text)));
+        }
         lines.push(("seat", Styled::new(&format!("{}, term {}", read::word(manager, "seat"), count("term")))));
     }
     let field = |name| Styled::new(&read::plain(&status[name]));
@@ -314,7 +319,7 @@ pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
     done(screen, &answer, line)
 }
 
-fn table(
+pub fn table(
     screen: &Screen,
     answer: &Answer,
     head: &[Column],

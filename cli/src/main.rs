@@ -24,6 +24,7 @@ mod read;
 mod restore;
 mod results;
 mod run;
+mod schedules;
 mod screen;
 mod service;
 mod span;
@@ -157,6 +158,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
             jobs::extend(&client.whole_id(&id)?, by, &reason, request_id, client, screen)
         }
         Command::Queue(command) => fleet::queue(command, client, screen),
+        Command::Schedule(command) => schedules::run(command, client, screen),
         Command::Node(command) => fleet::node(command, client, screen),
         Command::DeadLetter(command) => fleet::dead_letter(command, client, screen),
         Command::Status => fleet::status(client, screen),

@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::answer::Layout;
-use crate::args::SubmitArgs;
+use crate::args::{JobArgs, SubmitArgs};
 use crate::client::{Client, unique_name};
 use crate::failure::Failure;
 use crate::patience::Patience;
@@ -21,7 +21,7 @@ pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
     if let Some(file) = &args.file {
         return from_file(file, client, screen);
     }
-    if args.kind.is_none() && args.command.is_empty() {
+    if args.job.kind.is_none() && args.job.command.is_empty() {
         return Err(Failure::new("there is nothing to submit")
             .why("neither a command nor a kind was given")
             .remedy("onward submit -- ./backup.sh\nonward submit --kind transcode --payload '{\"file\": \"a.mov\"}'")
@@ -126,9 +126,9 @@ fn submit_batch(
 }
 
 /// The body of a call; payloads in it stay as they were written.
-type Body = BTreeMap<String, Box<RawValue>>;
+pub type Body = BTreeMap<String, Box<RawValue>>;
 
-fn raw(value: impl Serialize) -> Box<RawValue> {
+pub fn raw(value: impl Serialize) -> Box<RawValue> {
     to_raw_value(&value).expect("texts, numbers and maps with texts as keys can be written as JSON")
 }
 
@@ -138,6 +138,26 @@ fn body(
     here: Option<PathBuf>,
     payload: impl FnOnce(&str) -> Result<String, Failure>,
     new_key: impl FnOnce() -> Result<String, Failure>,
+) -> Result<Body, Failure> {
+    let mut body = job_body(args.job, here, payload)?;
+    if let Some(at) = args.run_at {
+        body.insert("run_at".into(), raw(at.to_string()));
+    }
+    // Sent again after a lost connection, the call must not make a second job.
+    let key = args.idempotency_key.map_or_else(new_key, Ok)?;
+    body.insert("idempotency_key".into(), raw(key));
+    Ok(body)
+}
+
+/// What a run of a schedule is, too.
+pub fn job_of(args: JobArgs) -> Result<Body, Failure> {
+    job_body(args, std::env::current_dir().ok(), payload_text)
+}
+
+fn job_body(
+    args: JobArgs,
+    here: Option<PathBuf>,
+    payload: impl FnOnce(&str) -> Result<String, Failure>,
 ) -> Result<Body, Failure> {
     let mut body = Body::new();
     let is_command = args.kind.is_none();
@@ -172,7 +192,6 @@ fn body(
     put("on_stuck", args.on_stuck.map(Value::from));
     put("require_progress", args.require_progress.then_some(true.into()));
     put("delay_s", args.delay.map(span::seconds));
-    put("run_at", args.run_at.map(|at| at.to_string().into()));
     // A command that fails may have done half of its work; only its author knows whether to repeat it.
     let retries = args.retries.or(is_command.then_some(0));
     put("retry", retries.map(|retries| json!({ "max_attempts": retries + 1 })));
@@ -185,9 +204,6 @@ fn body(
     let headers: BTreeMap<String, String> = args.headers.into_iter().collect();
     put("headers", (!headers.is_empty()).then(|| json!(headers)));
     put("retain_s", args.retain.map(span::seconds));
-    // Sent again after a lost connection, the call must not make a second job.
-    let key = args.idempotency_key.map_or_else(new_key, Ok)?;
-    put("idempotency_key", Some(key.into()));
     Ok(body)
 }
 

@@ -1,5 +1,6 @@
 //! The command line as it is written. Every command says what it does and shows an example.
 
+mod schedule;
 mod submit;
 mod work;
 
@@ -12,7 +13,8 @@ use clap_complete::Shell;
 
 use crate::demo::Sabotage;
 use crate::span;
-pub use submit::SubmitArgs;
+pub use schedule::{ScheduleArgs, ScheduleCommand};
+pub use submit::{JobArgs, SubmitArgs};
 pub use work::{ExecArgs, LogArgs, LogFormat, ProbeArgs, RunArgs, WorkerArgs};
 
 /// Under which heading the options stand that every command takes.
@@ -175,6 +177,12 @@ pub enum Command {
     /// Look at queues, pause and resume them
     #[command(subcommand, after_help = "Example:\n  onward queue pause reports")]
     Queue(QueueCommand),
+    /// Start jobs by the clock: add schedules, look at them, pause and remove them
+    #[command(
+        subcommand,
+        after_help = "Example:\n  onward schedule add backup --cron \"0 6 * * *\" --zone Europe/Berlin -- ./backup.sh"
+    )]
+    Schedule(ScheduleCommand),
     /// Look at nodes: verdict, signals and reason; drain them
     #[command(subcommand, after_help = "Example:\n  onward node list")]
     Node(NodeCommand),

@@ -51,11 +51,9 @@ macro_rules! exit_codes {
 }
 pub(super) use exit_codes;
 
+/// What a job is: of `submit`, and of the runs of a schedule.
 #[derive(Debug, Args)]
-#[command(
-    override_usage = "onward submit [OPTIONS] -- CMD...\n       onward submit [OPTIONS] --kind KIND [--payload JSON|@FILE|-]\n       onward submit --file FILE"
-)]
-pub struct SubmitArgs {
+pub struct JobArgs {
     /// The kind of handler that runs it; leave it out to run a command
     #[arg(long, conflicts_with = "command")]
     pub kind: Option<String>,
@@ -81,11 +79,8 @@ pub struct SubmitArgs {
     #[arg(long)]
     pub require_progress: bool,
     /// Wait this long before running
-    #[arg(long, value_parser = span::parse, value_name = "DURATION", conflicts_with = "run_at")]
+    #[arg(long, value_parser = span::parse, value_name = "DURATION")]
     pub delay: Option<Duration>,
-    /// Wait until this instant before running, like 2026-11-16T08:00:00Z
-    #[arg(long, value_name = "INSTANT")]
-    pub run_at: Option<jiff::Timestamp>,
     /// How many more attempts if one fails [default: 0 for a command; for a kind, the node's retry policy]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=999))]
     pub retries: Option<u32>,
@@ -99,9 +94,6 @@ pub struct SubmitArgs {
     /// Refuse while another job with this key has not ended
     #[arg(long, value_name = "KEY")]
     pub unique_key: Option<String>,
-    /// The same key and job again give the same id [default: a new one each time]
-    #[arg(long, value_name = "KEY")]
-    pub idempotency_key: Option<String>,
     /// A tag to find it by; may be repeated
     #[arg(long = "tag", value_name = "TAG")]
     pub tags: Vec<String>,
@@ -117,6 +109,24 @@ pub struct SubmitArgs {
     /// Where the command runs [default: here]
     #[arg(long, value_name = "DIR", conflicts_with = "kind")]
     pub cwd: Option<std::path::PathBuf>,
+    /// The command to run, after `--`
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "onward submit [OPTIONS] -- CMD...\n       onward submit [OPTIONS] --kind KIND [--payload JSON|@FILE|-]\n       onward submit --file FILE"
+)]
+pub struct SubmitArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// Wait until this instant before running, like 2026-11-16T08:00:00Z
+    #[arg(long, value_name = "INSTANT", conflicts_with = "delay")]
+    pub run_at: Option<jiff::Timestamp>,
+    /// The same key and job again give the same id [default: a new one each time]
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
     /// Submit every job in a file, one JSON object a line as for `POST /v1/jobs`, or - for stdin; prints an id for each.
     /// A line says all about its job: no other option of `submit` goes with this one
     #[arg(long, value_name = "FILE|-", conflicts_with_all = NOT_WITH_A_FILE)]
@@ -127,9 +137,6 @@ pub struct SubmitArgs {
     /// Follow it, and exit as it ended; `onward wait --help` lists the exit codes
     #[arg(long)]
     pub wait: bool,
-    /// The command to run, after `--`
-    #[arg(last = true, value_name = "CMD")]
-    pub command: Vec<String>,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {

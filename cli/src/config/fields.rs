@@ -273,7 +273,7 @@ settings! {
         error_bytes, note_bytes, tags_per_job, headers_per_job, header_bytes, limits_per_job, shelves, limit_keys,
         paused_queues, workers, worker_slots, subscription_pairs, subscriptions, subscriptions_per_client,
         frame_items, open_polls, poll_leases, dead_letters, idempotency_keys, extensions_per_job, retries_per_job,
-        datacenters_per_job,
+        schedules, schedule_runs, datacenters_per_job,
     }
 }
 
