@@ -28,7 +28,7 @@ use super::load::{self, Meter};
 use super::notices::jobs_of;
 use super::outgoing::{self, Outgoing, OutgoingSender};
 use super::questions::{KeptQuestions, Question};
-use super::run_queue::{RunQueue, Wait};
+use super::run_queue::{CloseAtEnd, EndOnPanic, Wait};
 use super::session::Outbox;
 use super::snapshots::Snapshots;
 use super::spans::Spans;
@@ -229,24 +229,6 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> TermEnd {
     // What was decided before the end may still be told.
     committer.into_inner().expect("no thread has panicked").work();
     ended.expect("the threads have ended for a reason")
-}
-
-struct CloseAtEnd<'a>(&'a RunQueue);
-
-impl Drop for CloseAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-struct EndOnPanic<'a>(&'a RunQueue);
-
-impl Drop for EndOnPanic<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.end();
-        }
-    }
 }
 
 fn say_trouble(shared: &Shared, error: &Error) {

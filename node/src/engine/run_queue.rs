@@ -189,6 +189,26 @@ impl RunQueue {
     }
 }
 
+/// Closes the queue when its threads have ended, however they did.
+pub(super) struct CloseAtEnd<'a>(pub(super) &'a RunQueue);
+
+impl Drop for CloseAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Ends the turns when one of the threads panics.
+pub(super) struct EndOnPanic<'a>(pub(super) &'a RunQueue);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
