@@ -36,7 +36,7 @@
 //!    that at one instant, with the verdict. Every rule behind it is `onward_core::health`'s.
 //! 4. [`supervisor`]: runs the loops, and ends them within one deadline for all. Beside them runs the eye, a thread of its
 //!    own that measures the [`executor`] and cancels what hangs.
-//! 5. [`schedule`]: when something is due, by cron and zone or by an interval.
+//! 5. [`schedule`]: jobs that run by the clock, by cron and zone or by an interval.
 
 pub mod board;
 mod clock;

@@ -1,7 +1,8 @@
 //! Schedules: when they are due, by cron and zone or by a fixed interval.
 //!
 //! [`Calendar`] turns what people write into instants, in order. What becomes of an instant is decided by
-//! [`onward_core::schedule`], here as on a server.
+//! [`onward_core::schedule`], here as on a server. A [`Job`] runs by the clock inside of a process, and a
+//! [`ScheduleStore`] keeps what became of its instants.
 //!
 //! # Daylight saving
 //!
@@ -17,5 +18,12 @@
 //! So a daily job runs once a day on those days too, and a job of every ten minutes leaves out none.
 
 mod calendar;
+mod file;
+mod job;
+mod store;
 
 pub use calendar::{Calendar, Due, SHORTEST_INTERVAL, TimingError};
+pub use file::FileStore;
+pub use job::{Job, JobRun};
+pub use onward_core::schedule::{Missed, Overlap, Passed, Reason};
+pub use store::{Entry, JobRecords, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};

@@ -1,0 +1,435 @@
+//! A job that runs by the clock, inside of a process that a [`Supervisor`] looks after.
+//!
+//! ```
+//! use onward_health::schedule::{Job, JobRun, TimingError};
+//! use onward_health::Supervisor;
+//!
+//! async fn report(run: JobRun) -> Result<(), std::io::Error> {
+//!     // … for the day before `run.due()`
+//!     Ok(())
+//! }
+//!
+//! # fn service() -> Result<(), TimingError> {
+//! let service = Supervisor::new("billing");
+//! service.add(Job::cron("report", "0 6 * * *", "Europe/Berlin", report)?.critical());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Health.** Each job has its own budget. How long one success lasts is derived from its period: the longest time
+//! from one due instant to the next, and what a run may take. A job that never ran is red when that is over, and so is
+//! one whose runs are skipped because an earlier one does not end. What becomes of each due instant is decided by
+//! [`onward_core::schedule`], by this process's wall clock, and kept by a [`ScheduleStore`].
+
+use std::collections::VecDeque;
+use std::fmt::{self, Display};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onward_core::health::Budget;
+use onward_core::schedule::{
+    DUE_PER_LOT, Decision, LATE_AFTER, MAX_WAITING, Missed, Overlap, Passed, Reason, Situation, decide, jitter,
+    take_lot,
+};
+use onward_core::time::{Wall, span_ms};
+use tokio::task::JoinSet;
+
+use super::calendar::{Calendar, TimingError};
+use super::store::{AnyStore, Entry, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};
+use crate::repeat::Loop;
+use crate::supervisor::{Supervised, Supervisor};
+use crate::turn::{Outcome, Reporter};
+
+/// The wall clock is looked at again after this long at the latest: it may have been stepped.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// How long a run may take unless it is set.
+const LONGEST_RUN: Duration = Duration::from_secs(3_600);
+/// A claim outlives the longest run by this much: nobody takes over a run that is about to end.
+const CLAIM_MARGIN: Duration = Duration::from_secs(60);
+
+type Work = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type WallClock = Arc<dyn Fn() -> Wall + Send + Sync>;
+
+/// A job with its settings, to be given to [`Supervisor::add`].
+pub struct Job {
+    name: String,
+    calendar: Calendar,
+    critical: bool,
+    budget: Option<Budget>,
+    overlap: Overlap,
+    missed: Missed,
+    jitter: Duration,
+    longest_run: Duration,
+    store: Arc<dyn AnyStore>,
+    clock: WallClock,
+    work: Arc<dyn Fn(JobRun) -> Work + Send + Sync>,
+}
+
+impl Job {
+    /// Due by a cron expression in a zone of the IANA time zone database.
+    pub fn cron<F, R, E>(name: &str, expression: &str, zone: &str, work: F) -> Result<Self, TimingError>
+    where
+        F: Fn(JobRun) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display,
+    {
+        Ok(Self::new(name, Calendar::cron(expression, zone)?, work))
+    }
+
+    /// Due at every multiple of this interval since 1970.
+    pub fn every<F, R, E>(name: &str, interval: Duration, work: F) -> Result<Self, TimingError>
+    where
+        F: Fn(JobRun) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display,
+    {
+        Ok(Self::new(name, Calendar::every(interval)?, work))
+    }
+
+    fn new<F, R, E>(name: &str, calendar: Calendar, work: F) -> Self
+    where
+        F: Fn(JobRun) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display,
+    {
+        let work = move |run| -> Work {
+            let done = work(run);
+            Box::pin(async move { done.await.map_err(|error| error.to_string()) })
+        };
+        Self {
+            name: name.to_owned(),
+            calendar,
+            critical: false,
+            budget: None,
+            overlap: Overlap::default(),
+            missed: Missed::default(),
+            jitter: Duration::ZERO,
+            longest_run: LONGEST_RUN,
+            store: Arc::new(MemoryStore::new()),
+            clock: Arc::new(wall_now),
+            work: Arc::new(work),
+        }
+    }
+
+    /// The probes depend on it.
+    pub fn critical(mut self) -> Self {
+        self.critical = true;
+        self
+    }
+
+    /// Failures that are tolerated; three in a row unless it is set.
+    pub fn budget(mut self, budget: Budget) -> Self {
+        self.budget = Some(budget);
+        self
+    }
+
+    /// What becomes of an instant while an earlier run has not ended.
+    pub fn overlap(mut self, overlap: Overlap) -> Self {
+        self.overlap = overlap;
+        self
+    }
+
+    /// What becomes of instants that have come together, after a stop for instance.
+    pub fn missed(mut self, missed: Missed) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// Start up to this much later; how much depends on the job's name and the instant alone.
+    pub fn jitter(mut self, most: Duration) -> Self {
+        self.jitter = most;
+        self
+    }
+
+    /// A run that takes longer is ended, and has failed. An hour unless it is set.
+    pub fn longest_run(mut self, longest: Duration) -> Self {
+        self.longest_run = longest;
+        self
+    }
+
+    /// Where records are kept. With a store that several processes share, one of them fires.
+    pub fn store(mut self, store: impl ScheduleStore) -> Self {
+        self.store = Arc::new(store);
+        self
+    }
+
+    #[cfg(test)]
+    pub(super) fn clock(mut self, clock: impl Fn() -> Wall + Send + Sync + 'static) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// How long one success lasts: until the run after it is late.
+    pub(super) fn freshness(&self) -> Duration {
+        let gap = self.gap();
+        gap + self.jitter + self.longest_run + LATE_AFTER + CLAIM_MARGIN
+    }
+
+    fn gap(&self) -> Duration {
+        self.calendar.longest_gap((self.clock)()).unwrap_or(LOOK_AGAIN)
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("name", &self.name).field("calendar", &self.calendar).finish_non_exhaustive()
+    }
+}
+
+impl Supervised for Job {
+    fn add_to(self, service: &Supervisor) {
+        let (freshness, every) = (self.freshness(), self.gap() + self.jitter + LATE_AFTER);
+        let name = self.name.clone();
+        let (critical, budget, longest) = (self.critical, self.budget, self.longest_run);
+        let job = Arc::new(self);
+        let mut supervised = Loop::running(&name, move |reporter| Arc::clone(&job).run(reporter))
+            .every(every)
+            .freshness(freshness)
+            .startup_grace(freshness)
+            .longest_turn(longest)
+            .recovery(1);
+        if let Some(budget) = budget {
+            supervised = supervised.budget(budget);
+        }
+        service.add(if critical { supervised.critical() } else { supervised });
+    }
+}
+
+/// One run of a job.
+#[derive(Clone, Debug)]
+pub struct JobRun {
+    due: Wall,
+    reporter: Reporter,
+}
+
+impl JobRun {
+    /// The instant that this run is for. It may be started later.
+    pub fn due(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.due.as_ms())
+    }
+
+    /// `count` more things are done. That is a forward step: a long run stays fresh by it.
+    #[track_caller]
+    pub fn progress(&self, count: u64) {
+        self.reporter.progress(count);
+    }
+
+    /// The process was told to stop; there is a deadline to it.
+    pub fn is_stopping(&self) -> bool {
+        self.reporter.is_stopping()
+    }
+}
+
+impl Job {
+    async fn run(self: Arc<Self>, reporter: Reporter) -> Result<(), StoreError> {
+        let mut runs = Runs { job: self, reporter, tasks: JoinSet::new(), own: Vec::new(), waiting: VecDeque::new() };
+        loop {
+            if runs.reporter.is_stopping() {
+                return runs.finish().await;
+            }
+            let wait = runs.look().await?;
+            runs.wait(wait).await?;
+        }
+    }
+
+    fn now(&self) -> Wall {
+        (self.clock)()
+    }
+
+    fn starts_at(&self, due: Wall) -> Wall {
+        due + jitter(&self.name, due, self.jitter)
+    }
+}
+
+/// The runs of a job in this process.
+struct Runs {
+    job: Arc<Job>,
+    reporter: Reporter,
+    tasks: JoinSet<(Wall, Result<(), String>)>,
+    /// Instants whose runs are under way here, with their tasks.
+    own: Vec<(Wall, tokio::task::Id)>,
+    /// Instants that came while a run was under way, and wait for its end. They have no record yet.
+    waiting: VecDeque<Wall>,
+}
+
+impl Runs {
+    /// Decides what has come, and says for how long there is nothing to do.
+    async fn look(&mut self) -> Result<Duration, StoreError> {
+        let job = Arc::clone(&self.job);
+        let now = job.now();
+        let known = job.store.open(&job.name, now).await?;
+        self.take_over(&known.open, now).await?;
+        let (lot, is_end) = take_lot(job.calendar.after(known.horizon), now);
+        let due: Vec<Wall> = lot.iter().copied().take_while(|due| job.starts_at(*due) <= now).collect();
+        if due.is_empty() {
+            let next = lot.first().map_or(LOOK_AGAIN, |due| job.starts_at(*due).since(now));
+            return Ok(next.min(LOOK_AGAIN));
+        }
+        let is_all = due.len() < lot.len() || is_end;
+        let elsewhere = known.open.iter().filter(|run| !self.is_own(run.due) && run.claimed_until > now).count();
+        let open = elsewhere + self.own.len();
+        let decisions = match job.overlap {
+            Overlap::Queue => self.decide_queued(&due, is_all, open, now),
+            _ => decide(&self.situation(&due, is_all, open, now)),
+        };
+        if decisions.is_empty() {
+            // More must be known first, or the run that is under way must end.
+            return Ok(if is_all { LOOK_AGAIN } else { Duration::ZERO });
+        }
+        self.carry_out(known.horizon, decisions, now).await?;
+        Ok(if due.len() >= DUE_PER_LOT { Duration::ZERO } else { Duration::from_millis(1) })
+    }
+
+    fn situation<'a>(&self, due: &'a [Wall], is_all: bool, open: usize, now: Wall) -> Situation<'a> {
+        let job = &self.job;
+        Situation {
+            now,
+            due,
+            is_all,
+            paused: false,
+            overlap: job.overlap,
+            missed: job.missed,
+            jitter: job.jitter,
+            open,
+            waiting: 0,
+            room: usize::MAX,
+        }
+    }
+
+    /// What comes while a run is under way waits, in order, and is not decided before that run has ended.
+    fn decide_queued(&mut self, due: &[Wall], is_all: bool, open: usize, now: Wall) -> Vec<Decision> {
+        if open > 0 {
+            for due in due {
+                if !self.waiting.contains(due) && self.waiting.len() < MAX_WAITING {
+                    self.waiting.push_back(*due);
+                }
+            }
+            return Vec::new();
+        }
+        match self.waiting.pop_front() {
+            Some(first) if due.first() == Some(&first) => vec![Decision::Fire { due: first, reason: Reason::Queued }],
+            Some(_) | None => {
+                self.waiting.clear();
+                let situation = self.situation(due, is_all, open, now);
+                let first_run = |decision: &Decision| matches!(decision, Decision::Wait { .. });
+                decide(&situation).into_iter().take_while(|decision| !first_run(decision)).collect()
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, after: Wall, decisions: Vec<Decision>, now: Wall) -> Result<(), StoreError> {
+        let claimed_until = now + self.job.longest_run + CLAIM_MARGIN;
+        let entries: Vec<Entry> = decisions
+            .iter()
+            .filter_map(|decision| match *decision {
+                Decision::Fire { due, reason } => Some(Entry::Fired { due, reason, claimed_until }),
+                Decision::Pass(passed) => Some(Entry::Passed(passed)),
+                Decision::Wait { .. } => None,
+            })
+            .collect();
+        if !self.job.store.add(&self.job.name, after, entries.clone()).await? {
+            // Another process was quicker.
+            return Ok(());
+        }
+        for entry in entries {
+            match entry {
+                Entry::Fired { due, .. } => self.start(due),
+                Entry::Passed(passed) => self.report_passed(&passed),
+            }
+        }
+        Ok(())
+    }
+
+    fn report_passed(&self, passed: &Passed) {
+        let (job, reason, count) = (&self.job.name, passed.reason.code(), passed.count);
+        tracing::warn!(job, record = passed.reason.kind().word(), reason, count, "due instants without a run");
+        self.reporter.record(Outcome::Skipped);
+    }
+
+    /// Runs that were begun by a process that is no more.
+    async fn take_over(&mut self, open: &[OpenRun], now: Wall) -> Result<(), StoreError> {
+        for run in open.iter().filter(|run| run.claimed_until <= now) {
+            if self.is_own(run.due) {
+                continue;
+            }
+            let until = now + self.job.longest_run + CLAIM_MARGIN;
+            if self.job.store.reclaim(&self.job.name, *run, until).await? {
+                tracing::warn!(job = self.job.name, due_ms = run.due.as_ms(), "a run was interrupted; it begins again");
+                self.start(run.due);
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, due: Wall) {
+        let run = (self.job.work)(JobRun { due, reporter: self.reporter.clone() });
+        let longest = self.job.longest_run;
+        let task = self.tasks.spawn(async move {
+            let ended = tokio::time::timeout(longest, run).await;
+            (due, ended.unwrap_or_else(|_| Err(format!("it did not end within {longest:?}"))))
+        });
+        self.own.push((due, task.id()));
+    }
+
+    fn is_own(&self, due: Wall) -> bool {
+        self.own.iter().any(|(own, _)| *own == due)
+    }
+
+    /// Until a run ends, the time is over, or the process is told to stop.
+    async fn wait(&mut self, wait: Duration) -> Result<(), StoreError> {
+        let ended = if self.tasks.is_empty() {
+            self.reporter.wait(wait).await;
+            None
+        } else {
+            tokio::select! {
+                ended = self.tasks.join_next() => ended,
+                () = tokio::time::sleep(wait) => None,
+                () = self.reporter.stopping() => None,
+            }
+        };
+        match ended {
+            Some(ended) => self.ended(ended).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn finish(&mut self) -> Result<(), StoreError> {
+        while let Some(ended) = self.tasks.join_next().await {
+            self.ended(ended).await?;
+        }
+        Ok(())
+    }
+
+    async fn ended(
+        &mut self,
+        ended: Result<(Wall, Result<(), String>), tokio::task::JoinError>,
+    ) -> Result<(), StoreError> {
+        let (due, end) = match ended {
+            Ok((due, Ok(()))) => {
+                self.reporter.record(Outcome::Progress(1));
+                (due, RunEnd::Succeeded)
+            }
+            Ok((due, Err(why))) => {
+                self.reporter.record_failure("failed", why);
+                (due, RunEnd::Failed)
+            }
+            Err(error) => {
+                let run = self.own.iter().find(|(_, task)| *task == error.id());
+                let (due, _) = *run.expect("a task is noted when it is started");
+                self.reporter.record_failure("panicked", error);
+                (due, RunEnd::Failed)
+            }
+        };
+        self.own.retain(|(own, _)| *own != due);
+        self.job.store.end(&self.job.name, due, end).await
+    }
+}
+
+fn wall_now() -> Wall {
+    Wall::from_ms(span_ms(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use onward_core::health::LoopState;
+
+use super::*;
+use crate::board::LoopReport;
+use crate::schedule::FileStore;
+use crate::supervisor::Stopper;
+
+const START_MS: u64 = 1_800_000_000_000;
+
+/// A wall clock that goes with tokio's, which a test stops and advances.
+fn wall() -> impl Fn() -> Wall + Send + Sync + Clone + 'static {
+    let origin = tokio::time::Instant::now();
+    move || Wall::from_ms(START_MS) + origin.elapsed()
+}
+
+type Seen = Arc<Mutex<Vec<u64>>>;
+
+/// Seconds from the start of the instants that were run, and a job that notes them.
+fn noting(seen: &Seen, name: &str, interval: Duration) -> Job {
+    let seen = Arc::clone(seen);
+    let work = move |run: JobRun| {
+        seen.lock().unwrap().push((run.due.as_ms() - START_MS) / 1_000);
+        async { Ok::<_, String>(()) }
+    };
+    Job::every(name, interval, work).unwrap()
+}
+
+fn serve(job: Job) -> (crate::Health, Stopper, tokio::task::JoinHandle<()>) {
+    let service = Supervisor::new("test")
+        .without_signals()
+        .executor_lag(Duration::from_secs(3_600))
+        .shutdown_within(Duration::from_secs(3_600));
+    service.add(job);
+    let (health, stopper) = (service.health(), service.stopper());
+    let serving = tokio::spawn(async move { service.run().await.unwrap() });
+    (health, stopper, serving)
+}
+
+async fn stop(stopper: &Stopper, serving: tokio::task::JoinHandle<()>) {
+    stopper.stop();
+    serving.await.unwrap();
+}
+
+fn of_job(health: &crate::Health) -> LoopReport {
+    health.report().loops[0].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_runs_at_its_instants_and_is_fresh_by_its_period() {
+    let (seen, now) = (Seen::default(), wall());
+    let job = noting(&seen, "tick", Duration::from_secs(600)).critical().clock(now);
+    assert_eq!(job.freshness(), Duration::from_secs(600 + 3_600 + 120));
+    let (health, stopper, serving) = serve(job);
+    tokio::time::sleep(Duration::from_secs(1_805)).await;
+    assert_eq!(*seen.lock().unwrap(), [600, 1_200, 1_800]);
+    assert_eq!(of_job(&health).state, LoopState::Healthy);
+    stop(&stopper, serving).await;
+}
+
+/// A scheduler whose critical job always fails is not healthy by being alive; and it recovers.
+#[tokio::test(start_paused = true)]
+async fn a_critical_job_that_always_fails_is_not_ready_and_recovers() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let works = Arc::clone(&fails);
+    let work = move |_: JobRun| {
+        let fails = works.load(Ordering::Relaxed);
+        async move { if fails { Err("the source is away") } else { Ok(()) } }
+    };
+    let job = Job::every("import", Duration::from_secs(60), work).unwrap().critical().clock(wall());
+    let (health, stopper, serving) = serve(job);
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    fails.store(false, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(of_job(&health).state, LoopState::Healthy, "it has begun");
+    fails.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(180)).await;
+    let report = health.report();
+    assert!(!report.ready, "{report:?}");
+    assert!(report.live, "a restart would not help: {report:?}");
+    assert_eq!(of_job(&health).state, LoopState::Failing);
+    fails.store(false, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(health.report().ready);
+    stop(&stopper, serving).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_panics_or_does_not_end_has_failed() {
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&runs);
+    let work = move |_: JobRun| {
+        let run = counted.fetch_add(1, Ordering::Relaxed);
+        async move {
+            match run {
+                0 => Ok(()),
+                1 => panic!("by mistake"),
+                2 => std::future::pending().await,
+                _ => Err("no"),
+            }
+        }
+    };
+    let job = Job::every("j", Duration::from_secs(60), work).unwrap().critical().clock(wall());
+    let (health, stopper, serving) = serve(job.longest_run(Duration::from_secs(50)));
+    tokio::time::sleep(Duration::from_secs(235)).await;
+    assert_eq!(runs.load(Ordering::Relaxed), 3);
+    assert_eq!((of_job(&health).failures, of_job(&health).state), (2, LoopState::Healthy));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(of_job(&health).state, LoopState::Failing);
+    stop(&stopper, serving).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn overlaps_are_skipped_queued_or_allowed() {
+    for (overlap, runs) in [
+        (Overlap::Skip, &[60, 180, 300][..]),
+        (Overlap::Queue, &[60, 120, 180]),
+        (Overlap::Allow, &[60, 120, 180, 240, 300, 360]),
+    ] {
+        let seen = Seen::default();
+        let noted = Arc::clone(&seen);
+        let work = move |run: JobRun| {
+            noted.lock().unwrap().push((run.due.as_ms() - START_MS) / 1_000);
+            async {
+                tokio::time::sleep(Duration::from_secs(100)).await;
+                Ok::<_, String>(())
+            }
+        };
+        let job = Job::every("slow", Duration::from_secs(60), work).unwrap().critical().clock(wall());
+        let (_, stopper, serving) = serve(job.overlap(overlap));
+        tokio::time::sleep(Duration::from_secs(361)).await;
+        assert_eq!(seen.lock().unwrap()[..runs.len().min(3)], runs[..runs.len().min(3)], "{overlap:?}");
+        if overlap == Overlap::Allow {
+            assert_eq!(*seen.lock().unwrap(), runs);
+        }
+        stop(&stopper, serving).await;
+    }
+}
+
+/// Which of several processes fires is chance; that one does is not.
+#[tokio::test(start_paused = true)]
+async fn of_several_replicas_one_fires() {
+    let (seen, now, store) = (Seen::default(), wall(), MemoryStore::new());
+    let job = || noting(&seen, "tick", Duration::from_secs(60)).critical().clock(now.clone()).store(store.clone());
+    let replicas: Vec<_> = (0..5).map(|_| serve(job())).collect();
+    tokio::time::sleep(Duration::from_secs(601)).await;
+    let expected: Vec<u64> = (1..=10).map(|n| n * 60).collect();
+    assert_eq!(*seen.lock().unwrap(), expected);
+    for (_, stopper, serving) in replicas {
+        stop(&stopper, serving).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_weekly_job_on_a_process_that_is_restarted_every_day_still_runs() {
+    const DAY: u64 = 86_400;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("schedules.json");
+    let (seen, now) = (Seen::default(), wall());
+    for _ in 0..29 {
+        let store = FileStore::open(&path).unwrap();
+        let job = noting(&seen, "weekly", Duration::from_secs(7 * DAY)).critical().clock(now.clone()).store(store);
+        let (_, stopper, serving) = serve(job);
+        tokio::time::sleep(Duration::from_secs(DAY - 3_600)).await;
+        stop(&stopper, serving).await;
+        // Nobody is there for an hour.
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+    }
+    let first = 7 * DAY - (START_MS / 1_000) % (7 * DAY);
+    assert_eq!(*seen.lock().unwrap(), [0, 1, 2, 3].map(|week| first + week * 7 * DAY));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_interrupted_begins_again_and_what_was_missed_is_caught_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("schedules.json");
+    let (seen, now) = (Seen::default(), wall());
+    let noted = Arc::clone(&seen);
+    let hang = move |run: JobRun| {
+        noted.lock().unwrap().push((run.due.as_ms() - START_MS) / 1_000);
+        std::future::pending::<Result<(), String>>()
+    };
+    let job = Job::every("j", Duration::from_secs(60), hang).unwrap().critical().clock(now.clone());
+    let (_, _, serving) = serve(job.store(FileStore::open(&path).unwrap()));
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    // The process dies.
+    serving.abort();
+    assert!(serving.await.is_err());
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    // Beside the run that begins again; by `skip` there would be none.
+    let job = noting(&seen, "j", Duration::from_secs(60)).critical().clock(now).overlap(Overlap::Allow);
+    let (_, stopper, serving) = serve(job.store(FileStore::open(&path).unwrap()));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    // The first again, and once for the ten minutes.
+    let mut again = seen.lock().unwrap()[1..].to_vec();
+    again.sort_unstable();
+    assert_eq!(again, [60, 660]);
+    stop(&stopper, serving).await;
+}

@@ -1,0 +1,188 @@
+//! Where a job keeps what became of its due instants.
+//!
+//! A store gives each instant one record, whoever asks: records are added *behind a horizon*, and only by whoever knows
+//! it. Of several processes that find the same instants due, one moves the horizon; the others are told that they came
+//! too late, look again, and find nothing left to do. So one of any number of replicas fires.
+//!
+//! A run that was begun has an end, or a claim that runs out: then its process died with it, and the run is given to
+//! the next that looks. A restart loses nothing, and a run that was interrupted is repeated.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use onward_core::schedule::{Passed, Reason};
+use onward_core::time::Wall;
+
+use crate::clock::lock;
+
+/// Why a store could not do what it was asked. Whether it did is not known; asking again is safe.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the store of schedules: {0}")]
+pub struct StoreError(pub String);
+
+/// What a store knows of a job.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobRecords {
+    /// Every due instant up to here has its record.
+    pub horizon: Wall,
+    /// Runs that have not ended, oldest first.
+    pub open: Vec<OpenRun>,
+}
+
+/// A run that was begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenRun {
+    pub due: Wall,
+    /// After this its process is taken for dead.
+    pub claimed_until: Wall,
+}
+
+/// What became of due instants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Entry {
+    Fired { due: Wall, reason: Reason, claimed_until: Wall },
+    Passed(Passed),
+}
+
+impl Entry {
+    pub(super) fn last(&self) -> Wall {
+        match self {
+            Self::Fired { due, .. } => *due,
+            Self::Passed(passed) => passed.last,
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunEnd {
+    Succeeded,
+    Failed,
+}
+
+impl RunEnd {
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Keeps the records of jobs.
+pub trait ScheduleStore: Send + Sync + 'static {
+    /// What is known of this job. One that is new begins here, with `now` as its horizon.
+    fn open(&self, job: &str, now: Wall) -> impl Future<Output = Result<JobRecords, StoreError>> + Send;
+
+    /// Adds these, in order, if the horizon still is `after`: all of them, and the horizon is that of the last. Says
+    /// whether it did.
+    fn add(&self, job: &str, after: Wall, entries: Vec<Entry>)
+    -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Claims an open run whose claim is this one. Says whether it did: another may have been quicker.
+    fn reclaim(&self, job: &str, run: OpenRun, until: Wall) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// The run of this instant has ended.
+    fn end(&self, job: &str, due: Wall, end: RunEnd) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// [`ScheduleStore`], without its type.
+pub(super) trait AnyStore: Send + Sync {
+    fn open<'a>(&'a self, job: &'a str, now: Wall) -> Answer<'a, JobRecords>;
+    fn add<'a>(&'a self, job: &'a str, after: Wall, entries: Vec<Entry>) -> Answer<'a, bool>;
+    fn reclaim<'a>(&'a self, job: &'a str, run: OpenRun, until: Wall) -> Answer<'a, bool>;
+    fn end<'a>(&'a self, job: &'a str, due: Wall, end: RunEnd) -> Answer<'a, ()>;
+}
+
+impl<S: ScheduleStore> AnyStore for S {
+    fn open<'a>(&'a self, job: &'a str, now: Wall) -> Answer<'a, JobRecords> {
+        Box::pin(ScheduleStore::open(self, job, now))
+    }
+
+    fn add<'a>(&'a self, job: &'a str, after: Wall, entries: Vec<Entry>) -> Answer<'a, bool> {
+        Box::pin(ScheduleStore::add(self, job, after, entries))
+    }
+
+    fn reclaim<'a>(&'a self, job: &'a str, run: OpenRun, until: Wall) -> Answer<'a, bool> {
+        Box::pin(ScheduleStore::reclaim(self, job, run, until))
+    }
+
+    fn end<'a>(&'a self, job: &'a str, due: Wall, end: RunEnd) -> Answer<'a, ()> {
+        Box::pin(ScheduleStore::end(self, job, due, end))
+    }
+}
+
+/// Records in memory: what every job has unless it is given another store. A restart forgets them, and what was due
+/// while the process was away is not known to it.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStore(Arc<Mutex<BTreeMap<String, Kept>>>);
+
+/// What is kept of one job.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Kept {
+    pub(super) horizon: Wall,
+    pub(super) open: Vec<OpenRun>,
+}
+
+impl Kept {
+    pub(super) fn records(&self) -> JobRecords {
+        JobRecords { horizon: self.horizon, open: self.open.clone() }
+    }
+
+    pub(super) fn add(&mut self, after: Wall, entries: &[Entry]) -> bool {
+        if self.horizon != after {
+            return false;
+        }
+        for entry in entries {
+            if let Entry::Fired { due, claimed_until, .. } = *entry {
+                self.open.push(OpenRun { due, claimed_until });
+            }
+            self.horizon = self.horizon.max(entry.last());
+        }
+        true
+    }
+
+    pub(super) fn reclaim(&mut self, run: OpenRun, until: Wall) -> bool {
+        let known = self.open.iter_mut().find(|open| **open == run);
+        known.map(|open| open.claimed_until = until).is_some()
+    }
+
+    pub(super) fn end(&mut self, due: Wall) {
+        self.open.retain(|open| open.due != due);
+    }
+}
+
+impl MemoryStore {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with<T>(&self, job: &str, change: impl FnOnce(&mut Kept) -> T) -> Result<T, StoreError> {
+        let mut jobs = lock(&self.0);
+        let kept = jobs.get_mut(job).ok_or_else(|| StoreError(format!("job `{job}` was not opened")))?;
+        Ok(change(kept))
+    }
+}
+
+impl ScheduleStore for MemoryStore {
+    async fn open(&self, job: &str, now: Wall) -> Result<JobRecords, StoreError> {
+        let mut jobs = lock(&self.0);
+        Ok(jobs.entry(job.to_owned()).or_insert_with(|| Kept { horizon: now, open: Vec::new() }).records())
+    }
+
+    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+        self.with(job, |kept| kept.add(after, &entries))
+    }
+
+    async fn reclaim(&self, job: &str, run: OpenRun, until: Wall) -> Result<bool, StoreError> {
+        self.with(job, |kept| kept.reclaim(run, until))
+    }
+
+    async fn end(&self, job: &str, due: Wall, _: RunEnd) -> Result<(), StoreError> {
+        self.with(job, |kept| kept.end(due))
+    }
+}
