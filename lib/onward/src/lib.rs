@@ -3,6 +3,7 @@
 //! - [`Worker`] runs handlers for jobs of a node, and [`Context`] is what a handler speaks through. What goes through one
 //!   of its [wrappers](wrap) beats by itself.
 //! - [`Client`] submits jobs, waits for them, follows them, cancels them. [`json`] reads what it is told.
+//! - [`mailbox`] has queues with leases, also on brokers that are not ours: features `redis`, `nats` and `sqs`.
 //! - [`testing`] runs a handler in a test, without a node and in time that the test decides.
 //!
 //! A worker holds an attempt under a *lease*, which is renewed by *beats*, and its manager judges it by *forward steps*:
@@ -15,6 +16,7 @@ pub mod context;
 pub mod json;
 mod link;
 pub mod machine;
+pub mod mailbox;
 pub mod testing;
 pub mod worker;
 
