@@ -19,7 +19,7 @@ mod programs;
 mod redis;
 mod server;
 mod sqs;
-mod venv;
+pub mod venv;
 
 pub use nats::{Nats, NatsOptions};
 pub use postgres::{Postgres, PostgresOptions};
