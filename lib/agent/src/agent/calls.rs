@@ -1,0 +1,191 @@
+//! Runs the tools that an answer calls.
+
+use core::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use futures_util::FutureExt;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
+
+use super::turns::Run;
+use crate::budget::Limit;
+use crate::history::{News, OpenCall};
+use crate::metrics::{CallCounts, Kind};
+use crate::novelty::shown;
+use crate::session::Event;
+use crate::stopped::{Approval, Stopped};
+use crate::tool::{Decision, Effect, Requested, Shared, Tool, ToolContext};
+
+/// What becomes of a call.
+enum Plan {
+    Run(Box<Tool>, Value),
+    /// It is not run; the model is told this.
+    Tell(String),
+    Suspend(Approval),
+}
+
+/// A call that has ended.
+struct Ended {
+    index: usize,
+    output: String,
+    failed: bool,
+    polling: bool,
+}
+
+type Running = JoinSet<Ended>;
+
+impl Run<'_> {
+    /// Runs the open calls of the last answer, some at a time, until each has an end or the run must stop.
+    pub(super) async fn run_calls(&mut self) -> Result<(), Stopped> {
+        // What is still running when this is dropped is aborted.
+        let mut running = Running::new();
+        let mut stopped = None;
+        for (index, open) in self.history.open.clone().into_iter().enumerate() {
+            if open.ended.is_some() {
+                continue;
+            }
+            while running.len() >= self.settings.at_once {
+                self.end_one(&mut running).await?;
+            }
+            if self.is_stopping() {
+                stopped = Some(Stopped::Cancelled);
+                break;
+            }
+            match self.plan(index, &open).await {
+                Plan::Tell(output) => {
+                    self.end_call(Ended { index, output, failed: true, polling: false }).await?;
+                }
+                Plan::Suspend(approval) => stopped = Some(Stopped::Suspended(approval)),
+                Plan::Run(tool, arguments) => {
+                    if !open.begun && !self.settings.budget.allows_call(&self.history.spent) {
+                        stopped = Some(Stopped::Budget { limit: Limit::ToolCalls, spent: self.spent() });
+                        break;
+                    }
+                    self.begin_call(index, &open, *tool, arguments, &mut running).await?;
+                }
+            }
+        }
+        while !running.is_empty() {
+            self.end_one(&mut running).await?;
+        }
+        stopped.map_or(Ok(()), Err)
+    }
+
+    async fn plan(&self, index: usize, open: &OpenCall) -> Plan {
+        let call = &open.call;
+        let Some(tool) = self.settings.tools.iter().find(|tool| tool.spec().name == call.name) else {
+            let names: Vec<&str> = self.settings.tools.iter().map(|tool| tool.spec().name.as_str()).collect();
+            return Plan::Tell(format!("Error: there is no tool `{}`; there are: {}", call.name, names.join(", ")));
+        };
+        let arguments: Value = match serde_json::from_str(&call.arguments) {
+            Ok(arguments) => arguments,
+            Err(error) => return Plan::Tell(format!("Error: the arguments are not JSON: {error}")),
+        };
+        if open.begun && tool.effect == Effect::Once {
+            return Plan::Tell(
+                "Error: this call was begun, and was interrupted; whether it was carried out is not known. \
+                 It is not made again by itself. Find out, or say so in your output."
+                    .into(),
+            );
+        }
+        let Some(policy) = &self.settings.policy else { return Plan::Run(tool.clone().into(), arguments) };
+        let key = self.history.key(&self.session.id, index);
+        let requested = Requested { key, tool: call.name.clone(), arguments: arguments.clone(), effect: tool.effect };
+        match policy.decide(requested.clone()).await {
+            Decision::Allow => Plan::Run(tool.clone().into(), arguments),
+            Decision::Deny(why) => Plan::Tell(format!("Error: this call is not allowed: {why}")),
+            Decision::Suspend(why) => Plan::Suspend(Approval { call: requested, why }),
+        }
+    }
+
+    async fn begin_call(
+        &mut self,
+        index: usize,
+        open: &OpenCall,
+        tool: Tool,
+        arguments: Value,
+        running: &mut Running,
+    ) -> Result<(), Stopped> {
+        let key = self.history.key(&self.session.id, index);
+        self.append(Event::ToolBegun { call: place(index), key: key.clone() }).await?;
+        let name = open.call.name.clone();
+        let what = shown(&name, &open.call.arguments);
+        let counts = !self.history.novelty.is_repeated(&name, &open.call.arguments);
+        let pulse = self.pulse.call(counts);
+        pulse.heartbeat.beat();
+        let own = Instant::now() + tool.timeout;
+        let deadline = self.deadline.map_or(own, |deadline| deadline.min(own));
+        let shared = Shared {
+            pulse: pulse.clone(),
+            name: name.clone(),
+            key,
+            deadline,
+            spent: self.spent(),
+            resources: self.settings.resources.clone(),
+            done: AtomicU64::new(0),
+            note: self.history.note(),
+        };
+        let (situation, metrics) = (self.situation.clone(), self.settings.metrics.clone());
+        situation.lock().expect("nothing panics while it is held").running.push(what.clone());
+        let beats = tracing::field::Empty;
+        let span = tracing::info_span!("tool_call", name, beats, failed = tracing::field::Empty);
+        let inner = span.clone();
+        let ended = async move {
+            let (began, extensions) = (Instant::now(), pulse.extensions());
+            let context = ToolContext { shared: Arc::new(shared) };
+            let call = AssertUnwindSafe(async { tool.start(context, arguments).await }).catch_unwind();
+            let result = match timeout_at(deadline, call).await {
+                Ok(Ok(Ok(output))) => Ok(output),
+                Ok(Ok(Err(error))) => Err(error.to_string()),
+                Ok(Err(panic)) => Err(format!("the tool panicked: {}", panic_text(&*panic))),
+                Err(_) => Err(format!("the tool did not end within {:?}", began.elapsed())),
+            };
+            pulse.heartbeat.beat();
+            let failed = result.is_err();
+            inner.record("beats", pulse.beats()).record("failed", failed);
+            let one = CallCounts {
+                calls: 1,
+                failed: u64::from(failed),
+                time: began.elapsed(),
+                beats: pulse.beats(),
+                extensions: pulse.extensions() - extensions,
+            };
+            metrics.add(Kind::Tool, &name, one);
+            situation.lock().expect("nothing panics while it is held").ended(&what);
+            let output = tool.limited(result.unwrap_or_else(|error| format!("Error: {error}")));
+            Ended { index, output, failed, polling: tool.polling }
+        };
+        running.spawn(ended.instrument(span));
+        Ok(())
+    }
+
+    async fn end_one(&mut self, running: &mut Running) -> Result<(), Stopped> {
+        if let Some(ended) = running.join_next().await {
+            self.end_call(ended.expect("panics of tools are caught, and nobody aborts them")).await?;
+        }
+        Ok(())
+    }
+
+    async fn end_call(&mut self, ended: Ended) -> Result<(), Stopped> {
+        let Ended { index, output, failed, polling } = ended;
+        let news = self.append(Event::ToolEnded { call: place(index), output, failed, polling }).await?;
+        let note = self.history.note();
+        match news {
+            News::NewCall => self.pulse.step(&note),
+            News::Repeat(_) | News::None => self.pulse.note(&note),
+        }
+        Ok(())
+    }
+}
+
+fn place(index: usize) -> u32 {
+    u32::try_from(index).expect("an answer has few calls")
+}
+
+fn panic_text(panic: &(dyn core::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word")
+}

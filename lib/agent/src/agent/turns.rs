@@ -1,0 +1,245 @@
+//! The loop: ask the model, run what it calls, give back the results, until there is an output.
+
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use futures_util::StreamExt;
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::{EndBy, Settings, Situation};
+use crate::attempt::Pulse;
+use crate::budget::{Limit, Spent};
+use crate::history::{History, News};
+use crate::metrics::{CallCounts, Kind};
+use crate::model::{Answer, Ask, Draft, Message, ModelError, ToolSpec};
+use crate::session::{Entry, Event, Session};
+use crate::stopped::{Finished, Stopped};
+
+pub(super) struct Run<'a> {
+    pub settings: &'a Settings,
+    pub pulse: Pulse,
+    pub session: Session,
+    pub history: History,
+    pub situation: Arc<Mutex<Situation>>,
+    pub deadline: Option<Instant>,
+    schema: Option<&'a Value>,
+    began: Instant,
+    /// What earlier attempts took.
+    before: Duration,
+}
+
+/// How a stream of deltas ended.
+enum StreamEnd {
+    Whole,
+    Broken(ModelError),
+    Over(Limit),
+    Stopping,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(
+        settings: &'a Settings,
+        pulse: Pulse,
+        mut session: Session,
+        situation: Arc<Mutex<Situation>>,
+        schema: Option<&'a Value>,
+    ) -> Self {
+        let history = History::of(&core::mem::take(&mut session.entries), &settings.budget);
+        let before = history.spent.time;
+        let began = Instant::now();
+        Self { settings, pulse, session, history, situation, deadline: None, schema, began, before }
+    }
+
+    /// When the run must end, and by what.
+    pub fn limit(&self, job: Option<Duration>) -> Option<(Instant, EndBy)> {
+        let budget = self.settings.budget.time_left(&self.history.spent).map(|left| (left, EndBy::Budget));
+        let own = self.settings.deadline.map(|left| (left, EndBy::Deadline));
+        let all = [own, job.map(|left| (left, EndBy::Deadline)), budget];
+        // A deadline that no clock reaches is none.
+        let first = all.into_iter().flatten().min_by_key(|(left, _)| *left);
+        first.and_then(|(left, by)| Some((self.began.checked_add(left)?, by)))
+    }
+
+    pub async fn go(
+        mut self,
+        prompt: &str,
+        tools: &[ToolSpec],
+        accept: &(dyn Fn(&str) -> Result<(), String> + Sync),
+    ) -> Result<Finished<String>, Stopped> {
+        let done = self.history.novelty.new_calls();
+        if done > 0 {
+            self.pulse.resume_at(done);
+            self.pulse.note(&self.history.note());
+        }
+        self.look_around();
+        loop {
+            self.pulse.heartbeat.beat();
+            if !self.history.open.is_empty() {
+                self.run_calls().await?;
+                continue;
+            }
+            let complaint = match &self.history.last {
+                None => None,
+                Some(answer) => match judge(answer, accept)? {
+                    Ok(output) => {
+                        let (spent, session) = (self.spent(), self.session.id.clone());
+                        return Ok(Finished { output, spent, session });
+                    }
+                    Err(error) if self.history.bad_outputs >= self.settings.output_tries => {
+                        return Err(Stopped::Output(error));
+                    }
+                    Err(error) => Some(format!("Your output does not fit: {error}. Give it again, in full.")),
+                },
+            };
+            self.ask(prompt, tools, complaint).await?;
+        }
+    }
+
+    pub fn spent(&self) -> Spent {
+        Spent { time: self.active(), ..self.history.spent }
+    }
+
+    fn active(&self) -> Duration {
+        self.before + self.began.elapsed()
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.pulse.heartbeat.is_cancelled()
+    }
+
+    /// Stores an entry, durably, and takes it into account.
+    pub async fn append(&mut self, event: Event) -> Result<News, Stopped> {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let entry = Entry { at_ms: millis(since_epoch), active_ms: millis(self.active()), event };
+        self.settings.sessions.append_any(&self.session, &entry).await?;
+        let news = self.history.apply(&entry, &self.settings.budget);
+        self.look_around();
+        Ok(news)
+    }
+
+    /// Keeps what the end of the run may be explained by.
+    fn look_around(&self) {
+        let mut situation = self.situation.lock().expect("nothing panics while it is held");
+        situation.repeat = self.history.novelty.worst().cloned();
+        (situation.spent, situation.began) = (self.spent(), Some(Instant::now()));
+    }
+
+    async fn ask(&mut self, prompt: &str, tools: &[ToolSpec], complaint: Option<String>) -> Result<(), Stopped> {
+        if self.is_stopping() {
+            return Err(Stopped::Cancelled);
+        }
+        if let Some(limit) = self.settings.budget.exhausted(&self.spent()) {
+            return Err(Stopped::Budget { limit, spent: self.spent() });
+        }
+        let messages = self.new_messages(prompt, complaint);
+        self.append(Event::Asked { messages }).await?;
+        let (pulse, began) = (self.pulse.call(true), Instant::now());
+        let extensions = pulse.extensions();
+        let turn = self.history.spent.turns + 1;
+        let span =
+            tracing::info_span!("model_call", turn, beats = tracing::field::Empty, ended = tracing::field::Empty);
+        let (draft, end) = self.stream(tools, &pulse).instrument(span.clone()).await;
+        let word = match &end {
+            StreamEnd::Whole => "answered",
+            StreamEnd::Broken(_) => "broken",
+            StreamEnd::Over(_) => "over_budget",
+            StreamEnd::Stopping => "stopped",
+        };
+        span.record("beats", pulse.beats()).record("ended", word);
+        let one = CallCounts {
+            calls: 1,
+            failed: u64::from(!matches!(end, StreamEnd::Whole)),
+            time: began.elapsed(),
+            beats: pulse.beats(),
+            extensions: pulse.extensions() - extensions,
+        };
+        self.settings.metrics.add(Kind::Model, "model", one);
+        let bytes = self.history.bytes;
+        let (answer, stopped) = match end {
+            StreamEnd::Whole => (draft.finish(bytes, turn), None),
+            StreamEnd::Broken(error) => (draft.cut(bytes, &error.to_string()), Some(Stopped::Model(error))),
+            StreamEnd::Over(limit) => {
+                (draft.cut(bytes, "over budget"), Some(Stopped::Budget { limit, spent: Spent::default() }))
+            }
+            StreamEnd::Stopping => (draft.cut(bytes, "stopped"), Some(Stopped::Cancelled)),
+        };
+        self.append(Event::Answered(answer)).await?;
+        match stopped {
+            None => Ok(()),
+            Some(Stopped::Budget { limit, .. }) => Err(Stopped::Budget { limit, spent: self.spent() }),
+            Some(stopped) => Err(stopped),
+        }
+    }
+
+    fn new_messages(&self, prompt: &str, complaint: Option<String>) -> Vec<Message> {
+        if self.history.messages.is_empty() {
+            let instructions = Some(self.settings.instructions.clone()).filter(|text| !text.is_empty());
+            let system = instructions.map(|content| Message::System { content });
+            return system.into_iter().chain([Message::User { content: prompt.to_owned() }]).collect();
+        }
+        let words = self.history.notices.iter().cloned().chain(complaint);
+        words.map(|content| Message::User { content }).collect()
+    }
+
+    /// Takes deltas until the answer is whole or must end.
+    async fn stream(&self, tools: &[ToolSpec], pulse: &Pulse) -> (Draft, StreamEnd) {
+        let (budget, spent) = (&self.settings.budget, self.spent());
+        let ask = Ask {
+            messages: &self.history.messages,
+            tools,
+            output: self.schema,
+            max_output_tokens: budget.output_left(&spent),
+            deadline: self.deadline,
+            heartbeat: &pulse.heartbeat,
+        };
+        let mut deltas = self.settings.model.ask(ask);
+        let mut draft = Draft::default();
+        loop {
+            let delta = tokio::select! {
+                biased;
+                _ = pulse.heartbeat.cancelled() => return (draft, StreamEnd::Stopping),
+                delta = deltas.next() => delta,
+            };
+            match delta {
+                None => return (draft, StreamEnd::Whole),
+                Some(Err(error)) => return (draft, StreamEnd::Broken(error)),
+                Some(Ok(delta)) => {
+                    pulse.heartbeat.beat();
+                    if let Err(error) = draft.add(delta) {
+                        return (draft, StreamEnd::Broken(error));
+                    }
+                    let with_this = budget.with_usage(&spent, &draft.usage(self.history.bytes));
+                    if !draft.is_ending()
+                        && let Some(limit) = budget.passed(&with_this)
+                    {
+                        return (draft, StreamEnd::Over(limit));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The output of an answer, or what is wrong with it.
+fn judge(
+    answer: &Answer,
+    accept: &(dyn Fn(&str) -> Result<(), String> + Sync),
+) -> Result<Result<String, String>, Stopped> {
+    if let Some(refusal) = &answer.refusal {
+        return Err(Stopped::Refused(refusal.clone()));
+    }
+    if answer.truncated {
+        return Ok(Err("it was longer than allowed, and is cut; be shorter".into()));
+    }
+    if answer.text.trim().is_empty() {
+        return Ok(Err("it is empty".into()));
+    }
+    Ok(accept(&answer.text).map(|()| answer.text.clone()))
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

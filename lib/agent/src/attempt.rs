@@ -1,0 +1,115 @@
+//! What an agent runs in.
+//!
+//! An agent beats because something happened: an answer began, a chunk came, a tool ended. What a beat means is decided
+//! by whoever listens to the [`Heartbeat`]: an Onward worker renews the lease of a job by it, a message loop that of a
+//! delivery.
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use onward_lease::Heartbeat;
+use onward_lease::heartbeat::Observer;
+
+/// Longest note of a progress report.
+pub const NOTE_BYTES: usize = 256;
+
+/// The attempt that an agent runs in. Nothing here waits.
+pub trait Attempt: Send + Sync + 'static {
+    fn heartbeat(&self) -> &Heartbeat;
+
+    /// Units done so far, with a note of at most [`NOTE_BYTES`] for people. Only a higher number is a forward step.
+    fn progress(&self, done: u64, note: &str) {
+        let _ = note;
+        self.heartbeat().progress(done, None);
+    }
+
+    /// What is left until the deadline of the job, if it has one.
+    fn deadline(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A number that rises with every hand-out of the same work. A session refuses a lower one than it has seen.
+    fn fence(&self) -> u64;
+
+    /// The session of this work: the same for every attempt at it.
+    fn session(&self) -> String;
+
+    /// Leaves the name of the session where a later attempt finds it.
+    fn remember(&self, session: &str) {
+        let _ = session;
+    }
+
+    /// How often the lease was extended so far.
+    fn extensions(&self) -> u64 {
+        0
+    }
+}
+
+/// One call of an agent: a heartbeat of its own, whose beats rise to the attempt and are counted for the call.
+#[derive(Clone)]
+pub(crate) struct Pulse {
+    attempt: Arc<dyn Attempt>,
+    pub heartbeat: Heartbeat,
+    beats: Arc<AtomicU64>,
+    watermark: Arc<AtomicU64>,
+    /// Whether progress inside of the call is a forward step of the agent.
+    counts: bool,
+    _counting: Arc<Observer>,
+}
+
+impl Pulse {
+    /// Of a whole run: cancelled, it cancels all of its calls.
+    pub fn new(attempt: Arc<dyn Attempt>) -> Self {
+        let heartbeat = attempt.heartbeat().child();
+        Self::with(attempt, heartbeat, Arc::default(), true)
+    }
+
+    /// One more call of the same agent. If it does not count, its progress is no more than a beat.
+    pub fn call(&self, counts: bool) -> Self {
+        Self::with(self.attempt.clone(), self.heartbeat.child(), self.watermark.clone(), counts)
+    }
+
+    fn with(attempt: Arc<dyn Attempt>, heartbeat: Heartbeat, watermark: Arc<AtomicU64>, counts: bool) -> Self {
+        let beats = Arc::new(AtomicU64::new(0));
+        let counted = beats.clone();
+        let counting = heartbeat.observe(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        Self { attempt, heartbeat, beats, watermark, counts, _counting: Arc::new(counting) }
+    }
+
+    /// A forward step of the agent, and a beat; only a beat in a call that does not count.
+    pub fn step(&self, note: &str) {
+        self.heartbeat.beat();
+        if self.counts {
+            let done = self.watermark.fetch_add(1, Ordering::Relaxed) + 1;
+            self.attempt.progress(done, note);
+        }
+    }
+
+    /// Says the watermark again, with a new note.
+    pub fn note(&self, note: &str) {
+        self.attempt.progress(self.watermark.load(Ordering::Relaxed), note);
+    }
+
+    /// How far an earlier attempt came.
+    pub fn resume_at(&self, done: u64) {
+        self.watermark.fetch_max(done, Ordering::Relaxed);
+    }
+
+    pub fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
+    }
+
+    pub fn extensions(&self) -> u64 {
+        self.attempt.extensions()
+    }
+}
+
+impl fmt::Debug for Pulse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pulse").field("beats", &self.beats).field("watermark", &self.watermark).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,142 @@
+//! A session, read as what it comes to: the conversation, what is spent, what is open.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use crate::attempt::NOTE_BYTES;
+use crate::budget::{Budget, Spent};
+use crate::model::{Answer, Call, Message};
+use crate::novelty::{Novelty, REPEATS_UNTIL_TOLD, Repeat, cut, shown};
+use crate::session::{Entry, Event};
+
+/// Calls that a note tells of.
+const SHOWN_CALLS: usize = 3;
+const SHOWN_BYTES: usize = 70;
+
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    pub messages: Vec<Message>,
+    /// Of the conversation, as JSON.
+    pub bytes: usize,
+    pub spent: Spent,
+    pub novelty: Novelty,
+    /// Calls of the last answer, while some have no end.
+    pub open: Vec<OpenCall>,
+    /// The last answer, if it calls no tool and nothing was asked since.
+    pub last: Option<Answer>,
+    /// What the model is to be told with the next question.
+    pub notices: Vec<String>,
+    /// Answers in a row that were no output.
+    pub bad_outputs: u32,
+    recent: VecDeque<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OpenCall {
+    pub call: Call,
+    pub begun: bool,
+    pub ended: Option<String>,
+}
+
+/// What an entry was for the progress of the run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum News {
+    None,
+    NewCall,
+    Repeat(Repeat),
+}
+
+impl History {
+    pub fn of(entries: &[Entry], budget: &Budget) -> Self {
+        let mut history = Self::default();
+        for entry in entries {
+            history.apply(entry, budget);
+        }
+        history
+    }
+
+    pub fn apply(&mut self, entry: &Entry, budget: &Budget) -> News {
+        self.spent.time = Duration::from_millis(entry.active_ms);
+        match &entry.event {
+            Event::Asked { messages } => {
+                if self.last.take().is_some() {
+                    self.bad_outputs += 1;
+                }
+                self.notices.clear();
+                for message in messages {
+                    self.push(message.clone());
+                }
+            }
+            Event::Answered(answer) => self.apply_answer(answer, budget),
+            Event::ToolBegun { call, .. } => {
+                if let Some(open) = self.open.get_mut(*call as usize)
+                    && !open.begun
+                {
+                    open.begun = true;
+                    self.spent.tool_calls += 1;
+                }
+            }
+            Event::ToolEnded { call, output, polling, .. } => return self.apply_end(*call, output, *polling),
+        }
+        News::None
+    }
+
+    fn apply_answer(&mut self, answer: &Answer, budget: &Budget) {
+        self.spent = budget.with_usage(&self.spent, &answer.usage);
+        self.spent.turns += 1;
+        if answer.cut.is_some() {
+            return;
+        }
+        self.push(Message::Assistant(answer.message.clone()));
+        let open = |call: &Call| OpenCall { call: call.clone(), begun: false, ended: None };
+        self.open = answer.calls.iter().map(open).collect();
+        if self.open.is_empty() {
+            self.last = Some(answer.clone());
+        } else {
+            self.bad_outputs = 0;
+        }
+    }
+
+    fn apply_end(&mut self, index: u32, output: &str, polling: bool) -> News {
+        let Some(open) = self.open.get_mut(index as usize) else { return News::None };
+        open.ended = Some(output.to_owned());
+        let (name, arguments) = (open.call.name.clone(), open.call.arguments.clone());
+        let repeat = self.novelty.observe(&name, &arguments, output, polling);
+        let times = repeat.as_ref().map_or(String::new(), |repeat| format!(" again, {} times", repeat.times));
+        self.recent.push_back(format!("{}{times}", cut(&shown(&name, &arguments), SHOWN_BYTES)));
+        while self.recent.len() > SHOWN_CALLS {
+            self.recent.pop_front();
+        }
+        if let Some(repeat) = repeat.as_ref().filter(|repeat| repeat.times > REPEATS_UNTIL_TOLD) {
+            let (call, times) = (&repeat.call, repeat.times);
+            self.notices.push(format!(
+                "You have made the call {call} {times} times, and its result was the same each time. \
+                 Do something else, or give your output."
+            ));
+        }
+        if self.open.iter().all(|open| open.ended.is_some()) {
+            for open in core::mem::take(&mut self.open) {
+                let content = open.ended.expect("each has ended");
+                self.push(Message::Tool { tool_call_id: open.call.id, content });
+            }
+        }
+        repeat.map_or(News::NewCall, News::Repeat)
+    }
+
+    fn push(&mut self, message: Message) {
+        self.bytes += serde_json::to_string(&message).map_or(0, |text| text.len());
+        self.messages.push(message);
+    }
+
+    /// The name of a call that is the same at every try.
+    pub fn key(&self, session: &str, call: usize) -> String {
+        format!("{session}.{}.{call}", self.spent.turns)
+    }
+
+    /// For people: the turn, and the last calls.
+    pub fn note(&self) -> String {
+        let recent: Vec<&str> = self.recent.iter().rev().map(String::as_str).collect();
+        let calls = if recent.is_empty() { String::new() } else { format!("; last: {}", recent.join(", ")) };
+        cut(&format!("turn {}{calls}", self.spent.turns), NOTE_BYTES).to_owned()
+    }
+}

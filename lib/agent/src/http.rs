@@ -1,0 +1,267 @@
+//! One HTTP/1.1 request over a connection of its own, to addresses that a rule allows.
+//!
+//! A name is looked up once, each address is judged before it is connected to, and the connected address once more: a
+//! name that resolves elsewhere the second time gains nothing. The connection ends with the value that reads its body.
+
+use core::fmt;
+use core::time::Duration;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::header::HOST;
+use hyper::{HeaderMap, Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+const MAX_URL_BYTES: usize = 8 << 10;
+
+/// An `http` or `https` URL without a user.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Url {
+    pub is_tls: bool,
+    pub host: String,
+    pub port: u16,
+    /// With the query.
+    pub path: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HttpError {
+    #[error("`{0}` is not an http or https URL that can be used")]
+    NotAUrl(String),
+    #[error("{host} is at {address}, which is refused: only public addresses are allowed")]
+    Refused { host: String, address: IpAddr },
+    #[error("no connection to {host}: {error}")]
+    Connect { host: String, error: io::Error },
+    #[error("{host} does not answer: {error}")]
+    Exchange { host: String, error: hyper::Error },
+}
+
+/// Which addresses may be connected to.
+pub(crate) trait Reach: Sync {
+    fn allows(&self, address: SocketAddr) -> bool;
+}
+
+/// Every address: for servers that the program's own author named.
+pub(crate) struct Anywhere;
+
+impl Reach for Anywhere {
+    fn allows(&self, _: SocketAddr) -> bool {
+        true
+    }
+}
+
+impl Url {
+    pub fn parse(text: &str) -> Result<Self, HttpError> {
+        let wrong = || HttpError::NotAUrl(text.chars().take(200).collect());
+        if text.len() > MAX_URL_BYTES {
+            return Err(wrong());
+        }
+        let uri: Uri = text.split('#').next().unwrap_or_default().trim().parse().map_err(|_| wrong())?;
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong()),
+        };
+        let authority = uri.authority().filter(|named| !named.as_str().contains('@')).ok_or_else(wrong)?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if host.is_empty() {
+            return Err(wrong());
+        }
+        let default = if is_tls { 443 } else { 80 };
+        let port = match authority.as_str().rsplit_once(':') {
+            Some((_, port)) if !port.ends_with(']') => port.parse().map_err(|_| wrong())?,
+            _ => default,
+        };
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Ok(Self { is_tls, host, port, path })
+    }
+
+    /// Where a redirect from here leads.
+    pub fn join(&self, location: &str) -> Result<Self, HttpError> {
+        let scheme = if self.is_tls { "https" } else { "http" };
+        if location.contains("://") {
+            Self::parse(location)
+        } else if location.starts_with("//") {
+            Self::parse(&format!("{scheme}:{location}"))
+        } else if location.starts_with('/') {
+            Self::parse(&format!("{scheme}://{}{location}", self.authority()))
+        } else {
+            let path = self.path.split('?').next().unwrap_or_default();
+            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+            Self::parse(&format!("{scheme}://{}{folder}/{location}", self.authority()))
+        }
+    }
+
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}{}", if self.is_tls { "https" } else { "http" }, self.authority(), self.path)
+    }
+}
+
+/// An answer. The connection ends when this is dropped.
+pub(crate) struct Response {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    body: Incoming,
+    _connection: Connection,
+}
+
+/// A connection's own job beside the one that reads.
+struct Connection(JoinHandle<()>);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Response {
+    /// The next bytes of the body; `None` at its end.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, hyper::Error> {
+        loop {
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(error),
+                Some(Ok(frame)) => {
+                    if let Ok(bytes) = frame.into_data() {
+                        return Ok(Some(bytes));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The beginning of the body, whatever becomes of the rest.
+    pub async fn beginning(&mut self, limit: usize) -> String {
+        let mut text = Vec::new();
+        while text.len() < limit {
+            match self.chunk().await {
+                Ok(Some(bytes)) => text.extend_from_slice(&bytes),
+                _ => break,
+            }
+        }
+        text.truncate(limit);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+/// Sends one request and waits for the head of its answer.
+pub(crate) async fn send(
+    url: &Url,
+    mut request: Request<Full<Bytes>>,
+    reach: &dyn Reach,
+) -> Result<Response, HttpError> {
+    let failed = |error| HttpError::Connect { host: url.authority(), error };
+    let late = |_| failed(io::Error::new(io::ErrorKind::TimedOut, format!("not within {CONNECT_WITHIN:?}")));
+    let stream = timeout(CONNECT_WITHIN, connect(url, reach)).await.map_err(late)??;
+    *request.uri_mut() = url.path.parse().map_err(|_| HttpError::NotAUrl(url.to_string()))?;
+    let host = url.authority().parse().map_err(|_| HttpError::NotAUrl(url.to_string()))?;
+    request.headers_mut().insert(HOST, host);
+    let exchange = |error| HttpError::Exchange { host: url.authority(), error };
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(exchange)?;
+    // How a connection ends is seen by whoever reads the answer.
+    let connection = Connection(tokio::spawn(async move { drop(connection.await) }));
+    let (head, body) = sender.send_request(request).await.map_err(exchange)?.into_parts();
+    Ok(Response { status: head.status, headers: head.headers, body, _connection: connection })
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+async fn connect(url: &Url, reach: &dyn Reach) -> Result<Box<dyn Stream>, HttpError> {
+    let failed = |error| HttpError::Connect { host: url.authority(), error };
+    let refused = |address: IpAddr| HttpError::Refused { host: url.authority(), address };
+    let mut last = failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    for address in lookup_host((url.host.as_str(), url.port)).await.map_err(failed)? {
+        if !reach.allows(address) {
+            last = refused(address.ip());
+            continue;
+        }
+        let stream = match TcpStream::connect(address).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                last = failed(error);
+                continue;
+            }
+        };
+        let connected = stream.peer_addr().map_err(failed)?;
+        if !reach.allows(connected) {
+            return Err(refused(connected.ip()));
+        }
+        stream.set_nodelay(true).map_err(failed)?;
+        if !url.is_tls {
+            return Ok(Box::new(stream));
+        }
+        let name = ServerName::try_from(url.host.clone()).map_err(|_| HttpError::NotAUrl(url.to_string()))?;
+        return Ok(Box::new(tls().connect(name, stream).await.map_err(failed)?));
+    }
+    Err(last)
+}
+
+fn tls() -> TlsConnector {
+    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the versions that it is built with")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        for (text, whole) in [
+            ("http://a", "http://a:80/"),
+            ("https://a.example/x?y=1#z", "https://a.example:443/x?y=1"),
+            ("http://[::1]:81/", "http://[::1]:81/"),
+            ("http://[::1]", "http://[::1]:80/"),
+        ] {
+            assert_eq!(Url::parse(text).unwrap().to_string(), whole);
+        }
+        let long = format!("http://a/{}", "x".repeat(MAX_URL_BYTES));
+        for text in ["", "a", "file:///etc/passwd", "http://user@a/", "http://a:99999/", "http://", "ftp://a", &long] {
+            assert!(Url::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn redirects_are_joined() {
+        let from = Url::parse("https://a:1/b/c?d=/e").unwrap();
+        for (location, whole) in [
+            ("http://b/", "http://b:80/"),
+            ("//b/x", "https://b:443/x"),
+            ("/x", "https://a:1/x"),
+            ("x", "https://a:1/b/x"),
+        ] {
+            assert_eq!(from.join(location).unwrap().to_string(), whole);
+        }
+        assert!(from.join("file:///etc/passwd").is_err());
+    }
+}

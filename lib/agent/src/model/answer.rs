@@ -1,0 +1,150 @@
+//! An answer, put together from its deltas.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Delta, Finish, ModelError};
+use crate::budget::{Usage, estimate};
+
+/// Most bytes of one answer; no model writes that much on purpose.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+/// Most tool calls of one answer.
+const MAX_CALLS: usize = 128;
+
+/// A tool call, as the model wrote it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Call {
+    pub id: String,
+    pub name: String,
+    /// JSON, or what the model took for it.
+    pub arguments: String,
+}
+
+/// What a model answered.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Answer {
+    /// In the provider's own JSON, to be given back as it is.
+    pub message: Value,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Call>,
+    pub usage: Usage,
+    /// Its longest length was reached before its end.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub truncated: bool,
+    /// It was not finished: why. Its tokens count, and it is not part of the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<String>,
+}
+
+/// Deltas so far.
+#[derive(Debug, Default)]
+pub(crate) struct Draft {
+    text: String,
+    refusal: String,
+    calls: BTreeMap<u32, Call>,
+    usage: Option<Usage>,
+    finish: Option<Finish>,
+    whole: Option<Value>,
+    bytes: usize,
+}
+
+impl Draft {
+    pub fn add(&mut self, delta: Delta) -> Result<(), ModelError> {
+        match delta {
+            Delta::Text(text) => {
+                self.bytes += text.len();
+                self.text.push_str(&text);
+            }
+            Delta::Refusal(text) => {
+                self.bytes += text.len();
+                self.refusal.push_str(&text);
+            }
+            Delta::ToolCall { index, id, name, arguments } => {
+                if !self.calls.contains_key(&index) && self.calls.len() >= MAX_CALLS {
+                    return Err(ModelError::Malformed {
+                        why: format!("more than {MAX_CALLS} tool calls in one answer"),
+                    });
+                }
+                self.bytes += arguments.len() + name.as_ref().map_or(0, String::len);
+                let empty = || Call { id: String::new(), name: String::new(), arguments: String::new() };
+                let call = self.calls.entry(index).or_insert_with(empty);
+                if let Some(id) = id.filter(|_| call.id.is_empty()) {
+                    self.bytes += id.len();
+                    call.id = id;
+                }
+                call.name.push_str(&name.unwrap_or_default());
+                call.arguments.push_str(&arguments);
+            }
+            Delta::Usage(usage) => self.usage = Some(usage),
+            Delta::Finish(finish) => self.finish = Some(finish),
+            Delta::Whole(message) => self.whole = Some(message),
+        }
+        if self.bytes > MAX_ANSWER_BYTES {
+            return Err(ModelError::Endless { limit: MAX_ANSWER_BYTES });
+        }
+        Ok(())
+    }
+
+    /// Tokens so far: what the model said, or else an estimate. `asked_bytes` is the length of what it was asked.
+    pub fn usage(&self, asked_bytes: usize) -> Usage {
+        self.usage.unwrap_or_else(|| Usage {
+            input_tokens: estimate(asked_bytes),
+            output_tokens: estimate(self.bytes),
+            estimated: true,
+        })
+    }
+
+    /// Whether the model has said how it ended: then what it spent is spent, and it may as well be kept.
+    pub fn is_ending(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    /// The answer. `turn` makes up ids of calls that have none.
+    pub fn finish(mut self, asked_bytes: usize, turn: u32) -> Answer {
+        let usage = self.usage(asked_bytes);
+        let mut calls: Vec<Call> = core::mem::take(&mut self.calls).into_values().collect();
+        for (n, call) in calls.iter_mut().enumerate() {
+            if call.id.is_empty() {
+                call.id = format!("call_{turn}_{n}");
+            }
+            // What takes no arguments may be called without any.
+            if call.arguments.trim().is_empty() {
+                call.arguments = "{}".into();
+            }
+        }
+        let filtered = (self.finish == Some(Finish::Filtered)).then(|| "a filter held the answer back".to_owned());
+        let refusal = Some(self.refusal).filter(|text| !text.is_empty()).or(filtered);
+        let message = self.whole.unwrap_or_else(|| chat_message(&self.text, refusal.as_deref(), &calls));
+        let truncated = self.finish == Some(Finish::Length);
+        Answer { message, text: self.text, refusal, calls, usage, truncated, cut: None }
+    }
+
+    /// What counts of an answer that was not finished.
+    pub fn cut(self, asked_bytes: usize, why: &str) -> Answer {
+        let usage = self.usage(asked_bytes);
+        let (text, calls) = (String::new(), Vec::new());
+        let cut = Some(why.into());
+        Answer { message: Value::Null, text, refusal: None, calls, usage, truncated: false, cut }
+    }
+}
+
+fn chat_message(text: &str, refusal: Option<&str>, calls: &[Call]) -> Value {
+    let mut message = json!({ "role": "assistant", "content": if text.is_empty() { None } else { Some(text) } });
+    if let Some(refusal) = refusal {
+        message["refusal"] = refusal.into();
+    }
+    if !calls.is_empty() {
+        let shape = |call: &Call| {
+            let function = json!({ "name": call.name, "arguments": call.arguments });
+            json!({ "id": call.id, "type": "function", "function": function })
+        };
+        message["tool_calls"] = calls.iter().map(shape).collect();
+    }
+    message
+}

@@ -1,0 +1,343 @@
+//! Chat completions over HTTP, streamed, for any server that speaks them.
+//!
+//! | what happens | what follows |
+//! |---|---|
+//! | no connection, 408, 409, 429, 5xx, or the stream ends before its first delta | asked again, up to 4 times in all, after `Retry-After` or a backoff; the wait is a quiet section |
+//! | `Retry-After` of more than a minute, or beyond the deadline | [`ModelError::Unavailable`] with that time |
+//! | any other 4xx | [`ModelError::Refused`], at once |
+//! | the stream ends after its first delta, without its end | [`ModelError::Cut`] |
+//! | nothing for two minutes before the first delta, or for one after it | [`ModelError::Silent`] |
+//! | a chunk that is not JSON, or a line without end | [`ModelError::Malformed`] |
+
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{Stream, stream};
+use http_body_util::Full;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{Method, Request};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::events::Events;
+use super::{Ask, Delta, Finish, Model, ModelError};
+use crate::budget::Usage;
+use crate::http::{self, Anywhere, HttpError, Response, Url};
+
+const DEFAULT_URL: &str = "https://api.openai.com/v1";
+const TRIES: u32 = 4;
+const FIRST_BACKOFF: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const FIRST_DELTA_WITHIN: Duration = Duration::from_secs(120);
+const NEXT_DELTA_WITHIN: Duration = Duration::from_secs(60);
+/// Of the text of a refusal.
+const SHOWN_BYTES: usize = 1 << 10;
+
+/// A model behind `/chat/completions`. Cheap to clone. Its key is never printed.
+#[derive(Clone)]
+pub struct ChatCompletions {
+    url: Arc<Url>,
+    model: Arc<str>,
+    key: Option<Arc<str>>,
+    extra: Arc<serde_json::Map<String, Value>>,
+    limit_field: &'static str,
+    first_delta_within: Duration,
+    next_delta_within: Duration,
+}
+
+/// Why there is no model to ask.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SetupError {
+    #[error("`{0}` is not the address of a model's server; write it like https://api.openai.com/v1")]
+    NotAnAddress(String),
+    #[error("{0} is not set; it says {1}")]
+    Missing(&'static str, &'static str),
+}
+
+impl fmt::Debug for ChatCompletions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChatCompletions")
+            .field("url", &self.url.to_string())
+            .field("model", &self.model)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ChatCompletions {
+    /// The server whose API begins at `url`, such as `http://127.0.0.1:8000/v1`.
+    pub fn at(url: &str, model: &str) -> Result<Self, SetupError> {
+        let wrong = |_| SetupError::NotAnAddress(url.to_owned());
+        let url = Url::parse(&format!("{}/chat/completions", url.trim_end_matches('/'))).map_err(wrong)?;
+        Ok(Self {
+            url: url.into(),
+            model: model.into(),
+            key: None,
+            extra: Arc::default(),
+            limit_field: "max_completion_tokens",
+            first_delta_within: FIRST_DELTA_WITHIN,
+            next_delta_within: NEXT_DELTA_WITHIN,
+        })
+    }
+
+    /// By `OPENAI_MODEL`, `OPENAI_API_KEY` and, if set, `OPENAI_BASE_URL`.
+    pub fn from_env() -> Result<Self, SetupError> {
+        let get = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        let model = get("OPENAI_MODEL").ok_or(SetupError::Missing("OPENAI_MODEL", "which model is asked"))?;
+        let key = get("OPENAI_API_KEY")
+            .ok_or(SetupError::Missing("OPENAI_API_KEY", "who asks; servers without keys take any"))?;
+        let url = get("OPENAI_BASE_URL").unwrap_or_else(|| DEFAULT_URL.into());
+        Ok(Self::at(&url, &model)?.key(key.trim()))
+    }
+
+    /// Proves who asks.
+    pub fn key(self, key: &str) -> Self {
+        Self { key: Some(key.into()), ..self }
+    }
+
+    /// One more field of every request, such as `temperature`.
+    pub fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
+        Arc::make_mut(&mut self.extra).insert(name.into(), value.into());
+        self
+    }
+
+    /// For older servers, which know `max_tokens` only.
+    pub fn with_max_tokens_field(self) -> Self {
+        Self { limit_field: "max_tokens", ..self }
+    }
+
+    /// For how long a model may be silent before its first delta, which is a quiet section, and between two.
+    pub fn silence(self, first: Duration, next: Duration) -> Self {
+        Self { first_delta_within: first, next_delta_within: next, ..self }
+    }
+
+    fn request(&self, ask: &Ask<'_>) -> Result<Bytes, ModelError> {
+        let mut body = json!({
+            "model": &*self.model,
+            "messages": ask.messages,
+            "stream": true,
+            "stream_options": { "include_usage": true },
+        });
+        if !ask.tools.is_empty() {
+            let shape = |tool: &super::ToolSpec| {
+                let function = json!({ "name": tool.name, "description": tool.text, "parameters": tool.schema });
+                json!({ "type": "function", "function": function })
+            };
+            body["tools"] = ask.tools.iter().map(shape).collect();
+        }
+        if let Some(schema) = ask.output {
+            let named = json!({ "name": "output", "schema": schema });
+            body["response_format"] = json!({ "type": "json_schema", "json_schema": named });
+        }
+        if let Some(most) = ask.max_output_tokens {
+            body[self.limit_field] = most.into();
+        }
+        for (name, value) in self.extra.iter() {
+            body[name] = value.clone();
+        }
+        let bytes = serde_json::to_vec(&body);
+        bytes
+            .map(Bytes::from)
+            .map_err(|error| ModelError::Malformed { why: format!("the request is no JSON: {error}") })
+    }
+
+    async fn send(&self, body: &Bytes) -> Result<Response, Failed> {
+        let mut request = Request::new(Full::new(body.clone()));
+        *request.method_mut() = Method::POST;
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(key) = &self.key {
+            let value = HeaderValue::from_str(&format!("Bearer {key}"));
+            let why = "the key has characters that no header may have".to_owned();
+            let mut value = value.map_err(|_| Failed::For(ModelError::Refused { status: 0, why }))?;
+            value.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        let mut response = http::send(&self.url, request, &Anywhere).await.map_err(|error| match error {
+            HttpError::Connect { .. } | HttpError::Exchange { .. } => Failed::again(error.to_string()),
+            other => Failed::For(ModelError::Refused { status: 0, why: other.to_string() }),
+        })?;
+        let status = response.status.as_u16();
+        if response.status.is_success() {
+            return Ok(response);
+        }
+        let after = response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+        let after = after.filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
+        let after = after.map(|seconds| Duration::from_secs_f64(seconds.min(86_400.0)));
+        let text = timeout(self.next_delta_within, response.beginning(SHOWN_BYTES)).await.unwrap_or_default();
+        let why = self.without_key(&text);
+        if matches!(status, 408 | 409 | 429 | 500..=599) {
+            return Err(Failed::Again { why: format!("{status}: {why}"), after });
+        }
+        Err(Failed::For(ModelError::Refused { status, why }))
+    }
+
+    /// A server may quote what it was sent.
+    fn without_key(&self, text: &str) -> String {
+        let text = text.trim();
+        self.key.as_ref().map_or_else(|| text.to_owned(), |key| text.replace(&**key, "[key]"))
+    }
+}
+
+/// Why one try gave no delta.
+enum Failed {
+    Again { why: String, after: Option<Duration> },
+    For(ModelError),
+}
+
+impl Failed {
+    fn again(why: String) -> Self {
+        Self::Again { why, after: None }
+    }
+}
+
+/// Where a call stands.
+enum State {
+    Start { tries: u32 },
+    Reading(Box<Reading>),
+    Ended,
+}
+
+struct Reading {
+    response: Response,
+    events: Events,
+    ready: std::collections::VecDeque<Delta>,
+    finished: bool,
+    done: bool,
+}
+
+impl Model for ChatCompletions {
+    fn complete(&self, ask: Ask<'_>) -> impl Stream<Item = Result<Delta, ModelError>> + Send {
+        stream::unfold(State::Start { tries: 0 }, move |mut state| {
+            let ask = ask.clone();
+            async move {
+                loop {
+                    let next = match state {
+                        State::Start { tries } => self.begin(&ask, tries).await,
+                        State::Reading(mut reading) => match self.read(&mut reading, self.next_delta_within).await {
+                            Ok(Some(delta)) => return Some((Ok(delta), State::Reading(reading))),
+                            Ok(None) => return None,
+                            Err(error) => Err(error),
+                        },
+                        State::Ended => return None,
+                    };
+                    match next {
+                        Ok(next) => state = next,
+                        Err(error) => return Some((Err(error), State::Ended)),
+                    }
+                }
+            }
+        })
+    }
+}
+
+impl ChatCompletions {
+    /// One try up to its first delta; if it must be repeated, the wait before the next.
+    async fn begin(&self, ask: &Ask<'_>, tries: u32) -> Result<State, ModelError> {
+        let quiet = ask.heartbeat.quiet(self.first_delta_within);
+        let body = self.request(ask)?;
+        let first = async {
+            let response = self.send(&body).await?;
+            let (events, ready) = (Events::default(), Default::default());
+            let mut reading = Reading { response, events, ready, finished: false, done: false };
+            match self.read(&mut reading, self.first_delta_within).await {
+                Ok(Some(delta)) => reading.ready.push_front(delta),
+                Ok(None) | Err(ModelError::Cut { .. }) => {
+                    return Err(Failed::again("the answer ended before it began".into()));
+                }
+                Err(error) => return Err(Failed::For(error)),
+            }
+            Ok(reading)
+        };
+        let first = timeout(self.first_delta_within, first).await;
+        drop(quiet);
+        let (why, after) = match first {
+            Ok(Ok(reading)) => return Ok(State::Reading(Box::new(reading))),
+            Ok(Err(Failed::For(error))) => return Err(error),
+            Ok(Err(Failed::Again { why, after })) => (why, after),
+            Err(_) => return Err(ModelError::Silent(self.first_delta_within)),
+        };
+        let wait = after.unwrap_or(FIRST_BACKOFF * 2_u32.pow(tries));
+        let is_late = ask.deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
+        if tries + 1 >= TRIES || wait > LONGEST_WAIT || is_late {
+            return Err(ModelError::Unavailable { why, retry_after: after });
+        }
+        tracing::warn!(%why, ?wait, "the model does not answer; asking again");
+        let quiet = ask.heartbeat.quiet(wait);
+        sleep(wait).await;
+        drop(quiet);
+        Ok(State::Start { tries: tries + 1 })
+    }
+
+    /// The next delta; `None` when the answer is whole.
+    async fn read(&self, reading: &mut Reading, within: Duration) -> Result<Option<Delta>, ModelError> {
+        loop {
+            if let Some(delta) = reading.ready.pop_front() {
+                return Ok(Some(delta));
+            }
+            if reading.done {
+                return Ok(None);
+            }
+            let chunk = timeout(within, reading.response.chunk()).await;
+            match chunk.map_err(|_| ModelError::Silent(within))? {
+                Ok(Some(bytes)) => {
+                    for data in reading.events.feed(&bytes)? {
+                        reading.take(&data).map_err(|error| match error {
+                            ModelError::Malformed { why } => ModelError::Malformed { why: self.without_key(&why) },
+                            other => other,
+                        })?;
+                    }
+                }
+                // Some servers just close the connection after the reason why they finished.
+                Ok(None) if reading.finished => return Ok(None),
+                Ok(None) => return Err(ModelError::Cut { why: "the stream ended without its end".into() }),
+                Err(error) => return Err(ModelError::Cut { why: error.to_string() }),
+            }
+        }
+    }
+}
+
+impl Reading {
+    fn take(&mut self, data: &str) -> Result<(), ModelError> {
+        if data == "[DONE]" {
+            self.done = true;
+            return Ok(());
+        }
+        let malformed =
+            |why: &str| ModelError::Malformed { why: format!("{why}: {}", data.chars().take(200).collect::<String>()) };
+        let chunk: Value = serde_json::from_str(data).map_err(|_| malformed("a chunk that is not JSON"))?;
+        if !chunk["error"].is_null() {
+            return Err(ModelError::Cut { why: format!("the server reports {}", chunk["error"]) });
+        }
+        let choice = &chunk["choices"][0];
+        let (delta, text) = (&choice["delta"], |value: &Value| value.as_str().map(str::to_owned));
+        if let Some(content) = text(&delta["content"]).filter(|text| !text.is_empty()) {
+            self.ready.push_back(Delta::Text(content));
+        }
+        if let Some(refusal) = text(&delta["refusal"]).filter(|text| !text.is_empty()) {
+            self.ready.push_back(Delta::Refusal(refusal));
+        }
+        for (n, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
+            let index = call["index"].as_u64().unwrap_or(n as u64);
+            let index = u32::try_from(index).map_err(|_| malformed("a call with an index that is too large"))?;
+            let function = &call["function"];
+            let arguments = text(&function["arguments"]).unwrap_or_default();
+            let (id, name) = (text(&call["id"]), text(&function["name"]));
+            self.ready.push_back(Delta::ToolCall { index, id, name, arguments });
+        }
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.finished = true;
+            let finish = match reason {
+                "length" => Finish::Length,
+                "content_filter" => Finish::Filtered,
+                _ => Finish::Complete,
+            };
+            self.ready.push_back(Delta::Finish(finish));
+        }
+        if let Some(tokens) = chunk["usage"]["prompt_tokens"].as_u64() {
+            let output_tokens = chunk["usage"]["completion_tokens"].as_u64().unwrap_or_default();
+            self.ready.push_back(Delta::Usage(Usage { input_tokens: tokens, output_tokens, estimated: false }));
+        }
+        Ok(())
+    }
+}

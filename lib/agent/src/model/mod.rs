@@ -1,0 +1,137 @@
+//! A model: one method, a request in and a stream of deltas out.
+
+mod answer;
+pub mod chat;
+mod events;
+
+pub(crate) use answer::Draft;
+pub use answer::{Answer, Call};
+pub use chat::ChatCompletions;
+
+use core::pin::Pin;
+use core::time::Duration;
+
+use futures_util::Stream;
+use onward_lease::Heartbeat;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::budget::Usage;
+
+/// Anything that answers a conversation. The shipped one is [`ChatCompletions`].
+///
+/// Implementers may repeat a call that failed **before its first delta**; after it they end the stream with an error,
+/// because what was said cannot be unsaid. Waits that a server asked for are declared by [`Heartbeat::quiet`].
+pub trait Model: Send + Sync + 'static {
+    fn complete(&self, ask: Ask<'_>) -> impl Stream<Item = Result<Delta, ModelError>> + Send;
+}
+
+/// What a model is asked.
+#[derive(Clone, Debug)]
+pub struct Ask<'a> {
+    /// The conversation so far.
+    pub messages: &'a [Message],
+    pub tools: &'a [ToolSpec],
+    /// The JSON schema of the output, if it must have one.
+    pub output: Option<&'a Value>,
+    /// What the budget leaves for the answer.
+    pub max_output_tokens: Option<u64>,
+    /// When the run must have ended.
+    pub deadline: Option<Instant>,
+    /// Of this call. The agent beats for every delta; a wait that cannot beat is a quiet section.
+    pub heartbeat: &'a Heartbeat,
+}
+
+/// One message of a conversation, in the JSON of chat completions. An answer is kept as the provider gave it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub enum Message {
+    System {
+        content: String,
+    },
+    User {
+        content: String,
+    },
+    Tool {
+        tool_call_id: String,
+        content: String,
+    },
+    #[serde(untagged)]
+    Assistant(Value),
+}
+
+/// What a model is told about a tool.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ToolSpec {
+    pub name: String,
+    pub text: String,
+    /// The JSON schema of its arguments.
+    pub schema: Value,
+}
+
+/// A piece of an answer.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Delta {
+    Text(String),
+    /// The model will not answer, and says why.
+    Refusal(String),
+    /// A part of a tool call. Parts with the same index belong together; the arguments are put together in order.
+    ToolCall {
+        index: u32,
+        id: Option<String>,
+        name: Option<String>,
+        arguments: String,
+    },
+    Usage(Usage),
+    Finish(Finish),
+    /// The whole answer in the JSON of a provider that does not speak chat completions. It is given back as it is.
+    Whole(Value),
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finish {
+    Complete,
+    /// Its longest length was reached.
+    Length,
+    /// A filter of the provider held the rest back.
+    Filtered,
+}
+
+/// Why there is no answer. The session has what was spent; nothing else has changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ModelError {
+    #[error("the model cannot be reached: {why}; a later attempt goes on from the last entry")]
+    Unavailable { why: String, retry_after: Option<Duration> },
+    #[error("the model's server refuses the request with {status}: {why}; check address, key, model and tools")]
+    Refused { status: u16, why: String },
+    #[error("the answer broke off: {why}; a later attempt asks again")]
+    Cut { why: String },
+    #[error("the model said nothing for {0:?}; a later attempt asks again")]
+    Silent(Duration),
+    #[error("the model's server does not speak the protocol: {why}")]
+    Malformed { why: String },
+    #[error("the answer is longer than {limit} bytes; set a budget of output tokens")]
+    Endless { limit: usize },
+}
+
+impl ModelError {
+    /// Whether another attempt may have more luck.
+    pub fn is_retryable(&self) -> bool {
+        !matches!(self, Self::Refused { .. } | Self::Endless { .. })
+    }
+}
+
+pub(crate) type Deltas<'a> = Pin<Box<dyn Stream<Item = Result<Delta, ModelError>> + Send + 'a>>;
+
+/// A [`Model`] behind a pointer.
+pub(crate) trait AnyModel: Send + Sync {
+    fn ask<'a>(&'a self, ask: Ask<'a>) -> Deltas<'a>;
+}
+
+impl<M: Model> AnyModel for M {
+    fn ask<'a>(&'a self, ask: Ask<'a>) -> Deltas<'a> {
+        Box::pin(self.complete(ask))
+    }
+}

@@ -1,0 +1,57 @@
+//! What is logged. Alone in its program: what other tests do at the same time decides which spans there are.
+
+mod rig;
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use onward_agent::tools::Files;
+use onward_agent::{Agent, ChatCompletions};
+use rig::TestAttempt;
+use rig::server::{Reply, Server, calls, text};
+
+/// All that was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn calls_are_spans_and_nothing_secret_is_logged() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _here = tracing::subscriber::set_default(subscriber);
+    let server = Server::start(|n, _| match n {
+        0 => Reply::Plain(503, String::new(), "you sent sk-secret".into()),
+        1 => calls(&[("read_file", r#"{"path": "password-of-arguments"}"#)]),
+        _ => text("text-of-answer"),
+    })
+    .await;
+    let root = tempfile::tempdir().unwrap();
+    let model = ChatCompletions::at(&server.url, "m").unwrap().key("sk-secret");
+    let files = Files::beneath(root.path()).unwrap().tools();
+    let agent = files.into_iter().fold(Agent::new(model), Agent::tool);
+    agent.run_text(&TestAttempt::new(), "prompt-of-user").await.unwrap();
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("model_call{turn=1 beats=") && text.contains("ended=\"answered\""), "{text}");
+    assert!(text.contains("tool_call{name=\"read_file\" beats="), "{text}");
+    assert!(text.contains("503: you sent [key]"), "{text}");
+    for secret in ["sk-secret", "password-of-arguments", "text-of-answer", "prompt-of-user"] {
+        assert!(!text.contains(secret), "{secret}: {text}");
+    }
+}

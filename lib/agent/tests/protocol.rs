@@ -1,0 +1,310 @@
+//! Chat completions against a real server that breaks in every way.
+
+mod rig;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use onward_agent::session::Event;
+use onward_agent::{
+    Agent, Budget, ChatCompletions, Limit, Memory, ModelError, Sessions, Stopped, Tool, ToolContext, ToolError,
+};
+use onward_lease::heartbeat::Beat;
+use rig::server::{Asked, Piece, Reply, Server, answers, calls, chunk, messages, text, text_chunk, usage};
+use rig::{SOON, TestAttempt};
+use serde_json::json;
+use tokio::time::timeout;
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Query {
+    q: String,
+}
+
+async fn search(_: ToolContext, query: Query) -> Result<String, ToolError> {
+    Ok(format!("nothing about {}", query.q))
+}
+
+struct Ran {
+    ended: Result<String, Stopped>,
+    asked: Vec<Asked>,
+    sessions: Memory,
+    attempt: TestAttempt,
+}
+
+/// Runs an agent against a server with this script, and waits until no connection and nothing that was spawned is left.
+async fn run_with(
+    script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static,
+    change: impl FnOnce(Agent) -> Agent,
+    model: impl FnOnce(ChatCompletions) -> ChatCompletions,
+) -> Ran {
+    let server = Server::start(script).await;
+    let (sessions, attempt) = (Memory::new(), TestAttempt::new());
+    let model = model(ChatCompletions::at(&server.url, "m").unwrap().key("sk-secret"));
+    let agent = Agent::new(model).tool(Tool::new("search", "Searches", search)).sessions(sessions.clone());
+    let ended = timeout(SOON, change(agent).run_text(&attempt, "hello")).await.expect("it ends by itself");
+    timeout(SOON, server.idle()).await.expect("no connection is left");
+    let asked = server.asked();
+    drop(server);
+    let alone = async {
+        while tokio::runtime::Handle::current().metrics().num_alive_tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, alone).await.expect("nothing is left that runs by itself");
+    Ran { ended: ended.map(|finished| finished.output), asked, sessions, attempt }
+}
+
+async fn run(script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Ran {
+    run_with(script, |agent| agent, |model| model).await
+}
+
+fn model_error(ran: &Ran) -> &ModelError {
+    match &ran.ended {
+        Err(Stopped::Model(error)) => error,
+        other => panic!("no error of the model: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_with_a_tool() {
+    let ran = run(|n, _| if n == 0 { calls(&[("search", r#"{"q": "ä"}"#)]) } else { text("It is not there.") }).await;
+    assert_eq!(ran.ended.unwrap(), "It is not there.");
+    let first = &ran.asked[0];
+    assert!(first.head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{}", first.head);
+    assert!(first.head.to_lowercase().contains("authorization: bearer sk-secret"), "{}", first.head);
+    assert_eq!((&first.body["model"], &first.body["stream"]), (&json!("m"), &json!(true)));
+    assert_eq!(first.body["tools"][0]["function"]["parameters"]["required"], json!(["q"]));
+    let second = messages(&ran.asked[1]);
+    assert_eq!(second[0], json!({ "role": "user", "content": "hello" }));
+    let function = json!({ "name": "search", "arguments": r#"{"q": "ä"}"# });
+    assert_eq!(second[1]["tool_calls"][0], json!({ "id": "call_0", "type": "function", "function": function }));
+    assert_eq!(second[2], json!({ "role": "tool", "tool_call_id": "call_0", "content": "nothing about ä" }));
+    let entries = ran.sessions.open("job-1", 1).await.unwrap().entries;
+    let names: Vec<String> =
+        entries.iter().map(|one| serde_json::to_value(one).unwrap()["entry"].to_string()).collect();
+    let turn = ["\"asked\"", "\"answered\"", "\"tool_begun\"", "\"tool_ended\"", "\"asked\"", "\"answered\""];
+    assert_eq!(names, turn);
+    assert_eq!(ran.attempt.watermark(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_before_the_first_delta_is_tried_again() {
+    let ran = run(|n, _| match n {
+        0 => Reply::Stream(vec![Piece::Cut]),
+        1 => Reply::Plain(503, String::new(), "busy".into()),
+        _ => text("here"),
+    });
+    let ran = ran.await;
+    assert_eq!((ran.ended.unwrap().as_str(), ran.asked.len()), ("here", 3));
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_after_the_first_delta_is_not() {
+    for pieces in [
+        || vec![text_chunk("half an ans"), Piece::Cut],
+        // The framing promises more than comes: half a chunk.
+        || vec![text_chunk("half an ans"), Piece::Wire(b"400\r\ndata: {\"choi".to_vec()), Piece::Cut],
+        // The stream ends as it should, and the answer does not.
+        || vec![text_chunk("half an ans"), Piece::Raw(b"data: {\"choi".to_vec())],
+        || vec![text_chunk("half an ans"), Piece::Chunk(json!({ "error": { "message": "overloaded" } }))],
+    ] {
+        let ran = run(move |_, _| Reply::Stream(pieces())).await;
+        assert!(matches!(model_error(&ran), ModelError::Cut { .. }), "{:?}", ran.ended);
+        assert_eq!(ran.asked.len(), 1, "it is not repeated by itself");
+        let entries = ran.sessions.open("job-1", 1).await.unwrap().entries;
+        let Event::Answered(answer) = &entries[1].event else { panic!("{entries:?}") };
+        assert!(answer.cut.is_some() && answer.usage.estimated && answer.usage.output_tokens == 3, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_in_the_middle_of_which_bytes_are_torn_is_whole() {
+    let ran = run(|_, _| {
+        let event = format!("data: {}\n\n", chunk(json!({ "content": "äöü" }), None)).into_bytes();
+        let mut pieces: Vec<Piece> = event.iter().map(|&byte| Piece::Raw(vec![byte])).collect();
+        pieces.extend([Piece::Chunk(chunk(json!({}), Some("stop"))), Piece::Done]);
+        Reply::Stream(pieces)
+    })
+    .await;
+    assert_eq!(ran.ended.unwrap(), "äöü");
+}
+
+#[tokio::test]
+async fn retry_after_is_a_quiet_section() {
+    let (quiet, began) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+    let server = Server::start(|n, _| match n {
+        0 => Reply::Plain(429, "retry-after: 1\r\n".into(), "slow down".into()),
+        _ => text("now"),
+    })
+    .await;
+    let attempt = TestAttempt::new();
+    let seen = quiet.clone();
+    let _observer = attempt.heartbeat.observe(move |beat| {
+        if let Beat::Quiet { max } = beat {
+            seen.lock().unwrap().push(max);
+        }
+    });
+    let agent = Agent::new(ChatCompletions::at(&server.url, "m").unwrap());
+    assert_eq!(agent.run_text(&attempt, "hello").await.unwrap().output, "now");
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    assert!(quiet.lock().unwrap().contains(&Duration::from_secs(1)), "{quiet:?}");
+    assert!(attempt.heartbeat.quiet_left().is_none(), "it is over");
+}
+
+#[tokio::test]
+async fn a_wait_that_is_too_long_is_left_to_the_job() {
+    let ran = run(|_, _| Reply::Plain(429, "retry-after: 300\r\n".into(), "come back".into())).await;
+    let after = Some(Duration::from_secs(300));
+    assert!(matches!(model_error(&ran), ModelError::Unavailable { retry_after, .. } if *retry_after == after));
+    let failure = onward_lease::Failure::from(ran.ended.unwrap_err());
+    assert_eq!(failure.kind(), onward_lease::FailureKind::Retry { after });
+    // Nor is one waited for that ends behind the deadline.
+    let script = |_: usize, _: &Asked| Reply::Plain(429, "retry-after: 30\r\n".into(), String::new());
+    let ran = run_with(script, |agent| agent.deadline(Duration::from_secs(20)), |model| model).await;
+    assert!(matches!(model_error(&ran), ModelError::Unavailable { .. }), "{:?}", ran.ended);
+    assert_eq!(ran.asked.len(), 1);
+}
+
+#[tokio::test]
+async fn a_refused_request_is_not_repeated_and_the_key_is_not_told() {
+    let ran = run(|_, _| Reply::Plain(401, String::new(), "wrong key: sk-secret".into())).await;
+    let error = model_error(&ran);
+    assert!(matches!(error, ModelError::Refused { status: 401, .. }), "{error:?}");
+    assert!(error.to_string().contains("wrong key: [key]") && !format!("{error:?}").contains("secret"), "{error}");
+    assert_eq!(ran.asked.len(), 1);
+    assert!(!onward_lease::Failure::from(ran.ended.unwrap_err()).is_retryable());
+}
+
+#[tokio::test]
+async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
+    let slow = |_: usize, _: &Asked| {
+        let mut pieces = Vec::new();
+        for _ in 0..10 {
+            pieces.extend([Piece::Wait(Duration::from_millis(20)), text_chunk("x")]);
+        }
+        pieces.extend([Piece::Chunk(chunk(json!({}), Some("stop"))), Piece::Done]);
+        Reply::Stream(pieces)
+    };
+    assert_eq!(run(slow).await.ended.unwrap(), "xxxxxxxxxx");
+    let (first, next) = (Duration::from_secs(60), Duration::from_millis(50));
+    let silent = |_: usize, _: &Asked| Reply::Stream(vec![text_chunk("x"), Piece::Hang]);
+    let ran = run_with(silent, |agent| agent, |model| model.silence(first, next)).await;
+    assert_eq!(model_error(&ran), &ModelError::Silent(next));
+    // Comments come from a timer, and are no sign of work.
+    let dead = |_: usize, _: &Asked| Reply::Stream(vec![Piece::Raw(b": ping\n\n".to_vec()), Piece::Hang]);
+    let ran = run_with(dead, |agent| agent, |model| model.silence(next, first)).await;
+    assert_eq!(model_error(&ran), &ModelError::Silent(next));
+}
+
+#[tokio::test]
+async fn what_is_not_the_protocol_is_said_so() {
+    for pieces in [
+        || vec![Piece::Raw(b"data: {\"choices\": [}\n\n".to_vec())],
+        || vec![Piece::Raw([b"data: ".as_slice(), &[b'x'; 2 << 20]].concat())],
+        || vec![Piece::Raw(b"data: \xff\xfe\n\n".to_vec())],
+    ] {
+        let ran = run(move |_, _| Reply::Stream(pieces())).await;
+        assert!(matches!(model_error(&ran), ModelError::Malformed { .. }), "{:?}", ran.ended);
+    }
+}
+
+#[tokio::test]
+async fn wrong_calls_are_told_to_the_model() {
+    let ran = run(|n, _| match n {
+        0 => calls(&[("search", r#"{"q": "#), ("fly", "{}"), ("search", r#"{"x": 1}"#)]),
+        _ => text("sorry"),
+    })
+    .await;
+    assert_eq!(ran.ended.unwrap(), "sorry");
+    let told: Vec<&str> = messages(&ran.asked[1])[2..].iter().map(|one| one["content"].as_str().unwrap()).collect();
+    assert!(told[0].contains("the arguments are not JSON"), "{told:?}");
+    assert!(told[1].contains("there is no tool `fly`; there are: search"), "{told:?}");
+    assert!(told[2].contains("missing field `q`"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_refusal_ends_the_run() {
+    let refusal = || {
+        vec![
+            Piece::Chunk(chunk(json!({ "refusal": "I will " }), None)),
+            Piece::Chunk(chunk(json!({ "refusal": "not." }), None)),
+        ]
+    };
+    let filtered = || vec![text_chunk("well"), Piece::Chunk(chunk(json!({}), Some("content_filter")))];
+    type Pieces = fn() -> Vec<Piece>;
+    let cases: [(Pieces, &str); 2] = [(refusal, "I will not."), (filtered, "a filter held the answer back")];
+    for (pieces, said) in cases {
+        let ran = run(move |_, _| {
+            let mut pieces = pieces();
+            pieces.extend([Piece::Chunk(chunk(json!({}), None)), usage(1, 1), Piece::Done]);
+            Reply::Stream(pieces)
+        })
+        .await;
+        assert!(matches!(&ran.ended, Err(Stopped::Refused(text)) if text == said), "{:?}", ran.ended);
+        assert!(!ran.ended.unwrap_err().is_retryable());
+    }
+}
+
+#[tokio::test]
+async fn an_endless_stream_ends_with_the_budget_the_length_or_the_deadline() {
+    let endless =
+        |_: usize, _: &Asked| Reply::Stream(vec![Piece::Endless(chunk(json!({ "content": "x".repeat(4_000) }), None))]);
+    let ran = run_with(endless, |agent| agent.budget(Budget::tokens(50_000)), |model| model).await;
+    let Err(Stopped::Budget { limit: Limit::Tokens, spent }) = &ran.ended else { panic!("{:?}", ran.ended) };
+    assert!(spent.estimated && (50_000..52_000).contains(&spent.output_tokens), "{spent:?}");
+    // It is in the session, so that the next attempt stops before it asks.
+    let agent = Agent::new(ChatCompletions::at("http://127.0.0.1:1/v1", "m").unwrap());
+    let agent = agent.budget(Budget::tokens(50_000)).sessions(ran.sessions);
+    let again = agent.run_text(&TestAttempt::with_fence(2), "hello").await;
+    assert!(matches!(again, Err(Stopped::Budget { limit: Limit::Tokens, .. })), "{again:?}");
+
+    let ran = run(endless).await;
+    assert!(matches!(model_error(&ran), ModelError::Endless { .. }), "{:?}", ran.ended);
+
+    let drip = |_: usize, _: &Asked| {
+        let mut pieces = Vec::new();
+        for _ in 0..10_000 {
+            pieces.extend([text_chunk("x"), Piece::Wait(Duration::from_millis(10))]);
+        }
+        Reply::Stream(pieces)
+    };
+    let ran = run_with(drip, |agent| agent.deadline(Duration::from_millis(300)), |model| model).await;
+    assert!(matches!(ran.ended, Err(Stopped::Deadline)), "{:?}", ran.ended);
+}
+
+#[tokio::test]
+async fn a_cancel_ends_a_stream_and_its_connection() {
+    let server = Server::start(|_, _| Reply::Stream(vec![text_chunk("x"), Piece::Hang])).await;
+    let attempt = TestAttempt::new();
+    let (beats, mut beaten) = tokio::sync::mpsc::unbounded_channel();
+    let _observer = attempt.heartbeat.observe(move |beat| {
+        let _ = beats.send(beat);
+    });
+    let agent = Agent::new(ChatCompletions::at(&server.url, "m").unwrap());
+    let running = tokio::spawn({
+        let attempt = attempt.clone();
+        async move { agent.run_text(&attempt, "hello").await }
+    });
+    // At the turn, the quiet section before the first delta and its end, and the delta.
+    for _ in 0..4 {
+        beaten.recv().await.unwrap();
+    }
+    attempt.heartbeat.cancel(onward_agent::CancelWhy::Asked);
+    assert!(matches!(running.await.unwrap(), Err(Stopped::Cancelled)));
+    timeout(SOON, server.idle()).await.expect("no connection is left");
+}
+
+#[tokio::test]
+async fn usage_is_taken_from_the_server_or_else_estimated() {
+    let ran = run(|_, _| text("hello")).await;
+    let entries = ran.sessions.open("job-1", 1).await.unwrap().entries;
+    let Event::Answered(answer) = &entries[1].event else { panic!("{entries:?}") };
+    assert_eq!((answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.estimated), (10, 5, false));
+    assert_eq!(answers(&ran.asked[0]), 0);
+}
+
+#[test]
+fn a_key_is_not_printed() {
+    let model = ChatCompletions::at("http://127.0.0.1:1/v1", "m").unwrap().key("sk-secret");
+    assert!(!format!("{model:?} {model:#?} {:?}", Agent::new(model.clone())).contains("secret"));
+}

@@ -1,0 +1,219 @@
+//! A server that speaks chat completions, streamed, and breaks in every way that a test asks for.
+
+#![allow(dead_code, reason = "every test file uses its own part of the server")]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub struct Server {
+    pub url: String,
+    pub address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    open: watch::Receiver<usize>,
+    accepting: JoinHandle<()>,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub head: String,
+    pub body: Value,
+}
+
+/// How the server answers.
+pub enum Reply {
+    /// Anything but a stream: status, more headers, body.
+    Plain(u16, String, String),
+    Stream(Vec<Piece>),
+}
+
+pub enum Piece {
+    /// One event with this JSON.
+    Chunk(Value),
+    /// Bytes as they are, inside of the stream.
+    Raw(Vec<u8>),
+    /// Bytes as they are on the wire, beside the framing.
+    Wire(Vec<u8>),
+    Wait(Duration),
+    /// The connection ends here.
+    Cut,
+    /// Nothing more comes, until the client goes.
+    Hang,
+    /// This event without end, until the client goes.
+    Endless(Value),
+    Done,
+}
+
+type Script = Arc<dyn Fn(usize, &Asked) -> Reply + Send + Sync>;
+
+impl Server {
+    /// `script` is given the number of requests before this one, and the request.
+    pub async fn start(script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (script, asked): (Script, Arc<Mutex<Vec<Asked>>>) = (Arc::new(script), Arc::default());
+        let (count, open) = watch::channel(0);
+        let (count, seen) = (Arc::new(count), asked.clone());
+        let accepting = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (script, seen, count) = (script.clone(), seen.clone(), count.clone());
+                count.send_modify(|open| *open += 1);
+                tokio::spawn(async move {
+                    // A client that goes is no failure of the server.
+                    let _ = serve(stream, &script, &seen).await;
+                    count.send_modify(|open| *open -= 1);
+                });
+            }
+        });
+        Self { url: format!("http://{address}/v1"), address, asked, open, accepting }
+    }
+
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// Waits until no connection is open.
+    pub async fn idle(&self) {
+        self.open.clone().wait_for(|open| *open == 0).await.unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Vec<Asked>>) -> std::io::Result<()> {
+    let (reader, mut writer) = stream.split();
+    let mut reader = BufReader::new(reader);
+    let (mut head, mut length) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).await? == 0 {
+            return Ok(());
+        }
+        if line == "\r\n" {
+            break;
+        }
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        head.push_str(&line);
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).await?;
+    let asked = Asked { head, body: serde_json::from_slice(&body).unwrap_or_default() };
+    let before = {
+        let mut seen = seen.lock().unwrap();
+        seen.push(asked.clone());
+        seen.len() - 1
+    };
+    match script(before, &asked) {
+        Reply::Plain(status, headers, body) => {
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n{headers}\r\n");
+            writer.write_all(head.as_bytes()).await?;
+            writer.write_all(body.as_bytes()).await
+        }
+        Reply::Stream(pieces) => {
+            let kind = "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close";
+            writer.write_all(format!("HTTP/1.1 200 OK\r\n{kind}\r\n\r\n").as_bytes()).await?;
+            send(&mut reader, &mut writer, pieces).await
+        }
+    }
+}
+
+async fn send(
+    reader: &mut (impl AsyncReadExt + Unpin),
+    writer: &mut (impl AsyncWriteExt + Unpin),
+    pieces: Vec<Piece>,
+) -> std::io::Result<()> {
+    for piece in pieces {
+        match piece {
+            Piece::Chunk(value) => writer.write_all(&framed(&event(&value))).await?,
+            Piece::Raw(bytes) => writer.write_all(&framed(&bytes)).await?,
+            Piece::Wire(bytes) => writer.write_all(&bytes).await?,
+            Piece::Wait(span) => tokio::time::sleep(span).await,
+            Piece::Cut => return Ok(()),
+            Piece::Hang => {
+                let mut byte = [0];
+                return reader.read(&mut byte).await.map(drop);
+            }
+            Piece::Endless(value) => loop {
+                writer.write_all(&framed(&event(&value))).await?;
+            },
+            Piece::Done => writer.write_all(&framed(b"data: [DONE]\n\n")).await?,
+        }
+        writer.flush().await?;
+    }
+    writer.write_all(b"0\r\n\r\n").await
+}
+
+fn event(value: &Value) -> Vec<u8> {
+    format!("data: {value}\n\n").into_bytes()
+}
+
+fn framed(bytes: &[u8]) -> Vec<u8> {
+    let mut framed = format!("{:x}\r\n", bytes.len()).into_bytes();
+    framed.extend_from_slice(bytes);
+    framed.extend_from_slice(b"\r\n");
+    framed
+}
+
+/// A chunk of an answer.
+pub fn chunk(delta: Value, finish: Option<&str>) -> Value {
+    let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
+    json!({ "id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice] })
+}
+
+pub fn text_chunk(text: &str) -> Piece {
+    Piece::Chunk(chunk(json!({ "content": text }), None))
+}
+
+pub fn usage(input: u64, output: u64) -> Piece {
+    let usage = json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output });
+    Piece::Chunk(
+        json!({ "id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": usage }),
+    )
+}
+
+/// A whole answer with text, in several chunks.
+pub fn text(text: &str) -> Reply {
+    let mut pieces = vec![Piece::Chunk(chunk(json!({ "role": "assistant", "content": "" }), None))];
+    let letters: Vec<char> = text.chars().collect();
+    pieces.extend(letters.chunks(5).map(|part| text_chunk(&part.iter().collect::<String>())));
+    pieces.extend([Piece::Chunk(chunk(json!({}), Some("stop"))), usage(10, 5), Piece::Done]);
+    Reply::Stream(pieces)
+}
+
+/// A whole answer that calls tools: names with arguments. Arguments come in two parts each.
+pub fn calls(calls: &[(&str, &str)]) -> Reply {
+    let mut pieces = vec![Piece::Chunk(chunk(json!({ "role": "assistant", "content": null }), None))];
+    for (index, (name, arguments)) in calls.iter().enumerate() {
+        let (first, second) = arguments.split_at(arguments.len() / 2);
+        let begin = json!({ "index": index, "id": format!("call_{index}"), "type": "function",
+                            "function": { "name": name, "arguments": first } });
+        let rest = json!({ "index": index, "function": { "arguments": second } });
+        pieces.push(Piece::Chunk(chunk(json!({ "tool_calls": [begin] }), None)));
+        pieces.push(Piece::Chunk(chunk(json!({ "tool_calls": [rest] }), None)));
+    }
+    pieces.extend([Piece::Chunk(chunk(json!({}), Some("tool_calls"))), usage(10, 5), Piece::Done]);
+    Reply::Stream(pieces)
+}
+
+/// How many answers the conversation of a request has.
+pub fn answers(asked: &Asked) -> usize {
+    messages(asked).iter().filter(|message| message["role"] == "assistant").count()
+}
+
+pub fn messages(asked: &Asked) -> &[Value] {
+    asked.body["messages"].as_array().map_or(&[], Vec::as_slice)
+}

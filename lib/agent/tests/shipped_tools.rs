@@ -1,0 +1,248 @@
+//! The tools that come with the crate, given to a hostile model.
+
+mod rig;
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use onward_agent::tools::{Command, Files, HttpGet};
+use onward_agent::{Agent, CancelWhy, Memory, Sessions, Stopped, Tool, session::Event};
+use rig::server::{Reply, Server};
+use rig::{SOON, Scripted, TestAttempt, call, say};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// What a tool gives for these arguments.
+async fn use_tool(tools: impl IntoIterator<Item = Tool>, name: &str, arguments: Value) -> String {
+    let sessions = Memory::new();
+    let model = Scripted::of([call(name, &arguments.to_string()), say("done")]);
+    let agent = tools.into_iter().fold(Agent::new(model).sessions(sessions.clone()), Agent::tool);
+    agent.run_text(&TestAttempt::new(), "go").await.unwrap();
+    let entries = sessions.open("job-1", 1).await.unwrap().entries;
+    let output = entries.into_iter().find_map(|entry| match entry.event {
+        Event::ToolEnded { output, .. } => Some(output),
+        _ => None,
+    });
+    output.unwrap()
+}
+
+fn page(body: &str) -> Reply {
+    Reply::Plain(200, "content-type: text/plain\r\n".into(), body.into())
+}
+
+#[tokio::test]
+async fn only_public_addresses_are_fetched_and_each_redirect_is_judged_again() {
+    let secret = Server::start(|_, _| page("the secret")).await;
+    let port = secret.address.port();
+    for url in [
+        format!("http://127.0.0.1:{port}/"),
+        format!("http://localhost:{port}/"),
+        format!("http://[::ffff:127.0.0.1]:{port}/"),
+        format!("http://0.0.0.0:{port}/"),
+        format!("http://2130706433:{port}/"),
+        format!("http://0x7f.1:{port}/"),
+        "http://169.254.169.254/latest/meta-data/".into(),
+        "http://[fe80::1]/".into(),
+        "http://10.0.0.1/".into(),
+    ] {
+        let given = use_tool([HttpGet::new().tool()], "http_get", json!({ "url": url })).await;
+        assert!(given.contains("is refused: only public addresses"), "{url}: {given}");
+    }
+    for url in ["file:///etc/passwd", "gopher://x/", "http://user:pass@127.0.0.1/"] {
+        let given = use_tool([HttpGet::new().tool()], "http_get", json!({ "url": url })).await;
+        assert!(given.starts_with("Error:") && given.contains("not an http or https URL"), "{url}: {given}");
+    }
+
+    // A server that is allowed leads to one that is not.
+    let to = format!("location: http://127.0.0.1:{port}/\r\n");
+    let open = Server::start(move |_, asked| match asked.head.split(' ').nth(1).unwrap() {
+        "/away" => Reply::Plain(302, to.clone(), String::new()),
+        "/loop" => Reply::Plain(301, "location: /loop\r\n".into(), String::new()),
+        "/here" => Reply::Plain(307, "location: there\r\n".into(), String::new()),
+        "/there" => page("welcome"),
+        _ => page(&"x".repeat(1 << 20)),
+    })
+    .await;
+    let get = |path: &str| {
+        let tool = HttpGet::new().allow(open.address).tool();
+        let url = format!("http://{}{path}", open.address);
+        async move { use_tool([tool], "http_get", json!({ "url": url })).await }
+    };
+    assert!(get("/away").await.contains("is refused: only public addresses"));
+    assert!(get("/loop").await.contains("more than 5 redirects"));
+    let given = get("/here").await;
+    assert!(given.contains("/there\n200 text/plain\n\nwelcome"), "{given}");
+    let huge = get("/huge").await;
+    assert!(huge.len() < 258 << 10 && huge.ends_with("[cut: the first 262144 bytes]"), "{} bytes", huge.len());
+    assert!(secret.asked().is_empty(), "nobody was asked who must not be");
+    timeout(SOON, open.idle()).await.expect("no connection is left");
+}
+
+fn files(root: &Path) -> Vec<Tool> {
+    Files::beneath(root).unwrap().writable().tools()
+}
+
+#[tokio::test]
+async fn no_path_and_no_link_leads_out_of_the_folder() {
+    let outside = tempfile::tempdir().unwrap();
+    let secret = outside.path().join("secret");
+    std::fs::write(&secret, "the secret").unwrap();
+    let root = outside.path().join("root");
+    std::fs::create_dir_all(root.join("inner")).unwrap();
+    std::fs::write(root.join("inner/note"), "hello").unwrap();
+    symlink(&secret, root.join("link")).unwrap();
+    symlink("..", root.join("up")).unwrap();
+    symlink("../secret", root.join("relative")).unwrap();
+    symlink("inner/note", root.join("inside")).unwrap();
+    symlink("/proc/self/root", root.join("magic")).unwrap();
+    let fifo = std::process::Command::new("mkfifo").arg(root.join("fifo")).status().unwrap();
+    assert!(fifo.success());
+    let absolute = secret.to_str().unwrap().to_owned();
+    for path in [
+        "../secret",
+        "inner/../../secret",
+        "link",
+        "relative",
+        "up/secret",
+        &absolute,
+        "magic/etc/passwd",
+        "/etc/passwd",
+        "inner/../up/../secret",
+        "",
+    ] {
+        let read = use_tool(files(&root), "read_file", json!({ "path": path })).await;
+        assert!(read.starts_with("Error:") && !read.contains("the secret"), "{path}: {read}");
+        let written = use_tool(files(&root), "write_file", json!({ "path": path, "text": "mine" })).await;
+        assert!(written.starts_with("Error:"), "{path}: {written}");
+    }
+    for path in ["..", "up", "/", "magic"] {
+        let listed = use_tool(files(&root), "list_files", json!({ "path": path })).await;
+        assert!(listed.contains("the path leads out of the folder"), "{path}: {listed}");
+    }
+    assert_eq!(std::fs::read_to_string(&secret).unwrap(), "the secret");
+    for path in ["fifo", "inner"] {
+        let read = use_tool(files(&root), "read_file", json!({ "path": path })).await;
+        assert!(read.contains("not an ordinary file"), "{path}: {read}");
+    }
+    assert_eq!(use_tool(files(&root), "read_file", json!({ "path": "inside" })).await, "hello");
+    assert_eq!(
+        use_tool(files(&root), "write_file", json!({ "path": "inner/new", "text": "new" })).await,
+        "3 bytes written"
+    );
+    assert_eq!(
+        use_tool(files(&root), "write_file", json!({ "path": "inner/note", "text": "" })).await,
+        "0 bytes written"
+    );
+    assert_eq!(use_tool(files(&root), "list_files", json!({ "path": "inner" })).await, "new\nnote");
+    assert_eq!(std::fs::read_to_string(root.join("inner/note")).unwrap(), "");
+    let huge = "x".repeat((64 << 10) + 1);
+    let written = use_tool(files(&root), "write_file", json!({ "path": "huge", "text": huge })).await;
+    assert!(written.contains("too many") && !root.join("huge").exists(), "{written}");
+    let only_read = Files::beneath(&root).unwrap().tools();
+    assert!(only_read.iter().all(|tool| tool.spec().name != "write_file"));
+}
+
+#[tokio::test]
+async fn a_large_file_is_read_in_parts() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("large"), [b'x'; 100_000]).unwrap();
+    let read = use_tool(files(root.path()), "read_file", json!({ "path": "large" })).await;
+    assert!(read.ends_with("x\n[bytes 0 to 65536 of 100000]"), "{}", &read[read.len() - 60..]);
+    let rest = use_tool(files(root.path()), "read_file", json!({ "path": "large", "offset": 65_536 })).await;
+    assert_eq!(rest, "x".repeat(100_000 - 65_536));
+}
+
+#[tokio::test]
+async fn a_command_runs_without_our_secrets_and_only_if_it_is_named() {
+    let tools = || [Command::programs(["sh", "env"]).tool()];
+    let env = use_tool(tools(), "command", json!({ "program": "env" })).await;
+    let names: Vec<&str> = env.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert!(names.contains(&"PATH") && names.contains(&"ONWARD_TOOL_CALL"), "{env}");
+    assert!(!names.iter().any(|name| name.starts_with("CARGO")), "{env}");
+    let refused = use_tool(tools(), "command", json!({ "program": "/bin/sh", "arguments": ["-c", "id"] })).await;
+    assert_eq!(refused, "Error: `/bin/sh` is not allowed; use sh, env");
+    let script = "echo out; echo err >&2; exit 3";
+    let failed = use_tool(tools(), "command", json!({ "program": "sh", "arguments": ["-c", script] })).await;
+    assert_eq!(failed, "exit status: 3\nstdout:\nout\n\nstderr:\nerr\n\n");
+    let much =
+        use_tool(tools(), "command", json!({ "program": "sh", "arguments": ["-c", "yes | head -c 1000000"] })).await;
+    assert!(much.len() < 32 << 10 && much.contains("without the first 969280 bytes"), "{} bytes", much.len());
+}
+
+/// The processes whose environment has this word.
+fn marked(word: &str) -> Vec<i32> {
+    let carries = |process: &onward_exec::tree::Process| {
+        let environ = std::fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+        process.is_alive() && String::from_utf8_lossy(&environ).contains(word)
+    };
+    onward_exec::tree::all().iter().filter(|process| carries(process)).map(|process| process.pid).collect()
+}
+
+/// In its own session, orphaned, in the group: each writes its pid, so that the test knows that it is there.
+const TREE: &str = "
+    setsid sh -c 'echo $$ >> pids; exec sleep 1000' &
+    (setsid sh -c 'echo $$ >> pids; trap \"\" TERM; while :; do sleep 1000; done' &) 
+    sh -c 'echo $$ >> pids; trap \"\" TERM; sleep 1000; sleep 1000' &
+    while [ $(wc -l < pids) -lt 3 ]; do sleep 0.01; done
+    echo ready
+    WAIT
+";
+
+async fn nobody_is_left(session: &str) {
+    let gone = async {
+        while !marked(session).is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, gone).await.unwrap_or_else(|_| panic!("still there: {:?}", marked(session)));
+}
+
+#[tokio::test]
+async fn whatever_a_command_started_is_gone_when_it_has_ended_was_cancelled_or_dropped() {
+    for (session, how) in [("tree-ends", "end"), ("tree-cancelled", "cancel"), ("tree-dropped", "drop")] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("pids"), "").unwrap();
+        let script = TREE.replace("WAIT", if how == "end" { "" } else { "wait" });
+        let arguments = json!({ "program": "sh", "arguments": ["-c", script] });
+        let model = Scripted::of([call("command", &arguments.to_string()), say("done")]);
+        let agent = Agent::new(model).tool(Command::programs(["sh"]).folder(folder.path()).tool());
+        let mut attempt = TestAttempt::new();
+        attempt.session = session.into();
+        let (beats, mut beaten) = tokio::sync::mpsc::unbounded_channel();
+        let observer = attempt.heartbeat.observe(move |beat| {
+            let _ = beats.send(beat);
+        });
+        let running = {
+            let (agent, attempt) = (agent.clone(), attempt.clone());
+            tokio::spawn(async move { agent.run_text(&attempt, "go").await })
+        };
+        if how != "end" {
+            // All three are there when it has printed; until then it beats for other reasons.
+            let pids = folder.path().join("pids");
+            let lines = || std::fs::read_to_string(&pids).unwrap().lines().count();
+            while lines() < 3 {
+                let _ = timeout(Duration::from_millis(10), beaten.recv()).await;
+            }
+            assert!(marked(session).len() >= 4, "the shell and its three");
+        }
+        match how {
+            "cancel" => {
+                attempt.heartbeat.cancel(CancelWhy::LeaseExpired);
+                let stopped = running.await.unwrap();
+                assert!(matches!(stopped, Err(Stopped::Lost(CancelWhy::LeaseExpired))), "{stopped:?}");
+                assert_eq!(marked(session), [0_i32; 0], "when the run has ended, they are gone");
+            }
+            "drop" => {
+                running.abort();
+                assert!(running.await.unwrap_err().is_cancelled());
+            }
+            _ => {
+                assert_eq!(running.await.unwrap().unwrap().output, "done");
+                assert_eq!(marked(session), [0_i32; 0], "what it left behind is gone when it has ended");
+            }
+        }
+        nobody_is_left(session).await;
+        drop(observer);
+    }
+}
