@@ -58,6 +58,7 @@ pub(crate) struct Shared {
     /// What is said on the heartbeat is said to the manager.
     _observer: Observer,
     lease_until_ms: AtomicU64,
+    extensions: AtomicU64,
     clock: Clock,
 }
 
@@ -91,6 +92,7 @@ impl Context {
                 heartbeat,
                 _observer: observer,
                 lease_until_ms,
+                extensions: AtomicU64::new(0),
                 clock,
             }
         });
@@ -201,6 +203,11 @@ impl Context {
     /// What is surely left of the lease. Words renew it.
     pub fn lease(&self) -> Duration {
         Mono::from_ms(self.shared.lease_until_ms.load(Ordering::Relaxed)).since(self.shared.clock.mono())
+    }
+
+    /// How often the lease was extended.
+    pub fn extensions(&self) -> u64 {
+        self.shared.extensions.load(Ordering::Relaxed)
     }
 
     /// Until the job's own deadline, as it was when the attempt began: grants move it.
@@ -323,7 +330,9 @@ impl Context {
     }
 
     pub(crate) fn lease_until(&self, until: Mono) {
-        self.shared.lease_until_ms.fetch_max(until.as_ms(), Ordering::Relaxed);
+        if self.shared.lease_until_ms.fetch_max(until.as_ms(), Ordering::Relaxed) < until.as_ms() {
+            self.shared.extensions.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

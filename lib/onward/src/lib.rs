@@ -5,11 +5,14 @@
 //! - [`Client`] submits jobs, waits for them, follows them, cancels them. [`json`] reads what it is told.
 //! - [`mailbox`] has queues with leases, also on brokers that are not ours: features `redis`, `nats` and `sqs`.
 //! - [`testing`] runs a handler in a test, without a node and in time that the test decides.
+//! - `agent` (a feature) runs language models with tools for minutes to hours, under the lease of a job.
 //!
 //! A worker holds an attempt under a *lease*, which is renewed by *beats*, and its manager judges it by *forward steps*:
 //! see [`Context`]. How the worker decides is in [`machine`]; the rest carries that out.
 
 pub mod address;
+#[cfg(feature = "agent")]
+pub mod agent;
 pub mod client;
 mod clock;
 pub mod context;
@@ -33,3 +36,8 @@ pub use worker::{Notice, Worker, WorkerError};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So is the one about agents.
+#[cfg(all(doctest, feature = "agent"))]
+#[doc = include_str!("../../../docs/agents.md")]
+struct Agents;

@@ -1,0 +1,177 @@
+//! Agents as handlers of a worker: judged by a manager's clocks, and on a real node.
+
+#[allow(dead_code, reason = "the example's own `main` is not called")]
+#[path = "../examples/agent.rs"]
+mod example;
+#[path = "../../agent/tests/rig/mod.rs"]
+mod rig;
+mod world;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use onward::agent::metrics::Kind;
+use onward::agent::tools::Command;
+use onward::agent::{Agent, ChatCompletions, Folder, Memory, Sessions, Stopped, Tool, ToolContext, ToolError};
+use onward::testing::{Attempt, Outcome};
+use onward::{Context, Failure};
+use rig::server::{Server, answers, calls, messages, text};
+use rig::{Say, Scripted, call, call_deltas, say};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::sleep;
+use world::{World, job};
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Number {
+    n: u32,
+}
+
+async fn slow(_: ToolContext, number: Number) -> Result<u32, ToolError> {
+    sleep(secs(80)).await;
+    Ok(number.n)
+}
+
+async fn handle(agent: Agent, ctx: Context) -> Result<String, Failure> {
+    Ok(agent.run_text(&ctx, "go").await?.output)
+}
+
+#[tokio::test(start_paused = true)]
+async fn thirty_minutes_of_work_on_a_lease_of_five() {
+    // Turns of two minutes: the model writes for 40 s, and the tool works for 80 s.
+    let model = Scripted::new(|n, _| {
+        let mut deltas = call_deltas(&[("slow".to_owned(), format!("{{\"n\": {n}}}"))]);
+        deltas.extend((0..2).map(|_| onward::agent::Delta::Text("thinking".into())));
+        if n < 15 { Say::Slowly(secs(10), deltas) } else { say("done") }
+    });
+    let agent = Agent::new(model.clone()).tool(Tool::new("slow", "", slow));
+    let attempt = Attempt::of("agent").lease(secs(300)).stuck_after(secs(150));
+    let ended = attempt.run(|ctx: Context, (): ()| handle(agent, ctx)).await;
+    assert_eq!(ended.outcome, Outcome::Succeeded("done".into()));
+    assert_eq!((ended.took, model.asked().len()), (secs(30 * 60), 16));
+    assert_eq!(ended.progress(), Some((15, None)));
+    assert!(ended.checkpoint().unwrap().starts_with(b"onward-agent-session:"));
+    let notes: Vec<String> = ended.reports.into_iter().filter_map(|report| report.note).collect();
+    assert_eq!(notes.last().unwrap(), "turn 15; last: slow({\"n\":14}), slow({\"n\":13}), slow({\"n\":12})");
+}
+
+#[tokio::test]
+async fn a_tool_that_hangs_loses_its_lease_its_processes_are_gone_and_the_next_attempt_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let sessions = Folder::at(folder.path().join("sessions")).unwrap();
+    let script = "setsid sleep 1000 & echo $! > pid; sleep 1000";
+    let arguments = json!({ "program": "sh", "arguments": ["-c", script] }).to_string();
+    let model = Scripted::new(move |_, messages| match messages.len() {
+        1 => call("command", &arguments),
+        _ => say(messages[2]["content"].as_str().unwrap()),
+    });
+    let tool = Command::programs(["sh"]).folder(folder.path()).tool();
+    let agent = Agent::new(model.clone()).tool(tool.timeout(secs(100_000))).sessions(sessions);
+    let first = Attempt::of("agent").lease(secs(300)).stuck_after(secs(3_600));
+    let running = agent.clone();
+    let file = folder.path().join("pid");
+    // The processes are real, and must be there before five minutes pass in an instant.
+    let hang = async {
+        while !std::fs::read_to_string(&file).is_ok_and(|pid| pid.ends_with('\n')) {
+            sleep(Duration::from_millis(5)).await;
+        }
+        tokio::time::pause();
+    };
+    let (ended, ()) = tokio::join!(first.run(|ctx: Context, (): ()| handle(running, ctx)), hang);
+    assert_eq!(ended.outcome, Outcome::LeaseExpired, "it said nothing for five minutes");
+    let pid = std::fs::read_to_string(&file).unwrap();
+    let is_alive = |state: String| !state.contains(") Z ");
+    let there = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(is_alive);
+    assert!(!there, "its process tree is gone");
+
+    let checkpoint = ended.checkpoint().unwrap().to_vec();
+    let second = Attempt::of("agent").number(2).checkpoint(&checkpoint);
+    let ended = second.run(|ctx: Context, (): ()| handle(agent, ctx)).await;
+    let Outcome::Succeeded(Value::String(told)) = ended.outcome else { panic!("{:?}", ended.outcome) };
+    assert!(told.contains("cancelled") || told.contains("is not made again"), "{told}");
+    assert_eq!(model.asked().len(), 2, "the first answer was not paid again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_repeats_itself_ends_as_stuck_by_the_ordinary_rule() {
+    let model = Scripted::of([call("slow", r#"{"n": 1}"#)]);
+    let agent = Agent::new(model).tool(Tool::new("slow", "", slow));
+    let (reasons, mut reason) = mpsc::unbounded_channel();
+    let handler = |ctx: Context, (): ()| async move {
+        let stopped = agent.run_text(&ctx, "go").await.unwrap_err();
+        reasons.send(stopped.to_string()).unwrap();
+        assert!(matches!(stopped, Stopped::Stuck { .. }), "{stopped:?}");
+        Err::<(), Failure>(stopped.into())
+    };
+    let ended = Attempt::of("agent").stuck_after(secs(390)).run(handler).await;
+    assert_eq!(ended.outcome, Outcome::Stuck);
+    // New after 80 s; by 470 s it has been made four times more.
+    let said = "the agent is stuck: it made the call slow({\"n\":1}) 5 times with the same result";
+    assert_eq!(reason.recv().await.unwrap(), said);
+    let note = ended.reports.iter().rev().find_map(|report| report.note.clone()).unwrap();
+    assert!(note.contains("slow({\"n\":1}) again, 5 times"), "{note}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_example_resolves_a_ticket_on_a_node() {
+    let server = Server::start(|_, asked| match answers(asked) {
+        0 => calls(&[("search", r#"{"words": "broken"}"#)]),
+        1 => calls(&[("refund", r#"{"order": 7, "cents": 500}"#)]),
+        _ => text(r#"{"refunded": true, "answer": "You get 500 cents back."}"#),
+    })
+    .await;
+    let (world, folder) = (World::start().await, tempfile::tempdir().unwrap());
+    let model = ChatCompletions::at(&server.url, "m").unwrap();
+    let agent = example::agent(model, Folder::at(folder.path()).unwrap());
+    let working = world.work(|worker| example::with_handler(worker, agent.clone()));
+    let id = world.submit("ticket", r#"{"text": "Order 7 came broken."}"#).await;
+    let job = world.ended(&id).await;
+    assert_eq!(job["result"], json!({ "refunded": true, "answer": "You get 500 cents back." }), "{job}");
+    let asked = server.asked();
+    assert_eq!(messages(&asked[0])[0]["content"], "Resolve the ticket. Refund at most once.");
+    assert_eq!(messages(&asked[2])[3]["content"], r#"["Order 3 came broken: refunded 500 cents."]"#);
+    assert_eq!(messages(&asked[2])[5]["content"], format!("refunded 500 cents for order 7 ({id}-0.2.0)"));
+    assert_eq!(agent.metrics().of(Kind::Tool, "refund").calls, 1);
+    working.finish().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_shows_the_last_turns_of_a_running_agent() {
+    let world = World::start().await;
+    let go_on = Arc::new(Notify::new());
+    let waiting = go_on.clone();
+    let wait = move |_: ToolContext, number: Number| {
+        let waiting = waiting.clone();
+        async move {
+            if number.n == 2 {
+                waiting.notified().await;
+            }
+            Ok(number.n)
+        }
+    };
+    let model = Scripted::new(|n, _| if n < 3 { call("wait", &format!("{{\"n\": {n}}}")) } else { say("done") });
+    let sessions = Memory::new();
+    let agent = Agent::new(model).tool(Tool::new("wait", "", wait)).sessions(sessions.clone());
+    let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
+    let id = world.client.submit(job("agent", "null")).await.unwrap();
+    let shown = "it says: turn 2; last: wait({\\\"n\\\":1}), wait({\\\"n\\\":0})";
+    let explained = async {
+        loop {
+            let explained: Value = world.client.get(&format!("/v1/jobs/{id}/explain")).await.unwrap();
+            if explained.to_string().contains(shown) {
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(world::SOON, explained).await.expect("it is shown");
+    go_on.notify_one();
+    assert_eq!(world.ended(&id).await["result"], "done");
+    let fence = u64::MAX;
+    assert_eq!(sessions.open(&format!("{id}-0"), fence).await.unwrap().entries.len(), 14);
+    working.finish().await.unwrap();
+}
