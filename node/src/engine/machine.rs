@@ -15,7 +15,7 @@ use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
 use onward_core::message::ToWorker;
 use onward_core::time::{Awake, Now};
-use onward_log::{Changed, Error, OwnedBlob};
+use onward_log::{Error, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::archive_feed::ArchiveFeed;
@@ -32,7 +32,7 @@ use super::run_queue::{CloseAtEnd, EndOnPanic, Wait};
 use super::session::Outbox;
 use super::snapshots::Snapshots;
 use super::spans::Spans;
-use super::term::{NewTerm, begin_term};
+use super::term::{NewTerm, begin_first_term, begin_term};
 use super::timetable::{self, FindDue};
 use super::watch::Watchers;
 use super::{Command, Deliver, Refused, Shared, Start, View};
@@ -59,19 +59,6 @@ pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error>
     let thread = thread.map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
     *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
     Ok(())
-}
-
-/// In doubt it is tried again for a while: whoever starts a node may have to come and do it once more.
-fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<NewTerm, Error> {
-    let since = Instant::now();
-    loop {
-        match begin_term(start, shared) {
-            Err(error) if error.changed() == Changed::Maybe && since.elapsed() < start.rules.seat_ttl => {
-                thread::sleep(start.pacing.ask_again);
-            }
-            known => return known,
-        }
-    }
 }
 
 /// Term after term, until told to stop.
@@ -139,10 +126,24 @@ fn serve_term(
     term: NewTerm,
     start: &Start,
     shared: &Arc<Shared>,
-    (to_archive, find_due): (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
+    senders: (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
     watchers: &mut Watchers,
 ) -> TermEnd {
     shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
+    let (machine, committer) = machine_of(term, start, shared, senders, &mut *watchers);
+    let ended = serve(machine, committer);
+    shared.vitals.machine.rest();
+    watchers.ring_all();
+    ended
+}
+
+fn machine_of<'a>(
+    term: NewTerm,
+    start: &Start,
+    shared: &'a Arc<Shared>,
+    (to_archive, find_due): (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
+    watchers: &'a mut Watchers,
+) -> (Machine<'a>, Committer) {
     let (outgoing, waiting) = outgoing::channel(term.last);
     let mark = start.commit_mark.clone();
     let (committer, log) = Committer::new(term.log, term.term, term.last, waiting, shared.clone(), mark);
@@ -163,7 +164,7 @@ fn serve_term(
         spans: shared.exporter.clone().map(Spans::new),
         replies: HashMap::new(),
         sessions: HashMap::new(),
-        watchers: &mut *watchers,
+        watchers,
         load: OverloadDetector::new(start.rules.overload),
         level: OverloadLevel::Normal,
         meter: Meter::default(),
@@ -175,10 +176,7 @@ fn serve_term(
         ended_by: None,
         shared,
     };
-    let ended = serve(machine, committer);
-    shared.vitals.machine.rest();
-    watchers.ring_all();
-    ended
+    (machine, committer)
 }
 
 /// One term, by two threads that change places: see [`commit_if_free`].
@@ -596,3 +594,6 @@ impl Machine<'_> {
 fn awake(now: Now) -> Awake {
     Awake::from_ms(now.mono.as_ms())
 }
+
+#[cfg(test)]
+mod tests;

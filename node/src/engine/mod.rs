@@ -238,29 +238,7 @@ const MAX_IN_HAND: usize = 65_536;
 impl Engine {
     /// Starts the threads and returns once the log was replayed and the seat taken, or with what stood in the way.
     pub fn start(start: Start) -> Result<Self, onward_log::Error> {
-        let shared = Arc::new(Shared {
-            run_queue: run_queue::RunQueue::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
-            in_hand: AtomicUsize::new(0),
-            max_in_hand: MAX_IN_HAND,
-            next: AtomicU64::new(1),
-            ids: Mutex::new(Ids::new()),
-            is_above_archive: AtomicBool::new(false),
-            rules: start.rules.clone(),
-            pacing: start.pacing,
-            stats: Stats::default(),
-            load: load::Gauge::default(),
-            vitals: vitals::Vitals::default(),
-            trouble: Mutex::new(String::new()),
-            thread: Mutex::new(None),
-            blobs: Mutex::new(None),
-            archive: Mutex::new(start.archive.clone()),
-            has_archive: start.archive.is_some(),
-            backup: Mutex::new(start.backup.clone()),
-            stopping: AtomicBool::new(false),
-            exporter: start.exporter.clone(),
-            delivery: start.delivery,
-            disk_reads: disk_reads::permits(),
-        });
+        let shared = Arc::new(Shared::new(&start));
         machine::spawn(start, &shared)?;
         Ok(Self(shared))
     }
@@ -461,6 +439,32 @@ impl Engine {
 }
 
 impl Shared {
+    fn new(start: &Start) -> Self {
+        Self {
+            run_queue: run_queue::RunQueue::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
+            in_hand: AtomicUsize::new(0),
+            max_in_hand: MAX_IN_HAND,
+            next: AtomicU64::new(1),
+            ids: Mutex::new(Ids::new()),
+            is_above_archive: AtomicBool::new(false),
+            rules: start.rules.clone(),
+            pacing: start.pacing,
+            stats: Stats::default(),
+            load: load::Gauge::default(),
+            vitals: vitals::Vitals::default(),
+            trouble: Mutex::new(String::new()),
+            thread: Mutex::new(None),
+            blobs: Mutex::new(None),
+            archive: Mutex::new(start.archive.clone()),
+            has_archive: start.archive.is_some(),
+            backup: Mutex::new(start.backup.clone()),
+            stopping: AtomicBool::new(false),
+            exporter: start.exporter.clone(),
+            delivery: start.delivery,
+            disk_reads: disk_reads::permits(),
+        }
+    }
+
     /// Asks of a machine that is gone are dropped: whoever waits for an answer finds that out by itself.
     fn send(&self, command: Command) {
         self.run_queue.put(command);

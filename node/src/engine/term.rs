@@ -3,12 +3,13 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+use std::time::Instant;
 
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::payload::Digest;
-use onward_log::{Batch, Error, Log, Snapshot, codec};
+use onward_log::{Batch, Changed, Error, Log, Snapshot, codec};
 
 use super::Shared;
 use super::Start;
@@ -26,6 +27,19 @@ pub(super) struct NewTerm {
     pub(super) last: Seq,
     /// Up to where the newest snapshot reaches.
     pub(super) snapshot: Seq,
+}
+
+/// In doubt it is tried again for a while: whoever starts a node may have to come and do it once more.
+pub(super) fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<NewTerm, Error> {
+    let since = Instant::now();
+    loop {
+        match begin_term(start, shared) {
+            Err(error) if error.changed() == Changed::Maybe && since.elapsed() < start.rules.seat_ttl => {
+                thread::sleep(start.pacing.ask_again);
+            }
+            known => return known,
+        }
+    }
 }
 
 pub(super) fn begin_term(start: &mut Start, shared: &Shared) -> Result<NewTerm, Error> {
