@@ -113,6 +113,12 @@ const NEEDS: &[Need] = &[
         comes_from: Source::Debian(&["redis-server"]),
     },
     Need {
+        name: "pgbouncer",
+        why: "a real pooler for the tests of the outbox",
+        seen_by: Detect::Runs("sh", &["-c", "command -v pgbouncer || ls /usr/sbin/pgbouncer"]),
+        comes_from: Source::Debian(&["pgbouncer"]),
+    },
+    Need {
         name: "cargo fmt",
         why: "checks the formatting",
         seen_by: Detect::Cargo("fmt"),

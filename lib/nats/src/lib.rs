@@ -21,6 +21,8 @@ mod errors;
 mod fence;
 mod letters;
 mod mailbox;
+#[cfg(feature = "publisher")]
+mod publisher;
 
 use core::time::Duration;
 use std::fmt;
@@ -33,6 +35,8 @@ use async_nats::jetstream::stream::Stream;
 use onward_lease::mailbox::MailboxError;
 
 pub use connect::NatsBuilder;
+#[cfg(feature = "publisher")]
+pub use publisher::{NatsPublisher, publisher, publisher_at};
 
 use fence::Fences;
 

@@ -4,6 +4,7 @@
 //!   of its [wrappers](wrap) beats by itself.
 //! - [`Client`] submits jobs, waits for them, follows them, cancels them. [`json`] reads what it is told.
 //! - [`mailbox`] has queues with leases, also on brokers that are not ours: features `redis`, `nats` and `sqs`.
+//! - `outbox` (a feature) publishes what a transaction of yours left in a table, to a node or to a broker.
 //! - [`testing`] runs a handler in a test, without a node and in time that the test decides.
 //! - `agent` (a feature) runs language models with tools for minutes to hours, under the lease of a job.
 //!
@@ -20,6 +21,8 @@ pub mod json;
 mod link;
 pub mod machine;
 pub mod mailbox;
+#[cfg(feature = "outbox")]
+pub mod outbox;
 pub mod testing;
 pub mod worker;
 
@@ -29,6 +32,8 @@ pub use context::{Context, Reason};
 pub use machine::Granted;
 pub use onward_lease::wrap;
 pub use onward_lease::{CancelWhy, Failure, Heartbeat};
+#[cfg(feature = "nats")]
+pub use onward_nats as nats;
 pub use onward_proto::manager::Refused;
 pub use worker::{Notice, Worker, WorkerError};
 

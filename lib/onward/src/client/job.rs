@@ -20,6 +20,12 @@ impl Job {
         Ok(Self { body })
     }
 
+    /// A job of one workflow, whose payload is still to be [set](Self::set).
+    #[cfg(feature = "outbox")]
+    pub(crate) fn of_kind(kind: &str) -> Self {
+        Self { body: Map::from_iter([("kind".to_owned(), kind.into())]) }
+    }
+
     /// A job of several workflows: add them with [`Job::workflow`].
     pub fn of_workflows() -> Self {
         Self { body: Map::from_iter([("workflows".to_owned(), Value::Array(Vec::new()))]) }

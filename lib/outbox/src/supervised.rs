@@ -1,0 +1,204 @@
+//! A poller as a part of a supervised service: the loop that publishes, the inputs beside it, and the one that listens.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use onward_core::health::Iteration;
+use onward_health::{Age, Count, Input, Loop, Outcome, Reporter, Supervised, Supervisor, Turn, Waker};
+use tokio::sync::Notify;
+
+use crate::poller::{Counts, Poller, Watcher};
+use crate::store::{Backlog, Listener};
+
+/// How often an idle connection that listens is asked whether it still does.
+const LISTEN_CHECK: Duration = Duration::from_secs(10);
+
+/// Adds outboxes to a service.
+pub trait Supervise {
+    /// Runs the poller as a loop of the service. Beside the loop there are two inputs that fail readiness: `NAME.oldest`, the
+    /// age of the oldest row that is neither published nor parked, and `NAME.parked`.
+    fn outbox(&self, poller: Poller);
+}
+
+impl Supervise for Supervisor {
+    fn outbox(&self, poller: Poller) {
+        self.add(poller);
+    }
+}
+
+impl Supervised for Poller {
+    fn add_to(self, service: &Supervisor) {
+        let rule = self.rule.clone();
+        let part = |what: &str| format!("{}.{what}", rule.name);
+        let gauges = Arc::new(Gauges {
+            oldest: Age::new(&part("oldest"), rule.oldest),
+            parked: Count::new(&part("parked"), rule.max_parked),
+            depth: Count::new(&part("depth"), u64::MAX).reporting_only(),
+        });
+        let shown = |age: &Age, count: &Count| match rule.critical {
+            true => (age.clone(), count.clone()),
+            false => (age.clone().reporting_only(), count.clone().reporting_only()),
+        };
+        let (oldest, parked) = shown(&gauges.oldest, &gauges.parked);
+        service.add(oldest);
+        service.add(parked);
+        service.add(gauges.depth.clone());
+        for (what, read) in TOTALS {
+            service.add_input(Total { name: part(what), counts: self.counts.clone(), read });
+        }
+
+        // A call to the publisher may take as long as the lease: a longer lease than freshness allows for is refused.
+        let longest_turn = rule.lease.max(rule.freshness.saturating_sub(rule.poll));
+        let poller = Arc::new(self);
+        let mut polling = Loop::new(&rule.name, move |turn| {
+            let (poller, gauges) = (poller.clone(), gauges.clone());
+            async move { poller.supervised_turn(turn, &gauges).await }
+        })
+        .every(rule.poll)
+        .freshness(rule.freshness)
+        .budget(rule.budget)
+        .longest_turn(longest_turn)
+        .backoff(rule.outage.base, rule.outage.max);
+        if rule.critical {
+            polling = polling.critical();
+        }
+        if let Some(url) = rule.listen {
+            let waker = polling.waker();
+            let listening = move |reporter| listen(reporter, url.clone(), waker.clone());
+            service.add(Loop::running(&part("listen"), listening).every(LISTEN_CHECK));
+        }
+        service.add(polling);
+    }
+}
+
+/// What the poller has done since it started, by the names that metrics have for it.
+const TOTALS: [(&str, Read); 5] = [
+    ("rows_published", |counts| &counts.published),
+    ("rows_refused", |counts| &counts.refused),
+    ("rows_given_back", |counts| &counts.given_back),
+    ("rows_parked", |counts| &counts.parked),
+    ("rows_lost", |counts| &counts.lost),
+];
+
+type Read = fn(&Counts) -> &AtomicU64;
+
+/// One of them, which is shown and fails nothing.
+struct Total {
+    name: String,
+    counts: Arc<Counts>,
+    read: Read,
+}
+
+impl Input for Total {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_critical(&self) -> bool {
+        false
+    }
+
+    fn problem(&self) -> Option<String> {
+        None
+    }
+
+    fn value(&self) -> Option<f64> {
+        Some((self.read)(&self.counts).load(Ordering::Relaxed) as f64)
+    }
+}
+
+/// What is shown of the outbox.
+struct Gauges {
+    oldest: Age,
+    parked: Count,
+    depth: Count,
+}
+
+struct Watched<'a> {
+    turn: &'a Turn,
+    gauges: &'a Gauges,
+}
+
+impl Watcher for Watched<'_> {
+    fn published(&self, rows: u64) {
+        self.turn.progress(rows);
+    }
+
+    fn beat(&self) {
+        self.turn.beat();
+    }
+
+    fn seen(&self, backlog: Backlog) {
+        self.gauges.oldest.set(backlog.oldest);
+        self.gauges.parked.set(backlog.parked);
+        self.gauges.depth.set(backlog.depth);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.turn.is_stopping()
+    }
+}
+
+impl Poller {
+    async fn supervised_turn(&self, turn: Turn, gauges: &Gauges) -> Result<Outcome, String> {
+        let done = self.turn(&Watched { turn: &turn, gauges }).await.map_err(|error| error.to_string())?;
+        let why = || self.counts.problem().unwrap_or_default();
+        match done.iteration() {
+            Iteration::Failed { code } => Err(format!("{code}: {}", why())),
+            iteration => {
+                if matches!(iteration, Iteration::Progress(_)) {
+                    // There may be more.
+                    turn.next_in(Duration::ZERO);
+                }
+                if done.given_back > 0 {
+                    turn.next_in(self.rule.outage.base);
+                }
+                Outcome::try_from(iteration).map_err(|code| format!("{code}: {}", why()))
+            }
+        }
+    }
+}
+
+/// Wakes the poller when rows are committed. The poller looks by itself as well, so this fails no probe.
+async fn listen(reporter: Reporter, url: String, waker: Waker) -> Result<(), String> {
+    let committed = Arc::new(Notify::new());
+    while !reporter.is_stopping() {
+        let wake = committed.clone();
+        match Listener::open(&url, move || wake.notify_one()).await {
+            Ok(listener) => {
+                // Rows may have been committed while nobody listened.
+                waker.wake();
+                let why = wake_until_lost(&reporter, &listener, &committed, &waker).await;
+                let Some(why) = why else { return Ok(()) };
+                reporter.record_failure("connection_lost", why);
+            }
+            Err(error) => reporter.record_failure("not_listening", error),
+        }
+        reporter.wait(LISTEN_CHECK).await;
+    }
+    Ok(())
+}
+
+/// Why the connection was lost; none if the loop is told to stop.
+async fn wake_until_lost(
+    reporter: &Reporter,
+    listener: &Listener,
+    committed: &Notify,
+    waker: &Waker,
+) -> Option<String> {
+    loop {
+        reporter.waiting(LISTEN_CHECK);
+        tokio::select! {
+            () = reporter.stopping() => return None,
+            () = committed.notified() => {
+                waker.wake();
+                reporter.record(Outcome::Progress(1));
+            }
+            () = tokio::time::sleep(LISTEN_CHECK) => match listener.check().await {
+                Ok(()) => reporter.record(Outcome::Idle),
+                Err(error) => return Some(error.to_string()),
+            }
+        }
+    }
+}
