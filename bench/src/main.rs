@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks on its streams")]
 
 mod allocation;
+mod beats;
 mod contest;
 mod cpu;
 mod fixed;

@@ -10,6 +10,7 @@ use onward_core::message::FromWorker;
 use onward_core::payload::Payload;
 
 use crate::allocation::live_bytes;
+use crate::beats::beats;
 use crate::cpu::Stopwatch;
 use crate::machine::Machine;
 use crate::reopen::reopen;
@@ -28,6 +29,8 @@ pub fn stage(name: &str, quick: bool) -> Vec<Figure> {
         "workers" => workers(rounds),
         "steps" if quick => steps(300_000),
         "steps" => steps(3_000_000),
+        "beats" if quick => beats(3, 5_000_000),
+        "beats" => beats(9, 20_000_000),
         "reopen" if quick => reopen(200_000, 600_000),
         "reopen" => reopen(1_000_000, 3_000_000),
         _ => Vec::new(),

@@ -15,7 +15,8 @@ use crate::report::{Figure, Report};
 use crate::runs;
 
 /// The parts of a whole run, by the names that `--only` knows.
-pub const STAGES: [&str; 9] = ["limits", "contest", "mixed", "idle", "cycles", "backlog", "workers", "steps", "reopen"];
+pub const STAGES: [&str; 10] =
+    ["limits", "contest", "mixed", "idle", "cycles", "backlog", "workers", "steps", "reopen", "beats"];
 /// Parts that are run only by name.
 pub const EXTRA: [&str; 5] = ["ours", "growth", "growth-backlog", "growth-workers", "growth-payload"];
 
@@ -51,8 +52,10 @@ impl Run {
         }
         let curve = |name: &str| self.wants("growth") || self.wants(&format!("growth-{name}"));
         report.growth = runtime.block_on(growth::curves(self.quick, plan, curve, say))?;
-        let core: Vec<&str> =
-            ["cycles", "backlog", "workers", "steps", "reopen"].into_iter().filter(|stage| self.wants(stage)).collect();
+        let core: Vec<&str> = ["cycles", "backlog", "workers", "steps", "reopen", "beats"]
+            .into_iter()
+            .filter(|stage| self.wants(stage))
+            .collect();
         for stage in core {
             say(stage);
             report.figures.extend(runs::stage(stage, self.quick));

@@ -13,7 +13,12 @@
 //! `failed`, also when it gave up waiting for an answer. It calls `wake` when `next_wakeup` is due.
 //!
 //! Every renewal is paid for by a beat: one in flight uses up all beats before it, and only a later beat leads to the
-//! next. A retry belongs to the renewal that failed, and needs no beat of its own.
+//! next. A retry belongs to the renewal that failed, and needs no beat of its own. Two things are exempt: a *quiet section*
+//! is declared silence, and counts as a beat for as long as it lasts; and a renewal that was *refused for good* is not
+//! tried again, whatever beats, so the lease runs to its end.
+//!
+//! A backend may bound how long a lease lasts in all. At the end of that *hold* the lease is lost, whatever was granted:
+//! the handler is stopped before the backend gives the work to somebody else.
 
 use super::{CheckedLeaseRule, LeaseRule};
 use crate::backoff::Backoff;
@@ -44,12 +49,16 @@ pub enum RenewFailure {
     Transient,
     /// The backend no longer honours the receipt.
     ReceiptExpired,
+    /// The backend will never grant it, for want of permission say. The lease lasts for as long as it was granted.
+    Refused,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LossReason {
     Expired,
     ReceiptExpired,
+    /// The longest hold is over.
+    HoldSpent,
 }
 
 impl LossReason {
@@ -57,6 +66,7 @@ impl LossReason {
         match self {
             Self::Expired => "expired",
             Self::ReceiptExpired => "receipt_expired",
+            Self::HoldSpent => "hold_spent",
         }
     }
 }
@@ -81,8 +91,16 @@ pub struct Extender {
     rule: LeaseRule,
     policy: LostPolicy,
     expires: Mono,
+    /// End of the longest hold.
+    hold_until: Mono,
+    /// The backend gives nothing beyond.
+    hold_limit: Mono,
     /// End of the interval that the last renewal began.
     rested: Mono,
+    /// Silence is permitted until then.
+    quiet_until: Option<Mono>,
+    /// The backend will grant no more.
+    refused: bool,
     phase: Phase,
     /// Of the renewal that is being tried.
     failures: u32,
@@ -118,7 +136,11 @@ impl Extender {
             rule: *rule.get(),
             policy: LostPolicy::default(),
             expires,
+            hold_until: Mono::MAX,
+            hold_limit: Mono::MAX,
             rested: now,
+            quiet_until: None,
+            refused: false,
             phase: Phase::Resting,
             failures: 0,
             lost: None,
@@ -131,10 +153,31 @@ impl Extender {
         self
     }
 
-    /// The handler is active. The first beat renews at once; one inside the interval leads to one renewal at its end.
+    /// The lease is known to have begun then: the first beat renews when it is an interval old, or a third of itself if
+    /// that is sooner, so that work that is done sooner costs no renewal.
+    pub fn begun_at(mut self, begun: Mono) -> Self {
+        self.rested = begun + self.rule.interval.min(self.expires.since(begun) / 3);
+        self
+    }
+
+    /// A beat before this leads to no renewal before it.
+    pub const fn rested_at(&self) -> Mono {
+        self.rested
+    }
+
+    /// The lease is lost at `until`, whatever is granted. No renewal asks for more than the backend can give, which ends
+    /// at `limit`: a while after, so that the handler has stopped before the backend gives the work to somebody else.
+    pub const fn with_hold(mut self, until: Mono, limit: Mono) -> Self {
+        self.hold_until = until;
+        self.hold_limit = limit;
+        self
+    }
+
+    /// The handler is active. The first beat renews at once, unless the lease is known to be young; one inside the
+    /// interval leads to one renewal at its end.
     pub fn beat(&mut self, now: Mono) -> Option<Renew> {
         self.notice_expiry(now);
-        if self.lost.is_some() || self.detached || !self.rule.enabled {
+        if self.lost.is_some() || self.detached || self.refused || !self.rule.enabled {
             return None;
         }
         match &mut self.phase {
@@ -158,6 +201,17 @@ impl Extender {
         }
     }
 
+    /// Silence is permitted until then: the lease is renewed without beats. Ends the section before.
+    pub fn begin_quiet(&mut self, now: Mono, until: Mono) -> Option<Renew> {
+        self.quiet_until = Some(until);
+        self.beat(now)
+    }
+
+    /// From here on, only beats renew.
+    pub fn end_quiet(&mut self) {
+        self.quiet_until = None;
+    }
+
     /// To be called when `next_wakeup` is due, and harmless at any other time.
     pub fn wake(&mut self, now: Mono) -> Option<ExtenderAction> {
         self.notice_expiry(now);
@@ -179,8 +233,8 @@ impl Extender {
         match (self.lost, self.phase) {
             _ if self.detached => None,
             (Some(lost), _) => (!lost.said).then_some(lost.at),
-            (None, Phase::Waiting { due }) => Some(due.min(self.expires)),
-            (None, Phase::Resting | Phase::Asking { .. }) => Some(self.expires),
+            (None, Phase::Waiting { due }) => Some(due.min(self.end())),
+            (None, Phase::Resting | Phase::Asking { .. }) => Some(self.end()),
         }
     }
 
@@ -192,7 +246,8 @@ impl Extender {
         self.failures = 0;
         // A backend that grants less than it was asked for is asked more often, so that beats can keep the lease.
         self.rested = self.rested.min(since + (granted / 3).max(self.least_retry()));
-        self.phase = if beaten { Phase::Waiting { due: self.rested } } else { Phase::Resting };
+        let is_quiet = self.quiet_until.is_some_and(|until| self.rested < until);
+        self.phase = if beaten || is_quiet { Phase::Waiting { due: self.rested } } else { Phase::Resting };
     }
 
     /// The renewal in flight came to nothing. `draw` is 64 random bits.
@@ -201,6 +256,10 @@ impl Extender {
         match (self.phase, failure) {
             (Phase::Resting | Phase::Waiting { .. }, _) => {}
             (Phase::Asking { .. }, RenewFailure::ReceiptExpired) => self.lose(now, LossReason::ReceiptExpired),
+            (Phase::Asking { .. }, RenewFailure::Refused) => {
+                self.refused = true;
+                self.phase = Phase::Resting;
+            }
             (Phase::Asking { .. }, RenewFailure::Transient) => {
                 self.failures = self.failures.saturating_add(1);
                 self.phase = Phase::Waiting { due: now + self.retry_in(now, draw) };
@@ -211,8 +270,8 @@ impl Extender {
     pub fn state(&self, now: Mono) -> LeaseState {
         match self.lost {
             Some(lost) => LeaseState::Lost { why: lost.why },
-            None if now >= self.expires => LeaseState::Lost { why: LossReason::Expired },
-            None => LeaseState::Held { remaining: self.expires.since(now) },
+            None if now >= self.end() => LeaseState::Lost { why: self.end_reason() },
+            None => LeaseState::Held { remaining: self.end().since(now) },
         }
     }
 
@@ -231,16 +290,25 @@ impl Extender {
             Phase::Waiting { due } if due <= now => {
                 self.phase = Phase::Asking { since: now, beaten: false };
                 self.rested = now + self.rule.interval;
-                Some(Renew { extension: self.rule.extension })
+                Some(Renew { extension: self.rule.extension.min(self.hold_limit.since(now)) })
             }
             _ => None,
         }
     }
 
     fn notice_expiry(&mut self, now: Mono) {
-        if self.lost.is_none() && now >= self.expires {
-            self.lose(self.expires, LossReason::Expired);
+        if self.lost.is_none() && now >= self.end() {
+            self.lose(self.end(), self.end_reason());
         }
+    }
+
+    /// When the lease is lost if nothing more is granted.
+    fn end(&self) -> Mono {
+        self.expires.min(self.hold_until)
+    }
+
+    fn end_reason(&self) -> LossReason {
+        if self.hold_until < self.expires { LossReason::HoldSpent } else { LossReason::Expired }
     }
 
     fn lose(&mut self, at: Mono, why: LossReason) {
@@ -251,7 +319,7 @@ impl Extender {
     /// With the default interval: a second at first, then two, four and so on up to the interval, but never more than a
     /// quarter of what is left of the lease, and never less than a tenth of a second.
     fn retry_in(&self, now: Mono, draw: u64) -> Duration {
-        let left = self.expires.since(now) / 4;
+        let left = self.end().since(now) / 4;
         let backoff = Backoff { base: self.first_retry(), max: left.min(self.rule.interval) };
         backoff.delay(self.failures, draw).max(self.least_retry())
     }

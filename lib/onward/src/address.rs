@@ -94,8 +94,7 @@ impl NodeAddress {
             Some(("https", rest)) => (true, rest),
             _ => return Err(wrong()),
         };
-        let authority: tonic::transport::Uri =
-            format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| wrong())?;
+        let authority: hyper::Uri = format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| wrong())?;
         if !matches!(authority.path(), "" | "/") || authority.query().is_some() {
             return Err(wrong());
         }

@@ -43,6 +43,67 @@ fn the_first_beat_renews_at_once_and_those_inside_the_interval_lead_to_one_at_it
 }
 
 #[test]
+fn a_lease_that_is_known_to_be_young_is_renewed_when_it_is_an_interval_old() {
+    let rule = LeaseRule::default().validate().expect("a valid rule");
+    // (attached at, begun at) -> first renewal, with a beat at attach
+    for (attached, begun, renewed) in [(0, 0, 60), (10, 0, 60), (59, 0, 60), (60, 0, 60), (200, 0, 200)] {
+        let mut lease = Extender::attach(rule, at(attached), at(300)).begun_at(at(begun));
+        let first = lease.beat(at(attached)).map(|_| at(attached));
+        let first = first.or_else(|| lease.next_wakeup().filter(|due| lease.wake(*due).is_some()));
+        assert_eq!(first, Some(at(renewed)), "attached at {attached}");
+    }
+}
+
+#[test]
+fn a_hold_that_is_spent_ends_the_lease_whatever_was_granted() {
+    let rule = LeaseRule::default().validate().expect("a valid rule");
+    let mut lease = Extender::attach(rule, at(0), at(300)).with_hold(at(700), at(760));
+    assert_eq!(lease.beat(at(250)), Some(RENEW));
+    lease.renewed(at(251), secs(300));
+    assert_eq!(lease.beat(at(500)), Some(Renew { extension: secs(260) }), "no more than there is");
+    lease.renewed(at(501), secs(9_000));
+    assert_eq!(lease.next_wakeup(), Some(at(700)));
+    assert_eq!(lease.state(at(690)), LeaseState::Held { remaining: secs(10) });
+    assert_eq!(lease.wake(at(700)), lost(LossReason::HoldSpent));
+    assert_eq!(lease.state(at(700)), LeaseState::Lost { why: LossReason::HoldSpent });
+}
+
+#[test]
+fn a_renewal_that_was_refused_for_good_is_not_tried_again() {
+    let mut lease = attach();
+    assert_eq!(lease.beat(at(1)), Some(RENEW));
+    lease.failed(at(2), RenewFailure::Refused, 0);
+    for second in [3, 61, 200, 299] {
+        assert_eq!((lease.beat(at(second)), lease.wake(at(second))), (None, None));
+    }
+    assert_eq!(lease.next_wakeup(), Some(at(300)), "what was granted lasts");
+    assert_eq!(lease.wake(at(300)), lost(LossReason::Expired));
+}
+
+#[test]
+fn a_quiet_section_renews_without_beats_until_its_end_and_no_longer() {
+    let mut lease = attach();
+    let mut renewals = Vec::new();
+    assert_eq!(lease.begin_quiet(at(10), at(200)), Some(RENEW));
+    lease.renewed(at(10), EXTENSION);
+    let mut now = at(10);
+    while let Some(due) = lease.next_wakeup().filter(|due| *due < at(400)) {
+        now = due.max(now);
+        if lease.wake(now) == Some(ExtenderAction::Renew(RENEW)) {
+            renewals.push(now);
+            lease.renewed(now, EXTENSION);
+        }
+    }
+    assert_eq!(renewals, [at(70), at(130), at(190)], "one at 250 would not be paid for");
+    assert_eq!(lease.next_wakeup(), Some(at(490)));
+    let mut ended = attach();
+    assert_eq!(ended.begin_quiet(at(10), at(200)), Some(RENEW));
+    ended.end_quiet();
+    ended.renewed(at(11), EXTENSION);
+    assert_eq!(ended.next_wakeup(), Some(at(310)), "a section that ended early renews no more");
+}
+
+#[test]
 fn a_beat_at_the_end_of_the_interval_does_not_wait_for_a_late_wakeup() {
     let mut lease = attach();
     assert_eq!(lease.beat(at(0)), Some(RENEW));

@@ -78,6 +78,11 @@ impl Listening {
         }
         self.ear.beaten.swap(false, Ordering::SeqCst)
     }
+
+    /// Whether a beat came since [`Self::take_beat`], without asking to be woken by the next.
+    pub fn is_beaten(&self) -> bool {
+        self.ear.beaten.load(Ordering::SeqCst)
+    }
 }
 
 impl Drop for Listening {

@@ -134,6 +134,12 @@ impl Heartbeat {
         Some((done, Some(total).filter(|total| *total > 0)))
     }
 
+    /// The work begins again: units that were done before do not count.
+    pub(crate) fn forget_progress(&self) {
+        self.node.done.store(0, Ordering::Release);
+        self.node.total.store(0, Ordering::Relaxed);
+    }
+
     /// Where the code is that beat last. Of two that beat at the same time it may be either.
     pub fn last_beat(&self) -> Option<&'static Location<'static>> {
         self.node.rest().place

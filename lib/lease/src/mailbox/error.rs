@@ -67,7 +67,8 @@ impl MailboxError {
     pub const fn renew_failure(&self) -> RenewFailure {
         match self {
             Self::Stale => RenewFailure::ReceiptExpired,
-            _ => RenewFailure::Transient,
+            Self::Refused { .. } | Self::TooLarge { .. } => RenewFailure::Refused,
+            Self::Unavailable { .. } | Self::Full { .. } | Self::Cut { .. } => RenewFailure::Transient,
         }
     }
 }

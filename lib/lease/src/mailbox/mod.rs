@@ -8,11 +8,13 @@
 //! conformance suite holds it to them: a program can ask, and a reader can look it up, what an expired acknowledgement
 //! does, or for how long a message can be held.
 
+mod erased;
 mod error;
 mod memory;
 mod message;
 mod promises;
 
+pub(crate) use erased::ErasedMailbox;
 pub use error::{Changed, MailboxError};
 pub use memory::{Memory, MemoryBuilder};
 pub use message::{DeadLetter, End, Message, MessageId, Receipt, Received, Reply, Want};

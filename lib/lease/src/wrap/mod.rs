@@ -10,4 +10,4 @@ pub use reader::Reader;
 pub use stream::Items;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

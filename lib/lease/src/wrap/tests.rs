@@ -164,7 +164,7 @@ async fn a_command_that_fails_says_why() {
 }
 
 /// A script whose processes hold a pipe open, which is read to its end when the last of them is gone.
-fn watched(script: &str) -> (Command, impl Future<Output = ()>) {
+pub(crate) fn watched(script: &str) -> (Command, impl Future<Output = ()>) {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut command = sh(script);
     command.stdin(writer);

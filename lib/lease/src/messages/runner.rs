@@ -1,0 +1,295 @@
+//! One run of a message loop.
+
+use core::future::Future;
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use onward_core::backoff::Backoff;
+use onward_health::Outcome;
+use onward_health::turn::Reporter;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::probation::{Probation, TRIES_IN_PLACE};
+use super::{Handler, LoopSettings, MessageLoop, MessageLoopCounts, MessageLoopError};
+use crate::delivery::Delivery;
+use crate::extender::{Lease, LeaseExtender, LeaseState};
+use crate::heartbeat::{CancelWhy, Heartbeat};
+use crate::mailbox::{Counting, End, ErasedMailbox, MailboxError, Message, Received, Reply, Want};
+use crate::watch::{HandlerEnd, watch};
+
+/// Waits of a mailbox that cannot be reached.
+const UNREACHED: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(30) };
+/// A call that waits for messages when the loop is told to stop may take so long to answer: what it brings is given back.
+const LAST_ANSWER: Duration = Duration::from_secs(1);
+
+pub(super) struct Runner {
+    mailbox: Arc<dyn ErasedMailbox>,
+    handler: Handler,
+    settings: LoopSettings,
+    counts: Arc<MessageLoopCounts>,
+    extender: LeaseExtender,
+    /// All deliveries beat under it, and stop with it.
+    heartbeat: Heartbeat,
+    reporter: Option<Reporter>,
+    account: Mutex<Account>,
+    counting: Counting,
+}
+
+struct Account {
+    probation: Probation,
+    random: ChaCha8Rng,
+    /// Nothing is received before.
+    receive_at: Instant,
+}
+
+type Answer = Result<Vec<Received>, MailboxError>;
+
+impl Runner {
+    pub(super) fn new(one: MessageLoop, reporter: Option<Reporter>) -> Result<Arc<Self>, MessageLoopError> {
+        let mut extender = one.extender()?;
+        if let Some(reporter) = reporter.clone() {
+            extender = extender.on_step(Arc::new(move || reporter.progress(1)));
+        }
+        let mut seed = [0; 32];
+        // Jitter needs no secrecy: without entropy waits are merely the same in every process.
+        let _ = getrandom::fill(&mut seed);
+        let account = Account {
+            probation: Probation::new(one.settings.failure_budget),
+            random: ChaCha8Rng::from_seed(seed),
+            receive_at: Instant::now(),
+        };
+        Ok(Arc::new(Self {
+            counting: one.mailbox.promises().counting,
+            mailbox: one.mailbox,
+            handler: one.handler.ok_or(MessageLoopError::NoHandler)?,
+            settings: one.settings,
+            counts: one.counts,
+            extender,
+            heartbeat: Heartbeat::new(),
+            reporter,
+            account: Mutex::new(account),
+        }))
+    }
+
+    pub(super) async fn run(self: Arc<Self>, stop: impl Future<Output = ()> + Send) -> Result<(), MessageLoopError> {
+        let mut stop = core::pin::pin!(stop);
+        let mut running: JoinSet<()> = JoinSet::new();
+        let mut unreached = 0;
+        loop {
+            let free = self.slots().saturating_sub(running.len());
+            if free == 0 {
+                tokio::select! {
+                    () = &mut stop => break,
+                    _ = running.join_next() => {}
+                }
+                continue;
+            }
+            let receive_at = self.account().receive_at;
+            if receive_at > Instant::now() {
+                self.report(|reporter| reporter.waiting(receive_at - Instant::now()));
+                tokio::select! {
+                    () = &mut stop => break,
+                    () = sleep_until(receive_at) => {}
+                    Some(_) = running.join_next() => {}
+                }
+                continue;
+            }
+            let asked_at = Instant::now();
+            let want = Want { max: free, lease: self.settings.lease, wait: self.settings.wait };
+            // Never dropped while it may bring something: what it brought would be held by nobody.
+            let mut asking = core::pin::pin!(self.mailbox.receive(want));
+            let answer = tokio::select! {
+                answer = &mut asking => answer,
+                () = &mut stop => {
+                    if let Ok(answer) = timeout(LAST_ANSWER, asking).await {
+                        self.give_back(answer, asked_at).await;
+                    }
+                    break;
+                }
+            };
+            self.begin(answer, asked_at, &mut running, &mut unreached)?;
+            while running.try_join_next().is_some() {}
+        }
+        self.drain(running).await;
+        Ok(())
+    }
+
+    /// Starts a handler for each message that came.
+    fn begin(
+        self: &Arc<Self>,
+        answer: Answer,
+        asked_at: Instant,
+        running: &mut JoinSet<()>,
+        unreached: &mut u32,
+    ) -> Result<(), MessageLoopError> {
+        match answer {
+            Ok(received) => {
+                *unreached = 0;
+                if received.is_empty() {
+                    self.report(|reporter| reporter.record(Outcome::Idle));
+                }
+                for one in received {
+                    let heartbeat = self.heartbeat.child();
+                    let delivery = Delivery::under(heartbeat, self.mailbox.clone(), one, Some(asked_at));
+                    running.spawn(self.clone().handle(delivery));
+                }
+                Ok(())
+            }
+            Err(error) if error.is_passing() => {
+                *unreached += 1;
+                tracing::warn!(%error, "no message could be received; trying again");
+                self.report(|reporter| reporter.record_failure("receive_failed", &error));
+                let mut account = self.account();
+                let draw = account.random.next_u64();
+                account.receive_at = Instant::now() + UNREACHED.delay(*unreached, draw);
+                Ok(())
+            }
+            Err(error) => Err(MessageLoopError::Mailbox(error)),
+        }
+    }
+
+    /// One delivery, from its lease to its end.
+    async fn handle(self: Arc<Self>, delivery: Delivery) {
+        let lease = match self.extender.attach(&delivery, delivery.heartbeat()) {
+            Ok(lease) => lease,
+            Err(error) => return tracing::error!(%error, "a mailbox handed out a receipt twice"),
+        };
+        // It may have waited for its turn on a busy executor.
+        if matches!(lease.state(), LeaseState::Lost { .. }) {
+            return self.counts.lose();
+        }
+        let end = self.try_to_the_end(&delivery, &lease).await;
+        drop(lease);
+        if let Some(end) = end {
+            self.counts.settle(&delivery, end).await;
+        }
+    }
+
+    /// Runs the handler, again in place if that is how the loop is on probation. `None` if there is nobody to tell.
+    async fn try_to_the_end(&self, delivery: &Delivery, lease: &Lease) -> Option<End> {
+        let (mut tries, mut place) = (1, None);
+        loop {
+            let run = || (self.handler)(delivery.clone());
+            let end = watch(delivery.heartbeat(), self.settings.cancel_grace, run).await;
+            let (why, after) = match end {
+                HandlerEnd::Succeeded(output) => {
+                    self.succeed();
+                    return Some(End::Ack { reply: reply_of(delivery, output) });
+                }
+                HandlerEnd::Failed { error, retryable: false, .. } => {
+                    tracing::warn!(message = %delivery.id(), %error, "failed for good, to the dead letters");
+                    self.report(|reporter| reporter.record(Outcome::Skipped));
+                    return Some(End::Dead { why: error.into() });
+                }
+                HandlerEnd::Released { after } => return Some(End::Release { after: after.unwrap_or_default() }),
+                HandlerEnd::Failed { error, after, .. } => (error, after),
+                HandlerEnd::Stopped => match delivery.cancel_reason() {
+                    Some(CancelWhy::LeaseExpired) => {
+                        self.counts.lose();
+                        self.fail(delivery, "its lease was lost");
+                        return None;
+                    }
+                    Some(CancelWhy::Stuck) => ("no forward step in time".into(), None),
+                    _ => return Some(End::Release { after: Duration::ZERO }),
+                },
+            };
+            let Some(wait) = self.fail(delivery, &why) else {
+                return Some(End::Retry { after: after.unwrap_or_else(|| self.retry_in(delivery)) });
+            };
+            if self.counting == Counting::Attempts {
+                return Some(End::Release { after: wait });
+            }
+            place = place.or_else(|| Place::take(self));
+            if place.is_none() || tries == TRIES_IN_PLACE || delivery.is_cancelled() {
+                return Some(End::Retry { after: wait });
+            }
+            tries += 1;
+            tokio::select! {
+                () = delivery.quietly(wait, sleep(wait)) => {}
+                _ = delivery.cancelled() => return Some(End::Release { after: Duration::ZERO }),
+            }
+            lease.begin_again();
+        }
+    }
+
+    fn succeed(&self) {
+        self.report(|reporter| reporter.record(Outcome::Progress(1)));
+        let mut account = self.account();
+        account.probation.succeeded();
+        account.receive_at = Instant::now();
+    }
+
+    /// A failure that may pass. Returns how long to wait, on probation.
+    fn fail(&self, delivery: &Delivery, why: &str) -> Option<Duration> {
+        tracing::warn!(message = %delivery.id(), %why, delivery = delivery.delivery(), "a try failed");
+        self.report(|reporter| reporter.record_failure("try_failed", why));
+        let mut account = self.account();
+        let draw = account.random.next_u64();
+        let wait = account.probation.failed(draw)?;
+        account.receive_at = Instant::now() + wait;
+        Some(wait)
+    }
+
+    fn retry_in(&self, delivery: &Delivery) -> Duration {
+        let draw = self.account().random.next_u64();
+        self.settings.backoff.delay(delivery.delivery(), draw)
+    }
+
+    fn slots(&self) -> usize {
+        if self.account().probation.is_on() { 1 } else { self.settings.concurrency }
+    }
+
+    async fn give_back(&self, answer: Answer, asked_at: Instant) {
+        for one in answer.unwrap_or_default() {
+            let delivery = Delivery::under(self.heartbeat.child(), self.mailbox.clone(), one, Some(asked_at));
+            self.counts.settle(&delivery, End::Release { after: Duration::ZERO }).await;
+        }
+    }
+
+    /// Leases are renewed as ever, until the last handler has ended.
+    async fn drain(&self, mut running: JoinSet<()>) {
+        let all_ended = async { while running.join_next().await.is_some() {} };
+        let mut all_ended = core::pin::pin!(all_ended);
+        if timeout(self.settings.drain_grace, &mut all_ended).await.is_err() {
+            self.heartbeat.cancel(CancelWhy::Asked);
+            all_ended.await;
+        }
+    }
+
+    fn report(&self, what: impl FnOnce(&Reporter)) {
+        if let Some(reporter) = &self.reporter {
+            what(reporter);
+        }
+    }
+
+    fn account(&self) -> std::sync::MutexGuard<'_, Account> {
+        self.account.lock().expect("nothing panics while it is held")
+    }
+}
+
+/// The place of the one message that is tried again without being given back, until this is dropped.
+struct Place<'a>(&'a Runner);
+
+impl<'a> Place<'a> {
+    fn take(runner: &'a Runner) -> Option<Self> {
+        let is_taken = core::mem::replace(&mut runner.account().probation.in_place, true);
+        (!is_taken).then_some(Self(runner))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.account().probation.in_place = false;
+    }
+}
+
+/// The reply names the message that it answers.
+fn reply_of(delivery: &Delivery, output: Bytes) -> Option<Reply> {
+    let to = delivery.reply_to()?.to_owned();
+    let message = Message::new(output).header("in-reply-to", delivery.id().as_str());
+    Some(Reply { to, message })
+}
