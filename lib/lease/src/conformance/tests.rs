@@ -145,6 +145,7 @@ fn a_table_that_says_something_else_is_seen() {
     check_documented(DOCUMENT, &report);
     let wrong = DOCUMENT.replacen("| refused |", "| taken |", 1);
     assert!(std::panic::catch_unwind(|| check_documented(&wrong, &report)).is_err());
-    let lacking = DOCUMENT.replacen("| depth | exact |\n", "", 1);
+    let lines: Vec<&str> = DOCUMENT.lines().filter(|line| !line.starts_with("| depth |")).collect();
+    let lacking = lines.join("\n");
     assert!(std::panic::catch_unwind(|| check_documented(&lacking, &report)).is_err());
 }
