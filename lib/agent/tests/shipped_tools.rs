@@ -200,7 +200,10 @@ async fn nobody_is_left(session: &str) {
 
 #[tokio::test]
 async fn whatever_a_command_started_is_gone_when_it_has_ended_was_cancelled_or_dropped() {
-    for (session, how) in [("tree-ends", "end"), ("tree-cancelled", "cancel"), ("tree-dropped", "drop")] {
+    for how in ["end", "cancel", "drop"] {
+        // Known by this process only: what another run of the tests left is not this one's.
+        let session = format!("tree-{how}-{}", std::process::id());
+        let session = session.as_str();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("pids"), "").unwrap();
         let script = TREE.replace("WAIT", if how == "end" { "" } else { "wait" });
