@@ -94,6 +94,8 @@ pub enum Event {
         readmit_at: Wall,
         /// The latest end of the leases that were taken from it; zero if there were none.
         taken_until: Wall,
+        /// It had no session, and so does not count for the hold; older logs do not say.
+        without_session: bool,
     },
     /// The worker came back as another incarnation; this one may not come back.
     IncarnationReplaced {

@@ -125,7 +125,9 @@ impl Manager {
             .collect();
         let last = unconfirmed.iter().map(|open| open.until).max();
         let taken_until = last.map_or(Wall::ZERO, |until| self.log_now() + until.since(self.awake));
-        self.emit(Event::WorkerEvicted { worker: id.clone(), incarnation, readmit_at, taken_until }, fx);
+        let worker = id.clone();
+        let without_session = !counts;
+        self.emit(Event::WorkerEvicted { worker, incarnation, readmit_at, taken_until, without_session }, fx);
         for (attempt, open) in held.into_iter().zip(&unconfirmed) {
             self.end(attempt, Ending::Evicted, fx);
             self.send_cancel(key, open.claim, CancelWhy::Evicted, fx);
@@ -150,13 +152,14 @@ impl Manager {
         self.hold.lost.insert(id, self.awake + self.rules.hold.evicted_within, ());
     }
 
-    /// After a takeover the log knows who was evicted lately and is not back, though not who of them had a session:
-    /// those that have none count until they call.
+    /// After a takeover the log knows who was evicted lately and is not back, and who of them had a session. What is older
+    /// does not say: one that has none then counts until it calls.
     pub(super) fn resume_hold(&mut self) {
         let (now, within) = (self.log_now(), self.rules.hold.evicted_within);
         let mut lost = Vec::new();
         for (id, record) in self.state.workers() {
-            let Some((_, readmit_at)) = &record.evicted else { continue };
+            let evicted = record.evicted.as_ref().filter(|_| !record.evicted_without_session);
+            let Some((_, readmit_at)) = evicted else { continue };
             let ago = (now + readmit_after(&self.rules.eviction, record.evictions)).since(*readmit_at);
             lost.extend((ago < within).then(|| (id.clone(), self.awake + (within - ago))));
         }
@@ -217,5 +220,23 @@ impl Manager {
             Link::Expected => empty_since + self.rules.liveness.forget_after,
         };
         Some(self.readmit_at(worker).map_or(idle, |at| idle.max(at)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::time::{Mono, Now};
+
+    #[test]
+    fn those_that_no_longer_count_for_the_hold_do_not_stay_in_memory() {
+        let now = Now { mono: Mono::from_ms(0), wall: Wall::from_ms(0) };
+        let mut manager = Manager::new(Settings::default().check().expect("valid settings"), 7, now);
+        for minute in 0..100 {
+            manager.awake = Awake::from_ms(minute * 60_000);
+            manager.lost_to_hold(WorkerId::new(format!("w{minute}")).expect("valid"));
+        }
+        assert_eq!(manager.hold.lost.len(), 5, "one a minute, for five minutes");
     }
 }

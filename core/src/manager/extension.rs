@@ -154,7 +154,8 @@ impl Manager {
         let until = match &mut self.workers.at_mut(worker).link {
             Link::Session { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
             Link::Http { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
-            Link::Expected => self.awake + grant,
+            // Nothing but the log has it.
+            Link::Expected => self.health_deadline(worker),
         };
         for key in attempts {
             self.live.at(key).clock.grant(until);
@@ -188,10 +189,11 @@ impl Manager {
     }
 
     pub(super) fn health_deadline(&self, worker: WorkerKey) -> Awake {
-        match &self.workers.at(worker).link {
+        let known = self.workers.at(worker);
+        match &known.link {
             Link::Session { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
             Link::Http { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
-            Link::Expected => self.awake,
+            Link::Expected => self.logged_grant(&known.id, &known.incarnation).max(self.awake),
         }
     }
 }

@@ -115,11 +115,12 @@ impl State {
                 self.record_of(at, claim, fact);
                 self.mark_refused(claim, *refusal);
             }
-            Event::WorkerEvicted { worker, incarnation, readmit_at, taken_until } => {
+            Event::WorkerEvicted { worker, incarnation, readmit_at, taken_until, without_session } => {
                 let record = self.workers.entry(worker.clone()).or_default();
                 record.evictions += 1;
                 record.evicted = Some((incarnation.clone(), *readmit_at));
                 record.taken_until = *taken_until;
+                record.evicted_without_session = *without_session;
                 record.probation = false;
             }
             Event::IncarnationReplaced { worker, old } => {
@@ -137,6 +138,7 @@ impl State {
                 record.probation = true;
                 record.evicted = None;
                 record.taken_until = Wall::ZERO;
+                record.evicted_without_session = false;
             }
             Event::ProbationEnded { worker } => self.with_worker(worker, |record| record.probation = false),
             Event::GrantsReset { worker } => self.with_worker(worker, |record| record.reset_grants(at)),

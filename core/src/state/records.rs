@@ -330,6 +330,8 @@ pub struct WorkerRecord {
     pub evicted: Option<(Incarnation, Wall)>,
     /// While evicted: the end of the last lease of what was taken from it, unless it says that it has ended.
     pub taken_until: Wall,
+    /// While evicted: it had no session then.
+    pub evicted_without_session: bool,
     pub probation: bool,
     pub drained: bool,
     /// Who the worker is, or was when it went; older logs do not say.

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use crate::rig::*;
+use onward_core::event::Event;
+use onward_core::grant::Denial;
 use onward_core::health::Verdict;
 use onward_core::ids::Claim;
 use onward_core::input::{Call, Poll};
 use onward_core::job::Draft;
-use onward_core::manager::WorkerState;
-use onward_core::message::{Beat, ExtensionRequest, FromWorker, ToWorker};
+use onward_core::manager::{Manager, WorkerState};
+use onward_core::message::{Beat, ExtensionRequest, FromWorker, Report, ToWorker};
+use onward_core::settings::Settings;
+use onward_core::state::LedgerFact;
 
 #[test]
 fn a_polling_workers_grant_counts_from_its_last_call_and_not_from_the_end_of_its_lease() {
@@ -239,4 +243,74 @@ fn denials_are_counted_for_each_attempt_by_itself() {
     asked(&mut rig, &claims[..1]);
     (0..46).for_each(|_| asked(&mut rig, &claims[1..]));
     assert_eq!(times(&rig), [vec![4], vec![64]]);
+}
+
+#[test]
+fn one_that_is_asked_for_before_the_worker_is_heard_of_again_takes_no_live_one_back() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { stuck_after: Some(secs(10)), ..job("k") });
+    let claim = rig.claim(session);
+    assert_eq!(rig.ask_extension(session, vec![claim], 0.1).remaining, secs(60));
+    rig.restart(secs(1));
+    // By its claim, while its session is not back.
+    let answer = rig.http_ask_extension(claim, 0.2).unwrap();
+    assert_eq!((answer.result, answer.remaining), (Ok(secs(15)), secs(59 + 15)));
+    rig.restart(secs(1));
+    rig.bystanders(2);
+    let again = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    rig.silence(again);
+    rig.advance(secs(73) - ms(1));
+    assert_ne!(rig.verdict("w"), Verdict::Suspect, "the health deadline was moved by both");
+    assert_eq!(rig.endings(id), [""; 0]);
+    rig.advance(ms(1));
+    assert_eq!((rig.verdict("w"), rig.endings(id)), (Verdict::Suspect, vec!["stuck"]));
+}
+
+/// Logs from before say until when an attempt is covered, and not to which incarnation it was granted.
+#[test]
+fn what_an_older_log_says_of_a_live_grant_is_taken_back_by_no_newer_one() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(Draft { stuck_after: Some(secs(10)), ..job("k") });
+    let claim = rig.claim(session);
+    assert_eq!(rig.ask_extension(session, vec![claim], 0.1).remaining, secs(60));
+    let mut older = Manager::new(Settings::default().check().expect("valid settings"), 7, rig.now);
+    for stamped in &mut rig.log {
+        if let Event::ExtensionDecided(decided) = &mut stamped.event {
+            decided.incarnation = None;
+        }
+        older.apply(stamped);
+    }
+    rig.manager = older;
+    rig.restart(secs(1));
+    rig.bystanders(2);
+    let session = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    assert_eq!(rig.ask_extension(session, vec![claim], 0.2).remaining, secs(30 + 15), "less than was granted before");
+    rig.restart(secs(1));
+    rig.bystanders(2);
+    rig.hello("w", "1", 3, 1, &["k"], vec![claim]);
+    rig.advance(secs(58) - ms(1));
+    assert_eq!(rig.endings(id), [""; 0]);
+    rig.advance(ms(1));
+    assert_eq!(rig.endings(id), ["stuck"]);
+}
+
+#[test]
+fn denials_of_two_attempts_that_are_over_are_two_entries() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(patient("k"));
+    for _ in 0..2 {
+        let claim = rig.claim(session);
+        let report = Report::Fail { error: "no".into(), retryable: true, delay: Some(secs(60)) };
+        rig.settle(session, claim, report).unwrap();
+        assert_eq!(rig.ask_extension(session, vec![claim], 0.5).result, Err(Denial::StaleAttempt));
+        rig.advance(secs(60));
+    }
+    let ledger = rig.view(id).ledger;
+    let denied = ledger.iter().filter(|entry| matches!(entry.what, LedgerFact::Denied { .. }));
+    assert_eq!(denied.map(|entry| entry.times).collect::<Vec<_>>(), [1, 1]);
 }

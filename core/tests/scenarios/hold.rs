@@ -327,20 +327,26 @@ fn one_that_was_evicted_long_before_a_takeover_counts_no_longer() {
 }
 
 #[test]
-fn one_without_a_session_that_was_evicted_before_a_takeover_counts_until_it_calls() {
-    let mut rig = Rig::new();
-    let poll = Rig::poll_of("h", &["k"], 1, ms(0));
-    rig.http_fail_for_119_s(&poll);
-    rig.submit(patient("k"));
-    assert_eq!(rig.leases(Poll { lease: secs(60), ..poll.clone() }).len(), 1);
-    rig.advance(secs(31));
-    assert_eq!(rig.evictions(), ["h"]);
-    rig.restart(secs(1));
-    rig.bystanders(1);
-    let b = rig.worker("b", 3, 1, &["b"]);
-    rig.submit(patient("b"));
-    rig.leases(poll);
-    rig.close(b);
-    rig.advance(secs(10));
-    assert_eq!(rig.evictions(), ["h", "b"]);
+fn one_without_a_session_that_was_evicted_before_a_takeover_does_not_count() {
+    for by_snapshot in [false, true] {
+        let mut rig = Rig::new();
+        let poll = Rig::poll_of("h", &["k"], 1, ms(0));
+        rig.http_fail_for_119_s(&poll);
+        rig.submit(patient("k"));
+        assert_eq!(rig.leases(Poll { lease: secs(60), ..poll }).len(), 1);
+        rig.advance(secs(31));
+        assert_eq!(rig.evictions(), ["h"]);
+        if by_snapshot {
+            let records = crate::snapshot::whole(&mut rig);
+            rig.restart_from(&records, secs(1));
+        } else {
+            rig.restart(secs(1));
+        }
+        rig.bystanders(1);
+        let b = rig.worker("b", 3, 1, &["b"]);
+        rig.submit(patient("b"));
+        rig.close(b);
+        rig.advance(secs(10));
+        assert_eq!(rig.evictions(), ["h", "b"], "one of two");
+    }
 }

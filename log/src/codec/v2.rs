@@ -177,7 +177,7 @@ choice! {
         12 ExtensionDecided(decided);
         13 JobExtended { job, by, reason, request } + {};
         14 ClaimRefused { claim, verb, refusal } + {};
-        15 WorkerEvicted { worker, incarnation, readmit_at } + { 1 taken_until: optional; };
+        15 WorkerEvicted { worker, incarnation, readmit_at } + { 1 taken_until: optional; 2 without_session: optional; };
         16 ProbationBegan { worker } + {};
         17 ProbationEnded { worker } + {};
         18 GrantsReset { worker } + {};

@@ -378,6 +378,7 @@ impl Draw {
                     drained: draw.chance(2),
                     replaced: draw.list(2, Self::incarnation),
                     taken_until: draw.wall(),
+                    evicted_without_session: draw.chance(2),
                     incarnation: draw.maybe(Self::incarnation),
                     carried: draw.carried(),
                 };
@@ -514,6 +515,7 @@ impl Draw {
                 incarnation: Incarnation::new(self.text()).expect("short and printable"),
                 readmit_at: self.wall(),
                 taken_until: self.wall(),
+                without_session: self.chance(2),
             },
             15 => Event::ProbationBegan { worker: self.worker() },
             16 => Event::ProbationEnded { worker: self.worker() },

@@ -34,7 +34,7 @@ record! {
     } + { keep carried }
     Records { list, dropped } + {}
     Record { due, last, count, reason, at, job, outcome } + {}
-    WorkerRecord { grants, evictions, evicted, probation, drained, replaced } + { 1 taken_until: optional; 2 granted: optional; 3 incarnation: optional; keep carried }
+    WorkerRecord { grants, evictions, evicted, probation, drained, replaced } + { 1 taken_until: optional; 2 granted: optional; 3 incarnation: optional; 4 evicted_without_session: optional; keep carried }
     JobRecord { image, turns } + {}
     KeyExpiry { expires_at, key, record } + {}
 }
