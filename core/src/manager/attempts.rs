@@ -471,8 +471,8 @@ impl Manager {
         let live = self.live.at(key);
         let cancelled = self.state.workflow(live.workflow).state == WorkflowState::Cancelling;
         let motion = live.clock.motion(now, window, cancelled);
-        let counts_the_same = live.counted_stuck_at.is_none_or(|at| at == live.unmoving().stuck_at);
-        if motion == live.motion && counts_the_same {
+        // Whatever moves the instant at which it is stuck makes it move as well, so that it is counted anew.
+        if motion == live.motion {
             return;
         }
         let worker = live.worker;

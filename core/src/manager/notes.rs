@@ -196,7 +196,7 @@ impl Manager {
 
     fn log_quiet_end(&mut self, key: AttemptKey, claim: Claim, fx: &mut Effects) {
         let quiet = &mut self.live.at(key).notes.quiet;
-        (quiet.is_open, quiet.end_at, quiet.exact_at) = (false, None, None);
+        (quiet.is_open, quiet.end_at) = (false, None);
         let used = core::mem::take(&mut quiet.used);
         self.emit(Event::QuietEnded { claim, used }, fx);
     }

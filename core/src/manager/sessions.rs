@@ -207,9 +207,6 @@ impl Manager {
         let old = core::mem::replace(&mut worker.incarnation, incarnation.clone());
         worker.since = now;
         worker.work = None;
-        if let Some(eviction) = &mut worker.eviction {
-            eviction.unconfirmed.clear();
-        }
         let worker = worker.id.clone();
         self.emit(Event::IncarnationReplaced { worker: worker.clone(), old }, fx);
         self.note_incarnation(&worker, &incarnation, fx);
