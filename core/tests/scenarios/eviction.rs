@@ -1,6 +1,7 @@
 //! Eviction, readmission and probation.
 
 use crate::rig::*;
+use onward_core::event::Event;
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::job::JobState;
@@ -387,4 +388,49 @@ fn a_stuck_worker_that_was_suspect_in_between_is_on_probation_all_the_same() {
     rig.beat(session, Beat::plain(claim)).unwrap();
     assert_eq!((rig.verdict("w"), rig.worker_view("w").probation), (Verdict::Degraded, true));
     assert_eq!(rig.state_of(id), JobState::Running);
+}
+
+#[test]
+fn a_stuck_worker_that_is_gone_for_a_moment_is_on_probation_only_once_it_moves() {
+    let mut rig = Rig::new();
+    let (session, _, claim) = stuck_worker(&mut rig, 2);
+    rig.advance(secs(1));
+    assert_eq!(rig.verdict("w"), Verdict::Stuck);
+    rig.close(session);
+    assert_eq!((rig.verdict("w"), rig.worker_view("w").probation), (Verdict::Suspect, false));
+    let session = rig.hello("w", "1", 2, 2, &["k"], vec![claim]);
+    assert_eq!((rig.verdict("w"), rig.worker_view("w").probation), (Verdict::Stuck, false), "it is still stuck");
+    let begun = |rig: &Rig| rig.logged(|event| matches!(event, Event::ProbationBegan { .. }));
+    assert_eq!(begun(&rig), 0);
+    rig.beat(session, Beat::plain(claim)).unwrap();
+    assert_eq!((begun(&rig), rig.worker_view("w").probation), (1, true));
+}
+
+#[test]
+fn a_stuck_worker_whose_session_closes_has_its_ten_seconds_to_come_back() {
+    let mut rig = Rig::new();
+    let (session, ..) = stuck_worker(&mut rig, 2);
+    rig.advance(secs(16));
+    assert_eq!(rig.verdict("w"), Verdict::Stuck);
+    rig.close(session);
+    rig.advance(secs(10) - ms(1));
+    assert_eq!((rig.verdict("w"), rig.eviction_count()), (Verdict::Suspect, 0), "suspect for less than ten seconds");
+    rig.advance(ms(1));
+    assert_eq!(rig.evictions(), ["w"]);
+}
+
+#[test]
+fn one_that_was_evicted_as_stuck_and_forgotten_is_still_evicted_while_it_runs_what_was_taken() {
+    let mut rig = Rig::new();
+    let (session, _, claim) = stuck_worker(&mut rig, 1);
+    rig.advance(secs(31));
+    assert_eq!(rig.evictions(), ["w"]);
+    rig.close(session);
+    rig.advance(secs(1_000));
+    assert!(!rig.knows("w"));
+    let session = rig.hello("w", "1", 2, 1, &["k"], vec![claim]);
+    assert!(rig.worker_view("w").evicted && rig.assigned(session).is_empty(), "it still runs the old attempt");
+    rig.tell(session, FromWorker::Ended(vec![claim]));
+    assert!(!rig.worker_view("w").evicted && rig.worker_view("w").probation);
+    assert_eq!(rig.assigned(session).len(), 1);
 }

@@ -142,6 +142,37 @@ fn a_wake_up_a_second_late_is_no_gap() {
     assert_eq!(rig.noticed(), [Notice::GapNoticed { gap: ms(1_001) }]);
 }
 
+#[test]
+fn a_freeze_while_the_log_is_away_counts_once() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(job("k"));
+    let claim = rig.claim(session);
+    rig.advance(secs(5));
+    rig.beat(session, Beat::plain(claim)).unwrap();
+    rig.log_answers = false;
+    rig.advance(secs(10) + ms(500));
+    rig.noticed();
+    rig.jump(secs(60));
+    rig.step(Input::Wake);
+    rig.log_answers = true;
+    for input in [durable(&rig), rig.seat_answer(), Input::Drained] {
+        rig.step(input);
+    }
+    assert_eq!(rig.manager.seat_state(), SeatState::Serving);
+    let reported = rig.noticed().into_iter().map(|notice| match notice {
+        Notice::GapNoticed { gap } => gap,
+        other => panic!("{other:?}"),
+    });
+    let reported: Vec<Duration> = reported.collect();
+    assert!(reported.len() == 2 && reported.iter().sum::<Duration>() <= ms(67_500), "{reported:?}");
+    // The three seconds for which the seat was confirmed count, and nothing else.
+    rig.advance(secs(117) - ms(1));
+    assert_eq!(rig.state_of(id), JobState::Running);
+    rig.advance(ms(1));
+    assert_eq!(rig.endings(id), ["stuck"]);
+}
+
 // ---- the seat
 
 #[test]

@@ -1,5 +1,8 @@
 //! Dead letters, and jobs that are run once more as new ones.
 
+use onward_core::limits::{Limit, LimitMet};
+use onward_core::state::JobImage;
+
 use super::*;
 
 fn dead_letter(rig: &mut Rig, session: SessionId) -> JobId {
@@ -128,4 +131,63 @@ fn a_retry_is_remembered_though_the_copy_for_the_archive_was_taken_before_it() {
     let new_id = rig.new_id();
     let repeated = rig.call(Call::RetryArchived { image, new_id, request: name("r") });
     assert_eq!(repeated, Ok(Answer::Retried { job: again }));
+}
+
+fn retried(rig: &mut Rig, call: impl FnOnce(JobId) -> Call) -> Result<JobId, Refusal> {
+    let new_id = rig.new_id();
+    match rig.call(call(new_id))? {
+        Answer::Retried { job } => Ok(job),
+        other => panic!("a retry is not answered with {other:?}"),
+    }
+}
+
+#[test]
+fn the_same_request_about_two_jobs_of_the_archive_is_two_requests() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let images = [(); 2].map(|()| {
+        let id = rig.submit(job("k"));
+        let claim = rig.claim(session);
+        rig.succeed(session, claim).unwrap();
+        let image = Box::new(rig.manager.image(id).unwrap());
+        rig.step(Input::Archived { jobs: vec![id] });
+        (id, image)
+    });
+    let again = images.map(|(id, image)| {
+        let new = retried(&mut rig, |new_id| Call::RetryArchived { image, new_id, request: name("r") }).unwrap();
+        assert_eq!(rig.view(new).retry_of, Some(id));
+        new
+    });
+    assert_ne!(again[0], again[1]);
+}
+
+#[test]
+fn a_dead_letter_remembers_by_itself_as_what_it_was_retried() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let dead = dead_letter(&mut rig, session);
+    let before = Box::new(rig.manager.image(dead).unwrap());
+    let again = retried(&mut rig, |new_id| Call::Retry { job: dead, new_id, request: name("r") }).unwrap();
+    let archived =
+        |image: &JobImage, new_id| Call::RetryArchived { image: Box::new(image.clone()), new_id, request: name("r") };
+    let repeated = retried(&mut rig, |new_id| archived(&before, new_id));
+    assert_eq!(repeated, Ok(again), "it is in memory, and knows more than a copy of it");
+    let image = rig.manager.image(dead).unwrap();
+    assert_eq!(rig.call(Call::DropDeadLetter { job: dead }), Ok(Answer::Done));
+    rig.step(Input::Archived { jobs: vec![dead] });
+    assert_eq!(retried(&mut rig, |new_id| archived(&image, new_id)), Ok(again));
+}
+
+#[test]
+fn a_retry_takes_room_among_the_keys_unless_its_job_stays_to_remember_it() {
+    let mut rig = Rig::with(|settings| settings.limits.idempotency_keys = 1);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let done = rig.submit(Draft { idempotency_key: Some("a".into()), ..job("k") });
+    let claim = rig.claim(session);
+    rig.succeed(session, claim).unwrap();
+    let dead = dead_letter(&mut rig, session);
+    let met = Refusal::Limited(LimitMet { limit: Limit::IdempotencyKeys, max: 1 });
+    let retry = |rig: &mut Rig, job| retried(rig, |new_id| Call::Retry { job, new_id, request: name("r") });
+    assert_eq!(retry(&mut rig, done), Err(met));
+    assert!(retry(&mut rig, dead).is_ok());
 }
