@@ -35,7 +35,7 @@
 //! 3. [`board`]: what is known of every loop, of the [`input`]s beside them and of [`heartbeat`]s; a [`Report`] is all of
 //!    that at one instant, with the verdict. Every rule behind it is `onward_core::health`'s.
 //! 4. [`supervisor`]: runs the loops, and ends them within one deadline for all. Beside them runs the eye, a thread of its
-//!    own that measures the [`executor`] and cancels what hangs.
+//!    own that measures the [`executor`], cancels what hangs, and answers probes.
 //! 5. [`schedule`]: jobs that run by the clock, by cron and zone or by an interval.
 
 pub mod board;

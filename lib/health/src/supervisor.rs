@@ -12,6 +12,7 @@
 //! then on, liveness does not.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -82,12 +83,16 @@ pub struct Supervisor {
 pub enum RunError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    #[error("the eye's thread cannot be started: {0}; nothing was started")]
-    Eye(std::io::Error),
+    #[error("probes cannot be answered{}: {error}; nothing was started", at(address))]
+    Eye { address: Option<String>, error: std::io::Error },
     #[error("signals cannot be handled: {0}; nothing was started")]
     Signals(std::io::Error),
     #[error("told to stop, {} did not end within {within:?}; what they were at was dropped", loops.join(", "))]
     ShutdownDeadline { loops: Vec<String>, within: Duration },
+}
+
+fn at(address: &Option<String>) -> String {
+    address.as_ref().map(|address| format!(" on {address}")).unwrap_or_default()
 }
 
 impl Supervisor {
@@ -108,6 +113,32 @@ impl Supervisor {
     /// How long all loops together have to end once they are told to stop.
     pub fn shutdown_within(mut self, deadline: Duration) -> Self {
         self.shutdown_within = deadline;
+        self
+    }
+
+    /// Answers `/livez`, `/readyz`, `/startupz`, `/status` and `/metrics` on this address, from threads of its own. Kubelets
+    /// ask the pod's address, so `0.0.0.0:8081` there; the port 0 leaves the choice to the kernel, and
+    /// [`Health::probes_address`] knows it.
+    pub fn probes(mut self, address: &str) -> Self {
+        self.eye.probes = Some(address.to_owned());
+        self
+    }
+
+    /// Keeps a file while the service is ready; its folder has to be there.
+    pub fn ready_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.eye.ready_file = Some(path.into());
+        self
+    }
+
+    /// Notifies systemd, if it asks for it: ready, why not, alive, stopping.
+    pub fn systemd(mut self) -> Self {
+        self.eye.systemd = true;
+        self
+    }
+
+    /// The process exits with 70 if liveness stays lost for so long: where nobody probes, this is what gets it restarted.
+    pub fn exit_on_stall(mut self, after: Duration) -> Self {
+        self.eye.exit_after = Some(after);
         self
     }
 
@@ -177,6 +208,9 @@ impl Supervisor {
                 "nothing in it is critical, so its probes would be green whatever happens; make a loop critical",
             );
         }
+        for problem in self.eye.problems(sd_notify::watchdog_enabled()) {
+            error.of_service(service, problem);
+        }
         let mut names = HashSet::new();
         let given = loops.iter().map(|one| one.name.as_str()).chain(inputs.iter().map(|input| input.name()));
         for name in given.chain(heartbeats.iter().map(|one| &*one.name)) {
@@ -198,7 +232,9 @@ impl Supervisor {
         if self.board.stop.is_stopping() {
             return Ok(());
         }
-        let _eye = Eye::open(Arc::clone(&self.board), self.eye.clone()).map_err(RunError::Eye)?;
+        let eye = Eye::open(Arc::clone(&self.board), self.eye.clone())
+            .map_err(|error| RunError::Eye { address: self.eye.probes.clone(), error })?;
+        self.board.set_probes_address(eye.address());
         let mut running = self.start(checked);
         tokio::select! {
             () = running.all_done() => return Ok(()),

@@ -4,6 +4,7 @@
 //! Nothing here runs by itself. Loops write into their own [`entry`], whoever answers a probe asks for a report, and the
 //! eye does so at regular intervals, so that a change is seen though nobody says anything.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,6 +34,11 @@ impl Health {
     pub fn report(&self) -> Report {
         self.0.report()
     }
+
+    /// Where probes are answered, once they are.
+    pub fn probes_address(&self) -> Option<SocketAddr> {
+        *lock(&self.0.probes_address)
+    }
 }
 
 #[derive(Debug)]
@@ -44,6 +50,7 @@ pub(crate) struct Board {
     running: AtomicBool,
     parts: Mutex<Parts>,
     executor: Mutex<Option<ExecutorState>>,
+    probes_address: Mutex<Option<SocketAddr>>,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +107,7 @@ impl Board {
             running: AtomicBool::new(false),
             parts: Mutex::default(),
             executor: Mutex::default(),
+            probes_address: Mutex::default(),
         }
     }
 
@@ -127,6 +135,10 @@ impl Board {
         for entry in lock(&self.parts).loops.iter().filter(|entry| entry.name() == name) {
             entry.cancel();
         }
+    }
+
+    pub(crate) fn set_probes_address(&self, address: Option<SocketAddr>) {
+        *lock(&self.probes_address) = address;
     }
 
     pub(crate) fn set_executor(&self, lag: Duration, limit: Duration) {

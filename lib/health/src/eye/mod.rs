@@ -1,34 +1,80 @@
-//! The eye: a thread of its own that sees what a process cannot see from inside its executor.
+//! The eye: a thread of its own that sees what a process cannot see from inside its executor, and answers for it.
 //!
 //! Several times a second it looks: at how long a task waits for the executor, at loops that hang, at heartbeats that are
-//! silent. A stall is logged with where the last beat was, and what hangs is cancelled.
+//! silent. A stall is logged with where the last beat was, what hangs is cancelled, and if liveness stays lost the
+//! process exits, where that was asked for. What was seen goes to whoever restarts and routes:
+//!
+//! - [`http`] answers probes over a listener of its own, so that a starved executor can neither fake nor block them;
+//! - [`ready_file`] keeps a file while the process is ready;
+//! - [`systemd`] notifies a service manager. Its watchdog is fed from a look, never by a timer alone.
 
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onward_core::health::{LoopReason, LoopState};
 use tokio::runtime::Handle;
 
+use self::http::Listener;
+use self::ready_file::ReadyFileKeeper;
+use self::systemd::Notifier;
 use crate::board::{Board, LoopReport, Report};
 use crate::executor::Executor;
 
+mod http;
+mod ready_file;
+mod systemd;
+
 /// How often the eye looks.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// What a process exits with after a stall: an internal error of the software, in `sysexits.h`.
+const STALLED: i32 = 70;
 
 /// What the eye is to do beside looking.
 #[derive(Clone, Debug)]
 pub(crate) struct EyeSettings {
     /// A task that could run and waits for longer has a starved executor.
     pub(crate) executor_lag: Duration,
+    /// For how long liveness may be lost before the process exits; `None` if it never does.
+    pub(crate) exit_after: Option<Duration>,
+    pub(crate) probes: Option<String>,
+    pub(crate) ready_file: Option<PathBuf>,
+    pub(crate) systemd: bool,
 }
 
 impl Default for EyeSettings {
     fn default() -> Self {
-        Self { executor_lag: Duration::from_secs(10) }
+        Self { executor_lag: Duration::from_secs(10), exit_after: None, probes: None, ready_file: None, systemd: false }
+    }
+}
+
+impl EyeSettings {
+    /// Which of them contradict each other. `watchdog` is systemd's `WatchdogSec`.
+    pub(crate) fn problems(&self, watchdog: Option<Duration>) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.executor_lag < 2 * LOOK_EVERY {
+            let lag = self.executor_lag;
+            problems
+                .push(format!("an executor's lag of {lag:?} cannot be seen by looks every {LOOK_EVERY:?}; allow more"));
+        }
+        let Some(watchdog) = watchdog.filter(|_| self.systemd) else { return problems };
+        if watchdog < 4 * LOOK_EVERY {
+            problems.push(format!(
+                "systemd's WatchdogSec ({watchdog:?}) is too short for looks every {LOOK_EVERY:?}; set it to a second or more"
+            ));
+        }
+        if let Some(after) = self.exit_after.filter(|after| *after >= watchdog) {
+            problems.push(format!(
+                "the exit {after:?} after a stall would come later than systemd's WatchdogSec ({watchdog:?}) kills; exit earlier, or lengthen WatchdogSec"
+            ));
+        }
+        problems
     }
 }
 
@@ -38,26 +84,36 @@ pub(crate) struct Eye {
     /// Dropped to end the thread.
     open: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+    listener: Option<Listener>,
 }
 
 impl Eye {
     /// Looks at the board, and at the executor that this is called on.
     pub(crate) fn open(board: Arc<Board>, settings: EyeSettings) -> io::Result<Self> {
         let handle = Handle::current();
+        let listener = match &settings.probes {
+            Some(address) => Some(Listener::open(address, Arc::clone(&board), handle.clone())?),
+            None => None,
+        };
+        let address = listener.as_ref().map(Listener::address);
         let (open, closed) = mpsc::channel();
         let looking = move || {
             // Within it, time is the runtime's: a test may have stopped it.
             let _guard = handle.enter();
-            let mut sight = Sight { executor: Executor::new(handle.clone()), board, settings, stalls: HashMap::new() };
+            let mut sight = Sight::new(board, settings, address, handle.clone());
             loop {
                 sight.look();
                 if closed.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Disconnected) {
-                    return;
+                    return sight.close();
                 }
             }
         };
         let thread = thread::Builder::new().name("onward-eye".into()).spawn(looking)?;
-        Ok(Self { open: Some(open), thread: Some(thread) })
+        Ok(Self { open: Some(open), thread: Some(thread), listener })
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.listener.as_ref().map(Listener::address)
     }
 }
 
@@ -74,21 +130,50 @@ impl Drop for Eye {
 
 struct Sight {
     board: Arc<Board>,
+    handle: Handle,
     executor: Executor,
-    settings: EyeSettings,
+    executor_lag: Duration,
+    exit_after: Option<Duration>,
+    file: Option<ReadyFileKeeper>,
+    notifier: Option<Notifier>,
     /// Loops that are stalled, and the turn that was cancelled because of it.
     stalls: HashMap<String, u64>,
+    /// Since when liveness is lost.
+    lost_since: Option<Instant>,
 }
 
 impl Sight {
+    fn new(board: Arc<Board>, settings: EyeSettings, probes: Option<SocketAddr>, handle: Handle) -> Self {
+        Self {
+            board,
+            executor: Executor::new(handle.clone()),
+            handle,
+            executor_lag: settings.executor_lag,
+            exit_after: settings.exit_after,
+            file: settings.ready_file.map(|path| ReadyFileKeeper::start(path, probes)),
+            notifier: settings.systemd.then(Notifier::start),
+            stalls: HashMap::new(),
+            lost_since: None,
+        }
+    }
+
     fn look(&mut self) {
         let absent = self.board.clock.look();
         if !absent.is_zero() {
             tracing::warn!(?absent, "this process could not run; nothing is late by that");
+            // A task that was given to it before could not run either.
+            self.executor = Executor::new(self.handle.clone());
         }
-        self.board.set_executor(self.executor.lag(), self.settings.executor_lag);
+        self.board.set_executor(self.executor.lag(), self.executor_lag);
         let report = self.board.report();
         self.cancel_stalled(&report);
+        if let Some(file) = &mut self.file {
+            file.keep(report.ready);
+        }
+        if let Some(notifier) = &mut self.notifier {
+            notifier.notify(&report);
+        }
+        self.exit_if_lost(&report);
     }
 
     /// Each turn that hangs is logged and cancelled once.
@@ -105,10 +190,67 @@ impl Sight {
             }
         }
     }
+
+    fn exit_if_lost(&mut self, report: &Report) {
+        let Some(why) = report.why_not_live() else {
+            self.lost_since = None;
+            return;
+        };
+        let lost_for = match self.lost_since {
+            Some(since) => since.elapsed(),
+            None => {
+                self.lost_since = Some(Instant::now());
+                tracing::error!(why, exits_after = ?self.exit_after, "liveness is lost");
+                Duration::ZERO
+            }
+        };
+        if self.exit_after.is_some_and(|after| lost_for >= after) {
+            tracing::error!(why, ?lost_for, "liveness did not come back; this process exits");
+            if let Some(file) = &mut self.file {
+                file.keep(false);
+            }
+            std::process::exit(STALLED);
+        }
+    }
+
+    fn close(mut self) {
+        if let Some(file) = &mut self.file {
+            file.keep(false);
+        }
+        if let Some(notifier) = &mut self.notifier {
+            notifier.stopping();
+        }
+    }
 }
 
 fn log_stall(one: &LoopReport) {
     let (loop_name, critical, reason) = (one.name.as_str(), one.critical, one.reason.code());
     let last_beat = one.last_beat().map_or_else(|| "nowhere in this turn".to_owned(), ToString::to_string);
     tracing::error!(loop_name, critical, reason, last_beat, "a loop is stalled; its turn is cancelled");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_systemd_would_overrule_are_refused() {
+        let ms = Duration::from_millis;
+        // executor's lag, exit after, WatchdogSec, under systemd -> what is said
+        let table = [
+            (10_000, None, None, true, None),
+            (10_000, Some(5_000), Some(30_000), true, None),
+            (10_000, Some(30_000), Some(30_000), true, Some("the exit 30s after a stall")),
+            (10_000, Some(30_000), Some(30_000), false, None),
+            (10_000, None, Some(700), true, Some("systemd's WatchdogSec (700ms)")),
+            (399, None, None, false, Some("an executor's lag of 399ms")),
+        ];
+        for (lag, exit, watchdog, systemd, expected) in table {
+            let settings =
+                EyeSettings { executor_lag: ms(lag), exit_after: exit.map(ms), systemd, ..EyeSettings::default() };
+            let problems = settings.problems(watchdog.map(ms));
+            assert_eq!(problems.len(), usize::from(expected.is_some()), "{settings:?} {watchdog:?}: {problems:?}");
+            assert!(problems.iter().zip(expected).all(|(said, start)| said.starts_with(start)), "{problems:?}");
+        }
+    }
 }
