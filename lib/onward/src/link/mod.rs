@@ -11,12 +11,12 @@ mod pack;
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::time::Instant;
 
 use onward_core::ids::Claim;
 use onward_core::message::{Assignment, FromWorker};
 use onward_core::refusal::RefusalKind;
 use onward_core::time::Mono;
+use onward_health::Executor;
 use onward_proto::manager::{Refused, frame_in};
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
 use onward_proto::worker::{self, Output};
@@ -372,39 +372,5 @@ fn tell(status: &Status) -> String {
     match status.message() {
         "" => status.code().description().to_owned(),
         text => text.to_owned(),
-    }
-}
-
-/// Measures how long a task that could run waits for the handlers' executor.
-struct Executor {
-    handle: Handle,
-    asked: Option<(Instant, oneshot::Receiver<Instant>)>,
-}
-
-impl Executor {
-    fn new(handle: Handle) -> Self {
-        Self { handle, asked: None }
-    }
-
-    fn lag(&mut self) -> Duration {
-        let lag = match &mut self.asked {
-            None => Some(Duration::ZERO),
-            Some((since, ran)) => match ran.try_recv() {
-                Ok(at) => Some(at.duration_since(*since)),
-                Err(oneshot::error::TryRecvError::Empty) => None,
-                // The executor is shutting down.
-                Err(oneshot::error::TryRecvError::Closed) => Some(Duration::ZERO),
-            },
-        };
-        let Some(lag) = lag else {
-            return self.asked.as_ref().map_or(Duration::ZERO, |(since, _)| since.elapsed());
-        };
-        let (ran, asked) = oneshot::channel();
-        self.asked = Some((Instant::now(), asked));
-        self.handle.spawn(async move {
-            // Nobody waits for it once the worker has stopped.
-            let _ = ran.send(Instant::now());
-        });
-        lag
     }
 }
