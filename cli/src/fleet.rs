@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
@@ -266,6 +267,9 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
         }
         lines.push(("seat", Styled::new(&format!("{}, term {}", read::word(manager, "seat"), count("term")))));
     }
+    for one in status["loops"].as_array().into_iter().flatten() {
+        lines.push(("loop", loop_line(one, screen)));
+    }
     let field = |name| Styled::new(&read::plain(&status[name]));
     let since = read::instant(&status, "started_at").map(|at| span::human(read::between(at, Timestamp::now())));
     lines
@@ -275,6 +279,15 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
         screen.print(&Styled::new(&format!("{name:8}  ")).styled(&text))?;
     }
     Ok(0)
+}
+
+/// A loop's name, its state, why it is in it and for how long.
+fn loop_line(one: &Value, screen: &Screen) -> Styled {
+    let since = span::human(Duration::from_millis(read::number(one, "since_ms").unwrap_or(0)));
+    let error = read::text(one, "error").map(|error| format!(": {error}")).unwrap_or_default();
+    let about = format!(" ({}) for {since}{error}", read::word(one, "reason"));
+    let name = format!("{:10} ", read::word(one, "name"));
+    Styled::new(&name).styled(&Styled::default().word(screen, read::word(one, "state"))).text(&about)
 }
 
 /// What the node does, in a word. One that drains still holds its seat.

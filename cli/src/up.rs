@@ -117,7 +117,8 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
         false => None,
     };
     ready(&node, has_worker, screen)?;
-    service::ready(node.engine().clone(), hang_after);
+    // Held until the end, whichever it is.
+    let _eye = service::ready(node.engine(), hang_after);
     tokio::select! {
         () = stop.asked() => {}
         ended = ended(&mut working) => {
@@ -126,7 +127,7 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
             return ended.map(|()| 1);
         }
     }
-    service::stopping();
+    node.engine().loops().stopping();
     screen.note(STOPPING);
     // Whatever runs here: nobody may be routed to a node that is about to go.
     node.leave();

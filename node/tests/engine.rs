@@ -222,16 +222,15 @@ async fn a_call_that_comes_before_the_term_has_begun_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() {
+async fn a_loop_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() {
     let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
-    let engine = Engine::start(Start::new(rules(), make)).unwrap();
-    let long = Duration::from_secs(3600);
+    // No time at all is allowed, so whatever is at something hangs.
+    let engine = Engine::start(Start { hang_after: Duration::ZERO, ..Start::new(rules(), make) }).unwrap();
     has_entered.recv().unwrap();
-    let why = engine.needs_restart(Duration::ZERO).expect("the log is at it");
-    assert!(why.contains("the log thread has been blocked"), "{why}");
-    assert_eq!(engine.needs_restart(long), None, "not for long, though");
+    let why = engine.needs_restart().expect("the log is at it");
+    assert!(why.contains("loop `committer` is stalled"), "{why}");
     drop(open);
-    until_seen("both wait", || engine.needs_restart(Duration::ZERO).is_none()).await;
+    until_seen("both wait", || engine.needs_restart().is_none()).await;
 
     let (go_on, told) = channel::<()>();
     let (begun, has_begun) = channel();
@@ -244,16 +243,15 @@ async fn a_thread_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() 
         reading.read(work).await
     });
     has_begun.recv().unwrap();
-    let why = engine.needs_restart(Duration::ZERO).expect("the machine is at it");
-    assert!(why.contains("the core thread has been blocked"), "{why}");
-    assert_eq!(engine.needs_restart(long), None);
+    let why = engine.needs_restart().expect("the machine is at it");
+    assert!(why.contains("loop `machine` is stalled"), "{why}");
     drop(go_on);
     read.await.unwrap().unwrap();
-    until_seen("it waits", || engine.needs_restart(Duration::ZERO).is_none()).await;
+    until_seen("it waits", || engine.needs_restart().is_none()).await;
 
     assert!(engine.read(|_| panic!("as a bug would")).await.is_err());
-    until_seen("it has ended", || engine.needs_restart(long).is_some()).await;
-    assert!(engine.needs_restart(long).unwrap().contains("the core thread died"));
+    until_seen("it has ended", || engine.needs_restart().is_some_and(|why| why.contains("loop `machine` is dead")))
+        .await;
     assert!(engine.read(|_| ()).await.is_err(), "nobody waits for it");
 }
 
@@ -270,7 +268,7 @@ async fn a_log_that_panics_is_opened_anew() {
     until_seen("a second term", || engine.stats().terms.get() == 2).await;
     while engine.call(submit(&engine, draft()).1).await.is_err() {}
     assert_eq!(state_of(&engine, first).await, Some(JobState::Ready));
-    assert_eq!((engine.trouble(), engine.needs_restart(Duration::from_secs(3600))), (None, None));
+    assert_eq!((engine.trouble(), engine.needs_restart()), (None, None));
 }
 
 #[tokio::test]
@@ -440,7 +438,7 @@ async fn whoever_asks_while_very_many_jobs_are_due_is_served_before_all_of_them_
     let seen = asking.await.unwrap();
     assert!((JOBS / 2..JOBS).contains(&seen), "{seen} are left");
     assert!(matches!(submitting.await.unwrap(), Ok(Answer::Submitted(_))));
-    assert_eq!(engine.needs_restart(Duration::from_secs(60)), None);
+    assert_eq!(engine.needs_restart(), None);
     while delayed(&engine).await > 0 {}
     engine.stop();
 }

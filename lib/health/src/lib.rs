@@ -36,6 +36,7 @@
 //!    that at one instant, with the verdict. Every rule behind it is `onward_core::health`'s.
 //! 4. [`supervisor`]: runs the loops, and ends them within one deadline for all. Beside them runs the eye, a thread of its
 //!    own that measures the [`executor`], cancels what hangs, and answers probes.
+//!    Loops that others run on threads of their own are only [`watch`]ed.
 //! 5. [`schedule`]: jobs that run by the clock, by cron and zone or by an interval.
 
 pub mod board;
@@ -49,6 +50,7 @@ pub mod repeat;
 pub mod schedule;
 pub mod supervisor;
 pub mod turn;
+pub mod watch;
 
 pub use board::{Health, LoopReport, Report};
 pub use executor::Executor;
@@ -60,3 +62,4 @@ pub use policy::SettingsError;
 pub use repeat::{Loop, Waker};
 pub use supervisor::{RunError, Stopper, Supervised, Supervisor};
 pub use turn::{OpenTurn, Outcome, Reporter, Turn};
+pub use watch::{LoopWatch, OpenEye, Pulse};

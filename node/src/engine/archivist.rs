@@ -98,6 +98,7 @@ impl Archivist {
                 Ok(batch) => {
                     let begun = Instant::now();
                     let Some((ToArchive { term, behind, .. }, jobs)) = self.keep(batch, batches) else { return };
+                    self.shared.vitals.archive.recover();
                     let work = begun.elapsed();
                     let rest = self.shared.pacing.archive_rest;
                     let rest = match jobs.len() {
@@ -112,7 +113,10 @@ impl Archivist {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            if let Err(error) = self.expire() {
+            self.shared.vitals.archive.begin();
+            let expired = self.expire();
+            self.shared.vitals.archive.rest();
+            if let Err(error) = expired {
                 tracing::warn!(%error, "old jobs could not be removed from the archive; trying again later");
             }
         }
@@ -126,9 +130,15 @@ impl Archivist {
             if let Some(newer) = batches.try_iter().last() {
                 (batch, progress) = (newer, Progress::default());
             }
-            match self.put(&batch, &mut progress) {
+            self.shared.vitals.archive.begin();
+            let stored = self.put(&batch, &mut progress);
+            self.shared.vitals.archive.rest();
+            match stored {
                 Ok(()) => return Some((batch, progress.stored)),
-                Err(error) => tracing::error!(%error, "the archive does not store; ended jobs stay in memory"),
+                Err(error) => {
+                    self.shared.vitals.archive.fail(&error);
+                    tracing::error!(%error, "the archive does not store; ended jobs stay in memory");
+                }
             }
             if self.shared.is_stopping() {
                 return None;

@@ -34,6 +34,7 @@ use super::snapshots::Snapshots;
 use super::spans::Spans;
 use super::term::{NewTerm, begin_first_term, begin_term};
 use super::timetable::{self, FindDue};
+use super::vitals::DieOnPanic;
 use super::watch::Watchers;
 use super::{Command, Deliver, Refused, Shared, Start, View};
 use crate::catalog::Catalog;
@@ -64,7 +65,7 @@ pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error>
 /// Term after term, until told to stop.
 fn run(first: NewTerm, start: Start, shared: &Arc<Shared>) {
     // Also if it panics: nobody may wait for a machine that is no more.
-    let _close = CloseAtEnd(&shared.run_queue);
+    let _end = (DieOnPanic(&shared.vitals.machine), CloseAtEnd(&shared.run_queue));
     let archivist = start.archive.clone().and_then(|archive| {
         let spawned = archivist::spawn(archive, start.archive_rules.clone(), shared.clone());
         spawned.inspect_err(|error| tracing::error!(%error, "cannot start the archive's thread")).ok()
@@ -168,7 +169,7 @@ fn machine_of<'a>(
         load: OverloadDetector::new(start.rules.overload),
         level: OverloadLevel::Normal,
         meter: Meter::default(),
-        snapshots: Snapshots::after(term.snapshot, start.snapshot_every),
+        snapshots: Snapshots::after(term.snapshot, start.snapshot_every, shared.vitals.snapshots.clone()),
         leaving: ArchiveFeed::to(to_archive.clone(), term.term),
         find_due: find_due.clone(),
         log,
@@ -404,7 +405,7 @@ impl Machine<'_> {
                 CommitReply::Truncated => self.snapshots.truncated(),
                 CommitReply::SnapshotFailed(error) => {
                     tracing::warn!(%error, "a snapshot failed; the next one is tried later");
-                    self.snapshots.failed(&mut self.manager);
+                    self.snapshots.failed(&error, &mut self.manager);
                 }
                 CommitReply::Failed(error) => return Err(TermEnd::Failed(error)),
             },

@@ -57,7 +57,6 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use onward_core::effect::Answer;
 use onward_core::fence::Term;
@@ -70,6 +69,7 @@ use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
 use onward_core::time::Wall;
+use onward_health::LoopWatch;
 use onward_log::{Archive, BlobReader, Damage, codec};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -266,14 +266,14 @@ impl Engine {
         (!trouble.is_empty()).then_some(trouble)
     }
 
-    /// Why only a restart would help, if that is so: a thread that everything needs has died, or hangs for this long.
-    pub fn needs_restart(&self, hang_after: Duration) -> Option<String> {
-        let has_ended = |thread: &JoinHandle<()>| thread.is_finished();
-        let thread = self.0.thread.lock().expect("no thread panics while it holds this");
-        if thread.as_ref().is_some_and(has_ended) {
-            return Some("the core thread died; the node's log says why. Restart the node".into());
-        }
-        self.0.vitals.hang(hang_after)
+    /// The loops of this engine, and whatever is watched beside them.
+    pub fn loops(&self) -> &LoopWatch {
+        &self.0.vitals.watch
+    }
+
+    /// Why only a restart would help, if that is so: a loop that everything needs has died, or hangs.
+    pub fn needs_restart(&self) -> Option<String> {
+        self.loops().health().report().why_not_live()
     }
 
     /// A new id; ids of one millisecond count up, so that jobs sort in the order in which they came.
@@ -451,7 +451,7 @@ impl Shared {
             pacing: start.pacing,
             stats: Stats::default(),
             load: load::Gauge::default(),
-            vitals: vitals::Vitals::default(),
+            vitals: vitals::Vitals::new(start.hang_after, start.archive.is_some()),
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
             blobs: Mutex::new(None),
@@ -507,6 +507,10 @@ impl Shared {
     }
 
     fn set_trouble(&self, why: String) {
+        match why.as_str() {
+            "" => self.vitals.log.recover(),
+            why => self.vitals.log.fail(why),
+        }
         *self.trouble.lock().expect("no thread panics while it holds this") = why;
     }
 

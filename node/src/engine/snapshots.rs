@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use onward_core::ids::Seq;
 use onward_core::manager::{Manager, SnapshotRecord};
+use onward_health::Pulse;
+use onward_log::Error;
 
 use super::committer::CommitRequest;
 
@@ -23,6 +25,8 @@ pub(super) struct Snapshots {
     every: u64,
     newest: Seq,
     stage: Stage,
+    /// At one part of a snapshot, until it is stored.
+    pulse: Pulse,
 }
 
 #[derive(Debug)]
@@ -56,8 +60,9 @@ impl Pace {
 
 impl Snapshots {
     /// `newest`: up to where the newest snapshot reaches.
-    pub(super) fn after(newest: Seq, every: u64) -> Self {
-        Self { every, newest, stage: Stage::Idle }
+    pub(super) fn after(newest: Seq, every: u64, pulse: Pulse) -> Self {
+        pulse.rest();
+        Self { every, newest, stage: Stage::Idle, pulse }
     }
 
     /// What to tell the log now, if anything. A snapshot costs as much as there are jobs, so the more there are the later
@@ -78,6 +83,7 @@ impl Snapshots {
                 let covers = *covers;
                 if *last {
                     *pace = Pace::Storing(now);
+                    self.pulse.begin();
                     return Some(CommitRequest::FinishSnapshot { covers, chunks: *next });
                 }
                 let part = manager.snapshot_next(A_FEW);
@@ -87,6 +93,7 @@ impl Snapshots {
                     return None;
                 }
                 *pace = Pace::Storing(now);
+                self.pulse.begin();
                 let index = *next;
                 *next += 1;
                 Some(CommitRequest::Chunk { covers, index, records: core::mem::take(records) })
@@ -96,6 +103,7 @@ impl Snapshots {
     }
 
     pub(super) fn chunk_stored(&mut self, now: Instant) {
+        self.pulse.rest();
         if let Stage::Taking { pace: pace @ Pace::Storing(_), .. } = &mut self.stage
             && let Pace::Storing(since) = *pace
         {
@@ -112,6 +120,8 @@ impl Snapshots {
     }
 
     pub(super) fn finished(&mut self) {
+        self.pulse.rest();
+        self.pulse.recover();
         if let Stage::Taking { covers, .. } = self.stage {
             self.newest = covers;
             self.stage = Stage::Truncating;
@@ -123,7 +133,9 @@ impl Snapshots {
     }
 
     /// It is begun anew after as many events as if it had been taken.
-    pub(super) fn failed(&mut self, manager: &mut Manager) {
+    pub(super) fn failed(&mut self, error: &Error, manager: &mut Manager) {
+        self.pulse.rest();
+        self.pulse.fail(error);
         manager.abandon_snapshot();
         self.newest = manager.newest();
         self.stage = Stage::Idle;
@@ -140,7 +152,7 @@ mod tests {
     #[test]
     fn between_two_chunks_the_log_has_time_for_others() {
         let mut manager = Manager::new(Rules::default(), 1, clock::now());
-        let mut snapshots = Snapshots::after(Seq::default(), 0);
+        let mut snapshots = Snapshots::after(Seq::default(), 0, Pulse::default());
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         assert!(matches!(snapshots.advance(at(0), &mut manager), Some(CommitRequest::Chunk { index: 0, .. })));

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Duration;
 
 use onward_core::settings::Rules;
 use onward_log::{Archive, Error, Log};
@@ -27,11 +28,15 @@ pub struct Start {
     /// Where spans of jobs go, if anywhere.
     pub exporter: Option<Exporter>,
     pub delivery: DeliveryLimits,
+    /// A loop that is at one thing for this long hangs.
+    pub hang_after: Duration,
 }
 
 impl Start {
     /// So many events are replayed in about a second, and a snapshot would hardly shorten that.
     pub const SNAPSHOT_EVERY: u64 = 2_000_000;
+
+    pub const HANG_AFTER: Duration = Duration::from_secs(10);
 
     /// With the defaults for all but what is named.
     pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
@@ -46,6 +51,7 @@ impl Start {
             pacing: Pacing::default(),
             exporter: None,
             delivery: DeliveryLimits::default(),
+            hang_after: Self::HANG_AFTER,
         }
     }
 }

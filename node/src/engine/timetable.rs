@@ -17,6 +17,7 @@ use onward_core::schedule::{Timing, take_lot};
 use onward_core::time::Wall;
 use onward_health::schedule::Calendar;
 
+use super::vitals::DieOnPanic;
 use super::{Command, Shared};
 
 /// What `Effect::FindDue` asks for.
@@ -38,6 +39,7 @@ pub(super) fn spawn(shared: Arc<Shared>) -> std::io::Result<(Sender<FindDue>, Jo
 }
 
 fn answer(asks: &Receiver<FindDue>, shared: &Shared) {
+    let _die = DieOnPanic(&shared.vitals.schedules);
     let mut calendars = Calendars::default();
     while let Ok(ask) = asks.recv() {
         shared.vitals.schedules.begin();

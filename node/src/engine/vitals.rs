@@ -1,94 +1,71 @@
-//! Whether the threads that everything depends on still move. A thread that hangs or has died is what a restart helps
-//! against; one that waits, or meets the same failure again and again, is not.
+//! Whether the loops that everything depends on still move. A loop that hangs or has died is what a restart helps
+//! against; one that waits, for storage as for anything else, or meets the same failure again and again, is not.
+//!
+//! | loop | a round of it | critical |
+//! |---|---|---|
+//! | machine | one round of asks | yes |
+//! | committer | one call to the log; between two tries of one that failed it waits | yes |
+//! | schedules | one search for due instants | yes |
+//! | snapshots | one part of a snapshot, until it is stored | no |
+//! | archive | one batch of ended jobs, or of expired ones | no |
+//!
+//! Each says what it is at by a relaxed store at either end of a round, which has many jobs under load.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// What one of them is at. It says so itself, and says nothing while it waits for something to do.
-#[derive(Debug)]
-pub(super) struct Pulse {
-    epoch: Instant,
-    /// Milliseconds from `epoch`, plus one; 0 while it waits.
-    busy_since: AtomicU64,
-}
+use onward_health::{LoopWatch, Pulse};
 
-impl Default for Pulse {
-    fn default() -> Self {
-        Self { epoch: Instant::now(), busy_since: AtomicU64::new(0) }
-    }
-}
+/// A snapshot's part and an archive's batch wait for the disk in turn with everything else.
+const SLOW: u32 = 30;
 
-impl Pulse {
-    pub(super) fn begin(&self) {
-        self.busy_since.store(self.now_ms() + 1, Ordering::Relaxed);
-    }
+/// A thread that panics takes its loop along.
+pub(super) struct DieOnPanic<'a>(pub(super) &'a Pulse);
 
-    /// Goes on from its first beginning, if there was one.
-    pub(super) fn begin_unless_begun(&self) {
-        if self.busy_for().is_none() {
-            self.begin();
+impl Drop for DieOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.die();
         }
     }
-
-    pub(super) fn rest(&self) {
-        self.busy_since.store(0, Ordering::Relaxed);
-    }
-
-    /// For how long it has been at the same thing, if it is at something.
-    pub(super) fn busy_for(&self) -> Option<Duration> {
-        let since = self.busy_since.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(Duration::from_millis(self.now_ms().saturating_sub(since)))
-    }
-
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
-    }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Vitals {
-    /// At one round of its loop.
+    pub(super) watch: LoopWatch,
     pub(super) machine: Pulse,
-    /// At one call to the log.
+    /// The committer, at one call to the log.
     pub(super) log: Pulse,
-    /// Between two machines. Reading a long log takes its time, and is no hang.
-    pub(super) takeover: Pulse,
+    pub(super) snapshots: Pulse,
+    pub(super) archive: Pulse,
     /// At one search for due instants.
     pub(super) schedules: Pulse,
+    /// Between two machines. Reading a long log takes its time, and is no hang.
+    pub(super) takeover: Pulse,
 }
 
 impl Vitals {
+    pub(super) fn new(hang_after: Duration, has_archive: bool) -> Self {
+        let vitals = Self {
+            watch: LoopWatch::new("node"),
+            machine: Pulse::default(),
+            log: Pulse::default(),
+            snapshots: Pulse::default(),
+            archive: Pulse::default(),
+            schedules: Pulse::default(),
+            takeover: Pulse::default(),
+        };
+        vitals.watch.add("machine", hang_after, &vitals.machine);
+        vitals.watch.add("committer", hang_after, &vitals.log);
+        vitals.watch.add("schedules", hang_after, &vitals.schedules);
+        vitals.watch.add_reporting_only("snapshots", hang_after * SLOW, &vitals.snapshots);
+        if has_archive {
+            vitals.watch.add_reporting_only("archive", hang_after * SLOW, &vitals.archive);
+        }
+        vitals
+    }
+
     /// For how long nothing can have been answered that waits for the log, or for a machine.
     pub(super) fn stalled_for(&self) -> Duration {
         self.log.busy_for().max(self.takeover.busy_for()).unwrap_or_default()
-    }
-
-    pub(super) fn hang(&self, after: Duration) -> Option<String> {
-        let places =
-            [("core", "step", &self.machine), ("log", "call", &self.log), ("schedules", "search", &self.schedules)];
-        places.into_iter().find_map(|(place, what, pulse)| {
-            let busy = pulse.busy_for().filter(|busy| *busy >= after)?;
-            Some(format!("the {place} thread has been blocked in one {what} for {busy:?}; restart the node"))
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_takes_too_long_is_a_hang() {
-        let vitals = Vitals::default();
-        assert_eq!(vitals.hang(Duration::ZERO), None, "both wait");
-        vitals.log.begin();
-        assert_eq!(vitals.hang(Duration::from_secs(3600)), None, "it has only begun");
-        let why = vitals.hang(Duration::ZERO).expect("no time at all is allowed");
-        assert!(why.starts_with("the log thread has been blocked"), "{why}");
-        vitals.machine.begin();
-        vitals.log.rest();
-        assert!(vitals.hang(Duration::ZERO).unwrap().starts_with("the core thread has been blocked"));
-        vitals.machine.rest();
-        assert_eq!(vitals.hang(Duration::ZERO), None);
     }
 }

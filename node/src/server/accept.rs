@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use onward_health::Pulse;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, duplex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -67,6 +68,8 @@ pub(super) struct Acceptor {
     pub(super) places: Arc<Semaphore>,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) counts: Arc<Counts>,
+    /// Of the loop that accepts connections.
+    pub(super) pulse: Pulse,
     /// Where connections are served, whoever opens them.
     pub(super) runtime: Handle,
 }
@@ -80,8 +83,12 @@ impl Acceptor {
                 _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
             };
             match accepted {
-                Ok((stream, peer)) => self.clone().take(stream, peer),
+                Ok((stream, peer)) => {
+                    self.pulse.recover();
+                    self.clone().take(stream, peer);
+                }
                 Err(error) => {
+                    self.pulse.fail(&error);
                     tracing::warn!(%error, "a connection could not be accepted");
                     sleep(TRY_AGAIN).await;
                 }
@@ -256,6 +263,7 @@ mod tests {
             places: Arc::new(Semaphore::new(10)),
             phase: seen,
             counts: Arc::default(),
+            pulse: Pulse::default(),
             runtime: Handle::current(),
         });
         let accepting = tokio::spawn(acceptor.run(listener));

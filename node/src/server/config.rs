@@ -155,7 +155,7 @@ impl DrainRule {
 /// When probes say no.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProbeRule {
-    /// A thread that is at one thing for this long hangs: `/livez` says so.
+    /// A loop that is at one thing for this long hangs: `/livez` says so.
     pub hang_after: Duration,
     /// A node whose machine takes longer to answer does not serve: `/readyz` says so.
     pub answer_within: Duration,
@@ -163,7 +163,7 @@ pub struct ProbeRule {
 
 impl Default for ProbeRule {
     fn default() -> Self {
-        Self { hang_after: Duration::from_secs(10), answer_within: Duration::from_secs(1) }
+        Self { hang_after: Start::HANG_AFTER, answer_within: Duration::from_secs(1) }
     }
 }
 

@@ -23,6 +23,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::{Router, middleware};
 use onward_core::manager::SeatState;
+use onward_health::Pulse;
 use onward_log::{Archive, RedbLog};
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
@@ -94,6 +95,7 @@ impl Node {
         let places = Arc::new(Semaphore::new(connections as usize));
         let counts = Arc::new(Counts::default());
         let router = Arc::new(OnceLock::new());
+        let accepts = Pulse::default();
         let acceptor = Arc::new(Acceptor {
             starting: pages::starting(),
             router: router.clone(),
@@ -101,6 +103,7 @@ impl Node {
             places: places.clone(),
             phase: phase_seen.clone(),
             counts: counts.clone(),
+            pulse: accepts.clone(),
             tls,
             runtime: Handle::current(),
         });
@@ -119,6 +122,9 @@ impl Node {
             }
         };
 
+        if config.listens {
+            engine.loops().add("acceptor", config.probes.hang_after, &accepts);
+        }
         let (draining, drained) = watch::channel(false);
         let app = App { engine, receipts, outputs, draining: drained };
         let about = About {
@@ -277,6 +283,7 @@ fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
         archive: Some(archive),
         archive_rules: config.archive.clone(),
         snapshot_every: config.snapshot_every,
+        hang_after: config.probes.hang_after,
         exporter: config.traces.clone().map(Exporter::start).transpose().map_err(StartError::Thread)?,
         ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
     })?;

@@ -9,6 +9,7 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use onward_core::manager::ManagerView;
 use onward_core::time::Wall;
+use onward_health::LoopReport;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -103,15 +104,18 @@ fn probe(answer: Result<(), String>) -> Response {
 #[utoipa::path(get, path = "/livez",
     responses((status = 200, body = ProbeAnswer), (status = 503, description = "restart the node", body = ProbeAnswer)))]
 async fn livez(State(pages): State<Pages>) -> Response {
-    probe(pages.app.engine.needs_restart(pages.about.probes.hang_after).map_or(Ok(()), Err))
+    probe(pages.app.engine.needs_restart().map_or(Ok(()), Err))
 }
 
-/// Does this node accept calls, and store them durably?
+/// Does this node accept calls, and store them durably: is every critical loop of it healthy, and does the machine answer?
 #[utoipa::path(get, path = "/readyz",
     responses((status = 200, body = ProbeAnswer), (status = 503, description = "not ready", body = ProbeAnswer)))]
 async fn readyz(State(pages): State<Pages>) -> Response {
     if pages.about.is_draining() {
         return probe(Err("the node is draining".into()));
+    }
+    if let Some(why) = pages.app.engine.loops().health().report().why_not_ready() {
+        return probe(Err(why));
     }
     probe(machine(&pages).await.map(drop))
 }
@@ -191,7 +195,40 @@ struct Status {
     load: Load,
     /// Null while no machine answers.
     manager: Option<ManagerStatus>,
+    /// What runs in this node; it is ready only while every critical one is healthy.
+    loops: Vec<LoopStatus>,
     trouble: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+struct LoopStatus {
+    name: String,
+    /// The probes depend on it.
+    critical: bool,
+    state: &'static str,
+    reason: &'static str,
+    /// For how long the reason has held.
+    since_ms: u64,
+    /// How long ago it was last seen to do, or to wait for, what it is there for.
+    last_success_ms: Option<u64>,
+    /// In a row.
+    failures: u32,
+    error: Option<String>,
+}
+
+impl From<LoopReport> for LoopStatus {
+    fn from(report: LoopReport) -> Self {
+        Self {
+            state: report.state.code(),
+            reason: report.reason.code(),
+            name: report.name,
+            critical: report.critical,
+            since_ms: report.since_ms,
+            last_success_ms: report.last_success_ms,
+            failures: report.failures,
+            error: report.error,
+        }
+    }
 }
 
 /// How much more the node can take on, and what says so.
@@ -262,6 +299,7 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
         draining: about.is_draining(),
         load: Load { level: pages.app.engine.load().code(), reason: pages.app.engine.load_reason().code() },
         manager,
+        loops: pages.app.engine.loops().health().report().loops.into_iter().map(LoopStatus::from).collect(),
         trouble,
     })
     .into_response()

@@ -137,6 +137,13 @@ async fn pages_say_how_the_node_is() {
     assert_eq!((&status["manager"]["seat"], &status["manager"]["jobs"]), (&json!("serving"), &json!(1)));
     assert!(status["manager"]["term"].as_u64().unwrap() >= 1);
     assert_eq!(status["trouble"], json!(null));
+    let shown = |one: &serde_json::Value| format!("{} {}", one["name"].as_str().unwrap(), one["critical"]);
+    let loops: Vec<_> = status["loops"].as_array().unwrap().iter().map(shown).collect();
+    assert_eq!(
+        loops,
+        ["machine true", "committer true", "schedules true", "snapshots false", "archive false", "acceptor true"]
+    );
+    assert!(status["loops"].as_array().unwrap().iter().all(|one| one["state"] == "healthy"), "{status}");
     post(&node, "/v1/leases/x/beat", json!({})).await;
     let metrics = Request::get("/metrics").send(node.address()).await;
     let text = String::from_utf8(metrics.body).unwrap();
@@ -325,7 +332,7 @@ async fn a_node_whose_machine_has_died_is_not_alive() {
     rig::until(async || !is_served(&node).await).await;
     let told = Request::get("/livez").send(node.address()).await;
     assert_eq!(told.status, 503);
-    assert!(told.json()["reason"].as_str().unwrap().contains("the core thread died"), "{:?}", told.json());
+    assert!(told.json()["reason"].as_str().unwrap().contains("loop `machine` is dead"), "{:?}", told.json());
     assert_eq!(Request::get("/readyz").send(node.address()).await.status, 503);
 }
 

@@ -12,6 +12,7 @@ use super::report::LoopReport;
 use crate::clock::{Clock, lock};
 use crate::supervisor::StopSignal;
 use crate::turn::Ended;
+use crate::watch::{Pulse, Reading};
 
 /// Of an error's text; the rest is in the user's own log.
 const LONGEST_TEXT: usize = 300;
@@ -23,6 +24,8 @@ pub(crate) struct LoopEntry {
     clock: Arc<Clock>,
     pub(crate) stop: StopSignal,
     account: Mutex<Account>,
+    /// Of a loop that somebody else runs.
+    pulse: Option<Pulse>,
     wake: Notify,
     /// The number of the last turn that was told to end.
     cancelled: watch::Sender<u64>,
@@ -38,6 +41,8 @@ struct Account {
     error: Option<String>,
     place: Option<&'static Location<'static>>,
     totals: Totals,
+    /// The round of a pulse that was seen last.
+    round: u64,
 }
 
 /// What metrics count since the start.
@@ -64,6 +69,7 @@ impl LoopEntry {
             error: None,
             place: None,
             totals: Totals::default(),
+            round: 0,
         };
         Self {
             name: name.to_owned(),
@@ -71,9 +77,14 @@ impl LoopEntry {
             clock,
             stop,
             account: Mutex::new(account),
+            pulse: None,
             wake: Notify::new(),
             cancelled: watch::Sender::new(0),
         }
+    }
+
+    pub(super) fn with_pulse(self, pulse: Pulse) -> Self {
+        Self { pulse: Some(pulse), ..self }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -227,7 +238,11 @@ impl LoopEntry {
     }
 
     pub(crate) fn report(&self, now: Awake) -> LoopReport {
+        let reading = self.pulse.as_ref().map(Pulse::reading);
         self.change_at(now, |account, now| {
+            if let Some(reading) = reading {
+                account.follow(now, reading);
+            }
             let status = account.health.state(now);
             let ms_since = |at: Awake| now.since(at).as_millis() as u64;
             let is_well = status.state.is_ready();
@@ -306,6 +321,28 @@ impl Account {
         }
         self.totals.stepped = 0;
         self.health.end(now, ended.iteration);
+    }
+
+    /// Brings the account to what a pulse says. Whatever it was at when last seen has ended, if it is at something else.
+    fn follow(&mut self, now: Awake, reading: Reading) {
+        if reading.is_gone {
+            return self.health.died(now);
+        }
+        if reading.round == self.round && reading.round != 0 {
+            return;
+        }
+        self.round = reading.round;
+        let iteration = match reading.trouble {
+            Some(why) => {
+                self.error = Some(shortened(&why));
+                Iteration::Failed { code: "failed" }
+            }
+            None => Iteration::Idle,
+        };
+        self.health.end(now, iteration);
+        if let Some(busy_for) = reading.busy_for {
+            self.health.begin(now - busy_for);
+        }
     }
 
     fn step(&mut self, now: Awake, units: u64, place: &'static Location<'static>) {

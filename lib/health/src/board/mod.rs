@@ -17,6 +17,7 @@ use crate::clock::{Clock, lock};
 use crate::heartbeat::Heartbeats;
 use crate::input::{Input, whole_ms};
 use crate::supervisor::StopSignal;
+use crate::watch::Pulse;
 
 mod entry;
 mod metrics;
@@ -120,6 +121,12 @@ impl Board {
         let entry = Arc::new(LoopEntry::new(name, rule, Arc::clone(&self.clock), self.stop.clone()));
         lock(&self.parts).loops.push(Arc::clone(&entry));
         entry
+    }
+
+    /// A loop that somebody else runs; `pulse` says what it is at.
+    pub(crate) fn add_pulse(&self, name: &str, rule: LoopRule, pulse: Pulse) {
+        let entry = LoopEntry::new(name, rule, Arc::clone(&self.clock), self.stop.clone());
+        lock(&self.parts).loops.push(Arc::new(entry.with_pulse(pulse)));
     }
 
     pub(crate) fn add_input(&self, input: Arc<dyn Input>) {

@@ -33,6 +33,9 @@ mod systemd;
 /// How often the eye looks.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// A busy machine may keep any thread waiting for a part of this.
+const SHORTEST_WATCHDOG: Duration = Duration::from_millis(500);
+
 /// What a process exits with after a stall: an internal error of the software, in `sysexits.h`.
 const STALLED: i32 = 70;
 
@@ -64,9 +67,9 @@ impl EyeSettings {
                 .push(format!("an executor's lag of {lag:?} cannot be seen by looks every {LOOK_EVERY:?}; allow more"));
         }
         let Some(watchdog) = watchdog.filter(|_| self.systemd) else { return problems };
-        if watchdog < 4 * LOOK_EVERY {
+        if watchdog < SHORTEST_WATCHDOG {
             problems.push(format!(
-                "systemd's WatchdogSec ({watchdog:?}) is too short for looks every {LOOK_EVERY:?}; set it to a second or more"
+                "systemd's WatchdogSec ({watchdog:?}) leaves no time to look; set it to {SHORTEST_WATCHDOG:?} or more"
             ));
         }
         if let Some(after) = self.exit_after.filter(|after| *after >= watchdog) {
@@ -97,13 +100,16 @@ impl Eye {
         };
         let address = listener.as_ref().map(Listener::address);
         let (open, closed) = mpsc::channel();
+        // Often enough to feed a watchdog, which waits for half of its time at most.
+        let watchdog = sd_notify::watchdog_enabled().filter(|_| settings.systemd);
+        let look_every = watchdog.map_or(LOOK_EVERY, |limit| LOOK_EVERY.min(limit / 4));
         let looking = move || {
             // Within it, time is the runtime's: a test may have stopped it.
             let _guard = handle.enter();
             let mut sight = Sight::new(board, settings, address, handle.clone());
             loop {
                 sight.look();
-                if closed.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Disconnected) {
+                if closed.recv_timeout(look_every) == Err(RecvTimeoutError::Disconnected) {
                     return sight.close();
                 }
             }
@@ -242,7 +248,7 @@ mod tests {
             (10_000, Some(5_000), Some(30_000), true, None),
             (10_000, Some(30_000), Some(30_000), true, Some("the exit 30s after a stall")),
             (10_000, Some(30_000), Some(30_000), false, None),
-            (10_000, None, Some(700), true, Some("systemd's WatchdogSec (700ms)")),
+            (10_000, None, Some(400), true, Some("systemd's WatchdogSec (400ms)")),
             (399, None, None, false, Some("an executor's lag of 399ms")),
         ];
         for (lag, exit, watchdog, systemd, expected) in table {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | READY | the process is ready for the first time |
 //! | STATUS | why it is not live or not ready, whenever that changes |
-//! | WATCHDOG | a look found the process live; half of `WatchdogSec` has passed at most |
+//! | WATCHDOG | a look found the process live, after READY; half of `WatchdogSec` has passed at most |
 //! | STOPPING | it was told to stop |
 
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ impl Notifier {
             send(&[NotifyState::Status(&status)]);
             self.status = status;
         }
-        let Some(limit) = self.watchdog.filter(|_| report.live) else { return };
+        let Some(limit) = self.watchdog.filter(|_| report.live && self.is_ready_said) else { return };
         if self.fed_at.is_none_or(|at| at.elapsed() >= limit / 4) {
             self.fed_at = Some(Instant::now());
             send(&[NotifyState::Watchdog]);

@@ -19,7 +19,8 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
             return answer;
         }
         assert!(began.elapsed() < PATIENCE, "it never came to this: {what}");
-        std::thread::sleep(Duration::from_millis(10));
+        // Those who are waited for need the computer more.
+        std::thread::park_timeout(Duration::from_millis(10));
     }
 }
 
