@@ -13,6 +13,8 @@ mod fixed;
 mod growth;
 mod limits;
 mod machine;
+#[cfg(feature = "peers")]
+mod outbox;
 mod picture;
 mod reopen;
 mod report;

@@ -15,8 +15,8 @@ use crate::report::{Figure, Report};
 use crate::runs;
 
 /// The parts of a whole run, by the names that `--only` knows.
-pub const STAGES: [&str; 10] =
-    ["limits", "contest", "mixed", "idle", "cycles", "backlog", "workers", "steps", "reopen", "beats"];
+pub const STAGES: [&str; 11] =
+    ["limits", "contest", "mixed", "idle", "outbox", "cycles", "backlog", "workers", "steps", "reopen", "beats"];
 /// Parts that are run only by name.
 pub const EXTRA: [&str; 5] = ["ours", "growth", "growth-backlog", "growth-workers", "growth-payload"];
 
@@ -49,6 +49,9 @@ impl Run {
         }
         if self.wants("idle") {
             report.figures.extend(runtime.block_on(idle_sessions(1_000, plan))?);
+        }
+        if self.wants("outbox") {
+            runtime.block_on(outbox(&mut report, self.quick));
         }
         let curve = |name: &str| self.wants("growth") || self.wants(&format!("growth-{name}"));
         report.growth = runtime.block_on(growth::curves(self.quick, plan, curve, say))?;
@@ -106,6 +109,22 @@ async fn others(report: &mut Report, plan: Plan) {
 #[expect(clippy::unused_async, reason = "the other one waits")]
 async fn others(report: &mut Report, _: Plan) {
     report.absent.push(("other systems", "this was built without the feature `peers`".into()));
+}
+
+#[cfg(feature = "peers")]
+async fn outbox(report: &mut Report, quick: bool) {
+    say("outbox");
+    let (slices, rows) = if quick { (4, 50_000) } else { (10, 100_000) };
+    match crate::outbox::run(slices, rows).await {
+        Ok(figures) => report.figures.extend(figures),
+        Err(error) => report.absent.push(("outbox", error.to_string())),
+    }
+}
+
+#[cfg(not(feature = "peers"))]
+#[expect(clippy::unused_async, reason = "the other one waits")]
+async fn outbox(report: &mut Report, _: bool) {
+    report.absent.push(("outbox", "this was built without the feature `peers`".into()));
 }
 
 async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {
