@@ -18,6 +18,7 @@ mod jobs;
 mod logs;
 mod man;
 mod many;
+mod outbox;
 mod patience;
 mod probe;
 mod read;
@@ -119,6 +120,7 @@ fn run(cli: Cli) -> Result<u8> {
             }
         },
         Command::Probe(args) => probe::run(&args, screen),
+        Command::Outbox(command) => outbox::run(command, &global, screen),
         command => calls(command, &client(&global, &data)?, screen),
     }
 }
@@ -178,6 +180,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         | Command::Progress { .. }
         | Command::Quiet { .. }
         | Command::Probe(_)
+        | Command::Outbox(_)
         | Command::Restore { .. } => {
             unreachable!("these ask no node, and were handled before")
         }

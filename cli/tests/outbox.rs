@@ -3,7 +3,7 @@
 mod support;
 
 use std::path::Path;
-use std::process::Output;
+use std::process::{Child, Output};
 
 use onward_testkit::Postgres;
 use serde_json::Value;
@@ -79,7 +79,7 @@ fn what_cannot_be_done_is_said_with_a_remedy() {
         (&["replay"], &file, 2, "which rows to replay was not said"),
         (&["drop", "1", "--all"], &file, 2, "either name rows"),
         (&["run", "--to", "kafka:x"], &file, 2, "write nats:127.0.0.1:4222 or onward:http://127.0.0.1:7400"),
-        (&["run", "--to", "onward:127.0.0.1:7400", "--max-backoff", "2m"], &file, 2, "backoff"),
+        (&["run", "--to", "onward:http://127.0.0.1:7400", "--max-backoff", "2m"], &file, 2, "backoff"),
     ] {
         let output = outbox(database, args);
         let stderr = text(&output.stderr);
@@ -130,6 +130,14 @@ fn json_rows(url: &str) -> usize {
     json(&outbox(url, &["list", "--json"]))["rows"].as_array().unwrap().len()
 }
 
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        end(&mut self.0);
+    }
+}
+
 fn jobs(node: &Node, data: &Path) -> Vec<Value> {
     let listed = json(&node.call(data, &["list", "--json"]));
     listed["jobs"].as_array().unwrap().clone()
@@ -147,12 +155,12 @@ async fn rows_become_jobs_of_a_node_and_a_row_that_it_refuses_is_parked() {
         r#"INSERT INTO onward_outbox (topic, key, payload, headers) VALUES
              ('orders.paid', '17', '{"order": 17}', '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'),
              ('orders.paid', '17', x'ff00', '{}'),
-             ('not a kind', NULL, '1', '{}')"#,
+             (printf('%.*c', 5000, 'x'), NULL, '1', '{}')"#,
     )
     .unwrap();
     let to = format!("onward:{}", node.url);
     let mut command = onward(&["outbox", "run", "--database", &database, "--to", &to, "--max-attempts", "1"]);
-    let mut poller = command.env("ONWARD_LOG", "error").spawn().unwrap();
+    let mut poller = Running(command.env("ONWARD_LOG", "error").spawn().unwrap());
     until("both are jobs, and one is parked", PATIENCE, async || {
         let rows = json(&outbox(&database, &["list", "--json"]));
         let rows = rows["rows"].as_array().unwrap();
@@ -162,9 +170,8 @@ async fn rows_become_jobs_of_a_node_and_a_row_that_it_refuses_is_parked() {
     let jobs = jobs(&node, &data);
     assert_eq!(jobs.iter().filter(|job| job["kind"] == "orders.paid").count(), 2, "{jobs:?}");
     let shown = json(&node.call(&data, &["show", jobs[1]["id"].as_str().unwrap(), "--json"]));
-    assert_eq!(shown["payload"], serde_json::json!({"order": 17}));
+    assert_eq!(shown["workflows"][0]["payload"], serde_json::json!({"order": 17}));
     assert!(shown.to_string().contains("4bf92f3577b34da6a3ce929d0e0e4736"), "{shown}");
-    support::process::signal(poller.id(), rustix::process::Signal::TERM);
-    assert_eq!(support::process::ended(&mut poller, PATIENCE).await, Some(0));
-    end(&mut poller);
+    support::process::signal(poller.0.id(), rustix::process::Signal::TERM);
+    assert_eq!(support::process::ended(&mut poller.0, PATIENCE).await, Some(0));
 }

@@ -46,6 +46,8 @@ const PARTS: &[Part] = &[
     Part { package: "onward-node", targets: &["--test", "faults"], share: 1, at_most: u64::MAX, env: &[] },
     // Each case kills a node under load.
     Part { package: "onward-cli", targets: &["--test", "kill"], share: 30, at_most: 200, env: &[] },
+    // Each case kills a poller of an outbox.
+    Part { package: "onward-cli", targets: &["--test", "outbox_kill"], share: 60, at_most: 100, env: &[] },
     // The README word for word, which the ordinary tests do with more patience.
     Part { package: "onward-cli", targets: &["--test", "readme"], share: u64::MAX, at_most: 1, env: &[] },
     // Two minutes of twenty workers that are killed and frozen, whatever the number of cases.
@@ -134,9 +136,9 @@ mod tests {
     fn each_part_has_its_share_of_the_cases() {
         let shares = |cases| PARTS.iter().map(|part| super::cases(&Plan { cases, at_least_for: None }, part)).collect();
         let table: [(u64, Vec<u64>); 3] = [
-            (6_000, vec![6_000, 6_000, 6_000, 200, 1, 1]),
-            (10, vec![10, 10, 10, 1, 1, 1]),
-            (9_000_000, vec![9_000_000, 9_000_000, 9_000_000, 200, 1, 1]),
+            (6_000, vec![6_000, 6_000, 6_000, 200, 100, 1, 1]),
+            (10, vec![10, 10, 10, 1, 1, 1, 1]),
+            (9_000_000, vec![9_000_000, 9_000_000, 9_000_000, 200, 100, 1, 1]),
         ];
         for (cases, expected) in table {
             let found: Vec<u64> = shares(cases);

@@ -1,5 +1,6 @@
 //! The command line as it is written. Every command says what it does and shows an example.
 
+mod outbox;
 mod schedule;
 mod submit;
 mod work;
@@ -13,6 +14,7 @@ use clap_complete::Shell;
 
 use crate::demo::Sabotage;
 use crate::span;
+pub use outbox::{OutboxCommand, OutboxListArgs, OutboxRowsArgs, OutboxRunArgs, RowsArgs};
 pub use schedule::{ScheduleArgs, ScheduleCommand};
 pub use submit::{JobArgs, SubmitArgs};
 pub use work::{ExecArgs, LogArgs, LogFormat, ProbeArgs, RunArgs, WorkerArgs};
@@ -205,6 +207,13 @@ pub enum Command {
     /// Look at datacenters and their health
     #[command(subcommand, after_help = "Example:\n  onward datacenter list")]
     Datacenter(DatacenterCommand),
+    /// Publish what transactions left in an outbox table, and look after what could not be published
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  onward outbox run --database postgres://app@db/shop --to nats:127.0.0.1:4222\n  \
+                                        onward outbox list --database postgres://app@db/shop --parked"
+    )]
+    Outbox(OutboxCommand),
     /// Print every effective setting with its origin: default, file, environment or flag
     #[command(after_help = "Examples:\n  onward config\n  onward config --config /etc/onward.toml --changed")]
     Config(ConfigArgs),
