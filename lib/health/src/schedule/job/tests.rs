@@ -6,6 +6,7 @@ use onward_core::health::LoopState;
 use super::*;
 use crate::board::LoopReport;
 use crate::schedule::FileStore;
+use crate::schedule::store::{Entry, JobRecords, OpenRun, RunEnd, ScheduleStore, StoreError};
 use crate::supervisor::Stopper;
 
 const START_MS: u64 = 1_800_000_000_000;
@@ -139,10 +140,43 @@ async fn overlaps_are_skipped_queued_or_allowed() {
     }
 }
 
+/// A store as far away as a database: replicas that ask at the same time are told the same.
+#[derive(Clone)]
+struct DistantStore(MemoryStore);
+
+impl DistantStore {
+    async fn travel() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+impl ScheduleStore for DistantStore {
+    async fn open(&self, job: &str, now: Wall) -> Result<JobRecords, StoreError> {
+        let answer = ScheduleStore::open(&self.0, job, now).await;
+        Self::travel().await;
+        answer
+    }
+
+    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+        Self::travel().await;
+        ScheduleStore::add(&self.0, job, after, entries).await
+    }
+
+    async fn reclaim(&self, job: &str, run: OpenRun, until: Wall) -> Result<bool, StoreError> {
+        Self::travel().await;
+        ScheduleStore::reclaim(&self.0, job, run, until).await
+    }
+
+    async fn end(&self, job: &str, due: Wall, end: RunEnd) -> Result<(), StoreError> {
+        Self::travel().await;
+        ScheduleStore::end(&self.0, job, due, end).await
+    }
+}
+
 /// Which of several processes fires is chance; that one does is not.
 #[tokio::test(start_paused = true)]
 async fn of_several_replicas_one_fires() {
-    let (seen, now, store) = (Seen::default(), wall(), MemoryStore::new());
+    let (seen, now, store) = (Seen::default(), wall(), DistantStore(MemoryStore::new()));
     let job = || noting(&seen, "tick", Duration::from_secs(60)).critical().clock(now.clone()).store(store.clone());
     let replicas: Vec<_> = (0..5).map(|_| serve(job())).collect();
     tokio::time::sleep(Duration::from_secs(601)).await;
