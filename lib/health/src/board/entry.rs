@@ -284,6 +284,10 @@ impl LoopEntry {
         let (from, to, reason) = (transition.from.code(), transition.to.code(), transition.reason.code());
         let error = transition.error.as_deref().unwrap_or_default();
         match transition.to {
+            // Every loop begins so, and nothing is wrong.
+            LoopState::Healthy if transition.from == LoopState::Starting => {
+                tracing::debug!(loop_name, critical, from, to, reason, "a loop changed its state");
+            }
             LoopState::Healthy | LoopState::Finished | LoopState::Starting | LoopState::Stopping => {
                 tracing::info!(loop_name, critical, from, to, reason, "a loop changed its state");
             }
