@@ -5,6 +5,7 @@ use core::ops::Deref;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -25,6 +26,7 @@ struct Inner {
     asked_at: Option<Instant>,
     mailbox: Arc<dyn ErasedMailbox>,
     heartbeat: Heartbeat,
+    extensions: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Delivery {
@@ -54,7 +56,7 @@ impl Delivery {
         received: Received,
         asked_at: Option<Instant>,
     ) -> Self {
-        Self { inner: Arc::new(Inner { received, asked_at, mailbox, heartbeat }) }
+        Self { inner: Arc::new(Inner { received, asked_at, mailbox, heartbeat, extensions: Arc::default() }) }
     }
 
     pub fn heartbeat(&self) -> &Heartbeat {
@@ -86,6 +88,16 @@ impl Delivery {
         self.inner.received.delivery
     }
 
+    /// Rises from one hand-out of the message to the next; see [`Received::fence`].
+    pub fn fence(&self) -> u64 {
+        self.inner.received.fence
+    }
+
+    /// How often its lease was extended so far.
+    pub fn extensions(&self) -> u64 {
+        self.inner.extensions.load(Ordering::Relaxed)
+    }
+
     pub fn receipt(&self) -> &Receipt {
         &self.inner.received.receipt
     }
@@ -97,6 +109,10 @@ impl Delivery {
 
     pub(crate) fn asked_at(&self) -> Option<Instant> {
         self.inner.asked_at
+    }
+
+    pub(crate) fn extension_count(&self) -> &Arc<AtomicU64> {
+        &self.inner.extensions
     }
 
     pub(crate) fn mailbox(&self) -> &Arc<dyn ErasedMailbox> {

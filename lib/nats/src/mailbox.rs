@@ -252,7 +252,8 @@ impl Nats {
         }
         let message = letters::unpack(delivered.headers.as_ref(), delivered.payload.clone());
         let receipt = held.write();
-        Ok(Some(Received { id: receipt.message().clone(), receipt, message, delivery, lease: self.parts.lease }))
+        let (id, fence, lease) = (receipt.message().clone(), u64::from(delivery), self.parts.lease);
+        Ok(Some(Received { id, receipt, message, delivery, fence, lease }))
     }
 
     async fn acknowledge(&self, held: &Proof<'_>, reply: Option<Reply>) -> Result<(), MailboxError> {

@@ -41,7 +41,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Id, fence, delivery and content.
-type Handout = (String, String, u32, Vec<u8>);
+type Handout = (String, u64, u32, Vec<u8>);
 /// Id, deliveries, why and content.
 type Letter = (String, u32, String, Vec<u8>);
 
@@ -231,8 +231,8 @@ impl Mailbox for Redis {
             if !handed.is_empty() || Instant::now() >= until {
                 let received = |(id, fence, delivery, value): Handout| {
                     let id = MessageId::new(id);
-                    let receipt = Receipt::new(id.clone(), fence);
-                    Received { id, receipt, message: content::unpack(value), delivery, lease }
+                    let receipt = Receipt::new(id.clone(), fence.to_string());
+                    Received { id, receipt, message: content::unpack(value), delivery, fence, lease }
                 };
                 return Ok(handed.into_iter().map(received).collect());
             }

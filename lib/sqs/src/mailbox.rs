@@ -237,7 +237,7 @@ impl Sqs {
             return Ok(None);
         }
         self.parts.holds.add(&receipt, asked, lease, message.clone(), delivery);
-        Ok(Some(Received { id, receipt, message, delivery, lease }))
+        Ok(Some(Received { id, receipt, message, delivery, fence: u64::from(delivery), lease }))
     }
 
     /// Does what comes before the end of a message.

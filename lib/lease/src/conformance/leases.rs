@@ -26,6 +26,7 @@ impl<S: Subject> Suite<'_, S> {
         );
         assert_eq!((second.delivery, &second.message), (2, &first.message));
         assert_ne!(first.receipt, second.receipt, "every hand-out has another receipt");
+        assert!(first.fence < second.fence, "the fence of the next hand-out is higher");
 
         let extended = extend(&mailbox, &first.receipt, LONG).await;
         let acked = settle(&mailbox, &first.receipt, End::ACK).await;

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use onward_core::beat::AttemptClock;
 use onward_core::lease::{Extender, ExtenderAction, LeaseState, LossReason, LostPolicy, Renew, RenewFailure};
@@ -30,6 +31,7 @@ pub(super) struct Held {
     quiet: Option<u64>,
     pub(super) due: Option<Mono>,
     on_step: Option<OnStep>,
+    extensions: Arc<AtomicU64>,
 }
 
 /// Leaves word that there is news of a lease.
@@ -78,6 +80,7 @@ impl Shared {
             quiet: None,
             due: None,
             on_step: self.on_step.clone(),
+            extensions: delivery.extension_count().clone(),
         };
         leases.held.insert(id, held);
         Ok(id)
@@ -106,7 +109,10 @@ impl Leases {
         let draw = self.random.next_u64();
         let Some(held) = self.held.get_mut(&id) else { return };
         match answer {
-            Ok(granted) => held.extender.renewed(now, granted),
+            Ok(granted) => {
+                held.extensions.fetch_add(1, Ordering::Relaxed);
+                held.extender.renewed(now, granted);
+            }
             Err(failure) => held.extender.failed(now, failure, draw),
         }
         self.note_due(id);

@@ -232,7 +232,8 @@ fn id_of(number: MessageNumber) -> MessageId {
 fn received(handed: Handout<Message>) -> Received {
     let id = id_of(handed.proof.message);
     let receipt = Receipt::new(id.clone(), handed.proof.fence.to_string());
-    Received { id, receipt, message: handed.content, delivery: handed.delivery, lease: handed.lease }
+    let (fence, delivery) = (handed.proof.fence, handed.delivery);
+    Received { id, receipt, message: handed.content, delivery, fence, lease: handed.lease }
 }
 
 /// A receipt that we did not make is of no message.

@@ -146,6 +146,9 @@ pub struct Received {
     pub message: Message,
     /// Hand-outs so far, this one included: 1 for the first. See [`super::Counting`] for which of them count.
     pub delivery: u32,
+    /// Rises from one hand-out of the message to the next, so that a holder that lost its lease is known by its lower
+    /// number. A mailbox that has no such number gives the delivery, if every hand-out counts there.
+    pub fence: u64,
     /// What was granted, counted from when the mailbox was asked.
     pub lease: Duration,
 }
