@@ -5,6 +5,7 @@ mod rig;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
+use onward_agent::metrics::Kind;
 use onward_agent::tools::Files;
 use onward_agent::{Agent, ChatCompletions};
 use rig::TestAttempt;
@@ -43,14 +44,18 @@ async fn calls_are_spans_and_nothing_secret_is_logged() {
     })
     .await;
     let root = tempfile::tempdir().unwrap();
-    let model = ChatCompletions::at(&server.url, "m").unwrap().key("sk-secret");
+    let model = ChatCompletions::at(&server.url, "model-7").unwrap().key("sk-secret");
     let files = Files::beneath(root.path()).unwrap().tools();
     let agent = files.into_iter().fold(Agent::new(model), Agent::tool);
     agent.run_text(&TestAttempt::new(), "prompt-of-user").await.unwrap();
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert!(text.contains("model_call{turn=1 beats=") && text.contains("ended=\"answered\""), "{text}");
+    assert!(
+        text.contains("model_call{name=\"model-7\" turn=1 beats=") && text.contains("ended=\"answered\""),
+        "{text}"
+    );
     assert!(text.contains("tool_call{name=\"read_file\" beats="), "{text}");
     assert!(text.contains("503: you sent [key]"), "{text}");
+    assert_eq!(agent.metrics().of(Kind::Model, "model-7").calls, 2);
     for secret in ["sk-secret", "password-of-arguments", "text-of-answer", "prompt-of-user"] {
         assert!(!text.contains(secret), "{secret}: {text}");
     }

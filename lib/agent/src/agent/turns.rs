@@ -139,8 +139,8 @@ impl<'a> Run<'a> {
         let (pulse, began) = (self.pulse.call(true), Instant::now());
         let extensions = pulse.extensions();
         let turn = self.history.spent.turns + 1;
-        let span =
-            tracing::info_span!("model_call", turn, beats = tracing::field::Empty, ended = tracing::field::Empty);
+        let (name, beats) = (self.settings.model.called(), tracing::field::Empty);
+        let span = tracing::info_span!("model_call", name, turn, beats, ended = tracing::field::Empty);
         let (draft, end) = self.stream(tools, &pulse).instrument(span.clone()).await;
         let word = match &end {
             StreamEnd::Whole => "answered",
@@ -156,7 +156,7 @@ impl<'a> Run<'a> {
             beats: pulse.beats(),
             extensions: pulse.extensions() - extensions,
         };
-        self.settings.metrics.add(Kind::Model, "model", one);
+        self.settings.metrics.add(Kind::Model, name, one);
         let bytes = self.history.bytes;
         let (answer, stopped) = match end {
             StreamEnd::Whole => (draft.finish(bytes, turn), None),

@@ -207,6 +207,10 @@ struct Reading {
 }
 
 impl Model for ChatCompletions {
+    fn name(&self) -> &str {
+        &self.model
+    }
+
     fn complete(&self, ask: Ask<'_>) -> impl Stream<Item = Result<Delta, ModelError>> + Send {
         stream::unfold(State::Start { tries: 0 }, move |mut state| {
             let ask = ask.clone();

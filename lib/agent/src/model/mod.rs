@@ -1,4 +1,4 @@
-//! A model: one method, a request in and a stream of deltas out.
+//! A model: a request in and a stream of deltas out.
 
 mod answer;
 pub mod chat;
@@ -25,6 +25,11 @@ use crate::budget::Usage;
 /// because what was said cannot be unsaid. Waits that a server asked for are declared by [`Heartbeat::quiet`].
 pub trait Model: Send + Sync + 'static {
     fn complete(&self, ask: Ask<'_>) -> impl Stream<Item = Result<Delta, ModelError>> + Send;
+
+    /// What it is called in spans and metrics.
+    fn name(&self) -> &str {
+        "model"
+    }
 }
 
 /// What a model is asked.
@@ -128,10 +133,15 @@ pub(crate) type Deltas<'a> = Pin<Box<dyn Stream<Item = Result<Delta, ModelError>
 /// A [`Model`] behind a pointer.
 pub(crate) trait AnyModel: Send + Sync {
     fn ask<'a>(&'a self, ask: Ask<'a>) -> Deltas<'a>;
+    fn called(&self) -> &str;
 }
 
 impl<M: Model> AnyModel for M {
     fn ask<'a>(&'a self, ask: Ask<'a>) -> Deltas<'a> {
         Box::pin(self.complete(ask))
+    }
+
+    fn called(&self) -> &str {
+        self.name()
     }
 }
