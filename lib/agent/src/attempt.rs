@@ -9,8 +9,9 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use onward_lease::Heartbeat;
 use onward_lease::heartbeat::Observer;
+use onward_lease::{Delivery, Heartbeat};
+use sha2::{Digest as _, Sha256};
 
 /// Longest note of a progress report.
 pub const NOTE_BYTES: usize = 256;
@@ -44,6 +45,32 @@ pub trait Attempt: Send + Sync + 'static {
     /// How often the lease was extended so far.
     fn extensions(&self) -> u64 {
         0
+    }
+}
+
+/// A delivery of a message loop. Every hand-out of a message has the same session, named by its id and its body.
+///
+/// Ids are unique within a mailbox only, and those of [`onward_lease::mailbox::Memory`] begin anew with it: give every
+/// mailbox [sessions](crate::session) of its own, that live no longer than it does.
+impl Attempt for Delivery {
+    fn heartbeat(&self) -> &Heartbeat {
+        Self::heartbeat(self)
+    }
+
+    fn fence(&self) -> u64 {
+        Self::fence(self)
+    }
+
+    fn session(&self) -> String {
+        // Ids have characters that names of sessions must not have, and an id has no end of its own.
+        let id = self.id().as_str();
+        let digest = Sha256::new().chain_update((id.len() as u64).to_be_bytes()).chain_update(id);
+        let digest = digest.chain_update(self.body()).finalize();
+        digest.iter().fold("message-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    }
+
+    fn extensions(&self) -> u64 {
+        Self::extensions(self)
     }
 }
 

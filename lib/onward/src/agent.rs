@@ -1,4 +1,4 @@
-//! Agents on a worker: everything of `onward_agent`, with a [`Context`] as what an agent runs in.
+//! Agents: everything of `onward_agent`, with a [`Context`] too as what an agent runs in; a [`crate::Delivery`] is by itself.
 //!
 //! The session of a job's workflow is named after both, so that every attempt at it finds the same. Its name is also in
 //! the checkpoint, unless the handler keeps something of its own there.

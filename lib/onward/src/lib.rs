@@ -7,7 +7,8 @@
 //!   of its [wrappers](wrap) beats by itself. (feature `worker`)
 //! - [`testing`] runs a handler in a test, without a node and in time that the test decides. (feature `worker`)
 //! - [`Client`] submits jobs, waits for them, follows them, cancels them. [`json`] reads what it is told. (feature `client`)
-//! - `agent` runs language models with tools for minutes to hours, under the lease of a job. (feature `agent`)
+//! - `agent` runs language models with tools for minutes to hours, under the lease of a job or of a
+//!   message. (feature `agent`)
 //!
 //! Without one:
 //!
