@@ -59,6 +59,12 @@ async fn thirty_minutes_of_work_on_a_lease_of_five() {
     assert_eq!(notes.last().unwrap(), "turn 15; last: slow({\"n\":14}), slow({\"n\":13}), slow({\"n\":12})");
 }
 
+/// Whether a process runs. One that has ended may wait to be asked for its end.
+fn is_there(pid: &str) -> bool {
+    let is_alive = |state: String| !state.contains(") Z ");
+    std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(is_alive)
+}
+
 #[tokio::test]
 async fn a_tool_that_hangs_loses_its_lease_its_processes_are_gone_and_the_next_attempt_goes_on() {
     let folder = tempfile::tempdir().unwrap();
@@ -83,10 +89,7 @@ async fn a_tool_that_hangs_loses_its_lease_its_processes_are_gone_and_the_next_a
     };
     let (ended, ()) = tokio::join!(first.run(|ctx: Context, (): ()| handle(running, ctx)), hang);
     assert_eq!(ended.outcome, Outcome::LeaseExpired, "it said nothing for five minutes");
-    let pid = std::fs::read_to_string(&file).unwrap();
-    let is_alive = |state: String| !state.contains(") Z ");
-    let there = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(is_alive);
-    assert!(!there, "its process tree is gone");
+    assert!(!is_there(&std::fs::read_to_string(&file).unwrap()), "its process tree is gone");
 
     let checkpoint = ended.checkpoint().unwrap().to_vec();
     let second = Attempt::of("agent").number(2).checkpoint(&checkpoint);
@@ -94,6 +97,43 @@ async fn a_tool_that_hangs_loses_its_lease_its_processes_are_gone_and_the_next_a
     let Outcome::Succeeded(Value::String(told)) = ended.outcome else { panic!("{:?}", ended.outcome) };
     assert!(told.contains("cancelled") || told.contains("is not made again"), "{told}");
     assert_eq!(model.asked().len(), 2, "the first answer was not paid again");
+}
+
+/// The same on a real node, whose own clocks judge.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_node_a_tool_that_hangs_is_ended_with_its_processes_and_the_job_is_redelivered() {
+    let lease = secs(3);
+    let world = World::start_with(|settings| {
+        (settings.lease.initial, settings.lease.extension, settings.lease.interval) = (lease, lease, lease / 3);
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let script = "setsid sleep 1000 & echo $! > pid; sleep 1000";
+    let arguments = json!({ "program": "sh", "arguments": ["-c", script] }).to_string();
+    let model = Scripted::new(move |_, messages| match messages.len() {
+        1 => call("command", &arguments),
+        _ => say(messages[2]["content"].as_str().unwrap()),
+    });
+    let tool = Command::programs(["sh"]).folder(folder.path()).tool().timeout(secs(100_000));
+    let agent = Agent::new(model.clone()).tool(tool).sessions(Folder::at(folder.path().join("sessions")).unwrap());
+    let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
+    let soon = Duration::from_millis(1);
+    let id = world.client.submit(job("agent", "null").backoff(soon, soon)).await.unwrap();
+    let job = world.ended(&id).await;
+    let attempts = job["workflows"][0]["attempts"].as_array().unwrap();
+    let outcomes: Vec<&Value> = attempts.iter().map(|attempt| &attempt["outcome"]).collect();
+    assert_eq!(outcomes, ["lease_expired", "succeeded"], "{job}");
+    let told = job["result"].as_str().unwrap();
+    assert!(told.contains("cancelled") || told.contains("is not made again"), "{told}");
+    assert_eq!(model.asked().len(), 2, "the first answer was not paid again");
+    let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+    let gone = async {
+        while is_there(&pid) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(world::SOON, gone).await.expect("its process tree is gone");
+    working.finish().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
