@@ -176,6 +176,16 @@ async fn a_refused_request_is_not_repeated_and_the_key_is_not_told() {
 }
 
 #[tokio::test]
+async fn a_server_that_quotes_the_key_in_mid_answer_does_not_make_it_known() {
+    for data in [r#"{"error": {"message": "wrong key: sk-secret"}}"#, r#"{"broken": "sk-secret"#] {
+        let event = format!("data: {data}\n\n").into_bytes();
+        let ran = run(move |_, _| Reply::Stream(vec![text_chunk("x"), Piece::Raw(event.clone())])).await;
+        let error = model_error(&ran);
+        assert!(error.to_string().contains("[key]") && !format!("{error:?}").contains("secret"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
     let slow = |_: usize, _: &Asked| {
         let mut pieces = Vec::new();

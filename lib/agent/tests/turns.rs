@@ -161,6 +161,17 @@ async fn tools_that_fail_panic_hang_or_talk_too_much_are_told_to_the_model() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_a_call_that_is_made_once_and_did_not_end_the_model_learns_that_nothing_is_known() {
+    let hangs = |_: ToolContext, _: Number| std::future::pending::<Result<(), ToolError>>();
+    let model = Scripted::of([Say::Calls(vec![("refund".to_owned(), r#"{"n": 1}"#.to_owned())]), say("done")]);
+    let tool = Tool::new("refund", "", hangs).timeout(secs(30)).effect(Effect::Once);
+    Agent::new(model.clone()).tool(tool).run_text(&TestAttempt::new(), "go").await.unwrap();
+    let told = told(&model.asked()[1]);
+    let unknown = "Error: the tool did not end within 30s; whether it was carried out is not known.";
+    assert!(told[2].starts_with(unknown), "{}", told[2]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn calls_of_one_answer_run_side_by_side_within_a_limit() {
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (now, peak) = (running.clone(), most.clone());

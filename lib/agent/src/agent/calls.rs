@@ -19,6 +19,10 @@ use crate::session::Event;
 use crate::stopped::{Approval, Stopped};
 use crate::tool::{Decision, Effect, Requested, Shared, Tool, ToolContext};
 
+/// What a model is told of a call with [`Effect::Once`] of which no end is known.
+const UNKNOWN_END: &str = "whether it was carried out is not known. It is not made again by itself. \
+                           Find out, or say so in your output.";
+
 /// What becomes of a call.
 enum Plan {
     Run(Box<Tool>, Value),
@@ -85,11 +89,7 @@ impl Run<'_> {
             Err(error) => return Plan::Tell(format!("Error: the arguments are not JSON: {error}")),
         };
         if open.begun && tool.effect == Effect::Once {
-            return Plan::Tell(
-                "Error: this call was begun, and was interrupted; whether it was carried out is not known. \
-                 It is not made again by itself. Find out, or say so in your output."
-                    .into(),
-            );
+            return Plan::Tell(format!("Error: this call was begun, and was interrupted; {UNKNOWN_END}"));
         }
         let Some(policy) = &self.settings.policy else { return Plan::Run(tool.clone().into(), arguments) };
         let key = self.history.key(&self.session.id, index);
@@ -137,11 +137,16 @@ impl Run<'_> {
             let (began, extensions) = (Instant::now(), pulse.extensions());
             let context = ToolContext { shared: Arc::new(shared) };
             let call = AssertUnwindSafe(async { tool.start(context, arguments).await }).catch_unwind();
+            // The tool itself says of an error what became of the call; nobody does where it did not come to its end.
+            let unended = |why: String| match tool.effect {
+                Effect::Once => format!("{why}; {UNKNOWN_END}"),
+                Effect::None | Effect::Idempotent => why,
+            };
             let result = match timeout_at(deadline, call).await {
                 Ok(Ok(Ok(output))) => Ok(output),
                 Ok(Ok(Err(error))) => Err(error.to_string()),
-                Ok(Err(panic)) => Err(format!("the tool panicked: {}", panic_text(&*panic))),
-                Err(_) => Err(format!("the tool did not end within {:?}", began.elapsed())),
+                Ok(Err(panic)) => Err(unended(format!("the tool panicked: {}", panic_text(&*panic)))),
+                Err(_) => Err(unended(format!("the tool did not end within {:?}", began.elapsed()))),
             };
             pulse.heartbeat.beat();
             let failed = result.is_err();
@@ -171,6 +176,11 @@ impl Run<'_> {
 
     async fn end_call(&mut self, ended: Ended) -> Result<(), Stopped> {
         let Ended { index, output, failed, polling } = ended;
+        if let (true, Some(why)) = (failed, self.pulse.heartbeat.cancel_reason()) {
+            // It failed because it was told to stop, which is no answer to the call: a later attempt makes it again, or
+            // knows that it was begun.
+            return Err(self.situation.lock().expect("nothing panics while it is held").end(why));
+        }
         let news = self.append(Event::ToolEnded { call: place(index), output, failed, polling }).await?;
         let note = self.history.note();
         match news {

@@ -32,6 +32,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const FIRST_DELTA_WITHIN: Duration = Duration::from_secs(120);
 const NEXT_DELTA_WITHIN: Duration = Duration::from_secs(60);
+/// Tokens that every model of today can answer with. The agent itself ends an answer that passes a larger budget.
+const SMALLEST_LONGEST_ANSWER: u64 = 4_096;
 /// Of the text of a refusal.
 const SHOWN_BYTES: usize = 1 << 10;
 
@@ -130,7 +132,8 @@ impl ChatCompletions {
             let named = json!({ "name": "output", "schema": schema });
             body["response_format"] = json!({ "type": "json_schema", "json_schema": named });
         }
-        if let Some(most) = ask.max_output_tokens {
+        // Servers refuse a bound that is above what their model can answer at all.
+        if let Some(most) = ask.max_output_tokens.filter(|most| *most <= SMALLEST_LONGEST_ANSWER) {
             body[self.limit_field] = most.into();
         }
         for (name, value) in self.extra.iter() {
@@ -170,6 +173,12 @@ impl ChatCompletions {
             return Err(Failed::Again { why: format!("{status}: {why}"), after });
         }
         Err(Failed::For(ModelError::Refused { status, why }))
+    }
+
+    /// What is shown of a server's words: the key is taken out first, so that no part of it is left at the end.
+    fn shown(&self, why: &str) -> String {
+        const SHOWN_CHARS: usize = 300;
+        self.without_key(why).chars().take(SHOWN_CHARS).collect()
     }
 
     /// A server may quote what it was sent.
@@ -287,7 +296,8 @@ impl ChatCompletions {
                 Ok(Some(bytes)) => {
                     for data in reading.events.feed(&bytes)? {
                         reading.take(&data).map_err(|error| match error {
-                            ModelError::Malformed { why } => ModelError::Malformed { why: self.without_key(&why) },
+                            ModelError::Malformed { why } => ModelError::Malformed { why: self.shown(&why) },
+                            ModelError::Cut { why } => ModelError::Cut { why: self.shown(&why) },
                             other => other,
                         })?;
                     }
@@ -307,8 +317,7 @@ impl Reading {
             self.done = true;
             return Ok(());
         }
-        let malformed =
-            |why: &str| ModelError::Malformed { why: format!("{why}: {}", data.chars().take(200).collect::<String>()) };
+        let malformed = |why: &str| ModelError::Malformed { why: format!("{why}: {data}") };
         let chunk: Value = serde_json::from_str(data).map_err(|_| malformed("a chunk that is not JSON"))?;
         if !chunk["error"].is_null() {
             return Err(ModelError::Cut { why: format!("the server reports {}", chunk["error"]) });
