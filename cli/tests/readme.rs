@@ -105,7 +105,12 @@ fn patient(script: &str) -> String {
         |holds: &str| format!("N=0; until {holds}; do N=$((N + 1)); [ $N -lt 3000 ] || exit 1; sleep 0.1; done\n");
     // The node says `running` before the worker has heard of it; the process is there when it has.
     let has_begun = |command: &str| until(&format!("{} > begun.log", running(command)));
-    let is_gone = format!("for n in $(seq 600); do {} > gone.log || break; sleep 0.1; done\n", running(&four));
+    // A process that is just being replaced by another program has no command line for a moment, and is not gone by that.
+    let is_gone = format!(
+        "GONE=0; for n in $(seq 600); do if {} > gone.log; then GONE=0; else GONE=$((GONE + 1)); fi; \
+         [ $GONE -lt 5 ] || break; sleep 0.1; done\n",
+        running(&four)
+    );
     // The second has begun, the command of the first has ended, and the second goes on until the first was refused.
     let is_zombie =
         until("onward show $ID | grep -q second") + &until(&format!("[ $({} | wc -l) = 1 ]", running(&eight)));
