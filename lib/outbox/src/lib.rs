@@ -1,7 +1,7 @@
 //! A transactional outbox on PostgreSQL and SQLite: what a transaction leaves here is published if, and only if, it commits.
 //!
 //! A program that changes its database and then tells a broker about it will one day do the one without the other. With an
-//! outbox it writes the message into a table, in the same transaction ([`enqueue`], or plain SQL from any language), and a
+//! outbox it writes the message into a table, in the same transaction ([`enqueue()`], or plain SQL from any language), and a
 //! *poller* publishes what is there, at least once and each key in order:
 //!
 //! ```no_run

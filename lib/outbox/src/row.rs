@@ -7,9 +7,9 @@ use std::fmt::Display;
 use serde::Serialize;
 use uuid::Uuid;
 
-/// The largest payload that [`enqueue`](crate::enqueue) takes: as much as a job of Onward carries.
+/// The largest payload that [`enqueue`](crate::enqueue()) takes: as much as a job of Onward carries.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
-/// The longest topic or key that [`enqueue`](crate::enqueue) takes.
+/// The longest topic or key that [`enqueue`](crate::enqueue()) takes.
 pub const MAX_NAME_BYTES: usize = 1_024;
 
 /// A row of the outbox.
