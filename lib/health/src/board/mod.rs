@@ -1,7 +1,7 @@
 //! What is known of a process: its loops, the inputs beside them, heartbeats, and its executor. A [`Report`] is all of it
 //! at one instant, with the verdict.
 //!
-//! Nothing here runs by itself. Loops write into their own [`entry`], whoever answers a probe asks for a report, and the
+//! Nothing here runs by itself. Loops write into their own entry (`entry.rs`), whoever answers a probe asks for a report, and the
 //! eye does so at regular intervals, so that a change is seen though nobody says anything.
 
 use std::net::SocketAddr;
