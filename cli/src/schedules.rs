@@ -1,6 +1,7 @@
 //! Schedules: what starts jobs by the clock.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -120,7 +121,10 @@ fn body(
 fn when(schedule: &Value) -> String {
     match read::text(schedule, "cron") {
         Some(cron) => format!("{cron} {}", read::word(schedule, "zone")),
-        None => format!("every {}s", read::plain(&schedule["every_s"])),
+        None => {
+            let every = schedule["every_s"].as_f64().and_then(|s| Duration::try_from_secs_f64(s).ok());
+            format!("every {}", every.map_or_else(|| "-".into(), span::exact))
+        }
     }
 }
 
@@ -241,5 +245,18 @@ mod tests {
         let body = body_of(&["n", "--every=90s", "--", "ls", "-l"]);
         assert_eq!((&body["every_s"], &body["job"]["payload"]["argv"]), (&json!(90), &json!(["ls", "-l"])));
         assert_eq!(body["job"].get("idempotency_key"), None, "every run is a job of its own");
+    }
+
+    #[test]
+    fn an_interval_is_shown_as_people_write_it() {
+        for (seconds, text) in [(json!(3600.0), "every 1h"), (json!(1.5), "every 1s500ms"), (json!("?"), "every -")] {
+            assert_eq!(when(&json!({ "cron": null, "every_s": seconds })), text);
+        }
+    }
+
+    #[test]
+    fn a_schedule_without_a_name_is_wrong_usage() {
+        let error = Cli::try_parse_from(["onward", "schedule", "remove", ""]).expect_err("there is no such schedule");
+        assert!(error.to_string().contains("NAME"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
 use super::submit::JobArgs;
@@ -27,6 +28,7 @@ pub enum ScheduleCommand {
     /// Show a schedule: its plan, its next and last run, and what became of its due instants
     #[command(after_help = "Example:\n  onward schedule show backup")]
     Show {
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// How many records at most
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -34,16 +36,26 @@ pub enum ScheduleCommand {
     },
     /// Start nothing until it is resumed; what runs goes on
     #[command(after_help = "Example:\n  onward schedule pause backup")]
-    Pause { name: String },
+    Pause {
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+    },
     /// Start again what is due
     #[command(after_help = "Example:\n  onward schedule resume backup")]
-    Resume { name: String },
+    Resume {
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+    },
     /// Remove a schedule and its records; what runs goes on
     #[command(after_help = "Example:\n  onward schedule remove backup")]
-    Remove { name: String },
+    Remove {
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
+        name: String,
+    },
     /// Run it at once, besides the runs that are due; prints the id of the job
     #[command(name = "run-now", after_help = "Example:\n  onward wait $(onward schedule run-now backup)")]
     RunNow {
+        #[arg(value_parser = NonEmptyStringValueParser::new())]
         name: String,
         /// Repeating the command with the same id gives the same run [default: a new one each time]
         #[arg(long, value_name = "ID")]
@@ -57,6 +69,7 @@ pub enum ScheduleCommand {
 )]
 pub struct ScheduleArgs {
     /// What to call it
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub name: String,
     /// When: minute, hour, day of month, month, day of week
     #[arg(long, value_name = "EXPRESSION", required_unless_present = "every", conflicts_with = "every")]
