@@ -12,6 +12,7 @@ mod inputs;
 mod leases_api;
 mod limits;
 mod metrics;
+mod older_folder;
 mod outputs;
 mod revocation;
 mod server;
