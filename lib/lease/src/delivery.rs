@@ -63,6 +63,11 @@ impl Delivery {
         &self.inner.heartbeat
     }
 
+    /// Of the mailbox that it came from; see [`Mailbox::identity`].
+    pub fn mailbox_identity(&self) -> String {
+        self.inner.mailbox.identity()
+    }
+
     pub fn id(&self) -> &MessageId {
         &self.inner.received.id
     }

@@ -64,6 +64,11 @@ impl Failure {
         Self { kind: FailureKind::Release { after }, text: "released".into() }
     }
 
+    /// [`release`](Self::release) with a reason, for whoever reads the failure.
+    pub fn release_because(after: Option<Duration>, why: impl fmt::Display) -> Self {
+        Self { kind: FailureKind::Release { after }, text: why.to_string() }
+    }
+
     /// It was told to stop and did. Without a cancel it is a release.
     pub fn cancelled() -> Self {
         Self { kind: FailureKind::Cancelled, text: "cancelled".into() }

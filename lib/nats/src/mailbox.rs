@@ -49,6 +49,11 @@ impl Mailbox for Nats {
         }
     }
 
+    /// A stream that is made anew counts its messages anew.
+    fn identity(&self) -> String {
+        format!("nats:{}:{}", self.parts.name, self.parts.stream.cached_info().created)
+    }
+
     async fn send(&self, batch: Vec<Message>) -> Vec<Result<MessageId, MailboxError>> {
         let sending = |message: Message| async {
             self.check(&message)?;

@@ -49,6 +49,8 @@ type Letter = (String, u32, String, Vec<u8>);
 #[derive(Clone)]
 pub struct Redis {
     name: Arc<str>,
+    /// Its address and the number of the database.
+    server: Arc<str>,
     rule: Rule,
     connection: ConnectionManager,
     script: Arc<Script>,
@@ -91,7 +93,10 @@ impl RedisBuilder {
         }
         let changed = Arc::new(Notify::new());
         let connection = self.open(changed.clone()).await.map_err(|error| errors::of_look(&error))?;
-        let redis = Redis { name: self.name, rule: self.rule, connection, script: Script::new(SCRIPT).into(), changed };
+        let info = self.client.get_connection_info();
+        let server = format!("{}/{}", info.addr(), info.redis_settings().db()).into();
+        let script = Script::new(SCRIPT).into();
+        let redis = Redis { name: self.name, server, rule: self.rule, connection, script, changed };
         redis.check_server().await?;
         Ok(redis)
     }
@@ -192,6 +197,10 @@ impl Mailbox for Redis {
             depth: DepthCount::Exact,
             max_bytes: MAX_BYTES,
         }
+    }
+
+    fn identity(&self) -> String {
+        format!("redis:{}:{}", self.server, self.name)
     }
 
     async fn send(&self, batch: Vec<Message>) -> Vec<Result<MessageId, MailboxError>> {

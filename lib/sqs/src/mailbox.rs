@@ -35,6 +35,10 @@ impl Mailbox for Sqs {
         }
     }
 
+    fn identity(&self) -> String {
+        self.parts.url.clone()
+    }
+
     async fn send(&self, batch: Vec<Message>) -> Vec<Result<MessageId, MailboxError>> {
         let checked: Vec<_> = batch.iter().map(|message| self.check(message, self.parts.is_fifo)).collect();
         let good = batch.into_iter().zip(&checked).filter(|(_, checked)| checked.is_ok());

@@ -7,20 +7,23 @@
 //! has; never I/O, and never a wait for one. So a handler may beat in its innermost loop.
 //!
 //! **Who hears it.** A [child](Heartbeat::child)'s beats rise to its parent, and never reach a sibling: one handler must
-//! not renew another's lease. A cancel goes the other way, from a parent to all its children.
+//! not renew another's lease. A cancel goes the other way, from a parent to all its children. A child that is
+//! [detached](Heartbeat::detach) is over: what still runs of it is heard by nobody above.
 
 mod listen;
 mod observe;
+mod parts;
 mod quiet;
 
 pub use listen::{Listener, Listening};
 pub use observe::{Beat, Observer};
+pub use parts::Part;
 pub use quiet::Quiet;
 
 use core::future::Future;
 use core::panic::Location;
 use core::pin::Pin;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 pub use onward_core::message::CancelWhy;
@@ -29,6 +32,7 @@ use tokio::sync::watch;
 use crate::failure::Failure;
 use listen::Listeners;
 use observe::Observers;
+use parts::Parts;
 use quiet::QuietSections;
 
 /// A beat came since a listener looked: another one is no news.
@@ -55,6 +59,8 @@ struct Node {
     cancel: watch::Sender<Option<CancelWhy>>,
     /// Closures on threads that have not returned.
     blocking: watch::Sender<usize>,
+    /// What is said here rises no further.
+    is_detached: AtomicBool,
 }
 
 /// What is needed only when there is news.
@@ -64,6 +70,7 @@ struct Rest {
     listeners: Listeners,
     observers: Observers,
     quiet: QuietSections,
+    parts: Parts,
     next_id: u64,
 }
 
@@ -94,6 +101,7 @@ impl Heartbeat {
             rest: Mutex::default(),
             cancel: watch::Sender::new(None),
             blocking: watch::Sender::new(0),
+            is_detached: AtomicBool::new(false),
         };
         Self { node: Arc::new(node) }
     }
@@ -134,8 +142,9 @@ impl Heartbeat {
         Some((done, Some(total).filter(|total| *total > 0)))
     }
 
-    /// The work begins again: units that were done before do not count.
+    /// The work begins again: units that were done before do not count, and its first part comes next.
     pub(crate) fn forget_progress(&self) {
+        self.forget_parts();
         self.node.done.store(0, Ordering::Release);
         self.node.total.store(0, Ordering::Relaxed);
     }
@@ -198,6 +207,25 @@ impl Heartbeat {
         });
     }
 
+    /// Ends this part of the work for good: it is cancelled, and nothing that is said on it or on a child of it reaches its
+    /// parent any more, nor do its quiet sections hold the parent's clocks.
+    ///
+    /// For work that is given up and may run on all the same, such as a closure on a thread that nobody waits for: it must
+    /// not renew a lease.
+    pub fn detach(&self, why: CancelWhy) {
+        self.cancel(why);
+        // Before the sections are taken: one that begins in between sees it.
+        self.node.is_detached.store(true, Ordering::SeqCst);
+        let above = self.node.rest().quiet.take_above();
+        drop(above);
+    }
+
+    /// Whether this heartbeat, or one above it, was [detached](Self::detach).
+    pub fn is_detached(&self) -> bool {
+        let above = || self.node.parent.as_ref().is_some_and(Self::is_detached);
+        self.node.is_detached.load(Ordering::SeqCst) || above()
+    }
+
     /// Waits for what still runs on threads, whatever became of the handler.
     pub async fn unblocked(&self) {
         let mut seen = self.node.blocking.subscribe();
@@ -216,7 +244,9 @@ impl Heartbeat {
     #[inline]
     fn rise(&self, place: &'static Location<'static>, beat: Beat) {
         self.node.hear(place, beat);
-        if let Some(parent) = &self.node.parent {
+        if let Some(parent) = &self.node.parent
+            && !self.node.is_detached.load(Ordering::Acquire)
+        {
             parent.rise(place, Beat::Beat);
         }
     }

@@ -173,3 +173,49 @@ async fn a_quiet_section_lasts_until_it_is_dropped_and_rises() {
     drop(inner);
     assert_eq!((parent.quiet_left(), wakes.count()), (None, 4));
 }
+
+#[test]
+fn nothing_of_a_detached_child_is_heard_above() {
+    let parent = Heartbeat::new();
+    let (child, seen) = (parent.child(), Arc::new(Mutex::new(Vec::new())));
+    let grandchild = child.child();
+    let listening = parent.listen(Arc::new(Wakes::default()));
+    let heard = seen.clone();
+    let _observer = parent.observe(move |beat| heard.lock().unwrap().push(beat));
+    grandchild.beat();
+    let quiet = grandchild.quiet(Duration::from_secs(9));
+    assert!(listening.take_beat() && parent.quiet_left().is_some());
+    assert!(!grandchild.is_detached());
+
+    child.detach(CancelWhy::TimedOut);
+    assert_eq!(grandchild.cancel_reason(), Some(CancelWhy::TimedOut));
+    assert!(grandchild.is_detached() && !parent.is_detached() && !parent.is_cancelled());
+    assert_eq!(parent.quiet_left(), None, "its quiet section holds the parent's clocks no more");
+    seen.lock().unwrap().clear();
+    drop(quiet);
+    let _late = grandchild.quiet(Duration::from_secs(9));
+    grandchild.beat();
+    child.progress(7, 8);
+    assert_eq!((seen.lock().unwrap().len(), parent.quiet_left(), listening.take_beat()), (0, None, false));
+    parent.child().beat();
+    assert!(listening.take_beat(), "its siblings are heard");
+}
+
+#[test]
+fn a_part_that_is_done_is_not_begun_again_and_one_that_was_given_up_is() {
+    let heartbeat = Heartbeat::new();
+    let begin = || heartbeat.begin_part();
+    let (first, second) = (begin(), begin());
+    assert_eq!((first.number(), second.number(), heartbeat.child().begin_part().number()), (0, 1, 0));
+    second.finish();
+    drop(first);
+    let again = begin();
+    assert_eq!((again.number(), begin().number()), (0, 2));
+    again.finish();
+    assert_eq!(begin().number(), 2);
+    let late = begin();
+    heartbeat.forget_progress();
+    assert_eq!(begin().number(), 0, "the work begins again");
+    drop(late);
+    assert_eq!(begin().number(), 0);
+}

@@ -11,6 +11,7 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// What holders of messages do.
 pub(crate) trait ErasedMailbox: Send + Sync + 'static {
     fn promises(&self) -> Promises;
+    fn identity(&self) -> String;
     fn receive(&self, want: Want) -> Answer<'_, Result<Vec<Received>, MailboxError>>;
     fn extend(&self, batch: Vec<(Receipt, Duration)>) -> Answer<'_, Vec<Result<Duration, MailboxError>>>;
     fn settle(&self, receipt: Receipt, end: End) -> Answer<'_, Result<(), MailboxError>>;
@@ -19,6 +20,10 @@ pub(crate) trait ErasedMailbox: Send + Sync + 'static {
 impl<M: Mailbox> ErasedMailbox for M {
     fn promises(&self) -> Promises {
         Mailbox::promises(self)
+    }
+
+    fn identity(&self) -> String {
+        Mailbox::identity(self)
     }
 
     fn receive(&self, want: Want) -> Answer<'_, Result<Vec<Received>, MailboxError>> {

@@ -33,6 +33,8 @@ pub struct Memory {
 
 #[derive(Debug)]
 struct Shared {
+    /// Of the set: ids of messages begin anew in each.
+    identity: String,
     began: Instant,
     rule: MailboxRule,
     mailboxes: Mutex<BTreeMap<Arc<str>, Machine<Message>>>,
@@ -65,10 +67,22 @@ impl MemoryBuilder {
     }
 
     pub fn build(self) -> Memory {
-        let shared =
-            Shared { began: Instant::now(), rule: self.rule, mailboxes: Mutex::default(), changed: Notify::new() };
+        let shared = Shared {
+            identity: new_identity(),
+            began: Instant::now(),
+            rule: self.rule,
+            mailboxes: Mutex::default(),
+            changed: Notify::new(),
+        };
         Memory { shared: Arc::new(shared), name: "main".into() }
     }
+}
+
+/// Another one for every set of mailboxes; none where there is no randomness.
+fn new_identity() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_or_else(|_| String::new(), |()| format!("memory:{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 impl Default for Memory {
@@ -154,6 +168,10 @@ impl Mailbox for Memory {
             depth: DepthCount::Exact,
             max_bytes: MAX_BYTES,
         }
+    }
+
+    fn identity(&self) -> String {
+        if self.shared.identity.is_empty() { String::new() } else { format!("{}/{}", self.shared.identity, self.name) }
     }
 
     async fn send(&self, batch: Vec<Message>) -> Vec<Result<MessageId, MailboxError>> {

@@ -30,6 +30,12 @@ pub trait Mailbox: Send + Sync + 'static {
     /// What this mailbox does where mailboxes differ.
     fn promises(&self) -> Promises;
 
+    /// What tells this mailbox from every other one, in this process and in later ones: an id of a message is unique within
+    /// its mailbox only. Empty where nothing does.
+    fn identity(&self) -> String {
+        String::new()
+    }
+
     /// Stores messages. Durable, as far as the mailbox is, when it answers.
     fn send(&self, batch: Vec<Message>) -> impl Future<Output = Vec<Result<MessageId, MailboxError>>> + Send;
 
