@@ -64,7 +64,7 @@ impl Reach for Anywhere {
 
 impl Url {
     pub fn parse(text: &str) -> Result<Self, HttpError> {
-        let wrong = || HttpError::NotAUrl(text.chars().take(200).collect());
+        let wrong = || HttpError::NotAUrl(without_user(text).chars().take(200).collect());
         if text.len() > MAX_URL_BYTES {
             return Err(wrong());
         }
@@ -91,8 +91,11 @@ impl Url {
     /// Where a redirect from here leads.
     pub fn join(&self, location: &str) -> Result<Self, HttpError> {
         let scheme = if self.is_tls { "https" } else { "http" };
-        if location.contains("://") {
+        if has_scheme(location) {
             Self::parse(location)
+        } else if location.starts_with('?') {
+            let path = self.path.split('?').next().unwrap_or_default();
+            Self::parse(&format!("{scheme}://{}{path}{location}", self.authority()))
         } else if location.starts_with("//") {
             Self::parse(&format!("{scheme}:{location}"))
         } else if location.starts_with('/') {
@@ -109,6 +112,26 @@ impl Url {
             format!("[{}]:{}", self.host, self.port)
         } else {
             format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Whether a location says how to get there, and not only where from here: a scheme is a word before the first colon, and
+/// no such word has a slash or a question mark.
+fn has_scheme(location: &str) -> bool {
+    location.split_once(':').is_some_and(|(word, _)| {
+        let is_in_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+        word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.bytes().all(is_in_scheme)
+    })
+}
+
+/// A text that was taken for a URL, as it may be shown: a user and a password in it are nobody's business.
+pub(crate) fn without_user(text: &str) -> String {
+    match text.rsplit_once('@') {
+        None => text.to_owned(),
+        Some((user, rest)) => {
+            let scheme = user.split_once("://").map_or("", |(scheme, _)| scheme);
+            format!("{scheme}://…@{rest}")
         }
     }
 }
@@ -259,9 +282,54 @@ mod tests {
             ("//b/x", "https://b:443/x"),
             ("/x", "https://a:1/x"),
             ("x", "https://a:1/b/x"),
+            ("?f", "https://a:1/b/c?f"),
+            // What another address is a part of is no address.
+            ("/login?next=https://x", "https://a:1/login?next=https://x"),
+            ("login?next=https://x", "https://a:1/b/login?next=https://x"),
+            ("x/http://y", "https://a:1/b/x/http://y"),
         ] {
             assert_eq!(from.join(location).unwrap().to_string(), whole);
         }
-        assert!(from.join("file:///etc/passwd").is_err());
+        for location in ["file:///etc/passwd", "gopher://x/", "javascript:alert(1)", "data:,x", "http://user:pass@b/"] {
+            assert!(from.join(location).is_err(), "{location}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        for (text, shown) in [
+            ("http://user:pass@a/v1", "http://…@a/v1"),
+            ("http//user:p@ss@a", "://…@a"),
+            ("user:pass@a/b@c", "://…@c"),
+            ("http://a/v1", "http://a/v1"),
+        ] {
+            assert_eq!(without_user(text), shown);
+            assert!(!Url::parse(text).err().is_some_and(|error| error.to_string().contains("pass")), "{text}");
+        }
+    }
+
+    /// Allows what a name resolves to, and not what answers there.
+    struct OnlyUnspecified;
+
+    impl Reach for OnlyUnspecified {
+        fn allows(&self, address: SocketAddr) -> bool {
+            address.ip().is_unspecified()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_connected_address_is_judged_too() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // Whoever connects to no address in particular is connected to this computer.
+        let url = Url::parse(&format!("http://0.0.0.0:{}/", listener.local_addr().unwrap().port())).unwrap();
+        let Err(error) = send(&url, Request::new(Full::default()), &OnlyUnspecified).await else {
+            panic!("it answers")
+        };
+        let refused = IpAddr::from([127, 0, 0, 1]);
+        assert!(matches!(error, HttpError::Refused { address, .. } if address == refused), "{error}");
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut sent = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut sent).await.unwrap();
+        assert_eq!(sent, b"", "nothing was said to it");
     }
 }
