@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use onward_lease::heartbeat::Observer;
-use onward_lease::{Delivery, Heartbeat};
+use onward_lease::{CancelWhy, Delivery, Heartbeat};
 use sha2::{Digest as _, Sha256};
 
 /// Longest note of a progress report.
@@ -34,7 +34,8 @@ pub trait Attempt: Send + Sync + 'static {
     /// A number that rises with every hand-out of the same work. A session refuses a lower one than it has seen.
     fn fence(&self) -> u64;
 
-    /// The session of this work: the same for every attempt at it.
+    /// The session of this work: the same for every attempt at it. The second run of an attempt has one of its own, whose
+    /// name begins with this, and so has a run with a [name](crate::Agent::named).
     fn session(&self) -> String;
 
     /// Leaves the name of the session where a later attempt finds it.
@@ -48,10 +49,11 @@ pub trait Attempt: Send + Sync + 'static {
     }
 }
 
-/// A delivery of a message loop. Every hand-out of a message has the same session, named by its id and its body.
+/// A delivery of a message loop. Every hand-out of a message has the same session, named by its mailbox, its id and its
+/// body.
 ///
-/// Ids are unique within a mailbox only, and those of [`onward_lease::mailbox::Memory`] begin anew with it: give every
-/// mailbox [sessions](crate::session) of its own, that live no longer than it does.
+/// A mailbox of your own that has no [identity](onward_lease::mailbox::Mailbox::identity) needs
+/// [sessions](crate::session) of its own: the ids of another one may be the same.
 impl Attempt for Delivery {
     fn heartbeat(&self) -> &Heartbeat {
         Self::heartbeat(self)
@@ -63,8 +65,10 @@ impl Attempt for Delivery {
 
     fn session(&self) -> String {
         // Ids have characters that names of sessions must not have, and an id has no end of its own.
-        let id = self.id().as_str();
-        let digest = Sha256::new().chain_update((id.len() as u64).to_be_bytes()).chain_update(id);
+        let (mailbox, id) = (self.mailbox_identity(), self.id().as_str());
+        let digest = [mailbox.as_str(), id].iter().fold(Sha256::new(), |digest, part| {
+            digest.chain_update((part.len() as u64).to_be_bytes()).chain_update(part)
+        });
         let digest = digest.chain_update(self.body()).finalize();
         digest.iter().fold("message-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
     }
@@ -107,10 +111,10 @@ impl Pulse {
         Self { attempt, heartbeat, beats, watermark, counts, _counting: Arc::new(counting) }
     }
 
-    /// A forward step of the agent, and a beat; only a beat in a call that does not count.
+    /// A forward step of the agent, and a beat; only a beat in a call that does not count, and nothing in one that is over.
     pub fn step(&self, note: &str) {
         self.heartbeat.beat();
-        if self.counts {
+        if self.counts && !self.heartbeat.is_detached() {
             let done = self.watermark.fetch_add(1, Ordering::Relaxed) + 1;
             self.attempt.progress(done, note);
         }
@@ -126,12 +130,27 @@ impl Pulse {
         self.watermark.fetch_max(done, Ordering::Relaxed);
     }
 
+    /// Ends the call, or the run, with the value: what still runs of it then renews nothing and makes no step.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        Scope(self.heartbeat.clone())
+    }
+
     pub fn beats(&self) -> u64 {
         self.beats.load(Ordering::Relaxed)
     }
 
     pub fn extensions(&self) -> u64 {
         self.attempt.extensions()
+    }
+}
+
+/// A call or a run, until this is dropped.
+pub(crate) struct Scope(Heartbeat);
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        self.0.detach(CancelWhy::Asked);
     }
 }
 

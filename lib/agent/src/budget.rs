@@ -18,6 +18,8 @@ pub struct Budget {
     tool_calls: u32,
     time: Option<Duration>,
     money: Option<f64>,
+    prices: Prices,
+    /// Of the model that is asked.
     price: Option<Price>,
 }
 
@@ -26,6 +28,34 @@ pub struct Budget {
 pub struct Price {
     pub input: f64,
     pub output: f64,
+}
+
+/// A table of prices by the name of the model, or one price for all: `[("small", cheap), ("large", dear)].into()`. A model
+/// that is not in the table is charged at the dearest prices in it.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Prices(Vec<(String, Price)>);
+
+impl From<Price> for Prices {
+    fn from(price: Price) -> Self {
+        Self(vec![(String::new(), price)])
+    }
+}
+
+impl<Name: Into<String>, const N: usize> From<[(Name, Price); N]> for Prices {
+    fn from(table: [(Name, Price); N]) -> Self {
+        Self(table.into_iter().map(|(name, price)| (name.into(), price)).collect())
+    }
+}
+
+impl Prices {
+    fn of(&self, model: &str) -> Option<Price> {
+        let dearest = |one: Price, other: Price| Price {
+            input: one.input.max(other.input),
+            output: one.output.max(other.output),
+        };
+        let named = self.0.iter().find(|(name, _)| name == model).map(|(_, price)| *price);
+        named.or_else(|| self.0.iter().map(|(_, price)| *price).reduce(dearest))
+    }
 }
 
 /// Tokens of one answer.
@@ -53,6 +83,13 @@ pub struct Spent {
     pub estimated: bool,
 }
 
+impl Spent {
+    /// Input and output together.
+    pub fn tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
 /// Which part of a budget is spent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
@@ -75,6 +112,7 @@ impl Default for Budget {
             tool_calls: 1_000,
             time: None,
             money: None,
+            prices: Prices::default(),
             price: None,
         }
     }
@@ -108,15 +146,20 @@ impl Budget {
         Self { time: Some(time), ..self }
     }
 
-    /// Money, by the price of the model.
-    pub fn money(self, most: f64, price: Price) -> Self {
-        Self { money: Some(most), price: Some(price), ..self }
+    /// Money, by the price of the model or a table of prices.
+    pub fn money(self, most: f64, prices: impl Into<Prices>) -> Self {
+        Self { money: Some(most), prices: prices.into(), ..self }
+    }
+
+    /// The budget of a run that asks this model.
+    pub(crate) fn for_model(&self, name: &str) -> Self {
+        Self { price: self.prices.of(name), ..self.clone() }
     }
 
     /// Which limit leaves nothing for another answer.
     pub fn exhausted(&self, spent: &Spent) -> Option<Limit> {
         let at_least = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent >= limit);
-        let all = spent.input_tokens + spent.output_tokens;
+        let all = spent.tokens();
         [
             (Limit::Turns, spent.turns >= self.turns),
             (Limit::ToolCalls, spent.tool_calls > self.tool_calls),
@@ -133,7 +176,7 @@ impl Budget {
     /// Which limit an answer has passed that goes on.
     pub(crate) fn passed(&self, spent: &Spent) -> Option<Limit> {
         let over = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent > limit);
-        let all = spent.input_tokens + spent.output_tokens;
+        let all = spent.tokens();
         [
             (Limit::Tokens, over(self.tokens, all)),
             (Limit::InputTokens, over(self.input_tokens, spent.input_tokens)),
@@ -144,20 +187,39 @@ impl Budget {
         .find_map(|(limit, is_passed)| is_passed.then_some(limit))
     }
 
+    /// Which limit is too low for a question with so much input and an answer of at least one token.
+    pub(crate) fn too_low_for(&self, spent: &Spent, input_tokens: u64) -> Option<Limit> {
+        let usage = Usage { input_tokens, output_tokens: 1, estimated: true };
+        self.exhausted(spent).or_else(|| self.passed(&self.with_usage(spent, &usage)))
+    }
+
     /// Whether one more tool call is allowed.
     pub(crate) fn allows_call(&self, spent: &Spent) -> bool {
         spent.tool_calls < self.tool_calls
     }
 
-    /// The most tokens that the next answer may have, as far as tokens are limited.
-    pub(crate) fn output_left(&self, spent: &Spent) -> Option<u64> {
-        let all = self.tokens.map(|limit| limit.saturating_sub(spent.input_tokens + spent.output_tokens));
+    /// The most tokens that the answer to a question with so much input may have, as far as tokens or money are limited.
+    pub(crate) fn output_left(&self, spent: &Spent, input_tokens: u64) -> Option<u64> {
+        let spent = self.with_usage(spent, &Usage { input_tokens, output_tokens: 0, estimated: true });
         let output = self.output_tokens.map(|limit| limit.saturating_sub(spent.output_tokens));
-        [all, output].into_iter().flatten().min()
+        let affordable = self.money.zip(self.price).filter(|(_, price)| price.output > 0.0);
+        // A number that is too large, or below zero, is the nearest that there is.
+        let affordable = affordable.map(|(most, price)| ((most - spent.money) / price.output * 1e6) as u64);
+        [self.tokens_left(&spent), output, affordable].into_iter().flatten().min()
     }
 
-    /// What is left of the time.
-    pub(crate) fn time_left(&self, spent: &Spent) -> Option<Duration> {
+    /// What is left of the tokens, if they are limited in all.
+    pub fn tokens_left(&self, spent: &Spent) -> Option<u64> {
+        self.tokens.map(|limit| limit.saturating_sub(spent.tokens()))
+    }
+
+    /// What is left of the tool calls.
+    pub fn tool_calls_left(&self, spent: &Spent) -> u32 {
+        self.tool_calls.saturating_sub(spent.tool_calls)
+    }
+
+    /// What is left of the time, if it is limited.
+    pub fn time_left(&self, spent: &Spent) -> Option<Duration> {
         self.time.map(|limit| limit.saturating_sub(spent.time))
     }
 
@@ -167,8 +229,8 @@ impl Budget {
             (usage.input_tokens as f64 * price.input + usage.output_tokens as f64 * price.output) / 1e6
         });
         Spent {
-            input_tokens: spent.input_tokens + usage.input_tokens,
-            output_tokens: spent.output_tokens + usage.output_tokens,
+            input_tokens: spent.input_tokens.saturating_add(usage.input_tokens),
+            output_tokens: spent.output_tokens.saturating_add(usage.output_tokens),
             money: spent.money + money,
             estimated: spent.estimated || usage.estimated,
             ..*spent
@@ -177,7 +239,7 @@ impl Budget {
 }
 
 /// About how many tokens a text has.
-pub(crate) fn estimate(bytes: usize) -> u64 {
+pub(crate) fn estimate_tokens(bytes: usize) -> u64 {
     (bytes as u64).div_ceil(BYTES_PER_TOKEN)
 }
 
@@ -245,12 +307,54 @@ mod tests {
 
     #[test]
     fn money_is_counted_by_the_price_and_estimates_stay_marked() {
-        let budget = Budget::default().money(1.0, Price { input: 2.0, output: 8.0 });
+        let budget = Budget::default().money(1.0, Price { input: 2.0, output: 8.0 }).for_model("any");
         let first = Usage { input_tokens: 1_000_000, output_tokens: 250_000, estimated: true };
         let spent = budget.with_usage(&Spent::default(), &first);
         assert_eq!((spent.money, spent.estimated), (4.0, true));
         let spent = budget.with_usage(&spent, &Usage { input_tokens: 1, ..Usage::default() });
         assert!(spent.estimated);
         assert_eq!(budget.exhausted(&spent), Some(Limit::Money));
+    }
+
+    #[test]
+    fn a_table_has_the_price_of_each_model_and_others_are_charged_at_the_dearest() {
+        let (small, large) = (Price { input: 1.0, output: 5.0 }, Price { input: 2.0, output: 4.0 });
+        let budget = Budget::default().money(1.0, [("small", small), ("large", large)]);
+        let million = Usage { input_tokens: 1_000_000, output_tokens: 1_000_000, estimated: false };
+        for (model, money) in [("small", 6.0), ("large", 6.0), ("unheard of", 7.0)] {
+            let spent = budget.for_model(model).with_usage(&Spent::default(), &million);
+            assert_eq!(spent.money, money, "{model}");
+        }
+    }
+
+    #[test]
+    fn a_question_must_fit_into_what_is_left_with_room_for_an_answer() {
+        let price = Price { input: 10.0, output: 20.0 };
+        let spent = Spent { input_tokens: 60, output_tokens: 20, money: 0.5, ..Spent::default() };
+        for (budget, input, limit, left) in [
+            (Budget::tokens(100), 19, None, Some(1)),
+            (Budget::tokens(100), 20, Some(Limit::Tokens), Some(0)),
+            (Budget::default().input_tokens(100), 40, None, None),
+            (Budget::default().input_tokens(100), 41, Some(Limit::InputTokens), None),
+            (Budget::default().output_tokens(21), 1_000_000, None, Some(1)),
+            (Budget::default().output_tokens(20), 1, Some(Limit::OutputTokens), Some(0)),
+            (Budget::default().money(1.0, price), 25_000, None, Some(12_500)),
+            (Budget::default().money(1.0, price), 50_000, Some(Limit::Money), Some(0)),
+            (Budget::default().turns(0), 1, Some(Limit::Turns), None),
+            (Budget::default(), u64::MAX, None, None),
+        ] {
+            let budget = budget.for_model("any");
+            let answer = (budget.too_low_for(&spent, input), budget.output_left(&spent, input));
+            assert_eq!(answer, (limit, left), "{budget:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_beyond_all_measure_do_not_overflow() {
+        let budget = Budget::tokens(100);
+        let most = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, estimated: false };
+        let spent = budget.with_usage(&budget.with_usage(&Spent::default(), &most), &most);
+        assert_eq!((spent.tokens(), budget.exhausted(&spent)), (u64::MAX, Some(Limit::Tokens)));
+        assert_eq!((budget.passed(&spent), budget.output_left(&spent, u64::MAX)), (Some(Limit::Tokens), Some(0)));
     }
 }

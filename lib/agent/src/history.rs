@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::attempt::NOTE_BYTES;
-use crate::budget::{Budget, Spent};
+use crate::budget::{Budget, Spent, Usage};
 use crate::model::{Answer, Call, Message};
 use crate::novelty::{Novelty, REPEATS_UNTIL_TOLD, Repeat, cut, shown};
 use crate::session::{Entry, Event};
@@ -17,7 +17,7 @@ const SHOWN_BYTES: usize = 70;
 pub(crate) struct History {
     pub messages: Vec<Message>,
     /// Of the conversation, as JSON.
-    pub bytes: usize,
+    bytes: usize,
     pub spent: Spent,
     pub novelty: Novelty,
     /// Calls of the last answer, while some have no end.
@@ -28,12 +28,16 @@ pub(crate) struct History {
     pub notices: Vec<String>,
     /// Answers in a row that were no output.
     pub bad_outputs: u32,
+    /// The estimated input of a question that has no answer yet.
+    unanswered: Option<u64>,
     recent: VecDeque<String>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCall {
     pub call: Call,
+    /// Its answer was cut at its longest length: it is not run.
+    pub cut_off: bool,
     pub begun: bool,
     pub ended: Option<String>,
 }
@@ -47,18 +51,34 @@ pub(crate) enum News {
 }
 
 impl History {
+    /// What earlier attempts came to. A question without an answer was lost with its attempt: the server may have answered
+    /// it, so its input is charged, as an estimate.
     pub fn of(entries: &[Entry], budget: &Budget) -> Self {
         let mut history = Self::default();
         for entry in entries {
             history.apply(entry, budget);
         }
+        history.charge_unanswered(budget);
         history
+    }
+
+    fn charge_unanswered(&mut self, budget: &Budget) {
+        if let Some(input_tokens) = self.unanswered.take() {
+            self.charge(&Usage { input_tokens, output_tokens: 0, estimated: true }, budget);
+        }
+    }
+
+    fn charge(&mut self, usage: &Usage, budget: &Budget) {
+        self.spent = budget.with_usage(&self.spent, usage);
+        self.spent.turns = self.spent.turns.saturating_add(1);
     }
 
     pub fn apply(&mut self, entry: &Entry, budget: &Budget) -> News {
         self.spent.time = Duration::from_millis(entry.active_ms);
         match &entry.event {
-            Event::Asked { messages } => {
+            Event::Asked { messages, input_tokens } => {
+                self.charge_unanswered(budget);
+                self.unanswered = Some(*input_tokens);
                 if self.last.take().is_some() {
                     self.bad_outputs += 1;
                 }
@@ -82,14 +102,19 @@ impl History {
     }
 
     fn apply_answer(&mut self, answer: &Answer, budget: &Budget) {
-        self.spent = budget.with_usage(&self.spent, &answer.usage);
-        self.spent.turns += 1;
+        self.unanswered = None;
+        // A question that no server took costs nothing.
+        if answer.cut.is_none() || answer.usage != Usage::default() {
+            self.charge(&answer.usage, budget);
+        }
         if answer.cut.is_some() {
             return;
         }
         self.push(Message::Assistant(answer.message.clone()));
-        let open = |call: &Call| OpenCall { call: call.clone(), begun: false, ended: None };
-        self.open = answer.calls.iter().map(open).collect();
+        let cut_off = answer.truncated;
+        let open = |call: &Call| OpenCall { call: call.clone(), cut_off, begun: false, ended: None };
+        // Who refuses, or was held back by a filter, has not decided to call anything.
+        self.open = if answer.refusal.is_some() { Vec::new() } else { answer.calls.iter().map(open).collect() };
         if self.open.is_empty() {
             self.last = Some(answer.clone());
         } else {
@@ -124,8 +149,13 @@ impl History {
     }
 
     fn push(&mut self, message: Message) {
-        self.bytes += serde_json::to_string(&message).map_or(0, |text| text.len());
+        self.bytes += bytes_of(&message);
         self.messages.push(message);
+    }
+
+    /// The length of the conversation with these messages.
+    pub fn bytes_with(&self, messages: &[Message]) -> usize {
+        self.bytes + messages.iter().map(bytes_of).sum::<usize>()
     }
 
     /// The name of a call that is the same at every try.
@@ -139,4 +169,8 @@ impl History {
         let calls = if recent.is_empty() { String::new() } else { format!("; last: {}", recent.join(", ")) };
         cut(&format!("turn {}{calls}", self.spent.turns), NOTE_BYTES).to_owned()
     }
+}
+
+fn bytes_of(message: &Message) -> usize {
+    serde_json::to_string(message).map_or(0, |text| text.len())
 }

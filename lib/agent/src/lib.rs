@@ -26,7 +26,7 @@ pub mod tools;
 
 pub use agent::Agent;
 pub use attempt::Attempt;
-pub use budget::{Budget, Limit, Price, Spent, Usage};
+pub use budget::{Budget, Limit, Price, Prices, Spent, Usage};
 pub use metrics::Metrics;
 pub use model::{Ask, ChatCompletions, Delta, Model, ModelError};
 pub use onward_lease::{CancelWhy, Failure, Heartbeat};

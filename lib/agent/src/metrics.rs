@@ -31,6 +31,14 @@ pub struct CallCounts {
     pub extensions: u64,
 }
 
+impl CallCounts {
+    /// What a call took, in the span of it.
+    pub(crate) fn record_in(&self, span: &tracing::Span) {
+        let duration_ms = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
+        span.record("duration_ms", duration_ms).record("beats", self.beats).record("extensions", self.extensions);
+    }
+}
+
 impl Metrics {
     pub(crate) fn add(&self, kind: Kind, name: &str, one: CallCounts) {
         let mut counts = self.counts.lock().expect("nothing panics while it is held");

@@ -37,8 +37,8 @@ pub enum Stopped {
         call: String,
         times: u32,
     },
-    /// A person must approve a call first. A later attempt asks the policy again.
-    Suspended(Approval),
+    /// A person must approve these calls first; there is one at least. A later attempt asks the policy again.
+    Suspended(Vec<Approval>),
     /// It was asked to stop.
     Cancelled,
     /// The work belongs to another attempt by now.
@@ -88,7 +88,7 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
 impl From<Stopped> for Failure {
     fn from(stopped: Stopped) -> Self {
         match &stopped {
-            Stopped::Suspended(_) => Self::release(Some(ASK_AGAIN_AFTER)),
+            Stopped::Suspended(_) => Self::release_because(Some(ASK_AGAIN_AFTER), &stopped),
             Stopped::Cancelled | Stopped::Lost(_) => Self::cancelled(),
             Stopped::Model(ModelError::Unavailable { retry_after: Some(after), .. }) => {
                 Self::retry_after(*after, &stopped)
@@ -110,9 +110,11 @@ impl fmt::Display for Stopped {
             Self::Stuck { call, times } => {
                 write!(f, "the agent is stuck: it made the call {call} {times} times with the same result")
             }
-            Self::Suspended(approval) => {
-                let (call, why) = (&approval.call, &approval.why);
-                write!(f, "a person must approve {} under the key {}: {why}", call.tool, call.key)
+            Self::Suspended(approvals) => {
+                let one =
+                    |Approval { call, why }: &Approval| format!("{} under the key {} ({why})", call.tool, call.key);
+                let all: Vec<String> = approvals.iter().map(one).collect();
+                write!(f, "a person must approve {}", all.join(", and "))
             }
             Self::Cancelled => f.write_str("the agent was cancelled"),
             Self::Lost(why) => write!(f, "the agent's work belongs to another attempt by now ({why:?})"),

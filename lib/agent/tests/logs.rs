@@ -49,13 +49,28 @@ async fn calls_are_spans_and_nothing_secret_is_logged() {
     let agent = files.into_iter().fold(Agent::new(model), Agent::tool);
     agent.run_text(&TestAttempt::new(), "prompt-of-user").await.unwrap();
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    assert!(
-        text.contains("model_call{name=\"model-7\" turn=1 beats=") && text.contains("ended=\"answered\""),
-        "{text}"
-    );
-    assert!(text.contains("tool_call{name=\"read_file\" beats="), "{text}");
+    let closed = |name: &str| {
+        let is_end = |line: &&str| line.contains(name) && line.contains("close");
+        text.lines().rfind(is_end).unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    let (model, tool) = (closed("model_call{"), closed("tool_call{"));
+    for (line, fields) in [
+        (&model, ["name=\"model-7\"", "turn=2", "duration_ms=", "beats=", "extensions=0", "ended=\"answered\""]),
+        (&tool, ["name=\"read_file\"", "duration_ms=", "beats=2", "extensions=0", "failed=true", "time.busy="]),
+    ] {
+        for field in fields {
+            assert!(line.contains(field), "{field}: {line}");
+        }
+    }
     assert!(text.contains("503: you sent [key]"), "{text}");
     assert_eq!(agent.metrics().of(Kind::Model, "model-7").calls, 2);
+    let rendered = agent.metrics().render();
+    for column in ["calls", "calls_failed", "call_seconds", "call_beats", "call_extensions"] {
+        for (kind, name) in [("model", "model-7"), ("tool", "read_file")] {
+            let line = format!("onward_agent_{column}_total{{kind=\"{kind}\",name=\"{name}\"}} ");
+            assert!(rendered.contains(&line), "{line}: {rendered}");
+        }
+    }
     for secret in ["sk-secret", "password-of-arguments", "text-of-answer", "prompt-of-user"] {
         assert!(!text.contains(secret), "{secret}: {text}");
     }

@@ -175,3 +175,20 @@ async fn a_holder_that_lost_its_lease_is_refused_and_a_replayed_letter_goes_on()
     assert_eq!(agent.run_text(&replayed, "go").await.unwrap().output, "done");
     assert_eq!(model.asked().len(), 1, "nothing is paid again");
 }
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_two_mailboxes_are_two_even_with_one_place_for_sessions() {
+    let model = Scripted::new(|n, _| say(&n.to_string()));
+    let agent = Agent::new(model.clone()).sessions(Sessions::new());
+    let first = Memory::new();
+    let (sibling, other) = (first.sibling("other"), Memory::new());
+    let mut names = std::collections::HashSet::new();
+    for (n, mailbox) in [first, sibling, other].into_iter().map(Arc::new).enumerate() {
+        mailbox.send(vec![Message::new("same")]).await;
+        let delivery = take(&mailbox).await;
+        assert_eq!(delivery.id().as_str(), "1", "ids are unique in their mailbox only");
+        assert!(names.insert(delivery.session()));
+        assert_eq!(agent.run_text(&delivery, "go").await.unwrap().output, n.to_string());
+    }
+    assert_eq!(model.asked().len(), 3);
+}

@@ -10,9 +10,9 @@ use onward_agent::{
     Agent, Budget, ChatCompletions, Limit, Memory, ModelError, Sessions, Stopped, Tool, ToolContext, ToolError,
 };
 use onward_lease::heartbeat::Beat;
-use rig::server::{Asked, Piece, Reply, Server, answers, calls, chunk, messages, text, text_chunk, usage};
+use rig::server::{Asked, Piece, Reply, Server, calls, chunk, messages, text, text_chunk, usage};
 use rig::{SOON, TestAttempt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -163,6 +163,11 @@ async fn a_wait_that_is_too_long_is_left_to_the_job() {
     let ran = run_with(script, |agent| agent.deadline(Duration::from_secs(20)), |model| model).await;
     assert!(matches!(model_error(&ran), ModelError::Unavailable { .. }), "{:?}", ran.ended);
     assert_eq!(ran.asked.len(), 1);
+    // An instant counts from the server's own clock.
+    let instants = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\nretry-after: Sun, 06 Nov 1994 08:59:37 GMT\r\n";
+    let ran = run(move |_, _| Reply::Plain(503, instants.into(), String::new())).await;
+    let after = Some(Duration::from_secs(600));
+    assert!(matches!(model_error(&ran), ModelError::Unavailable { retry_after, .. } if *retry_after == after));
 }
 
 #[tokio::test]
@@ -173,6 +178,19 @@ async fn a_refused_request_is_not_repeated_and_the_key_is_not_told() {
     assert!(error.to_string().contains("wrong key: [key]") && !format!("{error:?}").contains("secret"), "{error}");
     assert_eq!(ran.asked.len(), 1);
     assert!(!onward_lease::Failure::from(ran.ended.unwrap_err()).is_retryable());
+}
+
+#[tokio::test]
+async fn no_part_of_a_key_is_left_where_the_words_of_a_server_are_cut() {
+    // 1,024 bytes are shown. The key stands at each place around that; also behind others, which make the text shorter.
+    for before in [1_015, 1_020, 1_023, 1_024] {
+        for others in [0, 5] {
+            let body = format!("{}{}sk-secret", "sk-secret".repeat(others), "x".repeat(before - 9 * others));
+            let ran = run(move |_, _| Reply::Plain(400, String::new(), format!("{body}{}", "y".repeat(99)))).await;
+            let shown = model_error(&ran).to_string();
+            assert!(!shown.contains("sk-") && !shown.contains("xs"), "{before} {others}: {shown}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -204,6 +222,77 @@ async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
     let dead = |_: usize, _: &Asked| Reply::Stream(vec![Piece::Raw(b": ping\n\n".to_vec()), Piece::Hang]);
     let ran = run_with(dead, |agent| agent, |model| model.silence(next, first)).await;
     assert_eq!(model_error(&ran), &ModelError::Silent(next));
+}
+
+#[tokio::test]
+async fn a_server_that_goes_on_without_saying_anything_is_silent() {
+    let begun = || chunk(json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "name": "search" } }] }), None);
+    let filler: [fn() -> Piece; 5] = [
+        || Piece::Raw(b": ping\n\n".to_vec()),
+        || text_chunk(""),
+        || Piece::Chunk(chunk(json!({}), None)),
+        || usage(1, 1),
+        || {
+            Piece::Chunk(chunk(
+                json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "arguments": "" } }] }),
+                None,
+            ))
+        },
+    ];
+    for (n, filler) in filler.into_iter().enumerate() {
+        let next = Duration::from_millis(100);
+        let drip = move |_: usize, _: &Asked| {
+            let mut pieces = vec![Piece::Chunk(begun())];
+            for _ in 0..10_000 {
+                pieces.extend([filler(), Piece::Wait(Duration::from_millis(5))]);
+            }
+            Reply::Stream(pieces)
+        };
+        let ran = run_with(drip, |agent| agent, |model| model.silence(SOON, next)).await;
+        assert_eq!(model_error(&ran), &ModelError::Silent(next), "filler {n}");
+    }
+}
+
+#[tokio::test]
+async fn calls_without_a_number_are_told_apart() {
+    let part = |call: Value| Piece::Chunk(chunk(json!({ "tool_calls": [call] }), None));
+    type Pieces = fn(&dyn Fn(Value) -> Piece) -> Vec<Piece>;
+    let cases: [Pieces; 3] = [
+        // Whole calls, each in a chunk of its own, without a number.
+        |part| {
+            let call = |id: &str, q: &str| json!({ "id": id, "function": { "name": "search", "arguments": format!("{{\"q\": \"{q}\"}}") } });
+            vec![part(call("x", "a")), part(call("y", "b"))]
+        },
+        // In parts: what has no id belongs to the last one.
+        |part| {
+            vec![
+                part(json!({ "id": "x", "function": { "name": "search", "arguments": "{\"q\":" } })),
+                part(json!({ "function": { "arguments": " \"a\"}" } })),
+                part(json!({ "id": "y", "function": { "name": "search", "arguments": "{\"q\":" } })),
+                part(json!({ "id": "y", "function": { "arguments": " \"b\"}" } })),
+            ]
+        },
+        // Without ids, too.
+        |part| {
+            let call =
+                |q: &str| json!({ "function": { "name": "search", "arguments": format!("{{\"q\": \"{q}\"}}") } });
+            vec![part(call("a")), part(call("b"))]
+        },
+    ];
+    for (n, pieces) in cases.into_iter().enumerate() {
+        let ran = run(move |before, _| {
+            if before > 0 {
+                return text("done");
+            }
+            let mut pieces = pieces(&part);
+            pieces.extend([Piece::Chunk(chunk(json!({}), Some("tool_calls"))), Piece::Done]);
+            Reply::Stream(pieces)
+        })
+        .await;
+        assert_eq!(ran.ended.unwrap(), "done", "case {n}");
+        let told: Vec<&Value> = messages(&ran.asked[1])[2..].iter().map(|one| &one["content"]).collect();
+        assert_eq!(told, ["nothing about a", "nothing about b"], "case {n}");
+    }
 }
 
 #[tokio::test]
@@ -306,15 +395,31 @@ async fn a_cancel_ends_a_stream_and_its_connection() {
 
 #[tokio::test]
 async fn usage_is_taken_from_the_server_or_else_estimated() {
-    let ran = run(|_, _| text("hello")).await;
-    let entries = ran.sessions.open("job-1", 1).await.unwrap().entries;
-    let Event::Answered(answer) = &entries[1].event else { panic!("{entries:?}") };
-    assert_eq!((answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.estimated), (10, 5, false));
-    assert_eq!(answers(&ran.asked[0]), 0);
+    let unmetered =
+        || Reply::Stream(vec![text_chunk("hello"), Piece::Chunk(chunk(json!({}), Some("stop"))), Piece::Done]);
+    let metered: fn() -> Reply = || text("hello");
+    for (reply, expected) in [(metered, (10, 5, false)), (unmetered, (0, 2, true))] {
+        let ran = run(move |_, _| reply()).await;
+        assert_eq!(ran.ended.unwrap(), "hello");
+        let entries = ran.sessions.open("job-1", 1).await.unwrap().entries;
+        let (Event::Asked { input_tokens, .. }, Event::Answered(answer)) = (&entries[0].event, &entries[1].event)
+        else {
+            panic!("{entries:?}")
+        };
+        let usage = (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.estimated);
+        let (input, output, estimated) = expected;
+        // The question and the tool, at four bytes for a token.
+        assert!((30..100).contains(input_tokens), "{input_tokens}");
+        assert_eq!(usage, (if estimated { *input_tokens } else { input }, output, estimated));
+    }
 }
 
 #[test]
 fn a_key_is_not_printed() {
     let model = ChatCompletions::at("http://127.0.0.1:1/v1", "m").unwrap().key("sk-secret");
     assert!(!format!("{model:?} {model:#?} {:?}", Agent::new(model.clone())).contains("secret"));
+    for url in ["http://user:secret@127.0.0.1:1/v1", "user:secret@127.0.0.1", "http//a:secret@b/v1"] {
+        let error = ChatCompletions::at(url, "m").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use onward_agent::tools::{Command, Files, HttpGet};
 use onward_agent::{Agent, CancelWhy, Memory, Sessions, Stopped, Tool, session::Event};
-use rig::server::{Reply, Server};
+use rig::server::{Piece, Reply, Server, calls};
 use rig::{SOON, Scripted, TestAttempt, call, say};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -248,4 +248,44 @@ async fn whatever_a_command_started_is_gone_when_it_has_ended_was_cancelled_or_d
         nobody_is_left(session).await;
         drop(observer);
     }
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_run_that_ends_in_the_middle_of_everything() {
+    let session = format!("left-{}", std::process::id());
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("pids"), "").unwrap();
+    let arguments = json!({ "program": "sh", "arguments": ["-c", TREE.replace("WAIT", "wait")] }).to_string();
+    // A page that never ends, and a command that never ends, called side by side.
+    let model = Server::start(move |_, asked| match asked.head.split(' ').nth(1).unwrap() {
+        "/page" => Reply::Stream(vec![Piece::Raw(b"x".to_vec()), Piece::Hang]),
+        _ => calls(&[
+            ("command", &arguments),
+            ("http_get", &json!({ "url": format!("http://{}/page", asked.host()) }).to_string()),
+        ]),
+    })
+    .await;
+    let agent = Agent::new(onward_agent::ChatCompletions::at(&model.url, "m").unwrap())
+        .tool(Command::programs(["sh"]).folder(folder.path()).tool())
+        .tool(HttpGet::new().allow(model.address).tool());
+    let mut attempt = TestAttempt::new();
+    attempt.session.clone_from(&session);
+    let pids = folder.path().join("pids");
+    let under_way = async {
+        while std::fs::read_to_string(&pids).unwrap().lines().count() < 3 || model.asked().len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        attempt.heartbeat.cancel(CancelWhy::Stuck);
+    };
+    let (stopped, ()) = tokio::join!(agent.run_text(&attempt, "go"), under_way);
+    assert!(matches!(stopped, Err(Stopped::Stuck { .. })), "{stopped:?}");
+    assert_eq!(marked(&session), [0_i32; 0], "no process is left");
+    timeout(SOON, model.idle()).await.expect("no connection is left");
+    drop(model);
+    let alone = async {
+        while tokio::runtime::Handle::current().metrics().num_alive_tasks() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, alone).await.expect("no task is left");
 }

@@ -196,13 +196,14 @@ async fn calls_of_one_answer_run_side_by_side_within_a_limit() {
 async fn each_budget_ends_the_run_with_its_limit() {
     let price = Price { input: 10_000.0, output: 0.0 };
     for (budget, limit, turns) in [
-        (Budget::tokens(330), Limit::Tokens, 3),
-        (Budget::default().input_tokens(200), Limit::InputTokens, 2),
+        // The question after it would have been too large.
+        (Budget::tokens(400), Limit::Tokens, 3),
+        (Budget::default().input_tokens(230), Limit::InputTokens, 2),
         (Budget::default().output_tokens(40), Limit::OutputTokens, 4),
         (Budget::default().turns(5), Limit::Turns, 5),
         (Budget::default().tool_calls(2), Limit::ToolCalls, 3),
         (Budget::default().time(secs(25)), Limit::Time, 3),
-        (Budget::default().money(2.0, price), Limit::Money, 2),
+        (Budget::default().money(2.3, price), Limit::Money, 2),
     ] {
         let work = |_: ToolContext, number: Number| async move {
             sleep(secs(10)).await;
@@ -288,9 +289,9 @@ async fn a_policy_allows_denies_or_suspends_and_a_person_lets_it_go_on() {
         done.lock().unwrap().push((number.n, ctx.call_key().to_owned()));
         async move { Ok("paid") }
     };
-    let two = vec![("pay".to_owned(), r#"{"n": 5}"#.to_owned()), ("pay".to_owned(), r#"{"n": 500}"#.to_owned())];
+    let some = [5, 500, 600].map(|n| ("pay".to_owned(), format!("{{\"n\": {n}}}")));
     let three = vec![("pay".to_owned(), r#"{"n": 9999}"#.to_owned())];
-    let model = Scripted::of([Say::Calls(two), Say::Calls(three), say("done")]);
+    let model = Scripted::of([Say::Calls(some.to_vec()), Say::Calls(three), say("done")]);
     let agent = Agent::new(model.clone())
         .tool(Tool::new("pay", "Pays", pay).effect(Effect::Once))
         .sessions(Memory::new())
@@ -306,22 +307,30 @@ async fn a_policy_allows_denies_or_suspends_and_a_person_lets_it_go_on() {
             }
         });
     for fence in 1..=2 {
-        let stopped = agent.run_text(&TestAttempt::with_fence(fence), "go").await.unwrap_err();
-        let Stopped::Suspended(approval) = &stopped else { panic!("{stopped:?}") };
-        assert_eq!((approval.call.key.as_str(), &approval.call.arguments), ("job-1.1.1", &json!({ "n": 500 })));
-        assert!(
-            matches!(Failure::from(stopped).kind(), FailureKind::Release { after: Some(_) }),
-            "it counts as no attempt"
-        );
+        let attempt = TestAttempt::with_fence(fence);
+        let stopped = agent.run_text(&attempt, "go").await.unwrap_err();
+        let Stopped::Suspended(approvals) = &stopped else { panic!("{stopped:?}") };
+        let asked: Vec<(&str, &Value)> =
+            approvals.iter().map(|one| (one.call.key.as_str(), &one.call.arguments["n"])).collect();
+        assert_eq!(asked, [("job-1.1.1", &json!(500)), ("job-1.1.2", &json!(600))], "all of them are told");
+        let said = "a person must approve pay under the key job-1.1.1 (more than 100), and pay under the key job-1.1.2";
+        assert!(attempt.last_note().starts_with(said), "{}", attempt.last_note());
+        let failure = Failure::from(stopped);
+        assert!(matches!(failure.kind(), FailureKind::Release { after: Some(_) }), "it counts as no attempt");
+        assert!(failure.to_string().starts_with(said), "{failure}");
     }
     assert_eq!(*paid.lock().unwrap(), [(5, "job-1.1.0".to_owned())], "the other call of the answer was made");
     approved.lock().unwrap().push("job-1.1.1".into());
-    let finished = agent.run_text(&TestAttempt::with_fence(3), "go").await.unwrap();
+    let stopped = agent.run_text(&TestAttempt::with_fence(3), "go").await.unwrap_err();
+    assert!(matches!(&stopped, Stopped::Suspended(left) if left.len() == 1), "{stopped:?}");
+    approved.lock().unwrap().push("job-1.1.2".into());
+    let finished = agent.run_text(&TestAttempt::with_fence(4), "go").await.unwrap();
     assert_eq!(finished.output, "done");
-    assert_eq!(paid.lock().unwrap()[1..], [(500, "job-1.1.1".to_owned())]);
+    let later = [(500, "job-1.1.1".to_owned()), (600, "job-1.1.2".to_owned())];
+    assert_eq!(paid.lock().unwrap()[1..], later);
     assert_eq!(model.asked().len(), 3, "the model was asked once for each turn");
     let told = told(&model.asked()[2]);
-    assert_eq!(told[5], "Error: this call is not allowed: more than 1000");
+    assert_eq!(told[6], "Error: this call is not allowed: more than 1000");
 }
 
 #[tokio::test(start_paused = true)]
@@ -355,4 +364,67 @@ async fn an_answer_that_was_cut_at_its_length_is_asked_for_again() {
     let model = Scripted::of([Say::Slowly(secs(1), cut), say("whole")]);
     assert_eq!(Agent::new(model.clone()).run_text(&TestAttempt::new(), "go").await.unwrap().output, "whole");
     assert!(told(&model.asked()[1])[2].contains("longer than allowed"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_an_answer_that_was_cut_or_filtered_are_not_run() {
+    let made = Arc::new(AtomicUsize::new(0));
+    let counted = made.clone();
+    let pay = move |_: ToolContext, number: Number| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async move { Ok::<_, ToolError>(number.n) }
+    };
+    let agent = |model: &Scripted| Agent::new(model.clone()).tool(Tool::new("pay", "", pay.clone()));
+    let pair = |first: &str, second: &str| [first, second].map(|one| ("pay".to_owned(), one.to_owned()));
+    let ending = |finish, calls: &[(String, String)]| {
+        let deltas = rig::call_deltas(calls).into_iter().chain([Delta::Finish(finish)]);
+        Say::Slowly(secs(1), deltas.collect())
+    };
+    // Also the second, whose arguments happen to be whole: "n" may have been meant to be 10.
+    let length = onward_agent::model::Finish::Length;
+    let model = Scripted::of([ending(length, &pair(r#"{"n": 1}"#, r#"{"n": 1}"#)), say("I will be shorter")]);
+    assert_eq!(agent(&model).run_text(&TestAttempt::new(), "go").await.unwrap().output, "I will be shorter");
+    let said = told(&model.asked()[1]);
+    assert!(said[2].contains("none of its calls was made") && said[2] == said[3], "{said:?}");
+
+    let filtered = onward_agent::model::Finish::Filtered;
+    let model = Scripted::of([ending(filtered, &pair(r#"{"n": 1}"#, r#"{"n": 2}"#))]);
+    let stopped = agent(&model).run_text(&TestAttempt::new(), "go").await;
+    assert!(matches!(stopped, Err(Stopped::Refused(_))), "{stopped:?}");
+    assert_eq!(made.load(Ordering::SeqCst), 0, "nothing was paid");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_has_something_in_it_is_a_beat() {
+    let usage = || Delta::Usage(onward_agent::Usage { input_tokens: 1, output_tokens: 1, estimated: false });
+    let empty = Delta::ToolCall { index: 0, id: None, name: None, arguments: String::new() };
+    let deltas = vec![Delta::Text("a".into()), Delta::Text(String::new()), usage(), empty, Delta::Text("b".into())];
+    let agent = Agent::new(Scripted::of([Say::Slowly(secs(100), deltas)]));
+    let attempt = TestAttempt::new();
+    let beats = Arc::new(Mutex::new(Vec::new()));
+    let (seen, began) = (beats.clone(), Instant::now());
+    let _observer = attempt.heartbeat.observe(move |_| seen.lock().unwrap().push(began.elapsed()));
+    assert_eq!(agent.run_text(&attempt, "go").await.unwrap().output, "ab");
+    let seconds: Vec<u64> = beats.lock().unwrap().iter().map(Duration::as_secs).collect();
+    assert_eq!(seconds, [0, 100, 500, 600], "at the turn, by each letter, and at the next turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_without_end_of_its_time_is_bounded_by_the_run_alone() {
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let seen = left.clone();
+    let wait = move |ctx: ToolContext, _: Number| {
+        seen.lock().unwrap().push(ctx.deadline());
+        async move {
+            sleep(secs(1_000)).await;
+            assert_eq!(ctx.budget().tool_calls_left(&ctx.spent()), 999);
+            Ok("waited")
+        }
+    };
+    let tool = || Tool::new("wait", "", wait.clone()).timeout(Duration::MAX);
+    let model = || Scripted::of([call("wait", r#"{"n": 1}"#), say("done")]);
+    Agent::new(model()).tool(tool()).run_text(&TestAttempt::new(), "go").await.unwrap();
+    let stopped = Agent::new(model()).tool(tool()).deadline(secs(10)).run_text(&TestAttempt::new(), "go").await;
+    assert!(matches!(stopped, Err(Stopped::Deadline)), "{stopped:?}");
+    assert_eq!(*left.lock().unwrap(), [Duration::MAX, secs(10)]);
 }

@@ -1,16 +1,13 @@
 //! Agents: everything of `onward_agent`, with a [`Context`] too as what an agent runs in; a [`crate::Delivery`] is by itself.
 //!
 //! The session of a job's workflow is named after both, so that every attempt at it finds the same. Its name is also in
-//! the checkpoint, unless the handler keeps something of its own there.
+//! the checkpoint, beside what the handler itself keeps there.
 
 use core::time::Duration;
 
 pub use onward_agent::*;
 
 use crate::context::Context;
-
-/// In front of the name of a session, in a checkpoint.
-const POINTER: &str = "onward-agent-session:";
 
 impl Attempt for Context {
     fn heartbeat(&self) -> &Heartbeat {
@@ -30,14 +27,12 @@ impl Attempt for Context {
     }
 
     fn session(&self) -> String {
-        let pointer = self.checkpoint().and_then(|bytes| core::str::from_utf8(bytes).ok()?.strip_prefix(POINTER));
-        pointer.map_or_else(|| format!("{}-{}", self.job_id(), self.claim().workflow), str::to_owned)
+        let pointer = self.agent_session().map(String::from);
+        pointer.unwrap_or_else(|| format!("{}-{}", self.job_id(), self.claim().workflow))
     }
 
     fn remember(&self, session: &str) {
-        if self.checkpoint().is_none() {
-            self.set_checkpoint(format!("{POINTER}{session}"));
-        }
+        self.set_agent_session(session);
     }
 
     fn extensions(&self) -> u64 {

@@ -24,6 +24,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio_stream::Stream;
 
+use crate::checkpoint::Parts;
 use crate::clock::Clock;
 use crate::link::SessionCommand;
 use crate::machine::{Granted, HandlerReport};
@@ -46,6 +47,13 @@ struct Printed {
     skipped: u64,
 }
 
+/// What this attempt has left for the next one; without a word, what the last attempt left.
+#[derive(Debug, Default)]
+struct Left {
+    session: Option<Box<str>>,
+    own: Option<Box<[u8]>>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     assignment: Assignment,
@@ -53,6 +61,7 @@ pub(crate) struct Shared {
     /// HandlerReport, and not yet taken by the link.
     unsaid: Mutex<Option<HandlerReport>>,
     unsent: Mutex<Printed>,
+    left: Mutex<Left>,
     commands: UnboundedSender<SessionCommand>,
     heartbeat: Heartbeat,
     /// What is said on the heartbeat is said to the manager.
@@ -88,6 +97,7 @@ impl Context {
                 assigned_at: now,
                 unsaid,
                 unsent,
+                left: Mutex::default(),
                 commands,
                 heartbeat,
                 _observer: observer,
@@ -139,9 +149,40 @@ impl Context {
         result
     }
 
-    /// Where a later attempt should go on from: at most 64 KiB, kept at most once a second (the newest wins).
+    /// Where a later attempt should go on from: at most 64 KiB, kept at most once a second (the newest wins). Where an agent
+    /// runs in the attempt, the name of its session stands beside it, and takes up to 256 bytes of them.
     pub fn set_checkpoint(&self, checkpoint: impl AsRef<[u8]>) {
-        self.say(HandlerReport { checkpoint: Some(checkpoint.as_ref().into()), ..HandlerReport::default() });
+        self.leave(|left| left.own = Some(checkpoint.as_ref().into()));
+    }
+
+    /// Leaves the name of an agent's session beside the handler's own checkpoint.
+    #[cfg(feature = "agent")]
+    pub(crate) fn set_agent_session(&self, session: &str) {
+        if self.agent_session().as_deref() != Some(session) {
+            self.leave(|left| left.session = Some(session.into()));
+        }
+    }
+
+    /// The session that this attempt or an earlier one has named.
+    #[cfg(feature = "agent")]
+    pub(crate) fn agent_session(&self) -> Option<Box<str>> {
+        let left = self.shared.left.lock().expect("nothing panics while it is held");
+        left.session.clone().or_else(|| self.assigned().session.map(Into::into))
+    }
+
+    fn leave(&self, change: impl FnOnce(&mut Left)) {
+        let mut left = self.shared.left.lock().expect("nothing panics while it is held");
+        change(&mut left);
+        let assigned = self.assigned();
+        let parts =
+            Parts { session: left.session.as_deref().or(assigned.session), own: left.own.as_deref().or(assigned.own) };
+        // Under the lock: what is said last is what was left last.
+        self.say(HandlerReport { checkpoint: Some(parts.join().into()), ..HandlerReport::default() });
+    }
+
+    /// What the last attempt left.
+    fn assigned(&self) -> Parts<'_> {
+        self.shared.assignment.checkpoint.as_deref().map(Parts::of).unwrap_or_default()
     }
 
     /// What the attempt prints, for `onward logs`: the last 64 KiB are kept. Not a beat by itself.
@@ -163,7 +204,7 @@ impl Context {
 
     /// What the last attempt that set one left.
     pub fn checkpoint(&self) -> Option<&[u8]> {
-        self.shared.assignment.checkpoint.as_deref()
+        self.assigned().own
     }
 
     /// Asks the manager for more time. `progress` is from 0 to 1 and must be more than at the last grant.

@@ -24,6 +24,8 @@
 pub mod address;
 #[cfg(feature = "agent")]
 pub mod agent;
+#[cfg(feature = "worker")]
+mod checkpoint;
 #[cfg(feature = "client")]
 pub mod client;
 #[cfg(feature = "worker")]

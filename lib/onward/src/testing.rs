@@ -105,6 +105,7 @@ pub struct Report {
     pub progress: Option<(u64, Option<u64>)>,
     pub note: Option<String>,
     pub quiet: Option<Duration>,
+    /// As it is stored: with the name of an agent's session beside it, if there is one.
     pub checkpoint: Option<Vec<u8>>,
 }
 
@@ -114,9 +115,10 @@ impl Ended {
         self.reports.iter().rev().find_map(|report| report.progress)
     }
 
-    /// The last checkpoint: what the next attempt would find.
+    /// The last checkpoint that the handler left: what the next attempt would find by [`Context::checkpoint`].
     pub fn checkpoint(&self) -> Option<&[u8]> {
-        self.reports.iter().rev().find_map(|report| report.checkpoint.as_deref())
+        let last = self.reports.iter().rev().find_map(|report| report.checkpoint.as_deref());
+        last.and_then(|bytes| crate::checkpoint::Parts::of(bytes).own)
     }
 }
 

@@ -54,7 +54,9 @@ async fn thirty_minutes_of_work_on_a_lease_of_five() {
     assert_eq!(ended.outcome, Outcome::Succeeded("done".into()));
     assert_eq!((ended.took, model.asked().len()), (secs(30 * 60), 16));
     assert_eq!(ended.progress(), Some((15, None)));
-    assert!(ended.checkpoint().unwrap().starts_with(b"onward-agent-session:"));
+    let kept = ended.reports.iter().find_map(|report| report.checkpoint.clone()).unwrap();
+    assert_eq!(kept, b"onward-agent-session:00000000-0000-0000-0000-000000000001-0");
+    assert_eq!(ended.checkpoint(), None, "the handler itself left nothing");
     let notes: Vec<String> = ended.reports.into_iter().filter_map(|report| report.note).collect();
     assert_eq!(notes.last().unwrap(), "turn 15; last: slow({\"n\":14}), slow({\"n\":13}), slow({\"n\":12})");
 }
@@ -91,7 +93,7 @@ async fn a_tool_that_hangs_loses_its_lease_its_processes_are_gone_and_the_next_a
     assert_eq!(ended.outcome, Outcome::LeaseExpired, "it said nothing for five minutes");
     assert!(!is_there(&std::fs::read_to_string(&file).unwrap()), "its process tree is gone");
 
-    let checkpoint = ended.checkpoint().unwrap().to_vec();
+    let checkpoint = ended.reports.iter().find_map(|report| report.checkpoint.clone()).unwrap();
     let second = Attempt::of("agent").number(2).checkpoint(&checkpoint);
     let ended = second.run(|ctx: Context, (): ()| handle(agent, ctx)).await;
     let Outcome::Succeeded(Value::String(told)) = ended.outcome else { panic!("{:?}", ended.outcome) };
@@ -214,4 +216,32 @@ async fn explain_shows_the_last_turns_of_a_running_agent() {
     let fence = u64::MAX;
     assert_eq!(sessions.open(&format!("{id}-0"), fence).await.unwrap().entries.len(), 14);
     working.finish().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_checkpoint_of_a_handler_and_the_pointer_to_its_session_stand_beside_each_other() {
+    let agent = Agent::new(Scripted::of([say("done")])).sessions(Memory::new());
+    let handler = |agent: Agent, page: &'static str| {
+        move |ctx: Context, (): ()| async move {
+            let found = ctx.checkpoint().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
+            ctx.set_checkpoint("before");
+            agent.run_text(&ctx, "go").await?;
+            sleep(secs(2)).await;
+            if !page.is_empty() {
+                ctx.set_checkpoint(page);
+            }
+            Ok::<_, Failure>(found)
+        }
+    };
+    let first = Attempt::of("agent").run(handler(agent.clone(), "page 3")).await;
+    assert_eq!((first.outcome.clone(), first.checkpoint()), (Outcome::Succeeded(Value::Null), Some(&b"page 3"[..])));
+    let kept: Vec<Vec<u8>> = first.reports.iter().filter_map(|report| report.checkpoint.clone()).collect();
+    let pointer = "onward-agent-session:00000000-0000-0000-0000-000000000001-0\n";
+    // What is said at one instant travels together: the newest is kept.
+    assert_eq!(kept, [format!("{pointer}before").into_bytes(), format!("{pointer}page 3").into_bytes()]);
+
+    let second = Attempt::of("agent").number(2).checkpoint(kept.last().unwrap());
+    let second = second.run(handler(agent, "")).await;
+    assert_eq!(second.outcome, Outcome::Succeeded("page 3".into()), "it finds what was its own");
+    assert_eq!(second.checkpoint(), Some(&b"before"[..]));
 }

@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use futures_util::FutureExt;
+use onward_lease::CancelWhy;
 use serde_json::Value;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use super::turns::Run;
+use crate::attempt::NOTE_BYTES;
 use crate::budget::Limit;
 use crate::history::{News, OpenCall};
 use crate::metrics::{CallCounts, Kind};
-use crate::novelty::shown;
+use crate::novelty::{cut, shown};
 use crate::session::Event;
 use crate::stopped::{Approval, Stopped};
 use crate::tool::{Decision, Effect, Requested, Shared, Tool, ToolContext};
@@ -22,6 +25,9 @@ use crate::tool::{Decision, Effect, Requested, Shared, Tool, ToolContext};
 /// What a model is told of a call with [`Effect::Once`] of which no end is known.
 const UNKNOWN_END: &str = "whether it was carried out is not known. It is not made again by itself. \
                            Find out, or say so in your output.";
+/// What a model is told of a call in an answer that was cut at its longest length.
+const CUT_OFF: &str = "Error: your answer was longer than allowed and was cut, so none of its calls was made. \
+                       Make it again, and be shorter.";
 
 /// What becomes of a call.
 enum Plan {
@@ -46,7 +52,7 @@ impl Run<'_> {
     pub(super) async fn run_calls(&mut self) -> Result<(), Stopped> {
         // What is still running when this is dropped is aborted.
         let mut running = Running::new();
-        let mut stopped = None;
+        let (mut stopped, mut suspended) = (None, Vec::new());
         for (index, open) in self.history.open.clone().into_iter().enumerate() {
             if open.ended.is_some() {
                 continue;
@@ -62,9 +68,9 @@ impl Run<'_> {
                 Plan::Tell(output) => {
                     self.end_call(Ended { index, output, failed: true, polling: false }).await?;
                 }
-                Plan::Suspend(approval) => stopped = Some(Stopped::Suspended(approval)),
+                Plan::Suspend(approval) => suspended.push(approval),
                 Plan::Run(tool, arguments) => {
-                    if !open.begun && !self.settings.budget.allows_call(&self.history.spent) {
+                    if !open.begun && !self.budget.allows_call(&self.history.spent) {
                         stopped = Some(Stopped::Budget { limit: Limit::ToolCalls, spent: self.spent() });
                         break;
                     }
@@ -75,11 +81,28 @@ impl Run<'_> {
         while !running.is_empty() {
             self.end_one(&mut running).await?;
         }
-        stopped.map_or(Ok(()), Err)
+        match stopped {
+            Some(stopped) => Err(stopped),
+            None if suspended.is_empty() => Ok(()),
+            None => Err(self.suspend(suspended)),
+        }
+    }
+
+    /// People are told of each call that waits for them: where the agent runs, and in its log.
+    fn suspend(&self, approvals: Vec<Approval>) -> Stopped {
+        for Approval { call, why } in &approvals {
+            tracing::info!(tool = %call.tool, key = %call.key, %why, "a call waits for a person's approval");
+        }
+        let stopped = Stopped::Suspended(approvals);
+        self.pulse.note(cut(&stopped.to_string(), NOTE_BYTES));
+        stopped
     }
 
     async fn plan(&self, index: usize, open: &OpenCall) -> Plan {
         let call = &open.call;
+        if open.cut_off {
+            return Plan::Tell(CUT_OFF.into());
+        }
         let Some(tool) = self.settings.tools.iter().find(|tool| tool.spec().name == call.name) else {
             let names: Vec<&str> = self.settings.tools.iter().map(|tool| tool.spec().name.as_str()).collect();
             return Plan::Tell(format!("Error: there is no tool `{}`; there are: {}", call.name, names.join(", ")));
@@ -116,13 +139,15 @@ impl Run<'_> {
         let counts = !self.history.novelty.is_repeated(&name, &open.call.arguments);
         let pulse = self.pulse.call(counts);
         pulse.heartbeat.beat();
-        let own = Instant::now() + tool.timeout;
-        let deadline = self.deadline.map_or(own, |deadline| deadline.min(own));
+        // A timeout that no clock reaches is none. At the deadline of the run the tool is told, and has a moment to stop.
+        let own = Instant::now().checked_add(tool.timeout);
+        let deadline = [self.deadline, own].into_iter().flatten().min();
         let shared = Shared {
             pulse: pulse.clone(),
             name: name.clone(),
             key,
             deadline,
+            budget: self.budget.clone(),
             spent: self.spent(),
             resources: self.settings.resources.clone(),
             done: AtomicU64::new(0),
@@ -130,27 +155,23 @@ impl Run<'_> {
         };
         let (situation, metrics) = (self.situation.clone(), self.settings.metrics.clone());
         situation.lock().expect("nothing panics while it is held").running.push(what.clone());
-        let beats = tracing::field::Empty;
-        let span = tracing::info_span!("tool_call", name, beats, failed = tracing::field::Empty);
+        let span = tracing::info_span!(
+            "tool_call",
+            name,
+            duration_ms = Empty,
+            beats = Empty,
+            extensions = Empty,
+            failed = Empty
+        );
         let inner = span.clone();
         let ended = async move {
+            // Dropped with the task, too: a thread that runs on renews nothing.
+            let _scope = pulse.scope();
             let (began, extensions) = (Instant::now(), pulse.extensions());
             let context = ToolContext { shared: Arc::new(shared) };
-            let call = AssertUnwindSafe(async { tool.start(context, arguments).await }).catch_unwind();
-            // The tool itself says of an error what became of the call; nobody does where it did not come to its end.
-            let unended = |why: String| match tool.effect {
-                Effect::Once => format!("{why}; {UNKNOWN_END}"),
-                Effect::None | Effect::Idempotent => why,
-            };
-            let result = match timeout_at(deadline, call).await {
-                Ok(Ok(Ok(output))) => Ok(output),
-                Ok(Ok(Err(error))) => Err(error.to_string()),
-                Ok(Err(panic)) => Err(unended(format!("the tool panicked: {}", panic_text(&*panic)))),
-                Err(_) => Err(unended(format!("the tool did not end within {:?}", began.elapsed()))),
-            };
+            let result = run_tool(&tool, context, arguments, own).await;
             pulse.heartbeat.beat();
             let failed = result.is_err();
-            inner.record("beats", pulse.beats()).record("failed", failed);
             let one = CallCounts {
                 calls: 1,
                 failed: u64::from(failed),
@@ -158,6 +179,8 @@ impl Run<'_> {
                 beats: pulse.beats(),
                 extensions: pulse.extensions() - extensions,
             };
+            one.record_in(&inner);
+            inner.record("failed", failed);
             metrics.add(Kind::Tool, &name, one);
             situation.lock().expect("nothing panics while it is held").ended(&what);
             let output = tool.limited(result.unwrap_or_else(|error| format!("Error: {error}")));
@@ -188,6 +211,40 @@ impl Run<'_> {
             News::Repeat(_) | News::None => self.pulse.note(&note),
         }
         Ok(())
+    }
+}
+
+/// Runs a tool to its end, or up to its timeout. A panic is an end.
+async fn run_tool(
+    tool: &Tool,
+    context: ToolContext,
+    arguments: Value,
+    timeout: Option<Instant>,
+) -> Result<String, String> {
+    let (began, heartbeat) = (Instant::now(), context.heartbeat().clone());
+    let call = AssertUnwindSafe(async { tool.start(context, arguments).await }).catch_unwind();
+    // The tool itself says of an error what became of the call; nobody does where it did not come to its end.
+    let unended = |why: String| match tool.effect {
+        Effect::Once => format!("{why}; {UNKNOWN_END}"),
+        Effect::None | Effect::Idempotent => why,
+    };
+    tokio::select! {
+        biased;
+        ended = call => match ended {
+            Ok(ended) => ended.map_err(|error| error.to_string()),
+            Err(panic) => Err(unended(format!("the tool panicked: {}", panic_text(&*panic)))),
+        },
+        () = reach(timeout) => {
+            heartbeat.cancel(CancelWhy::TimedOut);
+            Err(unended(format!("the tool did not end within {:?}", began.elapsed())))
+        }
+    }
+}
+
+async fn reach(deadline: Option<Instant>) {
+    match deadline {
+        Some(at) => sleep_until(at).await,
+        None => core::future::pending().await,
     }
 }
 

@@ -10,6 +10,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use onward_lease::CancelWhy;
+use onward_lease::heartbeat::Part;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -48,6 +49,7 @@ struct Settings {
     resources: Arc<Resources>,
     at_once: usize,
     output_tries: u32,
+    name: Option<String>,
     metrics: Metrics,
 }
 
@@ -72,6 +74,7 @@ impl Agent {
             resources: Arc::default(),
             at_once: 4,
             output_tries: 3,
+            name: None,
             metrics: Metrics::default(),
         };
         Self { settings: Arc::new(settings) }
@@ -134,6 +137,14 @@ impl Agent {
         self.with(|settings| settings.output_tries = tries)
     }
 
+    /// Names the runs of this agent within an attempt, so that a later attempt finds the session of each: for handlers with
+    /// several runs of which the order is not always the same. Two runs with one name in one attempt are one run: the
+    /// second gets the output of the first. Runs without a name are told apart by their order; one that stopped is gone on
+    /// with by the next.
+    pub fn named(self, name: impl Into<String>) -> Self {
+        self.with(|settings| settings.name = Some(name.into()))
+    }
+
     /// Counts of the calls of this agent and its clones.
     pub fn metrics(&self) -> Metrics {
         self.settings.metrics.clone()
@@ -178,27 +189,37 @@ impl Agent {
         accept: &(dyn Fn(&str) -> Result<(), String> + Sync),
     ) -> Result<Finished<String>, Stopped> {
         let settings = &*self.settings;
-        let id = attempt.session();
+        let whole = attempt.session();
+        let part = settings.name.is_none().then(|| attempt.heartbeat().begin_part());
+        let id = match (&settings.name, part.as_ref().map_or(0, Part::number)) {
+            (Some(name), _) => format!("{whole}.name-{name}"),
+            (None, 0) => whole.clone(),
+            (None, before) => format!("{whole}.run-{}", before + 1),
+        };
         let session = settings.sessions.open_any(&id, attempt.fence()).await?;
-        attempt.remember(&id);
+        attempt.remember(&whole);
         let situation = Arc::new(Mutex::new(Situation::default()));
         let tools: Vec<ToolSpec> = settings.tools.iter().map(|tool| tool.spec().clone()).collect();
         let pulse = Pulse::new(attempt.clone());
-        let heartbeat = pulse.heartbeat.clone();
+        let (heartbeat, _scope) = (pulse.heartbeat.clone(), pulse.scope());
         let mut run = Run::new(settings, pulse, session, situation.clone(), schema);
         let end = run.limit(attempt.deadline());
         run.deadline = end.map(|(at, _)| at);
         let mut body = Box::pin(run.go(&prompt, &tools, accept));
+        let finish = |finished| {
+            part.into_iter().for_each(Part::finish);
+            Ok(finished)
+        };
         let stopped = tokio::select! {
             biased;
-            ended = &mut body => return ended,
+            ended = &mut body => return ended.and_then(finish),
             why = heartbeat.cancelled() => situation.lock().expect("nothing panics while it is held").end(why),
             by = reach(end) => situation.lock().expect("nothing panics while it is held").end_in_time(by),
         };
         // Tools are told, and have a moment; what is left then is dropped.
         heartbeat.cancel(CancelWhy::TimedOut);
         match timeout(STOPS_WITHIN, &mut body).await {
-            Ok(Ok(finished)) => Ok(finished),
+            Ok(Ok(finished)) => finish(finished),
             // A budget of time is in the session only if the last entry got there.
             _ => Err(stopped),
         }

@@ -8,10 +8,11 @@ use futures_util::StreamExt;
 use serde_json::Value;
 use tokio::time::Instant;
 use tracing::Instrument;
+use tracing::field::Empty;
 
 use super::{EndBy, Settings, Situation};
 use crate::attempt::Pulse;
-use crate::budget::{Limit, Spent};
+use crate::budget::{Budget, Limit, Spent, estimate_tokens};
 use crate::history::{History, News};
 use crate::metrics::{CallCounts, Kind};
 use crate::model::{Answer, Ask, Draft, Message, ModelError, ToolSpec};
@@ -25,6 +26,7 @@ pub(super) struct Run<'a> {
     pub history: History,
     pub situation: Arc<Mutex<Situation>>,
     pub deadline: Option<Instant>,
+    pub budget: Budget,
     schema: Option<&'a Value>,
     began: Instant,
     /// What earlier attempts took.
@@ -47,15 +49,16 @@ impl<'a> Run<'a> {
         situation: Arc<Mutex<Situation>>,
         schema: Option<&'a Value>,
     ) -> Self {
-        let history = History::of(&core::mem::take(&mut session.entries), &settings.budget);
+        let budget = settings.budget.for_model(settings.model.called());
+        let history = History::of(&core::mem::take(&mut session.entries), &budget);
         let before = history.spent.time;
         let began = Instant::now();
-        Self { settings, pulse, session, history, situation, deadline: None, schema, began, before }
+        Self { settings, pulse, session, history, situation, deadline: None, budget, schema, began, before }
     }
 
     /// When the run must end, and by what.
     pub fn limit(&self, job: Option<Duration>) -> Option<(Instant, EndBy)> {
-        let budget = self.settings.budget.time_left(&self.history.spent).map(|left| (left, EndBy::Budget));
+        let budget = self.budget.time_left(&self.history.spent).map(|left| (left, EndBy::Budget));
         let own = self.settings.deadline.map(|left| (left, EndBy::Deadline));
         let all = [own, job.map(|left| (left, EndBy::Deadline)), budget];
         // A deadline that no clock reaches is none.
@@ -115,7 +118,7 @@ impl<'a> Run<'a> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let entry = Entry { at_ms: millis(since_epoch), active_ms: millis(self.active()), event };
         self.settings.sessions.append_any(&self.session, &entry).await?;
-        let news = self.history.apply(&entry, &self.settings.budget);
+        let news = self.history.apply(&entry, &self.budget);
         self.look_around();
         Ok(news)
     }
@@ -131,24 +134,32 @@ impl<'a> Run<'a> {
         if self.is_stopping() {
             return Err(Stopped::Cancelled);
         }
-        if let Some(limit) = self.settings.budget.exhausted(&self.spent()) {
+        let messages = self.new_messages(prompt, complaint);
+        let input_tokens = self.estimate_input(&messages, tools);
+        if let Some(limit) = self.budget.too_low_for(&self.spent(), input_tokens) {
             return Err(Stopped::Budget { limit, spent: self.spent() });
         }
-        let messages = self.new_messages(prompt, complaint);
-        self.append(Event::Asked { messages }).await?;
+        self.append(Event::Asked { messages, input_tokens }).await?;
         let (pulse, began) = (self.pulse.call(true), Instant::now());
-        let extensions = pulse.extensions();
-        let turn = self.history.spent.turns + 1;
-        let (name, beats) = (self.settings.model.called(), tracing::field::Empty);
-        let span = tracing::info_span!("model_call", name, turn, beats, ended = tracing::field::Empty);
-        let (draft, end) = self.stream(tools, &pulse).instrument(span.clone()).await;
+        let (_scope, extensions) = (pulse.scope(), pulse.extensions());
+        let turn = self.history.spent.turns.saturating_add(1);
+        let name = self.settings.model.called();
+        let span = tracing::info_span!(
+            "model_call",
+            name,
+            turn,
+            duration_ms = Empty,
+            beats = Empty,
+            extensions = Empty,
+            ended = Empty
+        );
+        let (draft, end) = self.stream(tools, input_tokens, &pulse).instrument(span.clone()).await;
         let word = match &end {
             StreamEnd::Whole => "answered",
             StreamEnd::Broken(_) => "broken",
             StreamEnd::Over(_) => "over_budget",
             StreamEnd::Stopping => "stopped",
         };
-        span.record("beats", pulse.beats()).record("ended", word);
         let one = CallCounts {
             calls: 1,
             failed: u64::from(!matches!(end, StreamEnd::Whole)),
@@ -156,15 +167,23 @@ impl<'a> Run<'a> {
             beats: pulse.beats(),
             extensions: pulse.extensions() - extensions,
         };
+        one.record_in(&span);
+        span.record("ended", word);
         self.settings.metrics.add(Kind::Model, name, one);
-        let bytes = self.history.bytes;
+        self.end_answer(draft, end, input_tokens, turn).await
+    }
+
+    /// Stores what came of a question, and what it cost.
+    async fn end_answer(&mut self, draft: Draft, end: StreamEnd, input: u64, turn: u32) -> Result<(), Stopped> {
         let (answer, stopped) = match end {
-            StreamEnd::Whole => (draft.finish(bytes, turn), None),
-            StreamEnd::Broken(error) => (draft.cut(bytes, &error.to_string()), Some(Stopped::Model(error))),
-            StreamEnd::Over(limit) => {
-                (draft.cut(bytes, "over budget"), Some(Stopped::Budget { limit, spent: Spent::default() }))
+            StreamEnd::Whole => (draft.finish(input, turn), None),
+            StreamEnd::Broken(error) => {
+                (draft.cut(input, &error.to_string(), error.was_taken()), Some(Stopped::Model(error)))
             }
-            StreamEnd::Stopping => (draft.cut(bytes, "stopped"), Some(Stopped::Cancelled)),
+            StreamEnd::Over(limit) => {
+                (draft.cut(input, "over budget", true), Some(Stopped::Budget { limit, spent: Spent::default() }))
+            }
+            StreamEnd::Stopping => (draft.cut(input, "stopped", true), Some(Stopped::Cancelled)),
         };
         self.append(Event::Answered(answer)).await?;
         match stopped {
@@ -172,6 +191,13 @@ impl<'a> Run<'a> {
             Some(Stopped::Budget { limit, .. }) => Err(Stopped::Budget { limit, spent: self.spent() }),
             Some(stopped) => Err(stopped),
         }
+    }
+
+    /// About how many tokens a question has: the conversation, the tools and the schema of the output.
+    fn estimate_input(&self, new: &[Message], tools: &[ToolSpec]) -> u64 {
+        let of_tool = |tool: &ToolSpec| tool.name.len() + tool.text.len() + tool.schema.to_string().len();
+        let schema = self.schema.map_or(0, |schema| schema.to_string().len());
+        estimate_tokens(self.history.bytes_with(new) + tools.iter().map(of_tool).sum::<usize>() + schema)
     }
 
     fn new_messages(&self, prompt: &str, complaint: Option<String>) -> Vec<Message> {
@@ -185,13 +211,16 @@ impl<'a> Run<'a> {
     }
 
     /// Takes deltas until the answer is whole or must end.
-    async fn stream(&self, tools: &[ToolSpec], pulse: &Pulse) -> (Draft, StreamEnd) {
-        let (budget, spent) = (&self.settings.budget, self.spent());
+    async fn stream(&self, tools: &[ToolSpec], input_tokens: u64, pulse: &Pulse) -> (Draft, StreamEnd) {
+        let (budget, spent) = (&self.budget, self.spent());
         let ask = Ask {
             messages: &self.history.messages,
             tools,
             output: self.schema,
-            max_output_tokens: budget.output_left(&spent),
+            session: &self.session.id,
+            budget,
+            spent,
+            max_output_tokens: budget.output_left(&spent, input_tokens),
             deadline: self.deadline,
             heartbeat: &pulse.heartbeat,
         };
@@ -207,11 +236,13 @@ impl<'a> Run<'a> {
                 None => return (draft, StreamEnd::Whole),
                 Some(Err(error)) => return (draft, StreamEnd::Broken(error)),
                 Some(Ok(delta)) => {
-                    pulse.heartbeat.beat();
+                    if delta.is_news() {
+                        pulse.heartbeat.beat();
+                    }
                     if let Err(error) = draft.add(delta) {
                         return (draft, StreamEnd::Broken(error));
                     }
-                    let with_this = budget.with_usage(&spent, &draft.usage(self.history.bytes));
+                    let with_this = budget.with_usage(&spent, &draft.usage(input_tokens));
                     if !draft.is_ending()
                         && let Some(limit) = budget.passed(&with_this)
                     {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Delta, Finish, ModelError};
-use crate::budget::{Usage, estimate};
+use crate::budget::{Usage, estimate_tokens};
 
 /// Most bytes of one answer; no model writes that much on purpose.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
@@ -57,6 +57,8 @@ pub(crate) struct Draft {
 impl Draft {
     pub fn add(&mut self, delta: Delta) -> Result<(), ModelError> {
         match delta {
+            // It calls nothing.
+            Delta::ToolCall { id: None, name: None, ref arguments, .. } if arguments.is_empty() => {}
             Delta::Text(text) => {
                 self.bytes += text.len();
                 self.text.push_str(&text);
@@ -91,13 +93,15 @@ impl Draft {
         Ok(())
     }
 
-    /// Tokens so far: what the model said, or else an estimate. `asked_bytes` is the length of what it was asked.
-    pub fn usage(&self, asked_bytes: usize) -> Usage {
-        self.usage.unwrap_or_else(|| Usage {
-            input_tokens: estimate(asked_bytes),
-            output_tokens: estimate(self.bytes),
-            estimated: true,
-        })
+    /// Tokens so far: what the model said, or else an estimate. `input_tokens` are those of what it was asked.
+    pub fn usage(&self, input_tokens: u64) -> Usage {
+        let output_tokens = estimate_tokens(self.bytes);
+        self.usage.unwrap_or(Usage { input_tokens, output_tokens, estimated: true })
+    }
+
+    /// Whether nothing came yet.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0 && self.usage.is_none()
     }
 
     /// Whether the model has said how it ended: then what it spent is spent, and it may as well be kept.
@@ -106,8 +110,8 @@ impl Draft {
     }
 
     /// The answer. `turn` makes up ids of calls that have none.
-    pub fn finish(mut self, asked_bytes: usize, turn: u32) -> Answer {
-        let usage = self.usage(asked_bytes);
+    pub fn finish(mut self, input_tokens: u64, turn: u32) -> Answer {
+        let usage = self.usage(input_tokens);
         let mut calls: Vec<Call> = core::mem::take(&mut self.calls).into_values().collect();
         for (n, call) in calls.iter_mut().enumerate() {
             if call.id.is_empty() {
@@ -125,9 +129,9 @@ impl Draft {
         Answer { message, text: self.text, refusal, calls, usage, truncated, cut: None }
     }
 
-    /// What counts of an answer that was not finished.
-    pub fn cut(self, asked_bytes: usize, why: &str) -> Answer {
-        let usage = self.usage(asked_bytes);
+    /// What counts of an answer that was not finished: nothing of a question that no server took.
+    pub fn cut(self, input_tokens: u64, why: &str, was_taken: bool) -> Answer {
+        let usage = if was_taken || !self.is_empty() { self.usage(input_tokens) } else { Usage::default() };
         let (text, calls) = (String::new(), Vec::new());
         let cut = Some(why.into());
         Answer { message: Value::Null, text, refusal: None, calls, usage, truncated: false, cut }

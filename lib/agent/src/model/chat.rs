@@ -3,28 +3,32 @@
 //! | what happens | what follows |
 //! |---|---|
 //! | no connection, 408, 409, 429, 5xx, or the stream ends before its first delta | asked again, up to 4 times in all, after `Retry-After` or a backoff; the wait is a quiet section |
-//! | `Retry-After` of more than a minute, or beyond the deadline | [`ModelError::Unavailable`] with that time |
+//! | the last of them fails, or `Retry-After` is more than a minute or beyond the deadline | [`ModelError::Unavailable`] with that time; [`ModelError::Cut`] if a server had begun to answer |
 //! | any other 4xx | [`ModelError::Refused`], at once |
 //! | the stream ends after its first delta, without its end | [`ModelError::Cut`] |
-//! | nothing for two minutes before the first delta, or for one after it | [`ModelError::Silent`] |
+//! | no content for two minutes before the first delta, or for one after it | [`ModelError::Silent`] |
 //! | a chunk that is not JSON, or a line without end | [`ModelError::Malformed`] |
+//!
+//! A question that no server took, which is one that ends as `Unavailable` or `Refused`, costs nothing.
 
 use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http_body_util::Full;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::events::Events;
-use super::{Ask, Delta, Finish, Model, ModelError};
-use crate::budget::Usage;
+use super::reading::Reading;
+use super::retry_after::retry_after;
+use super::{Ask, Delta, Model, ModelError};
 use crate::http::{self, Anywhere, HttpError, Response, Url};
+use crate::novelty::cut;
 
 const DEFAULT_URL: &str = "https://api.openai.com/v1";
 const TRIES: u32 = 4;
@@ -34,7 +38,7 @@ const FIRST_DELTA_WITHIN: Duration = Duration::from_secs(120);
 const NEXT_DELTA_WITHIN: Duration = Duration::from_secs(60);
 /// Tokens that every model of today can answer with. The agent itself ends an answer that passes a larger budget.
 const SMALLEST_LONGEST_ANSWER: u64 = 4_096;
-/// Of the text of a refusal.
+/// Of the words of a server.
 const SHOWN_BYTES: usize = 1 << 10;
 
 /// A model behind `/chat/completions`. Cheap to clone. Its key is never printed.
@@ -52,7 +56,9 @@ pub struct ChatCompletions {
 /// Why there is no model to ask.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SetupError {
-    #[error("`{0}` is not the address of a model's server; write it like https://api.openai.com/v1")]
+    #[error(
+        "`{0}` is not the address of a model's server; write it like https://api.openai.com/v1, without a user or a password"
+    )]
     NotAnAddress(String),
     #[error("{0} is not set; it says {1}")]
     Missing(&'static str, &'static str),
@@ -70,7 +76,7 @@ impl fmt::Debug for ChatCompletions {
 impl ChatCompletions {
     /// The server whose API begins at `url`, such as `http://127.0.0.1:8000/v1`.
     pub fn at(url: &str, model: &str) -> Result<Self, SetupError> {
-        let wrong = |_| SetupError::NotAnAddress(url.to_owned());
+        let wrong = |_| SetupError::NotAnAddress(http::without_user(url));
         let url = Url::parse(&format!("{}/chat/completions", url.trim_end_matches('/'))).map_err(wrong)?;
         Ok(Self {
             url: url.into(),
@@ -157,47 +163,52 @@ impl ChatCompletions {
             request.headers_mut().insert(AUTHORIZATION, value);
         }
         let mut response = http::send(&self.url, request, &Anywhere).await.map_err(|error| match error {
-            HttpError::Connect { .. } | HttpError::Exchange { .. } => Failed::again(error.to_string()),
+            HttpError::Connect { .. } | HttpError::Exchange { .. } => {
+                Failed::Again { why: error.to_string(), after: None, was_taken: false }
+            }
             other => Failed::For(ModelError::Refused { status: 0, why: other.to_string() }),
         })?;
         let status = response.status.as_u16();
         if response.status.is_success() {
             return Ok(response);
         }
-        let after = response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let after = after.filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
-        let after = after.map(|seconds| Duration::from_secs_f64(seconds.min(86_400.0)));
-        let text = timeout(self.next_delta_within, response.beginning(SHOWN_BYTES)).await.unwrap_or_default();
-        let why = self.without_key(&text);
+        let after = retry_after(&response.headers, SystemTime::now());
+        // So much that a key which begins in what is shown is there in full, to be taken out.
+        let bytes = SHOWN_BYTES + self.key.as_ref().map_or(0, |key| key.len());
+        let text = timeout(self.next_delta_within, response.beginning(bytes)).await.unwrap_or_default();
+        let why = self.shown(&text, text.len() >= bytes);
         if matches!(status, 408 | 409 | 429 | 500..=599) {
-            return Err(Failed::Again { why: format!("{status}: {why}"), after });
+            return Err(Failed::Again { why: format!("{status}: {why}"), after, was_taken: false });
         }
         Err(Failed::For(ModelError::Refused { status, why }))
     }
 
-    /// What is shown of a server's words: the key is taken out first, so that no part of it is left at the end.
-    fn shown(&self, why: &str) -> String {
-        const SHOWN_CHARS: usize = 300;
-        self.without_key(why).chars().take(SHOWN_CHARS).collect()
+    /// What is shown of a server's words, which may quote what it was sent: the key is taken out first, and then the rest is
+    /// cut, so that no part of a key is left at the end. Where the text `is_cut` already, its own end may be such a part.
+    fn shown(&self, text: &str, is_cut: bool) -> String {
+        let Some(key) = self.key.as_deref().filter(|key| !key.is_empty()) else {
+            return cut(text.trim(), SHOWN_BYTES).to_owned();
+        };
+        let mut text = text.replace(key, "[key]");
+        if is_cut && let Some(part) = (1..key.len()).rev().find(|part| text.ends_with(cut(key, *part))) {
+            text.truncate(text.len() - cut(key, part).len());
+        }
+        cut(text.trim(), SHOWN_BYTES).to_owned()
     }
 
-    /// A server may quote what it was sent.
-    fn without_key(&self, text: &str) -> String {
-        let text = text.trim();
-        self.key.as_ref().map_or_else(|| text.to_owned(), |key| text.replace(&**key, "[key]"))
+    fn without_key(&self, error: ModelError) -> ModelError {
+        match error {
+            ModelError::Malformed { why } => ModelError::Malformed { why: self.shown(&why, false) },
+            ModelError::Cut { why } => ModelError::Cut { why: self.shown(&why, false) },
+            other => other,
+        }
     }
 }
 
 /// Why one try gave no delta.
 enum Failed {
-    Again { why: String, after: Option<Duration> },
+    Again { why: String, after: Option<Duration>, was_taken: bool },
     For(ModelError),
-}
-
-impl Failed {
-    fn again(why: String) -> Self {
-        Self::Again { why, after: None }
-    }
 }
 
 /// Where a call stands.
@@ -205,14 +216,6 @@ enum State {
     Start { tries: u32 },
     Reading(Box<Reading>),
     Ended,
-}
-
-struct Reading {
-    response: Response,
-    events: Events,
-    ready: std::collections::VecDeque<Delta>,
-    finished: bool,
-    done: bool,
 }
 
 impl Model for ChatCompletions {
@@ -227,10 +230,10 @@ impl Model for ChatCompletions {
                 loop {
                     let next = match state {
                         State::Start { tries } => self.begin(&ask, tries).await,
-                        State::Reading(mut reading) => match self.read(&mut reading, self.next_delta_within).await {
+                        State::Reading(mut reading) => match reading.next().await {
                             Ok(Some(delta)) => return Some((Ok(delta), State::Reading(reading))),
                             Ok(None) => return None,
-                            Err(error) => Err(error),
+                            Err(error) => Err(self.without_key(error)),
                         },
                         State::Ended => return None,
                     };
@@ -251,106 +254,35 @@ impl ChatCompletions {
         let body = self.request(ask)?;
         let first = async {
             let response = self.send(&body).await?;
-            let (events, ready) = (Events::default(), Default::default());
-            let mut reading = Reading { response, events, ready, finished: false, done: false };
-            match self.read(&mut reading, self.first_delta_within).await {
-                Ok(Some(delta)) => reading.ready.push_front(delta),
+            let mut reading = Reading::new(response, self.first_delta_within);
+            match reading.next().await {
+                Ok(Some(delta)) => reading.unread(delta, self.next_delta_within),
                 Ok(None) | Err(ModelError::Cut { .. }) => {
-                    return Err(Failed::again("the answer ended before it began".into()));
+                    let why = "the answer ended before it began".into();
+                    return Err(Failed::Again { why, after: None, was_taken: true });
                 }
-                Err(error) => return Err(Failed::For(error)),
+                Err(error) => return Err(Failed::For(self.without_key(error))),
             }
             Ok(reading)
         };
         let first = timeout(self.first_delta_within, first).await;
         drop(quiet);
-        let (why, after) = match first {
+        let (why, after, was_taken) = match first {
             Ok(Ok(reading)) => return Ok(State::Reading(Box::new(reading))),
             Ok(Err(Failed::For(error))) => return Err(error),
-            Ok(Err(Failed::Again { why, after })) => (why, after),
+            Ok(Err(Failed::Again { why, after, was_taken })) => (why, after, was_taken),
             Err(_) => return Err(ModelError::Silent(self.first_delta_within)),
         };
         let wait = after.unwrap_or(FIRST_BACKOFF * 2_u32.pow(tries));
         let is_late = ask.deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
         if tries + 1 >= TRIES || wait > LONGEST_WAIT || is_late {
-            return Err(ModelError::Unavailable { why, retry_after: after });
+            let unavailable = ModelError::Unavailable { why: why.clone(), retry_after: after };
+            return Err(if was_taken { ModelError::Cut { why } } else { unavailable });
         }
         tracing::warn!(%why, ?wait, "the model does not answer; asking again");
         let quiet = ask.heartbeat.quiet(wait);
         sleep(wait).await;
         drop(quiet);
         Ok(State::Start { tries: tries + 1 })
-    }
-
-    /// The next delta; `None` when the answer is whole.
-    async fn read(&self, reading: &mut Reading, within: Duration) -> Result<Option<Delta>, ModelError> {
-        loop {
-            if let Some(delta) = reading.ready.pop_front() {
-                return Ok(Some(delta));
-            }
-            if reading.done {
-                return Ok(None);
-            }
-            let chunk = timeout(within, reading.response.chunk()).await;
-            match chunk.map_err(|_| ModelError::Silent(within))? {
-                Ok(Some(bytes)) => {
-                    for data in reading.events.feed(&bytes)? {
-                        reading.take(&data).map_err(|error| match error {
-                            ModelError::Malformed { why } => ModelError::Malformed { why: self.shown(&why) },
-                            ModelError::Cut { why } => ModelError::Cut { why: self.shown(&why) },
-                            other => other,
-                        })?;
-                    }
-                }
-                // Some servers just close the connection after the reason why they finished.
-                Ok(None) if reading.finished => return Ok(None),
-                Ok(None) => return Err(ModelError::Cut { why: "the stream ended without its end".into() }),
-                Err(error) => return Err(ModelError::Cut { why: error.to_string() }),
-            }
-        }
-    }
-}
-
-impl Reading {
-    fn take(&mut self, data: &str) -> Result<(), ModelError> {
-        if data == "[DONE]" {
-            self.done = true;
-            return Ok(());
-        }
-        let malformed = |why: &str| ModelError::Malformed { why: format!("{why}: {data}") };
-        let chunk: Value = serde_json::from_str(data).map_err(|_| malformed("a chunk that is not JSON"))?;
-        if !chunk["error"].is_null() {
-            return Err(ModelError::Cut { why: format!("the server reports {}", chunk["error"]) });
-        }
-        let choice = &chunk["choices"][0];
-        let (delta, text) = (&choice["delta"], |value: &Value| value.as_str().map(str::to_owned));
-        if let Some(content) = text(&delta["content"]).filter(|text| !text.is_empty()) {
-            self.ready.push_back(Delta::Text(content));
-        }
-        if let Some(refusal) = text(&delta["refusal"]).filter(|text| !text.is_empty()) {
-            self.ready.push_back(Delta::Refusal(refusal));
-        }
-        for (n, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
-            let index = call["index"].as_u64().unwrap_or(n as u64);
-            let index = u32::try_from(index).map_err(|_| malformed("a call with an index that is too large"))?;
-            let function = &call["function"];
-            let arguments = text(&function["arguments"]).unwrap_or_default();
-            let (id, name) = (text(&call["id"]), text(&function["name"]));
-            self.ready.push_back(Delta::ToolCall { index, id, name, arguments });
-        }
-        if let Some(reason) = choice["finish_reason"].as_str() {
-            self.finished = true;
-            let finish = match reason {
-                "length" => Finish::Length,
-                "content_filter" => Finish::Filtered,
-                _ => Finish::Complete,
-            };
-            self.ready.push_back(Delta::Finish(finish));
-        }
-        if let Some(tokens) = chunk["usage"]["prompt_tokens"].as_u64() {
-            let output_tokens = chunk["usage"]["completion_tokens"].as_u64().unwrap_or_default();
-            self.ready.push_back(Delta::Usage(Usage { input_tokens: tokens, output_tokens, estimated: false }));
-        }
-        Ok(())
     }
 }

@@ -3,6 +3,8 @@
 mod answer;
 pub mod chat;
 mod events;
+mod reading;
+mod retry_after;
 
 pub(crate) use answer::Draft;
 pub use answer::{Answer, Call};
@@ -17,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::budget::Usage;
+use crate::budget::{Budget, Spent, Usage};
 
 /// Anything that answers a conversation. The shipped one is [`ChatCompletions`].
 ///
@@ -40,6 +42,11 @@ pub struct Ask<'a> {
     pub tools: &'a [ToolSpec],
     /// The JSON schema of the output, if it must have one.
     pub output: Option<&'a Value>,
+    /// The name of the session that the conversation is kept in.
+    pub session: &'a str,
+    /// What the run may spend in all, and what it has spent.
+    pub budget: &'a Budget,
+    pub spent: Spent,
     /// What the budget leaves for the answer.
     pub max_output_tokens: Option<u64>,
     /// When the run must have ended.
@@ -75,7 +82,7 @@ pub struct ToolSpec {
     pub schema: Value,
 }
 
-/// A piece of an answer.
+/// A piece of an answer. Only one with something in it is a beat: an empty one, or a count of tokens, may come from a timer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Delta {
     Text(String),
@@ -94,11 +101,23 @@ pub enum Delta {
     Whole(Value),
 }
 
+impl Delta {
+    /// Whether the answer has got on by it.
+    pub(crate) fn is_news(&self) -> bool {
+        match self {
+            Self::Text(text) | Self::Refusal(text) => !text.is_empty(),
+            Self::ToolCall { id, name, arguments, .. } => id.is_some() || name.is_some() || !arguments.is_empty(),
+            Self::Usage(_) => false,
+            Self::Finish(_) | Self::Whole(_) => true,
+        }
+    }
+}
+
 /// Why an answer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finish {
     Complete,
-    /// Its longest length was reached.
+    /// Its longest length was reached. Calls that it makes are not run: the last of them may be half of what was meant.
     Length,
     /// A filter of the provider held the rest back.
     Filtered,
@@ -107,6 +126,7 @@ pub enum Finish {
 /// Why there is no answer. The session has what was spent; nothing else has changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ModelError {
+    /// No server took the question: nobody is there, or it is too busy.
     #[error("the model cannot be reached: {why}; a later attempt goes on from the last entry")]
     Unavailable { why: String, retry_after: Option<Duration> },
     #[error("the model's server refuses the request with {status}: {why}; check address, key, model and tools")]
@@ -125,6 +145,11 @@ impl ModelError {
     /// Whether another attempt may have more luck.
     pub fn is_retryable(&self) -> bool {
         !matches!(self, Self::Refused { .. } | Self::Endless { .. })
+    }
+
+    /// Whether a server may have begun to answer. If not, the question costs nothing.
+    pub fn was_taken(&self) -> bool {
+        !matches!(self, Self::Unavailable { .. } | Self::Refused { .. })
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 use crate::budget::Usage;
 
 fn entry(text: &str) -> Entry {
-    let event = Event::Asked { messages: vec![Message::User { content: text.into() }] };
+    let event = Event::Asked { messages: vec![Message::User { content: text.into() }], input_tokens: 3 };
     Entry { at_ms: 1, active_ms: 2, event }
 }
 
@@ -76,6 +76,17 @@ async fn sqlite_conforms() {
     conforms(open(), open).await;
 }
 
+fn file(folder: &tempfile::TempDir, fence: u64, kind: &str) -> std::path::PathBuf {
+    folder.path().join("s").join(format!("{fence:020}.{kind}"))
+}
+
+fn names(folder: &tempfile::TempDir) -> Vec<String> {
+    let files = std::fs::read_dir(folder.path().join("s")).unwrap();
+    let mut names: Vec<String> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
 #[tokio::test]
 async fn a_file_that_was_torn_anywhere_is_read_up_to_its_last_whole_line() {
     let folder = tempfile::tempdir().unwrap();
@@ -84,27 +95,27 @@ async fn a_file_that_was_torn_anywhere_is_read_up_to_its_last_whole_line() {
     for one in &entries() {
         sessions.append(&session, one).await.unwrap();
     }
-    let file = folder.path().join("s").join(format!("{:020}.jsonl", 1));
-    let whole = std::fs::read(&file).unwrap();
+    let whole = std::fs::read(file(&folder, 1, "jsonl")).unwrap();
     // Around the end of each line, and within it.
     let ends = whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
     let lengths = ends.flat_map(|end| [end - 5, end, end + 1]).chain([0, 1]);
     for length in lengths {
-        let lines = whole[..length].iter().filter(|&&byte| byte == b'\n').count().saturating_sub(1);
-        // By the same attempt, by a later one, and by one after that which was killed before its first line.
-        for (fence, empty) in [(1, None), (2, None), (3, Some(2))] {
-            for later in [2, 3] {
-                let _ = std::fs::remove_file(folder.path().join("s").join(format!("{later:020}.jsonl")));
-            }
-            std::fs::write(&file, &whole[..length]).unwrap();
-            if let Some(empty) = empty {
-                std::fs::write(folder.path().join("s").join(format!("{empty:020}.jsonl")), b"").unwrap();
+        let lines = whole[..length].iter().filter(|&&byte| byte == b'\n').count();
+        // By the same attempt, by a later one, and by one after another that was killed when it had made its mark, or
+        // half of its copy.
+        for (fence, left) in [(1, None), (2, None), (3, Some("mark")), (3, Some("0123456789abcdef.copy"))] {
+            std::fs::remove_dir_all(folder.path().join("s")).unwrap();
+            std::fs::create_dir(folder.path().join("s")).unwrap();
+            std::fs::write(file(&folder, 1, "jsonl"), &whole[..length]).unwrap();
+            if let Some(left) = left {
+                std::fs::write(file(&folder, 2, left), &whole[..length / 2]).unwrap();
             }
             let session = sessions.open("s", fence).await.unwrap();
             assert_eq!(session.entries, entries()[..lines], "torn at {length}, fence {fence}");
             sessions.append(&session, &entry("more")).await.unwrap();
             let again = sessions.open("s", fence).await.unwrap();
             assert_eq!(again.entries.len(), lines + 1, "torn at {length}, fence {fence}");
+            assert_eq!(names(&folder).len(), 2, "nothing that was left stays: {:?}", names(&folder));
         }
     }
 }
@@ -115,12 +126,47 @@ async fn what_a_zombie_had_under_way_is_part_of_no_history_once_its_successor_ha
     let sessions = Folder::at(folder.path()).unwrap();
     let first = sessions.open("s", 1).await.unwrap();
     sessions.append(&first, &entry("one")).await.unwrap();
+    // It was frozen behind its look at the fences, with its file open, and writes when it wakes up.
+    let mut late = std::fs::OpenOptions::new().append(true).open(file(&folder, 1, "jsonl")).unwrap();
     sessions.open("s", 2).await.unwrap();
-    // It was frozen behind its look at the fences, and writes when it wakes up.
-    let line = encode(&entry("late"), "s").unwrap() + "\n";
-    let file = folder.path().join("s").join(format!("{:020}.jsonl", 1));
-    let mut text = std::fs::read_to_string(&file).unwrap();
-    text.push_str(&line);
-    std::fs::write(&file, text).unwrap();
+    std::io::Write::write_all(&mut late, format!("{}\n", encode(&entry("late"), "s").unwrap()).as_bytes()).unwrap();
+    assert_eq!(sessions.open("s", 2).await.unwrap().entries, [entry("one")]);
     assert_eq!(sessions.open("s", 3).await.unwrap().entries, [entry("one")]);
+    // Nor does a file of its own come back with it.
+    let stale = sessions.append(&first, &entry("later")).await;
+    assert!(matches!(stale, Err(SessionError::Stale { newer: 3, .. })), "{stale:?}");
+    assert_eq!(names(&folder).len(), 2, "{:?}", names(&folder));
+}
+
+#[tokio::test]
+async fn a_session_that_is_opened_again_and_again_does_not_grow() {
+    let folder = tempfile::tempdir().unwrap();
+    let sessions = Folder::at(folder.path()).unwrap();
+    let first = sessions.open("s", 1).await.unwrap();
+    sessions.append(&first, &entry("one")).await.unwrap();
+    let length = std::fs::metadata(file(&folder, 1, "jsonl")).unwrap().len();
+    for fence in 2..100 {
+        assert_eq!(sessions.open("s", fence).await.unwrap().entries, [entry("one")]);
+    }
+    assert_eq!(names(&folder), ["00000000000000000099.jsonl", "00000000000000000099.mark"]);
+    assert_eq!(std::fs::metadata(file(&folder, 99, "jsonl")).unwrap().len(), length);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_that_hold_the_same_fence_share_one_history() {
+    let folder = tempfile::tempdir().unwrap();
+    let sessions = Folder::at(folder.path()).unwrap();
+    let first = sessions.open("s", 1).await.unwrap();
+    sessions.append(&first, &entry("one")).await.unwrap();
+    let one = |number: usize| {
+        let sessions = sessions.clone();
+        tokio::spawn(async move {
+            let session = sessions.open("s", 2).await.unwrap();
+            sessions.append(&session, &entry(&number.to_string())).await.unwrap();
+        })
+    };
+    for holder in (0..8).map(one).collect::<Vec<_>>() {
+        holder.await.unwrap();
+    }
+    assert_eq!(sessions.open("s", 3).await.unwrap().entries.len(), 9, "none has lost another's");
 }

@@ -5,15 +5,67 @@ use std::sync::{Arc, Mutex};
 
 use super::{Entry, MAX_ENTRIES, Session, SessionError, Sessions, check_id, encode};
 
-/// Sessions that end with the process. Clones share them.
-#[derive(Clone, Debug, Default)]
+/// Most sessions that are kept, and most bytes of them all.
+const MAX_SESSIONS: usize = 10_000;
+const MAX_BYTES: usize = 256 << 20;
+
+/// Sessions that end with the process. Clones share them. It keeps 10,000 of them and 256 MiB in all; what was not used
+/// for the longest time is forgotten first, and a run that comes back to it begins anew.
+#[derive(Clone, Debug)]
 pub struct Memory {
-    kept: Arc<Mutex<HashMap<String, Session>>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    sessions: HashMap<String, Used>,
+    bytes: usize,
+    /// Rises with every use.
+    clock: u64,
+    max_sessions: usize,
+    max_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Used {
+    session: Session,
+    bytes: usize,
+    at: u64,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Memory {
     pub fn new() -> Self {
-        Self::default()
+        Self::with_limits(MAX_SESSIONS, MAX_BYTES)
+    }
+
+    fn with_limits(max_sessions: usize, max_bytes: usize) -> Self {
+        let kept = Kept { sessions: HashMap::new(), bytes: 0, clock: 0, max_sessions, max_bytes };
+        Self { kept: Arc::new(Mutex::new(kept)) }
+    }
+}
+
+impl Kept {
+    /// Notes that a session is used.
+    fn touch(&mut self, id: &str) -> Option<&mut Used> {
+        self.clock += 1;
+        let used = self.sessions.get_mut(id)?;
+        used.at = self.clock;
+        Some(used)
+    }
+
+    /// Forgets what was not used for the longest time, until one more session with so many bytes more fits.
+    fn make_room(&mut self, keep: &str, sessions: usize, bytes: usize) {
+        while self.sessions.len() + sessions > self.max_sessions || self.bytes + bytes > self.max_bytes {
+            let others = self.sessions.iter().filter(|(id, _)| *id != keep);
+            let Some(oldest) = others.min_by_key(|(_, used)| used.at).map(|(id, _)| id.clone()) else { return };
+            self.bytes -= self.sessions.remove(&oldest).map_or(0, |used| used.bytes);
+        }
     }
 }
 
@@ -21,8 +73,12 @@ impl Sessions for Memory {
     async fn open(&self, id: &str, fence: u64) -> Result<Session, SessionError> {
         check_id(id)?;
         let mut kept = self.kept.lock().expect("nothing panics while it is held");
-        let empty = || Session { id: id.to_owned(), fence, entries: Vec::new() };
-        let session = kept.entry(id.to_owned()).or_insert_with(empty);
+        if !kept.sessions.contains_key(id) {
+            kept.make_room(id, 1, 0);
+            let session = Session { id: id.to_owned(), fence, entries: Vec::new() };
+            kept.sessions.insert(id.to_owned(), Used { session, bytes: 0, at: 0 });
+        }
+        let session = &mut kept.touch(id).expect("it is there, or was put there").session;
         if session.fence > fence {
             return Err(SessionError::Stale { id: id.to_owned(), fence, newer: session.fence });
         }
@@ -31,18 +87,62 @@ impl Sessions for Memory {
     }
 
     async fn append(&self, session: &Session, entry: &Entry) -> Result<(), SessionError> {
-        encode(entry, &session.id)?;
+        let bytes = encode(entry, &session.id)?.len();
         let mut kept = self.kept.lock().expect("nothing panics while it is held");
-        let Some(own) = kept.get_mut(&session.id) else {
-            return Err(SessionError::Unavailable { id: session.id.clone(), why: "it was not opened here".into() });
+        kept.make_room(&session.id, 0, bytes);
+        let is_full = kept.bytes + bytes > kept.max_bytes;
+        let Some(own) = kept.touch(&session.id) else {
+            let why = "it was not opened here, or is forgotten for newer ones".into();
+            return Err(SessionError::Unavailable { id: session.id.clone(), why });
         };
-        if own.fence > session.fence {
-            return Err(SessionError::Stale { id: session.id.clone(), fence: session.fence, newer: own.fence });
+        if own.session.fence > session.fence {
+            let newer = own.session.fence;
+            return Err(SessionError::Stale { id: session.id.clone(), fence: session.fence, newer });
         }
-        if own.entries.len() >= MAX_ENTRIES {
+        if is_full || own.session.entries.len() >= MAX_ENTRIES {
             return Err(SessionError::Full(session.id.clone()));
         }
-        own.entries.push(entry.clone());
+        own.session.entries.push(entry.clone());
+        own.bytes += bytes;
+        kept.bytes += bytes;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Event;
+
+    fn entry(length: usize) -> Entry {
+        let key = "k".repeat(length);
+        Entry { at_ms: 1, active_ms: 1, event: Event::ToolBegun { call: 0, key } }
+    }
+
+    #[tokio::test]
+    async fn the_least_used_is_forgotten_when_there_are_too_many() {
+        let sessions = Memory::with_limits(2, MAX_BYTES);
+        let first = sessions.open("first", 1).await.unwrap();
+        sessions.append(&first, &entry(1)).await.unwrap();
+        let second = sessions.open("second", 1).await.unwrap();
+        sessions.append(&first, &entry(1)).await.unwrap();
+        sessions.open("third", 1).await.unwrap();
+        let forgotten = sessions.append(&second, &entry(1)).await;
+        assert!(matches!(forgotten, Err(SessionError::Unavailable { .. })), "{forgotten:?}");
+        assert_eq!(sessions.open("first", 1).await.unwrap().entries.len(), 2);
+        assert_eq!(sessions.kept.lock().unwrap().sessions.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn bytes_are_bounded_by_forgetting_others_and_then_by_refusing() {
+        let sessions = Memory::with_limits(100, 1_000);
+        let (old, new) = (sessions.open("old", 1).await.unwrap(), sessions.open("new", 1).await.unwrap());
+        sessions.append(&old, &entry(500)).await.unwrap();
+        sessions.append(&new, &entry(500)).await.unwrap();
+        assert!(sessions.open("old", 1).await.unwrap().entries.is_empty(), "it is forgotten");
+        let full = sessions.append(&new, &entry(500)).await;
+        assert!(matches!(full, Err(SessionError::Full(_))), "{full:?}");
+        let bytes = sessions.kept.lock().unwrap().bytes;
+        assert!((500..1_000).contains(&bytes), "{bytes}");
     }
 }

@@ -5,7 +5,7 @@
 //!     │           │            │
 //!     │           │            └ killed here: the tool is run again, unless it may be run once only
 //!     │           └ killed here: nothing is lost
-//!     └ killed here: the model is asked again
+//!     └ killed here: the model is asked again, and the lost question is charged by an estimate
 //! ```
 //!
 //! An entry is durable when `append` returns, and only then does what it says happen. A session belongs to the attempt
@@ -71,9 +71,11 @@ pub struct Entry {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 pub enum Event {
-    /// The model is about to be asked; `messages` are those that no other entry has.
+    /// The model is about to be asked; `messages` are those that no other entry has. The estimated input of the whole
+    /// question is charged if no answer to it follows.
     Asked {
         messages: Vec<Message>,
+        input_tokens: u64,
     },
     Answered(Answer),
     /// A call of the last answer, by its place in it, is about to be run.

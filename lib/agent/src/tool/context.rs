@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::ToolError;
 use crate::attempt::{NOTE_BYTES, Pulse};
-use crate::budget::Spent;
+use crate::budget::{Budget, Spent};
 use crate::novelty::cut;
 
 /// What tools share, by type.
@@ -32,7 +32,8 @@ pub(crate) struct Shared {
     pub pulse: Pulse,
     pub name: String,
     pub key: String,
-    pub deadline: Instant,
+    pub deadline: Option<Instant>,
+    pub budget: Budget,
     pub spent: Spent,
     pub resources: Arc<Resources>,
     /// Highest progress that the tool has reported.
@@ -82,9 +83,14 @@ impl ToolContext {
         if self.is_cancelled() { Err(ToolError::new("cancelled")) } else { Ok(()) }
     }
 
-    /// What is left until this call is cut off: by its timeout, or by the end of the run.
+    /// What is left until this call is cut off, by its timeout or by the end of the run; [`Duration::MAX`] if nothing does.
     pub fn deadline(&self) -> Duration {
-        self.shared.deadline.saturating_duration_since(Instant::now())
+        self.shared.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// What the run may spend in all. `ctx.budget().tokens_left(&ctx.spent())` is what is left of it.
+    pub fn budget(&self) -> &Budget {
+        &self.shared.budget
     }
 
     /// What the run had spent when the call began.

@@ -27,6 +27,17 @@ pub struct Asked {
     pub body: Value,
 }
 
+impl Asked {
+    /// Who was asked, as the client names it.
+    pub fn host(&self) -> &str {
+        let value = self
+            .head
+            .lines()
+            .find_map(|line| line.split_once(": ").filter(|(name, _)| name.eq_ignore_ascii_case("host")));
+        value.map_or("", |(_, host)| host.trim())
+    }
+}
+
 /// How the server answers.
 pub enum Reply {
     /// Anything but a stream: status, more headers, body.
@@ -179,7 +190,8 @@ pub fn text_chunk(text: &str) -> Piece {
 }
 
 pub fn usage(input: u64, output: u64) -> Piece {
-    let usage = json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": input + output });
+    let total = input.saturating_add(output);
+    let usage = json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": total });
     Piece::Chunk(
         json!({ "id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": usage }),
     )

@@ -128,7 +128,13 @@ fn fate() -> Fate {
 async fn main() -> ExitCode {
     let get = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
     let fate = fate();
-    let inner = ChatCompletions::at(&get("MODEL_URL"), "m").expect("an address");
+    let inner = match ChatCompletions::from_env() {
+        Ok(model) => model,
+        Err(error) => {
+            writeln!(std::io::stdout(), "{error}").expect("the test reads it");
+            return ExitCode::from(2);
+        }
+    };
     let model = DoomedModel { inner, fate, asked: AtomicUsize::new(0) };
     let appended = Arc::default();
     let agent = Agent::new(model)
@@ -145,7 +151,7 @@ async fn main() -> ExitCode {
     match agent.run_text(&victim, "Resolve the ticket.").await {
         Ok(finished) => {
             let mut out = std::io::stdout();
-            writeln!(out, "{}", finished.output).expect("the test reads it");
+            writeln!(out, "{}\n{}", finished.output, finished.spent).expect("the test reads it");
             ExitCode::SUCCESS
         }
         Err(Stopped::Lost(_)) => ExitCode::from(3),

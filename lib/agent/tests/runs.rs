@@ -1,0 +1,75 @@
+//! Several runs in one attempt: each has a session of its own, which a later attempt finds again.
+
+mod rig;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use onward_agent::{Agent, Effect, Memory, ModelError, Sessions, Tool, ToolContext, ToolError};
+use rig::{Say, Scripted, TestAttempt, call, say};
+use serde_json::Value;
+
+/// Answers with the prompt of its conversation.
+fn parrot() -> Scripted {
+    Scripted::new(|_, messages: &[Value]| say(&format!("{}!", messages[0]["content"].as_str().unwrap())))
+}
+
+#[tokio::test]
+async fn two_runs_of_a_handler_have_two_outputs_and_neither_is_paid_again() {
+    let (model, sessions) = (parrot(), Memory::new());
+    let agent = Agent::new(model.clone()).sessions(sessions.clone());
+    for fence in 1..=2 {
+        let attempt = TestAttempt::with_fence(fence);
+        for prompt in ["draft", "review"] {
+            let finished = agent.run_text(&attempt, prompt).await.unwrap();
+            assert_eq!(finished.output, format!("{prompt}!"), "attempt {fence}");
+        }
+    }
+    assert_eq!(model.asked().len(), 2);
+    for session in ["job-1", "job-1.run-2"] {
+        assert_eq!(sessions.open(session, 2).await.unwrap().entries.len(), 2, "{session}");
+    }
+}
+
+#[tokio::test]
+async fn runs_side_by_side_have_two_sessions() {
+    let agent = Agent::new(parrot()).sessions(Memory::new());
+    let attempt = TestAttempt::new();
+    let (one, other) = tokio::join!(agent.run_text(&attempt, "one"), agent.run_text(&attempt, "other"));
+    assert_eq!((one.unwrap().output.as_str(), other.unwrap().output.as_str()), ("one!", "other!"));
+}
+
+#[tokio::test]
+async fn runs_with_names_are_found_again_in_any_order() {
+    let model = parrot();
+    let agent = Agent::new(model.clone()).sessions(Memory::new());
+    for (fence, order) in [(1, ["a", "b", "c"]), (2, ["c", "a", "b"])] {
+        let attempt = TestAttempt::with_fence(fence);
+        for name in order {
+            let finished = agent.clone().named(name).run_text(&attempt, name).await.unwrap();
+            assert_eq!((finished.output, finished.session), (format!("{name}!"), format!("job-1.name-{name}")));
+        }
+    }
+    assert_eq!(model.asked().len(), 3);
+}
+
+#[tokio::test]
+async fn a_run_that_stopped_is_gone_on_with_by_the_next() {
+    let model = Scripted::new(|n, _| match n {
+        0 => call("pay", "{}"),
+        1 => Say::Fail(ModelError::Unavailable { why: "down".into(), retry_after: None }),
+        _ => say("paid"),
+    });
+    let paid = Arc::new(AtomicU32::new(0));
+    let counted = paid.clone();
+    let pay = move |_: ToolContext, _: Value| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, ToolError>("done") }
+    };
+    let tool = Tool::with_schema("pay", "", serde_json::json!({}), pay).effect(Effect::Once);
+    let agent = Agent::new(model.clone()).tool(tool).sessions(Memory::new());
+    let attempt = TestAttempt::new();
+    agent.run_text(&attempt, "go").await.unwrap_err();
+    assert_eq!(agent.run_text(&attempt, "go").await.unwrap().output, "paid");
+    assert_eq!((paid.load(Ordering::SeqCst), model.asked().len()), (1, 3), "nothing is done twice");
+}
