@@ -10,6 +10,15 @@ use onward_agent::{Agent, Delta, Failure, Stopped, Tool, ToolContext, ToolError}
 use rig::{SOON, Say, Scripted, TestAttempt, call};
 use tokio::time::timeout;
 
+/// Releases the thread at the end of the test, however that ends.
+struct Release(Arc<AtomicBool>);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// A closure on a thread that beats until it is released, whatever it is told.
 #[derive(Clone, Default)]
 struct Stubborn {
@@ -75,6 +84,7 @@ async fn is_not_heard(stubborn: &Stubborn, attempt: &TestAttempt, count: &Mutex<
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tool_that_timed_out_and_runs_on_renews_nothing() {
     let stubborn = Stubborn::default();
+    let release = Release(stubborn.released.clone());
     // The second answer never comes: nobody else beats.
     let silent = Say::Slowly(Duration::from_secs(1_000_000), vec![Delta::Text("never".into())]);
     let model = Scripted::of([call("stubborn", "{}"), silent]);
@@ -96,7 +106,7 @@ async fn a_tool_that_timed_out_and_runs_on_renews_nothing() {
     let told = model.asked()[1][2]["content"].to_string();
     assert!(told.contains("did not end within"), "{told}");
     is_not_heard(&stubborn, &attempt, &count).await;
-    stubborn.released.store(true, Ordering::SeqCst);
+    drop(release);
     running.abort();
     timeout(SOON, attempt.heartbeat.unblocked()).await.expect("it has returned");
 }
@@ -105,6 +115,7 @@ async fn a_tool_that_timed_out_and_runs_on_renews_nothing() {
 async fn nor_does_one_whose_run_has_ended_or_was_dropped() {
     for is_dropped in [false, true] {
         let stubborn = Stubborn::default();
+        let release = Release(stubborn.released.clone());
         let agent = Agent::new(Scripted::of([call("stubborn", "{}")])).tool(stubborn.tool());
         let attempt = TestAttempt::new();
         let (count, _observer) = heard(&attempt);
@@ -128,7 +139,7 @@ async fn nor_does_one_whose_run_has_ended_or_was_dropped() {
         };
         timeout(SOON, told).await.expect("it is told");
         is_not_heard(&stubborn, &attempt, &count).await;
-        stubborn.released.store(true, Ordering::SeqCst);
+        drop(release);
         timeout(SOON, attempt.heartbeat.unblocked()).await.expect("it has returned");
     }
 }
