@@ -4,6 +4,7 @@ mod blocking;
 mod command;
 mod reader;
 mod stream;
+mod tally;
 
 pub use command::CommandOutput;
 pub use reader::Reader;

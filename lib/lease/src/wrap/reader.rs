@@ -1,22 +1,19 @@
 //! A reader that beats.
 
-use core::panic::Location;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io;
 
 use tokio::io::{AsyncRead, ReadBuf};
 
+use super::tally::Tally;
 use crate::heartbeat::Heartbeat;
 
 /// Made by [`Heartbeat::reader`].
 #[derive(Debug)]
 pub struct Reader<R> {
     inner: R,
-    heartbeat: Heartbeat,
-    place: &'static Location<'static>,
-    done: u64,
-    total: Option<u64>,
+    tally: Tally,
 }
 
 impl Heartbeat {
@@ -31,14 +28,14 @@ impl Heartbeat {
     /// ```
     #[track_caller]
     pub fn reader<R: AsyncRead + Unpin>(&self, inner: R) -> Reader<R> {
-        Reader { inner, heartbeat: self.clone(), place: Location::caller(), done: 0, total: None }
+        Reader { inner, tally: Tally::new(self) }
     }
 }
 
 impl<R> Reader<R> {
     /// Reports the bytes that were read as progress, of this many in all. From then on only they count as forward steps.
     pub fn of_total(mut self, bytes: u64) -> Self {
-        self.total = Some(bytes);
+        self.tally.total = Some(bytes);
         self
     }
 
@@ -54,11 +51,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for Reader<R> {
         ready!(Pin::new(&mut this.inner).poll_read(task, buffer))?;
         let got = (buffer.filled().len() - before) as u64;
         if got > 0 {
-            this.done += got;
-            match this.total {
-                Some(total) => this.heartbeat.progress_at(this.place, this.done, Some(total)),
-                None => this.heartbeat.beat_at(this.place),
-            }
+            this.tally.add(got);
         }
         Poll::Ready(Ok(()))
     }

@@ -1,35 +1,32 @@
 //! A stream that beats.
 
-use core::panic::Location;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 
 use tokio_stream::Stream;
 
+use super::tally::Tally;
 use crate::heartbeat::Heartbeat;
 
 /// Made by [`Heartbeat::stream`].
 #[derive(Debug)]
 pub struct Items<S> {
     inner: S,
-    heartbeat: Heartbeat,
-    place: &'static Location<'static>,
-    done: u64,
-    total: Option<u64>,
+    tally: Tally,
 }
 
 impl Heartbeat {
     /// Wraps a stream so that every item beats. With [`Items::of_total`] it reports how far it is, too.
     #[track_caller]
     pub fn stream<S: Stream + Unpin>(&self, inner: S) -> Items<S> {
-        Items { inner, heartbeat: self.clone(), place: Location::caller(), done: 0, total: None }
+        Items { inner, tally: Tally::new(self) }
     }
 }
 
 impl<S> Items<S> {
     /// Reports the items that came as progress, of this many in all. From then on only they count as forward steps.
     pub fn of_total(mut self, items: u64) -> Self {
-        self.total = Some(items);
+        self.tally.total = Some(items);
         self
     }
 
@@ -45,11 +42,7 @@ impl<S: Stream + Unpin> Stream for Items<S> {
         let this = self.get_mut();
         let item = ready!(Pin::new(&mut this.inner).poll_next(task));
         if item.is_some() {
-            this.done += 1;
-            match this.total {
-                Some(total) => this.heartbeat.progress_at(this.place, this.done, Some(total)),
-                None => this.heartbeat.beat_at(this.place),
-            }
+            this.tally.add(1);
         }
         Poll::Ready(item)
     }
