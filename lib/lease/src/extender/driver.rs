@@ -87,6 +87,10 @@ impl Shared {
     }
 
     fn take_answers(&self, now: Mono, answers: Answers) {
+        let mut failed = answers.iter().filter_map(|(_, answer)| answer.as_ref().err());
+        if let Some(error) = failed.next() {
+            tracing::warn!(%error, leases = 1 + failed.count(), "leases were not extended");
+        }
         let mut leases = self.leases();
         for (id, answer) in answers {
             if let Err(error) = &answer

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use onward_core::beat::AttemptClock;
 use onward_core::lease::{Extender, ExtenderAction, LeaseState, LossReason, LostPolicy, Renew, RenewFailure};
 use onward_core::time::Mono;
+use onward_health::heartbeat::{Beating, LastBeat};
 use rand::Rng;
 
 use super::{AlreadyAttached, Inbox, Leases, OnStep, Settings, Shared};
@@ -28,6 +29,8 @@ pub(super) struct Held {
     listening: Listening,
     /// Beats are gathered until then, so that a busy handler does not wake us with every one.
     look_at: Mono,
+    /// When a beat was last seen, or it was attached.
+    seen_at: Mono,
     quiet: Option<u64>,
     pub(super) due: Option<Mono>,
     on_step: Option<OnStep>,
@@ -77,6 +80,7 @@ impl Shared {
             heartbeat: heartbeat.clone(),
             listening,
             look_at: now,
+            seen_at: now,
             quiet: None,
             due: None,
             on_step: self.on_step.clone(),
@@ -110,6 +114,7 @@ impl Leases {
         let Some(held) = self.held.get_mut(&id) else { return };
         match answer {
             Ok(granted) => {
+                tracing::debug!(message = %held.receipt.message(), ?granted, "lease extended");
                 held.extensions.fetch_add(1, Ordering::Relaxed);
                 held.extender.renewed(now, granted);
             }
@@ -131,12 +136,38 @@ impl Leases {
     }
 }
 
+/// The eye of a supervisor sees handlers that are silent though their lease is over: their thread hangs.
+impl Beating for Shared {
+    fn most_silent(&self) -> Option<LastBeat> {
+        let (now, leases) = (self.clock.now(), self.leases());
+        let silent = leases.held.values().filter_map(|held| Some((held.silent_for(now)?, held)));
+        let (ago, held) = silent.max_by_key(|(ago, _)| *ago)?;
+        Some(LastBeat { who: held.receipt.message().to_string(), ago, place: held.heartbeat.last_beat() })
+    }
+
+    fn cancel(&self, who: &str) {
+        let leases = self.leases();
+        let called = leases.held.values().filter(|held| held.receipt.message().as_str() == who);
+        called.for_each(|held| held.heartbeat.cancel(CancelWhy::Stuck));
+    }
+}
+
 impl Held {
     pub(super) fn state(&self, now: Mono) -> LeaseState {
         self.extender.state(now)
     }
 
+    /// For how long nothing was heard of it, unless it declared its silence.
+    fn silent_for(&self, now: Mono) -> Option<Duration> {
+        let is_heard = self.listening.is_beaten();
+        self.heartbeat
+            .quiet_section()
+            .is_none()
+            .then(|| if is_heard { Duration::ZERO } else { now.since(self.seen_at) })
+    }
+
     pub(super) fn begin_again(&mut self, now: Mono) {
+        self.seen_at = now;
         self.heartbeat.forget_progress();
         self.clock = AttemptClock::start(awake(now), Duration::ZERO);
     }
@@ -145,6 +176,7 @@ impl Held {
         let mut renew = self.look_at_quiet(now);
         if now >= self.look_at && self.listening.take_beat() {
             self.look_at = self.next_gathering(now);
+            self.seen_at = now;
             let watermark = self.heartbeat.watermark();
             let rose = watermark.is_some_and(|(done, total)| self.clock.progress(awake(now), done, total));
             let stepped = self.clock.beat(awake(now), Duration::ZERO, self.settings.require_progress) || rose;

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use onward_core::lease::CheckedLeaseRule;
 pub use onward_core::lease::{LeaseRule, LeaseRuleError, LeaseState, LossReason, LostPolicy};
 use onward_core::time::Mono;
+use onward_health::heartbeat::Beating;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::Notify;
@@ -204,6 +205,11 @@ impl LeaseExtender {
         });
         self.shared.inbox.tell(id);
         Ok(Lease { shared: self.shared.clone(), id })
+    }
+
+    /// The heartbeats of what is attached, for the eye of a supervisor.
+    pub(crate) fn beating(&self) -> Arc<dyn Beating> {
+        self.shared.clone()
     }
 
     /// How many leases are attached.

@@ -256,7 +256,8 @@ async fn beats_without_progress_end_at_stuck_after() {
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_leases_renew_in_few_calls_and_none_is_lost() {
     const COUNT: u64 = 10_000;
-    let (spy, extender) = (Arc::new(Spy::new()), extender());
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let (spy, extender, threads_before) = (Arc::new(Spy::new()), extender(), threads());
     let mut held = Vec::new();
     for number in 0..COUNT {
         let delivery = spy.deliver(LEASE).await;
@@ -267,13 +268,17 @@ async fn ten_thousand_leases_renew_in_few_calls_and_none_is_lost() {
             sleep(Duration::from_millis(600)).await;
         }
     }
-    let (began, calls) = (Instant::now(), spy.extends_at().len());
+    let began = Instant::now();
     for second in 1..=600 {
         sleep_until(began + secs(second)).await;
         held.iter().for_each(|(delivery, _)| delivery.beat());
     }
-    let calls = spy.extends_at().len() - calls;
-    assert!(calls <= 10 * 1_000, "{calls} calls in ten intervals");
+    // Other tests of this program have some.
+    let threads = threads().saturating_sub(threads_before);
+    assert!(threads < 1_000, "{threads} threads more than before, for {COUNT} leases");
+    let mut calls = std::collections::BTreeMap::<u64, u32>::new();
+    spy.extends_at().into_iter().for_each(|second| *calls.entry(second / 60).or_default() += 1);
+    assert!(calls.len() >= 10 && calls.values().all(|calls| *calls <= 1_000), "calls in each interval: {calls:?}");
     assert!(spy.extended() as u64 >= 9 * COUNT, "{} renewals", spy.extended());
     assert!(
         held.iter()

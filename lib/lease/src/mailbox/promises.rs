@@ -50,6 +50,8 @@ pub enum OneStep {
 pub enum LeaseLength {
     /// As long as was asked for.
     Asked,
+    /// As long as was asked for at the hand-out; each extension makes it that long again, whatever it asks for.
+    Repeated,
     /// Always this long, from the hand-out and from each extension.
     Granted(Duration),
 }
@@ -137,6 +139,7 @@ impl Promises {
         let mut rows: Vec<(&str, String)> = text.map(|(name, value)| (name, value.to_owned())).into();
         let lease = match self.lease {
             LeaseLength::Asked => "as asked".into(),
+            LeaseLength::Repeated => "as asked at first".into(),
             LeaseLength::Granted(_) => "of the consumer".into(),
         };
         let hold =

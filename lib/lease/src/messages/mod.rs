@@ -23,11 +23,12 @@ use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use onward_core::backoff::Backoff;
 use onward_core::lease::LostPolicy;
+use onward_health::heartbeat::{Beating, Heartbeats, LastBeat};
 use onward_health::{Budget, Loop, Supervised, Supervisor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -35,7 +36,7 @@ use serde::de::DeserializeOwned;
 use crate::delivery::Delivery;
 use crate::extender::{LeaseExtender, LeaseRule, LeaseRuleError};
 use crate::failure::Failure;
-use crate::mailbox::{ErasedMailbox, Mailbox, MailboxError};
+use crate::mailbox::{ErasedMailbox, LeaseLength, Mailbox, MailboxError};
 use runner::Runner;
 pub use settle::{MessageCounts, MessageLoopCounts};
 
@@ -76,6 +77,7 @@ pub struct MessageLoop {
     handler: Option<Handler>,
     settings: LoopSettings,
     counts: Arc<MessageLoopCounts>,
+    handlers: Handlers,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +96,55 @@ struct LoopSettings {
     wait: Duration,
     drain_grace: Duration,
     cancel_grace: Duration,
+}
+
+impl LoopSettings {
+    fn interval(&self) -> Duration {
+        self.interval.unwrap_or(self.lease / 5)
+    }
+
+    /// For how long one call waits. What it brings late in the wait must not look old.
+    fn wait(&self) -> Duration {
+        self.wait.min(self.interval() / 2)
+    }
+
+    /// A handler that is silent for so long was cancelled when its lease ended, and did not stop: its thread hangs.
+    fn silent_after(&self, granted: LeaseLength) -> Duration {
+        let lease = match granted {
+            LeaseLength::Granted(lease) => lease.max(self.lease),
+            LeaseLength::Asked | LeaseLength::Repeated => self.lease,
+        };
+        lease + self.interval() + self.cancel_grace + SILENCE_MARGIN
+    }
+}
+
+/// How late the end of a handler may be seen.
+const SILENCE_MARGIN: Duration = Duration::from_secs(1);
+
+/// The heartbeats of the handlers that run, over restarts of the loop.
+#[derive(Clone, Default)]
+struct Handlers(Arc<Mutex<Option<Arc<dyn Beating>>>>);
+
+impl Handlers {
+    fn set(&self, beating: Arc<dyn Beating>) {
+        *self.0.lock().expect("nothing panics while it is held") = Some(beating);
+    }
+
+    fn get(&self) -> Option<Arc<dyn Beating>> {
+        self.0.lock().expect("nothing panics while it is held").clone()
+    }
+}
+
+impl Beating for Handlers {
+    fn most_silent(&self) -> Option<LastBeat> {
+        self.get()?.most_silent()
+    }
+
+    fn cancel(&self, who: &str) {
+        if let Some(beating) = self.get() {
+            beating.cancel(who);
+        }
+    }
 }
 
 impl fmt::Debug for MessageLoop {
@@ -134,7 +185,8 @@ impl MessageLoop {
             drain_grace: Duration::from_secs(18),
             cancel_grace: Duration::from_secs(10),
         };
-        Self { mailbox: Arc::new(mailbox), handler: None, settings, counts: Arc::default() }
+        let (counts, handlers) = (Arc::default(), Handlers::default());
+        Self { mailbox: Arc::new(mailbox), handler: None, settings, counts, handlers }
     }
 
     fn set(mut self, change: impl FnOnce(&mut LoopSettings)) -> Self {
@@ -199,7 +251,8 @@ impl MessageLoop {
         self.set(|settings| settings.failure_budget = failures)
     }
 
-    /// For how long one call waits for a message. Default 20 s.
+    /// For how long one call waits for a message. Default 20 s, and never longer than half an interval: the age of a
+    /// lease counts from when it was asked for.
     pub fn wait(self, wait: Duration) -> Self {
         self.set(|settings| settings.wait = wait)
     }
@@ -278,8 +331,7 @@ impl MessageLoop {
         if settings.concurrency == 0 {
             return Err(MessageLoopError::NoSlots);
         }
-        let lease = settings.lease;
-        let interval = settings.interval.unwrap_or(lease / 5);
+        let (lease, interval) = (settings.lease, settings.interval());
         let rule = LeaseRule { initial: lease, extension: lease, interval, enabled: true };
         let mut extender = LeaseExtender::new(rule)?;
         if settings.on_lost == LostPolicy::Continue {
@@ -296,11 +348,18 @@ impl MessageLoop {
 }
 
 /// A loop of a supervisor: failures that may pass spend its budget, and a message that is done, or a mailbox that was
-/// asked and is empty, refreshes it.
+/// asked and is empty, refreshes it. Its handlers are heartbeats that the eye sees: one whose thread hangs stays silent
+/// after its lease is over, and fails liveness.
 impl Supervised for MessageLoop {
     fn add_to(self, service: &Supervisor) {
         let (name, budget) = (self.settings.name.clone(), Budget::Consecutive(self.settings.failure_budget.max(1)));
-        let (wait, critical) = (self.settings.wait, self.settings.critical);
+        let (wait, critical) = (self.settings.wait(), self.settings.critical);
+        // A handler that may go on without its lease may be silent, too.
+        if self.settings.on_lost == LostPolicy::Cancel {
+            let silent_after = self.settings.silent_after(self.mailbox.promises().lease);
+            let handlers = Heartbeats::new(&format!("{name} handlers"), silent_after, self.handlers.clone());
+            service.add(if critical { handlers.critical() } else { handlers });
+        }
         let run = move |reporter: onward_health::turn::Reporter| {
             let this = self.clone();
             async move {

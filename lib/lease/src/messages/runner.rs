@@ -54,6 +54,7 @@ impl Runner {
         if let Some(reporter) = reporter.clone() {
             extender = extender.on_step(Arc::new(move || reporter.progress(1)));
         }
+        one.handlers.set(extender.beating());
         let mut seed = [0; 32];
         // Jitter needs no secrecy: without entropy waits are merely the same in every process.
         let _ = getrandom::fill(&mut seed);
@@ -99,7 +100,7 @@ impl Runner {
                 continue;
             }
             let asked_at = Instant::now();
-            let want = Want { max: free, lease: self.settings.lease, wait: self.settings.wait };
+            let want = Want { max: free, lease: self.settings.lease, wait: self.settings.wait() };
             // Never dropped while it may bring something: what it brought would be held by nobody.
             let mut asking = core::pin::pin!(self.mailbox.receive(want));
             let answer = tokio::select! {

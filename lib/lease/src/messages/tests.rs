@@ -290,6 +290,45 @@ async fn a_thousand_short_messages_cost_no_extension_and_none_waits_in_a_buffer(
     assert!(spy.wants().iter().all(|max| (1..=8).contains(max)));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_beats_keeps_its_message_for_longer_than_a_lease() {
+    let spy = Spy::new();
+    spy.fill(1).await;
+    let one = MessageLoop::on(spy.clone()).lease(secs(60)).handle_bytes(|delivery| async move {
+        for _ in 0..60 {
+            sleep(secs(10)).await;
+            delivery.beat();
+        }
+        assert!(delivery.extensions() > 9, "{} extensions in 10 minutes", delivery.extensions());
+        Ok(Bytes::new())
+    });
+    let counts = one.counts();
+    one.run_until(empty(spy.clone())).await.unwrap();
+    assert_eq!((counts.get().acknowledged, counts.get().lost), (1, 0));
+    assert!(spy.extended() <= 60, "{} extensions", spy.extended());
+}
+
+/// Also where a lease is shorter than the loop would wait.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_comes_late_in_a_wait_is_as_young_as_any() {
+    let spy = Spy::new();
+    let one = MessageLoop::on(spy.clone()).lease(secs(10)).wait(secs(20)).handle_bytes(|delivery| async move {
+        delivery.beat();
+        sleep(Duration::from_millis(900)).await;
+        Ok(Bytes::new())
+    });
+    let (counts, sent) = (one.counts(), spy.clone());
+    let over = async move {
+        for pause in [0, 5, 9, 14, 19] {
+            sleep(secs(pause)).await;
+            sent.fill(1).await;
+            empty(sent.clone()).await;
+        }
+    };
+    one.run_until(over).await.unwrap();
+    assert_eq!((counts.get().acknowledged, counts.get().lost, spy.extended()), (5, 0, 0));
+}
+
 /// A process that dies settles nothing: so does a loop that is dropped.
 #[tokio::test(start_paused = true)]
 async fn a_message_that_kills_its_process_each_time_reaches_the_dead_letters_at_its_limit() {
@@ -378,4 +417,39 @@ async fn it_is_a_loop_of_a_supervisor_with_its_readiness() {
     stopper.stop();
     running.await.unwrap().unwrap();
     assert_eq!(mailbox.depth().await.unwrap(), Depth { waiting: 1, held: 0, dead: 0 });
+}
+
+/// In real time, since the eye is a thread. The handler blocks its thread, so that no cancel reaches it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_whose_thread_hangs_is_seen_by_the_eye_when_its_lease_is_over() {
+    let mailbox = Memory::new();
+    mailbox.send(vec![Message::new("1")]).await;
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    let service = Supervisor::new("shop").without_signals();
+    let one = MessageLoop::on(mailbox.clone()).named("orders").critical();
+    let one = one.lease(Duration::from_millis(300)).cancel_grace(Duration::ZERO);
+    service.add(one.handle_bytes(move |delivery| {
+        let blocked = blocked.clone();
+        async move {
+            delivery.beat();
+            // Ends when the test lets it, and at once from then on.
+            let _ = blocked.lock().unwrap().recv();
+            Ok(Bytes::new())
+        }
+    }));
+    let (health, stopper) = (service.health(), service.stopper());
+    let running = tokio::spawn(service.run());
+    let until = async |live: bool| {
+        while health.report().why_not_live().is_none() != live {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    until(false).await;
+    let why = health.report().why_not_live().unwrap();
+    assert!(why.contains("orders handlers"), "{why}");
+    drop(release);
+    until(true).await;
+    stopper.stop();
+    running.await.unwrap().unwrap();
 }
