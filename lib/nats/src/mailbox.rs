@@ -29,6 +29,7 @@ const AT_ONCE: usize = 64;
 const MAX_PULL: usize = 1_000;
 /// How long one pull waits at most; a longer wait is several.
 const PULL: Duration = Duration::from_secs(30);
+const LEAST_PULL: Duration = Duration::from_millis(20);
 /// How long an answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -64,11 +65,13 @@ impl Mailbox for Nats {
     }
 
     async fn receive(&self, want: Want) -> Result<Vec<Received>, MailboxError> {
-        let until = Instant::now() + want.wait;
+        let began = Instant::now();
+        let until = began + want.wait;
         loop {
             self.is_connected()?;
-            let pulled = self.pull(want.max.min(MAX_PULL), until.saturating_duration_since(Instant::now())).await?;
-            let admitted = in_turns(pulled, |message| self.admit(message)).await;
+            let waited = began.elapsed();
+            let pulled = self.pull(want.max.min(MAX_PULL), want.wait.saturating_sub(waited)).await?;
+            let admitted = in_turns(pulled, |message| self.admit(message, waited)).await;
             // What could not be admitted comes again when its lease is over.
             let (mut received, mut failed) = (Vec::new(), None);
             for one in admitted {
@@ -224,13 +227,15 @@ impl Nats {
         if !there.is_empty() || wait.is_zero() {
             return Ok(there);
         }
-        let wait = wait.min(PULL);
+        // The lease counts from before the call, so that a long wait would be a part of it.
+        let wait = wait.min(PULL).min((self.parts.lease / 4).max(LEAST_PULL));
         let first = consumer.batch().max_messages(1).expires(wait).messages().await;
         collect(first.map_err(|error| failed(error.into()))?, wait + ANSWER).await.map_err(failed)
     }
 
     /// Makes a hand-out of what the server delivered, unless it was settled or handed out too often.
-    async fn admit(&self, delivered: Delivered) -> Result<Option<Received>, MailboxError> {
+    /// The lease counts from when we were asked, which was so long before the call.
+    async fn admit(&self, delivered: Delivered, waited: Duration) -> Result<Option<Received>, MailboxError> {
         let info = delivered.info().map_err(of_look)?;
         let (sequence, delivery) = (info.stream_sequence, u32::try_from(info.delivered).unwrap_or(u32::MAX));
         let ack = delivered.reply.as_deref().unwrap_or_default().to_owned().into();
@@ -257,7 +262,7 @@ impl Nats {
         }
         let message = letters::unpack(delivered.headers.as_ref(), delivered.payload.clone());
         let receipt = held.write();
-        let (id, fence, lease) = (receipt.message().clone(), u64::from(delivery), self.parts.lease);
+        let (id, fence, lease) = (receipt.message().clone(), u64::from(delivery), waited + self.parts.lease);
         Ok(Some(Received { id, receipt, message, delivery, fence, lease }))
     }
 

@@ -227,14 +227,15 @@ impl Mailbox for Redis {
     }
 
     async fn receive(&self, want: Want) -> Result<Vec<Received>, MailboxError> {
-        let until = Instant::now() + want.wait;
-        let lease = Duration::from_millis(millis(want.lease));
+        let began = Instant::now();
+        let until = began + want.wait;
         loop {
             // Listens before it looks, so that nothing is missed between.
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let mut call = self.call("receive");
             call.arg(want.max.min(MAX_BATCH)).arg(millis(want.lease)).arg(self.rule.max_deliveries);
+            let lease = began.elapsed() + Duration::from_millis(millis(want.lease));
             let answer = self.run::<(Vec<Handout>, i64)>(&call).await;
             let (handed, next_ms) = answer.map_err(|error| errors::of_change(&error))?;
             if !handed.is_empty() || Instant::now() >= until {

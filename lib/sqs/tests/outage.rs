@@ -2,11 +2,10 @@
 
 mod stand_in;
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 use std::time::Duration;
 
 use aws_sdk_sqs::types::QueueAttributeName;
+use onward_lease::conformance;
 use onward_lease::mailbox::{Changed, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, Want};
 use onward_sqs::Sqs;
 use onward_testkit::Sqs as Server;
@@ -14,7 +13,6 @@ use stand_in::{StandIn, cut_at, hasty_client};
 
 const LONG: Duration = Duration::from_secs(900);
 const SHORT: Duration = Duration::from_secs(1);
-const SIGABRT: i32 = 6;
 
 async fn take(mailbox: &Sqs, lease: Duration) -> Received {
     let want = Want { max: 1, lease, wait: Duration::from_secs(60) };
@@ -76,25 +74,13 @@ async fn a_cut_between_reply_and_ack_leaves_both() {
 
 const CHILD: &str = "ONWARD_SQS_CHILD";
 
-/// The process is this program again: it receives and aborts.
 #[tokio::test]
 async fn a_message_that_aborts_its_process_reaches_the_dead_letters() {
     let stand_in = StandIn::new(Server::ministack().unwrap());
     let url = stand_in.queue(false).await;
     let orders = Sqs::builder(stand_in.client.clone(), &url).max_deliveries(2).connect().await.unwrap();
-    orders.send(vec![Message::new("poison")]).await.remove(0).unwrap();
-    for _ in 0..2 {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "receives_and_aborts", "--nocapture"]);
-        child.env(CHILD, format!("{} {url}", stand_in.server.url()));
-        assert_eq!(child.output().unwrap().status.signal(), Some(SIGABRT));
-    }
-    let want = Want { max: 1, lease: LONG, wait: Duration::from_secs(1) };
-    while orders.depth().await.unwrap().dead == 0 {
-        assert_eq!(orders.receive(want).await, Ok(Vec::new()), "it is handed out no more");
-    }
-    let letter = orders.dead_letters(1).await.unwrap().remove(0);
-    assert_eq!((letter.message.body.as_ref(), letter.deliveries), (&b"poison"[..], 2));
+    let addresses = format!("{} {url}", stand_in.server.url());
+    conformance::check_abort(&orders, 2, || conformance::run_test("receives_and_aborts", CHILD, &addresses)).await;
 }
 
 /// Does nothing, unless it is run by the test above.
@@ -103,8 +89,7 @@ async fn receives_and_aborts() {
     if let Ok(addresses) = std::env::var(CHILD) {
         let (server, queue) = addresses.split_once(' ').unwrap();
         let orders = Sqs::connect(stand_in::client(server), queue).await.unwrap();
-        take(&orders, SHORT).await;
-        std::process::abort();
+        conformance::abort_by_message(orders, SHORT).await;
     }
 }
 

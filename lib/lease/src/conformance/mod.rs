@@ -37,9 +37,11 @@
 mod ends;
 mod leases;
 mod model;
+mod outage;
 mod table;
 
 pub use model::check_against_model;
+pub use outage::{abort_by_message, check_abort, check_outage, run_test};
 pub use table::{Report, check_documented};
 
 use core::future::Future;
@@ -89,6 +91,7 @@ pub async fn check<S: Subject>(subject: &S) -> Report {
     let suite = Suite { subject, promises: promises.clone() };
     suite.messages_come_as_they_were_sent().await;
     suite.receive_waits().await;
+    suite.what_comes_late_is_as_young_as_any().await;
     suite.a_lease_ends_and_its_receipt_is_stale().await;
     suite.an_extension_is_at_least().await;
     suite.an_extension_lasts().await;
@@ -156,6 +159,19 @@ impl<S: Subject> Suite<'_, S> {
         let sending = send(&mailbox, "later");
         let (received, ()) = tokio::join!(waiting, sending);
         assert_eq!(received[0].message.body, "later");
+    }
+
+    /// A lease counts from when the mailbox was asked, and is not over before its message came.
+    async fn what_comes_late_is_as_young_as_any(&self) {
+        let (mailbox, lease) = (self.hasty().await, self.subject.short_lease());
+        let late = 3 * lease;
+        let sending = async {
+            tokio::time::sleep(late).await;
+            send(&mailbox, "late").await;
+        };
+        let (received, ()) = tokio::join!(mailbox.receive(Want { max: 1, lease, wait: PATIENCE }), sending);
+        let received = received.expect("an answer").remove(0);
+        assert!(received.lease >= late, "came after {late:?}, under a lease of {:?} from before", received.lease);
     }
 
     /// The mailbox has so many messages, at once if it counts exactly, else before long.

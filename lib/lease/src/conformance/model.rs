@@ -188,7 +188,7 @@ impl<M: Mailbox> Run<M> {
 
     /// Of a message that nobody else waits for, so that its lease is the only one that ends.
     async fn let_a_lease_end(&mut self) {
-        if self.promises.lease != LeaseLength::Asked {
+        if matches!(self.promises.lease, LeaseLength::Granted(_)) {
             return;
         }
         self.receive().await;

@@ -121,11 +121,12 @@ impl Mailbox for Lying {
 async fn a_mailbox_that_does_not_do_as_it_declares_is_seen() {
     let honest = Liar { says: |_| {}, extends_by: None, counts: true };
     check(&honest).await;
-    let lies: [(&str, Liar); 8] = [
+    let lies: [(&str, Liar); 9] = [
         ("repeated", Liar { says: |it| it.repeated_ack = Repeated::Stale, ..honest }),
         ("counting", Liar { says: |it| it.counting = Counting::Deliveries, ..honest }),
         ("groups", Liar { says: |it| it.groups = Groups::Refused, ..honest }),
         ("lease", Liar { says: |it| it.lease = LeaseLength::Granted(Duration::from_secs(7)), ..honest }),
+        ("extensions", Liar { says: |it| it.lease = LeaseLength::Repeated, ..honest }),
         ("hold", Liar { says: |it| it.longest_hold = Some(Duration::from_secs(60)), ..honest }),
         ("bytes", Liar { says: |it| it.max_bytes = 99, ..honest }),
         ("extension", Liar { extends_by: Some(Duration::from_millis(1)), ..honest }),

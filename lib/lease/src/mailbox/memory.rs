@@ -187,7 +187,8 @@ impl Mailbox for Memory {
     }
 
     async fn receive(&self, want: Want) -> Result<Vec<Received>, MailboxError> {
-        let until = Instant::now() + want.wait;
+        let asked = Instant::now();
+        let until = asked + want.wait;
         loop {
             // Listens before it looks, so that nothing is missed between.
             let mut changed = core::pin::pin!(self.shared.changed.notified());
@@ -195,7 +196,7 @@ impl Mailbox for Memory {
             let (handed, next) =
                 self.with(|machine, now| (machine.receive(now, want.max, want.lease), machine.next_ready()));
             if !handed.is_empty() || Instant::now() >= until {
-                return Ok(handed.into_iter().map(received).collect());
+                return Ok(handed.into_iter().map(|one| received(one, asked.elapsed())).collect());
             }
             let next = next.map(|at| self.shared.began + at.since(Awake::ZERO));
             tokio::select! {
@@ -247,11 +248,11 @@ fn id_of(number: MessageNumber) -> MessageId {
     MessageId::new(number.0.to_string())
 }
 
-fn received(handed: Handout<Message>) -> Received {
+fn received(handed: Handout<Message>, waited: Duration) -> Received {
     let id = id_of(handed.proof.message);
     let receipt = Receipt::new(id.clone(), handed.proof.fence.to_string());
     let (fence, delivery) = (handed.proof.fence, handed.delivery);
-    Received { id, receipt, message: handed.content, delivery, fence, lease: handed.lease }
+    Received { id, receipt, message: handed.content, delivery, fence, lease: waited + handed.lease }
 }
 
 /// A receipt that we did not make is of no message.
