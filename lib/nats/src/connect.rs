@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_nats::Client;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::context::{CreateStreamError, GetStreamErrorKind};
-use async_nats::jetstream::stream::{self, ConsumerErrorKind, RetentionPolicy, Stream};
+use async_nats::jetstream::stream::{self, ConsumerErrorKind, DiscardPolicy, RetentionPolicy, Stream};
 use async_nats::jetstream::{self, Context, kv};
 use onward_lease::mailbox::{Changed, MailboxError};
 
@@ -75,13 +75,17 @@ impl NatsBuilder {
         let subject = self.subject.clone().unwrap_or_else(|| self.name.clone());
         let stream = open_stream(&context, &self.name, &subject).await?;
         let dead_subject = format!("onward.dead.{}", self.name);
-        let dead = dead_stream(&context, &self.name, &dead_subject).await.map_err(of_create)?;
+        let dead = open_dead_stream(&context, &self.name, &dead_subject).await?;
         let (consumer, lease) = self.consumer(&stream).await?;
         let fences = match &self.bucket {
             Some(bucket) => Some(Fences::new(open_bucket(&context, bucket).await?, &self.name)),
             None => None,
         };
-        let max_bytes = self.client.server_info().max_payload.saturating_sub(letters::HEADER_BYTES);
+        if let Some(fences) = &fences {
+            fences.sweep(&stream).await?;
+        }
+        let largest = self.client.server_info().max_payload.min(largest_message(&stream));
+        let max_bytes = largest.saturating_sub(letters::HEADER_BYTES);
         let (client, name, max_deliveries) = (self.client, self.name, self.max_deliveries);
         let parts = Parts {
             client,
@@ -130,6 +134,13 @@ impl NatsBuilder {
         if !config.backoff.is_empty() {
             return refuse("has a backoff, so its leases differ".into(), "remove its backoff");
         }
+        if !config.inactive_threshold.is_zero() {
+            let why = "is removed when nobody asks for a while, and with it how often messages were handed out";
+            return refuse(why.into(), "set its inactive_threshold to 0");
+        }
+        if !config.filter_subject.is_empty() || !config.filter_subjects.is_empty() {
+            return refuse("hands out a part of the messages only".into(), "remove its filter");
+        }
         if config.ack_policy != AckPolicy::Explicit {
             return refuse("does not wait for an ack of each message".into(), "set its ack_policy to explicit");
         }
@@ -152,16 +163,51 @@ async fn open_stream(context: &Context, name: &str, subject: &str) -> Result<Str
         }
         Err(error) => return Err(of_look(error)),
     };
-    if stream.cached_info().config.retention != RetentionPolicy::WorkQueue {
-        let why = format!("stream `{name}` keeps what was acknowledged");
+    let config = &stream.cached_info().config;
+    if config.retention != RetentionPolicy::WorkQueue {
+        let why = format!("stream `{name}` keeps what was acknowledged, or drops what nobody has asked for");
         return Err(refused(why, "use another stream, or make this one with the retention `workqueue`"));
     }
+    refuse_loss(config)?;
     Ok(stream)
 }
 
-async fn dead_stream(context: &Context, name: &str, subject: &str) -> Result<Stream, CreateStreamError> {
+async fn open_dead_stream(context: &Context, name: &str, subject: &str) -> Result<Stream, MailboxError> {
     let config = stream::Config { name: format!("{name}_dead"), subjects: vec![subject.into()], ..Default::default() };
-    context.get_or_create_stream(config).await
+    let stream = context.get_or_create_stream(config).await.map_err(of_create)?;
+    let config = &stream.cached_info().config;
+    if config.retention == RetentionPolicy::Interest {
+        let why = format!("stream `{}` drops what nobody has asked for, and dead letters with it", config.name);
+        return Err(refused(why, "make it with the retention `limits`"));
+    }
+    refuse_loss(config)?;
+    Ok(stream)
+}
+
+/// A stream that drops messages by itself loses them without a word. One that refuses new ones when it is full says so to
+/// whoever sends.
+fn refuse_loss(config: &stream::Config) -> Result<(), MailboxError> {
+    let refuse = |why: &str, remedy: &str| Err(refused(format!("stream `{}` {why}", config.name), remedy));
+    if !config.max_age.is_zero() {
+        return refuse("drops messages that are older than its max_age", "set its max_age to 0");
+    }
+    let has_limit = config.max_messages > 0 || config.max_bytes > 0;
+    if has_limit && config.discard == DiscardPolicy::Old {
+        let why = "drops its oldest messages when it is full";
+        return refuse(why, "set its discard policy to `new`, or remove max_msgs and max_bytes");
+    }
+    let is_refused = config.discard == DiscardPolicy::New && config.discard_new_per_subject;
+    if config.max_messages_per_subject > 0 && !is_refused {
+        let why = "drops its oldest messages of a subject";
+        return refuse(why, "remove max_msgs_per_subject, or set discard to `new` and discard_new_per_subject");
+    }
+    Ok(())
+}
+
+/// What the stream itself takes as one message.
+fn largest_message(stream: &Stream) -> usize {
+    let largest = stream.cached_info().config.max_message_size;
+    usize::try_from(largest).ok().filter(|largest| *largest > 0).unwrap_or(usize::MAX)
 }
 
 async fn open_bucket(context: &Context, bucket: &str) -> Result<kv::Store, MailboxError> {

@@ -10,14 +10,21 @@
 //! ```
 //!
 //! Both are decided by the one revision, so either the settlement or the next hand-out comes first. A settlement that
-//! came first and was cut off before the server heard of it is carried out by the next who receives the message.
+//! came first and was cut off before the server heard of it is carried out by the next who receives the message. One that
+//! was cut off after that leaves its key behind; whoever connects next [sweeps](Fences::sweep) keys of messages that are
+//! gone.
 
 use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use bytes::Bytes;
 use onward_lease::mailbox::{Changed, MailboxError};
 use serde::{Deserialize, Serialize};
+use tokio_stream::StreamExt;
 
 use crate::errors::{of_look, unavailable};
+
+/// Most messages that are asked for in one sweep; what is left is swept by the next who connects.
+const MAX_LOOKS: usize = 1_000;
 
 /// The fences of one mailbox.
 #[derive(Clone, Debug)]
@@ -117,10 +124,42 @@ impl Fences {
         purged.map(|_| ()).map_err(|error| unavailable(error, Changed::Unknown))
     }
 
+    /// Removes keys of messages that are no longer in the stream: who settled them crashed before it removed them.
+    pub async fn sweep(&self, stream: &Stream) -> Result<(), MailboxError> {
+        let prefix = format!("$KV.{}.{}.", self.store.name, self.stream);
+        let mut keys = self.store.stream.info_with_subjects(format!("{prefix}*")).await.map_err(of_look)?;
+        let first = stream.get_info().await.map_err(of_look)?.state.first_sequence;
+        let mut looks = 0;
+        while let Some(key) = keys.next().await {
+            let (subject, _) = key.map_err(of_look)?;
+            let Some(sequence) = subject.strip_prefix(&prefix).and_then(|text| text.parse::<u64>().ok()) else {
+                continue;
+            };
+            if sequence >= first {
+                // Behind the oldest message that is left, most keys are of messages that are held.
+                looks += 1;
+                if looks > MAX_LOOKS || is_there(stream, sequence).await? {
+                    continue;
+                }
+            }
+            let purged = self.store.stream.purge().filter(subject).await;
+            purged.map_err(|error| unavailable(error, Changed::Unknown))?;
+        }
+        Ok(())
+    }
+
     async fn look(&self, sequence: u64) -> Result<Option<(Hold, u64)>, MailboxError> {
         let entry = self.store.entry(self.key(sequence)).await.map_err(of_look)?;
         let decoded = entry.map(|entry| Ok((serde_json::from_slice(&entry.value)?, entry.revision)));
         decoded.transpose().map_err(|error: serde_json::Error| of_look(error))
+    }
+}
+
+async fn is_there(stream: &Stream, sequence: u64) -> Result<bool, MailboxError> {
+    match stream.get_raw_message(sequence).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(false),
+        Err(error) => Err(of_look(error)),
     }
 }
 

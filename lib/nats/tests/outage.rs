@@ -1,18 +1,18 @@
 //! Outages of the broker and of who receives from it, cuts in the middle of a call, and settings that are refused.
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
 use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
+use futures_util::TryStreamExt;
+use onward_lease::conformance;
 use onward_lease::mailbox::{Changed, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, StaleAck, Want};
 use onward_nats::{Nats, NatsBuilder};
 use onward_testkit::Nats as Server;
 
 const LONG: Duration = Duration::from_secs(900);
 const SHORT: Duration = Duration::from_millis(500);
-const SIGABRT: i32 = 6;
 
 async fn builder(url: &str, name: &str) -> NatsBuilder {
     let client = async_nats::connect(url).await.unwrap();
@@ -34,7 +34,6 @@ fn cut(receipt: &Receipt) -> Receipt {
     Receipt::new(receipt.message().clone(), format!("{numbers} $JS.ACK.nobody"))
 }
 
-/// A holder works while NATS is away, and acknowledges when it is back.
 #[tokio::test]
 async fn an_outage_in_mid_work_loses_nothing() {
     for fenced in [false, true] {
@@ -42,31 +41,14 @@ async fn an_outage_in_mid_work_loses_nothing() {
         let client = async_nats::connect(server.url()).await.unwrap();
         let builder = Nats::builder(client.clone(), "orders").lease(LONG);
         let builder = if fenced { builder.fenced("fences") } else { builder };
-        let orders = builder.connect().await.unwrap();
-        orders
-            .send(vec![Message::new("held"), Message::new("waits")])
-            .await
-            .into_iter()
-            .for_each(|sent| drop(sent.unwrap()));
-        let held = take(&orders).await;
-
-        server.server().kill();
-        while client.connection_state() == State::Connected {
-            tokio::task::yield_now().await;
-        }
-        let extended = orders.extend(vec![(held.receipt.clone(), LONG)]).await.remove(0).unwrap_err();
-        assert!(extended.is_passing() && extended.changed() == Changed::No, "{extended}");
-        let sent = orders.send(vec![Message::new("unheard")]).await.remove(0).unwrap_err();
-        assert!(sent.is_passing() && sent.changed() == Changed::No, "{sent}");
-        server.server().start_again().unwrap();
-
-        while let Err(error) = settle(&orders, &held.receipt, End::ACK).await {
-            assert!(error.is_passing(), "{error}");
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(take(&orders).await.message.body, "waits");
-        let depth = orders.depth().await.unwrap();
-        assert_eq!((depth.waiting, depth.dead), (0, 0), "fenced: {fenced}");
+        let begin = async || {
+            server.server().kill();
+            while client.connection_state() == State::Connected {
+                tokio::task::yield_now().await;
+            }
+        };
+        let end = async || server.server().start_again().unwrap();
+        conformance::check_outage(&builder.connect().await.unwrap(), begin, end).await;
     }
 }
 
@@ -122,31 +104,18 @@ async fn a_cut_between_fence_and_ack_is_carried_out_by_the_next() {
 
 const CHILD: &str = "ONWARD_NATS_CHILD";
 
-/// The process is this program again: it receives and aborts.
 #[tokio::test]
 async fn a_message_that_aborts_its_process_reaches_the_dead_letters() {
     let server = Server::start().unwrap();
     let orders = builder(&server.url(), "orders").await.lease(SHORT).connect().await.unwrap();
-    orders.send(vec![Message::new("poison")]).await.remove(0).unwrap();
-    for _ in 0..2 {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "receives_and_aborts", "--nocapture"]).env(CHILD, server.url());
-        assert_eq!(child.output().unwrap().status.signal(), Some(SIGABRT));
-    }
-    let want = Want { max: 1, lease: LONG, wait: Duration::from_secs(1) };
-    while orders.depth().await.unwrap().dead == 0 {
-        assert_eq!(orders.receive(want).await, Ok(Vec::new()), "it is handed out no more");
-    }
-    let letter = orders.dead_letters(1).await.unwrap().remove(0);
-    assert_eq!((letter.message.body.as_ref(), letter.deliveries), (&b"poison"[..], 2));
+    conformance::check_abort(&orders, 2, || conformance::run_test("receives_and_aborts", CHILD, &server.url())).await;
 }
 
 /// Does nothing, unless it is run by the test above.
 #[tokio::test]
 async fn receives_and_aborts() {
     if let Ok(url) = std::env::var(CHILD) {
-        take(&builder(&url, "orders").await.connect().await.unwrap()).await;
-        std::process::abort();
+        conformance::abort_by_message(builder(&url, "orders").await.connect().await.unwrap(), SHORT).await;
     }
 }
 
@@ -157,12 +126,8 @@ async fn a_delivery_limit_at_or_below_ours_is_refused() {
     let client = async_nats::connect(server.url()).await.unwrap();
     let context = async_nats::jetstream::new(client.clone());
     for (name, max_deliver, is_refused) in [("a", 4, true), ("b", 5, true), ("c", 6, false), ("d", -1, false)] {
-        let stream = async_nats::jetstream::stream::Config {
-            name: name.into(),
-            subjects: vec![name.into()],
-            retention: async_nats::jetstream::stream::RetentionPolicy::WorkQueue,
-            ..Default::default()
-        };
+        let (subjects, retention) = (vec![name.into()], RetentionPolicy::WorkQueue);
+        let stream = Config { name: name.into(), subjects, retention, ..Config::default() };
         let stream = context.create_stream(stream).await.unwrap();
         let durable_name = Some("onward".into());
         let ack_policy = AckPolicy::Explicit;
@@ -174,4 +139,125 @@ async fn a_delivery_limit_at_or_below_ours_is_refused() {
             assert!(error.to_string().contains(&format!("after {max_deliver} deliveries")), "{error}");
         }
     }
+}
+
+/// A consumer that hands out otherwise than a mailbox does.
+#[tokio::test]
+async fn a_consumer_that_does_not_fit_is_refused() {
+    let server = Server::start().unwrap();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client.clone());
+    let ours =
+        pull::Config { durable_name: Some("onward".into()), ack_policy: AckPolicy::Explicit, ..Default::default() };
+    let cases = [
+        (pull::Config { backoff: vec![SHORT, LONG], max_deliver: 9, ..ours.clone() }, "remove its backoff"),
+        (pull::Config { inactive_threshold: LONG, ..ours.clone() }, "set its inactive_threshold to 0"),
+        (pull::Config { filter_subject: "c2".into(), ..ours.clone() }, "remove its filter"),
+    ];
+    for (number, (consumer, remedy)) in cases.into_iter().enumerate() {
+        let name = format!("c{number}");
+        let (subjects, retention) = (vec![name.clone()], RetentionPolicy::WorkQueue);
+        let stream = Config { name: name.clone(), subjects, retention, ..Config::default() };
+        context.create_stream(stream).await.unwrap().create_consumer(consumer).await.unwrap();
+        let error = Nats::connect(client.clone(), name).await.unwrap_err().to_string();
+        assert!(error.contains(remedy), "{number}: {error}");
+    }
+}
+
+/// Who crashes between the acknowledgement and the removal of the key leaves it behind.
+#[tokio::test]
+async fn keys_of_messages_that_are_gone_are_swept_by_the_next_who_connects() {
+    let server = Server::start().unwrap();
+    let connect = async || builder(&server.url(), "orders").await.lease(LONG).fenced("fences").connect().await.unwrap();
+    let orders = connect().await;
+    let sent = orders.send(["first", "held", "last"].map(Message::new).into()).await;
+    let ids: Vec<String> = sent.into_iter().map(|id| id.unwrap().to_string()).collect();
+    let held = [take(&orders).await, take(&orders).await, take(&orders).await];
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let bucket = async_nats::jetstream::new(client).get_key_value("fences").await.unwrap();
+    let keys = async || {
+        let mut keys: Vec<String> = bucket.keys().await.unwrap().try_collect().await.unwrap();
+        keys.sort();
+        keys
+    };
+    for one in [&held[0], &held[2]] {
+        let key = format!("orders.{}", one.id);
+        let entry = bucket.get(&key).await.unwrap().unwrap();
+        settle(&orders, &one.receipt, End::ACK).await.unwrap();
+        assert_eq!(bucket.get(&key).await.unwrap(), None, "it is removed when all goes well");
+        bucket.put(&key, entry).await.unwrap();
+    }
+    // Of another mailbox in the same bucket.
+    bucket.put("orders-2.1", "{}".into()).await.unwrap();
+    assert_eq!(keys().await.len(), 4);
+    let again = connect().await;
+    assert_eq!(keys().await, ["orders-2.1".to_owned(), format!("orders.{}", ids[1])]);
+    settle(&again, &held[1].receipt, End::ACK).await.expect("the fence of what is held is as it was");
+}
+
+/// What is dropped without a word is refused at connect, with what to do.
+#[tokio::test]
+async fn a_stream_that_would_lose_messages_is_refused() {
+    let server = Server::start().unwrap();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client.clone());
+    let (hour, new) = (Duration::from_secs(3_600), DiscardPolicy::New);
+    let work = Config { retention: RetentionPolicy::WorkQueue, ..Config::default() };
+    let cases = [
+        (Config { max_age: hour, ..work.clone() }, Some("set its max_age to 0")),
+        (Config { max_messages: 9, ..work.clone() }, Some("set its discard policy to `new`")),
+        (Config { max_bytes: 9_999, ..work.clone() }, Some("set its discard policy to `new`")),
+        (Config { max_messages_per_subject: 9, ..work.clone() }, Some("remove max_msgs_per_subject")),
+        (Config { max_messages_per_subject: 9, discard: new, ..work.clone() }, Some("remove max_msgs_per_subject")),
+        (Config { retention: RetentionPolicy::Interest, ..work.clone() }, Some("the retention `workqueue`")),
+        (Config { retention: RetentionPolicy::Limits, ..work.clone() }, Some("the retention `workqueue`")),
+        (Config { max_messages: 9, max_bytes: 9_999, discard: new, ..work.clone() }, None),
+        (work.clone(), None),
+    ];
+    for (number, (config, remedy)) in cases.into_iter().enumerate() {
+        let name = format!("s{number}");
+        let stream = Config { name: name.clone(), subjects: vec![name.clone()], ..config };
+        context.create_stream(stream).await.unwrap();
+        let connected = Nats::builder(client.clone(), name).connect().await;
+        match (connected, remedy) {
+            (Ok(_), None) => {}
+            (Err(error), Some(remedy)) => {
+                assert!(error.to_string().contains(remedy) && error.changed() == Changed::No, "{number}: {error}");
+            }
+            (connected, remedy) => panic!("{number}: {connected:?} and not {remedy:?}"),
+        }
+    }
+    for (config, remedy) in [
+        (Config { max_age: hour, ..Config::default() }, "set its max_age to 0"),
+        (Config { retention: RetentionPolicy::Interest, ..Config::default() }, "the retention `limits`"),
+    ] {
+        let dead = Config { name: "letters_dead".into(), subjects: vec!["onward.dead.letters".into()], ..config };
+        context.create_stream(dead).await.unwrap();
+        let error = Nats::builder(client.clone(), "letters").connect().await.unwrap_err();
+        assert!(error.to_string().contains(remedy), "{error}");
+        context.delete_stream("letters_dead").await.unwrap();
+    }
+}
+
+/// A stream that is full says so to who sends, and keeps what it has.
+#[tokio::test]
+async fn a_full_stream_refuses_and_loses_nothing() {
+    let server = Server::start().unwrap();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let config = Config {
+        name: "orders".into(),
+        subjects: vec!["orders".into()],
+        retention: RetentionPolicy::WorkQueue,
+        max_messages: 2,
+        discard: DiscardPolicy::New,
+        max_message_size: 64 << 10,
+        ..Config::default()
+    };
+    async_nats::jetstream::new(client.clone()).create_stream(config).await.unwrap();
+    let orders = Nats::connect(client, "orders").await.unwrap();
+    assert_eq!(orders.promises().max_bytes, 48 << 10, "what the stream takes, less room for headers");
+    let sent = orders.send(["1", "2", "3"].map(Message::new).into()).await;
+    let refused: Vec<_> = sent.iter().filter_map(|sent| sent.as_ref().err()).collect();
+    assert!(refused.len() == 1 && refused[0].is_passing() && refused[0].changed() == Changed::No, "{sent:?}");
+    assert_eq!(orders.depth().await.unwrap().waiting, 2);
 }
