@@ -73,19 +73,25 @@ impl Calls {
 
     /// The node may take that long to answer, and a little more.
     pub(super) async fn get_waiting(&self, path: &str, wait: Duration) -> Result<Answer, CallError> {
-        self.call(Method::GET, path, None, wait).await
+        Answer::read(self.call(Method::GET, path, None, wait).await?)
     }
 
     pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Answer, CallError> {
-        self.call(Method::POST, path, Some(body.to_string().into()), Duration::ZERO).await
+        Answer::read(self.call(Method::POST, path, Some(body.to_string().into()), Duration::ZERO).await?)
     }
 
-    async fn call(&self, method: Method, path: &str, body: Option<Bytes>, wait: Duration) -> Result<Answer, CallError> {
+    /// The text of the answer, byte for byte: to `GET`, or with a body to `POST`. The node may take `wait` to answer.
+    pub(super) async fn text(&self, path: &str, body: Option<Bytes>, wait: Duration) -> Result<Bytes, CallError> {
+        let method = if body.is_some() { Method::POST } else { Method::GET };
+        self.call(method, path, body, wait).await
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Option<Bytes>, wait: Duration) -> Result<Bytes, CallError> {
         let mut pauses = PAUSES.iter();
         loop {
             let tried = timeout(ANSWERED_WITHIN + wait, self.once(method.clone(), path, body.clone())).await;
             let failed = match tried {
-                Ok(Ok((status, text))) if status.is_success() => return Answer::read(text),
+                Ok(Ok((status, text))) if status.is_success() => return Ok(text),
                 Ok(Ok((status, text))) => refusal(status, &text),
                 Ok(Err(error)) => error,
                 Err(_) => self.unanswered("it took too long"),

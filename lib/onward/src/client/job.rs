@@ -151,7 +151,7 @@ impl Job {
     }
 }
 
-pub(super) fn random_key() -> String {
+pub(crate) fn random_key() -> String {
     let mut bytes = [0u8; 16];
     // Without randomness there is no safe way to go on.
     getrandom::fill(&mut bytes).expect("the system gives randomness");

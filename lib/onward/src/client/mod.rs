@@ -11,6 +11,7 @@ pub use calls::CallError;
 use calls::Calls;
 pub use info::{JobInfo, JobState, Progress};
 pub use job::Job;
+pub(crate) use job::random_key;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 pub use watch::Watch;
@@ -103,19 +104,30 @@ impl Client {
 
     /// Submits a job that has ended once more; the id of the new one.
     pub async fn retry(&self, id: &str) -> Result<String, CallError> {
-        let body = json!({ "request_id": job::random_key() });
+        let body = json!({ "request_id": random_key() });
         self.calls.post(&path(id, "/retry"), &body).await?.text("id")
     }
 
     /// Moves the overall deadline of a job.
     pub async fn extend(&self, id: &str, by: Duration, reason: &str) -> Result<(), CallError> {
-        let body = json!({ "by_s": by.as_secs_f64(), "reason": reason, "request_id": job::random_key() });
+        let body = json!({ "by_s": by.as_secs_f64(), "reason": reason, "request_id": random_key() });
         self.calls.post(&path(id, "/extend"), &body).await.map(drop)
     }
 
     /// Every decision about the job's time.
     pub async fn ledger(&self, id: &str) -> Result<Value, CallError> {
         self.get(&path(id, "/ledger")).await
+    }
+
+    /// A call whose answer is read as it was written: `GET`, or with a body `POST`. The node may take `wait` to answer.
+    pub(crate) async fn exchange<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: Option<Vec<u8>>,
+        wait: Duration,
+    ) -> Result<T, CallError> {
+        let text = self.calls.text(path, body.map(Into::into), wait).await?;
+        serde_json::from_slice(&text).map_err(|error| CallError::Unreadable(error.to_string()))
     }
 
     /// Any other call: `GET` of a path such as `/v1/nodes`.
@@ -130,8 +142,11 @@ impl Client {
 }
 
 fn path(id: &str, rest: &str) -> String {
+    format!("/v1/jobs/{}{rest}", encode(id))
+}
+
+/// A text as a part of a path or a query.
+pub(crate) fn encode(text: &str) -> String {
     let safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    let id: String =
-        id.bytes().map(|byte| if safe(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect();
-    format!("/v1/jobs/{id}{rest}")
+    text.bytes().map(|byte| if safe(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
 }
