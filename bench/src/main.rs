@@ -13,7 +13,7 @@ mod fixed;
 mod growth;
 mod limits;
 mod machine;
-#[cfg(feature = "peers")]
+#[cfg(feature = "outbox")]
 mod outbox;
 mod picture;
 mod reopen;

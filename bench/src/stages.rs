@@ -111,7 +111,7 @@ async fn others(report: &mut Report, _: Plan) {
     report.absent.push(("other systems", "this was built without the feature `peers`".into()));
 }
 
-#[cfg(feature = "peers")]
+#[cfg(feature = "outbox")]
 async fn outbox(report: &mut Report, quick: bool) {
     say("outbox");
     let (slices, rows) = if quick { (4, 50_000) } else { (10, 100_000) };
@@ -121,10 +121,10 @@ async fn outbox(report: &mut Report, quick: bool) {
     }
 }
 
-#[cfg(not(feature = "peers"))]
+#[cfg(not(feature = "outbox"))]
 #[expect(clippy::unused_async, reason = "the other one waits")]
 async fn outbox(report: &mut Report, _: bool) {
-    report.absent.push(("outbox", "this was built without the feature `peers`".into()));
+    report.absent.push(("outbox", "this was built without the feature `outbox`".into()));
 }
 
 async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use onward_database::DatabaseError;
+
 use crate::RowError;
 
 /// Why the database did not do what was asked. Claims end by themselves, so that asking again is always safe.
@@ -12,6 +14,10 @@ pub enum OutboxError {
         "`{0}` is no database that an outbox can be in: write postgres://user@host/database or sqlite:/path/to/file"
     )]
     Url(String),
+    #[error(
+        "there is no {0}; nothing was made. A poller makes it when it starts, and so does `onward outbox schema`'s SQL"
+    )]
+    Missing(String),
     #[error("no connection to the database: {0}; nothing was changed")]
     Unreachable(String),
     #[error("the database refused: {0}; nothing was changed")]
@@ -24,6 +30,17 @@ pub enum OutboxError {
         "the database did not answer within {0:?}; whether it did what was asked is not known, and asking again is safe"
     )]
     Unanswered(Duration),
+}
+
+impl From<DatabaseError> for OutboxError {
+    fn from(error: DatabaseError) -> Self {
+        match error {
+            DatabaseError::Url(why) => Self::Url(format!("postgres:… ({why})")),
+            DatabaseError::Unreachable(why) => Self::Unreachable(why),
+            DatabaseError::Refused(why) => Self::Refused(why),
+            DatabaseError::Unanswered(within) => Self::Unanswered(within),
+        }
+    }
 }
 
 /// Why a row was not written. The transaction goes on if the row was at fault; if the database was, PostgreSQL has ended it.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use crate::error::OutboxError;
 use crate::poller::Poller;
 use crate::publisher::Publisher;
-use crate::store::{Backlog, Postgres, RowFilter, RowInfo, Store};
+#[cfg(feature = "sqlite")]
+use crate::store::Sqlite;
+use crate::store::{Backlog, Missing, Postgres, RowFilter, RowInfo, Store};
 
 /// How many rows [`Outbox::list`] gives at most.
 pub const MAX_LISTED: u32 = 1_000;
@@ -17,14 +19,24 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// By the URL of either database: `postgres://…`, or `sqlite:` and the path of a file.
+    /// By the URL of either database: `postgres://…`, or `sqlite:` and the path of a file. Makes the table if there is none.
     pub async fn open(url: &str) -> Result<Self, OutboxError> {
+        Self::open_with(url, Missing::Make).await
+    }
+
+    /// As [`open`](Self::open), for whoever only looks at what should be there: makes neither a file nor a table.
+    pub async fn open_existing(url: &str) -> Result<Self, OutboxError> {
+        Self::open_with(url, Missing::Refuse).await
+    }
+
+    async fn open_with(url: &str, missing: Missing) -> Result<Self, OutboxError> {
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            return Self::postgres(url).await;
+            return Ok(Self { store: Arc::new(Store::Postgres(Box::new(Postgres::open(url, missing).await?))) });
         }
         #[cfg(feature = "sqlite")]
         if let Some(path) = url.strip_prefix("sqlite:") {
-            return Self::sqlite(path.strip_prefix("//").unwrap_or(path)).await;
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return Ok(Self { store: Arc::new(Store::Sqlite(Sqlite::open(path.as_ref(), missing).await?)) });
         }
         // A URL may hold a password, which belongs into no message.
         let kind = url.split_once(':').map_or(url, |(kind, _)| kind);
@@ -35,13 +47,13 @@ impl Outbox {
     ///
     /// TLS is used where the URL says `sslmode=require`, and the server must then have a certificate that browsers trust.
     pub async fn postgres(url: &str) -> Result<Self, OutboxError> {
-        Ok(Self { store: Arc::new(Store::Postgres(Box::new(Postgres::open(url).await?))) })
+        Ok(Self { store: Arc::new(Store::Postgres(Box::new(Postgres::open(url, Missing::Make).await?))) })
     }
 
     /// In a file of SQLite. Makes the file, and the table, if there is none.
     #[cfg(feature = "sqlite")]
     pub async fn sqlite(path: impl AsRef<std::path::Path>) -> Result<Self, OutboxError> {
-        Ok(Self { store: Arc::new(Store::Sqlite(crate::store::Sqlite::open(path.as_ref()).await?)) })
+        Ok(Self { store: Arc::new(Store::Sqlite(Sqlite::open(path.as_ref(), Missing::Make).await?)) })
     }
 
     /// What publishes the rows of this outbox, as a loop of a [`Supervisor`](onward_health::Supervisor).

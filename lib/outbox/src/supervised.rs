@@ -7,12 +7,22 @@ use std::time::Duration;
 use onward_core::health::Iteration;
 use onward_health::{Age, Count, Input, Loop, Outcome, Reporter, Supervised, Supervisor, Turn, Waker};
 use tokio::sync::Notify;
+use tokio::time::Instant;
+use tracing::warn;
 
+use crate::error::OutboxError;
 use crate::poller::{Counts, Poller, Watcher};
 use crate::store::{Backlog, Listener};
 
 /// How often an idle connection that listens is asked whether it still does.
 const LISTEN_CHECK: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether enough rows were deleted for a vacuum.
+const VACUUM_LOOK: Duration = Duration::from_secs(1);
+/// How long a vacuum may take, of a table that has grown very large.
+const VACUUM_WITHIN: Duration = Duration::from_secs(240);
+/// After a vacuum there is none for this many times as long as it took: it is to cost a tenth of the time at most.
+const VACUUM_REST: u32 = 9;
 
 /// Adds outboxes to a service.
 pub trait Supervise {
@@ -51,8 +61,9 @@ impl Supervised for Poller {
         // A call to the publisher may take as long as the lease: a longer lease than freshness allows for is refused.
         let longest_turn = rule.lease.max(rule.freshness.saturating_sub(rule.poll));
         let poller = Arc::new(self);
+        let published = poller.clone();
         let mut polling = Loop::new(&rule.name, move |turn| {
-            let (poller, gauges) = (poller.clone(), gauges.clone());
+            let (poller, gauges) = (published.clone(), gauges.clone());
             async move { poller.supervised_turn(turn, &gauges).await }
         })
         .every(rule.poll)
@@ -68,8 +79,21 @@ impl Supervised for Poller {
             let listening = move |reporter| listen(reporter, url.clone(), waker.clone());
             service.add(Loop::running(&part("listen"), listening).every(LISTEN_CHECK));
         }
+        if poller.outbox.store.to_vacuum().is_some() {
+            service.add(vacuuming(&part("vacuum"), &poller));
+        }
         service.add(polling);
     }
+}
+
+/// Vacuums the table beside the publishing. PostgreSQL does so by itself as well, so this fails no probe.
+fn vacuuming(name: &str, poller: &Arc<Poller>) -> Loop {
+    let (poller, vacuumed) = (poller.clone(), Arc::new(AtomicU64::new(0)));
+    let turn = move |turn: Turn| {
+        let (poller, vacuumed) = (poller.clone(), vacuumed.clone());
+        async move { poller.vacuum(&turn, &vacuumed).await }
+    };
+    Loop::new(name, turn).every(VACUUM_LOOK).freshness(2 * VACUUM_WITHIN).longest_turn(VACUUM_WITHIN)
 }
 
 /// What the poller has done since it started, by the names that metrics have for it.
@@ -160,6 +184,34 @@ impl Poller {
     }
 }
 
+impl Poller {
+    /// `vacuumed`: how many rows had been published when it was done last.
+    async fn vacuum(&self, turn: &Turn, vacuumed: &AtomicU64) -> Result<Outcome, OutboxError> {
+        let published = self.counts.published.load(Ordering::Relaxed);
+        let deleted = published.saturating_sub(vacuumed.load(Ordering::Relaxed));
+        let Some(store) = self.outbox.store.to_vacuum().filter(|_| deleted >= self.rule.vacuum_after) else {
+            return Ok(Outcome::Idle);
+        };
+        let began = Instant::now();
+        let is_allowed = tokio::select! {
+            done = store.vacuum(VACUUM_WITHIN) => done?,
+            // PostgreSQL ends it by itself, and nobody waits for that.
+            () = turn.stopping() => return Ok(Outcome::Skipped),
+        };
+        if !is_allowed {
+            warn!(
+                outbox = self.rule.name,
+                "outbox_not_vacuumed: this role neither owns the table onward_outbox nor has MAINTAIN on it; \
+                 autovacuum does it, and claims get slower in between where very many rows are published"
+            );
+            return Ok(Outcome::Finished);
+        }
+        vacuumed.store(published, Ordering::Relaxed);
+        turn.next_in((began.elapsed() * VACUUM_REST).clamp(VACUUM_LOOK, VACUUM_WITHIN));
+        Ok(Outcome::Progress(deleted))
+    }
+}
+
 /// Wakes the poller when rows are committed. The poller looks by itself as well, so this fails no probe.
 async fn listen(reporter: Reporter, url: String, waker: Waker) -> Result<(), String> {
     let committed = Arc::new(Notify::new());
@@ -200,5 +252,72 @@ async fn wake_until_lost(
                 Err(error) => return Some(error.to_string()),
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use onward_health::{Health, LoopState};
+
+    use super::*;
+    use crate::outbox::Outbox;
+    use crate::publisher::{PublishError, Publisher};
+    use crate::row::Row;
+    use crate::store::tests::World;
+
+    struct TakesAll;
+
+    impl Publisher for TakesAll {
+        async fn publish(&self, rows: &[Row]) -> Vec<Result<(), PublishError>> {
+            vec![Ok(()); rows.len()]
+        }
+    }
+
+    /// Publishes all rows of a table with a vacuum after every hundred, until the loop that vacuums is in this state.
+    async fn publish_until(world: &World, outbox: Outbox, state: LoopState) -> Health {
+        world.run("INSERT INTO onward_outbox (topic, payload) SELECT 't', 'x' FROM generate_series(1, 250)").await;
+        let mut poller = outbox.publish_to(TakesAll).every(Duration::from_millis(10));
+        poller.rule.vacuum_after = 100;
+        let service = Supervisor::new("shop").without_signals();
+        service.outbox(poller);
+        let (health, stopper) = (service.health(), service.stopper());
+        let running = tokio::spawn(service.run());
+        let began = Instant::now();
+        let is_reached = || {
+            let report = health.report();
+            let vacuum = report.loop_called("outbox.vacuum").map(|one| one.state);
+            let metrics = report.metrics();
+            let has_vacuumed = !metrics.contains("onward_loop_units_total{service=\"shop\",loop=\"outbox.vacuum\"} 0");
+            vacuum == Some(state) && (state == LoopState::Finished || has_vacuumed)
+        };
+        while !is_reached() {
+            assert!(began.elapsed() < Duration::from_secs(120), "{:?}", health.report().loops);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(health.report().live);
+        stopper.stop();
+        running.await.unwrap().unwrap();
+        health
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_table_is_vacuumed_after_so_many_rows() {
+        let world = World::postgres().await;
+        let outbox = Outbox { store: Arc::new(world.again().await) };
+        publish_until(&world, outbox, LoopState::Healthy).await;
+        let count = "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'onward_outbox'";
+        let began = Instant::now();
+        while world.number(count).await == 0 {
+            assert!(began.elapsed() < Duration::from_secs(120), "nobody vacuumed it");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_may_not_vacuum_publishes_all_the_same() {
+        let world = World::postgres().await;
+        let outbox = Outbox { store: Arc::new(world.as_a_guest().await) };
+        publish_until(&world, outbox, LoopState::Finished).await;
+        assert_eq!(world.store.to_vacuum().unwrap().vacuum(VACUUM_WITHIN).await, Ok(true), "its owner may");
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct PollerRule {
     pub listen: Option<String>,
     pub freshness: Duration,
     pub budget: onward_health::Budget,
+    /// So many rows are deleted before the table is vacuumed, where that is of use: a claim passes over no more than these.
+    pub vacuum_after: u64,
 }
 
 impl Poller {
@@ -98,6 +100,7 @@ impl Poller {
             listen: None,
             freshness: secs(60),
             budget: onward_health::Budget::Consecutive(3),
+            vacuum_after: 20_000,
         };
         Self { outbox, publisher, rule, counts: Arc::default() }
     }

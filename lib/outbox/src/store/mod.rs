@@ -29,6 +29,13 @@ pub const SQLITE_SCHEMA: &str = include_str!("sqlite/schema.sql");
 /// How many rows [`Backlog::depth`] counts at most.
 pub const DEPTH_COUNTED: u64 = 100_000;
 
+/// What becomes of an outbox whose table is not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Missing {
+    Make,
+    Refuse,
+}
+
 /// What a claim may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ClaimRule {
@@ -219,6 +226,15 @@ impl Store {
     /// Forgets some of the rows that were published longer ago.
     pub(crate) async fn prune(&self, kept_for: Duration) -> Result<u64, OutboxError> {
         ask!(self, one => one.prune(kept_for).await)
+    }
+
+    /// The database, if what is deleted there stays in its indexes until it is vacuumed.
+    pub(crate) fn to_vacuum(&self) -> Option<&Postgres> {
+        match self {
+            Self::Postgres(one) => Some(one),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite(_) => None,
+        }
     }
 
     pub(crate) async fn list(&self, filter: &RowFilter, limit: u32) -> Result<Vec<RowInfo>, OutboxError> {

@@ -7,24 +7,26 @@
 //! Claims are made one at a time: each holds an advisory lock of the table while it looks and takes. What it sees is
 //! therefore all claims there are, and a key has one claim however many pollers share the work. Inserts, and the settling
 //! of what is claimed, wait for nobody.
+//!
+//! What was published is deleted, and stays at the front of the primary key until it is vacuumed: `vacuum.rs`. No claim
+//! starts behind a row that an earlier one saw, as a shortcut past all that. A transaction may commit later under a lower
+//! id, and a row of its key that comes after it would overtake it.
 
-mod tls;
+mod vacuum;
 
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::time::timeout;
-use tokio_postgres::config::SslMode;
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
+use onward_database::{ANSWERED_WITHIN, Database, Param, answered_within};
+use tokio_postgres::types::Type;
+use tokio_postgres::{AsyncMessage, Client};
 use uuid::Uuid;
 
-use super::{Backlog, Claim, ClaimRule, DEPTH_COUNTED, RowFilter, RowInfo, RowState, Settlement};
+use super::{Backlog, Claim, ClaimRule, DEPTH_COUNTED, Missing, RowFilter, RowInfo, RowState, Settlement};
 use crate::Row;
 use crate::error::OutboxError;
 use crate::row::{random_uuid, read_headers};
 
-const CLAIM: &str = include_str!("claim.sql");
+pub(super) const CLAIM: &str = include_str!("claim.sql");
 const PARK: &str = include_str!("park.sql");
 const SETTLE: &str = include_str!("settle.sql");
 const LOOK: &str = include_str!("look.sql");
@@ -32,8 +34,11 @@ const LOOK: &str = include_str!("look.sql");
 /// The advisory lock of this table's claims: the letters `onwd`, and the table.
 const CLAIM_LOCK: &str = "(1869511524::bigint << 32) + 'onward_outbox'::regclass::oid::bigint";
 
-/// How the statements are meant to be carried out, whatever the statistics of so restless a table say.
-const PLANNING: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_nestloop = off; SET LOCAL jit = off";
+/// How the statements are meant to be carried out, whatever the statistics of so restless a table say. A bitmap scan
+/// visits the rows of every dead entry of an index, each time; a plain one marks the entries that it finds dead, and the
+/// next one passes them by.
+pub(super) const PLANNING: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
+    SET LOCAL enable_nestloop = off; SET LOCAL jit = off";
 
 const RENEW: &str = "UPDATE onward_outbox
     SET claimed_until = statement_timestamp() + $2::bigint * interval '1 millisecond'
@@ -51,38 +56,40 @@ const MATCHES: &str = "(cardinality($1::bigint[]) = 0 OR id = ANY ($1)) AND ($2:
 const SHAPE: &str = "SELECT id, dedup, topic, key, payload, headers, created_at, next_at, attempts, claimed_by,
     claimed_until, parked_at, last_error FROM onward_outbox LIMIT 0";
 
-/// How long the database may take to answer. Longer than claims wait for each other.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
+/// How long claims wait for each other: shorter than the database may take to answer.
 const CLAIM_WAITS_MS: u32 = 10_000;
 
-type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+/// The name that the database's own lists show.
+const PROGRAM: &str = "onward-outbox";
 
 #[derive(Debug)]
 pub(crate) struct Postgres {
-    config: Config,
-    /// The connection in use, until it breaks.
-    client: Mutex<Option<Arc<Client>>>,
+    database: Database,
 }
 
 impl Postgres {
-    /// Connects, and makes the table if there is none.
-    pub(crate) async fn open(url: &str) -> Result<Self, OutboxError> {
-        let store = Self { config: parse(url)?, client: Mutex::default() };
-        let client = store.client().await?;
-        let found = store.answered(client.query_typed("SELECT to_regclass('onward_outbox') IS NOT NULL", &[])).await?;
+    /// Connects, and makes the table if there is none and it may.
+    pub(crate) async fn open(url: &str, missing: Missing) -> Result<Self, OutboxError> {
+        let store = Self { database: Database::at(url, PROGRAM)? };
+        let client = store.database.client().await?;
+        let found =
+            store.database.answered(client.query_typed("SELECT to_regclass('onward_outbox') IS NOT NULL", &[])).await?;
         if !found[0].get::<_, bool>(0) {
+            if missing == Missing::Refuse {
+                return Err(OutboxError::Missing("table onward_outbox in this database".into()));
+            }
             // Two that start together make it once.
             let make = format!("BEGIN; SELECT pg_advisory_xact_lock(1869511524); {}; COMMIT", super::POSTGRES_SCHEMA);
-            store.answered(client.batch_execute(&make)).await?;
+            store.database.answered(client.batch_execute(&make)).await?;
         }
-        match store.answered(client.batch_execute(SHAPE)).await {
+        match store.database.answered(client.batch_execute(SHAPE)).await.map_err(OutboxError::from) {
             Err(OutboxError::Refused(why)) => Err(OutboxError::Table(why)),
             other => other.map(|()| store),
         }
     }
 
     pub(crate) async fn claim(&self, rule: &ClaimRule) -> Result<Claim, OutboxError> {
-        let client = self.client().await?;
+        let client = self.database.client().await?;
         let begin = format!(
             "BEGIN; SET LOCAL lock_timeout = {CLAIM_WAITS_MS}; {PLANNING}; SELECT pg_advisory_xact_lock({CLAIM_LOCK})"
         );
@@ -106,6 +113,7 @@ impl Postgres {
             )
         };
         let (parked, rows) = self
+            .database
             .answered(async {
                 let (begun, parked, rows, committed) = flight.await;
                 begun?;
@@ -117,7 +125,7 @@ impl Postgres {
     }
 
     pub(crate) async fn settle(&self, token: Uuid, what: &Settlement, keep: bool) -> Result<u64, OutboxError> {
-        let client = self.client().await?;
+        let client = self.database.client().await?;
         let ids: Vec<i64> = what.refused.iter().map(|one| one.id).collect();
         let waits: Vec<i64> = what.refused.iter().map(|one| ms(one.retry_after)).collect();
         let errors: Vec<String> = what.refused.iter().map(|one| storable(&one.error)).collect();
@@ -132,18 +140,18 @@ impl Postgres {
             (&errors, Type::TEXT_ARRAY),
             (&parked, Type::BOOL_ARRAY),
         ];
-        let rows = self.answered(client.query_typed(SETTLE, &params)).await?;
+        let rows = self.database.answered(client.query_typed(SETTLE, &params)).await?;
         Ok(rows[0].get::<_, i64>(0) as u64)
     }
 
     pub(crate) async fn renew(&self, token: Uuid, lease: Duration) -> Result<Vec<i64>, OutboxError> {
-        let client = self.client().await?;
+        let client = self.database.client().await?;
         let params: [Param<'_>; 2] = [(&token, Type::UUID), (&ms(lease), Type::INT8)];
-        ids(&self.answered(client.query_typed(RENEW, &params)).await?)
+        ids(&self.database.answered(client.query_typed(RENEW, &params)).await?)
     }
 
     pub(crate) async fn look(&self, hold: bool) -> Result<Backlog, OutboxError> {
-        let client = self.client().await?;
+        let client = self.database.client().await?;
         let begin = format!("BEGIN READ ONLY; {PLANNING}");
         let params: [Param<'_>; 2] = [(&hold, Type::BOOL), (&(DEPTH_COUNTED as i64), Type::INT8)];
         let flight = async {
@@ -156,7 +164,7 @@ impl Postgres {
             let rows = rows?;
             ended.map(|()| rows)
         };
-        let rows = self.answered(flight).await?;
+        let rows = self.database.answered(flight).await?;
         let count = |at| rows[0].get::<_, i64>(at) as u64;
         Ok(Backlog {
             depth: count(0),
@@ -167,12 +175,12 @@ impl Postgres {
     }
 
     pub(crate) async fn prune(&self, kept_for: Duration) -> Result<u64, OutboxError> {
-        let client = self.client().await?;
-        self.answered(client.execute_typed(PRUNE, &[(&ms(kept_for), Type::INT8)])).await
+        let client = self.database.client().await?;
+        Ok(self.database.answered(client.execute_typed(PRUNE, &[(&ms(kept_for), Type::INT8)])).await?)
     }
 
     pub(crate) async fn list(&self, filter: &RowFilter, limit: u32) -> Result<Vec<RowInfo>, OutboxError> {
-        let client = self.client().await?;
+        let client = self.database.client().await?;
         let text = format!(
             "SELECT id, dedup, topic, key, parked_at IS NOT NULL,
                claimed_by IS NOT NULL AND claimed_until > statement_timestamp(), attempts,
@@ -180,7 +188,7 @@ impl Postgres {
                octet_length(payload)::bigint, last_error
              FROM onward_outbox WHERE {MATCHES} ORDER BY id LIMIT {limit}"
         );
-        let rows = self.answered(client.query_typed(&text, &filter_params(filter))).await?;
+        let rows = self.database.answered(client.query_typed(&text, &filter_params(filter))).await?;
         Ok(rows.iter().map(read_info).collect())
     }
 
@@ -201,44 +209,10 @@ impl Postgres {
     }
 
     async fn change(&self, text: &str, filter: &RowFilter) -> Result<Vec<i64>, OutboxError> {
-        let client = self.client().await?;
-        let mut ids = ids(&self.answered(client.query_typed(text, &filter_params(filter))).await?)?;
+        let client = self.database.client().await?;
+        let mut ids = ids(&self.database.answered(client.query_typed(text, &filter_params(filter))).await?)?;
         ids.sort_unstable();
         Ok(ids)
-    }
-
-    /// The connection in use, or a new one.
-    async fn client(&self) -> Result<Arc<Client>, OutboxError> {
-        if let Some(client) = self.in_use().as_ref().filter(|client| !client.is_closed()) {
-            return Ok(client.clone());
-        }
-        let client = Arc::new(connect(&self.config, |_| {}).await?);
-        *self.in_use() = Some(client.clone());
-        Ok(client)
-    }
-
-    fn in_use(&self) -> MutexGuard<'_, Option<Arc<Client>>> {
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A connection that does not answer is given up: what it was asked may still happen, and its answer must not be
-    /// taken for that to a later question.
-    async fn answered<T>(
-        &self,
-        question: impl Future<Output = Result<T, tokio_postgres::Error>>,
-    ) -> Result<T, OutboxError> {
-        match timeout(ANSWERED_WITHIN, question).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) if error.as_db_error().is_some() => Err(OutboxError::Refused(told(&error))),
-            Ok(Err(error)) => {
-                *self.in_use() = None;
-                Err(OutboxError::Unreachable(told(&error)))
-            }
-            Err(_) => {
-                *self.in_use() = None;
-                Err(OutboxError::Unanswered(ANSWERED_WITHIN))
-            }
-        }
     }
 }
 
@@ -251,12 +225,14 @@ pub(crate) struct Listener {
 impl Listener {
     /// Calls `wake` whenever somebody has committed rows, for as long as this lives.
     pub(crate) async fn open(url: &str, wake: impl Fn() + Send + 'static) -> Result<Self, OutboxError> {
-        let client = connect(&parse(url)?, move |message| {
-            if matches!(message, AsyncMessage::Notification(_)) {
-                wake();
-            }
-        })
-        .await?;
+        let database = Database::at(url, PROGRAM)?;
+        let client = database
+            .connect(move |message| {
+                if matches!(message, AsyncMessage::Notification(_)) {
+                    wake();
+                }
+            })
+            .await?;
         let listener = Self { client };
         listener.ask("LISTEN onward_outbox").await.map(|()| listener)
     }
@@ -267,59 +243,8 @@ impl Listener {
     }
 
     async fn ask(&self, question: &str) -> Result<(), OutboxError> {
-        match timeout(ANSWERED_WITHIN, self.client.batch_execute(question)).await {
-            Ok(answer) => answer.map_err(|error| OutboxError::Unreachable(told(&error))),
-            Err(_) => Err(OutboxError::Unanswered(ANSWERED_WITHIN)),
-        }
+        Ok(answered_within(ANSWERED_WITHIN, self.client.batch_execute(question)).await?)
     }
-}
-
-fn parse(url: &str) -> Result<Config, OutboxError> {
-    let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| OutboxError::Url(told(&error)))?;
-    config.connect_timeout(ANSWERED_WITHIN);
-    if config.get_application_name().is_none() {
-        config.application_name("onward-outbox");
-    }
-    Ok(config)
-}
-
-/// TLS where the URL asks for it by `sslmode=require`, and then with a certificate that is checked.
-async fn connect(config: &Config, seen: impl Fn(AsyncMessage) + Send + 'static) -> Result<Client, OutboxError> {
-    let unreachable = |error: tokio_postgres::Error| OutboxError::Unreachable(told(&error));
-    let opening = async {
-        match config.get_ssl_mode() {
-            SslMode::Require => {
-                let (client, connection) = config.connect(tls::Rustls::new()).await.map_err(unreachable)?;
-                drive(connection, seen);
-                Ok(client)
-            }
-            _ => {
-                let (client, connection) = config.connect(NoTls).await.map_err(unreachable)?;
-                drive(connection, seen);
-                Ok(client)
-            }
-        }
-    };
-    timeout(ANSWERED_WITHIN, opening).await.unwrap_or(Err(OutboxError::Unanswered(ANSWERED_WITHIN)))
-}
-
-/// Carries the connection's messages until its client is dropped.
-fn drive<S>(
-    mut connection: tokio_postgres::Connection<tokio_postgres::Socket, S>,
-    seen: impl Fn(AsyncMessage) + Send + 'static,
-) where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
-{
-    tokio::spawn(async move {
-        loop {
-            match core::future::poll_fn(|context| connection.poll_message(context)).await {
-                Some(Ok(message)) => seen(message),
-                // Whoever asks next is told.
-                Some(Err(error)) => return tracing::debug!(error = %told(&error), "outbox_connection_lost"),
-                None => return,
-            }
-        }
-    });
 }
 
 fn read_row(row: &tokio_postgres::Row) -> Row {
@@ -375,15 +300,4 @@ fn ms(span: Duration) -> i64 {
 
 fn span(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).unwrap_or(0))
-}
-
-/// An error with its causes, which the driver does not name by itself.
-fn told(error: &impl std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -15,7 +15,7 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Row as Columns, TransactionBehavior, named_params, params};
 use uuid::Uuid;
 
-use super::{Backlog, Claim, ClaimRule, DEPTH_COUNTED, RowFilter, RowInfo, RowState, Settlement};
+use super::{Backlog, Claim, ClaimRule, DEPTH_COUNTED, Missing, RowFilter, RowInfo, RowState, Settlement};
 use crate::Row;
 use crate::error::OutboxError;
 use crate::row::{random_uuid, read_headers};
@@ -44,17 +44,27 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file, and makes the table if there is none.
-    pub(crate) async fn open(path: &Path) -> Result<Self, OutboxError> {
+    /// Opens the file, and makes it and the table if there is none and it may.
+    pub(crate) async fn open(path: &Path, missing: Missing) -> Result<Self, OutboxError> {
         let path = path.to_owned();
+        // For SQLite itself no name is a database of its own, which is gone with the connection.
+        if path.as_os_str().is_empty() {
+            return Err(OutboxError::Url("sqlite:".into()));
+        }
         let opened = tokio::task::spawn_blocking(move || {
+            if missing == Missing::Refuse && !path.exists() {
+                return Err(OutboxError::Missing(format!("file {}", path.display())));
+            }
             let connection = Connection::open(&path).map_err(|error| OutboxError::Unreachable(error.to_string()))?;
             connection.busy_timeout(WAITS).map_err(refused)?;
+            if missing == Missing::Refuse && !connection.table_exists(None, "onward_outbox").map_err(refused)? {
+                return Err(OutboxError::Missing(format!("table onward_outbox in {}", path.display())));
+            }
             // Writers of the file then do not keep its readers waiting. It is a property of the file.
             connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL").map_err(refused)?;
             connection.execute_batch(super::SQLITE_SCHEMA).map_err(refused)?;
             connection.prepare(SHAPE).map_err(|error| OutboxError::Table(error.to_string()))?;
-            Ok(connection)
+            Ok::<_, OutboxError>(connection)
         });
         let connection = opened.await.map_err(|error| OutboxError::Unreachable(error.to_string()))??;
         Ok(Self { connection: Arc::new(Mutex::new(connection)) })

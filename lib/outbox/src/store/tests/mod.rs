@@ -29,15 +29,19 @@ pub(crate) async fn client(url: &str) -> Client {
 
 impl World {
     pub(crate) async fn postgres() -> Self {
-        let url = Server::shared().database().unwrap();
-        let store = Store::Postgres(Box::new(Postgres::open(&url).await.unwrap()));
+        Self::on(Server::shared()).await
+    }
+
+    pub(crate) async fn on(server: &Server) -> Self {
+        let url = server.database().unwrap();
+        let store = Store::Postgres(Box::new(Postgres::open(&url, Missing::Make).await.unwrap()));
         Self { store, writer: Writer::Postgres { client: Box::new(client(&url).await), url } }
     }
 
     pub(crate) async fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("outbox.db");
-        let store = Store::Sqlite(Sqlite::open(&path).await.unwrap());
+        let store = Store::Sqlite(Sqlite::open(&path, Missing::Make).await.unwrap());
         let connection = rusqlite::Connection::open(&path).unwrap();
         Self { store, writer: Writer::Sqlite { connection, _folder: folder } }
     }
@@ -45,9 +49,11 @@ impl World {
     /// The same table over another connection.
     pub(crate) async fn again(&self) -> Store {
         match &self.writer {
-            Writer::Postgres { url, .. } => Store::Postgres(Box::new(Postgres::open(url).await.unwrap())),
+            Writer::Postgres { url, .. } => {
+                Store::Postgres(Box::new(Postgres::open(url, Missing::Make).await.unwrap()))
+            }
             Writer::Sqlite { connection, .. } => {
-                Store::Sqlite(Sqlite::open(connection.path().unwrap().as_ref()).await.unwrap())
+                Store::Sqlite(Sqlite::open(connection.path().unwrap().as_ref(), Missing::Make).await.unwrap())
             }
         }
     }
@@ -89,6 +95,25 @@ impl World {
             Writer::Postgres { client, .. } => client.batch_execute(sql).await.unwrap(),
             Writer::Sqlite { connection, .. } => connection.execute_batch(sql).unwrap(),
         }
+    }
+
+    /// The same table for a role that may do with its rows what a poller does, and does not own it.
+    pub(crate) async fn as_a_guest(&self) -> Store {
+        let Writer::Postgres { url, .. } = &self.writer else { unreachable!("these tests are PostgreSQL's") };
+        let database = url.rsplit('/').next().unwrap();
+        let grant = format!(
+            "CREATE ROLE guest_of_{database} LOGIN;
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO guest_of_{database}"
+        );
+        self.run(&grant).await;
+        let url = url.replacen("onward@", &format!("guest_of_{database}@"), 1);
+        Store::Postgres(Box::new(Postgres::open(&url, Missing::Make).await.unwrap()))
+    }
+
+    /// One number of PostgreSQL's.
+    pub(crate) async fn number(&self, question: &str) -> i64 {
+        let Writer::Postgres { client, .. } = &self.writer else { unreachable!("these tests are PostgreSQL's") };
+        client.query_one(question, &[]).await.unwrap().get(0)
     }
 
     /// The leases of all claims end.

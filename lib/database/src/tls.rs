@@ -15,12 +15,12 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 /// Trusts the certificates that browsers trust.
 #[derive(Clone)]
-pub(super) struct Rustls {
+pub(crate) struct Rustls {
     config: Arc<ClientConfig>,
 }
 
 impl Rustls {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let roots: RootCertStore = webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect();
         let config = ClientConfig::builder_with_provider(ring::default_provider().into())
             .with_safe_default_protocol_versions()
@@ -42,7 +42,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for R
     }
 }
 
-pub(super) struct Handshake {
+pub(crate) struct Handshake {
     connector: TlsConnector,
     host: ServerName<'static>,
 }
@@ -57,7 +57,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Hands
     }
 }
 
-pub(super) struct Encrypted<S>(Box<tokio_rustls::client::TlsStream<S>>);
+pub(crate) struct Encrypted<S>(Box<tokio_rustls::client::TlsStream<S>>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
