@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use onward::outbox::{OnPoison, Outbox, OutboxError, Poller, RowFilter, RowInfo, Supervise, store};
 use onward::{Client, NodeAddress};
-use onward_health::Supervisor;
+use onward_health::{RunError, Supervisor};
 use serde_json::{Value, json};
 
 use crate::args::{Global, OutboxCommand, OutboxListArgs, OutboxRowsArgs, OutboxRunArgs, RowsArgs};
@@ -46,19 +46,27 @@ fn schema(database: &str, notify: bool, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
-async fn open(url: &str) -> Result<Outbox, Failure> {
-    Outbox::open(url).await.map_err(|error| {
-        let failure = Failure::new("the outbox cannot be opened").why(&error);
-        match error {
-            OutboxError::Url(_) => failure.usage(),
-            _ => failure.remedy("see that --database names a database that is up, and a user who may make the table"),
+/// For whoever looks at what should be there: a name that was mistyped makes nothing.
+async fn open_existing(url: &str) -> Result<Outbox, Failure> {
+    Outbox::open_existing(url).await.map_err(|error| not_opened(url, error))
+}
+
+fn not_opened(url: &str, error: OutboxError) -> Failure {
+    let failure = Failure::new("the outbox cannot be opened").why(&error);
+    match error {
+        OutboxError::Url(_) => failure.usage(),
+        OutboxError::Missing(_) => failure.remedy("see that --database names the database that your program writes to"),
+        _ if url.starts_with("sqlite:") => {
+            failure.remedy("see that the folder is there, and that the file is SQLite's and may be written")
         }
-    })
+        _ => failure.remedy("see that --database names a database that is up, and a user who may make the table"),
+    }
 }
 
 async fn publish(args: OutboxRunArgs, global: &Global, screen: &Screen) -> Result<u8> {
     up::log_to_stderr(args.log.log_format, screen);
-    let outbox = open(&args.database.database).await?;
+    let url = &args.database.database;
+    let outbox = Outbox::open(url).await.map_err(|error| not_opened(url, error))?;
     let poller = configured(destination(&args.to, global, outbox).await?, &args);
     let mut service = Supervisor::new("onward-outbox").systemd();
     if let Some(address) = &args.probes {
@@ -71,7 +79,12 @@ async fn publish(args: OutboxRunArgs, global: &Global, screen: &Screen) -> Resul
     let not_run = |error: &dyn std::fmt::Display| Failure::new("the outbox is not published").why(error);
     service.check().map_err(|error| not_run(&error).usage())?;
     screen.note(format!("onward: publishing the outbox to {}; Ctrl-C ends it", args.to));
-    service.run().await.map_err(|error| not_run(&error))?;
+    service.run().await.map_err(|error| match error {
+        RunError::Eye { .. } => {
+            not_run(&error).remedy("give --probes an address of this computer and a free port, such as 127.0.0.1:8081")
+        }
+        _ => not_run(&error),
+    })?;
     Ok(0)
 }
 
@@ -81,8 +94,9 @@ async fn destination(to: &str, global: &Global, outbox: Outbox) -> Result<Poller
         Some(("nats", place)) if !place.is_empty() => {
             let url = if place.starts_with("//") { to.to_owned() } else { place.to_owned() };
             let publisher = onward::nats::publisher_at(&url).await;
+            let unusable = |error| Failure::new(format!("`{to}` cannot be used")).why(error);
             let publisher =
-                publisher.map_err(|error| Failure::new(format!("`{to}` cannot be used")).why(error).usage())?;
+                publisher.map_err(|error| unusable(error).remedy("write it like nats:127.0.0.1:4222").usage())?;
             Ok(outbox.publish_to(publisher))
         }
         Some(("onward", url)) if !url.is_empty() => {
@@ -140,7 +154,7 @@ impl RowsArgs {
 }
 
 async fn list(args: OutboxListArgs, screen: &Screen) -> Result<u8> {
-    let outbox = open(&args.database.database).await?;
+    let outbox = open_existing(&args.database.database).await?;
     let mut filter = args.rows.filter(RowFilter::default()).after(args.cursor);
     if args.parked {
         filter = filter.parked();
@@ -221,7 +235,7 @@ async fn change(args: OutboxRowsArgs, what: Change, screen: &Screen) -> Result<u
         }
     }
     let filter = args.rows.filter(RowFilter::ids(args.ids.clone())).parked();
-    let outbox = open(&args.database.database).await?;
+    let outbox = open_existing(&args.database.database).await?;
     if args.dry_run || (args.ids.is_empty() && !args.yes) {
         let found = outbox.list(&filter, onward::outbox::MAX_LISTED).await.map_err(not_answered)?;
         let ids: Vec<i64> = found.iter().map(|row| row.id).collect();

@@ -80,6 +80,14 @@ fn what_cannot_be_done_is_said_with_a_remedy() {
         (&["drop", "1", "--all"], &file, 2, "either name rows"),
         (&["run", "--to", "kafka:x"], &file, 2, "write nats:127.0.0.1:4222 or onward:http://127.0.0.1:7400"),
         (&["run", "--to", "onward:http://127.0.0.1:7400", "--max-backoff", "2m"], &file, 2, "backoff"),
+        (&["run", "--to", "onward:http://127.0.0.1:7400", "--lease", "0s"], &file, 2, "shorter than 1s"),
+        (&["run", "--to", "nats:not a host"], &file, 2, "write it like nats:127.0.0.1:4222"),
+        (&["run", "--to", "nats:127.0.0.1:1", "--probes", "nonsense"], &file, 1, "give --probes an address"),
+        (&["list"], "postgres://app:secret@127.0.0.1:port/shop", 2, "invalid value for option `port`"),
+        (&["list"], "sqlite:", 2, "`sqlite:` is no database that an outbox can be in"),
+        (&["list"], "sqlite:/proc/none/shop.db", 1, "there is no file /proc/none/shop.db; nothing was made"),
+        (&["drop", "--all"], "sqlite:/proc/none/shop.db", 1, "the database that your program writes to"),
+        (&["run", "--to", "nats:127.0.0.1:1"], "sqlite:/proc/none/shop.db", 1, "see that the folder is there"),
     ] {
         let output = outbox(database, args);
         let stderr = text(&output.stderr);
@@ -149,8 +157,15 @@ async fn rows_become_jobs_of_a_node_and_a_row_that_it_refuses_is_parked() {
     let data = folder.path().join("data");
     let node = Node::start(&data);
     let database = format!("sqlite:{}", folder.path().join("shop.db").display());
-    assert_eq!(json_rows(&database), 0, "it makes the table");
+    let missing = outbox(&database, &["list"]);
+    assert_eq!(
+        (missing.status.code(), folder.path().join("shop.db").exists()),
+        (Some(1), false),
+        "a look makes nothing"
+    );
     let shop = rusqlite::Connection::open(folder.path().join("shop.db")).unwrap();
+    shop.execute_batch(&text(&onward(&["outbox", "schema", "sqlite"]).output().unwrap().stdout)).unwrap();
+    assert_eq!(json_rows(&database), 0);
     shop.execute_batch(
         r#"INSERT INTO onward_outbox (topic, key, payload, headers) VALUES
              ('orders.paid', '17', '{"order": 17}', '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'),

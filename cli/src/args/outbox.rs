@@ -69,8 +69,8 @@ pub struct OutboxRunArgs {
     /// How many rows to claim at a time
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub batch: u32,
-    /// For how long claimed rows are ours; rows of a process that was killed wait that long
-    #[arg(long, value_parser = span::parse, value_name = "DURATION", default_value = "30s")]
+    /// For how long claimed rows are ours; rows of a process that was killed wait that long. At least 1s
+    #[arg(long, value_parser = lease, value_name = "DURATION", default_value = "30s")]
     pub lease: Duration,
     /// How often a row that is refused is tried before it is parked
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -102,6 +102,14 @@ pub struct OutboxRunArgs {
     pub ready_file: Option<PathBuf>,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// A claim that is shorter would end while its rows are on their way.
+fn lease(text: &str) -> Result<Duration, String> {
+    match span::parse(text) {
+        Ok(lease) if lease < Duration::from_secs(1) => Err("shorter than 1s".into()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
 }
 
 /// Which rows; what is not given matches all.
