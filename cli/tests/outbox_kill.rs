@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -19,7 +19,11 @@ const MOST_KILLS: u64 = 100;
 const ROWS: u64 = 10_000;
 const KEYS: u64 = 40;
 
-/// The database itself sees to it that no row, and no key, has two holders.
+/// Rows without a key are on this subject, and have nothing but themselves to be held by.
+const KEYLESS: &str = "-";
+
+/// The database itself sees to it that no row, and no key, has two holders: a row that is claimed by another token while
+/// the lease of the one before goes on is held twice, whether or not it has a key.
 const WATCH: &str = "
     CREATE TABLE violations (what text, row_id bigint);
     CREATE FUNCTION watch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -58,7 +62,8 @@ impl Drop for Poller {
     }
 }
 
-/// Writes rows until there are so many, in transactions of which some are rolled back. Rows of a key are numbered.
+/// Writes rows until there are so many, in transactions of which some are rolled back. Rows of a key are numbered; so are
+/// those without one.
 async fn write(client: &mut Client, dice: &mut Dice, numbers: &mut HashMap<String, u64>, total: u64) {
     while numbers.values().sum::<u64>() < total {
         let transaction = client.transaction().await.unwrap();
@@ -66,14 +71,14 @@ async fn write(client: &mut Client, dice: &mut Dice, numbers: &mut HashMap<Strin
         let mut next = numbers.clone();
         let (mut keys, mut payloads) = (Vec::new(), Vec::new());
         for _ in 0..20 {
-            let key = format!("k{}", dice.below(KEYS));
+            let key = if dice.one_in(4) { KEYLESS.to_owned() } else { format!("k{}", dice.below(KEYS)) };
             let number = next.entry(key.clone()).or_default();
             payloads.push(if is_doomed { "doomed".to_owned() } else { number.to_string() });
             keys.push(key);
             *number += 1;
         }
         let insert = "INSERT INTO onward_outbox (topic, key, payload)
-            SELECT 'rows.' || one.key, one.key, convert_to(one.payload, 'UTF8')
+            SELECT 'rows.' || one.key, nullif(one.key, '-'), convert_to(one.payload, 'UTF8')
             FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS one (key, payload, place) ORDER BY place";
         transaction.execute(insert, &[&keys, &payloads]).await.unwrap();
         if is_doomed {
@@ -126,12 +131,23 @@ async fn every_committed_row_is_published_in_the_order_of_its_key_whoever_is_kil
     let state = stream.get_info().await.unwrap().state;
     assert_eq!(state.messages, committed, "what is published twice has the same identity, and is one message");
     let mut found: HashMap<String, u64> = HashMap::new();
+    let mut keyless = HashSet::new();
     for sequence in state.first_sequence..=state.last_sequence {
         let message = stream.get_raw_message(sequence).await.unwrap();
         let key = message.subject.strip_prefix("rows.").unwrap().to_owned();
+        let payload = String::from_utf8_lossy(&message.payload).into_owned();
         let expected = found.entry(key.clone()).or_default();
-        assert_eq!(String::from_utf8_lossy(&message.payload), expected.to_string(), "{key} at {sequence}");
+        if key == KEYLESS {
+            assert!(keyless.insert(payload.parse::<u64>().unwrap()), "{payload} is there twice");
+        } else {
+            assert_eq!(payload, expected.to_string(), "{key} at {sequence}");
+        }
         *expected += 1;
     }
     assert_eq!(found, numbers);
+    assert!(
+        keyless.len() > 1_000 && (0..numbers[KEYLESS]).all(|number| keyless.contains(&number)),
+        "{}",
+        keyless.len()
+    );
 }
