@@ -17,7 +17,7 @@ use onward_core::time::Wall;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::store::{Entry, JobRecords, Kept, OpenRun, RunEnd, ScheduleStore, StoreError};
+use super::store::{Entry, EntryColumns, JobRecords, Kept, OpenRun, RunEnd, ScheduleStore, StoreError, ms, wall};
 
 /// Records in a file.
 #[derive(Clone, Debug)]
@@ -45,18 +45,18 @@ type Jobs = BTreeMap<String, StoredJob>;
 
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct StoredJob {
-    horizon_ms: u64,
+    horizon_ms: i64,
     /// Each with the end of its claim.
-    open: Vec<(u64, u64)>,
+    open: Vec<(i64, i64)>,
     /// The newest, oldest first.
     records: VecDeque<StoredRecord>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
 struct StoredRecord {
-    due_ms: u64,
-    last_due_ms: u64,
-    count: u64,
+    due_ms: i64,
+    last_due_ms: i64,
+    count: i64,
     record: String,
     reason: String,
     outcome: Option<String>,
@@ -64,34 +64,22 @@ struct StoredRecord {
 
 impl StoredJob {
     fn kept(&self) -> Kept {
-        let open = self
-            .open
-            .iter()
-            .map(|(due, until)| OpenRun { due: Wall::from_ms(*due), claimed_until: Wall::from_ms(*until) });
-        Kept { horizon: Wall::from_ms(self.horizon_ms), open: open.collect() }
+        let open = self.open.iter().map(|(due, until)| OpenRun { due: wall(*due), claimed_until: wall(*until) });
+        Kept { horizon: wall(self.horizon_ms), open: open.collect() }
     }
 
     fn keep(&mut self, kept: &Kept) {
-        self.horizon_ms = kept.horizon.as_ms();
-        self.open = kept.open.iter().map(|run| (run.due.as_ms(), run.claimed_until.as_ms())).collect();
+        self.horizon_ms = ms(kept.horizon);
+        self.open = kept.open.iter().map(|run| (ms(run.due), ms(run.claimed_until))).collect();
     }
 
     fn record(&mut self, entry: &Entry) {
-        let (due, last, count, reason) = match entry {
-            Entry::Fired { due, reason, .. } => (*due, *due, 1, *reason),
-            Entry::Passed(passed) => (passed.first, passed.last, passed.count, passed.reason),
-        };
         if self.records.len() == RECORDS_KEPT {
             self.records.pop_front();
         }
-        self.records.push_back(StoredRecord {
-            due_ms: due.as_ms(),
-            last_due_ms: last.as_ms(),
-            count,
-            record: reason.kind().word().to_owned(),
-            reason: reason.code().to_owned(),
-            outcome: None,
-        });
+        let EntryColumns { due_ms, last_due_ms, count, record, reason, .. } = entry.columns();
+        let (record, reason) = (record.to_owned(), reason.to_owned());
+        self.records.push_back(StoredRecord { due_ms, last_due_ms, count, record, reason, outcome: None });
     }
 }
 
@@ -183,8 +171,7 @@ impl ScheduleStore for FileStore {
         let job = job.to_owned();
         self.ask(move |jobs| {
             let is_new = !jobs.contains_key(&job);
-            let known =
-                jobs.entry(job).or_insert_with(|| StoredJob { horizon_ms: now.as_ms(), ..StoredJob::default() });
+            let known = jobs.entry(job).or_insert_with(|| StoredJob { horizon_ms: ms(now), ..StoredJob::default() });
             (known.kept().records(), is_new)
         })
         .await
@@ -224,11 +211,28 @@ impl ScheduleStore for FileStore {
             let mut kept = known.kept();
             kept.end(due);
             known.keep(&kept);
-            if let Some(record) = known.records.iter_mut().rev().find(|record| record.due_ms == due.as_ms()) {
+            if let Some(record) = known.records.iter_mut().rev().find(|record| record.due_ms == ms(due)) {
                 record.outcome = Some(end.word().to_owned());
             }
             ((), true)
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_second_process_is_kept_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("schedules.json");
+        let _first = FileStore::open(&path).unwrap();
+        let error = FileStore::open(&path).unwrap_err().to_string();
+        assert!(error.contains("another process has it open"), "{error}");
+        fs::write(folder.path().join("broken.json"), "{").unwrap();
+        let error = FileStore::open(folder.path().join("broken.json")).unwrap_err().to_string();
+        assert!(error.contains("cannot read") && error.contains("broken.json"), "{error}");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`Calendar`] turns what people write into instants, in order. What becomes of an instant is decided by
 //! [`onward_core::schedule`], here as on a server. A [`Job`] runs by the clock inside of a process, and a
-//! [`ScheduleStore`] keeps what became of its instants.
+//! [`ScheduleStore`] keeps what became of its instants: in memory, in a file ([`FileStore`]), or, shared by several
+//! processes, in PostgreSQL or SQLite (features `postgres` and `sqlite`).
 //!
 //! # Daylight saving
 //!
@@ -20,10 +21,18 @@
 mod calendar;
 mod file;
 mod job;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
 mod store;
 
 pub use calendar::{Calendar, Due, SHORTEST_INTERVAL, TimingError};
 pub use file::FileStore;
 pub use job::{Job, JobRun};
 pub use onward_core::schedule::{Missed, Overlap, Passed, Reason};
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresStore;
+#[cfg(feature = "sqlite")]
+pub use sqlite::SqliteStore;
 pub use store::{Entry, JobRecords, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};

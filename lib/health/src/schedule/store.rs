@@ -53,6 +53,48 @@ impl Entry {
             Self::Passed(passed) => passed.last,
         }
     }
+
+    /// As it is written down.
+    pub(super) fn columns(&self) -> EntryColumns {
+        let (due, count, reason, claimed_until) = match *self {
+            Self::Fired { due, reason, claimed_until } => (due, 1, reason, Some(claimed_until)),
+            Self::Passed(passed) => (passed.first, passed.count, passed.reason, None),
+        };
+        EntryColumns {
+            due_ms: ms(due),
+            last_due_ms: ms(self.last()),
+            count: i64::try_from(count).unwrap_or(i64::MAX),
+            record: reason.kind().word(),
+            reason: reason.code(),
+            claimed_until_ms: claimed_until.map(ms),
+        }
+    }
+}
+
+/// An entry as files and tables have it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EntryColumns {
+    pub(super) due_ms: i64,
+    pub(super) last_due_ms: i64,
+    pub(super) count: i64,
+    pub(super) record: &'static str,
+    pub(super) reason: &'static str,
+    /// Of a run that has not ended.
+    pub(super) claimed_until_ms: Option<i64>,
+}
+
+/// The tables of PostgreSQL and of SQLite.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(super) const SCHEMA: &str = include_str!("schema.sql");
+
+/// Databases have no unsigned numbers.
+pub(super) fn ms(at: Wall) -> i64 {
+    i64::try_from(at.as_ms()).unwrap_or(i64::MAX)
+}
+
+/// What a database has of an instant.
+pub(super) fn wall(ms: i64) -> Wall {
+    Wall::from_ms(u64::try_from(ms).unwrap_or(0))
 }
 
 /// How a run ended.
@@ -186,3 +228,6 @@ impl ScheduleStore for MemoryStore {
         self.with(job, |kept| kept.end(due))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,3 +1,5 @@
+mod replicas;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -197,10 +199,10 @@ async fn a_weekly_job_on_a_process_that_is_restarted_every_day_still_runs() {
         let store = FileStore::open(&path).unwrap();
         let job = noting(&seen, "weekly", Duration::from_secs(7 * DAY)).critical().clock(now.clone()).store(store);
         let (_, stopper, serving) = serve(job);
-        tokio::time::sleep(Duration::from_secs(DAY - 3_600)).await;
-        stop(&stopper, serving).await;
-        // Nobody is there for an hour.
         tokio::time::sleep(Duration::from_secs(3_600)).await;
+        stop(&stopper, serving).await;
+        // Nobody is there for the rest of the day.
+        tokio::time::sleep(Duration::from_secs(DAY - 3_600)).await;
     }
     let first = 7 * DAY - (START_MS / 1_000) % (7 * DAY);
     assert_eq!(*seen.lock().unwrap(), [0, 1, 2, 3].map(|week| first + week * 7 * DAY));
@@ -231,5 +233,68 @@ async fn a_run_that_was_interrupted_begins_again_and_what_was_missed_is_caught_u
     let mut again = seen.lock().unwrap()[1..].to_vec();
     again.sort_unstable();
     assert_eq!(again, [60, 660]);
+    stop(&stopper, serving).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_is_later_by_the_jitter_of_its_instant() {
+    let (now, most) = (wall(), Duration::from_secs(50));
+    let late = Arc::new(Mutex::new(Vec::new()));
+    let (noted, clock) = (Arc::clone(&late), now.clone());
+    let work = move |run: JobRun| {
+        noted.lock().unwrap().push((run.due, clock().since(run.due)));
+        async { Ok::<_, String>(()) }
+    };
+    let job = Job::every("spread", Duration::from_secs(60), work).unwrap().critical().clock(now).jitter(most);
+    let (_, stopper, serving) = serve(job);
+    tokio::time::sleep(Duration::from_secs(601)).await;
+    stop(&stopper, serving).await;
+    let late = late.lock().unwrap();
+    assert!(late.len() >= 9, "{late:?}");
+    for (due, late) in late.iter() {
+        let drawn = jitter("spread", *due, most);
+        assert!(*late >= drawn && *late <= drawn + Duration::from_millis(20), "{due:?}: {late:?} and not {drawn:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_the_run_under_way() {
+    let seen = Seen::default();
+    let noted = Arc::clone(&seen);
+    let work = move |run: JobRun| {
+        let noted = Arc::clone(&noted);
+        async move {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            noted.lock().unwrap().push((run.due.as_ms() - START_MS) / 1_000);
+            Ok::<_, String>(())
+        }
+    };
+    let store = MemoryStore::new();
+    let job = Job::every("slow", Duration::from_secs(60), work).unwrap().critical().clock(wall()).store(store.clone());
+    let (_, stopper, serving) = serve(job);
+    tokio::time::sleep(Duration::from_secs(65)).await;
+    stop(&stopper, serving).await;
+    assert_eq!(*seen.lock().unwrap(), [60]);
+    assert!(ScheduleStore::open(&store, "slow", Wall::ZERO).await.unwrap().open.is_empty(), "its end is written down");
+}
+
+/// Nothing fails here, and nothing is ever done: another process began a run, and does not end it.
+#[tokio::test(start_paused = true)]
+async fn a_critical_job_that_never_ran_is_not_ready_once_its_time_is_over() {
+    let (seen, now, store) = (Seen::default(), wall(), MemoryStore::new());
+    ScheduleStore::open(&store, "tick", Wall::from_ms(START_MS - 1)).await.unwrap();
+    let claimed_until = Wall::from_ms(u64::MAX / 2);
+    let entry = Entry::Fired { due: Wall::from_ms(START_MS), reason: Reason::OnTime, claimed_until };
+    ScheduleStore::add(&store, "tick", Wall::from_ms(START_MS - 1), vec![entry]).await.unwrap();
+    let job = noting(&seen, "tick", Duration::from_secs(60)).critical().clock(now).store(store);
+    let freshness = job.freshness();
+    let (health, stopper, serving) = serve(job);
+    tokio::time::sleep(freshness - Duration::from_secs(10)).await;
+    assert_eq!(of_job(&health).state, LoopState::Starting);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let report = health.report();
+    assert!(!report.ready && report.live, "{report:?}");
+    assert_eq!(of_job(&health).reason, onward_core::health::LoopReason::NeverSucceeded);
+    assert!(seen.lock().unwrap().is_empty());
     stop(&stopper, serving).await;
 }
