@@ -70,6 +70,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    #[tokio::test(start_paused = true)]
+    async fn absence_counts_against_nobody() {
+        let clock = Clock::start();
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(clock.now(), Awake::from_ms(10_000));
+        lock(&clock.absence).total = Duration::from_secs(4);
+        assert_eq!(clock.now(), Awake::from_ms(6_000));
+    }
+
     #[test]
     fn time_between_two_looks_counts_up_to_a_limit() {
         let start = Instant::now();

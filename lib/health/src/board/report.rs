@@ -175,3 +175,36 @@ fn state_code<S: Serializer>(state: &LoopState, to: S) -> Result<S::Ok, S::Error
 fn reason_code<S: Serializer>(reason: &LoopReason, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(reason.code())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_restart_helps_against_comes_first() {
+        let silent = HeartbeatReport {
+            name: "messages".into(),
+            critical: true,
+            silent: true,
+            who: "message 7".into(),
+            silent_ms: 30_000,
+            silent_after_ms: 30_000,
+            place: None,
+        };
+        let report = Report {
+            service: "test".into(),
+            live: false,
+            ready: false,
+            started: true,
+            running: true,
+            stopping: true,
+            loops: vec![],
+            inputs: vec![],
+            heartbeats: vec![silent],
+            executor: None,
+        };
+        let silence = "messages: `message 7` has been silent for 30s; it beat last at nowhere";
+        assert_eq!(report.why_not_ready(), Some(format!("{silence}; the service was told to stop")));
+        assert_eq!(report.why_not_live().as_deref(), Some(silence), "a stop is no loss");
+    }
+}

@@ -144,8 +144,19 @@ struct Sight {
     notifier: Option<Notifier>,
     /// Loops that are stalled, and the turn that was cancelled because of it.
     stalls: HashMap<String, u64>,
-    /// Since when liveness is lost.
-    lost_since: Option<Instant>,
+    loss: Loss,
+}
+
+/// Since when liveness is lost, if it is. What came back counts anew when it is lost again.
+#[derive(Default)]
+struct Loss(Option<Instant>);
+
+impl Loss {
+    /// For how long it has been lost.
+    fn note(&mut self, is_lost: bool, now: Instant) -> Option<Duration> {
+        self.0 = is_lost.then(|| self.0.unwrap_or(now));
+        self.0.map(|since| now.saturating_duration_since(since))
+    }
 }
 
 impl Sight {
@@ -159,7 +170,7 @@ impl Sight {
             file: settings.ready_file.map(|path| ReadyFileKeeper::start(path, probes)),
             notifier: settings.systemd.then(Notifier::start),
             stalls: HashMap::new(),
-            lost_since: None,
+            loss: Loss::default(),
         }
     }
 
@@ -198,18 +209,13 @@ impl Sight {
     }
 
     fn exit_if_lost(&mut self, report: &Report) {
-        let Some(why) = report.why_not_live() else {
-            self.lost_since = None;
-            return;
-        };
-        let lost_for = match self.lost_since {
-            Some(since) => since.elapsed(),
-            None => {
-                self.lost_since = Some(Instant::now());
-                tracing::error!(why, exits_after = ?self.exit_after, "liveness is lost");
-                Duration::ZERO
-            }
-        };
+        let why = report.why_not_live();
+        let is_news = self.loss.0.is_none();
+        let lost_for = self.loss.note(why.is_some(), Instant::now());
+        let (Some(why), Some(lost_for)) = (why, lost_for) else { return };
+        if is_news {
+            tracing::error!(why, exits_after = ?self.exit_after, "liveness is lost");
+        }
         if self.exit_after.is_some_and(|after| lost_for >= after) {
             tracing::error!(why, ?lost_for, "liveness did not come back; this process exits");
             if let Some(file) = &mut self.file {
@@ -238,6 +244,24 @@ fn log_stall(one: &LoopReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn liveness_that_came_back_counts_anew() {
+        let start = Instant::now();
+        let mut loss = Loss::default();
+        // at second, lost -> lost for
+        for (at, is_lost, lost_for) in [
+            (0, false, None),
+            (1, true, Some(0)),
+            (5, true, Some(4)),
+            (6, false, None),
+            (7, true, Some(0)),
+            (9, true, Some(2)),
+        ] {
+            let found = loss.note(is_lost, start + Duration::from_secs(at));
+            assert_eq!(found, lost_for.map(Duration::from_secs), "at {at} s");
+        }
+    }
 
     #[test]
     fn settings_that_systemd_would_overrule_are_refused() {

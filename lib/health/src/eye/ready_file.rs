@@ -68,6 +68,8 @@ impl ReadyFileKeeper {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -96,7 +98,9 @@ mod tests {
         keeper.keep(true);
         assert_eq!(fs::read_to_string(&path).unwrap(), "marked", "it was written just now");
         keeper.written = keeper.written.map(|at| at - WRITE_EVERY);
+        let before = fs::metadata(&path).unwrap().ino();
         keeper.keep(true);
         assert_ne!(fs::read_to_string(&path).unwrap(), "marked");
+        assert_ne!(fs::metadata(&path).unwrap().ino(), before, "nobody reads half of it: it is another file");
     }
 }

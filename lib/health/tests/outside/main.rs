@@ -2,6 +2,8 @@
 
 mod probes;
 mod process;
+mod schedules;
 #[path = "../../examples/service.rs"]
 mod service;
+mod signals;
 mod support;

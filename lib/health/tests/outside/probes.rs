@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use onward_health::{Beating, Count, Health, Heartbeats, LastBeat, Loop, Outcome, Supervisor};
+use onward_health::{
+    Beating, Count, Dependency, Health, Heartbeats, LastBeat, Loop, Outcome, RunError, Stopper, Supervisor,
+};
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
 use crate::support::{exchange, get, probe, until};
 
@@ -23,7 +26,9 @@ impl fmt::Display for Refused {
 
 /// A service that runs until it is dropped.
 struct Service {
-    _runtime: Runtime,
+    runtime: Runtime,
+    running: JoinHandle<Result<(), RunError>>,
+    stopper: Stopper,
     health: Health,
     address: SocketAddr,
 }
@@ -32,10 +37,10 @@ impl Service {
     fn start(service: Supervisor) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let service = service.probes("127.0.0.1:0").without_signals();
-        let health = service.health();
-        runtime.spawn(service.run());
+        let (health, stopper) = (service.health(), service.stopper());
+        let running = runtime.spawn(service.run());
         let address = until("it listens", || health.probes_address());
-        Self { _runtime: runtime, health, address }
+        Self { runtime, running, stopper, health, address }
     }
 }
 
@@ -70,8 +75,62 @@ fn every_page() {
     );
     let (code, text) = get(address, "/metrics");
     assert_eq!(code, 200);
-    assert!(text.contains("onward_input_value{service=\"billing\",input=\"parked\"} 3\n"), "{text}");
+    for line in [
+        "onward_health_live{service=\"billing\"} 1",
+        "onward_health_ready{service=\"billing\"} 0",
+        "onward_input_value{service=\"billing\",input=\"parked\"} 3",
+        "onward_input_good{service=\"billing\",input=\"parked\"} 0",
+    ] {
+        assert!(text.lines().any(|seen| seen == line), "{line} is not in\n{text}");
+    }
+    let figure = |name: &str| -> f64 {
+        let line =
+            text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} is not in\n{text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let age = figure("onward_loop_success_age_seconds{service=\"billing\",loop=\"poll\"}");
+    let body = probe(address, "/status").1;
+    let ms = body["loops"][0]["last_success_ms"].as_f64().unwrap();
+    assert!(age < 60.0 && ms < 60_000.0, "{age} s, {ms} ms");
+    assert!(figure("onward_executor_lag_seconds{service=\"billing\"}") < 10.0);
     assert_eq!(get(address, "/").0, 404);
+    service.stopper.stop();
+    service.runtime.block_on(service.running).unwrap().unwrap();
+    assert!(TcpStream::connect(address).is_err(), "nobody answers any more");
+}
+
+#[test]
+fn a_page_says_how_old_a_success_is_and_before_it_that_there_is_none() {
+    let service = Supervisor::new("billing");
+    let turn = |_| async { Err::<Outcome, _>(Refused) };
+    service.add(Loop::new("poll", turn).every(Duration::from_millis(50)).critical());
+    let service = Service::start(service);
+    let (code, body) = until("a failure", || {
+        Some(probe(service.address, "/startupz")).filter(|(_, body)| !body["loops"][0]["error"].is_null())
+    });
+    assert_eq!((code, &body["loops"][0]["state"]), (503, &"starting".into()));
+    assert!(body["loops"][0]["last_success_ms"].is_null() && body["loops"][0]["error"] == "refused", "{body}");
+    assert_eq!(probe(service.address, "/livez").0, 200, "it is inside its grace");
+}
+
+#[test]
+fn what_is_shown_only_fails_no_probe() {
+    let message = Arc::new(Message { silent_s: AtomicU64::new(31), cancelled: AtomicU64::new(0) });
+    let service = Supervisor::new("consumer");
+    service.add(idle("receive"));
+    service.add(Heartbeats::new("messages", Duration::from_secs(30), Messages(Arc::clone(&message))));
+    let broker = Dependency::new("broker").reporting_only();
+    service.add(broker.clone());
+    let service = Service::start(service);
+    broker.down("connection refused");
+    until("cancelled", || (message.cancelled.load(Ordering::Relaxed) > 0).then_some(()));
+    until("ready", || (probe(service.address, "/readyz").0 == 200).then_some(()));
+    let (code, body) = probe(service.address, "/livez");
+    assert_eq!((code, &body["heartbeats"][0]["silent"]), (200, &true.into()));
+    assert_eq!(body["inputs"][0]["problem"], "it is down: connection refused");
+    let text = get(service.address, "/metrics").1;
+    let line = "onward_heartbeat_silent_seconds{service=\"consumer\",heartbeats=\"messages\"} 31";
+    assert!(text.lines().any(|seen| seen == line), "{text}");
 }
 
 #[test]
@@ -94,6 +153,7 @@ fn odd_requests_and_slow_callers_keep_nobody_else_waiting() {
         .collect();
     assert_eq!(get(address, "/livez").0, 200);
     drop(slow);
+    assert_eq!(first_line(&"x".repeat(8 * 1024)), "HTTP/1.1 431 Request Header Fields Too Large");
     let mut long = TcpStream::connect(address).unwrap();
     // It may be hung up on before all of it is written.
     let _ = long.write_all(&vec![b'x'; 64 * 1024]);

@@ -1,5 +1,8 @@
 //! Loops under a supervisor, in time that the test decides.
 
+mod waits;
+mod words;
+
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -75,6 +78,7 @@ async fn a_loop_that_catches_everything_and_sleeps_turns_readiness_red_and_recov
     assert!(health.report().live && !health.report().ready);
     works.store(1, Ordering::Relaxed);
     until("ready again", || health.report().ready).await;
+    assert_eq!(one(&health).error, None, "it is over");
     stop.stop();
     running.await.unwrap().unwrap();
 }
@@ -120,7 +124,7 @@ async fn a_turn_that_only_beats_is_alive_and_not_ready() {
     let report = health.report();
     assert_eq!((report.live, report.ready), (true, false));
     assert_eq!(one(&health).reason, LoopReason::NeverSucceeded);
-    assert!(one(&health).last_beat().unwrap().file().ends_with("supervisor.rs"));
+    assert!(one(&health).last_beat().unwrap().file().ends_with("supervisor/main.rs"));
     running.abort();
 }
 
@@ -149,6 +153,7 @@ async fn a_crash_is_seen_at_once_and_too_many_of_them_are_the_end() {
     until("the end", || one(&health).state == LoopState::Dead).await;
     assert_eq!(turns.load(Ordering::Relaxed), 4, "a good turn, a crash, and one more for each restart");
     assert!(!health.report().live);
+    assert!(health.report().metrics().contains("onward_loop_restarts_total{service=\"test\",loop=\"crash\"} 2\n"));
     assert!(!running.is_finished(), "the service goes on, and says that it is not alive");
     stop.stop();
     running.await.unwrap().unwrap();
@@ -183,6 +188,10 @@ async fn a_turn_that_hangs_is_cancelled_and_the_loop_goes_on() {
     }
     until("fresh again", || health.report().ready).await;
     assert_eq!(one(&health).failures, 0);
+    assert!(
+        health.report().metrics().contains("loop=\"hang\",outcome=\"failed\"} 1\n"),
+        "what was cancelled has failed"
+    );
     running.abort();
 }
 
@@ -258,10 +267,13 @@ async fn a_stop_before_the_start_is_not_lost() {
         seen.fetch_add(1, Ordering::Relaxed);
         async { Ok::<_, Refused>(Outcome::Idle) }
     };
+    let service = service.probes("127.0.0.1:0");
     service.add(Loop::new("poll", turn).critical());
     service.stopper().stop();
+    let health = service.health();
     service.run().await.unwrap();
     assert_eq!(turns.load(Ordering::Relaxed), 0);
+    assert_eq!(health.probes_address(), None, "nothing was started");
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,8 +349,11 @@ async fn what_cannot_be_kept_is_refused_before_anything_starts() {
     let twice = service();
     twice.add(Loop::new("outbox", idle).critical());
     twice.add(Dependency::new("outbox"));
+    let lag = service().executor_lag(Duration::from_millis(100));
+    lag.add(Loop::new("outbox", idle).critical());
     let started = Arc::new(Mutex::new(false));
     for (service, expected) in [
+        (lag, "an executor's lag of 100ms cannot be seen"),
         (backoff, "the backoff after failures (up to 120s) is not shorter than freshness (60s)"),
         (nothing_critical, "nothing in it is critical"),
         (twice, "the name `outbox` is empty or given twice"),
