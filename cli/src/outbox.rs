@@ -167,7 +167,11 @@ async fn list(args: OutboxListArgs, screen: &Screen) -> Result<u8> {
         return Ok(0);
     }
     if rows.is_empty() {
-        screen.note(if args.parked { "no parked rows" } else { "no rows wait" });
+        screen.note(match (args.rows.is_empty(), args.parked) {
+            (true, true) => "no parked rows",
+            (true, false) => "no rows wait",
+            (false, _) => "no rows match",
+        });
         return Ok(0);
     }
     let columns = [

@@ -81,6 +81,7 @@ fn what_cannot_be_done_is_said_with_a_remedy() {
         (&["run", "--to", "kafka:x"], &file, 2, "write nats:127.0.0.1:4222 or onward:http://127.0.0.1:7400"),
         (&["run", "--to", "onward:http://127.0.0.1:7400", "--max-backoff", "2m"], &file, 2, "backoff"),
         (&["run", "--to", "onward:http://127.0.0.1:7400", "--lease", "0s"], &file, 2, "shorter than 1s"),
+        (&["run", "--to", "onward:http://127.0.0.1:7400", "--poll", "0s"], &file, 2, "shorter than 1ms"),
         (&["run", "--to", "nats:not a host"], &file, 2, "write it like nats:127.0.0.1:4222"),
         (&["run", "--to", "nats:127.0.0.1:1", "--probes", "nonsense"], &file, 1, "give --probes an address"),
         (&["list"], "postgres://app:secret@127.0.0.1:port/shop", 2, "invalid value for option `port`"),

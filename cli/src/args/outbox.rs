@@ -60,7 +60,7 @@ pub struct OutboxRunArgs {
     #[arg(long, value_name = "WHERE")]
     pub to: String,
     /// How often to look when nothing was due
-    #[arg(long, value_parser = span::parse, value_name = "DURATION", default_value = "1s")]
+    #[arg(long, value_parser = poll, value_name = "DURATION", default_value = "1s")]
     pub poll: Duration,
     /// Wake up when rows are committed, by LISTEN on this URL: the database's own, not a pooler's. The table needs the
     /// trigger that `onward outbox schema --notify` prints
@@ -106,8 +106,17 @@ pub struct OutboxRunArgs {
 
 /// A claim that is shorter would end while its rows are on their way.
 fn lease(text: &str) -> Result<Duration, String> {
+    at_least(Duration::from_secs(1), text)
+}
+
+/// Without a wait, an outbox in which nothing is due would be asked without end.
+fn poll(text: &str) -> Result<Duration, String> {
+    at_least(Duration::from_millis(1), text)
+}
+
+fn at_least(least: Duration, text: &str) -> Result<Duration, String> {
     match span::parse(text) {
-        Ok(lease) if lease < Duration::from_secs(1) => Err("shorter than 1s".into()),
+        Ok(given) if given < least => Err(format!("shorter than {least:?}")),
         parsed => parsed.map_err(|error| error.to_string()),
     }
 }
