@@ -1,3 +1,9 @@
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use onward_core::event::{Event, StampedEvent};
+use onward_core::ids::Seq;
+use onward_core::time::Wall;
+use onward_log::{BatchId, BatchKey, Log, MemoryLog};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -55,6 +61,46 @@ async fn filters_are_exact_and_all_must_match() {
         assert_eq!(ids(&list), expected, "{query}");
         assert_eq!(list["next_cursor"], Value::Null, "{query}");
     }
+}
+
+/// A leader whose clock was an hour ahead has held the seat: log time does not go back with the clock of the next.
+fn move_log_time_on(log: &MemoryLog) {
+    let mut log = log.clone();
+    let term = log.take_seat().unwrap().term;
+    let Seq(last) = log.tail().unwrap().last;
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(3_600);
+    let began = StampedEvent { at: Wall::from_ms(wall.as_millis() as u64), event: Event::TermBegan { term } };
+    log.append(BatchKey { term, id: BatchId(last + 1), first: Seq(last + 1) }, &[began], &[]).unwrap();
+}
+
+#[tokio::test]
+async fn since_when_is_measured_as_the_instants_of_jobs_are_whatever_the_wall_clock_says() {
+    let log = MemoryLog::new();
+    let before = Rig::on(log.clone()).await;
+    let old = before.submit(json!({"kind": "a"})).await;
+    before.submit(json!({"kind": "dead"})).await;
+    before.fail_for_good(&before.take("dead").await, "no").await;
+    drop(before);
+    move_log_time_on(&log);
+    let rig = Rig::on(log).await;
+    let mut new = Vec::new();
+    for _ in 0..3 {
+        new.insert(0, rig.submit(json!({"kind": "a"})).await);
+    }
+    let all = rig.get("/v1/jobs?kind=a&since_s=7200").await.body;
+    assert_eq!(ids(&all), [&new[0], &new[1], &new[2], &old]);
+    let (mut seen, mut path) = (Vec::new(), "/v1/jobs?since_s=1800&limit=1".to_owned());
+    loop {
+        let page = rig.get(&path).await.body;
+        seen.extend(ids(&page).into_iter().map(str::to_owned));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/jobs?since_s=1800&limit=1&cursor={cursor}");
+    }
+    assert_eq!(seen, new, "page by page, those of the last half hour of log time");
+    let dead = rig.get("/v1/dead-letters?since_s=1800").await.body;
+    assert_eq!(dead["dead_letters"], json!([]), "it died an hour ago");
+    let would = rig.post("/v1/jobs/cancel", json!({"since_s": 1800, "dry_run": true})).await.body;
+    assert_eq!((&would["would_cancel"], &would["jobs"]), (&json!(3), &json!(new)));
 }
 
 #[tokio::test]

@@ -15,8 +15,7 @@ use super::super::json::Json;
 use super::super::may::{May, Operate};
 use super::super::params::bad_cursor;
 use super::super::problem::Problem;
-use super::filter::Conditions;
-use super::read::floor;
+use super::filter::{Conditions, all_too_old};
 use crate::engine::{Engine, Refused, View};
 
 /// Which jobs; what is not given matches all.
@@ -73,7 +72,7 @@ pub async fn cancel_where(
     Json(which): Json<CancelWhere>,
 ) -> Result<Json<Cancelled>, Problem> {
     let CancelWhere { queue, kind, tag, state, not_moving_s, since_s, all, dry_run, limit, cursor } = which;
-    let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check()?;
+    let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check(&app.engine).await?;
     if filter == Filter::default() && all != Some(true) {
         let detail = "this would cancel every job; give `queue`, `kind`, `tag`, `state`, `not_moving_s` or `since_s`, or say `all: true`";
         return Err(Problem::invalid(detail).of_field("all"));
@@ -157,9 +156,8 @@ async fn find(
     cursor: Option<JobId>,
     room: usize,
 ) -> Result<(Vec<JobId>, Option<JobId>), Refused> {
-    let asked = filter.clone();
-    let (jobs, next) = engine.read(move |view| examine(view, &asked, cursor, room)).await?;
-    Ok((jobs, next.filter(|next| floor(filter).is_none_or(|floor| *next >= floor))))
+    let filter = filter.clone();
+    engine.read(move |view| examine(view, &filter, cursor, room)).await
 }
 
 /// One read of it.
@@ -169,6 +167,9 @@ fn examine(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize)
     let mut ids = view.catalog.newest_before(cursor).peekable();
     while let Some(id) = ids.next() {
         let Some(key) = state.find(id) else { continue };
+        if all_too_old(filter, state.job(key).created_at) {
+            break;
+        }
         let count = state.job(key).workflows.as_slice().len();
         examined += 1 + count;
         if view.manager.would_cancel(key, filter) {

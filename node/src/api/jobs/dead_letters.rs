@@ -118,7 +118,7 @@ pub async fn list(
     let limit = page_size(query.limit)?;
     let after = query.cursor.map(|text| text.parse::<u64>().map_err(|_| bad_cursor())).transpose()?;
     let DeadLetterQuery { state, kind, queue, tag, since_s, .. } = query;
-    let filter = Conditions { state, kind, queue, tag, since_s, ..Conditions::default() }.check()?;
+    let filter = Conditions { state, kind, queue, tag, since_s, ..Conditions::default() }.check(&app.engine).await?;
     let (views, next) = app.engine.read(move |view| page(view, &filter, after, limit)).await?;
     let dead_letters = views.iter().map(|view| Job::of(view, Detail::Brief)).collect();
     Ok(Json(DeadLetterList { dead_letters, next_cursor: next.map(|seq| seq.to_string()) }))

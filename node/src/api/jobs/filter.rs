@@ -10,7 +10,7 @@ use onward_core::time::{Wall, span_ms};
 
 use super::super::problem::Problem;
 use super::super::span;
-use crate::clock;
+use crate::engine::Engine;
 
 /// Conditions as they were written; what is not given matches all. Each call has the fields that make sense for it.
 #[derive(Debug, Default)]
@@ -23,20 +23,34 @@ pub struct Conditions {
     pub since_s: Option<f64>,
 }
 
+/// Ids sort by when they were made, which is before the job is submitted: by less than this.
+const MADE_BEFORE: Duration = Duration::from_secs(60);
+
+/// Whether this job, and all that have lower ids, were submitted too early for the filter. Not asked of the ids: they
+/// follow the wall clock, and instants of jobs follow log time.
+pub fn all_too_old(filter: &Filter, created_at: Wall) -> bool {
+    filter.since.is_some_and(|since| created_at + MADE_BEFORE < since)
+}
+
 impl Conditions {
-    pub fn check(self) -> Result<Filter, Problem> {
+    pub async fn check(self, engine: &Engine) -> Result<Filter, Problem> {
         let within = |field, span: Option<f64>| {
             span.map(|span| span::from_seconds(field, span, Duration::ZERO..=MAX_SPAN)).transpose()
         };
         let since = within("since_s", self.since_s)?;
-        Ok(Filter {
+        let mut filter = Filter {
             queue: name("queue", self.queue)?,
             kind: name("kind", self.kind)?,
             tag: name("tag", self.tag)?,
             state: self.state.map(|word| state(&word)).transpose()?,
-            since: since.map(|since| Wall::from_ms(clock::now().wall.as_ms().saturating_sub(span_ms(since)))),
+            since: None,
             not_moving: within("not_moving_s", self.not_moving_s)?,
-        })
+        };
+        if let Some(since) = since {
+            let now = engine.log_time().await?;
+            filter.since = Some(Wall::from_ms(now.as_ms().saturating_sub(span_ms(since))));
+        }
+        Ok(filter)
     }
 }
 

@@ -21,7 +21,7 @@ use super::super::may::{May, Read};
 use super::super::params::{JobPath, Params, bad_cursor, page_size};
 use super::super::problem::Problem;
 use super::super::{App, span};
-use super::filter::Conditions;
+use super::filter::{Conditions, all_too_old};
 use super::follow::{Followers, wait_until_ended};
 use super::ledger::Ledger;
 use super::shape::{Detail, Job, weight};
@@ -85,7 +85,7 @@ pub async fn list(
     let limit = page_size(query.limit)?;
     let cursor = query.cursor.as_deref().map(|text| JobId::parse(text).ok_or_else(bad_cursor)).transpose()?;
     let ListQuery { state, kind, queue, tag, not_moving_s, since_s, limit: _, cursor: _ } = query;
-    let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check()?;
+    let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check(&app.engine).await?;
     let (views, next) = page(&app.engine, filter, cursor, limit).await?;
     // What is not fetched is weighed and not shown.
     let room = answers.room(views.iter().map(weight).sum::<usize>().min(2 * PAGE_BYTES))?;
@@ -197,7 +197,6 @@ async fn page(
     limit: usize,
 ) -> Result<(Vec<JobView>, Option<JobId>), Problem> {
     let (mut jobs, mut bytes, mut examined): (Vec<JobView>, _, _) = (Vec::new(), 0, 0);
-    let floor = floor(&filter);
     loop {
         let (asked, room) = (filter.clone(), limit - jobs.len());
         let part = engine.read(move |view| examine(view, &asked, cursor, room, PAGE_BYTES - bytes)).await?;
@@ -208,7 +207,8 @@ async fn page(
             None => engine.archived_before(cursor, ARCHIVED_PER_READ).await?,
         };
         examined += part.examined + images.len();
-        let archived_end = images.last().filter(|_| more).map(|image| image.id);
+        let last = images.last().filter(|image| more && !all_too_old(&filter, image.created_at));
+        let archived_end = last.map(|image| image.id);
         // Down to here both were looked through.
         let end = part.next.max(archived_end);
         let mut found = part.jobs;
@@ -222,7 +222,6 @@ async fn page(
         bytes += found.iter().map(weight).sum::<usize>();
         jobs.append(&mut found);
         let next = if cut { jobs.last().map(|job| job.id) } else { end };
-        let next = next.filter(|next| floor.is_none_or(|floor| *next >= floor));
         let enough = jobs.len() == limit || bytes >= PAGE_BYTES || examined >= EXAMINED_PER_PAGE;
         if enough || next.is_none() {
             return Ok((jobs, next));
@@ -231,17 +230,15 @@ async fn page(
     }
 }
 
-/// Ids sort by the time of submission: what is below this is too old for the filter.
-pub fn floor(filter: &Filter) -> Option<JobId> {
-    filter.since.map(|since| JobId::v7(since, 0))
-}
-
 fn examine(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize, bytes: usize) -> Part {
     let state = view.manager.state();
     let mut part = Part::default();
     let mut ids = view.catalog.newest_before(cursor).peekable();
     while let Some(id) = ids.next() {
         let Some(key) = state.find(id) else { continue };
+        if all_too_old(filter, state.job(key).created_at) {
+            break;
+        }
         part.examined += 1 + state.job(key).workflows.as_slice().len();
         if view.manager.matches(key, filter)
             && let Some(job) = view.manager.job(id)
