@@ -16,6 +16,7 @@
 mod content;
 mod copy;
 
+use core::ops::ControlFlow;
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{self, Read as _};
@@ -52,14 +53,15 @@ const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(3600);
 /// What a file of redb begins with.
 const REDB: &[u8] = b"redb";
 
-/// Writes a backup to `to`, which must not exist. `progress` is told how many rows of how many are done. Gives what was
-/// found to be damaged, and is so in the backup too.
+/// Writes a backup to `to`, which must not exist. `progress` is told how many rows of how many are done, and whenever
+/// something else has come to its end that the disk may take long for; if it breaks, there will be no backup
+/// ([`Error::GivenUp`]). Gives what was found to be damaged, and is so in the backup too.
 pub fn backup(
     log: &RedbLog,
     archive: &Archive,
     extra: &[(&str, Vec<u8>)],
     to: &Path,
-    progress: impl FnMut(u64, u64),
+    progress: impl FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Damage, Error> {
     backup_and(log, archive, extra, to, progress, || ())
 }
@@ -70,7 +72,7 @@ fn backup_and(
     archive: &Archive,
     extra: &[(&str, Vec<u8>)],
     to: &Path,
-    mut progress: impl FnMut(u64, u64),
+    mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,
     between: impl FnOnce(),
 ) -> Result<Damage, Error> {
     refuse_existing(to)?;
@@ -133,18 +135,18 @@ fn write(
     archive: &ReadTransaction,
     extra: &[(&str, Vec<u8>)],
     to: &Path,
-    progress: &mut dyn FnMut(u64, u64),
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<Damage, Error> {
     changes::make_private(to).map_err(|error| about(to, &error))?;
     let opened = Database::builder().set_cache_size(CACHE_BYTES).create(to);
     let database = opened.map_err(|error| found_while_open(error, &shown(to)))?;
-    let mut copied = || -> Result<Damage, Fault> {
+    let mut copied = || -> Result<(Damage, u64), Fault> {
         let (total, mut done) = (count(log)? + count(archive)?, 0);
         let mut tell = |rows| {
             done += rows;
-            progress(done, total);
+            progress(done, total)
         };
-        tell(0);
+        go_on(tell(0))?;
         let mut of_log = Copy::new(log, &database, ("", LOG_PREFIX), &mut tell);
         of_log.log()?;
         let (log_rows, mut damage) = (of_log.rows, of_log.damage);
@@ -167,12 +169,21 @@ fn write(
         facts.insert(FORMAT, u64::from(KNOWN))?;
         drop(facts);
         transaction.commit()?;
-        Ok(damage)
+        Ok((damage, total))
     };
-    let damage = copied().map_err(Fault::into_error)?;
+    let (damage, total) = copied().map_err(Fault::into_error)?;
     drop(database);
     changes::sync(to).map_err(|error| about(to, &error))?;
+    // From here on it is a backup, if that is still wanted.
+    go_on(progress(total, total)).map_err(Fault::into_error)?;
     Ok(damage)
+}
+
+fn go_on(told: ControlFlow<()>) -> Result<(), Fault> {
+    match told {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::GivenUp.into()),
+    }
 }
 
 /// What a restore gives, besides the folder.
@@ -259,7 +270,7 @@ fn fill(
     let made = Database::builder().set_cache_size(CACHE_BYTES).create(&unfinished);
     let database = made.map_err(|error| found_while_open(error, &shown(folder)))?;
     let copied = || -> Result<Damage, Fault> {
-        let mut quiet = |_| ();
+        let mut quiet = |_| ControlFlow::Continue(());
         let mut copy = Copy::new(source, &database, (prefix, ""), &mut quiet);
         tables(&mut copy)?;
         for fact in source.open_table(FACTS)?.iter()? {

@@ -46,6 +46,8 @@ pub enum Error {
          folder. Nothing was changed"
     )]
     AmongOwnFiles { path: String, folder: String },
+    #[error("the backup was given up before it was whole; make it again. Nothing was changed")]
+    GivenUp,
     #[error("{path} is not a backup: {found}. Nothing was changed")]
     NotABackup { path: String, found: String },
     #[error(
@@ -87,6 +89,7 @@ impl Error {
             | Self::Truncated { .. }
             | Self::Exists { .. }
             | Self::AmongOwnFiles { .. }
+            | Self::GivenUp
             | Self::NotABackup { .. }
             | Self::DamagedBackup { .. }
             | Self::Occupied { .. }
@@ -146,6 +149,7 @@ mod tests {
             Error::Truncated { first: seq },
             Error::Exists { path: text() },
             Error::AmongOwnFiles { path: text(), folder: text() },
+            Error::GivenUp,
             Error::NotABackup { path: text(), found: text() },
             Error::DamagedBackup { path: text(), damage: Damage::default() },
             Error::Occupied { folder: text(), found: "x" },

@@ -11,7 +11,7 @@ use std::time::Duration;
 use onward_core::effect::Answer;
 use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
-use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, SessionId, WorkerId};
+use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
@@ -21,6 +21,8 @@ use onward_core::time::Wall;
 use onward_log::memory::Fault;
 use onward_log::{Archive, Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
 use onward_node::engine::{Engine, Refused, Start};
+use onward_node::outputs::{OutputRules, Outputs};
+use onward_proto::worker::Output;
 use waiting::until_seen;
 
 /// Without gaps and questions about the seat: on a busy computer they would come in between.
@@ -659,6 +661,15 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
         async move { engine.call(call).await }
     });
     has_entered.recv().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let outputs = Outputs::start(folder.path().join("output"), OutputRules::default()).unwrap();
+    let print = async || {
+        let output = Output { claim, data: bytes::Bytes::from_static(b"hello"), skipped: 0 };
+        let answer = tokio::time::timeout(PATIENCE / 4, outputs.offer_with_receipt(&engine, output)).await;
+        answer.expect("it does not wait for the log")
+    };
+    // Also what is asked while the seat is still confirmed: it waits for the commit.
+    assert!(matches!(print().await, Err(Refused::Unavailable(_))), "nobody knows whether it may still print");
     // What is asked while the seat is still confirmed waits for the commit, and nobody knows what becomes of it; later
     // nothing is begun.
     let is_unknown = |answer: &Result<Answer, Refused>| match answer {
@@ -675,14 +686,9 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
     };
     assert_eq!(refused, Err(Refused::ByMachine(Refusal::NoLeader)));
     assert!(matches!(engine.read(|_| ()).await, Err(Refused::Unavailable(_))), "reads are refused as well");
-    let printed = |on: Option<SessionId>| {
-        let (reply, told) = tokio::sync::oneshot::channel();
-        engine.check_outputs(vec![claim], on, move |answers| drop(reply.send(answers)));
-        told
-    };
-    let with_receipt = tokio::time::timeout(PATIENCE, printed(None)).await.expect("it does not wait for the log");
-    assert!(with_receipt.is_err(), "nobody knows whether it may still print");
-    let on_session = printed(Some(session.id()));
+    assert!(matches!(print().await, Err(Refused::Unavailable(_))), "without a seat likewise");
+    let (reply, on_session) = tokio::sync::oneshot::channel();
+    engine.check_outputs(vec![claim], session.id(), move |answers| drop(reply.send(answers)));
     session.say(succeed(claim, &[7; 10_000]));
     drop(open);
     while state_of_stalled(&engine, stalled_id).await.is_none() {}
@@ -696,6 +702,8 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
     });
     assert_eq!(settled, Some(Ok(())));
     assert_eq!(on_session.await, Ok(vec![Ok(())]), "what a session has printed is kept with its reports");
+    assert!(outputs.read(claim).await.unwrap().is_none(), "who was refused may print it again");
+    outputs.stop();
     let view = engine.read(move |view| view.manager.job(claim.job)).await.unwrap().unwrap();
     let result = view.workflows[0].ended[0].result().expect("a success").clone();
     assert_eq!(engine.content(claim.job, &result).await.unwrap().len(), 10_000, "it came along");

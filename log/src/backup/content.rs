@@ -52,6 +52,7 @@ pub(super) fn jobs_naming(
     source: &ReadTransaction,
     prefix: &str,
     digests: &HashSet<Digest>,
+    mut went_on: impl FnMut() -> Result<(), Fault>,
 ) -> Result<BTreeSet<JobId>, Fault> {
     let mut jobs = BTreeSet::new();
     let mut look = |job, payload: &Payload| {
@@ -69,6 +70,7 @@ pub(super) fn jobs_naming(
                 _ => {}
             }
         }
+        went_on()
     })?;
     rows_of(source, prefix, rows::CHUNKS, |row| {
         let records = codec::decode_opaque(row).and_then(codec::decode_records);
@@ -77,6 +79,7 @@ pub(super) fn jobs_naming(
                 record.image.payloads().for_each(|payload| look(record.image.id, payload));
             }
         }
+        went_on()
     })?;
     Ok(jobs)
 }
@@ -86,7 +89,7 @@ fn rows_of<K: ::redb::Key + 'static>(
     source: &ReadTransaction,
     prefix: &str,
     table: TableDefinition<'_, K, &'static [u8]>,
-    mut look: impl FnMut(&[u8]),
+    mut look: impl FnMut(&[u8]) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let name = format!("{prefix}{}", table.name());
     let table = match source.open_table(TableDefinition::<K, &[u8]>::new(&name)) {
@@ -94,7 +97,7 @@ fn rows_of<K: ::redb::Key + 'static>(
         table => table?,
     };
     for row in table.iter()? {
-        look(row?.1.value());
+        look(row?.1.value())?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Copies tables row by row, in commits of a bounded size, and looks at the checksum of each row that has one, and of
 //! each blob.
 
+use core::ops::ControlFlow;
 use std::collections::HashSet;
 
 use ::redb::{
@@ -16,10 +17,13 @@ use crate::redb::rows;
 use crate::{Digest, archive, codec};
 
 use super::content::{Damage, jobs_naming};
+use super::go_on;
 
-/// What redb may hold back before it is written.
-const COMMIT_BYTES: usize = 64 << 20;
-const TELL_EVERY: u64 = 1000;
+/// What redb may hold back before it is written. Writing it is one piece of progress, on a slow disk too.
+const COMMIT_BYTES: usize = 16 << 20;
+/// Progress is told after so many rows, or so many bytes of them.
+const TELL_ROWS: u64 = 1000;
+const TELL_BYTES: usize = 1 << 20;
 
 pub(super) struct Copy<'a> {
     pub(super) source: &'a ReadTransaction,
@@ -30,7 +34,7 @@ pub(super) struct Copy<'a> {
     pub(super) rows: Vec<(String, u64)>,
     /// Copied as it is: what is damaged is for the caller to judge.
     pub(super) damage: Damage,
-    progress: &'a mut dyn FnMut(u64),
+    progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
 }
 
 impl<'a> Copy<'a> {
@@ -38,7 +42,7 @@ impl<'a> Copy<'a> {
         source: &'a ReadTransaction,
         database: &'a Database,
         prefixes: (&'a str, &'a str),
-        progress: &'a mut dyn FnMut(u64),
+        progress: &'a mut dyn FnMut(u64) -> ControlFlow<()>,
     ) -> Self {
         Self { source, database, prefixes, rows: Vec::new(), damage: Damage::default(), progress }
     }
@@ -48,7 +52,7 @@ impl<'a> Copy<'a> {
         self.table(rows::CHUNKS, |_, row| framed(row))?;
         let damaged: HashSet<Digest> = self.blobs(rows::BLOBS, rows::PIECES)?.into_iter().collect();
         if !damaged.is_empty() {
-            let jobs = jobs_naming(self.source, self.prefixes.0, &damaged)?;
+            let jobs = jobs_naming(self.source, self.prefixes.0, &damaged, || go_on((self.progress)(0)))?;
             self.damage.add(Damage { blobs: damaged.len() as u64, jobs });
         }
         self.table(rows::FACTS, |_, _| Ok(()))
@@ -99,7 +103,7 @@ impl<'a> Copy<'a> {
     ) -> Result<(), Fault> {
         let Some(source) = self.found(&table)? else { return Ok(()) };
         let to = format!("{}{}", self.prefixes.1, table.name());
-        let (mut rows, mut copied, mut told) = (source.iter()?, 0, 0);
+        let (mut rows, mut copied, mut told) = (source.iter()?, 0, (0, 0));
         let mut is_done = false;
         while !is_done {
             let transaction = self.database.begin_write()?;
@@ -115,15 +119,16 @@ impl<'a> Copy<'a> {
                 bytes += K::as_bytes(&key.value()).as_ref().len() + V::as_bytes(&value.value()).as_ref().len();
                 target.insert(key.value(), value.value())?;
                 copied += 1;
-                if copied - told == TELL_EVERY {
-                    (self.progress)(copied - told);
-                    told = copied;
+                if copied - told.0 == TELL_ROWS || bytes - told.1 >= TELL_BYTES {
+                    go_on((self.progress)(copied - told.0))?;
+                    told = (copied, bytes);
                 }
             }
             drop(target);
             transaction.commit()?;
+            go_on((self.progress)(copied - told.0))?;
+            told = (copied, 0);
         }
-        (self.progress)(copied - told);
         self.rows.push((table.name().to_owned(), copied));
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Each change to files and folders fails in turn, while a log and an archive are made, backed up and restored: what is
 //! said to be done is, and what failed can be done again.
 
+use core::ops::ControlFlow::Continue;
 use std::time::SystemTime;
 
 use onward_core::event::{Event, StampedEvent};
@@ -49,13 +50,14 @@ fn whichever_change_fails_a_backup_is_whole_or_not_there() {
     faults::each(|fault| {
         let folder = tempfile::tempdir().unwrap();
         let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
-        let made = backup(&log, &archive, &[], &file, |_, _| ());
+        let made = backup(&log, &archive, &[], &file, |_, _| Continue(()));
         faults::heal();
         // That it is durable could not be said, and it is there all the same.
         let is_unsure = matches!(made, Err(Error::Unknown { .. }));
         assert_eq!(file.exists(), made.is_ok() || is_unsure, "{fault:?}: {made:?}");
         if !file.exists() {
-            backup(&log, &archive, &[], &file, |_, _| ()).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+            backup(&log, &archive, &[], &file, |_, _| Continue(()))
+                .unwrap_or_else(|error| panic!("{fault:?}: {error}"));
         }
         restore(&file, &new, OnLoss::Refuse).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
         assert!(is_whole(&new), "{fault:?}");
@@ -67,7 +69,7 @@ fn whichever_change_fails_a_restore_is_done_at_the_next_try() {
     let folder = tempfile::tempdir().unwrap();
     let (log, archive) = filled(&folder.path().join("data")).unwrap();
     let file = folder.path().join("copy");
-    backup(&log, &archive, &[], &file, |_, _| ()).unwrap();
+    backup(&log, &archive, &[], &file, |_, _| Continue(())).unwrap();
     faults::each(|fault| {
         let folder = tempfile::tempdir().unwrap();
         let new = folder.path().join("new");
@@ -108,7 +110,7 @@ fn what_a_crash_left_of_a_backup_goes_with_the_next_one_and_nothing_else_does() 
     ];
     let lock = File::open(&in_use).unwrap();
     lock.lock().unwrap();
-    backup(&log, &archive, &[], &folder.path().join("copy"), |_, _| ()).unwrap();
+    backup(&log, &archive, &[], &folder.path().join("copy"), |_, _| Continue(())).unwrap();
     assert!(left.iter().all(|path| !path.exists()));
     assert!(in_use.exists() && others.iter().all(|path| path.exists()));
 }

@@ -1,3 +1,5 @@
+use core::ops::ControlFlow::Continue;
+
 use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
@@ -21,7 +23,7 @@ fn a_job_that_moves_meanwhile_is_never_in_neither() {
         archive.put(&[ArchivedJob { id: 1, ended_at_ms: 1, expires_at_ms: None, row: b"", blobs: &[] }]).unwrap();
         log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &moved, &[]).unwrap();
     };
-    backup_and(&same.0, &same.1, &[], &file, |_, _| (), between).unwrap();
+    backup_and(&same.0, &same.1, &[], &file, |_, _| Continue(()), between).unwrap();
     restore(&file, &new, OnLoss::Refuse).unwrap();
     let says_moved = RedbLog::open(&new).unwrap().tail().unwrap().last > Seq(0);
     let is_archived = Archive::open(&new).unwrap().get(1).unwrap().is_some();

@@ -2,6 +2,8 @@
 
 #![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
 
+use core::ops::ControlFlow::Continue;
+
 use onward_log::{Archive, ArchivedJob, Blob, Error, RedbLog};
 use redb::TableHandle;
 
@@ -274,7 +276,7 @@ fn only_its_owner_may_read_what_is_kept() {
     let log = onward_log::RedbLog::open(&folder).unwrap();
     let archive = Archive::open(&folder).unwrap();
     let copy = above.path().join("copy");
-    onward_log::backup(&log, &archive, &[], &copy, |_, _| ()).unwrap();
+    onward_log::backup(&log, &archive, &[], &copy, |_, _| Continue(())).unwrap();
     let restored = above.path().join("restored");
     onward_log::restore(&copy, &restored, onward_log::OnLoss::Refuse).unwrap();
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;

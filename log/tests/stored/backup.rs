@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
 
+use core::ops::ControlFlow::{Break, Continue};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,12 +77,41 @@ impl Leader {
     }
 
     fn backup(&self, to: &Path) -> Result<(), Error> {
-        backup(&self.log, &self.archive, &[("settings", b"x = 1".to_vec()), ("", Vec::new())], to, |_, _| ()).map(drop)
+        backup(&self.log, &self.archive, &[("settings", b"x = 1".to_vec()), ("", Vec::new())], to, |_, _| Continue(()))
+            .map(drop)
     }
 }
 
 fn job<'a>(id: u128, blobs: &'a [Blob<'a>]) -> ArchivedJob<'a> {
     ArchivedJob { id, ended_at_ms: 5, expires_at_ms: Some(9), row: b"row", blobs }
+}
+
+#[test]
+fn a_backup_that_is_given_up_at_any_moment_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut leader = Leader::new(&folder.path().join("old"), 1);
+    (0..10).for_each(|_| leader.act());
+    let (to, file) = (tempfile::tempdir().unwrap(), "copy");
+    let mut moments = 0;
+    loop {
+        let mut left = moments;
+        let progress = |_, _| match left {
+            0 => Break(()),
+            _ => {
+                left -= 1;
+                Continue(())
+            }
+        };
+        let made = backup(&leader.log, &leader.archive, &[], &to.path().join(file), progress);
+        let found = std::fs::read_dir(to.path()).unwrap().count();
+        if made.is_ok() {
+            assert_eq!(found, 1, "it was not given up");
+            break;
+        }
+        assert_eq!((made, found), (Err(Error::GivenUp), 0), "after {moments} pieces of progress");
+        moments += 1;
+    }
+    assert!(moments > 10, "each table is one, and so is the end: {moments}");
 }
 
 #[test]
@@ -117,6 +147,7 @@ fn a_copy_made_while_the_log_is_written_is_a_prefix_of_it_and_whole() {
                     acted.recv().unwrap();
                 }
                 told.push((done, total));
+                Continue(())
             };
             backup(&log, &archive, &[("settings", b"x = 1".to_vec())], &file, progress).unwrap();
             is_over.store(true, Ordering::Relaxed);
@@ -374,7 +405,7 @@ fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
         let blobs = [Blob { digest, bytes: &CONTENT }];
         archive.put(&[ArchivedJob { id: 1, ended_at_ms: 1, expires_at_ms: None, row: b"row", blobs: &blobs }]).unwrap();
         log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &[event], &blobs).unwrap();
-        assert!(backup(&log, &archive, &[], &file, |_, _| ()).unwrap().is_none());
+        assert!(backup(&log, &archive, &[], &file, |_, _| Continue(())).unwrap().is_none());
         let database = redb::Database::open(&file).unwrap();
         let transaction = database.begin_write().unwrap();
         change(&transaction, &digest);

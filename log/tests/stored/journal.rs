@@ -1,5 +1,6 @@
 //! The journal in front of redb: what lies where, and what is made of a journal that is not as it was left.
 
+use core::ops::ControlFlow::Continue;
 use std::fs;
 use std::path::Path;
 
@@ -133,7 +134,7 @@ fn a_backup_has_what_is_in_the_journal_and_a_restored_folder_has_none() {
     let folder = filled();
     let (log, archive) = (RedbLog::open(folder.path()).unwrap(), Archive::open(folder.path()).unwrap());
     let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
-    backup(&log, &archive, &[], &file, |_, _| ()).unwrap();
+    backup(&log, &archive, &[], &file, |_, _| Continue(())).unwrap();
     restore(&file, &new, OnLoss::Refuse).unwrap();
     assert!(!new.join("onward.journal").exists());
     assert_eq!(RedbLog::open(&new).unwrap().read(Seq(1), usize::MAX).unwrap().len(), 10);

@@ -22,10 +22,10 @@ pub(super) fn permits() -> Arc<Semaphore> {
 }
 
 impl Refused {
-    /// A read was given up after this time.
+    /// What changes nothing was given up after this time.
     pub fn disk_hangs(span: Duration) -> Self {
         Self::Unavailable(format!(
-            "its disk has not answered a read for {span:?}; nothing was changed, and it may be asked again"
+            "its disk has not answered for {span:?}; nothing was changed, and it may be asked again"
         ))
     }
 }

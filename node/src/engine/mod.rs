@@ -20,11 +20,13 @@
 //! a new machine is built from the log under a new term, once a second at most. In doubt, the committer asks again until
 //! there is an answer, for `seat_ttl`; then that is a failure too, and the next term reads what became of it. Where the
 //! log does not return at all, whoever waits is told `Unavailable` after `seat_ttl`, and gives up: what becomes of it is
-//! not known. So is whoever reads content or the archive (`disk_reads.rs`).
+//! not known. So is whoever reads content or the archive (`disk_reads.rs`). A backup may take long, and is given up when
+//! it does not go on (`backups.rs`).
 
 mod archive_feed;
 mod archived;
 mod archivist;
+mod backups;
 mod committer;
 mod content;
 mod decision_log;
@@ -52,7 +54,6 @@ mod vitals;
 mod watch;
 
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -70,7 +71,7 @@ use onward_core::settings::Rules;
 use onward_core::state::JobImage;
 use onward_core::time::Wall;
 use onward_health::LoopWatch;
-use onward_log::{Archive, BlobReader, Damage, codec};
+use onward_log::{Archive, BlobReader, codec};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::catalog::Catalog;
@@ -83,6 +84,7 @@ use questions::Question;
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
+pub use backups::{Backup, BackupError, BackupMade, BackupProgress, MAX_BACKUPS};
 pub use content::{DamagedContent, Field};
 pub use delivery::{Delivery, DeliveryLimits};
 pub use disk_reads::MAX_DISK_READS;
@@ -116,26 +118,6 @@ impl Refused {
         matches!(self, Self::Unreadable(_) | Self::Missing(_))
     }
 }
-
-/// Why there is no backup. What was written of it is gone again.
-#[derive(Debug, thiserror::Error)]
-pub enum BackupError {
-    #[error("{0}")]
-    Refused(Refused),
-    #[error("{0}")]
-    Failed(onward_log::Error),
-}
-
-/// A backup that is whole.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BackupMade {
-    pub bytes: u64,
-    /// What could not be read, and is in the backup as it is.
-    pub damage: Damage,
-}
-
-/// Copies everything to a new file.
-pub type Backup = Arc<dyn Fn(&Path) -> Result<BackupMade, onward_log::Error> + Send + Sync>;
 
 /// Everything that a read can see.
 #[derive(Debug)]
@@ -219,6 +201,8 @@ struct Shared {
     archive: Mutex<Option<Archive>>,
     has_archive: bool,
     backup: Mutex<Option<Backup>>,
+    /// One for each backup that may be made at a time.
+    backups: Arc<Semaphore>,
     stopping: AtomicBool,
     exporter: Option<Exporter>,
     delivery: DeliveryLimits,
@@ -380,16 +364,26 @@ impl Engine {
         self.read(|view| view.manager.log_time_at(clock::mono())).await
     }
 
-    /// Asks which of these attempts may print, on this session if there is one. `told` learns it, one by one, before
-    /// anybody hears of anything that is asked later; it is dropped if no machine serves. Without a session it is also dropped
-    /// where the seat is not confirmed for as long as a call would wait for that.
+    /// Asks which of these attempts may print on this session. `told` learns it, one by one, before anybody hears of
+    /// anything that is asked later; it is dropped if no machine serves.
     pub fn check_outputs(
         &self,
         claims: Vec<Claim>,
-        session: Option<SessionId>,
-        reply: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
+        session: SessionId,
+        told: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
     ) {
-        self.0.send(Command::Ask(Question::Printed { claims, session, reply: Box::new(reply) }));
+        self.0.send(Command::Ask(Question::Printed { claims, session: Some(session), reply: Box::new(told) }));
+    }
+
+    /// Whether this attempt may print, for somebody who waits for the answer and not longer than for that to a call.
+    pub async fn check_output(&self, claim: Claim) -> Result<Result<(), Refusal>, Refused> {
+        let _permit = self.0.admit_call()?;
+        let (reply, mut answer) = oneshot::channel();
+        // Nobody may be waiting any more, which is fine.
+        let told = move |mut answers: Vec<_>| drop(reply.send(answers.pop().expect("one answer to one claim")));
+        self.0.send(Command::Ask(Question::Printed { claims: vec![claim], session: None, reply: Box::new(told) }));
+        let hangs = || Err(Refused::disk_hangs(self.0.rules.seat_ttl));
+        self.0.wait_in_time(&mut answer).await.unwrap_or_else(hangs)
     }
 
     /// What is said to whoever speaks for an attempt whose job the machine does not know.
@@ -411,18 +405,6 @@ impl Engine {
     /// A worker has connected.
     pub fn open_session(&self) -> Session {
         Session::open(self.clone())
-    }
-
-    /// Copies everything to a new file, while the node goes on.
-    pub async fn backup(&self, to: PathBuf) -> Result<BackupMade, BackupError> {
-        let work = self.0.backup.lock().expect("no thread panics while it holds this").clone();
-        let Some(work) = work else {
-            return Err(BackupError::Refused(Refused::Unavailable("it keeps nothing that could be backed up".into())));
-        };
-        match tokio::task::spawn_blocking(move || work(&to)).await {
-            Ok(done) => done.map_err(BackupError::Failed),
-            Err(error) => Err(BackupError::Refused(Refused::Unavailable(format!("the backup failed: {error}")))),
-        }
     }
 
     /// Takes no more asks, makes everything durable that was decided, and ends the threads.
@@ -458,6 +440,7 @@ impl Shared {
             archive: Mutex::new(start.archive.clone()),
             has_archive: start.archive.is_some(),
             backup: Mutex::new(start.backup.clone()),
+            backups: backups::permits(),
             stopping: AtomicBool::new(false),
             exporter: start.exporter.clone(),
             delivery: start.delivery,

@@ -48,6 +48,17 @@ impl Shared {
     /// What is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what was asked is
     /// then given up, and may be carried out all the same.
     pub(super) async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
+        let span = self.rules.seat_ttl;
+        self.wait_in_time(answer).await.unwrap_or_else(|| {
+            Err(Refused::Unavailable(format!(
+                "its disk has not answered for {span:?}; whether this was carried out is not known, and repeating it with \
+                 the same idempotency key or request id does nothing twice"
+            )))
+        })
+    }
+
+    /// The same; none if it is given up.
+    pub(super) async fn wait_in_time<T>(&self, answer: &mut oneshot::Receiver<T>) -> Option<Result<T, Refused>> {
         // The machine refuses in time what it has not begun, and knows that nothing was done.
         // A machine that hangs itself refuses nothing, so a time is needed here in any case. Where it is too short, the answer
         // says less than is known, and nothing that is wrong.
@@ -56,14 +67,10 @@ impl Shared {
         let mut left = patience;
         while !left.is_zero() {
             match tokio::time::timeout(left, &mut *answer).await {
-                Ok(answer) => return answer.map_err(|_| self.unavailable()),
+                Ok(answer) => return Some(answer.map_err(|_| self.unavailable())),
                 Err(_) => left = patience.saturating_sub(self.vitals.stalled_for()),
             }
         }
-        let span = self.rules.seat_ttl;
-        Err(Refused::Unavailable(format!(
-            "its disk has not answered for {span:?}; whether this was carried out is not known, and repeating it with the \
-             same idempotency key or request id does nothing twice"
-        )))
+        None
     }
 }

@@ -159,40 +159,23 @@ impl Outputs {
     /// Takes what attempts have printed on a session, as far as it is theirs. Never waits.
     pub fn offer_from_session(&self, engine: &Engine, session: SessionId, outputs: Vec<Output>) {
         if !outputs.is_empty() {
-            self.ask(engine, Some(session), outputs, |_| {});
+            let asked = Asked::new(self.clone(), outputs);
+            let claims = asked.outputs.iter().map(|output| output.claim).collect();
+            engine.check_outputs(claims, session, move |answers| asked.answered(&answers));
         }
     }
 
-    /// Takes what an attempt has printed, if it is the one that holds its workflow.
+    /// Takes what an attempt has printed, if it is the one that holds its workflow. Who is refused, or gives up waiting,
+    /// may send it again: nothing of it was kept.
     pub async fn offer_with_receipt(&self, engine: &Engine, output: Output) -> Result<(), Refused> {
-        let (claim, (reply, answer)) = (output.claim, oneshot::channel());
-        self.ask(engine, None, vec![output], |mut answers| {
-            // Who asked may be gone.
-            let _ = reply.send(answers.pop().expect("one answer to one output"));
-        });
-        match answer.await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Refusal::UnknownJob)) => Err(Refused::ByMachine(engine.refusal_of(claim).await?)),
-            Ok(Err(refusal)) => Err(Refused::ByMachine(refusal)),
-            Err(_) => {
-                Err(Refused::Unavailable("what attempts print is not taken without a machine that serves".into()))
-            }
+        let (claim, asked) = (output.claim, Asked::new(self.clone(), vec![output]));
+        let answer = engine.check_output(claim).await?;
+        asked.answered(core::slice::from_ref(&answer));
+        match answer {
+            Ok(()) => Ok(()),
+            Err(Refusal::UnknownJob) => Err(Refused::ByMachine(engine.refusal_of(claim).await?)),
+            Err(refusal) => Err(Refused::ByMachine(refusal)),
         }
-    }
-
-    fn ask(
-        &self,
-        engine: &Engine,
-        session: Option<SessionId>,
-        outputs: Vec<Output>,
-        told: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
-    ) {
-        let asked = Asked::new(self.clone(), outputs);
-        let claims = asked.outputs.iter().map(|output| output.claim).collect();
-        engine.check_outputs(claims, session, move |answers| {
-            asked.answered(&answers);
-            told(answers);
-        });
     }
 
     /// Takes what attempts have printed, or drops it. Never waits.

@@ -16,7 +16,7 @@ const OWN: [&str; 4] = [KEY_FILE, TOKENS_FILE, TOKEN_FILE, outputs::FOLDER];
 
 pub(super) fn backup_of(log: &RedbLog, archive: &Archive, folder: &Path) -> Backup {
     let (log, archive, folder) = (log.clone(), archive.clone(), folder.to_owned());
-    Arc::new(move |to| {
+    Arc::new(move |to, progress| {
         refuse_inside(&folder, to)?;
         let mut extra = Vec::new();
         for name in KEPT {
@@ -26,7 +26,7 @@ pub(super) fn backup_of(log: &RedbLog, archive: &Archive, folder: &Path) -> Back
                 Err(error) => return Err(Error::Io { cause: format!("{name}: {error}") }),
             }
         }
-        let damage = onward_log::backup(&log, &archive, &extra, to, |_, _| ())?;
+        let damage = onward_log::backup(&log, &archive, &extra, to, |_, _| progress.go_on())?;
         if !damage.is_none() {
             tracing::error!(%damage, "content that was backed up is damaged, and so it is in the backup");
         }

@@ -79,6 +79,8 @@ pub enum Which {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
+    /// Never fails and is not counted, but may wait.
+    Read,
     Write,
     SetLen,
     Sync,
@@ -158,17 +160,22 @@ impl Disk {
 
     /// The archive waits with its next commit until [`Self::release`], and can be read.
     pub fn hold_archive(&self) {
-        self.hold(Op::Sync);
+        self.hold(Which::Archive, Op::Sync);
+    }
+
+    /// Whoever reads from the log's file waits until [`Self::release`]. What the journal has is not read from there.
+    pub fn hold_reads_of_log(&self) {
+        self.hold(Which::Log, Op::Read);
     }
 
     /// The archive waits until [`Self::release`] when it needs more room, and cannot be read.
     pub fn hold_growing_archive(&self) {
-        self.hold(Op::SetLen);
+        self.hold(Which::Archive, Op::SetLen);
     }
 
-    fn hold(&self, op: Op) {
+    fn hold(&self, which: Which, op: Op) {
         let mut state = self.state();
-        (state.held, state.is_waited_for) = (Some((Which::Archive, op)), false);
+        (state.held, state.is_waited_for) = (Some((which, op)), false);
     }
 
     /// Until an operation waits for [`Self::release`].
@@ -224,8 +231,8 @@ impl Disk {
         self.0.state.lock().unwrap()
     }
 
-    /// Counts an operation; says how it fails, if it does.
-    fn begin(&self, which: Which, op: Op) -> (MutexGuard<'_, State>, Option<Fault>) {
+    /// Waits for as long as such operations are held.
+    fn wait(&self, which: Which, op: Op) -> MutexGuard<'_, State> {
         let is_held = |state: &mut State| {
             let is_held = state.held == Some((which, op)) && !(op == Op::Sync && state.is_growing);
             if is_held {
@@ -234,7 +241,12 @@ impl Disk {
             }
             is_held
         };
-        let mut state = self.0.released.wait_while(self.state(), is_held).unwrap();
+        self.0.released.wait_while(self.state(), is_held).unwrap()
+    }
+
+    /// Counts an operation; says how it fails, if it does.
+    fn begin(&self, which: Which, op: Op) -> (MutexGuard<'_, State>, Option<Fault>) {
+        let mut state = self.wait(which, op);
         state.ops += 1;
         self.0.changed.notify_waiters();
         let fault = state.fault.filter(|fault| {
@@ -268,7 +280,7 @@ impl StorageBackend for File {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let (state, from) = (self.0.state(), offset as usize);
+        let (state, from) = (self.0.wait(self.1, Op::Read), offset as usize);
         let bytes = state.files[self.1 as usize].get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or(ErrorKind::UnexpectedEof)?);
         Ok(())

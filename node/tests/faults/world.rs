@@ -176,7 +176,7 @@ impl World {
             let rules = Settings { seat_ttl, gap_after, ..Settings::default() }.check().unwrap();
             let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
             (start.archive, start.snapshot_every) = (Some(archive), 12);
-            start.pacing = Pacing { term_every: SOON, ask_again: SOON, archive_rest };
+            start.pacing = Pacing { term_every: SOON, ask_again: SOON, archive_rest, ..Pacing::default() };
             Engine::start(start)
         });
         match started.await {
