@@ -181,8 +181,8 @@ impl Acceptor {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut builder = Builder::new(TokioExecutor::new());
-        // The guard counts; this only bounds what is kept until then.
-        let header_buffer = (self.limits.header_bytes as usize).max(MIN_BUFFER_BYTES);
+        // The guard counts, and says what is wrong. This only bounds what is kept until then: hyper answers without a word.
+        let header_buffer = (2 * self.limits.header_bytes as usize).max(MIN_BUFFER_BYTES);
         builder
             .http1()
             .timer(TokioTimer::new())
