@@ -1,21 +1,34 @@
-//! What a service manager is told over `sd_notify`: ready, alive, stopping. Without `NOTIFY_SOCKET` nothing is sent.
+//! What whoever supervises this process is told, whatever its executor does: over `sd_notify` ready, alive, stopping; and
+//! over a listener of its own, where one was asked for, the answers to probes. Without `NOTIFY_SOCKET` nothing is sent.
 //!
 //! The eye of [`onward_health`] does that. It looks at the node's loops and at the runtime, and logs what hangs; the
 //! watchdog is fed by such a look and never by a timer alone. A node that hangs stops feeding it, and systemd restarts
 //! what a restart helps.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use anyhow::Result;
 use onward_health::OpenEye;
 use onward_node::engine::Engine;
+
+use crate::failure::Failure;
 
 /// What a service manager gives to a process to be told by it: to this one, and to no command that it runs.
 pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
-/// Says that the node is ready, and from then on that it is alive, for as long as it is and this is held.
-pub fn ready(engine: &Engine, hang_after: Duration) -> Option<OpenEye> {
-    let opened = engine.loops().notify_systemd(hang_after);
-    opened
-        .inspect_err(|error| tracing::error!(%error, "the eye's thread cannot be started; nobody sees what hangs"))
-        .ok()
+/// Says that the node is ready, and from then on that it is alive, for as long as it is and this is held. Fails only where
+/// probes were to be answered and cannot be.
+pub fn ready(engine: &Engine, hang_after: Duration, probes: Option<SocketAddr>) -> Result<Option<OpenEye>> {
+    match (engine.loops().open_eye(hang_after, probes), probes) {
+        (Ok(eye), _) => Ok(Some(eye)),
+        (Err(error), Some(address)) => {
+            let failure = Failure::new(format!("probes cannot be answered on {address}")).why(error);
+            Err(failure.remedy("free the port, or set `http.probes` to another address").into())
+        }
+        (Err(error), None) => {
+            tracing::error!(%error, "the eye's thread cannot be started; nobody sees what hangs");
+            Ok(None)
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use onward::Client;
+use onward_health::OpenEye;
 use onward_node::auth::read_or_make_token;
 use onward_node::server::{Node, NodeConfig, StartError};
 use onward_node::traces::Endpoint;
@@ -43,8 +44,9 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     // Deciding and committing have threads of their own; on few processors more would only be in their way.
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let probes = effective.node.http_probes;
     let config = node_config(effective, traces, commit_mark, accept_loss);
-    runtime.block_on(up(config, commands, with_demo, screen))
+    runtime.block_on(up(config, probes, commands, with_demo, screen))
 }
 
 /// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
@@ -103,11 +105,19 @@ fn not_started(error: &StartError) -> Failure {
     }
 }
 
-async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Screen) -> Result<u8> {
+async fn up(
+    config: NodeConfig,
+    probes: Option<SocketAddr>,
+    commands: Commands,
+    with_demo: bool,
+    screen: &Screen,
+) -> Result<u8> {
     let mut stop = Stop::new()?;
     let data = config.data.clone();
     let (grace, hang_after) = (config.drain.grace, config.probes.hang_after);
     let node = Node::start(config).await.map_err(|error| not_started(&error))?;
+    // Held until the end, whichever it is.
+    let eye = service::ready(node.engine(), hang_after, probes)?;
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
     let has_worker = commands.slots > 0;
     let place = inside(&node, &read_or_make_token(&data)?);
@@ -116,9 +126,7 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
         true => Some(Cast::begin(&Client::at(place.clone()), place, None).await?),
         false => None,
     };
-    ready(&node, has_worker, screen)?;
-    // Held until the end, whichever it is.
-    let _eye = service::ready(node.engine(), hang_after);
+    ready(&node, eye.as_ref().and_then(OpenEye::probes_address), has_worker, screen)?;
     tokio::select! {
         () = stop.asked() => {}
         ended = ended(&mut working) => {
@@ -127,7 +135,6 @@ async fn up(config: NodeConfig, commands: Commands, with_demo: bool, screen: &Sc
             return ended.map(|()| 1);
         }
     }
-    node.engine().loops().stopping();
     screen.note(STOPPING);
     // Whatever runs here: nobody may be routed to a node that is about to go.
     node.leave();
@@ -207,12 +214,20 @@ fn node_config(
     }
 }
 
-fn ready(node: &Node, has_worker: bool, screen: &Screen) -> Result<()> {
+fn ready(node: &Node, probes: Option<SocketAddr>, has_worker: bool, screen: &Screen) -> Result<()> {
     let url = usable(&node.url(), node.address());
+    let probes = probes.map(|address| format!("http://{address}"));
     if screen.json {
-        return screen.json_line(&json!({ "ready": url }));
+        let mut line = json!({ "ready": url });
+        if let Some(probes) = probes {
+            line["probes"] = probes.into();
+        }
+        return screen.json_line(&line);
     }
     screen.line(format!("onward: ready on {url}"))?;
+    if let Some(probes) = probes {
+        screen.line(format!("onward: probes on {probes}"))?;
+    }
     let server = if url == crate::args::DEFAULT_SERVER { String::new() } else { format!(" --server {url}") };
     screen.line("\nTry next, in another terminal:")?;
     if has_worker {

@@ -137,6 +137,7 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
         tls_cert,
         tls_key,
         http,
+        http_probes,
         archive,
         output,
         drain,
@@ -148,8 +149,8 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     all.push(("slots".into(), slots.text()));
     all.push(("require_tokens".into(), require_tokens.text()));
     all.push(("insecure".into(), insecure.text()));
-    assert!(host_names.is_empty() && tls_cert.is_none() && tls_key.is_none());
-    all.extend(["host_names", "tls.cert", "tls.key"].map(|name| (name.to_owned(), "-".to_owned())));
+    assert!(host_names.is_empty() && tls_cert.is_none() && tls_key.is_none() && http_probes.is_none());
+    all.extend(["host_names", "tls.cert", "tls.key", "http.probes"].map(|name| (name.to_owned(), "-".to_owned())));
     listed!(
         all,
         "http.",

@@ -27,6 +27,8 @@ pub struct NodeSettings {
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub http: HttpLimits,
+    /// Where probes are answered as well, by threads that share nothing with the port's.
+    pub http_probes: Option<SocketAddr>,
     pub archive: ArchiveRules,
     pub output: OutputRules,
     pub drain: DrainRule,
@@ -47,6 +49,7 @@ impl NodeSettings {
             tls_cert: None,
             tls_key: None,
             http: HttpLimits::default(),
+            http_probes: None,
             archive: ArchiveRules::default(),
             output: OutputRules::default(),
             drain: DrainRule::default(),
@@ -90,6 +93,8 @@ pub enum Field<'a> {
     Fraction(&'a mut f64),
     Switch(&'a mut bool),
     Address(&'a mut SocketAddr),
+    /// Nowhere unless it is given.
+    AnyAddress(&'a mut Option<SocketAddr>),
     Folder(&'a mut PathBuf),
     File(&'a mut Option<PathBuf>),
     Names(&'a mut Vec<String>),
@@ -109,6 +114,7 @@ impl Field<'_> {
             Self::Fraction(fraction) => fraction.to_string(),
             Self::Switch(on) => on.to_string(),
             Self::Address(address) => address.to_string(),
+            Self::AnyAddress(address) => address.map_or_else(|| "-".into(), |address| address.to_string()),
             Self::Folder(path) => path.display().to_string(),
             Self::File(path) => path.as_ref().map_or_else(|| "-".into(), |path| path.display().to_string()),
             Self::Names(names) if names.is_empty() => "-".into(),
@@ -147,6 +153,10 @@ impl Field<'_> {
             Self::Address(address) => {
                 **address =
                     text.trim().parse().map_err(|_| "an address with a port, like 127.0.0.1:7400".to_owned())?;
+            }
+            Self::AnyAddress(address) => {
+                let parsed = text.trim().parse();
+                **address = Some(parsed.map_err(|_| "an address with a port, like 127.0.0.1:7401".to_owned())?);
             }
             Self::Folder(_) | Self::File(_) if text.is_empty() => return Err("a path".into()),
             Self::Folder(path) => **path = PathBuf::from(text),
@@ -199,6 +209,7 @@ settings! {
         "http.streams" => http.streams: Count,
         "http.sessions" => http.sessions: Size,
         "http.followers" => http.followers: Size,
+        "http.probes" => http_probes: AnyAddress,
         "drain.ready_grace" => drain.ready_grace: AutoSpan,
         "drain.grace" => drain.grace: Span,
         "probes.hang_after" => probes.hang_after: Span,
@@ -313,7 +324,7 @@ mod tests {
                         "true"
                     }
                 }
-                Field::Address(_) => "127.0.0.7:7",
+                Field::Address(_) | Field::AnyAddress(_) => "127.0.0.7:7",
                 Field::Folder(_) | Field::File(_) => "/seven",
                 Field::Names(_) => "seven,eight",
             };
@@ -335,6 +346,7 @@ mod tests {
             ("progress.slow_at", "NaN"),
             ("insecure", "yes"),
             ("listen", "localhost"),
+            ("http.probes", "7401"),
             ("data", ""),
             ("job.queue", ""),
             ("drain.ready_grace", "soon"),

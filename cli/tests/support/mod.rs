@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
 /// Longer than anything here takes, on a busy computer too; a test that waits for it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -57,7 +57,7 @@ pub fn own_loopback() -> String {
 pub struct Node {
     child: Child,
     /// It goes on printing after the line that we wait for, and must not be cut off.
-    _stdout: BufReader<ChildStdout>,
+    stdout: BufReader<ChildStdout>,
     pub address: SocketAddr,
     pub url: String,
 }
@@ -98,7 +98,14 @@ impl Node {
         };
         let address =
             url.trim_start_matches("http://").trim_start_matches("https://").parse().expect("an address is in the url");
-        Self { child, _stdout: stdout, address, url }
+        Self { child, stdout, address, url }
+    }
+
+    /// What it says next.
+    pub fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("it goes on printing");
+        line
     }
 
     /// SIGKILL; it is gone when this returns.
@@ -108,6 +115,14 @@ impl Node {
 
     pub fn signal(&self, what: Signal) {
         process::signal(self.child.id(), what);
+    }
+
+    /// How many files it may have open from now on; says how many that were.
+    pub fn set_open_files(&self, most: u64) -> u64 {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        let limit = getrlimit(Resource::Nofile);
+        let before = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(most), ..limit }).expect("it is ours");
+        before.current.expect("there is a limit")
     }
 
     /// Its exit code, once it has ended by itself.

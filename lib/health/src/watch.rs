@@ -5,6 +5,7 @@
 //! that takes too long hangs, one that meets trouble fails, and a loop that has ended is dead.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use onward_core::health::{Budget, LoopRule};
 use crate::board::{Board, Health};
 use crate::clock::lock;
 use crate::eye::{Eye, EyeSettings};
+use crate::input::Input;
 
 /// What one loop is at. It says so itself. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -118,6 +120,11 @@ impl LoopWatch {
         self.0.add_pulse(name, rule(longest, false), pulse.clone());
     }
 
+    /// What readiness depends on beside the loops.
+    pub fn add_input(&self, input: impl Input) {
+        self.0.add_input(Arc::new(input));
+    }
+
     pub fn health(&self) -> Health {
         Health(Arc::clone(&self.0))
     }
@@ -127,16 +134,27 @@ impl LoopWatch {
         self.0.stop.stop();
     }
 
-    /// Looks at the loops, and at the executor that this is called on, and notifies systemd, until it is dropped.
-    pub fn notify_systemd(&self, executor_lag: Duration) -> io::Result<OpenEye> {
-        let settings = EyeSettings { executor_lag, systemd: true, ..EyeSettings::default() };
-        Eye::open(Arc::clone(&self.0), settings).map(OpenEye)
+    /// Looks at the loops, and at the executor that this is called on, until it is dropped. Notifies systemd, and answers
+    /// probes at `probes`, if there is such an address, on a listener and threads of its own.
+    pub fn open_eye(&self, executor_lag: Duration, probes: Option<SocketAddr>) -> io::Result<OpenEye> {
+        let probes = probes.map(|address| address.to_string());
+        let settings = EyeSettings { executor_lag, probes, systemd: true, ..EyeSettings::default() };
+        let eye = Eye::open(Arc::clone(&self.0), settings)?;
+        self.0.set_probes_address(eye.address());
+        Ok(OpenEye(eye))
     }
 }
 
 /// An eye that looks for as long as this lives.
 #[derive(Debug)]
-pub struct OpenEye(#[expect(dead_code, reason = "it is held")] Eye);
+pub struct OpenEye(Eye);
+
+impl OpenEye {
+    /// Where probes are answered, the port being the real one.
+    pub fn probes_address(&self) -> Option<SocketAddr> {
+        self.0.address()
+    }
+}
 
 /// A failure is seen at once, and so is its end: the loop itself decides how often it tries before it says so.
 fn rule(longest: Duration, critical: bool) -> LoopRule {

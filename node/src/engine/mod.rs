@@ -433,7 +433,7 @@ impl Shared {
             pacing: start.pacing,
             stats: Stats::default(),
             load: load::Gauge::default(),
-            vitals: vitals::Vitals::new(start.hang_after, start.archive.is_some()),
+            vitals: vitals::Vitals::new(start.hang_after, start.rules.seat_ttl, start.archive.is_some()),
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
             blobs: Mutex::new(None),

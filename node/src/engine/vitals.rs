@@ -9,11 +9,13 @@
 //! | snapshots | one part of a snapshot, until it is stored | no |
 //! | archive | one batch of ended jobs, or of expired ones | no |
 //!
+//! Beside them, a log that has not answered for `seat_ttl` fails readiness, long before its loop is taken to hang.
+//!
 //! Each says what it is at by a relaxed store at either end of a round, which has many jobs under load.
 
 use std::time::Duration;
 
-use onward_health::{LoopWatch, Pulse};
+use onward_health::{Input, LoopWatch, Pulse};
 
 /// A snapshot's part and an archive's batch wait for the disk in turn with everything else.
 const SLOW: u32 = 30;
@@ -44,7 +46,7 @@ pub(super) struct Vitals {
 }
 
 impl Vitals {
-    pub(super) fn new(hang_after: Duration, has_archive: bool) -> Self {
+    pub(super) fn new(hang_after: Duration, seat_ttl: Duration, has_archive: bool) -> Self {
         let vitals = Self {
             watch: LoopWatch::new("node"),
             machine: Pulse::default(),
@@ -61,11 +63,54 @@ impl Vitals {
         if has_archive {
             vitals.watch.add_reporting_only("archive", hang_after * SLOW, &vitals.archive);
         }
+        let (log, takeover) = (vitals.log.clone(), vitals.takeover.clone());
+        vitals.watch.add_input(LogAnswers { log, takeover, seat_ttl });
         vitals
     }
 
     /// For how long nothing can have been answered that waits for the log, or for a machine.
     pub(super) fn stalled_for(&self) -> Duration {
-        self.log.busy_for().max(self.takeover.busy_for()).unwrap_or_default()
+        stalled_for(&self.log, &self.takeover)
+    }
+}
+
+fn stalled_for(log: &Pulse, takeover: &Pulse) -> Duration {
+    log.busy_for().max(takeover.busy_for()).unwrap_or_default()
+}
+
+/// Whether the log answers in time: without that the seat is not confirmed, and nobody is served.
+struct LogAnswers {
+    log: Pulse,
+    takeover: Pulse,
+    seat_ttl: Duration,
+}
+
+impl Input for LogAnswers {
+    fn name(&self) -> &str {
+        "log"
+    }
+
+    fn problem(&self) -> Option<String> {
+        let stalled = stalled_for(&self.log, &self.takeover);
+        (stalled >= self.seat_ttl).then(|| format!("it has not answered for {stalled:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_does_not_answer_fails_readiness_before_it_is_taken_to_hang() {
+        let hour = Duration::from_secs(3_600);
+        let (patient, strict) = (Vitals::new(hour, hour, false), Vitals::new(hour, Duration::ZERO, false));
+        for vitals in [&patient, &strict] {
+            vitals.log.begin();
+        }
+        let report = patient.watch.health().report();
+        assert!(report.ready && report.live, "it has only begun: {:?}", report.why_not_ready());
+        let report = strict.watch.health().report();
+        assert!(report.live && !report.ready);
+        assert!(report.why_not_ready().unwrap().starts_with("log: it has not answered for "));
     }
 }

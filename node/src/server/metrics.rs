@@ -16,6 +16,7 @@ use onward_core::counts::{Histogram, KindCounts, QueueCounts};
 use onward_core::health::Verdict;
 use onward_core::job::{EndingKind, JobState};
 use onward_core::manager::{ManagerView, WorkerState};
+use onward_health::{LoopReport, LoopState};
 use tokio::time::timeout;
 
 use super::pages::Pages;
@@ -131,6 +132,7 @@ fn render(pages: &Pages, seen: Option<Seen>) -> String {
     .sample(&[], u64::from(seen.is_some()));
     text.gauge("load_level", "How busy the node is: 0 normal, 1 busy, 2 stressed, 3 overloaded.")
         .sample(&[], pages.app.engine.load() as u64);
+    of_loops(&mut text, &pages.app.engine.loops().health().report().loops);
     engine(&mut text, pages);
     outputs(&mut text, pages);
     if let Some(seen) = seen {
@@ -140,6 +142,28 @@ fn render(pages: &Pages, seen: Option<Seen>) -> String {
         of_schedules(&mut text, &seen.schedules);
     }
     text.0
+}
+
+fn of_loops(text: &mut Text, loops: &[LoopReport]) {
+    let mut states = text.gauge("loop_state", "1 for the state that a loop of the node is in, 0 for the others.");
+    for one in loops {
+        let critical = if one.critical { "true" } else { "false" };
+        for state in LoopState::ALL {
+            let labels = [("loop", one.name.as_str()), ("critical", critical), ("state", state.code())];
+            states = states.sample(&labels, u8::from(state == one.state));
+        }
+    }
+    let what = "How long ago a loop was last seen to do, or to wait for, what it is there for.";
+    let mut ages = text.gauge("loop_success_age_seconds", what);
+    for one in loops {
+        if let Some(ms) = one.last_success_ms {
+            ages = ages.sample(&[("loop", &one.name)], Duration::from_millis(ms).as_secs_f64());
+        }
+    }
+    let mut restarts = text.counter("loop_restarts_total", "Restarts of a loop after crashes.");
+    for one in loops {
+        restarts = restarts.sample(&[("loop", &one.name)], one.restarts());
+    }
 }
 
 fn engine(text: &mut Text, pages: &Pages) {

@@ -188,6 +188,7 @@ impl Node {
     pub fn leave(&self) {
         self.left_at.get_or_init(|| {
             self.phase.send_replace(Phase::Leaving);
+            self.app.engine.loops().stopping();
             Instant::now()
         });
     }

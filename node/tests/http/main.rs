@@ -14,6 +14,7 @@ mod limits;
 mod metrics;
 mod older_folder;
 mod outputs;
+mod probes;
 mod revocation;
 mod server;
 mod shedding;

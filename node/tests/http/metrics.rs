@@ -5,11 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use onward_health::Pulse;
 use onward_node::server::Node;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
-use crate::rig::{Request, lease, poll_body, post, start, verb};
+use crate::rig::{PATIENCE, Request, lease, poll_body, post, start, verb};
 
 async fn metrics(node: &Node) -> String {
     let reply = Request::get("/metrics").send(node.address()).await;
@@ -83,6 +84,44 @@ async fn metrics_tell_of_queues_kinds_leases_grants_refusals_and_verdicts() {
     let verdicts = text.lines().filter(|line| line.starts_with("onward_worker_verdicts{"));
     let workers: u64 = verdicts.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
     assert_eq!(workers, 1, "each worker has one verdict");
+}
+
+#[tokio::test]
+async fn metrics_tell_of_the_loops_of_the_node() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let text = metrics(&node).await;
+    for (name, critical) in [
+        ("machine", true),
+        ("committer", true),
+        ("schedules", true),
+        ("acceptor", true),
+        ("snapshots", false),
+        ("archive", false),
+    ] {
+        let state = |state: &str, value| {
+            format!("onward_loop_state{{loop=\"{name}\",critical=\"{critical}\",state=\"{state}\"}} {value}")
+        };
+        has(&text, &state("healthy", 1));
+        has(&text, &state("stalled", 0));
+        has(&text, &format!("onward_loop_restarts_total{{loop=\"{name}\"}} 0"));
+        let age = format!("onward_loop_success_age_seconds{{loop=\"{name}\"}} ");
+        let age = text.lines().find_map(|line| line.strip_prefix(&age)).unwrap_or_else(|| panic!("{age} in {text}"));
+        assert!(age.parse::<f64>().unwrap() < PATIENCE.as_secs_f64(), "{age}");
+    }
+    node.engine().loops().add("hopeless", PATIENCE, &failing("no luck"));
+    let text = metrics(&node).await;
+    has(&text, "onward_loop_state{loop=\"hopeless\",critical=\"true\",state=\"failing\"} 1");
+    has(&text, "onward_loop_state{loop=\"hopeless\",critical=\"true\",state=\"healthy\"} 0");
+    let ready = Request::get("/readyz").send(node.address()).await;
+    assert_eq!(ready.status, 503);
+    assert!(ready.json()["reason"].as_str().unwrap().contains("no luck"), "{}", ready.json());
+}
+
+fn failing(why: &str) -> Pulse {
+    let pulse = Pulse::default();
+    pulse.fail(why);
+    pulse
 }
 
 #[tokio::test]

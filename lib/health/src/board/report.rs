@@ -120,6 +120,11 @@ impl LoopReport {
         format!("loop `{}` is {state} for {since:?} ({reason}){error}", self.name)
     }
 
+    /// How often it was started again after a crash.
+    pub fn restarts(&self) -> u64 {
+        self.totals.restarts
+    }
+
     /// Where the loop beat or stepped last.
     pub fn last_beat(&self) -> Option<&'static Location<'static>> {
         self.place
