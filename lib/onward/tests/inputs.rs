@@ -3,12 +3,14 @@
 mod world;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use onward::{Context, Failure, Job, Worker};
+use onward_core::ids::JobId;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 use world::{SOON, World};
 
 /// As large as a result is likely to be.
@@ -77,14 +79,35 @@ async fn seen(told: &mut UnboundedReceiver<Seen>) -> u32 {
     attempt
 }
 
+/// How an attempt of the workflow that gets all parts has ended, once one has, without success. What cannot be delivered
+/// is handed out again, and that may go on for ever.
+async fn join_ended(world: &World, job: &str) -> &'static str {
+    let job = JobId::parse(job).expect("an id");
+    let mut looks = interval(Duration::from_millis(20));
+    loop {
+        looks.tick().await;
+        let ended = world.node.engine().read(move |view| {
+            let job = view.manager.job(job)?;
+            job.workflows.last()?.ended.iter().map(|ended| ended.ending.code()).find(|code| *code != "succeeded")
+        });
+        if let Ok(Some(ending)) = ended.await {
+            return ending;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inputs_that_no_frame_could_carry_reach_the_handler_to_the_byte() {
     const PARTS: u64 = 275;
     let world = World::start().await;
     let (tell, mut told) = unbounded_channel();
     let stop = world.work(|worker| joining(worker, PARTS, tell, Arc::default()));
-    world.client.submit(join_of(PARTS)).await.unwrap();
-    assert_eq!(seen(&mut told).await, 1, "at the first attempt");
+    let job = world.client.submit(join_of(PARTS)).await.unwrap();
+    let attempt = tokio::select! {
+        attempt = seen(&mut told) => attempt,
+        ending = join_ended(&world, &job) => panic!("its attempt ended before the handler began: {ending}"),
+    };
+    assert_eq!(attempt, 1, "at the first attempt");
     stop.finish().await.unwrap();
 }
 
