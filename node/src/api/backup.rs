@@ -58,7 +58,8 @@ pub struct BackupApi;
     responses((status = 200, body = BackedUp),
         (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
         (status = 403, description = "forbidden, backup_needs_token", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "exists", body = Problem, content_type = "application/problem+json")))]
+        (status = 409, description = "exists", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "no_leader: no disk did anything for long, or too many are being made", body = Problem, content_type = "application/problem+json")))]
 pub async fn backup(
     May { access, .. }: May<Operate>,
     State(app): State<App>,
