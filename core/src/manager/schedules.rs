@@ -1,7 +1,7 @@
 //! Schedules: which of them is due, and what starts.
 //!
-//! **Who decides.** The machine that holds the seat, and only while timers may fire: a leader that cannot confirm its
-//! seat starts nothing, and its successor finds in the log how far it came. The policies are applied by
+//! **Who decides.** The machine that holds the seat, and only while timers may fire, or before a change of the plan: a
+//! leader that cannot confirm its seat starts nothing, and its successor finds in the log how far it came. The policies are applied by
 //! [`crate::schedule`]; here their answers become events. A run and the record of its instant are one event.
 //!
 //! **On which clock.** The wall clock that comes with every step, as for `run_at`; log time only stamps the events. The
@@ -178,9 +178,10 @@ impl Manager {
         Ok(Answer::Submitted(vec![AcceptedJob { id, duplicate: false }]))
     }
 
-    /// What has come by the old plan is decided by it.
+    /// What has come by the old plan is decided by it, also where other timers may not fire yet: afterwards nobody would
+    /// know that it was due.
     fn decide_before_change(&mut self, schedule: &Name, fx: &mut Effects) {
-        if self.may_decide() && self.state.schedule(schedule).is_some() {
+        if self.state.schedule(schedule).is_some() {
             let mut bite = Bite::BESIDE_INPUT;
             self.check_schedule(schedule, &mut bite, fx);
         }

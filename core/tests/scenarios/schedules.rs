@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use crate::due::DueWitness;
 use crate::rig::{EPOCH_MS, Rig, job, ms, name, patient, secs};
-use onward_core::effect::{Answer, Notice};
+use onward_core::effect::{Answer, Effect, Effects, Notice};
 use onward_core::event::Event;
-use onward_core::ids::{Claim, JobId, SessionId};
-use onward_core::input::{Call, Input, ScheduleDraft};
+use onward_core::ids::{Claim, JobId, RequestId, SessionId};
+use onward_core::input::{Call, DueInstants, Input, ScheduleDraft};
 use onward_core::job::{Draft, Retry};
+use onward_core::manager::Why;
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::Refusal;
 use onward_core::schedule::{Missed, Overlap, Timing};
@@ -245,13 +246,90 @@ fn what_cannot_be_a_schedule_is_refused() {
 }
 
 #[test]
+fn what_has_come_by_the_old_plan_is_decided_by_it_and_nothing_else_of_the_past_by_the_new_one() {
+    // The change is what the machine hears first after the instant: a moment later, or after it was frozen.
+    for awake in [secs(MINUTE) - ms(100), Duration::ZERO] {
+        let mut rig = Rig::new();
+        set(&mut rig, every_minute());
+        rig.advance(awake);
+        rig.jump(secs(MINUTE) + ms(100) - awake);
+        set(&mut rig, ScheduleDraft { timing: Timing::Every(secs(3_600)), ..every_minute() });
+        assert_eq!(records(&rig), [(1, 1, "on_time")], "{awake:?}");
+        rig.advance(secs(30 * MINUTE));
+        // Every minute before this one was due by no plan.
+        set(&mut rig, ScheduleDraft { overlap: Overlap::Allow, ..every_minute() });
+        rig.advance(secs(MINUTE));
+        assert_eq!(records(&rig), [(1, 1, "on_time"), (32, 1, "on_time")], "{awake:?}");
+    }
+}
+
+#[test]
+fn an_instant_that_waits_does_not_start_while_paused() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 9, &["k"]);
+    set(&mut rig, ScheduleDraft { overlap: Overlap::Queue, ..every_minute() });
+    rig.advance(secs(2 * MINUTE) + ms(500));
+    assert_eq!((schedule(&rig).open.len(), schedule(&rig).waiting.len()), (1, 1));
+    assert_eq!(rig.call(Call::PauseSchedule(name("tidy"))), Ok(Answer::Done));
+    assert_eq!(succeed_all(&mut rig, session).len(), 1);
+    rig.advance(secs(1));
+    assert_eq!((schedule(&rig).open.len(), schedule(&rig).waiting.len()), (0, 1), "it is paused");
+    assert_eq!(rig.call(Call::ResumeSchedule(name("tidy"))), Ok(Answer::Done));
+    rig.advance(secs(1));
+    assert_eq!(records(&rig), [(1, 1, "on_time"), (2, 1, "queued")]);
+}
+
+/// Sets a schedule and gives what is asked for behind it, which nobody answers.
+fn asked_for(rig: &mut Rig) -> DueInstants {
+    let mut effects = Effects::default();
+    let call = Call::SetSchedule(Box::new(every_minute()));
+    rig.manager.step(rig.now, Input::Call { request: RequestId(u64::MAX), call }, &mut effects);
+    let asked = effects.list.iter().find_map(|waiting| crate::due::find_due(&waiting.effect));
+    rig.log.append(&mut effects.events);
+    match asked {
+        Some(Input::Due(found)) => found,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether the machine asks for instants when it hears this.
+fn asks_again(rig: &mut Rig, found: DueInstants) -> bool {
+    let mut effects = Effects::default();
+    rig.manager.step(rig.now, Input::Due(found), &mut effects);
+    effects.list.iter().any(|waiting| matches!(waiting.effect, Effect::FindDue { .. }))
+}
+
+#[test]
+fn an_answer_to_another_question_is_passed_over_and_one_without_instants_is_the_end() {
+    let mut rig = Rig::new();
+    let found = asked_for(&mut rig);
+    // As one that a machine asked for that is no more: all but one instant is missing in it.
+    let last = *found.instants.last().unwrap();
+    let late = DueInstants { after: last, instants: vec![last + secs(MINUTE)], ..found.clone() };
+    assert!(!asks_again(&mut rig, late));
+    assert!(!asks_again(&mut rig, found));
+    rig.advance(secs(MINUTE));
+    assert_eq!(records(&rig), [(1, 1, "on_time")]);
+
+    let mut rig = Rig::new();
+    let found = asked_for(&mut rig);
+    let none = DueInstants { instants: Vec::new(), is_end: false, ..found };
+    assert!(!asks_again(&mut rig, none), "whoever finds none would be asked for ever");
+}
+
+#[test]
 fn a_schedule_that_is_removed_leaves_its_runs_alone() {
     let mut rig = Rig::new();
+    // The seat is asked for every second: an instant must not come at the same time.
+    rig.set_wall(Wall::from_ms(EPOCH_MS + 250));
     let session = rig.worker("w", 1, 9, &["k"]);
     set(&mut rig, ScheduleDraft { overlap: Overlap::Queue, ..every_minute() });
     rig.advance(secs(3 * MINUTE));
     assert_eq!(rig.call(Call::RemoveSchedule(name("tidy"))), Ok(Answer::Done));
-    rig.advance(secs(3 * MINUTE));
+    rig.watch(secs(3 * MINUTE), |rig| {
+        let why = rig.manager.next_wakeup().map(|(_, why)| why);
+        assert_ne!(why, Some(Why::Schedule), "nothing is left of it to look at");
+    });
     assert_eq!(succeed_all(&mut rig, session).len(), 1);
     set(&mut rig, every_minute());
     rig.advance(secs(MINUTE));
@@ -290,8 +368,11 @@ fn a_critical_schedule_that_fails_again_and_again_is_reported_once() {
         rig.fail(session, claim).unwrap();
         assert_eq!((schedule(&rig).failures, schedule(&rig).is_failing()), (failures, failures >= 3));
     }
-    let said = |notice: &Notice| matches!(notice, Notice::ScheduleFailing { failures: 3, .. });
-    assert_eq!(rig.noticed().iter().filter(|notice| said(notice)).count(), 1);
+    let said = |notice: Notice| match notice {
+        Notice::ScheduleFailing { failures, .. } => Some(failures),
+        _ => None,
+    };
+    assert_eq!(rig.noticed().into_iter().filter_map(said).collect::<Vec<_>>(), [3], "once, when it began");
     rig.restart(ms(10));
     assert_eq!(schedule(&rig).failures, 4);
     let session = rig.hello("w", "2", 2, 9, &["k"], vec![]);
