@@ -73,7 +73,7 @@ impl Manager {
             self.dispatch.prefetch(coming);
         }
         if let Some(job) = self.state.prefetch(self.coming) {
-            self.overall.prefetch(job);
+            self.timers.prefetch(job);
         }
     }
 
@@ -101,7 +101,7 @@ impl Manager {
         self.emit(Event::HandedOut(handed), fx);
         let attempt = self.state.workflow(key).running_attempt();
         self.begin_attempt(attempt, worker);
-        self.handouts += 1;
+        self.durability.count_handout();
         let assignment = self.assignment(attempt, lease);
         match &self.workers.at(worker).link {
             Link::Session { session, .. } => self.send(*session, ToWorker::Assign(assignment), fx),

@@ -440,7 +440,7 @@ impl Manager {
         work.attempts.remove(&mut self.live, key);
         let mut live = self.live.take(key);
         if let Some(timer) = live.timer {
-            self.attempt_timers.remove(timer);
+            self.timers.disarm_attempt(timer);
         }
         work.uncount_motion(key, &mut live);
         if held == 0 {
@@ -493,14 +493,7 @@ impl Manager {
         }
         at = at.min(live.notes.due(self.rules.checkpoint_every).unwrap_or(Awake::MAX));
         let live = self.live.at(key);
-        if let Some(timer) = live.timer {
-            if live.armed <= at {
-                return;
-            }
-            self.attempt_timers.remove(timer);
-        }
-        live.armed = at;
-        live.timer = Some(self.attempt_timers.insert(at.as_ms(), key));
+        self.timers.arm_attempt(key, at, &mut live.timer, &mut live.armed);
     }
 
     pub(super) fn handle_attempt_timer(&mut self, key: AttemptKey, fx: &mut Effects) {

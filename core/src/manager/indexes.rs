@@ -64,7 +64,7 @@ impl Manager {
             self.update_workflow(&change);
         }
         for key in changes.ended.drain(..) {
-            self.disarm_overall(key);
+            self.timers.unwatch_overall(key);
             if self.replaying {
                 continue;
             }

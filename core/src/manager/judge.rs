@@ -13,34 +13,14 @@ use crate::event::Event;
 use crate::health::progress::{flow, worker as worker_progress};
 use crate::health::verdict::{evict_at, judge, manager_ready, worker_ready};
 use crate::health::{
-    FlowSample, Judgement, NotLive, Progress, ProgressRule, ProgressVerdict, Signals, Tally, UnmovingAttempt, Verdict,
-    WorkerSample,
+    Judgement, NotLive, Progress, ProgressVerdict, Signals, UnmovingAttempt, Verdict, WorkerSample,
 };
 use crate::message::ToWorker;
 use crate::time::Awake;
 
 use super::Manager;
 use super::live::LiveAttempt;
-use super::timers::AwakeTimer;
 use super::workers::{HoldStanding, Link, Worker, WorkerKey};
-
-/// What this manager has handed out lately.
-#[derive(Debug, Default)]
-pub(super) struct Flow {
-    handed_out: Option<Box<Tally>>,
-    last: Option<Awake>,
-    demand_since: Option<Awake>,
-}
-
-impl Flow {
-    pub(super) fn dispatched(&mut self, rule: &ProgressRule, now: Awake, count: u32) {
-        let tally = self.handed_out.get_or_insert_with(|| Box::new(Tally::new(rule)));
-        for _ in 0..count {
-            tally.succeeded(now);
-        }
-        self.last = Some(now);
-    }
-}
 
 impl Manager {
     /// A signal of this worker may have changed: it is judged before this step ends.
@@ -277,17 +257,7 @@ impl Manager {
         }
         consider(self.forget_worker_at(worker));
         let worker = self.workers.at_mut(key);
-        if let Some(timer) = worker.timer {
-            if worker.armed <= at {
-                return;
-            }
-            self.awake_timers.remove(timer);
-            worker.timer = None;
-        }
-        if at < Awake::MAX {
-            worker.armed = at;
-            worker.timer = Some(self.awake_timers.insert(at.as_ms(), AwakeTimer::Worker(key)));
-        }
+        self.timers.arm_worker(key, at, &mut worker.timer, &mut worker.armed);
     }
 
     /// Judges every worker anew: what an operator may ask for, and what nothing else does.
@@ -307,18 +277,13 @@ impl Manager {
                 .sum();
             open += demand.ready.min(free);
         }
-        open + self.unsynced.iter().map(|step| u64::from(step.handouts)).sum::<u64>() + u64::from(self.handouts)
+        open + self.durability.open_handouts()
     }
 
     /// Since when there is something to hand out that is not.
     pub(super) fn note_demand(&mut self) {
-        let handed_out = self.handouts > 0 || self.unsynced.iter().any(|step| step.handouts > 0);
-        let open = handed_out || (self.dispatch.has_dirty() && self.demand() > 0);
-        if !open {
-            self.flow.demand_since = None;
-        } else if self.flow.demand_since.is_none() {
-            self.flow.demand_since = Some(self.own_awake());
-        }
+        let open = self.durability.has_open_handouts() || (self.dispatch.has_dirty() && self.demand() > 0);
+        self.flow.note_demand(open, self.own_awake());
     }
 
     /// This manager as a gate would judge it.
@@ -329,10 +294,7 @@ impl Manager {
     /// Whether the node still wants calls, or is about to stop, only the shell knows.
     pub fn own_judgement_while(&self, accepting: bool) -> Judgement {
         let now = self.own_awake();
-        let done = self.flow.handed_out.as_ref().map_or(0, |tally| u64::from(tally.counts(now).0));
-        let sample =
-            FlowSample { done, demand: self.demand(), last_done: self.flow.last, demand_since: self.flow.demand_since };
-        let progress = flow(&self.rules.progress, now, &sample);
+        let progress = flow(&self.rules.progress, now, &self.flow.sample(now, self.demand()));
         let quorum = self.rules.quorum.has_quorum(self.now.mono, self.seat.confirmed_at());
         judge(Ok(()), manager_ready(quorum, accepting && self.serving(), self.present_workers()), &progress)
     }

@@ -31,7 +31,7 @@
 //! | `judge` | verdicts on workers, and who is away |
 //! | `evict` | eviction, hold, readmission, probation |
 //! | `memory` | how long a worker that has gone is remembered |
-//! | `timers` | what is due |
+//! | `due` | what is done when a timer fires, and when the next wake-up is |
 //! | `schedules` | which schedule is due, and what starts |
 //! | `indexes` | nothing: it brings what is derived in line with what an event changed |
 //! | `view`, `counting` | what can be seen |
@@ -41,10 +41,12 @@ mod assign;
 mod attempts;
 mod command;
 mod counting;
-mod deadlines;
 mod delivery;
+mod due;
+mod durability;
 mod evict;
 mod extension;
+mod flow;
 pub(crate) mod indexes;
 mod judge;
 mod kept;
@@ -63,7 +65,7 @@ mod timers;
 mod view;
 mod workers;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -77,24 +79,23 @@ use crate::dispatch::{Dispatch, GroupKey};
 use crate::effect::{Effect, Effects, Notice, PendingEffect};
 use crate::event::{Event, StampedEvent};
 use crate::health::overload::OverloadLevel;
-use crate::ids::{JobId, Name, RequestId, Seq, SessionId};
+use crate::ids::{JobId, Name, RequestId, SessionId};
 use crate::input::{Call, Input};
 use crate::message::ToWorker;
 use crate::pages::Pages;
 use crate::payload::Digest;
 use crate::refusal::{Refusal, RefusalCounts};
 use crate::settings::Rules;
-use crate::state::{AttemptKey, Changes, Job, State, Workflow, WorkflowKey};
-use crate::table::Table;
-use crate::time::{Awake, Now, Wall};
-use crate::wheel::{TimerKey, Wheel};
+use crate::state::{Changes, State, WorkflowKey};
+use crate::time::{Awake, Now};
 
-use deadlines::Deadlines;
+use durability::Durability;
+use flow::Flow;
 use kept::KeptInputs;
 use live::LiveAttempts;
 use polls::{OpenPoll, PollKey, UnconfirmedAnswer};
 use seat::Seat;
-use timers::{AwakeTimer, MonoTimer, Overall};
+use timers::Timers;
 use workers::Workers;
 
 pub(crate) use workers::{Worker, WorkerKey};
@@ -105,9 +106,6 @@ pub use timers::Why;
 pub use view::{
     AttemptView, AwayReason, EvictedReason, JobView, KeyWait, ManagerView, WorkerState, WorkerView, WorkflowView,
 };
-
-/// So many events wait for the log before it counts as behind: several bites, and a few milliseconds of its work.
-const BEHIND: u64 = 8_192;
 
 #[derive(Debug)]
 pub struct Manager {
@@ -128,18 +126,7 @@ pub struct Manager {
     answered: HashMap<RequestId, UnconfirmedAnswer, FixedState>,
     /// Polls to answer at the end of this step.
     polls_to_answer: Vec<PollKey>,
-    /// On awake time: leases and stuck clocks. Apart from the others, which must not wait when very many end at once.
-    attempt_timers: Wheel<AttemptKey>,
-    /// On awake time: workers, polls.
-    awake_timers: Wheel<AwakeTimer>,
-    /// On monotonic time: overall timeouts, delays.
-    mono_timers: Wheel<MonoTimer>,
-    /// Overall deadlines that are far away.
-    deadlines: Deadlines,
-    overall: Table<Job, Overall>,
-    workflow_timers: Table<Workflow, Option<TimerKey<MonoTimer>>>,
-    /// Workflows that wait for an instant of the wall clock.
-    wall_due: BTreeSet<(Wall, JobId, u16, WorkflowKey)>,
+    timers: Timers,
     to_archive: Vec<JobId>,
     agendas: schedules::Agendas,
     /// Critical schedules that have failed once too often by this step.
@@ -151,12 +138,8 @@ pub struct Manager {
     refusals: RefusalCounts,
     counts: Counts,
     load: OverloadLevel,
-    durable: Seq,
-    /// Steps whose events are not durable yet, oldest first.
-    unsynced: VecDeque<seat::UnsyncedStep>,
-    /// Hand-outs of this step.
-    handouts: u32,
-    flow: judge::Flow,
+    durability: Durability,
+    flow: Flow,
     hold: evict::HoldState,
     /// How many workers are away.
     away: usize,
@@ -202,13 +185,7 @@ impl Manager {
             poll_of: HashMap::with_hasher(hasher.clone()),
             answered: HashMap::with_hasher(hasher),
             polls_to_answer: Vec::new(),
-            attempt_timers: Wheel::new(now.mono.as_ms()),
-            awake_timers: Wheel::new(now.mono.as_ms()),
-            mono_timers: Wheel::new(now.mono.as_ms()),
-            deadlines: Deadlines::default(),
-            overall: Table::new(Overall::Not),
-            workflow_timers: Table::new(None),
-            wall_due: BTreeSet::new(),
+            timers: Timers::new(now.mono),
             to_archive: Vec::new(),
             agendas: schedules::Agendas::default(),
             newly_failing: Vec::new(),
@@ -217,10 +194,8 @@ impl Manager {
             refusals: RefusalCounts::default(),
             counts: Counts::new(seed),
             load: OverloadLevel::Normal,
-            durable: Seq::default(),
-            unsynced: VecDeque::new(),
-            handouts: 0,
-            flow: judge::Flow::default(),
+            durability: Durability::default(),
+            flow: Flow::default(),
             hold: evict::HoldState::default(),
             away: 0,
             departed: memory::DepartedWorkers::default(),
@@ -246,7 +221,7 @@ impl Manager {
             Some(shared) => self.fold(&shared),
             None => self.fold(stamped),
         }
-        self.durable = self.state.seq();
+        self.durability.set_replayed(self.state.seq());
     }
 
     /// Takes one input. `effects` is filled, not cleared. The input comes before timers: a success that was there beats a
@@ -269,7 +244,9 @@ impl Manager {
         self.trim_dead_letters(effects);
         self.flush_archive(effects);
         self.flush_unreferenced(effects);
-        self.mark_unsynced();
+        if !self.replaying {
+            self.durability.end_step(self.state.seq(), self.now.mono);
+        }
         self.seat.promised = self.next_wakeup().map(|(at, _)| at);
     }
 
@@ -281,7 +258,7 @@ impl Manager {
 
     /// Whether so many events wait for the log that nothing is decided in bulk until it has caught up.
     pub fn log_is_behind(&self) -> bool {
-        self.state.seq().0.saturating_sub(self.durable.0) >= BEHIND
+        self.durability.is_behind(self.state.seq())
     }
 
     fn handle_input(&mut self, input: Input, fx: &mut Effects) {

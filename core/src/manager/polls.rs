@@ -159,7 +159,7 @@ impl Manager {
         let due = wait.is_zero() || !assigned.is_empty();
         let ends = self.awake + wait;
         let open = self.polls.next_key();
-        let timer = (!due).then(|| self.awake_timers.insert(ends.as_ms(), AwakeTimer::Poll(open)));
+        let timer = (!due).then(|| self.timers.arm_poll(open, ends));
         // A repeated poll is answered with what it got before, and with nothing else.
         let max = if assigned.is_empty() { poll.max } else { assigned.len() as u32 };
         let Poll { lease, id, .. } = poll;
@@ -192,7 +192,7 @@ impl Manager {
         let timer = core::mem::take(&mut poll.timer);
         let worker = poll.worker;
         if let Some(timer) = timer {
-            self.awake_timers.remove(timer);
+            self.timers.disarm(timer);
         }
         self.detach_poll(worker, key);
     }
@@ -241,7 +241,7 @@ impl Manager {
         let poll = self.polls.remove(key);
         self.poll_of.remove(&poll.request);
         if let Some(timer) = poll.timer {
-            self.awake_timers.remove(timer);
+            self.timers.disarm(timer);
         }
         Some(poll)
     }

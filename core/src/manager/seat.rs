@@ -53,14 +53,6 @@ pub(super) struct Seat {
     began: Seq,
 }
 
-/// A step whose events were handed out to be made durable.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UnsyncedStep {
-    seq: Seq,
-    decided_at: Mono,
-    pub(super) handouts: u32,
-}
-
 /// How many unanswered questions about the seat are remembered.
 const QUESTIONS_KEPT: usize = 16;
 
@@ -294,29 +286,17 @@ impl Manager {
     }
 
     fn confirm_as_of(&mut self, at: Mono) {
-        if self.durable >= self.seat.began && at >= self.seat.not_before {
+        if self.durability.durable() >= self.seat.began && at >= self.seat.not_before {
             self.seat.confirmed_at = self.seat.confirmed_at.max(Some(at));
         }
     }
 
     /// An append that returned confirms the seat as of its decision.
     pub(super) fn handle_durable(&mut self, seq: Seq) {
-        self.durable = self.durable.max(seq);
-        while let Some(step) = self.unsynced.front().copied().filter(|step| step.seq <= self.durable) {
-            self.unsynced.pop_front();
-            if step.handouts > 0 {
-                self.flow.dispatched(&self.rules.progress, self.own_awake(), step.handouts);
-            }
+        self.durability.advance(seq);
+        while let Some(step) = self.durability.pop_synced() {
+            self.flow.count(&self.rules.progress, self.own_awake(), step.handouts);
             self.confirm_as_of(step.decided_at);
-        }
-    }
-
-    /// Notes that this step's events have to become durable.
-    pub(super) fn mark_unsynced(&mut self) {
-        let handouts = core::mem::take(&mut self.handouts);
-        let newest = self.unsynced.back().map_or(self.durable, |step| step.seq);
-        if !self.replaying && self.state.seq() > newest {
-            self.unsynced.push_back(UnsyncedStep { seq: self.state.seq(), decided_at: self.now.mono, handouts });
         }
     }
 

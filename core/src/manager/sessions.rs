@@ -342,7 +342,7 @@ impl Manager {
             self.dispatch.leave(group);
         }
         if let Some(timer) = worker.timer {
-            self.awake_timers.remove(timer);
+            self.timers.disarm(timer);
         }
         if worker.was_stuck && !worker.evicted && !worker.probation {
             // Going away makes nobody well: it begins when it comes back.

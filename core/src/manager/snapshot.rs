@@ -305,7 +305,7 @@ impl Manager {
         let expected = 1 + head.jobs + head.keys + head.schedules;
         self.restoring = Some(Box::new(RestoreProgress { expected, ..RestoreProgress::default() }));
         self.state.restore_head(head.term, head.newest, head.seq);
-        self.durable = head.seq;
+        self.durability.set_replayed(head.seq);
         self.dispatch.set_newest_turn(head.turn);
         head.workers.into_iter().for_each(|(id, record)| self.state.restore_worker(id, record));
         head.paused.into_iter().for_each(|queue| self.state.restore_paused(queue));
