@@ -13,7 +13,8 @@
 //!    [`timeout`], [`backoff`], [`schedule`] (what becomes of a due instant), [`health`] (three signals, verdict, hold,
 //!    datacenter, overload, loops), and [`mailbox`], a queue with leases for those who work without a manager.
 //! 4. [`input`], [`message`], [`event`], [`effect`], [`refusal`]: closed lists of what comes in, what is said to
-//!    workers, what is written down, what is to be done, and how a caller is told no.
+//!    workers, what is written down, what is to be done, and how a caller is told no. [`late`]: what is answered about jobs
+//!    that have left memory.
 //! 5. [`state`]: the persisted truth, a fold over events. [`dispatch`]: who gets what, by heads instead of by search.
 //! 6. [`manager`]: the machine. `step(now, input, &mut effects)`, `next_wakeup()`, `apply(event)`.
 //!
@@ -36,6 +37,7 @@ pub mod input;
 pub mod intern;
 pub mod job;
 pub mod key;
+pub mod late;
 pub mod lease;
 pub mod limits;
 pub mod list;

@@ -4,6 +4,7 @@ use core::fmt;
 
 use crate::ids::JobId;
 use crate::job::{Invalid, JobState};
+use crate::late::LateReport;
 use crate::limits::LimitMet;
 
 /// Everything a manager can say no to.
@@ -34,6 +35,16 @@ pub enum Refusal {
     QuietSpent,
     NotADeadLetter,
     UnknownSchedule,
+    /// The job is not in memory. It may be in the archive: whoever can read that answers by the report, and else it is
+    /// [`Self::UnknownJob`].
+    NotInMemory {
+        report: Box<LateReport>,
+    },
+    /// One submission of several is at fault: which, counted from zero, and how. None of them was stored.
+    InBatch {
+        index: usize,
+        cause: Box<Refusal>,
+    },
 }
 
 /// A refusal without its details, for counting.
@@ -136,11 +147,27 @@ impl RefusalKind {
 }
 
 impl Refusal {
-    pub const fn kind(&self) -> RefusalKind {
+    /// The refusal of a single submission, without saying which it was.
+    pub fn of_single(self) -> Self {
+        match self {
+            Self::InBatch { cause, .. } => *cause,
+            other => other,
+        }
+    }
+
+    /// What is said where there is no archive in which a job could be.
+    pub fn without_archive(self) -> Self {
+        match self {
+            Self::NotInMemory { .. } => Self::UnknownJob,
+            other => other,
+        }
+    }
+
+    pub fn kind(&self) -> RefusalKind {
         match self {
             Self::Invalid(_) => RefusalKind::Invalid,
             Self::Limited(_) => RefusalKind::Limited,
-            Self::UnknownJob => RefusalKind::UnknownJob,
+            Self::UnknownJob | Self::NotInMemory { .. } => RefusalKind::UnknownJob,
             Self::UnknownWorkflow => RefusalKind::UnknownWorkflow,
             Self::UnknownAttempt => RefusalKind::UnknownAttempt,
             Self::UnknownWorker => RefusalKind::UnknownWorker,
@@ -156,6 +183,7 @@ impl Refusal {
             Self::QuietSpent => RefusalKind::QuietSpent,
             Self::NotADeadLetter => RefusalKind::NotADeadLetter,
             Self::UnknownSchedule => RefusalKind::UnknownSchedule,
+            Self::InBatch { cause, .. } => cause.kind(),
         }
     }
 }
@@ -165,7 +193,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::Invalid(invalid) => invalid.fmt(f),
             Self::Limited(met) => write!(f, "limit met: {met}; wait, or raise the limit"),
-            Self::UnknownJob => {
+            Self::UnknownJob | Self::NotInMemory { .. } => {
                 f.write_str("no job has this id; it is wrong, or the job ended so long ago that it is no longer kept")
             }
             Self::UnknownWorkflow => f.write_str("the job has no such workflow"),
@@ -186,6 +214,7 @@ impl fmt::Display for Refusal {
             Self::QuietSpent => f.write_str("the quiet budget of this attempt is used up; report progress instead"),
             Self::NotADeadLetter => f.write_str("the job has no dead letter"),
             Self::UnknownSchedule => f.write_str("no schedule has this name; list them to see which there are"),
+            Self::InBatch { index, cause } => write!(f, "submission {index}: {cause}; none of this batch was stored"),
         }
     }
 }

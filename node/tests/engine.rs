@@ -70,6 +70,11 @@ async fn state_of(engine: &Engine, job: JobId) -> Option<JobState> {
     engine.read(move |view| view.manager.job(job).map(|job| job.state)).await.unwrap()
 }
 
+/// The refusal of the only submission of a batch.
+fn in_batch<T>(cause: Refusal) -> Result<T, Refused> {
+    Err(Refused::ByMachine(Refusal::InBatch { index: 0, cause: Box::new(cause) }))
+}
+
 #[tokio::test]
 async fn submit_lease_and_succeed_and_all_of_it_survives() {
     let log = MemoryLog::new();
@@ -204,7 +209,7 @@ async fn nothing_is_seen_before_it_is_durable() {
 
     drop(open); // all gates are open from now on
     assert!(submitted.await.unwrap().is_ok());
-    assert_eq!(refused.await.unwrap(), Err(Refused::ByMachine(Refusal::Conflict)));
+    assert_eq!(refused.await.unwrap(), in_batch(Refusal::Conflict));
     assert!(matches!(read.await.unwrap(), Some(JobState::Ready | JobState::Running)));
     assert_eq!(leased.await.unwrap(), Ok(1));
     watch.changed().await;
@@ -465,7 +470,7 @@ async fn large_payloads_are_in_the_store_and_what_was_refused_is_not() {
     assert!(payload.as_stored().is_some(), "the machine holds its digest only");
     let other: Arc<[u8]> = vec![8; 100_000].into();
     let again = Call::Submit(vec![Submission { id, draft: Draft::of_kind("resize", other) }]);
-    assert_eq!(engine.call(again).await, Err(Refused::ByMachine(Refusal::Conflict)));
+    assert_eq!(engine.call(again).await, in_batch(Refusal::Conflict));
     assert_eq!(log.clone().blobs(None, 10).unwrap(), [payload.digest().0]);
     engine.stop();
     let engine = start(&log);

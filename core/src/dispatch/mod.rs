@@ -21,6 +21,7 @@
 mod groups;
 mod keys;
 mod lanes;
+mod matching;
 mod shared;
 mod shelves;
 mod turn_queue;
@@ -46,6 +47,7 @@ use crate::time::{Wall, span_ms};
 use groups::{Group, RingSlots};
 use keys::{LimitKey, LimitSet};
 use lanes::ParkedLane;
+use matching::Matching;
 use shelves::{QueueKind, Shelf};
 use turn_queue::TurnQueue;
 
@@ -98,6 +100,7 @@ pub(crate) struct Dispatch {
     shares: BTreeMap<ClientId, usize>,
     ring_slots: RingSlots,
     dirty: Vec<GroupKey>,
+    matching: Matching,
     /// How often a workflow was put into a lane.
     #[cfg(test)]
     parks: u64,
@@ -174,6 +177,7 @@ impl Dispatch {
             shares: BTreeMap::new(),
             ring_slots: RingSlots::default(),
             dirty: Vec::new(),
+            matching: Matching::default(),
             #[cfg(test)]
             parks: 0,
         }

@@ -2,26 +2,23 @@
 
 use core::time::Duration;
 
-use crate::beat::{AttemptClock, Motion, QuietSpent};
+use crate::beat::{AttemptClock, QuietSpent};
 use crate::effect::{Answer, Effects, Notice};
 use crate::event::{Event, NextState, Verb, Via};
 use crate::fence::AttemptFence;
-use crate::health::{HttpLiveness, Progress};
+use crate::health::HttpLiveness;
 use crate::ids::{Claim, Name};
 use crate::job::draft::{Invalid, MAX_SPAN, Problem};
 use crate::job::retry::next;
 use crate::job::{Ending, Next, WorkflowState};
+use crate::late::{LateQuestion, LateReport};
 use crate::limits::Limit;
-use crate::list::Links;
 use crate::message::{Beat, BeatAccepted, BeatAnswer, CancelWhy, Report, SettleAnswer, Settlement, ToWorker};
 use crate::refusal::Refusal;
 use crate::state::{AttemptKey, ClaimStanding, WorkflowKey};
-use crate::time::Awake;
 
 use super::Manager;
-use super::live::LiveAttempt;
-use super::notes::Notes;
-use super::workers::{Link, Worker, WorkerKey};
+use super::fleet::{Link, Worker, WorkerKey};
 
 /// Whom the end of an attempt speaks against.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,21 +80,21 @@ impl Manager {
     fn handle_beat(&mut self, beat: Beat, by: Option<WorkerKey>, fx: &mut Effects) -> Result<BeatAccepted, Refusal> {
         self.check_beat(&beat)?;
         let key = self.current(&beat.claim, Verb::Beat, by, fx)?;
-        self.note_http_call(key);
+        self.watch().note_call(key);
         let now = self.awake;
-        if self.state.workflow(self.live.at(key).workflow).state == WorkflowState::Cancelling {
+        if self.state.workflow(self.fleet.live_mut(key).workflow).state == WorkflowState::Cancelling {
             // It was asked to stop: being active earns no more time.
-            let lease_remaining = self.live.at(key).clock.lease_end().since(now);
+            let lease_remaining = self.fleet.live_mut(key).clock.lease_end().since(now);
             return Ok(BeatAccepted { lease_remaining, cancel: true, quiet: None });
         }
-        let live = self.live.at(key);
+        let live = self.fleet.live_mut(key);
         let (worker, before, was_quiet) = (live.worker, live.clock.lease_end(), live.clock.quiet_until().is_some());
         let quiet = self.begin_quiet(key, &beat, fx)?;
         if let Some(data) = beat.checkpoint {
             self.handle_checkpoint(key, beat.claim, data, fx);
         }
         let renews = self.rules.lease.enabled;
-        let live = self.live.at(key);
+        let live = self.fleet.live_mut(key);
         let reported = beat.watermark.is_some_and(|units| live.clock.progress(now, units, beat.total));
         let stepped =
             live.clock.beat(now, if renews { live.lease } else { Duration::ZERO }, live.require_progress) || reported;
@@ -105,15 +102,15 @@ impl Manager {
             live.note = beat.note;
         }
         let lease_end = live.clock.lease_end();
-        self.lease_moved(worker, before, Some(lease_end));
+        self.fleet.move_lease(worker, before, Some(lease_end), now);
         if stepped {
-            self.stepped(key);
+            self.watch().note_step(key);
         } else if was_quiet || quiet.is_some() {
             // A quiet section moves, though it is no step.
-            self.update_motion(key);
+            self.watch().update_motion(key);
         }
         self.mark_progress(key, beat.claim, fx);
-        self.arm_attempt(key);
+        self.watch().arm(key);
         Ok(BeatAccepted { lease_remaining: lease_end.since(now), cancel: false, quiet })
     }
 
@@ -132,7 +129,7 @@ impl Manager {
     /// Ends the quiet section that this beat interrupts, and begins the one that it asks for. Refuses before it changes.
     fn begin_quiet(&mut self, key: AttemptKey, beat: &Beat, fx: &mut Effects) -> Result<Option<Duration>, Refusal> {
         let (now, budget) = (self.awake, self.rules.quiet_budget);
-        let live = self.live.at(key);
+        let live = self.fleet.live_mut(key);
         let asked = beat.quiet.filter(|quiet| !quiet.is_zero());
         let mut clock = live.clock;
         let ended = clock.end_quiet(now);
@@ -153,7 +150,7 @@ impl Manager {
     /// Logs the watermark now and then, so that a takeover knows how far the handler was.
     fn mark_progress(&mut self, key: AttemptKey, claim: Claim, fx: &mut Effects) {
         let (now, every) = (self.awake, self.rules.mark_every);
-        let live = self.live.at(key);
+        let live = self.fleet.live_mut(key);
         let Some((watermark, total)) = live.clock.watermark() else { return };
         let mark = self.state.attempt(key).mark;
         if mark == Some((watermark, total)) || (mark.is_some() && now < live.marked_at + every) {
@@ -177,8 +174,15 @@ impl Manager {
         if self.state.answer_if_over(&claim, Some(&ending)) == Some(Ok(())) {
             return Ok(());
         }
-        let key = self.current(&claim, verb, by, fx)?;
-        self.note_http_call(key);
+        let key = match self.current(&claim, verb, by, fx) {
+            Ok(key) => key,
+            Err(Refusal::NotInMemory { .. }) => {
+                let question = LateQuestion::Claim { claim, outcome: Some(ending) };
+                return Err(LateReport::refusal(claim.job, question));
+            }
+            Err(refusal) => return Err(refusal),
+        };
+        self.watch().note_call(key);
         self.replace_checkpoint(key, checkpoint);
         self.end(key, ending, fx);
         Ok(())
@@ -214,7 +218,7 @@ impl Manager {
         fx: &mut Effects,
     ) -> Result<AttemptKey, Refusal> {
         let refusal = match self.running(claim) {
-            Ok(key) if by.is_none_or(|by| self.live.at(key).worker == by) => return Ok(key),
+            Ok(key) if by.is_none_or(|by| self.fleet.live_mut(key).worker == by) => return Ok(key),
             // Somebody else's: a claim that came on a session is that session's worker's or nobody's.
             Ok(_) => return Err(Refusal::StaleAttempt),
             Err(refusal) => refusal,
@@ -230,7 +234,7 @@ impl Manager {
     pub(super) fn running(&self, claim: &Claim) -> Result<AttemptKey, Refusal> {
         match self.state.standing(claim) {
             ClaimStanding::Current(key) => Ok(key),
-            ClaimStanding::NoSuchJob => Err(Refusal::UnknownJob),
+            ClaimStanding::NoSuchJob => Err(LateReport::of_claim(claim)),
             ClaimStanding::NoSuchWorkflow => Err(Refusal::UnknownWorkflow),
             ClaimStanding::NeverHandedOut => Err(Refusal::UnknownAttempt),
             ClaimStanding::Superseded(_) | ClaimStanding::Ended(_) => match self.state.answer_if_over(claim, None) {
@@ -248,7 +252,7 @@ impl Manager {
 
     /// Ends a running attempt: the one place that decides what becomes of its workflow.
     pub(super) fn end_blaming(&mut self, key: AttemptKey, ending: Ending, blame: Blame, fx: &mut Effects) {
-        let live = self.live.at(key);
+        let live = self.fleet.live_mut(key);
         let (worker, workflow) = (live.worker, live.workflow);
         let claim = self.state.claim_of(key);
         let then = self.next_state(workflow, &ending);
@@ -278,7 +282,7 @@ impl Manager {
         if succeeded {
             self.count_success(worker, fx);
         } else if failed {
-            self.count_failure(worker, claim);
+            self.fleet.count_failure(worker, claim, self.awake);
         }
     }
 
@@ -293,7 +297,7 @@ impl Manager {
             self.send_cancel(worker, claim, CancelWhy::TimedOut, fx);
             // One that was cancelling ended as cancelled, which is nobody's failure.
             if self.state.ended_attempt(&claim).is_some_and(|ended| ended.ending.is_workers_failure()) {
-                self.count_failure(worker, claim);
+                self.fleet.count_failure(worker, claim, self.awake);
             }
         }
     }
@@ -324,78 +328,20 @@ impl Manager {
     }
 
     fn count_success(&mut self, worker: WorkerKey, fx: &mut Effects) {
-        let now = self.awake;
-        let Some(known) = self.workers.get_mut(worker) else { return };
-        let work = known.work.as_mut().expect("it held the attempt");
-        work.tally.succeeded(now);
-        work.last_step = Some(now);
-        let settled = matches!(known.judged.signals.progress, Progress::Normal | Progress::Idle);
-        if known.probation {
+        self.fleet.count_success(worker, self.awake);
+        if self.fleet.get(worker).is_some_and(|known| known.probation) {
+            let known = self.fleet.worker_mut(worker);
             known.probation = false;
-            let worker_id = known.id.clone();
-            self.emit(Event::ProbationEnded { worker: worker_id }, fx);
-            self.update_offer(worker);
+            let id = known.id.clone();
+            self.emit(Event::ProbationEnded { worker: id }, fx);
+            self.offers().update(worker);
         }
-        if !settled {
-            self.touch(worker);
-        }
-    }
-
-    pub(super) fn count_failure(&mut self, worker: WorkerKey, claim: Claim) {
-        let now = self.awake;
-        if let Some(known) = self.workers.get_mut(worker)
-            && let Some(work) = &mut known.work
-        {
-            work.tally.failed(now, claim.job.as_u128() as u64);
-            self.touch(worker);
-        }
-    }
-
-    /// The attempt was handed to this worker: its soft side begins.
-    pub(super) fn begin_attempt(&mut self, key: AttemptKey, worker: WorkerKey) {
-        let lease = self.state.attempt(key).lease;
-        let clock = AttemptClock::start(self.awake, lease);
-        self.begin_live(key, clock, worker);
-    }
-
-    fn begin_live(&mut self, key: AttemptKey, clock: AttemptClock, worker: WorkerKey) {
-        let attempt = self.state.attempt(key);
-        let spec = &self.state.job(self.state.workflow(attempt.workflow).job).spec;
-        self.live.insert(
-            key,
-            LiveAttempt {
-                clock,
-                workflow: attempt.workflow,
-                worker,
-                lease: match attempt.via {
-                    Via::Session => self.rules.lease.extension,
-                    Via::Http { .. } => attempt.lease,
-                },
-                stuck_after: spec.stuck_after,
-                require_progress: spec.require_progress,
-                motion: Motion::Young,
-                counted_stuck_at: None,
-                timer: None,
-                armed: Awake::MAX,
-                marked_at: self.awake,
-                notes: Notes::default(),
-                note: None,
-                links: Links::UNLINKED,
-            },
-        );
-        let known = self.workers.at_mut(worker);
-        known.held += 1;
-        let work = known.work(&self.rules.progress);
-        work.empty_since = None;
-        work.attempts.push_front(&mut self.live, key);
-        self.lease_moved(worker, Awake::ZERO, Some(clock.lease_end()));
-        self.arm_attempt(key);
     }
 
     /// After a takeover: the attempt gets its logged lease and `seat_ttl` to be heard of.
     pub(super) fn resume_attempt(&mut self, key: AttemptKey) {
         let attempt = self.state.attempt(key);
-        let worker = match self.workers.find(&attempt.worker) {
+        let worker = match self.fleet.find(&attempt.worker) {
             Some(worker) => worker,
             None => {
                 let link = match attempt.via {
@@ -422,83 +368,16 @@ impl Manager {
         if granted_until > self.awake {
             clock.grant(granted_until);
         }
-        self.begin_live(key, clock, worker);
+        self.watch().begin(key, clock, worker);
         if let Some((began, allowed)) = quiet {
             let since = self.awake - self.log_now().since(began);
             self.resume_quiet_notes(key, since, allowed);
         }
     }
 
-    /// Called while the end of an attempt is applied: the soft side ends.
-    pub(super) fn finish_attempt(&mut self, key: AttemptKey) {
-        let Some(worker) = self.live.get(key).map(|live| live.worker) else { return };
-        let now = self.awake;
-        let known = self.workers.at_mut(worker);
-        known.held -= 1;
-        let held = known.held;
-        let work = known.work.as_mut().expect("it held the attempt");
-        work.attempts.remove(&mut self.live, key);
-        let mut live = self.live.take(key);
-        if let Some(timer) = live.timer {
-            self.timers.disarm_attempt(timer);
-        }
-        work.uncount_motion(key, &mut live);
-        if held == 0 {
-            work.empty_since = Some(now);
-        }
-        // One that moved made up for others that do not, or fail.
-        let made_up =
-            live.motion == Motion::Moving && (work.unmoving.len() > 0 || work.tally.first_failure().is_some());
-        let never_came = held == 0 && matches!(known.link, Link::Expected);
-        if live.motion == Motion::Unmoving || made_up || never_came {
-            self.touch(worker);
-        }
-        self.lease_moved(worker, live.clock.lease_end(), None);
-        self.update_offer(worker);
-    }
-
-    /// A forward step: the attempt moves, and so does its worker.
-    fn stepped(&mut self, key: AttemptKey) {
-        let (worker, now) = (self.live.at(key).worker, self.awake);
-        if let Some(work) = &mut self.workers.at_mut(worker).work {
-            work.last_step = Some(now);
-        }
-        self.update_motion(key);
-    }
-
-    pub(super) fn update_motion(&mut self, key: AttemptKey) {
-        let (now, window) = (self.awake, self.rules.progress.window);
-        let live = self.live.at(key);
-        let cancelled = self.state.workflow(live.workflow).state == WorkflowState::Cancelling;
-        let motion = live.clock.motion(now, window, cancelled);
-        // Whatever moves the instant at which it is stuck makes it move as well, so that it is counted anew.
-        if motion == live.motion {
-            return;
-        }
-        let worker = live.worker;
-        let work = self.workers.at_mut(worker).work.as_mut().expect("it holds the attempt");
-        work.uncount_motion(key, live);
-        live.motion = motion;
-        work.count_motion(key, live);
-        self.touch(worker);
-    }
-
-    /// Arms the attempt's timer if it has to fire earlier than it would.
-    pub(super) fn arm_attempt(&mut self, key: AttemptKey) {
-        let (now, window) = (self.awake, self.rules.progress.window);
-        let Some(live) = self.live.get(key) else { return };
-        let mut at = live.clock.lease_end().min(live.clock.next_change(now, window).unwrap_or(Awake::MAX));
-        if self.state.workflow(live.workflow).state == WorkflowState::Running {
-            at = at.min(live.clock.stuck_at(live.stuck_after));
-        }
-        at = at.min(live.notes.due(self.rules.checkpoint_every).unwrap_or(Awake::MAX));
-        let live = self.live.at(key);
-        self.timers.arm_attempt(key, at, &mut live.timer, &mut live.armed);
-    }
-
     pub(super) fn handle_attempt_timer(&mut self, key: AttemptKey, fx: &mut Effects) {
         let now = self.awake;
-        let live = self.live.at(key);
+        let live = self.fleet.live_mut(key);
         live.timer = None;
         let (worker, workflow, stuck_after) = (live.worker, live.workflow, live.stuck_after);
         let quiet_used = if live.clock.quiet_over(now) { live.clock.end_quiet(now) } else { None };
@@ -512,8 +391,8 @@ impl Manager {
             if lease_end <= now {
                 self.end(key, Ending::Cancelled, fx);
             } else {
-                self.update_motion(key);
-                self.arm_attempt(key);
+                self.watch().update_motion(key);
+                self.watch().arm(key);
             }
             return;
         }
@@ -524,8 +403,8 @@ impl Manager {
             self.end(key, Ending::Stuck, fx);
             self.send_cancel(worker, claim, CancelWhy::Stuck, fx);
         } else {
-            self.update_motion(key);
-            self.arm_attempt(key);
+            self.watch().update_motion(key);
+            self.watch().arm(key);
         }
     }
 

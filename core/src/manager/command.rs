@@ -10,17 +10,18 @@ use crate::ids::{Claim, JobId, Name, WorkerId};
 use crate::input::{Filter, ReplayFrom};
 use crate::job::Ending;
 use crate::job::draft::{Invalid, MAX_SPAN, Problem};
+use crate::late::{LateQuestion, LateReport};
 use crate::limits::Limit;
 use crate::message::CancelWhy;
 use crate::refusal::Refusal;
 use crate::state::{JobKey, WorkflowKey};
 
 use super::Manager;
-use super::workers::WorkerKey;
+use super::fleet::WorkerKey;
 
 impl Manager {
     pub(super) fn cancel(&mut self, job: JobId, epoch: Option<GateEpoch>, fx: &mut Effects) -> Result<Answer, Refusal> {
-        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let key = self.find_or(job, || LateQuestion::Cancel)?;
         let known = self.state.job(key);
         if epoch.is_some_and(|epoch| known.epoch().is_some_and(|highest| epoch < highest)) {
             return Err(Refusal::StaleEpoch);
@@ -75,7 +76,7 @@ impl Manager {
     fn stands_still(&self, workflow: WorkflowKey, least: Duration) -> bool {
         let workflow = self.state.workflow(workflow);
         workflow.state.is_held()
-            && workflow.attempt.and_then(|attempt| self.live.get(attempt)).is_some_and(|live| {
+            && workflow.attempt.and_then(|attempt| self.fleet.get_live(attempt)).is_some_and(|live| {
                 live.clock.quiet_until().is_none() && self.awake.since(live.clock.last_step()) >= least
             })
     }
@@ -89,7 +90,7 @@ impl Manager {
         request: Name,
         fx: &mut Effects,
     ) -> Result<Answer, Refusal> {
-        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let key = self.find_or(job, || LateQuestion::Extend { request: request.clone() })?;
         let known = self.state.job(key);
         match known.more.as_ref().and_then(|more| more.extended_by(&request)) {
             Some(earlier) if earlier.by == by => return Ok(Answer::Extended { total: earlier.total }),
@@ -132,7 +133,7 @@ impl Manager {
         drained: bool,
         fx: &mut Effects,
     ) -> Result<Answer, Refusal> {
-        let key = self.workers.find(worker);
+        let key = self.fleet.find(worker);
         let before = self.state.worker(worker).is_some_and(|record| record.drained);
         if key.is_none() && !before {
             return Err(Refusal::UnknownWorker);
@@ -142,8 +143,8 @@ impl Manager {
             self.emit(if drained { Event::WorkerDrained { worker } } else { Event::WorkerUndrained { worker } }, fx);
         }
         if let Some(key) = key {
-            self.workers.at_mut(key).drained = drained;
-            self.update_offer(key);
+            self.fleet.worker_mut(key).drained = drained;
+            self.offers().update(key);
         } else if !drained {
             self.remember_undrained(worker, fx);
         }
@@ -160,7 +161,7 @@ impl Manager {
         fx: &mut Effects,
     ) -> Result<Answer, Refusal> {
         self.check_replay(job, &request, from)?;
-        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let key = self.find_or(job, || LateQuestion::Replay { request: request.clone(), from })?;
         let dead = self.state.job(key).dead;
         let taken_over = self.to_take_over(key, from);
         let answer = self.retry(job, new_id, request, taken_over, fx)?;
@@ -172,7 +173,7 @@ impl Manager {
 
     /// Whether this request may replay the job. One that has done so already may be repeated, with the same words.
     pub fn check_replay(&self, job: JobId, request: &Name, from: ReplayFrom) -> Result<(), Refusal> {
-        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let key = self.find_or(job, || LateQuestion::Replay { request: request.clone(), from })?;
         let known = self.state.job(key);
         let takes_over = !self.to_take_over(key, from).is_empty();
         match known.more.as_ref().and_then(|more| more.repeated_as(request, takes_over)) {
@@ -190,7 +191,7 @@ impl Manager {
     }
 
     pub(super) fn drop_dead_letter(&mut self, job: JobId, fx: &mut Effects) -> Result<Answer, Refusal> {
-        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let key = self.find_or(job, || LateQuestion::DropDeadLetter)?;
         if !self.state.job(key).dead {
             return Err(Refusal::NotADeadLetter);
         }
@@ -200,7 +201,7 @@ impl Manager {
 
     /// Says of each new dead letter what failed.
     pub(super) fn report_dead_letters(&mut self, fx: &mut Effects) {
-        while let Some(id) = self.newly_dead.pop() {
+        while let Some(id) = self.follow_ups.newly_dead.pop() {
             let job = self.state.job(self.state.find(id).expect("a dead letter stays until it is dropped"));
             let mut died = self.state.workflows_of(job).filter(|(_, workflow)| job.died_by(workflow));
             let (_, workflow) = died.next().expect("a dead letter died by one of its workflows");
@@ -230,11 +231,16 @@ impl Manager {
         }
     }
 
+    /// The job, or the question that only the archive can answer.
+    pub(super) fn find_or(&self, job: JobId, question: impl FnOnce() -> LateQuestion) -> Result<JobKey, Refusal> {
+        self.state.find(job).ok_or_else(|| LateReport::refusal(job, question()))
+    }
+
     /// The running attempts of a job, with who holds them.
     pub(super) fn attempts_of(&self, key: JobKey) -> Vec<(Claim, WorkerKey)> {
         let job = self.state.job(key);
         let held = self.state.workflows_of(job).filter(|(_, workflow)| workflow.state.is_held());
-        let of_attempt = |attempt| (self.state.claim_of(attempt), self.live[attempt].worker);
+        let of_attempt = |attempt| (self.state.claim_of(attempt), self.fleet.live(attempt).worker);
         held.map(|(_, workflow)| of_attempt(workflow.running_attempt())).collect()
     }
 }

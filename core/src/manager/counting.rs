@@ -4,9 +4,9 @@ use crate::job::JobState;
 use crate::job::transition::most_advanced;
 use crate::state::{Job, WorkflowChange};
 
-use super::Manager;
+use super::indexes::Indexes;
 
-impl Manager {
+impl Indexes<'_> {
     /// Workflows of one job have moved, by one event.
     pub(super) fn count_moves(&mut self, moves: &[WorkflowChange]) {
         let Some(first) = moves.first() else { return };
@@ -20,7 +20,7 @@ impl Manager {
         if before != Some(after) {
             queue.moved(before, after);
         }
-        if self.replaying {
+        if self.soft.is_none() {
             return;
         }
         if before.is_none() {

@@ -25,7 +25,7 @@ impl Manager {
 
     pub(super) fn fetch_input(&mut self, claim: &Claim, workflow: &Name) -> Result<Answer, Refusal> {
         let key = self.running(claim)?;
-        self.note_http_call(key);
+        self.watch().note_call(key);
         let attempt = self.state.workflow(self.state.attempt(key).workflow);
         let job = self.state.job(attempt.job);
         let workflows = &job.spec.workflows;

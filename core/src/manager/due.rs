@@ -4,8 +4,8 @@ use crate::effect::{Effects, Notice};
 use crate::event::{Event, WorkflowRef};
 use crate::job::WorkflowState;
 use crate::state::{AttemptKey, JobKey, WorkflowKey};
-use crate::time::{Mono, Wall};
-use crate::timeout::{TimeoutReason, fires_at, overall_deadline};
+use crate::time::Mono;
+use crate::timeout::TimeoutReason;
 
 use super::timers::{AwakeTimer, Earliest, MonoTimer, Why};
 use super::{Manager, SeatState};
@@ -35,7 +35,7 @@ impl Manager {
 
     /// The first of all timers and of `first`.
     fn next_timer(&self, mut first: Earliest) -> Earliest {
-        if self.assign_again {
+        if self.dispatch.goes_on() {
             return Earliest { at: self.now.mono, why: Why::Assign };
         }
         if self.too_many_dead_letters() {
@@ -43,7 +43,7 @@ impl Manager {
         }
         let now = self.now;
         self.timers.consider_next(&mut first, now, |awake| self.seat.mono_of(awake));
-        if let Some(at) = self.departed.next() {
+        if let Some(at) = self.fleet.departed().next() {
             first.consider(self.seat.mono_of(at), Why::Worker);
         }
         if let Some(at) = self.agendas.next() {
@@ -69,12 +69,9 @@ impl Manager {
         let mut bite = self.bite;
         while let Some(timer) = self.timers.pop_awake(self.awake, &mut bite) {
             match timer {
-                AwakeTimer::Worker(key) => {
-                    self.workers.at_mut(key).timer = None;
-                    self.to_check.push(key);
-                }
+                AwakeTimer::Worker(key) => self.fleet.note_timer_fired(key),
                 AwakeTimer::Poll(key) => {
-                    self.poll_timer_fired(key);
+                    self.polls.note_timer_fired(key);
                     self.poll_over(key);
                 }
             }
@@ -117,28 +114,15 @@ impl Manager {
     }
 
     fn handle_overall_timer(&mut self, key: JobKey, fx: &mut Effects) {
-        let Some(at) = self.overall_fires_at(key) else { return };
+        let Some(at) = self.job_timers().overall_fires_at(key) else { return };
         if self.log_now() < at {
-            return self.arm_overall(key);
+            return self.job_timers().watch_overall(key);
         }
         let job = self.state.job(key);
         let (id, running) = (job.id, self.attempts_of(key));
         self.emit(Event::JobTimedOut { job: id, reason: TimeoutReason::Overall }, fx);
         self.report(Notice::JobTimedOut { job: id }, fx);
         self.stop_timed_out(running, fx);
-    }
-
-    /// The instant in log time at which the job is over, extensions included.
-    pub(super) fn overall_deadline(&self, key: JobKey) -> Option<Wall> {
-        let job = self.state.job(key);
-        let started = job.started_at.get()?;
-        Some(overall_deadline(started, job.spec.timeout, job.extended(), job.spec.max_extension))
-    }
-
-    /// When the overall timer of a job is to fire.
-    fn overall_fires_at(&self, key: JobKey) -> Option<Wall> {
-        let (deadline, started) = (self.overall_deadline(key)?, self.state.job(key).started_at.get()?);
-        Some(fires_at(deadline, started, self.seat.taken_at(), self.rules.takeover_grace))
     }
 
     fn expire_keys(&mut self, fx: &mut Effects) {
@@ -148,45 +132,11 @@ impl Manager {
         }
     }
 
-    pub(super) fn arm_due(&mut self, key: WorkflowKey) {
-        let workflow = self.state.workflow(key);
-        if self.replaying {
-            return;
-        }
-        if workflow.wall_due {
-            let job = self.state.job(workflow.job).id;
-            self.timers.arm_wall_delay(key, workflow.due_at, job, workflow.index);
-            return;
-        }
-        self.timers.arm_delay(key, self.seat.clock().mono_at(workflow.due_at));
-    }
-
-    pub(super) fn disarm_due(&mut self, key: WorkflowKey) {
-        if self.replaying {
-            return;
-        }
-        let state = &self.state;
-        self.timers.disarm_delay(key, || {
-            let workflow = state.workflow(key);
-            (workflow.due_at, state.job(workflow.job).id, workflow.index)
-        });
-    }
-
-    /// Watches the overall deadline of a job that has started, once.
-    pub(super) fn arm_overall(&mut self, key: JobKey) {
-        if self.replaying || self.timers.watches_overall(key) {
-            return;
-        }
-        let Some(at) = self.overall_fires_at(key) else { return };
-        let at = self.seat.clock().mono_at(at);
-        self.timers.watch_overall(key, self.state.job(key).id, at, self.now.mono);
-    }
-
     /// What is open in a slice of time that has come near gets a timer.
     fn bring_deadlines_near(&mut self) {
         let mut bite = self.bite;
         while let Some(near) = self.timers.pop_near(self.now.mono, &mut bite) {
-            near.into_iter().for_each(|key| self.arm_overall(key));
+            near.into_iter().for_each(|key| self.job_timers().watch_overall(key));
         }
     }
 
@@ -200,7 +150,7 @@ impl Manager {
             let job = self.state.job(key);
             if job.has_ended() {
                 if !job.dead {
-                    self.to_archive.push(job.id);
+                    self.follow_ups.to_archive.push(job.id);
                 }
                 continue;
             }
@@ -210,9 +160,9 @@ impl Manager {
                 .filter(|(_, workflow)| workflow.state == WorkflowState::Delayed)
                 .map(|(key, _)| key)
                 .collect();
-            self.arm_overall(key);
+            self.job_timers().watch_overall(key);
             for workflow in delayed {
-                self.arm_due(workflow);
+                self.job_timers().arm_delay(workflow);
             }
         }
         let mut attempts: Vec<AttemptKey> = self.state.attempts().map(|(key, _)| key).collect();

@@ -8,6 +8,7 @@ use crate::event::{Event, ExtensionDecided, Verb};
 use crate::grant::{AttemptFacts, Denial, ExtensionReason, GrantFacts, UnknownReason, WorkerFacts, decide};
 use crate::health::Verdict;
 use crate::ids::Claim;
+use crate::late::LateReport;
 use crate::limits::Limit;
 use crate::message::{ExtensionAnswer, ExtensionRequest};
 use crate::refusal::{Refusal, RefusalKind};
@@ -15,7 +16,7 @@ use crate::state::{AttemptKey, ClaimStanding};
 use crate::time::{Awake, Wall};
 
 use super::Manager;
-use super::workers::{Link, WorkerKey};
+use super::fleet::{Link, WorkerKey};
 
 impl Manager {
     /// By HTTP: the worker is the one that holds the first claim.
@@ -27,11 +28,11 @@ impl Manager {
         let first = asked.claims.first().ok_or(Refusal::UnknownAttempt)?;
         let worker = match self.state.standing(first) {
             ClaimStanding::Current(key) => {
-                self.note_http_call(key);
-                Some(self.live.at(key).worker)
+                self.watch().note_call(key);
+                Some(self.fleet.live_mut(key).worker)
             }
-            ClaimStanding::NoSuchJob => return Err(Refusal::UnknownJob),
-            _ => self.state.ended_attempt(first).and_then(|ended| self.workers.find(&ended.worker)),
+            ClaimStanding::NoSuchJob => return Err(LateReport::of_claim(first)),
+            _ => self.state.ended_attempt(first).and_then(|ended| self.fleet.find(&ended.worker)),
         };
         Ok(Answer::Extension(self.handle_extension(asked, worker, fx)?))
     }
@@ -50,8 +51,7 @@ impl Manager {
             }
             (true, None) => Vec::new(),
             (true, Some(worker)) => {
-                let held = self.workers.at(worker).attempts(&self.live);
-                held.map(|key| self.state.claim_of(key)).collect()
+                self.fleet.attempts(worker).map(|key| self.state.claim_of(key)).collect()
             }
         };
         let held: Vec<Option<AttemptKey>> = claims.iter().map(|claim| self.held_by(claim, worker)).collect();
@@ -75,7 +75,7 @@ impl Manager {
                 self.count_denials(attempts, denial, was_refused)
             }
         };
-        let Some(known) = worker.map(|worker| self.workers.at(worker)) else {
+        let Some(known) = worker.map(|worker| self.fleet.worker(worker)) else {
             return Ok(self.extension_answer(claims, Err(Denial::UnknownWorker), None));
         };
         let (id, incarnation) = (known.id.clone(), known.incarnation.clone());
@@ -106,7 +106,7 @@ impl Manager {
     fn held_by(&self, claim: &Claim, worker: Option<WorkerKey>) -> Option<AttemptKey> {
         match self.state.standing(claim) {
             ClaimStanding::Current(key) => {
-                let holder = self.live.get(key).map(|live| live.worker);
+                let holder = self.fleet.get_live(key).map(|live| live.worker);
                 (holder.is_some() && holder == worker).then_some(key)
             }
             _ => None,
@@ -130,7 +130,7 @@ impl Manager {
             })
             .collect();
         let worker = worker.map(|worker| {
-            let known = self.workers.at(worker);
+            let known = self.fleet.worker(worker);
             WorkerFacts {
                 suspect: known.judged.verdict == Verdict::Suspect,
                 evicted: known.evicted,
@@ -151,18 +151,18 @@ impl Manager {
 
     /// The grant moves the worker's health deadline, and is live until that.
     fn grant_time(&mut self, worker: WorkerKey, grant: Duration, attempts: Vec<AttemptKey>) {
-        let until = match &mut self.workers.at_mut(worker).link {
+        let until = match &mut self.fleet.worker_mut(worker).link {
             Link::Session { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
             Link::Http { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
             // Nothing but the log has it.
             Link::Expected => self.health_deadline(worker),
         };
         for key in attempts {
-            self.live.at(key).clock.grant(until);
-            self.update_motion(key);
-            self.arm_attempt(key);
+            self.fleet.live_mut(key).clock.grant(until);
+            self.watch().update_motion(key);
+            self.watch().arm(key);
         }
-        self.touch(worker);
+        self.fleet.touch(worker);
     }
 
     fn extension_answer(
@@ -173,7 +173,7 @@ impl Manager {
     ) -> ExtensionAnswer {
         let max = self.rules.grant.max_grants;
         let used = worker.map_or(max, |worker| {
-            let of_worker = self.state.worker(&self.workers.at(worker).id).map_or(0, |record| record.grants);
+            let of_worker = self.state.worker(&self.fleet.worker(worker).id).map_or(0, |record| record.grants);
             let of_attempts = claims
                 .iter()
                 .filter_map(|claim| self.held_by(claim, Some(worker)))
@@ -189,7 +189,7 @@ impl Manager {
     }
 
     pub(super) fn health_deadline(&self, worker: WorkerKey) -> Awake {
-        let known = self.workers.at(worker);
+        let known = self.fleet.worker(worker);
         match &known.link {
             Link::Session { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
             Link::Http { liveness, .. } => liveness.health_deadline(&self.rules.liveness),

@@ -183,12 +183,12 @@ impl Manager {
                 self.kept.add_message(session, message);
             }
             Input::SessionClosed { session } => {
-                if self.workers.find_session(session).is_some() || self.kept.close_unknown(session) {
+                if self.fleet.find_session(session).is_some() || self.kept.close_unknown(session) {
                     self.kept.add_notice(input);
                 }
             }
             Input::CallGone { request, .. } => {
-                if self.is_poll(request) || self.kept.polls.contains(&request) {
+                if self.polls.is_poll(request) || self.kept.polls.contains(&request) {
                     self.kept.add_notice(input);
                 }
             }

@@ -46,14 +46,18 @@ mod due;
 mod durability;
 mod evict;
 mod extension;
+mod fleet;
 mod flow;
+mod follow_ups;
 pub(crate) mod indexes;
+mod job_timers;
 mod judge;
 mod kept;
-mod live;
 mod memory;
 mod notes;
+mod offers;
 mod output;
+mod polling;
 mod polls;
 mod schedules;
 mod seat;
@@ -63,42 +67,39 @@ mod snapshot;
 mod submit;
 mod timers;
 mod view;
-mod workers;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::bite::Bite;
 use crate::counts::Counts;
-use crate::dispatch::{Dispatch, GroupKey};
+use crate::dispatch::Dispatch;
 use crate::effect::{Effect, Effects, Notice, PendingEffect};
 use crate::event::{Event, StampedEvent};
 use crate::health::overload::OverloadLevel;
-use crate::ids::{JobId, Name, RequestId, SessionId};
+use crate::ids::{JobId, RequestId, SessionId};
 use crate::input::{Call, Input};
 use crate::message::ToWorker;
-use crate::pages::Pages;
-use crate::payload::Digest;
 use crate::refusal::{Refusal, RefusalCounts};
 use crate::settings::Rules;
-use crate::state::{Changes, State, WorkflowKey};
+use crate::state::{Changes, State};
 use crate::time::{Awake, Now};
 
 use durability::Durability;
+use fleet::Fleet;
 use flow::Flow;
+use follow_ups::FollowUps;
+use indexes::{Indexes, SoftIndexes};
 use kept::KeptInputs;
-use live::LiveAttempts;
-use polls::{OpenPoll, PollKey, UnconfirmedAnswer};
+use polls::Polls;
 use seat::Seat;
 use timers::Timers;
-use workers::Workers;
 
-pub(crate) use workers::{Worker, WorkerKey};
+pub(crate) use fleet::{Worker, WorkerKey};
 
 pub use seat::SeatState;
 pub use snapshot::{JobRecord, KeyExpiry, ScheduleRecord, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
@@ -119,41 +120,16 @@ pub struct Manager {
     kept: KeptInputs,
     now: Now,
     awake: Awake,
-    live: LiveAttempts,
-    workers: Workers,
-    polls: Pages<OpenPoll>,
-    poll_of: HashMap<RequestId, PollKey, FixedState>,
-    answered: HashMap<RequestId, UnconfirmedAnswer, FixedState>,
-    /// Polls to answer at the end of this step.
-    polls_to_answer: Vec<PollKey>,
+    fleet: Fleet,
+    polls: Polls,
     timers: Timers,
-    to_archive: Vec<JobId>,
     agendas: schedules::Agendas,
-    /// Critical schedules that have failed once too often by this step.
-    newly_failing: Vec<Name>,
-    /// Ended in the dead letters by this step.
-    newly_dead: Vec<JobId>,
-    /// Stored content that no job refers to any more, to be told at the end of this step.
-    unreferenced: Vec<Digest>,
+    follow_ups: FollowUps,
     refusals: RefusalCounts,
     counts: Counts,
     load: OverloadLevel,
     durability: Durability,
     flow: Flow,
-    hold: evict::HoldState,
-    /// How many workers are away.
-    away: usize,
-    departed: memory::DepartedWorkers,
-    /// Workers whose signals may have changed in this step.
-    to_judge: Vec<WorkerKey>,
-    /// Workers whose timer fired in this step.
-    to_check: Vec<WorkerKey>,
-    /// Will soon be handed out, and are being brought into the caches; the newest first. Some may have gone since.
-    coming: [Option<WorkflowKey>; 4],
-    /// Groups whose slow workers are asked at the end of this step.
-    slow_groups: Vec<GroupKey>,
-    /// A step's share of matching was used up: there is more to do at once.
-    assign_again: bool,
     /// How much this step does of each kind of work that grows with the number of jobs.
     bite: Bite,
     /// A snapshot under way.
@@ -169,7 +145,6 @@ impl Manager {
     /// A machine with nothing in it. Feed it the log by [`Self::apply`], then `Input::SeatTaken`.
     /// `seed` is all the randomness that it will ever use.
     pub fn new(rules: Rules, seed: u64, now: Now) -> Self {
-        let hasher = FixedState::with_seed(seed);
         Self {
             rng: ChaCha8Rng::seed_from_u64(seed),
             state: State::new(seed),
@@ -179,31 +154,16 @@ impl Manager {
             kept: KeptInputs::default(),
             now,
             awake: Awake::from_ms(now.mono.as_ms()),
-            live: LiveAttempts::default(),
-            workers: Workers::new(seed),
-            polls: Pages::new(),
-            poll_of: HashMap::with_hasher(hasher.clone()),
-            answered: HashMap::with_hasher(hasher),
-            polls_to_answer: Vec::new(),
+            fleet: Fleet::new(seed),
+            polls: Polls::new(seed),
             timers: Timers::new(now.mono),
-            to_archive: Vec::new(),
             agendas: schedules::Agendas::default(),
-            newly_failing: Vec::new(),
-            newly_dead: Vec::new(),
-            unreferenced: Vec::new(),
+            follow_ups: FollowUps::default(),
             refusals: RefusalCounts::default(),
             counts: Counts::new(seed),
             load: OverloadLevel::Normal,
             durability: Durability::default(),
             flow: Flow::default(),
-            hold: evict::HoldState::default(),
-            away: 0,
-            departed: memory::DepartedWorkers::default(),
-            to_judge: Vec::new(),
-            to_check: Vec::new(),
-            coming: [None; 4],
-            slow_groups: Vec::new(),
-            assign_again: false,
             bite: Bite::WHOLE,
             snapshot: None,
             restoring: None,
@@ -342,7 +302,25 @@ impl Manager {
         }
         let mut changes = core::mem::take(&mut self.changes);
         self.state.apply(stamped, &mut changes);
-        self.update_indexes(&stamped.event, &mut changes);
+        let soft = (!self.replaying).then(|| SoftIndexes {
+            rules: &self.rules,
+            seat: &self.seat,
+            fleet: &mut self.fleet,
+            polls: &self.polls,
+            timers: &mut self.timers,
+            agendas: &mut self.agendas,
+            follow_ups: &mut self.follow_ups,
+            now: self.now,
+            awake: self.awake,
+        });
+        let mut indexes = Indexes {
+            state: &mut self.state,
+            dispatch: &mut self.dispatch,
+            counts: &mut self.counts,
+            snapshot: self.snapshot.as_deref_mut(),
+            soft,
+        };
+        indexes.update(&stamped.event, &mut changes);
         changes.clear();
         self.changes = changes;
     }
@@ -382,13 +360,13 @@ impl Manager {
     }
 
     fn flush_archive(&mut self, fx: &mut Effects) {
-        while let Some(job) = self.to_archive.pop() {
+        while let Some(job) = self.follow_ups.to_archive.pop() {
             self.push(Effect::Archive { job }, fx);
         }
     }
 
     fn flush_unreferenced(&mut self, fx: &mut Effects) {
-        while let Some(digest) = self.unreferenced.pop() {
+        while let Some(digest) = self.follow_ups.unreferenced.pop() {
             if self.state.stored_refs(&digest) == 0 {
                 self.push(Effect::Unreferenced { digest }, fx);
             }
@@ -400,7 +378,7 @@ impl Manager {
     }
 
     fn session_of(&self, worker: WorkerKey) -> Option<SessionId> {
-        self.workers.get(worker)?.session()
+        self.fleet.get(worker)?.session()
     }
 
     pub fn state(&self) -> &State {

@@ -90,7 +90,7 @@ impl Manager {
     /// The handler leaves where the next attempt is to go on from.
     pub(super) fn handle_checkpoint(&mut self, key: AttemptKey, claim: Claim, data: Bytes, fx: &mut Effects) {
         let (now, every) = (self.awake, self.rules.checkpoint_every);
-        let notes = &mut self.live.at(key).notes;
+        let notes = &mut self.fleet.live_mut(key).notes;
         if notes.checkpoint_at.is_some_and(|at| now < at + every) {
             notes.checkpoint = Some(data);
             return;
@@ -103,13 +103,13 @@ impl Manager {
     /// With the last words of an attempt: whatever comes first of all else, it is the one that counts.
     pub(super) fn replace_checkpoint(&mut self, key: AttemptKey, data: Option<Bytes>) {
         if data.is_some() {
-            self.live.at(key).notes.checkpoint = data;
+            self.fleet.live_mut(key).notes.checkpoint = data;
         }
     }
 
     /// The attempt ends: what waits is logged before.
     pub(super) fn flush_checkpoint(&mut self, key: AttemptKey, claim: Claim, fx: &mut Effects) {
-        if let Some(data) = self.live.at(key).notes.checkpoint.take() {
+        if let Some(data) = self.fleet.live_mut(key).notes.checkpoint.take() {
             self.emit(Event::Checkpointed { claim, data }, fx);
         }
     }
@@ -117,17 +117,17 @@ impl Manager {
     /// Logs what has waited long enough.
     pub(super) fn note_due(&mut self, key: AttemptKey, claim: Claim, fx: &mut Effects) {
         let (now, every) = (self.awake, self.rules.checkpoint_every);
-        let notes = &mut self.live.at(key).notes;
+        let notes = &mut self.fleet.live_mut(key).notes;
         if notes.checkpoint_at.is_none_or(|at| at + every <= now)
             && let Some(data) = notes.checkpoint.take()
         {
             notes.checkpoint_at = Some(now);
             self.emit(Event::Checkpointed { claim, data }, fx);
         }
-        if self.live.at(key).notes.quiet.end_at.is_some_and(|at| at <= now) {
+        if self.fleet.live_mut(key).notes.quiet.end_at.is_some_and(|at| at <= now) {
             self.log_quiet_end(key, claim, fx);
         }
-        let live = self.live.at(key);
+        let live = self.fleet.live_mut(key);
         if live.notes.quiet.exact_at.is_some_and(|at| at <= now) {
             live.notes.quiet.exact_at = None;
             if let Some(until) = live.clock.quiet_until().filter(|until| *until > now) {
@@ -139,7 +139,7 @@ impl Manager {
     /// A quiet section of this length was begun.
     pub(super) fn note_quiet_begin(&mut self, key: AttemptKey, claim: Claim, allowed: Duration, fx: &mut Effects) {
         let (now, budget) = (self.awake, self.rules.quiet_budget);
-        let live = self.live.at(key);
+        let live = self.fleet.live_mut(key);
         let left = live.clock.quiet_left(budget);
         let quiet = &mut live.notes.quiet;
         let mut logged = allowed;
@@ -156,13 +156,13 @@ impl Manager {
                 self.log_quiet_end(key, claim, fx);
             }
         }
-        self.live.at(key).notes.quiet.exact_at = Some(now + QUIET_EVERY).filter(|_| logged > allowed);
+        self.fleet.live_mut(key).notes.quiet.exact_at = Some(now + QUIET_EVERY).filter(|_| logged > allowed);
         self.log_quiet_begin(key, claim, logged, fx);
     }
 
     fn log_quiet_begin(&mut self, key: AttemptKey, claim: Claim, allowed: Duration, fx: &mut Effects) {
         let now = self.awake;
-        let quiet = &mut self.live.at(key).notes.quiet;
+        let quiet = &mut self.fleet.live_mut(key).notes.quiet;
         (quiet.began, quiet.allowed, quiet.is_open) = (Some(now), allowed, true);
         self.emit(Event::QuietBegan { claim, allowed }, fx);
     }
@@ -177,7 +177,7 @@ impl Manager {
         fx: &mut Effects,
     ) {
         let now = self.awake;
-        let quiet = &mut self.live.at(key).notes.quiet;
+        let quiet = &mut self.fleet.live_mut(key).notes.quiet;
         quiet.used += used;
         if goes_on {
             return;
@@ -190,12 +190,12 @@ impl Manager {
 
     /// After a takeover: the log knows of a section that goes on.
     pub(super) fn resume_quiet_notes(&mut self, key: AttemptKey, began: Awake, allowed: Duration) {
-        let quiet = &mut self.live.at(key).notes.quiet;
+        let quiet = &mut self.fleet.live_mut(key).notes.quiet;
         (quiet.began, quiet.allowed, quiet.is_open) = (Some(began), allowed, true);
     }
 
     fn log_quiet_end(&mut self, key: AttemptKey, claim: Claim, fx: &mut Effects) {
-        let quiet = &mut self.live.at(key).notes.quiet;
+        let quiet = &mut self.fleet.live_mut(key).notes.quiet;
         (quiet.is_open, quiet.end_at) = (false, None);
         let used = core::mem::take(&mut quiet.used);
         self.emit(Event::QuietEnded { claim, used }, fx);
@@ -212,7 +212,7 @@ impl Manager {
         let mut logged: BTreeMap<u32, Vec<Claim>> = BTreeMap::new();
         for (claim, key) in attempts {
             let repeats = match key {
-                Some(key) => self.live.at(key).notes.count_denial(denial),
+                Some(key) => self.fleet.live_mut(key).notes.count_denial(denial),
                 None => was_refused.then_some(0),
             };
             if let Some(repeats) = repeats {

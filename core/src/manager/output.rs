@@ -1,6 +1,7 @@
 //! Whose output is kept. The output itself never comes here, only the question.
 
 use crate::ids::{Claim, SessionId};
+use crate::late::LateReport;
 use crate::refusal::Refusal;
 use crate::state::ClaimStanding;
 
@@ -24,17 +25,17 @@ impl Manager {
             return Err(Refusal::NoLeader);
         }
         let by = match session {
-            Some(session) => Some(self.workers.find_session(session).ok_or(Refusal::UnknownWorker)?),
+            Some(session) => Some(self.fleet.find_session(session).ok_or(Refusal::UnknownWorker)?),
             None => None,
         };
         match self.state.standing(claim) {
             ClaimStanding::Current(key) => {
-                let holder = self.live.get(key).map(|live| live.worker);
+                let holder = self.fleet.get_live(key).map(|live| live.worker);
                 if by.is_none() || by == holder { Ok(()) } else { Err(Refusal::StaleAttempt) }
             }
             ClaimStanding::Ended(_) => {
                 let ended = self.state.ended_attempt(claim).filter(|ended| ended.ending.is_reported());
-                let is_theirs = |by| ended.is_some_and(|ended| self.workers.at(by).id == ended.worker);
+                let is_theirs = |by| ended.is_some_and(|ended| self.fleet.worker(by).id == ended.worker);
                 match by.map_or(ended.is_some(), is_theirs) {
                     true => Ok(()),
                     false => Err(Refusal::StaleAttempt),
@@ -43,7 +44,7 @@ impl Manager {
             ClaimStanding::Superseded(_) => Err(Refusal::StaleAttempt),
             ClaimStanding::NeverHandedOut => Err(Refusal::UnknownAttempt),
             ClaimStanding::NoSuchWorkflow => Err(Refusal::UnknownWorkflow),
-            ClaimStanding::NoSuchJob => Err(Refusal::UnknownJob),
+            ClaimStanding::NoSuchJob => Err(LateReport::of_claim(claim)),
         }
     }
 }

@@ -1,356 +1,238 @@
-//! Workers without a session: they poll, and their calls are their liveness.
+//! Polls: calls of workers without a session that wait for work, and answers of which nobody knows whether they arrived.
+//!
+//! A poll is open until it is answered: with what it was assigned at the end of the step in which it got something, or
+//! with nothing when its wait is over. A key of a poll is good for as long as the poll is open.
 
 use core::time::Duration;
 
-use crate::effect::{Answer, Effects};
-use crate::event::Via;
-use crate::health::HttpLiveness;
-use crate::ids::{Claim, Incarnation, Name, RequestId, WorkerId};
-use crate::input::Poll;
-use crate::job::Ending;
-use crate::job::draft::{Invalid, Problem};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use crate::ids::{Claim, Name, RequestId};
 use crate::key::Key;
-use crate::limits::Limit;
 use crate::message::Assignment;
-use crate::refusal::Refusal;
-use crate::state::{AttemptKey, ClaimStanding};
-use crate::time::{Awake, Mono};
+use crate::pages::Pages;
+use crate::time::Mono;
 use crate::wheel::TimerKey;
 
+use super::fleet::WorkerKey;
 use super::timers::AwakeTimer;
-use super::workers::{Link, Worker, WorkerKey};
-use super::{Manager, SeatState};
 
 pub(crate) type PollKey = Key<OpenPoll>;
 
 #[derive(Debug)]
 pub(crate) struct OpenPoll {
-    request: RequestId,
-    worker: WorkerKey,
-    max: u32,
+    pub(super) request: RequestId,
+    pub(super) worker: WorkerKey,
+    pub(super) max: u32,
     pub(super) lease: Duration,
     pub(super) id: Option<Name>,
-    assigned: Vec<Assignment>,
-    timer: Option<TimerKey<AwakeTimer>>,
+    pub(super) assigned: Vec<Assignment>,
+    pub(super) timer: Option<TimerKey<AwakeTimer>>,
     /// When its wait is over for whoever waits, gaps of ours or not.
-    ends: Mono,
+    pub(super) ends: Mono,
     /// It is answered at the end of this step, whatever it has by then.
-    due: bool,
+    pub(super) due: bool,
 }
 
 impl OpenPoll {
+    /// How many more attempts it takes.
     pub(super) fn room(&self) -> u32 {
         self.max - self.assigned.len() as u32
     }
 }
 
-/// Leases that went out in an answer which may not have arrived.
 #[derive(Debug)]
-pub(super) struct UnconfirmedAnswer {
-    claims: Vec<Claim>,
+pub(crate) struct Polls {
+    open: Pages<OpenPoll>,
+    of_request: HashMap<RequestId, PollKey, FixedState>,
+    /// Claims that went out in an answer which may not have arrived.
+    unconfirmed: HashMap<RequestId, Vec<Claim>, FixedState>,
+    /// To be answered at the end of this step; the last of them first.
+    to_answer: Vec<PollKey>,
 }
 
-impl Manager {
-    pub(super) fn handle_poll(&mut self, request: RequestId, poll: Poll, fx: &mut Effects) -> Result<(), Refusal> {
-        self.check_poll(&poll)?;
-        let known = self.workers.find(&poll.worker);
-        if known.is_none() {
-            self.within(Limit::Workers, self.workers.len() + 1)?;
-        }
-        if self.was_replaced(&poll.worker, &poll.incarnation) {
-            return Err(Refusal::StaleIncarnation);
-        }
-        if let Some(key) = known {
-            let worker = self.workers.at(key);
-            if worker.session().is_some() && worker.incarnation == poll.incarnation {
-                // One incarnation speaks one way: its session knows what it holds.
-                return Err(Refusal::Conflict);
-            }
-        }
-        let group = self.join(&poll.subscription, poll.client)?;
-        let key = self.polling_worker(known, &poll, fx);
-        self.regroup(key, group);
-        self.readmit_if_due(key, fx);
-        let repeated = self.leases_of_poll(key, poll.id.as_ref());
-        self.supersede_poll(key);
-        let wait = if repeated.is_empty() { poll.wait } else { Duration::ZERO };
-        self.open_poll(request, key, poll, wait, repeated);
-        self.judge_if_suspect(key, fx);
-        self.touch(key);
-        Ok(())
-    }
-
-    fn check_poll(&self, poll: &Poll) -> Result<(), Refusal> {
-        let rules = &self.rules;
-        let spans = [
-            ("wait_s", poll.wait, Duration::ZERO, rules.max_poll_wait),
-            ("lease_s", poll.lease, rules.min_lease, rules.max_lease),
-        ];
-        for (field, value, min, max) in spans {
-            if value < min || value > max {
-                let problem = Problem::SpanOutOfRange { value, min, max };
-                return Err(Refusal::Invalid(Invalid { field, problem }));
-            }
-        }
-        if poll.max == 0 {
-            let max = rules.limits.poll_leases as i64;
-            let problem = Problem::OutOfRange { value: 0, min: 1, max };
-            return Err(Refusal::Invalid(Invalid { field: "max", problem }));
-        }
-        self.within(Limit::PollLeases, poll.max as usize)?;
-        self.within(Limit::OpenPolls, self.polls.len() + 1)
-    }
-
-    /// The worker that polls, known or new, heard of now.
-    fn polling_worker(&mut self, known: Option<WorkerKey>, poll: &Poll, fx: &mut Effects) -> WorkerKey {
-        let granted_until = self.grant_of_this_life(known, &poll.worker, &poll.incarnation);
-        let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake, granted_until), poll: None };
-        let key = match known {
-            None => {
-                let worker = Worker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake);
-                self.welcome_worker(worker, fx)
-            }
-            Some(key) => {
-                self.note_heard(key);
-                if self.workers.at(key).incarnation != poll.incarnation {
-                    self.supersede_poll(key);
-                    if let Some(session) = self.workers.at(key).session() {
-                        self.push(crate::effect::Effect::CloseSession { session }, fx);
-                    }
-                    self.replace_incarnation(key, poll.incarnation.clone(), fx);
-                    self.workers.relink(key, fresh);
-                } else if !matches!(self.workers.at(key).link, Link::Http { .. }) {
-                    self.workers.relink(key, fresh);
-                    // One without a session counts for no hold, evicted or not.
-                    self.back_in_hold(&poll.worker);
-                }
-                key
-            }
-        };
-        let now = self.awake;
-        let worker = self.workers.at_mut(key);
-        worker.accepting = true;
-        if let Link::Http { liveness, .. } = &mut worker.link {
-            liveness.called(now);
-            liveness.returned();
-        }
-        key
-    }
-
-    /// What an earlier poll with the same id was given and is still held.
-    fn leases_of_poll(&self, key: WorkerKey, id: Option<&Name>) -> Vec<Assignment> {
-        let Some(id) = id else { return Vec::new() };
-        let of_poll = |attempt: &AttemptKey| match &self.state.attempt(*attempt).via {
-            Via::Http { poll } => poll.as_ref() == Some(id),
-            Via::Session => false,
-        };
-        let mut held: Vec<AttemptKey> = self.held_by_worker(key).into_iter().filter(of_poll).collect();
-        held.sort_by_key(|attempt| self.state.claim_of(*attempt));
-        held.into_iter()
-            .map(|attempt| {
-                let left =
-                    self.live.get(attempt).map_or(Duration::ZERO, |live| live.clock.lease_end().since(self.awake));
-                self.assignment(attempt, left)
-            })
-            .collect()
-    }
-
-    fn open_poll(&mut self, request: RequestId, key: WorkerKey, poll: Poll, wait: Duration, assigned: Vec<Assignment>) {
-        let due = wait.is_zero() || !assigned.is_empty();
-        let ends = self.awake + wait;
-        let open = self.polls.next_key();
-        let timer = (!due).then(|| self.timers.arm_poll(open, ends));
-        // A repeated poll is answered with what it got before, and with nothing else.
-        let max = if assigned.is_empty() { poll.max } else { assigned.len() as u32 };
-        let Poll { lease, id, .. } = poll;
-        let over = self.now.mono + wait;
-        self.polls.insert(OpenPoll { request, worker: key, max, lease, id, assigned, timer, ends: over, due });
-        self.poll_of.insert(request, open);
-        if let Link::Http { liveness, poll } = &mut self.workers.at_mut(key).link {
-            liveness.poll_opened(ends);
-            *poll = Some(open);
-        }
-        if due {
-            self.polls_to_answer.push(open);
+impl Polls {
+    pub(super) fn new(seed: u64) -> Self {
+        let hasher = FixedState::with_seed(seed);
+        Self {
+            open: Pages::new(),
+            of_request: HashMap::with_hasher(hasher.clone()),
+            unconfirmed: HashMap::with_hasher(hasher),
+            to_answer: Vec::new(),
         }
     }
 
-    /// A worker has one open poll: a newer one takes the place of the older, which is answered as it stands.
-    fn supersede_poll(&mut self, key: WorkerKey) {
-        if let Link::Http { poll: Some(poll), .. } = self.workers.at(key).link {
-            self.poll_over(poll);
-        }
+    /// How many are open.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
     }
 
-    /// Its wait is over: it is answered at the end of this step.
-    pub(super) fn poll_over(&mut self, key: PollKey) {
-        let poll = &mut self.polls[key];
-        if !poll.due {
-            poll.due = true;
-            self.polls_to_answer.push(key);
-        }
-        let timer = core::mem::take(&mut poll.timer);
-        let worker = poll.worker;
-        if let Some(timer) = timer {
-            self.timers.disarm(timer);
-        }
-        self.detach_poll(worker, key);
+    pub(super) fn at(&self, key: PollKey) -> &OpenPoll {
+        &self.open[key]
     }
 
-    pub(super) fn poll_timer_fired(&mut self, key: PollKey) {
-        self.polls[key].timer = None;
-    }
-
-    fn detach_poll(&mut self, worker: WorkerKey, key: PollKey) {
-        let now = self.awake;
-        if let Some(known) = self.workers.get_mut(worker)
-            && let Link::Http { liveness, poll } = &mut known.link
-            && *poll == Some(key)
-        {
-            *poll = None;
-            liveness.poll_closed(now);
-            self.update_offer(worker);
-        }
-    }
-
-    pub(super) fn hand_to_poll(&mut self, key: PollKey, assignment: Assignment) {
-        let poll = &mut self.polls[key];
-        poll.assigned.push(assignment);
-        if !poll.due {
-            poll.due = true;
-            self.polls_to_answer.push(key);
-        }
-    }
-
-    /// Answers every poll that got something, or whose wait is over.
-    pub(super) fn answer_polls(&mut self, fx: &mut Effects) {
-        while let Some(key) = self.polls_to_answer.pop() {
-            let Some(poll) = self.close_poll(key) else { continue };
-            if poll.id.is_none() && !poll.assigned.is_empty() {
-                let claims = poll.assigned.iter().map(|assignment| assignment.claim).collect();
-                self.answered.insert(poll.request, UnconfirmedAnswer { claims });
-            }
-            self.reply(poll.request, Ok(Answer::Leases(poll.assigned)), fx);
-        }
-    }
-
-    fn close_poll(&mut self, key: PollKey) -> Option<OpenPoll> {
-        self.polls.get(key)?;
-        let worker = self.polls[key].worker;
-        self.detach_poll(worker, key);
-        let poll = self.polls.remove(key);
-        self.poll_of.remove(&poll.request);
-        if let Some(timer) = poll.timer {
-            self.timers.disarm(timer);
-        }
-        Some(poll)
-    }
-
-    /// Closes a poll without the answer that it may be about to get: the next to lie in its place must not get it.
-    fn give_up_poll(&mut self, key: PollKey) -> OpenPoll {
-        let poll = self.close_poll(key).expect("it is open");
-        if poll.due {
-            self.polls_to_answer.retain(|due| *due != key);
-        }
-        poll
+    pub(super) fn find(&self, request: RequestId) -> Option<PollKey> {
+        self.of_request.get(&request).copied()
     }
 
     /// Whether this call is a poll that is open, or whose leases may not have arrived.
     pub(super) fn is_poll(&self, request: RequestId) -> bool {
-        self.poll_of.contains_key(&request) || self.answered.contains_key(&request)
+        self.of_request.contains_key(&request) || self.unconfirmed.contains_key(&request)
     }
 
-    /// Without a confirmed seat there is nothing to hand out: a poll whose wait is over is refused. Looked at whenever the
-    /// seat is asked for, which is within a second.
-    pub(super) fn refuse_polls(&mut self, fx: &mut Effects) {
-        let now = self.now.mono;
-        if self.seat_state() != SeatState::Unconfirmed || !self.seat.asked_at(now) {
-            return;
-        }
-        let over: Vec<PollKey> = self.polls.iter().filter(|(_, poll)| poll.ends <= now).map(|(key, _)| key).collect();
-        for key in over {
-            let poll = self.give_up_poll(key);
-            self.refuse_without_seat(poll.request, fx);
-        }
+    /// The key of the poll that is opened next.
+    pub(super) fn next_key(&self) -> PollKey {
+        self.open.next_key()
     }
 
-    /// The caller is gone. What it was handed without getting it goes back uncounted, unless it can ask again by the
-    /// id of its poll.
-    pub(super) fn handle_call_gone(&mut self, request: RequestId, delivered: bool, fx: &mut Effects) {
-        if let Some(key) = self.poll_of.get(&request).copied() {
-            let worker = self.give_up_poll(key).worker;
-            self.touch(worker);
-        }
-        let Some(answered) = self.answered.remove(&request) else { return };
-        if delivered {
-            return;
-        }
-        for claim in answered.claims {
-            if let ClaimStanding::Current(attempt) = self.state.standing(&claim) {
-                self.end(attempt, Ending::NeverArrived, fx);
-            }
+    pub(super) fn open(&mut self, poll: OpenPoll) {
+        let (request, is_due) = (poll.request, poll.due);
+        let key = self.open.insert(poll);
+        self.of_request.insert(request, key);
+        if is_due {
+            self.to_answer.push(key);
         }
     }
 
-    /// The worker wants no more work: its open poll is answered as it stands, and it is away as soon as it holds nothing.
-    /// Nothing is taken from it: what it holds goes on until it is settled or released, or its lease runs out.
-    pub(super) fn handle_http_goodbye(&mut self, id: &WorkerId, incarnation: &Incarnation) -> Result<Answer, Refusal> {
-        if self.was_replaced(id, incarnation) {
-            return Err(Refusal::StaleIncarnation);
-        }
-        // Whom nobody knows, or knows no longer, has left already.
-        let Some(key) = self.workers.find(id) else { return Ok(Answer::Left { held: 0 }) };
-        if self.workers.at(key).incarnation != *incarnation {
-            return Err(Refusal::StaleIncarnation);
-        }
-        if self.workers.at(key).is_session() {
-            // One incarnation speaks one way.
-            return Err(Refusal::Conflict);
-        }
-        self.supersede_poll(key);
-        let now = self.awake;
-        let worker = self.workers.at_mut(key);
-        if let Link::Http { liveness, .. } = &mut worker.link {
-            liveness.called(now);
-            liveness.left();
-        }
-        let held = worker.held;
-        self.touch(key);
-        Ok(Answer::Left { held })
+    /// It is answered at the end of this step, with what it has by then. Its timer, if it has one, is no longer wanted.
+    pub(super) fn end_wait(&mut self, key: PollKey) -> Option<TimerKey<AwakeTimer>> {
+        self.make_due(key);
+        self.open[key].timer.take()
     }
 
-    /// A call about an attempt is a sign of life of the worker that holds it.
-    pub(super) fn note_http_call(&mut self, attempt: AttemptKey) {
-        let (now, worker) = (self.awake, self.live.at(attempt).worker);
-        self.note_heard(worker);
-        if let Some(known) = self.workers.get_mut(worker)
-            && let Link::Http { liveness, .. } = &mut known.link
-        {
-            liveness.called(now);
+    /// Its timer has fired.
+    pub(super) fn note_timer_fired(&mut self, key: PollKey) {
+        self.open[key].timer = None;
+    }
+
+    pub(super) fn assign(&mut self, key: PollKey, assignment: Assignment) {
+        self.open[key].assigned.push(assignment);
+        self.make_due(key);
+    }
+
+    fn make_due(&mut self, key: PollKey) {
+        let poll = &mut self.open[key];
+        if !poll.due {
+            poll.due = true;
+            self.to_answer.push(key);
         }
     }
 
-    /// The end of a lease moved, or the lease is over (`after` is none): a polling worker lives until the latest end of
-    /// those that it holds.
-    pub(super) fn lease_moved(&mut self, worker: WorkerKey, before: Awake, after: Option<Awake>) {
-        let known = self.workers.at(worker);
-        let Link::Http { liveness, .. } = &known.link else { return };
-        let latest = liveness.holds_until();
-        let end = match after {
-            Some(after) if after >= latest => after,
-            _ if before < latest => return,
-            _ => {
-                let ends = known.attempts(&self.live).map(|key| self.live[key].clock.lease_end());
-                ends.max().unwrap_or(self.awake)
-            }
-        };
-        let mut leaving = false;
-        if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
-            liveness.leases_end(end);
-            leaving = liveness.has_left();
+    /// A poll that is to be answered now.
+    pub(super) fn pop_to_answer(&mut self) -> Option<PollKey> {
+        self.to_answer.pop()
+    }
+
+    /// Takes out a poll; whoever closes it takes its timer back.
+    pub(super) fn close(&mut self, key: PollKey) -> OpenPoll {
+        let poll = self.open.remove(key);
+        self.of_request.remove(&poll.request);
+        poll
+    }
+
+    /// The poll gets no answer though it may be due: the next to lie in its place must not get it.
+    pub(super) fn withdraw_answer(&mut self, key: PollKey) {
+        if self.open[key].due {
+            self.to_answer.retain(|due| *due != key);
         }
-        if end < latest || leaving {
-            self.touch(worker);
+    }
+
+    /// Those whose wait is over by now.
+    pub(super) fn over_by(&self, now: Mono) -> Vec<PollKey> {
+        self.open.iter().filter(|(_, poll)| poll.ends <= now).map(|(key, _)| key).collect()
+    }
+
+    /// These went out in the answer to a poll that cannot be repeated.
+    pub(super) fn note_answered(&mut self, request: RequestId, claims: Vec<Claim>) {
+        self.unconfirmed.insert(request, claims);
+    }
+
+    /// What went out to this caller in an answer which may not have arrived, once.
+    pub(super) fn take_unconfirmed(&mut self, request: RequestId) -> Option<Vec<Claim>> {
+        self.unconfirmed.remove(&request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn polls() -> Polls {
+        Polls::new(7)
+    }
+
+    fn poll(request: u64, due: bool) -> OpenPoll {
+        OpenPoll {
+            request: RequestId(request),
+            worker: WorkerKey::FIRST,
+            max: 2,
+            lease: LEASE,
+            id: None,
+            assigned: Vec::new(),
+            timer: None,
+            ends: Mono::from_ms(request * 1_000),
+            due,
         }
+    }
+
+    fn open(polls: &mut Polls, poll: OpenPoll) -> PollKey {
+        let key = polls.next_key();
+        polls.open(poll);
+        key
+    }
+
+    #[test]
+    fn a_poll_is_known_by_its_call_until_it_is_closed() {
+        let mut polls = polls();
+        let key = open(&mut polls, poll(1, false));
+        assert_eq!((polls.find(RequestId(1)), polls.len()), (Some(key), 1));
+        assert_eq!(polls.close(key).request, RequestId(1));
+        assert_eq!((polls.find(RequestId(1)), polls.len()), (None, 0));
+        assert!(!polls.is_poll(RequestId(1)));
+    }
+
+    #[test]
+    fn a_poll_is_answered_once_however_many_reasons_there_are() {
+        let mut polls = polls();
+        let waiting = open(&mut polls, poll(1, false));
+        let due = open(&mut polls, poll(2, true));
+        polls.end_wait(waiting);
+        polls.end_wait(waiting);
+        polls.end_wait(due);
+        assert_eq!(polls.pop_to_answer(), Some(waiting));
+        assert_eq!(polls.pop_to_answer(), Some(due));
+        assert_eq!(polls.pop_to_answer(), None);
+    }
+
+    #[test]
+    fn whoever_gets_the_place_of_a_poll_does_not_get_its_answer() {
+        let mut polls = polls();
+        let gone = open(&mut polls, poll(1, true));
+        polls.withdraw_answer(gone);
+        polls.close(gone);
+        let next = open(&mut polls, poll(2, false));
+        assert_eq!((next, polls.pop_to_answer()), (gone, None));
+    }
+
+    #[test]
+    fn a_wait_is_over_at_its_instant() {
+        let mut polls = polls();
+        let first = open(&mut polls, poll(1, false));
+        let second = open(&mut polls, poll(2, false));
+        assert_eq!(polls.over_by(Mono::from_ms(999)), []);
+        assert_eq!(polls.over_by(Mono::from_ms(1_000)), [first]);
+        assert_eq!(polls.over_by(Mono::from_ms(2_000)), [first, second]);
+    }
+
+    #[test]
+    fn what_may_not_have_arrived_is_asked_for_once() {
+        let mut polls = polls();
+        polls.note_answered(RequestId(1), Vec::new());
+        assert!(polls.is_poll(RequestId(1)));
+        assert_eq!(polls.take_unconfirmed(RequestId(1)), Some(Vec::new()));
+        assert_eq!(polls.take_unconfirmed(RequestId(1)), None);
     }
 }

@@ -31,7 +31,7 @@ use crate::limits::Limit;
 use crate::payload::Digest;
 use crate::refusal::Refusal;
 use crate::schedule::{Decision, MAX_JITTER, Passed, Reason, Situation, decide, jitter};
-use crate::state::SchedulePlan;
+use crate::state::{FAILURES_TOLERATED, SchedulePlan, State};
 use crate::time::Wall;
 
 use super::Manager;
@@ -43,7 +43,7 @@ const INSTANTS_PER_UNIT: usize = 64;
 
 /// The soft side of all schedules.
 #[derive(Debug, Default)]
-pub(super) struct Agendas {
+pub(crate) struct Agendas {
     of: BTreeMap<Name, Agenda>,
     /// When to look at a schedule next.
     due: BTreeSet<(Wall, Name)>,
@@ -97,6 +97,17 @@ impl Agendas {
     fn forget(&mut self, name: &Name) {
         self.arm(name, None);
         self.of.remove(name);
+    }
+
+    /// A run has ended: an instant may have waited for that. The schedule goes to `failing` if it has failed once too
+    /// often by it.
+    pub(super) fn follow_run(&mut self, state: &State, job: JobId, failing: &mut Vec<Name>) {
+        let Some(name) = state.schedule_of(job) else { return };
+        let Some(schedule) = state.schedule(name) else { return };
+        if schedule.is_failing() && schedule.failures == FAILURES_TOLERATED {
+            failing.push(name.clone());
+        }
+        self.look_at(name);
     }
 }
 
@@ -349,18 +360,8 @@ impl Manager {
         self.agendas.arm(name, at.filter(|_| !is_left));
     }
 
-    /// A job has ended. If a schedule started it, an instant may have waited for that.
-    pub(super) fn follow_run(&mut self, job: JobId) {
-        let Some(name) = self.state.schedule_of(job) else { return };
-        let Some(schedule) = self.state.schedule(name) else { return };
-        if schedule.is_failing() && schedule.failures == crate::state::FAILURES_TOLERATED {
-            self.newly_failing.push(name.clone());
-        }
-        self.agendas.look_at(&name.clone());
-    }
-
     pub(super) fn report_failing(&mut self, fx: &mut Effects) {
-        while let Some(schedule) = self.newly_failing.pop() {
+        while let Some(schedule) = self.follow_ups.newly_failing.pop() {
             let failures = self.state.schedule(&schedule).map_or(0, |schedule| schedule.failures);
             self.report(Notice::ScheduleFailing { schedule, failures }, fx);
         }

@@ -27,7 +27,7 @@ use crate::time::{Awake, LogClock, Mono, Now, Wall, span_ms};
 use super::Manager;
 
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(crate) struct Seat {
     term: Term,
     clock: LogClock,
     taken_at: Wall,

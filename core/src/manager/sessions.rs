@@ -14,11 +14,11 @@ use crate::job::Ending;
 use crate::limits::Limit;
 use crate::message::{CancelWhy, FromWorker, Hello, Subscription, ToWorker};
 use crate::refusal::Refusal;
-use crate::state::{AttemptKey, ClaimStanding};
+use crate::state::ClaimStanding;
 use crate::time::Awake;
 
 use super::Manager;
-use super::workers::{Link, UnconfirmedAttempt, Worker, WorkerKey};
+use super::fleet::{Link, UnconfirmedAttempt, Worker, WorkerKey};
 
 impl Manager {
     pub(super) fn handle_message(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
@@ -30,7 +30,7 @@ impl Manager {
             }
             return;
         }
-        let Some(worker) = self.workers.find_session(session) else {
+        let Some(worker) = self.fleet.find_session(session) else {
             return self.refuse_session(session, Refusal::UnknownWorker, fx);
         };
         let taken = match message {
@@ -68,12 +68,12 @@ impl Manager {
     fn handle_hello(&mut self, session: SessionId, hello: Hello, fx: &mut Effects) -> Result<(), Refusal> {
         self.within(Limit::WorkerSlots, hello.slots as usize)?;
         self.within(Limit::FrameItems, hello.holding.len())?;
-        if self.workers.find_session(session).is_some_and(|key| self.workers.at(key).id != hello.worker) {
+        if self.fleet.find_session(session).is_some_and(|key| self.fleet.worker(key).id != hello.worker) {
             return Err(Refusal::Conflict);
         }
-        let known = self.workers.find(&hello.worker);
+        let known = self.fleet.find(&hello.worker);
         if known.is_none() {
-            self.within(Limit::Workers, self.workers.len() + 1)?;
+            self.within(Limit::Workers, self.fleet.len() + 1)?;
         }
         if self.was_replaced(&hello.worker, &hello.incarnation) {
             return Err(Refusal::StaleIncarnation);
@@ -85,39 +85,24 @@ impl Manager {
             None => self.welcome_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake), fx),
             Some(key) => {
                 self.close_old_session(key, session, fx);
-                self.note_heard(key);
-                if self.workers.at(key).incarnation != hello.incarnation {
+                self.watch().note_heard(key);
+                if self.fleet.worker(key).incarnation != hello.incarnation {
                     self.replace_incarnation(key, hello.incarnation, fx);
                 }
-                self.workers.relink(key, link);
+                self.fleet.relink(key, link);
                 key
             }
         };
         self.regroup(key, group);
-        let worker = self.workers.at_mut(key);
+        let worker = self.fleet.worker_mut(key);
         worker.slots = hello.slots;
         worker.accepting = true;
         self.send(session, ToWorker::Welcome { term: self.seat.term() }, fx);
         self.reconcile(key, &hello.holding, fx);
         self.readmit_if_due(key, fx);
         self.judge_if_suspect(key, fx);
-        self.touch(key);
+        self.fleet.touch(key);
         Ok(())
-    }
-
-    /// If it is heard of for the first time since we took the seat, its attempts are judged from now on.
-    pub(super) fn note_heard(&mut self, key: WorkerKey) {
-        let now = self.awake;
-        let newest = self.workers.at(key).attempts(&self.live).next().map(|newest| &self.live[newest]);
-        // Before it was heard of it was handed nothing: if its newest attempt was, all were.
-        if !newest.is_some_and(|live| live.clock.is_unheard()) {
-            return;
-        }
-        for attempt in self.held_by_worker(key) {
-            self.live.at(attempt).clock.heard_again(now);
-            self.update_motion(attempt);
-            self.arm_attempt(attempt);
-        }
     }
 
     /// The group of a subscription. A worker belongs to exactly one; [`Self::regroup`] leaves the one before.
@@ -129,7 +114,7 @@ impl Manager {
 
     pub(super) fn regroup(&mut self, key: WorkerKey, group: GroupKey) {
         self.dispatch.withdraw(key);
-        if let Some(before) = self.workers.at_mut(key).group.replace(group) {
+        if let Some(before) = self.fleet.worker_mut(key).group.replace(group) {
             self.dispatch.leave(before);
         }
     }
@@ -141,7 +126,7 @@ impl Manager {
         id: &WorkerId,
         incarnation: &Incarnation,
     ) -> Awake {
-        let known = known.map(|key| self.workers.at(key)).filter(|worker| worker.incarnation == *incarnation);
+        let known = known.map(|key| self.fleet.worker(key)).filter(|worker| worker.incarnation == *incarnation);
         match known.map(|worker| &worker.link) {
             Some(Link::Session { liveness, .. }) => liveness.granted_until(),
             Some(Link::Http { liveness, .. }) => liveness.granted_until(),
@@ -164,7 +149,7 @@ impl Manager {
         self.note_incarnation(&worker.id, &worker.incarnation, fx);
         // One without a session counts for no hold, evicted or not.
         if !worker.is_session() || self.state.worker(&worker.id).is_none_or(|record| record.evicted.is_none()) {
-            self.back_in_hold(&worker.id);
+            self.fleet.hold_mut().find_again(&worker.id);
         }
         self.add_worker(worker)
     }
@@ -180,7 +165,7 @@ impl Manager {
                 worker.eviction_info().taken_until = self.awake + record.taken_until.since(self.log_now());
             }
         }
-        self.workers.insert(worker)
+        self.fleet.insert(worker)
     }
 
     /// An eviction that the log remembers ends with the incarnation that it was of.
@@ -190,7 +175,7 @@ impl Manager {
     }
 
     fn close_old_session(&mut self, key: WorkerKey, new: SessionId, fx: &mut Effects) {
-        if let Some(old) = self.workers.at(key).session()
+        if let Some(old) = self.fleet.worker(key).session()
             && old != new
         {
             self.push(Effect::CloseSession { session: old }, fx);
@@ -199,15 +184,15 @@ impl Manager {
 
     /// A new life: what the old one held has crashed with it.
     pub(super) fn replace_incarnation(&mut self, key: WorkerKey, incarnation: Incarnation, fx: &mut Effects) {
-        for attempt in self.held_by_worker(key) {
+        for attempt in self.fleet.held_by(key) {
             self.end(attempt, Ending::Crashed, fx);
         }
         let now = self.awake;
-        let worker = self.workers.at_mut(key);
+        let worker = self.fleet.worker_mut(key);
         let old = core::mem::replace(&mut worker.incarnation, incarnation.clone());
         worker.since = now;
-        worker.work = None;
         let worker = worker.id.clone();
+        self.fleet.forget_work(key);
         self.emit(Event::IncarnationReplaced { worker: worker.clone(), old }, fx);
         self.note_incarnation(&worker, &incarnation, fx);
     }
@@ -227,20 +212,16 @@ impl Manager {
         self.state.worker(worker).is_some_and(|record| record.replaced.contains(incarnation))
     }
 
-    pub(super) fn held_by_worker(&self, key: WorkerKey) -> Vec<AttemptKey> {
-        self.workers.at(key).attempts(&self.live).collect()
-    }
-
     /// Compares what we think it holds with what it says it holds.
     fn reconcile(&mut self, key: WorkerKey, holding: &[Claim], fx: &mut Effects) {
-        for attempt in self.held_by_worker(key) {
+        for attempt in self.fleet.held_by(key) {
             if !holding.contains(&self.state.claim_of(attempt)) {
                 self.end(attempt, Ending::NeverArrived, fx);
             }
         }
         let stale: Vec<Claim> = holding.iter().filter(|claim| !self.holds(key, claim)).copied().collect();
         let (now, length) = (self.awake, self.rules.lease.extension);
-        let worker = self.workers.at_mut(key);
+        let worker = self.fleet.worker_mut(key);
         if worker.evicted {
             // Whatever we remember of what was taken from it: what it says it still runs has not ended.
             let known = core::mem::take(&mut worker.eviction_info().unconfirmed);
@@ -253,8 +234,8 @@ impl Manager {
         for claim in stale {
             self.send_cancel(key, claim, CancelWhy::Stale, fx);
         }
-        for attempt in self.held_by_worker(key) {
-            let workflow = self.state.workflow(self.live.at(attempt).workflow);
+        for attempt in self.fleet.held_by(key) {
+            let workflow = self.state.workflow(self.fleet.live_mut(attempt).workflow);
             if workflow.state == crate::job::WorkflowState::Cancelling {
                 self.send_cancel(key, self.state.claim_of(attempt), CancelWhy::Asked, fx);
             }
@@ -263,17 +244,17 @@ impl Manager {
 
     fn holds(&self, key: WorkerKey, claim: &Claim) -> bool {
         match self.state.standing(claim) {
-            ClaimStanding::Current(attempt) => self.live.get(attempt).is_some_and(|live| live.worker == key),
+            ClaimStanding::Current(attempt) => self.fleet.get_live(attempt).is_some_and(|live| live.worker == key),
             _ => false,
         }
     }
 
     fn handle_capacity(&mut self, key: WorkerKey, slots: u32, accepting: bool) -> Result<(), Refusal> {
         self.within(Limit::WorkerSlots, slots as usize)?;
-        let worker = self.workers.at_mut(key);
+        let worker = self.fleet.worker_mut(key);
         worker.slots = slots;
         worker.accepting = accepting;
-        self.update_offer(key);
+        self.offers().update(key);
         Ok(())
     }
 
@@ -286,21 +267,21 @@ impl Manager {
                 && self.holds(key, &claim)
             {
                 let cancelling =
-                    self.state.workflow(self.live.at(attempt).workflow).state == crate::job::WorkflowState::Cancelling;
+                    self.state.workflow(self.fleet.live_mut(attempt).workflow).state == crate::job::WorkflowState::Cancelling;
                 // Stopping what nobody cancelled is giving it back.
                 self.end(attempt, if cancelling { Ending::Cancelled } else { Ending::Released { delay: None } }, fx);
             }
         }
-        self.touch(key);
+        self.fleet.touch(key);
         Ok(())
     }
 
     /// Any word about its end confirms that an evicted worker's attempt has stopped. What came without a session is
     /// the word of the worker that held it.
     pub(super) fn confirm_ended(&mut self, claim: &Claim, by: Option<WorkerKey>, fx: &mut Effects) {
-        let held_by = || self.state.ended_attempt(claim).and_then(|ended| self.workers.find(&ended.worker));
+        let held_by = || self.state.ended_attempt(claim).and_then(|ended| self.fleet.find(&ended.worker));
         if let Some(key) = by.or_else(held_by)
-            && let Some(eviction) = &mut self.workers.at_mut(key).eviction
+            && let Some(eviction) = &mut self.fleet.worker_mut(key).eviction
             && !eviction.unconfirmed.is_empty()
         {
             eviction.unconfirmed.retain(|open| open.claim != *claim);
@@ -310,14 +291,14 @@ impl Manager {
 
     /// As a hello that holds nothing, of a worker that wants nothing.
     fn handle_goodbye(&mut self, key: WorkerKey, session: SessionId, fx: &mut Effects) {
-        self.workers.at_mut(key).accepting = false;
-        self.update_offer(key);
+        self.fleet.worker_mut(key).accepting = false;
+        self.offers().update(key);
         self.reconcile(key, &[], fx);
         self.send(session, ToWorker::Goodbye, fx);
         self.push(Effect::CloseSession { session }, fx);
-        self.workers.close_session(key);
-        if self.workers.at(key).evicted {
-            self.touch(key);
+        self.fleet.close_session(key);
+        if self.fleet.worker(key).evicted {
+            self.fleet.touch(key);
         } else {
             // It drained itself and left: nothing is owed to it.
             self.forget_worker(key, fx);
@@ -326,18 +307,15 @@ impl Manager {
 
     /// Without a goodbye: whatever it wanted when it was heard of last, it is missed from now on.
     pub(super) fn handle_session_closed(&mut self, session: SessionId) {
-        let Some(key) = self.workers.find_session(session) else { return };
-        self.workers.close_session(key);
-        self.touch(key);
+        let Some(key) = self.fleet.find_session(session) else { return };
+        self.fleet.close_session(key);
+        self.fleet.touch(key);
     }
 
     /// Removes a worker that holds nothing.
     pub(super) fn forget_worker(&mut self, key: WorkerKey, fx: &mut Effects) {
         self.dispatch.withdraw(key);
-        self.recount(key, super::workers::HoldStanding::No);
-        self.set_away(key, false);
-        let worker = self.workers.remove(key);
-        assert_eq!(worker.held, 0, "a worker that holds something is not forgotten");
+        let worker = self.fleet.remove(key);
         if let Some(group) = worker.group {
             self.dispatch.leave(group);
         }

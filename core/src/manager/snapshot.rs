@@ -89,7 +89,7 @@ pub struct SnapshotCut {
 
 /// A snapshot under way.
 #[derive(Debug)]
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     head: Option<Box<SnapshotHead>>,
     /// Taken before they changed, in that order.
     early: VecDeque<SnapshotRecord>,

@@ -12,6 +12,7 @@ use crate::job::JobSpec;
 use crate::job::draft::check;
 use crate::job::fingerprint::{Fingerprint, fingerprint};
 use crate::job::spec::Keys;
+use crate::late::LateQuestion;
 use crate::limits::Limit;
 use crate::payload::Digest;
 use crate::refusal::Refusal;
@@ -34,8 +35,9 @@ impl Manager {
         self.within(Limit::BatchJobs, count)?;
         let mut admissions = Vec::with_capacity(count);
         let mut batch = Batch::default();
-        for submission in submissions {
-            admissions.push(self.check_submission(submission, count > 1, &mut batch)?);
+        for (index, submission) in submissions.into_iter().enumerate() {
+            let admission = self.check_submission(submission, count > 1, &mut batch);
+            admissions.push(admission.map_err(|cause| Refusal::InBatch { index, cause: Box::new(cause) })?);
         }
         let new = admissions.iter().filter_map(|admission| match admission {
             Admission::New { spec, .. } => Some(&**spec),
@@ -117,7 +119,7 @@ impl Manager {
         taken_over: Arc<[u16]>,
         fx: &mut Effects,
     ) -> Result<Answer, Refusal> {
-        let key = self.state.find(job).ok_or(Refusal::UnknownJob)?;
+        let key = self.find_or(job, || LateQuestion::Retry { new_id, request: request.clone() })?;
         let original = self.state.job(key);
         let takes_over = !taken_over.is_empty();
         if let Some(known) = original.more.as_ref().and_then(|more| more.repeated_as(&request, takes_over)) {

@@ -11,7 +11,7 @@ use crate::state::{AttemptKey, EndedAttempt, JobImage, LedgerEntry, WorkflowImag
 use crate::time::Wall;
 use crate::timeout::{ExtensionTotals, TimeoutReason, overall_deadline};
 
-use super::workers::{Link, Worker, WorkerKey};
+use super::fleet::{Link, Worker, WorkerKey};
 use super::{Manager, SeatState};
 
 #[derive(Clone, PartialEq, Debug)]
@@ -262,7 +262,7 @@ impl Manager {
     }
 
     fn attempt_view(&self, key: AttemptKey) -> Option<AttemptView> {
-        let live = self.live.get(key)?;
+        let live = self.fleet.get_live(key)?;
         let attempt = self.state.attempt(key);
         let lease_remaining = live.clock.lease_end().since(self.awake);
         let stuck_in = match live.clock.is_unheard() {
@@ -284,16 +284,16 @@ impl Manager {
     }
 
     pub fn worker(&self, id: &WorkerId) -> Option<WorkerView> {
-        self.workers.find(id).map(|key| self.worker_view(key))
+        self.fleet.find(id).map(|key| self.worker_view(key))
     }
 
     pub fn workers(&self) -> impl Iterator<Item = WorkerView> + '_ {
-        self.workers.iter().map(|(key, _)| self.worker_view(key))
+        self.fleet.iter().map(|(key, _)| self.worker_view(key))
     }
 
     /// At most `max` workers, beginning at this place; and the place to go on from, if there are more.
     pub fn workers_from(&self, place: usize, max: usize) -> (Vec<WorkerView>, Option<usize>) {
-        let mut keys = self.workers.iter().map(|(key, _)| key).skip(place);
+        let mut keys = self.fleet.iter().map(|(key, _)| key).skip(place);
         let page: Vec<_> = keys.by_ref().take(max).map(|key| self.worker_view(key)).collect();
         let more = keys.next().is_some();
         let next = more.then_some(place + page.len());
@@ -302,7 +302,7 @@ impl Manager {
 
     /// The verdict on each worker, or what it is instead.
     pub fn verdict_codes(&self) -> impl Iterator<Item = &'static str> + '_ {
-        let workers = self.workers.iter();
+        let workers = self.fleet.iter();
         workers.map(|(key, worker)| self.worker_state(worker).verdict_code(self.judgement(key).verdict))
     }
 
@@ -318,7 +318,7 @@ impl Manager {
     }
 
     fn worker_view(&self, key: WorkerKey) -> WorkerView {
-        let worker = self.workers.at(key);
+        let worker = self.fleet.worker(key);
         let judgement = self.judgement(key);
         let failing = matches!(judgement.verdict, Verdict::Suspect | Verdict::Stuck);
         let free = self.free_slots(key);
@@ -328,8 +328,8 @@ impl Manager {
             state: self.worker_state(worker),
             judgement,
             // One without a session offers what its open poll asks for.
-            slots: if worker.is_session() { worker.slots } else { worker.held + free },
-            held: worker.held,
+            slots: if worker.is_session() { worker.slots } else { worker.held() + free },
+            held: worker.held(),
             free,
             drained: worker.drained,
             evicted: worker.evicted,
@@ -348,7 +348,7 @@ impl Manager {
             return WorkerState::Evicted(reason);
         }
         match &worker.link {
-            _ if !self.is_away(worker) => WorkerState::Judged,
+            _ if !worker.is_absent(&self.rules.liveness, self.awake) => WorkerState::Judged,
             Link::Http { liveness, .. } if liveness.has_left() => WorkerState::Away(AwayReason::Goodbye),
             Link::Expected => WorkerState::Away(AwayReason::NeverCame),
             _ => WorkerState::Away(AwayReason::NoCall),
@@ -362,7 +362,7 @@ impl Manager {
             jobs: self.state.job_count(),
             open_jobs: self.state.open_jobs(),
             dead_letters: self.state.dead_letter_count(),
-            workers: self.present_workers(),
+            workers: self.fleet.present(),
             leases: self.state.attempt_count(),
             refusals: self.refusals.clone(),
         }

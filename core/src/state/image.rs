@@ -11,8 +11,7 @@ use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use crate::input::ReplayFrom;
 use crate::job::fingerprint::Fingerprint;
 use crate::job::transition::job_state;
-use crate::job::{JobSpec, JobState, WorkflowState};
-use crate::message::Report;
+use crate::job::{Ending, JobSpec, JobState, WorkflowState};
 use crate::payload::Payload;
 use crate::refusal::Refusal;
 use crate::time::Wall;
@@ -112,7 +111,7 @@ impl JobImage {
 
     /// What the machine would answer to this outcome, or to a beat if there is none, if it still held this job, which
     /// has ended.
-    pub fn answer(&self, claim: &Claim, report: Option<Report>) -> Result<(), Refusal> {
+    pub fn answer(&self, claim: &Claim, outcome: Option<&Ending>) -> Result<(), Refusal> {
         let workflow = self.workflows.get(usize::from(claim.workflow)).ok_or(Refusal::UnknownWorkflow)?;
         let standing = compare(claim.fence, workflow.last_fence);
         if standing == FenceStanding::NeverHandedOut {
@@ -120,7 +119,7 @@ impl JobImage {
         }
         let kept = workflow.past.iter().flat_map(|past| &past.attempts);
         let ended = kept.rev().find(|ended| ended.fence == claim.fence);
-        answer_over(standing, workflow.state, ended, report.map(Report::into_ending).as_ref())
+        answer_over(standing, workflow.state, ended, outcome)
     }
 }
 

@@ -13,8 +13,9 @@ use crate::rig::*;
 /// A key and a body, both of few.
 type Sent = (Option<u64>, u64);
 
-/// What becomes of a batch, found the long way round: which submission each is, as its index; or a conflict.
-fn expected(batch: &[Sent], known: &BTreeMap<u64, u64>) -> Option<Vec<Option<usize>>> {
+/// What becomes of a batch, found the long way round: which submission each is, as its index; or which of them is the
+/// first that conflicts.
+fn expected(batch: &[Sent], known: &BTreeMap<u64, u64>) -> Result<Vec<Option<usize>>, usize> {
     let mut first = Vec::new();
     for (at, (key, body)) in batch.iter().enumerate() {
         let Some(key) = key else {
@@ -24,13 +25,13 @@ fn expected(batch: &[Sent], known: &BTreeMap<u64, u64>) -> Option<Vec<Option<usi
         let before = batch[..at].iter().position(|(earlier, _)| *earlier == Some(*key));
         match (known.get(key), before) {
             (Some(of_known), _) if of_known == body => first.push(None),
-            (Some(_), _) => return None,
+            (Some(_), _) => return Err(at),
             (None, Some(earlier)) if batch[earlier].1 == *body => first.push(Some(earlier)),
-            (None, Some(_)) => return None,
+            (None, Some(_)) => return Err(at),
             (None, None) => first.push(Some(at)),
         }
     }
-    Some(first)
+    Ok(first)
 }
 
 #[test]
@@ -50,10 +51,14 @@ fn keys_that_meet_in_a_batch_give_the_first_job_or_a_conflict_for_all() {
                 ..Draft::of_kind("k", bytes(&format!("{body}")))
             };
             let answer = rig.submit_all(batch.iter().map(draft).collect());
-            let Some(first) = expected(&batch, &known) else {
-                assert_eq!(answer, Err(Refusal::Conflict), "{batch:?} after {known:?}");
-                refused += 1;
-                continue;
+            let first = match expected(&batch, &known) {
+                Ok(first) => first,
+                Err(index) => {
+                    let cause = Box::new(Refusal::Conflict);
+                    assert_eq!(answer, Err(Refusal::InBatch { index, cause }), "{batch:?} after {known:?}");
+                    refused += 1;
+                    continue;
+                }
             };
             stored += 1;
             let accepted: Vec<AcceptedJob> = answer.unwrap();

@@ -93,7 +93,7 @@ fn late_outcomes_are_answered_as_the_machine_answers_them() {
         (Claim { workflow: 7, ..claims[0] }, success(), Err(Refusal::UnknownWorkflow), "no such workflow"),
     ];
     for (claim, report, answer, why) in table {
-        assert_eq!(image.answer(&claim, Some(report.clone())), answer, "{why}");
+        assert_eq!(image.answer(&claim, Some(&report.clone().into_ending())), answer, "{why}");
         assert_eq!(rig.http_settle(claim, report), answer, "the machine: {why}");
     }
 }

@@ -20,6 +20,7 @@ mod grants;
 mod hold;
 mod images;
 mod jobs;
+mod late;
 mod limits;
 mod memory;
 mod notices;

@@ -7,7 +7,7 @@ use onward_core::input::{Call, Input, Poll};
 use onward_core::job::JobState;
 use onward_core::limits::Limit;
 use onward_core::manager::{AwayReason, EvictedReason, WorkerState};
-use onward_core::message::{Assignment, Beat, ExtensionRequest, Report};
+use onward_core::message::{Assignment, Beat, ExtensionRequest, FromWorker, Report};
 use onward_core::refusal::{Refusal, RefusalKind};
 
 use onward_core::effect::Answer;
@@ -448,4 +448,15 @@ fn a_poll_is_not_answered_for_another_that_was_given_up() {
     rig.log_answers = true;
     rig.advance(secs(2));
     assert_eq!(rig.reply(second), None, "it waits for 30 s");
+}
+
+#[test]
+fn a_poll_may_be_open_for_longer_than_its_worker_is_known() {
+    let mut rig = Rig::new();
+    let open = rig.call_open(Call::Poll(Rig::poll_of("w", &["k"], 1, secs(30))));
+    let session = rig.hello("w", "2", 1, 1, &["k"], vec![]);
+    rig.tell(session, FromWorker::Goodbye);
+    assert!(!rig.knows("w"), "it said goodbye and holds nothing");
+    rig.step(Input::CallGone { request: open, delivered: false });
+    assert_eq!(rig.reply(open), None, "nobody waits for the answer");
 }

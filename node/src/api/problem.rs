@@ -41,6 +41,7 @@ impl Problem {
 
 impl From<Refusal> for Problem {
     fn from(refusal: Refusal) -> Self {
+        let refusal = refusal.of_single();
         let kind = refusal.kind();
         let problem = Self::new(status_of(kind), kind.code(), refusal.to_string());
         match refusal {

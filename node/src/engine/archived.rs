@@ -1,92 +1,68 @@
-//! What is said about jobs that have left memory: the same as if they had not.
+//! Jobs that have left memory. The machine hands back what it is asked about them; here they are looked for in the
+//! archive, and core says what is answered then.
 
 use onward_core::effect::Answer;
-use onward_core::ids::{Claim, JobId, Name};
+use onward_core::ids::{JobId, Name};
 use onward_core::input::{Call, ReplayFrom};
-use onward_core::message::{BeatAnswer, Report, SettleAnswer, Settlement};
+use onward_core::late::{LateAnswer, LateReport};
+use onward_core::message::{BeatAnswer, SettleAnswer};
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
-use onward_core::state::{JobImage, State};
+use onward_core::state::State;
 use onward_log::codec;
 
+use super::content::Contents;
 use super::{Engine, Refused};
 
-/// A call that is answered from the archive where the machine does not know the job any more.
-pub(super) enum ArchivedCommand {
-    Cancel(JobId),
-    Extend { job: JobId, request: Name },
-    Replay { job: JobId, request: Name, from: ReplayFrom },
-    DropLetter(JobId),
-    Settle(Vec<Settlement>),
-    Beat,
-    Extension(Vec<Claim>),
-}
-
-impl ArchivedCommand {
-    pub(super) fn of(call: &Call) -> Option<Self> {
-        match call {
-            Call::Cancel { job, .. } => Some(Self::Cancel(*job)),
-            Call::Extend { job, request, .. } => Some(Self::Extend { job: *job, request: request.clone() }),
-            Call::ReplayDeadLetter { job, request, from, .. } => {
-                Some(Self::Replay { job: *job, request: request.clone(), from: *from })
-            }
-            Call::DropDeadLetter { job } => Some(Self::DropLetter(*job)),
-            Call::Settle(settlements) => Some(Self::Settle(settlements.clone())),
-            Call::Beat(_) => Some(Self::Beat),
-            Call::RequestExtension(asked) => Some(Self::Extension(asked.claims.clone())),
-            _ => None,
-        }
-    }
-}
-
 impl Engine {
-    pub(super) async fn answer_from_archive(
-        &self,
-        asked: ArchivedCommand,
-        answer: Result<Answer, Refused>,
-    ) -> Result<Answer, Refused> {
-        const UNKNOWN: Result<Answer, Refused> = Err(Refused::ByMachine(Refusal::UnknownJob));
-        match (asked, answer) {
-            (ArchivedCommand::Settle(settlements), Ok(Answer::Settled(mut answers))) => {
-                self.settle_again(&settlements, &mut answers).await?;
+    /// The machine's answer, completed by what only the archive knows.
+    pub(super) async fn answer_from_archive(&self, answer: Result<Answer, Refused>) -> Result<Answer, Refused> {
+        match answer {
+            Ok(Answer::Settled(mut answers)) => {
+                self.answer_late_outcomes(&mut answers).await?;
                 Ok(Answer::Settled(answers))
             }
-            (ArchivedCommand::Beat, Ok(Answer::Beats(mut answers))) => {
-                self.beat_again(&mut answers).await?;
+            Ok(Answer::Beats(mut answers)) => {
+                self.answer_late_beats(&mut answers).await?;
                 Ok(Answer::Beats(answers))
             }
-            (ArchivedCommand::Extension(claims), answer) if answer == UNKNOWN => match claims.first() {
-                Some(claim) => match self.archived(claim.job).await? {
-                    Some(image) => {
-                        self.0.stats.late_claims_refused.add(1);
-                        Err(Refused::ByMachine(over(&image, claim)))
-                    }
-                    None => answer,
-                },
-                None => answer,
-            },
-            (ArchivedCommand::Cancel(job), answer) if answer == UNKNOWN => match self.archived(job).await? {
-                Some(_) => Ok(Answer::Done),
-                None => answer,
-            },
-            (ArchivedCommand::Extend { job, request }, answer) if answer == UNKNOWN => {
-                match self.archived(job).await? {
-                    Some(image) => extended(&image, &request).ok_or(Refused::ByMachine(Refusal::AlreadyEnded)),
-                    None => answer,
-                }
-            }
-            (ArchivedCommand::Replay { job, request, from }, answer) if answer == UNKNOWN => {
-                match self.archived(job).await? {
-                    Some(image) => replayed(&image, &request, from).map_err(Refused::ByMachine),
-                    None => answer,
-                }
-            }
-            (ArchivedCommand::DropLetter(job), answer) if answer == UNKNOWN => match self.archived(job).await? {
-                Some(_) => Err(Refused::ByMachine(Refusal::NotADeadLetter)),
-                None => answer,
-            },
-            (_, answer) => answer,
+            Err(Refused::ByMachine(Refusal::NotInMemory { report })) => self.look_up(*report).await,
+            answer => answer,
         }
+    }
+
+    /// Why somebody may not do this to a job that the machine does not have.
+    pub async fn refusal_of(&self, report: LateReport) -> Result<Refusal, Refused> {
+        match self.look_up(report).await {
+            Err(Refused::ByMachine(refusal)) => Ok(refusal),
+            Err(refused) => Err(refused),
+            Ok(_) => Ok(Refusal::AlreadyEnded),
+        }
+    }
+
+    async fn look_up(&self, report: LateReport) -> Result<Answer, Refused> {
+        let (is_claim, image) = (report.is_claim(), self.archived(report.job).await?);
+        if is_claim && image.is_some() {
+            self.0.stats.late_claims_refused.add(1);
+        }
+        match report.answer(image).map_err(Refused::ByMachine)? {
+            LateAnswer::Answer(answer) => Ok(answer),
+            LateAnswer::Ask(call) => {
+                let contents = self.contents_again(&call).await?;
+                self.call_with(*call, contents).await
+            }
+        }
+    }
+
+    /// The payloads of an archived job, read back for the job that repeats it.
+    async fn contents_again(&self, call: &Call) -> Result<Contents, Refused> {
+        let mut contents = Contents::default();
+        if let Call::RetryArchived { image, .. } = call {
+            for workflow in image.spec.workflows.iter() {
+                contents.take_in(self.content(image.id, &workflow.payload).await?);
+            }
+        }
+        Ok(contents)
     }
 
     /// Why none of these dead letters can be replayed for this request, wherever the jobs are kept: the first that is at
@@ -97,21 +73,20 @@ impl Engine {
         request: Name,
         from: ReplayFrom,
     ) -> Result<Option<(usize, Refusal)>, Refused> {
-        let (asked, by) = (jobs.clone(), request.clone());
         let standing = self.read(move |view| {
-            let of = |job: &JobId| view.manager.check_replay(*job, &by, from).err();
-            asked.iter().map(of).collect::<Vec<_>>()
+            let of = |job: &JobId| view.manager.check_replay(*job, &request, from).err();
+            jobs.iter().map(of).collect::<Vec<_>>()
         });
-        for (index, (job, refusal)) in jobs.into_iter().zip(standing.await?).enumerate() {
-            let refusal = match refusal {
-                Some(Refusal::UnknownJob) => match self.archived(job).await? {
-                    Some(image) => replayed(&image, &request, from).err(),
-                    None => Some(Refusal::UnknownJob),
-                },
-                other => other,
+        for (index, refusal) in standing.await?.into_iter().enumerate() {
+            let answer = match refusal {
+                Some(Refusal::NotInMemory { report }) => self.look_up(*report).await,
+                Some(refusal) => Err(Refused::ByMachine(refusal)),
+                None => continue,
             };
-            if let Some(refusal) = refusal {
-                return Ok(Some((index, refusal)));
+            match answer {
+                Ok(_) => {}
+                Err(Refused::ByMachine(refusal)) => return Ok(Some((index, refusal))),
+                Err(refused) => return Err(refused),
             }
         }
         Ok(None)
@@ -144,57 +119,57 @@ impl Engine {
         Ok(None)
     }
 
-    /// Puts the right answer where the machine did not know the job. `settlements` are what was answered, one by one.
-    pub(super) async fn settle_again(
-        &self,
-        settlements: &[Settlement],
-        answers: &mut [SettleAnswer],
-    ) -> Result<(), Refused> {
-        let pairs = settlements.iter().zip(&*answers).enumerate();
-        let unknown = pairs.filter(|(_, (_, answer))| answer.answer == Err(Refusal::UnknownJob));
-        let late = unknown.map(|(at, (said, _))| Late { at, claim: said.claim, report: Some(said.report.clone()) });
-        for (at, answer) in self.late(late.collect()).await? {
+    /// Puts the right answers where the machine handed an outcome back.
+    pub(super) async fn answer_late_outcomes(&self, answers: &mut [SettleAnswer]) -> Result<(), Refused> {
+        let (places, reports) = handed_back(answers.iter().map(|settled| &settled.answer));
+        for (at, answer) in places.into_iter().zip(self.late(reports).await?) {
             answers[at].answer = answer;
         }
         Ok(())
     }
 
-    pub(super) async fn beat_again(&self, answers: &mut [BeatAnswer]) -> Result<(), Refused> {
-        let unknown = answers.iter().enumerate().filter(|(_, answer)| answer.answer == Err(Refusal::UnknownJob));
-        let late = unknown.map(|(at, answer)| Late { at, claim: answer.claim, report: None });
-        for (at, answer) in self.late(late.collect()).await? {
+    /// The same for beats: none of a job that has ended is accepted.
+    pub(super) async fn answer_late_beats(&self, answers: &mut [BeatAnswer]) -> Result<(), Refused> {
+        let (places, reports) = handed_back(answers.iter().map(|beat| &beat.answer));
+        for (at, answer) in places.into_iter().zip(self.late(reports).await?) {
             answers[at].answer = Err(answer.err().unwrap_or(Refusal::AlreadyEnded));
         }
         Ok(())
     }
 
-    /// What is said about those whose job is in the archive, all of them in one read.
-    async fn late(&self, late: Vec<Late>) -> Result<Vec<(usize, Result<(), Refusal>)>, Refused> {
-        let archive = match self.0.archive_to_read()? {
-            Some(archive) if !late.is_empty() => archive,
-            _ => return Ok(Vec::new()),
+    /// What is said about these claims, all of them by one read of the archive.
+    async fn late(&self, reports: Vec<LateReport>) -> Result<Vec<Result<(), Refusal>>, Refused> {
+        if reports.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(archive) = self.0.archive_to_read()? else {
+            return Ok(reports.iter().map(|report| report.answer_claim(None)).collect());
         };
         let read = move || {
-            let mut answers = Vec::new();
-            for Late { at, claim, report } in late {
-                if let Some(row) = archive.get(claim.job.as_u128())? {
-                    answers.push((at, codec::decode_image(&row)?.answer(&claim, report)));
-                }
+            let mut answers = Vec::with_capacity(reports.len());
+            let mut refused = 0;
+            for report in reports {
+                let row = archive.get(report.job.as_u128())?;
+                let image = row.map(|row| codec::decode_image(&row)).transpose()?;
+                let answer = report.answer_claim(image.as_ref());
+                refused += u64::from(image.is_some() && answer.is_err());
+                answers.push(answer);
             }
-            Ok(answers)
+            Ok((answers, refused))
         };
-        let answers = self.0.read_disk(read).await?;
-        let refused = answers.iter().filter(|(_, answer)| answer.is_err()).count();
-        self.0.stats.late_claims_refused.add(refused as u64);
+        let (answers, refused) = self.0.read_disk(read).await?;
+        self.0.stats.late_claims_refused.add(refused);
         Ok(answers)
     }
 }
 
-/// Something that was said for an attempt whose job the machine does not know, and its place in the list.
-struct Late {
-    at: usize,
-    claim: Claim,
-    report: Option<Report>,
+/// The questions among these answers that the machine handed back, and where they are.
+fn handed_back<'a, T: 'a>(answers: impl Iterator<Item = &'a Result<T, Refusal>>) -> (Vec<usize>, Vec<LateReport>) {
+    let report = |answer: &Result<T, Refusal>| match answer {
+        Err(Refusal::NotInMemory { report }) => Some((**report).clone()),
+        _ => None,
+    };
+    answers.enumerate().filter_map(|(at, answer)| Some((at, report(answer)?))).unzip()
 }
 
 /// A result that cannot be read: of which job in the list, of which workflow, and why.
@@ -212,21 +187,4 @@ fn large_results(state: &State, job: JobId) -> Vec<(Name, Payload)> {
     let named = state.workflows_of(job).map(|(key, workflow)| (&job.spec.workflows[usize::from(workflow.index)], key));
     let results = named.filter_map(|(spec, key)| Some((spec.name.clone(), state.result(key)?.clone())));
     results.filter(|(_, result)| result.as_stored().is_some()).collect()
-}
-
-/// What is said to somebody who speaks for an attempt of a job that has ended.
-pub(super) fn over(image: &JobImage, claim: &Claim) -> Refusal {
-    image.answer(claim, None::<Report>).err().unwrap_or(Refusal::AlreadyEnded)
-}
-
-/// A dead letter stays in memory until it is replayed or dropped, so one of the archive is none any more.
-fn replayed(image: &JobImage, request: &Name, from: ReplayFrom) -> Result<Answer, Refusal> {
-    let known = image.replayed_as(request, from).unwrap_or(Err(Refusal::NotADeadLetter));
-    known.map(|job| Answer::Retried { job })
-}
-
-/// The same request was heard while the job ran.
-fn extended(image: &JobImage, request: &Name) -> Option<Answer> {
-    let given = image.more.as_ref()?.extended_by(request)?;
-    Some(Answer::Extended { total: given.total })
 }

@@ -18,9 +18,9 @@ use onward_core::ids::{Claim, JobId, Name, RequestId};
 use onward_core::input::{Call, Input, Poll};
 use onward_core::message::Assignment;
 use onward_core::payload::Payload;
-use onward_core::refusal::Refusal;
 
 use super::content::Contents;
+use super::calls::mismatch;
 use super::{Command, Engine, Refused, Shared};
 use crate::traces::continue_trace;
 
@@ -122,7 +122,7 @@ impl Engine {
 
     async fn poll_with_room(&self, poll: Poll, inputs: Option<usize>) -> Result<(Vec<Assignment>, Delivery), Refused> {
         let (answer, request) = self.0.begin(Call::Poll(poll), Contents::default())?.answer().await?;
-        let Answer::Leases(mut leases) = answer else { unreachable!("a poll is answered with leases") };
+        let Answer::Leases(mut leases) = answer else { mismatch("poll", &answer) };
         let delivery = Delivery { request, shared: self.0.clone(), done: false };
         self.complete_all(&mut leases, Room { inputs, assignment: self.0.delivery.assignment }).await?;
         Ok((leases, delivery))
@@ -175,11 +175,7 @@ impl Engine {
 
     /// The bytes of an input that travelled by reference, for the holder of the attempt.
     pub async fn fetch_input(&self, claim: Claim, workflow: Name) -> Result<Arc<[u8]>, Refused> {
-        let answer = match self.call(Call::FetchInput { claim, workflow }).await {
-            Err(Refused::ByMachine(Refusal::UnknownJob)) => Err(Refused::ByMachine(self.refusal_of(claim).await?)),
-            answer => answer,
-        };
-        let Answer::Input(input) = answer? else { unreachable!("a fetch is answered with an input") };
+        let input = self.find_input(claim, workflow).await?;
         let content = self.content(claim.job, &input).await;
         if let Err(refused) = &content
             && refused.is_for_good()

@@ -27,6 +27,7 @@ mod archive_feed;
 mod archived;
 mod archivist;
 mod backups;
+mod calls;
 mod committer;
 mod content;
 mod decision_log;
@@ -62,7 +63,7 @@ use std::thread::JoinHandle;
 use onward_core::effect::Answer;
 use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadLevel, OverloadReason};
-use onward_core::ids::{Claim, JobId, Name, RequestId, SessionId};
+use onward_core::ids::{Claim, JobId, RequestId, SessionId};
 use onward_core::input::{Call, Input};
 use onward_core::manager::Manager;
 use onward_core::message::FromWorker;
@@ -270,12 +271,8 @@ impl Engine {
     /// results come with their bytes; the large ones go to the store from here.
     pub async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
         let contents = Contents::of_call(&mut call);
-        let asked = archived::ArchivedCommand::of(&call).filter(|_| self.0.has_archive);
         let answer = self.call_with(call, contents).await;
-        match asked {
-            Some(asked) => self.answer_from_archive(asked, answer).await,
-            None => answer,
-        }
+        self.answer_from_archive(answer).await
     }
 
     async fn call_with(&self, call: Call, contents: Contents) -> Result<Answer, Refused> {
@@ -296,27 +293,6 @@ impl Engine {
             Ok(row.map(|row| codec::decode_image(&row)).transpose()?)
         };
         self.0.read_disk(read).await
-    }
-
-    /// A new job like one that has ended, wherever that is kept. The same request gives the same job; says whether this
-    /// is the first time.
-    pub async fn retry(&self, job: JobId, request: Name) -> Result<(JobId, bool), Refused> {
-        let new_id = self.new_job_id();
-        let answer = match self.call(Call::Retry { job, new_id, request: request.clone() }).await {
-            Err(Refused::ByMachine(Refusal::UnknownJob)) => {
-                let Some(image) = self.archived(job).await? else {
-                    return Err(Refused::ByMachine(Refusal::UnknownJob));
-                };
-                let mut contents = Contents::default();
-                for workflow in image.spec.workflows.iter() {
-                    contents.take_in(self.content(job, &workflow.payload).await?);
-                }
-                self.call_with(Call::RetryArchived { image: Box::new(image), new_id, request }, contents).await?
-            }
-            answer => answer?,
-        };
-        let Answer::Retried { job } = answer else { unreachable!("a retry is answered with a job") };
-        Ok((job, job == new_id))
     }
 
     /// Jobs that have left memory, the newest first, beginning before `before`; and whether there are more.
@@ -384,17 +360,6 @@ impl Engine {
         self.0.send(Command::Ask(Question::Printed { claims: vec![claim], session: None, reply: Box::new(told) }));
         let hangs = || Err(Refused::disk_hangs(self.0.rules.seat_ttl));
         self.0.wait_in_time(&mut answer).await.unwrap_or_else(hangs)
-    }
-
-    /// What is said to whoever speaks for an attempt whose job the machine does not know.
-    pub async fn refusal_of(&self, claim: Claim) -> Result<Refusal, Refused> {
-        match self.archived(claim.job).await? {
-            Some(image) => {
-                self.0.stats.late_claims_refused.add(1);
-                Ok(archived::over(&image, &claim))
-            }
-            None => Ok(Refusal::UnknownJob),
-        }
     }
 
     /// Rings when something about this job has changed, durably.

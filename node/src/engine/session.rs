@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use onward_core::ids::SessionId;
 use onward_core::input::Input;
-use onward_core::message::{FromWorker, SettleAnswer, Settlement, ToWorker};
+use onward_core::message::{FromWorker, ToWorker};
 use onward_proto::manager::weight;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -74,8 +74,6 @@ pub struct Session {
     /// Received, and not yet completed by what only the store or the archive knows.
     heard: VecDeque<ToWorker>,
     complete: Vec<ToWorker>,
-    /// Settle messages that the machine is not done with, in order: the archive may have to answer for it.
-    settling: VecDeque<Vec<Settlement>>,
     reader: Arc<Reader>,
     fetches_inputs: bool,
 }
@@ -93,16 +91,12 @@ impl Session {
         let (sender, run_queue) = unbounded_channel();
         let reader = Arc::<Reader>::default();
         shared.send(Command::Open { session: id, outbox: Outbox { sender, reader: reader.clone() } });
-        let (heard, settling) = (VecDeque::new(), VecDeque::new());
-        Self { id, engine, run_queue, heard, complete: Vec::new(), settling, reader, fetches_inputs: false }
+        Self { id, engine, run_queue, heard: VecDeque::new(), complete: Vec::new(), reader, fetches_inputs: false }
     }
 
     /// Results come with their bytes; the large ones go to the store from here.
     pub fn say(&mut self, mut message: FromWorker) {
         let contents = Contents::of_message(&mut message);
-        if let FromWorker::Settle(settlements) = &message {
-            self.settling.push_back(settlements.clone());
-        }
         self.engine.0.send(Command::WorkerMessage { session: self.id, message, contents });
     }
 
@@ -137,13 +131,7 @@ impl Session {
             while read < READ_AT_ONCE
                 && let Some(message) = self.heard.front_mut()
             {
-                if let ToWorker::SettleAnswers(answers) = message {
-                    // One that was refused as a whole has no answers.
-                    while self.settling.front().is_some_and(|settling| !is_to(answers, settling)) {
-                        self.settling.pop_front();
-                    }
-                }
-                let completed = complete(&self.engine, message, self.settling.front(), room).await;
+                let completed = complete(&self.engine, message, room).await;
                 let message = match completed {
                     Err(Undelivered::ForNow(error)) => {
                         // The worker comes again and is told then; half of it would be of no use.
@@ -160,9 +148,6 @@ impl Session {
                     }
                 };
                 read += weight(&message);
-                if let ToWorker::SettleAnswers(_) = message {
-                    self.settling.pop_front();
-                }
                 self.complete.push(message);
             }
             if !self.complete.is_empty() {
@@ -173,26 +158,13 @@ impl Session {
     }
 }
 
-/// Whether these are the answers to this message.
-fn is_to(answers: &[SettleAnswer], settling: &[Settlement]) -> bool {
-    answers.len() == settling.len() && answers.iter().zip(settling).all(|(answer, said)| answer.claim == said.claim)
-}
-
-/// Adds what the machine does not have: contents, and the answers about jobs that have left memory. `settling` is the
-/// message that settle answers are to. Doing it twice does no harm.
-async fn complete(
-    engine: &Engine,
-    message: &mut ToWorker,
-    settling: Option<&Vec<Settlement>>,
-    room: Room,
-) -> Result<(), Undelivered> {
+/// Adds what the machine does not have: contents, and the answers about jobs that have left memory. Doing it twice does
+/// no harm.
+async fn complete(engine: &Engine, message: &mut ToWorker, room: Room) -> Result<(), Undelivered> {
     match message {
         ToWorker::Assign(assignment) => engine.complete(assignment, room).await,
-        ToWorker::BeatAnswers(answers) => engine.beat_again(answers).await.map_err(Undelivered::ForNow),
-        ToWorker::SettleAnswers(answers) => {
-            let settlements = settling.expect("the machine answers no settle message twice");
-            engine.settle_again(settlements, answers).await.map_err(Undelivered::ForNow)
-        }
+        ToWorker::BeatAnswers(answers) => engine.answer_late_beats(answers).await.map_err(Undelivered::ForNow),
+        ToWorker::SettleAnswers(answers) => engine.answer_late_outcomes(answers).await.map_err(Undelivered::ForNow),
         ToWorker::Welcome { .. }
         | ToWorker::Rejected(_)
         | ToWorker::ExtensionAnswer(_)

@@ -1,8 +1,7 @@
 //! Jobs in large numbers: call by call, or as a stream.
 
-use onward_core::effect::Answer;
 use onward_core::health::overload::LoadClass;
-use onward_core::input::{Call, Submission};
+use onward_core::input::Submission;
 use onward_core::refusal::RefusalKind;
 use onward_proto::v1::job_service_server::JobService;
 use onward_proto::v1::{SubmitAnswer, SubmitRequest};
@@ -68,8 +67,7 @@ async fn submit(engine: Engine, request: SubmitRequest, access: Access) -> Resul
     if !access.may_exec() && workflows.any(|workflow| &*workflow.kind == EXEC) {
         return Err(status::problem(&needs_token_for_exec()));
     }
-    let answer = engine.call(Call::Submit(submissions)).await.map_err(|refused| status::refused(&refused))?;
-    let Answer::Submitted(accepted) = answer else { unreachable!("a submission is answered with its jobs") };
+    let accepted = engine.submit(submissions).await.map_err(|refused| status::refused(&refused))?;
     let jobs = accepted.into_iter().map(|one| draft::accepted_out(one.id, one.duplicate)).collect();
     Ok(SubmitAnswer { jobs, refused: None })
 }

@@ -49,6 +49,9 @@ pub fn in_stream(status: &Status) -> v1::Refusal {
 }
 
 pub fn refusal(refusal: &Refusal) -> Status {
+    if let Refusal::InBatch { cause, .. } = refusal {
+        return self::refusal(cause);
+    }
     let kind = refusal.kind();
     let status = of(code(kind), kind.code(), refusal.to_string());
     match refusal {

@@ -173,7 +173,7 @@ impl Outputs {
         asked.answered(core::slice::from_ref(&answer));
         match answer {
             Ok(()) => Ok(()),
-            Err(Refusal::UnknownJob) => Err(Refused::ByMachine(engine.refusal_of(claim).await?)),
+            Err(Refusal::NotInMemory { report }) => Err(Refused::ByMachine(engine.refusal_of(*report).await?)),
             Err(refusal) => Err(Refused::ByMachine(refusal)),
         }
     }

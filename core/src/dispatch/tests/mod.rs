@@ -18,8 +18,9 @@ use crate::ids::{Bytes, Claim, Incarnation, JobId, WorkerId};
 use crate::job::draft::{Draft, JobDefaults, LimitDraft, WorkflowDraft, check};
 use crate::job::spec::ConcurrencyLimit;
 use crate::job::{Ending, WorkflowState};
+use crate::counts::Counts;
 use crate::manager::WorkerKey;
-use crate::manager::indexes::{admit_job, reindex_queue, reindex_workflow};
+use crate::manager::indexes::Indexes;
 use crate::message::Subscription;
 use crate::state::{AttemptKey, Changes, WorkflowChange};
 
@@ -51,6 +52,7 @@ fn job(queue: &str, kind: &str, priority: i32, limits: &[(&str, u32)]) -> Draft 
 struct World {
     state: State,
     dispatch: Dispatch,
+    counts: Counts,
     changes: Changes,
     now: Wall,
     ids: u128,
@@ -76,6 +78,7 @@ impl World {
         Self {
             state: State::new(1),
             dispatch: Dispatch::new(AgingRule::default(), 2),
+            counts: Counts::new(3),
             changes: Changes::default(),
             now: Wall::from_ms(1_700_000_000_000),
             ids: 0,
@@ -89,24 +92,26 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    /// Returns the first workflow that changed by it.
+    fn happen(&mut self, event: Event) -> Option<WorkflowKey> {
         let mut changes = core::mem::take(&mut self.changes);
         changes.clear();
         let stamped = StampedEvent { at: self.now, event };
         self.state.apply(&stamped, &mut changes);
-        for key in &changes.submitted {
-            admit_job(&mut self.dispatch, &self.state, *key);
-        }
-        for change in &changes.workflows {
-            self.note_turn(change);
-            reindex_workflow(&mut self.dispatch, &self.state, change);
-        }
-        reindex_queue(&mut self.dispatch, &stamped.event);
+        changes.workflows.iter().for_each(|change| self.note_turn(change));
+        let first = changes.workflows.first().map(|change| change.workflow);
         // Ended jobs go at once, so that the keys of their workflows are used again.
-        for key in &changes.ended {
-            self.state.remove_archived(*key, &mut Vec::new());
-        }
+        changes.archived.append(&mut changes.ended);
+        let mut indexes = Indexes {
+            state: &mut self.state,
+            dispatch: &mut self.dispatch,
+            counts: &mut self.counts,
+            snapshot: None,
+            soft: None,
+        };
+        indexes.update(&stamped.event, &mut changes);
         self.changes = changes;
+        first
     }
 
     /// What the model remembers of a change: whose turn it is, and for how long it has waited.
@@ -147,8 +152,7 @@ impl World {
             taken_over: Arc::default(),
             scheduled: None,
         };
-        self.happen(Event::JobSubmitted(submitted));
-        self.changes.workflows[0].workflow
+        self.happen(Event::JobSubmitted(submitted)).expect("a job has a workflow")
     }
 
     fn reference(&self, key: WorkflowKey) -> WorkflowRef {

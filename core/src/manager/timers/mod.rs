@@ -24,7 +24,7 @@ use crate::time::{Awake, Mono, Now, Wall};
 use crate::wheel::{TimerKey, Wheel};
 
 use super::polls::PollKey;
-use super::workers::WorkerKey;
+use super::fleet::WorkerKey;
 use deadlines::{BatchKey, Deadlines, Entry};
 
 /// On awake time.
@@ -102,7 +102,7 @@ const UNITS_PER_BATCH: u32 = 4;
 type WallDelay = (Wall, JobId, u16, WorkflowKey);
 
 #[derive(Debug)]
-pub(super) struct Timers {
+pub(crate) struct Timers {
     attempts: Wheel<AttemptKey>,
     awake: Wheel<AwakeTimer>,
     mono: Wheel<MonoTimer>,
@@ -322,13 +322,13 @@ mod tests {
     fn a_timer_moves_to_an_earlier_instant_and_never_to_a_later_one() {
         let mut timers = timers();
         let (mut timer, mut armed) = (None, Awake::MAX);
-        for (at, fires) in [(500, 500), (900, 500), (300, 300)] {
+        for (at, fires) in [(50, 50), (60, 50), (30, 30)] {
             timers.arm_attempt(key(1), Awake::from_ms(at), &mut timer, &mut armed);
             assert_eq!((next(&timers, 0), armed), ((fires, Why::Attempt), Awake::from_ms(fires)));
         }
         let mut bite = Bite::WHOLE;
-        assert_eq!(timers.pop_attempt(Awake::from_ms(299), &mut bite), None);
-        assert_eq!(timers.pop_attempt(Awake::from_ms(300), &mut bite), Some(key(1)));
+        assert_eq!(timers.pop_attempt(Awake::from_ms(29), &mut bite), None);
+        assert_eq!(timers.pop_attempt(Awake::from_ms(30), &mut bite), Some(key(1)));
         assert_eq!(timers.pop_attempt(Awake::from_ms(9_000), &mut bite), None, "the others were taken back");
     }
 
@@ -343,11 +343,11 @@ mod tests {
     #[test]
     fn of_equal_instants_the_first_kind_is_named() {
         let mut timers = timers();
-        let poll = timers.arm_poll(key(1), Awake::from_ms(100));
-        timers.arm_delay(key(1), Mono::from_ms(100));
-        assert_eq!(next(&timers, 0), (100, Why::Poll));
+        let poll = timers.arm_poll(key(1), Awake::from_ms(40));
+        timers.arm_delay(key(1), Mono::from_ms(40));
+        assert_eq!(next(&timers, 0), (40, Why::Poll));
         timers.disarm(poll);
-        assert_eq!(next(&timers, 0), (100, Why::Due));
+        assert_eq!(next(&timers, 0), (40, Why::Due));
     }
 
     #[test]
@@ -390,7 +390,8 @@ mod tests {
         assert_eq!(timers.pop_near(now, &mut bite), Some(vec![key(1)]), "one of them has ended");
         assert_eq!(timers.pop_near(now, &mut bite), None);
         timers.watch_overall(key(1), id, at, now);
-        assert_eq!(next(&timers, near), (1_000_000, Why::Overall));
+        assert_eq!(timers.pop_mono(Mono::from_ms(999_999), &mut bite), None);
+        assert_eq!(next(&timers, 999_999), (1_000_000, Why::Overall));
         assert_eq!(timers.pop_mono(at, &mut bite), Some(MonoTimer::Overall(key(1))));
         assert!(!timers.watches_overall(key(1)), "it may be watched again, for it may have moved");
     }

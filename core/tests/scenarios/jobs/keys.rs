@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// The refusal of a batch for one of its submissions.
+fn at<T>(index: usize, cause: Refusal) -> Result<T, Refusal> {
+    Err(Refusal::InBatch { index, cause: Box::new(cause) })
+}
+
 #[test]
 fn a_unique_key_is_held_by_one_open_job() {
     let mut rig = Rig::new();
@@ -10,11 +15,11 @@ fn a_unique_key_is_held_by_one_open_job() {
     let first = rig.submit(unique());
     let before = rig.manager.state().dump();
     assert_eq!(rig.try_submit(unique()), Err(Refusal::UniqueKeyTaken(first)));
-    assert_eq!(rig.submit_all(vec![job("k"), unique()]), Err(Refusal::UniqueKeyTaken(first)));
+    assert_eq!(rig.submit_all(vec![job("k"), unique()]), at(1, Refusal::UniqueKeyTaken(first)));
     assert_eq!(rig.manager.state().dump(), before);
     let claim = rig.claim(session);
     rig.succeed(session, claim).unwrap();
-    assert_eq!(rig.submit_all(vec![unique(), unique()]), Err(Refusal::UniqueKeyTwice), "also inside one batch");
+    assert_eq!(rig.submit_all(vec![unique(), unique()]), at(1, Refusal::UniqueKeyTwice), "also inside one batch");
     let second = rig.submit(unique());
     let new_id = rig.new_id();
     let retry = Call::Retry { job: first, new_id, request: name("r") };
@@ -39,7 +44,7 @@ fn an_idempotency_key_answers_the_same_job_again() {
     let before = rig.manager.state().dump();
     assert_eq!(rig.submit_all(vec![keyed("1")]).unwrap(), same);
     assert_eq!(rig.try_submit(keyed("2")), Err(Refusal::Conflict));
-    assert_eq!(rig.submit_all(vec![job("k"), keyed("2")]), Err(Refusal::Conflict));
+    assert_eq!(rig.submit_all(vec![job("k"), keyed("2")]), at(1, Refusal::Conflict));
     assert_eq!(rig.manager.state().dump(), before);
     rig.restart(secs(1));
     assert_eq!(rig.submit_all(vec![keyed("1")]).unwrap(), same, "across a takeover");
@@ -65,7 +70,7 @@ fn inside_one_batch_a_repeated_key_is_a_duplicate_or_a_conflict() {
     assert_eq!(accepted[0].id, accepted[2].id);
     assert_eq!(rig.manager.view().jobs, 2);
     let other = |payload: &str| Draft { idempotency_key: Some("b".into()), ..Draft::of_kind("k", bytes(payload)) };
-    assert_eq!(rig.submit_all(vec![other("1"), other("2")]), Err(Refusal::Conflict));
+    assert_eq!(rig.submit_all(vec![other("1"), other("2")]), at(1, Refusal::Conflict));
     assert_eq!(rig.manager.view().jobs, 2);
 }
 
@@ -87,10 +92,12 @@ fn a_batch_is_all_or_nothing() {
     let mut rig = Rig::new();
     let before = rig.manager.state().dump();
     let bad = Draft { priority: 101, ..job("k") };
-    assert_eq!(rig.submit_all(vec![job("k"), bad, job("k")]).unwrap_err().kind(), RefusalKind::Invalid);
+    let refused = rig.submit_all(vec![job("k"), bad, job("k")]).unwrap_err();
+    assert_eq!(refused.kind(), RefusalKind::Invalid);
+    assert!(matches!(refused, Refusal::InBatch { index: 1, .. }), "{refused}");
     let id = rig.new_id();
     let twice = vec![Submission { id, draft: job("k") }, Submission { id, draft: job("k") }];
-    assert_eq!(rig.call(Call::Submit(twice)), Err(Refusal::Conflict));
+    assert_eq!(rig.call(Call::Submit(twice)), at(1, Refusal::Conflict));
     assert_eq!(rig.manager.state().dump(), before);
     assert_eq!(rig.submit_all(vec![job("k"); 1000]).unwrap().len(), 1000);
     assert_eq!(rig.manager.view().jobs, 1000);

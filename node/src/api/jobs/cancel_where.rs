@@ -4,9 +4,8 @@
 //! again: what was cancelled no longer counts, and the rest is found.
 
 use axum::extract::State;
-use onward_core::effect::Answer;
 use onward_core::ids::JobId;
-use onward_core::input::{Call, Filter};
+use onward_core::input::Filter;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -116,10 +115,7 @@ async fn cancel(
     loop {
         let (jobs, next) = find(engine, filter, cursor, limit - *cancelled).await?;
         if !jobs.is_empty() {
-            match engine.call(Call::CancelWhere { filter: filter.clone(), jobs }).await? {
-                Answer::Cancelled { jobs } => *cancelled += jobs,
-                other => unreachable!("a cancel by filter is answered as such, not with {other:?}"),
-            }
+            *cancelled += engine.cancel_where(filter.clone(), jobs).await?;
         }
         if next.is_none() || *cancelled == limit {
             return Ok(next);

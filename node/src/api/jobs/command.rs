@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use onward_core::effect::Answer;
 use onward_core::ids::Name;
-use onward_core::input::Call;
 use onward_core::job::draft::MAX_SPAN;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -69,7 +67,7 @@ pub async fn cancel(
     JobPath(job): JobPath,
     _: Json<Nothing>,
 ) -> Result<Json<CancelAnswer>, Problem> {
-    app.engine.call(Call::Cancel { job, epoch: None }).await?;
+    app.engine.cancel(job).await?;
     let state = super::read::without_contents(&app.engine, job).await?.state.word();
     Ok(Json(CancelAnswer { id: job.to_string(), state }))
 }
@@ -107,8 +105,6 @@ pub async fn extend(
 ) -> Result<Json<Extended>, Problem> {
     let by = span::from_seconds("by_s", extend.by_s, Duration::from_millis(1)..=MAX_SPAN)?;
     let request = request_id(extend.request_id)?;
-    match app.engine.call(Call::Extend { job, by, reason: extend.reason.into(), request }).await? {
-        Answer::Extended { total } => Ok(Json(Extended { extensions_s: total.as_secs_f64() })),
-        other => unreachable!("an extension is answered as such, not with {other:?}"),
-    }
+    let total = app.engine.extend(job, by, extend.reason.into(), request).await?;
+    Ok(Json(Extended { extensions_s: total.as_secs_f64() }))
 }

@@ -1,9 +1,8 @@
 //! Dead letters: jobs with a workflow that failed for good, until somebody replays or drops them.
 
 use axum::extract::State;
-use onward_core::effect::Answer;
 use onward_core::ids::JobId;
-use onward_core::input::{Call, Filter, ReplayFrom};
+use onward_core::input::{Filter, ReplayFrom};
 use onward_core::manager::JobView;
 use onward_core::refusal::Refusal;
 use onward_core::state::JobKey;
@@ -177,10 +176,9 @@ pub async fn replay(
     }
     let mut answers = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let call = Call::ReplayDeadLetter { job, new_id: app.engine.new_job_id(), request: request.clone(), from };
-        let (id, problem) = match app.engine.call(call).await {
-            Ok(Answer::Retried { job }) => (Some(job.to_string()), None),
-            Ok(other) => unreachable!("a replay is answered as such, not with {other:?}"),
+        let new_id = app.engine.new_job_id();
+        let (id, problem) = match app.engine.replay_dead_letter(job, new_id, request.clone(), from).await {
+            Ok(job) => (Some(job.to_string()), None),
             Err(Refused::ByMachine(refusal)) => (None, Some(refusal.into())),
             Err(refused) => return Err(interrupted(refused, answers.len())),
         };
@@ -204,8 +202,8 @@ pub async fn drop_letters(
     }
     let mut answers = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let dropped = match app.engine.call(Call::DropDeadLetter { job }).await {
-            Ok(_) => true,
+        let dropped = match app.engine.drop_dead_letter(job).await {
+            Ok(()) => true,
             Err(Refused::ByMachine(Refusal::NotADeadLetter | Refusal::UnknownJob)) => false,
             Err(refused) => return Err(interrupted(refused, answers.len())),
         };

@@ -2,7 +2,6 @@
 
 use axum::extract::State;
 use onward_core::health::{DatacenterCounts, Judgement, Verdict, datacenter::datacenter};
-use onward_core::input::Call;
 use onward_core::manager::WorkerView;
 use onward_core::refusal::Refusal;
 use serde::{Deserialize, Serialize};
@@ -151,7 +150,7 @@ pub async fn drain(
     WorkerPath(id): WorkerPath,
     _: Json<Nothing>,
 ) -> Result<Json<Drained>, Problem> {
-    known(app.engine.call(Call::DrainWorker(id.clone())).await)?;
+    known(app.engine.drain_worker(id.clone()).await)?;
     Ok(Json(Drained { id: id.to_string(), drained: true }))
 }
 
@@ -165,7 +164,7 @@ pub async fn undrain(
     WorkerPath(id): WorkerPath,
     _: Json<Nothing>,
 ) -> Result<Json<Drained>, Problem> {
-    known(app.engine.call(Call::UndrainWorker(id.clone())).await)?;
+    known(app.engine.undrain_worker(id.clone()).await)?;
     Ok(Json(Drained { id: id.to_string(), drained: false }))
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use axum::extract::State;
 use onward_core::ids::Name;
-use onward_core::input::Call;
 use onward_core::job::JobState;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -129,7 +128,7 @@ pub async fn pause(
     QueuePath(queue): QueuePath,
     _: Json<Nothing>,
 ) -> Result<Json<Paused>, Problem> {
-    app.engine.call(Call::PauseQueue(queue.clone())).await?;
+    app.engine.pause_queue(queue.clone()).await?;
     Ok(Json(Paused { name: queue.to_string(), paused: true }))
 }
 
@@ -142,7 +141,7 @@ pub async fn resume(
     QueuePath(queue): QueuePath,
     _: Json<Nothing>,
 ) -> Result<Json<Paused>, Problem> {
-    app.engine.call(Call::ResumeQueue(queue.clone())).await?;
+    app.engine.resume_queue(queue.clone()).await?;
     Ok(Json(Paused { name: queue.to_string(), paused: false }))
 }
 

@@ -1,16 +1,12 @@
 //! Submitting, one by one and by the thousand.
 
-use std::collections::{HashMap, HashSet};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use onward_core::effect::{AcceptedJob, Answer};
-use onward_core::ids::{JobId, Name};
-use onward_core::input::{Call, Submission};
+use onward_core::ids::JobId;
+use onward_core::input::Submission;
 use onward_core::job::Draft;
-use onward_core::job::draft::check;
-use onward_core::job::fingerprint::{Fingerprint, fingerprint};
-use onward_core::refusal::{Refusal, RefusalKind};
+use onward_core::refusal::Refusal;
 use onward_core::state::JobImage;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -23,7 +19,7 @@ use super::super::json::{self, Json, JsonText};
 use super::super::may::{May, Submit};
 use super::super::problem::Problem;
 use super::request::{SubmitJob, add_idempotency_key, add_trace};
-use crate::engine::{Engine, Refused};
+use crate::engine::Refused;
 
 /// The kind that runs a command on the worker's computer.
 pub const EXEC: &str = "exec";
@@ -90,7 +86,7 @@ pub async fn submit(
     add_trace(&mut draft, &headers);
     check_exec(&access, &draft)?;
     let submission = Submission { id: app.engine.new_job_id(), draft };
-    let accepted = accepted(&app.engine, vec![submission]).await?[0];
+    let accepted = app.engine.submit(vec![submission]).await?[0];
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Submitted { id: accepted.id.to_string() })))
 }
@@ -117,20 +113,16 @@ pub async fn submit_batch(
     let jobs = parse_batch(&body)?.jobs.take("jobs")?;
     let rules = app.engine.rules();
     let mut submissions = Vec::with_capacity(jobs.len());
-    let mut keys = Vec::with_capacity(jobs.len());
     for (index, job) in jobs.into_iter().enumerate() {
         let mut draft = job.draft(rules).map_err(|problem| at_index(index, problem))?;
         add_trace(&mut draft, &headers);
         check_exec(&access, &draft).map_err(|problem| at_index(index, problem))?;
-        // The machine checks again; here it is for the index, and before it takes the machine's time.
-        let spec = check(draft.clone(), &rules.limits, &rules.job)
-            .map_err(|invalid| at_index(index, Refusal::Invalid(invalid).into()))?;
-        let idempotency = spec.idempotency_key().map(|key| (key.clone(), fingerprint(&spec)));
-        keys.push(Keys { idempotency, unique: spec.unique_key().cloned() });
         submissions.push(Submission { id: app.engine.new_job_id(), draft });
     }
-    let accepted = match accepted(&app.engine, submissions).await {
-        Err(Refused::ByMachine(refusal)) => return Err(blame(&app.engine, keys, refusal).await),
+    let accepted = match app.engine.submit(submissions).await {
+        Err(Refused::ByMachine(Refusal::InBatch { index, cause })) => {
+            return Err(at_index(index, Problem::from(*cause)));
+        }
         other => other?,
     };
     let status = if accepted.iter().any(|job| !job.duplicate) { StatusCode::CREATED } else { StatusCode::OK };
@@ -153,51 +145,11 @@ fn parse_batch(body: &[u8]) -> Result<SubmitBatch, Problem> {
     })
 }
 
-async fn accepted(engine: &Engine, submissions: Vec<Submission>) -> Result<Vec<AcceptedJob>, Refused> {
-    match engine.call(Call::Submit(submissions)).await? {
-        Answer::Submitted(accepted) => Ok(accepted),
-        other => unreachable!("a submission is answered as such, not with {other:?}"),
-    }
-}
-
 fn at_index(index: usize, problem: Problem) -> Problem {
     let field =
         problem.field.as_ref().map_or_else(|| format!("jobs[{index}]"), |field| format!("jobs[{index}].{field}"));
     let detail = format!("jobs[{index}]: {}; none of this batch was stored", problem.detail);
     Problem { detail, ..problem }.of_field(field)
-}
-
-struct Keys {
-    idempotency: Option<(Name, Fingerprint)>,
-    unique: Option<Name>,
-}
-
-/// The machine says why it refused a batch; this finds out for which job.
-async fn blame(engine: &Engine, keys: Vec<Keys>, refusal: Refusal) -> Problem {
-    let kind = refusal.kind();
-    let problem = Problem::from(refusal);
-    if !matches!(kind, RefusalKind::Conflict | RefusalKind::UniqueKeyTaken) {
-        return problem;
-    }
-    match engine.read(move |view| first_at_fault(&keys, view.manager.state())).await {
-        Ok(Some(index)) => at_index(index, problem),
-        _ => problem,
-    }
-}
-
-fn first_at_fault(keys: &[Keys], state: &onward_core::state::State) -> Option<usize> {
-    let mut seen: HashMap<&Name, Fingerprint> = HashMap::new();
-    let mut unique: HashSet<&Name> = HashSet::new();
-    keys.iter().position(|job| {
-        if let Some((key, print)) = &job.idempotency {
-            let known = state.idempotency(key).map(|known| known.fingerprint).or(seen.get(key).copied());
-            if let Some(known) = known {
-                return known != *print;
-            }
-            seen.insert(key, *print);
-        }
-        job.unique.as_ref().is_some_and(|key| state.unique_holder(key).is_some() || !unique.insert(key))
-    })
 }
 
 /// Whether one of these jobs runs a command. Making a job like it again is submitting it.

@@ -14,10 +14,8 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use onward_core::effect::Answer;
 use onward_core::grant::Denial;
 use onward_core::ids::Name;
-use onward_core::input::Call;
 use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Settlement};
 use onward_core::refusal::Refusal;
 use onward_proto::common::bytes_out;
@@ -266,11 +264,7 @@ async fn request_extension(
         progress: body.progress,
         estimated_remaining: span::if_given("estimated_remaining_s", body.estimated_remaining_s)?,
     };
-    let answer = match app.engine.call(Call::RequestExtension(request)).await {
-        Ok(Answer::Extension(answer)) => answer,
-        Ok(_) => unreachable!("an extension is answered with an extension"),
-        Err(refused) => return Err(refused.into()),
-    };
+    let answer = app.engine.request_extension(request).await?;
     if answer.result == Err(Denial::StaleAttempt) {
         // As every other call with a fence that is no longer the newest.
         return Err(Refusal::StaleAttempt.into());
@@ -295,25 +289,17 @@ async fn goodbye(
     Json(body): Json<GoodbyeBody>,
 ) -> Result<Json<GoodbyeAnswer>, Problem> {
     let incarnation = checked::incarnation(body.incarnation)?;
-    match app.engine.call(Call::Goodbye { worker, incarnation }).await? {
-        Answer::Left { held } => Ok(Json(GoodbyeAnswer { held })),
-        _ => unreachable!("a goodbye is answered with what is left"),
-    }
+    let held = app.engine.leave(worker, incarnation).await?;
+    Ok(Json(GoodbyeAnswer { held }))
 }
 
 async fn send_beats(app: &App, beats: Vec<Beat>) -> Result<Vec<Result<BeatAccepted, Problem>>, Problem> {
-    let Answer::Beats(answers) = app.engine.call(Call::Beat(beats)).await? else {
-        unreachable!("beats are answered with beats")
-    };
-    let answers = answers.into_iter();
+    let answers = app.engine.beat(beats).await?.into_iter();
     Ok(answers.map(|answer| answer.answer.map_err(Problem::from)).collect())
 }
 
 async fn send_settlements(app: &App, list: Vec<Settlement>) -> Result<Vec<Result<(), Problem>>, Problem> {
-    let Answer::Settled(answers) = app.engine.call(Call::Settle(list)).await? else {
-        unreachable!("settlements are answered with settlements")
-    };
-    let answers = answers.into_iter();
+    let answers = app.engine.settle(list).await?.into_iter();
     Ok(answers.map(|answer| answer.answer.map_err(Problem::from)).collect())
 }
 

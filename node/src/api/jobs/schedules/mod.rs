@@ -11,9 +11,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Router, extract::DefaultBodyLimit};
-use onward_core::effect::Answer;
 use onward_core::ids::Name;
-use onward_core::input::Call;
 use onward_core::refusal::Refusal;
 use onward_core::schedule::RECORDS_KEPT;
 use onward_core::state::Schedule as Known;
@@ -151,9 +149,7 @@ pub async fn put(
     if !access.may_exec() && draft.job.workflows.iter().any(|workflow| &*workflow.kind == EXEC) {
         return Err(needs_token_for_exec());
     }
-    let Answer::ScheduleSet { is_new } = app.engine.call(Call::SetSchedule(Box::new(draft))).await? else {
-        unreachable!("a schedule that is set is answered as such")
-    };
+    let is_new = app.engine.set_schedule(Box::new(draft)).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(shown(&app, &name).await?)))
 }
@@ -167,7 +163,7 @@ pub async fn remove(
     State(app): State<App>,
     SchedulePath(name): SchedulePath,
 ) -> Result<Json<Removed>, Problem> {
-    app.engine.call(Call::RemoveSchedule(name.clone())).await?;
+    app.engine.remove_schedule(name.clone()).await?;
     Ok(Json(Removed { name: name.to_string(), removed: true }))
 }
 
@@ -181,7 +177,7 @@ pub async fn pause(
     SchedulePath(name): SchedulePath,
     _: Json<Nothing>,
 ) -> Result<Json<Schedule>, Problem> {
-    app.engine.call(Call::PauseSchedule(name.clone())).await?;
+    app.engine.pause_schedule(name.clone()).await?;
     Ok(Json(shown(&app, &name).await?))
 }
 
@@ -197,7 +193,7 @@ pub async fn resume(
     _: Json<Nothing>,
 ) -> Result<Json<Schedule>, Problem> {
     check_exec(&app, &access, &name).await?;
-    app.engine.call(Call::ResumeSchedule(name.clone())).await?;
+    app.engine.resume_schedule(name.clone()).await?;
     Ok(Json(shown(&app, &name).await?))
 }
 
@@ -218,11 +214,9 @@ pub async fn run_now(
 ) -> Result<(StatusCode, Json<Submitted>), Problem> {
     check_exec(&app, &access, &schedule).await?;
     let request = body.request()?;
-    let Answer::Submitted(accepted) = app.engine.call(Call::RunSchedule { schedule, request }).await? else {
-        unreachable!("a run is answered with its job")
-    };
-    let status = if accepted[0].duplicate { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(Submitted { id: accepted[0].id.to_string() })))
+    let run = app.engine.run_schedule(schedule, request).await?;
+    let status = if run.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(Submitted { id: run.id.to_string() })))
 }
 
 /// Making jobs that run commands needs what submitting one does.

@@ -11,8 +11,10 @@ use hashbrown::HashTable;
 use crate::beat::Motion;
 use crate::dispatch::GroupKey;
 use crate::health::progress::UnmovingAttempt;
-use crate::health::{HttpLiveness, Judgement, NotReady, Reason, SessionLiveness, Signals, Tally, Verdict};
-use crate::health::{Progress, ProgressRule};
+use crate::health::{
+    HttpLiveness, Judgement, LivenessRule, NotLive, NotReady, Progress, ProgressRule, Reason, SessionLiveness, Signals,
+    Tally, Verdict,
+};
 use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
 use crate::key::Key;
 use crate::list::List;
@@ -21,9 +23,10 @@ use crate::state::{Attempt, AttemptKey};
 use crate::time::{Awake, Wall};
 use crate::wheel::TimerKey;
 
+use super::super::polls::PollKey;
+use super::super::timers::AwakeTimer;
+use super::hold::HoldStanding;
 use super::live::{LiveAttempt, LiveAttempts};
-use super::polls::PollKey;
-use super::timers::AwakeTimer;
 
 pub(crate) type WorkerKey = Key<Worker>;
 
@@ -36,7 +39,7 @@ pub(crate) struct Worker {
     pub group: Option<GroupKey>,
     /// Of a session. A poll brings its own.
     pub slots: u32,
-    pub held: u32,
+    pub(super) held: u32,
     pub timer: Option<TimerKey<AwakeTimer>>,
     pub armed: Awake,
     pub judged: Judgement,
@@ -46,24 +49,16 @@ pub(crate) struct Worker {
     pub drained: bool,
     pub evicted: bool,
     /// As it was judged last.
-    pub away: bool,
+    pub(super) away: bool,
     pub probation: bool,
     /// It was stuck, and has not been on probation for it yet.
     pub was_stuck: bool,
     /// How it stands in the count of the hold.
-    pub counted: HoldStanding,
+    pub(super) counted: HoldStanding,
     /// It is on the list of workers to judge.
-    pub touched: bool,
-    pub work: Option<Box<HeldWork>>,
+    pub(super) touched: bool,
+    pub(super) work: Option<Box<HeldWork>>,
     pub eviction: Option<Box<EvictionInfo>>,
-}
-
-/// Whether a worker counts towards the hold, and on which side.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum HoldStanding {
-    No,
-    Fine,
-    Failing,
 }
 
 /// How the worker speaks to us.
@@ -230,12 +225,59 @@ impl Worker {
         matches!(self.link, Link::Session { .. })
     }
 
+    /// How many attempts it holds.
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// As it was judged last.
+    pub fn is_away(&self) -> bool {
+        self.away
+    }
+
+    /// One that cannot be asked is never silent: its leases speak for it, or it is away.
+    pub fn live_signal(&self, rule: &LivenessRule, now: Awake) -> Result<(), NotLive> {
+        match &self.link {
+            Link::Session { liveness, .. } => liveness.judge(rule, now),
+            // It has as long as its leases to be heard of; until then it is not judged.
+            Link::Http { .. } | Link::Expected => Ok(()),
+        }
+    }
+
+    /// Neither works nor asks for work, and has not said so for a while, or said goodbye; or it was not heard of since a
+    /// takeover, and its leases are over.
+    pub fn is_absent(&self, rule: &LivenessRule, now: Awake) -> bool {
+        match &self.link {
+            Link::Http { liveness, poll: None } if self.held == 0 => liveness.is_away(rule, now),
+            Link::Expected => self.held == 0,
+            _ => false,
+        }
+    }
+
+    /// Has a new judgement, and gives the one before.
+    pub fn set_judgement(&mut self, judged: Judgement, now: Awake) -> Judgement {
+        let before = core::mem::replace(&mut self.judged, judged);
+        if before.verdict != judged.verdict {
+            self.since = now;
+        }
+        if let Some(work) = &mut self.work {
+            let is_stuck = judged.signals.progress == Progress::Stuck;
+            work.stuck_since = if is_stuck { work.stuck_since.or(Some(now)) } else { None };
+        }
+        before
+    }
+
+    /// Since when it holds nothing, or since when it has its verdict if it never held anything.
+    pub fn empty_since(&self) -> Awake {
+        self.work.as_ref().and_then(|work| work.empty_since).unwrap_or(self.since)
+    }
+
     /// What it holds, the newest first.
-    pub fn attempts<'a>(&self, live: &'a LiveAttempts) -> impl Iterator<Item = AttemptKey> + use<'a> {
+    pub(super) fn attempts<'a>(&self, live: &'a LiveAttempts) -> impl Iterator<Item = AttemptKey> + use<'a> {
         self.work.as_ref().map_or(List::EMPTY, |work| work.attempts).iter(live)
     }
 
-    pub fn work(&mut self, rule: &ProgressRule) -> &mut HeldWork {
+    pub(super) fn work(&mut self, rule: &ProgressRule) -> &mut HeldWork {
         self.work.get_or_insert_with(|| {
             Box::new(HeldWork {
                 attempts: List::EMPTY,

@@ -11,7 +11,7 @@ use crate::table::Table;
 use crate::time::Awake;
 use crate::wheel::TimerKey;
 
-use super::notes::Notes;
+use super::super::notes::Notes;
 use super::workers::WorkerKey;
 
 /// One running attempt as it is heard of. Lies beside the persisted attempt, under the same key.
