@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::fence::{AttemptFence, GateEpoch, Term};
 use crate::grant::{Denial, ExtensionReason};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
+use crate::job::end::JobEnd;
 use crate::job::fingerprint::Fingerprint;
 use crate::job::{Ending, JobSpec};
 use crate::refusal::RefusalKind;
@@ -46,16 +47,22 @@ pub enum Event {
         claim: Claim,
         ending: Ending,
         then: NextState,
+        /// What becomes of the job if it is over by this; none where the workflow goes on. Older logs do not say.
+        end: Option<JobEnd>,
     },
     /// A client or a gate asked for a cancel: what nobody runs is cancelled, what runs is cancelling.
     CancelAsked {
         job: JobId,
         epoch: Option<GateEpoch>,
+        /// If the job is over by this, because nobody runs any of it; older logs do not say.
+        end: Option<JobEnd>,
     },
     /// The job ends: every workflow that is open.
     JobTimedOut {
         job: JobId,
         reason: TimeoutReason,
+        /// Older logs do not say.
+        end: Option<JobEnd>,
     },
     QuietBegan {
         claim: Claim,
@@ -183,10 +190,13 @@ impl Event {
         }
     }
 
-    /// Every job that applying this may change or remove.
+    /// Every job that this is about: those that applying it makes, changes or removes.
     pub fn for_each_job(&self, visit: &mut impl FnMut(JobId)) {
         match self {
-            Self::JobSubmitted(submitted) => submitted.retry_of.iter().for_each(|retry| visit(retry.job)),
+            Self::JobSubmitted(submitted) => {
+                visit(submitted.id);
+                submitted.retry_of.iter().for_each(|retry| visit(retry.job));
+            }
             Self::WorkflowDue(workflow) => visit(workflow.job),
             Self::HandedOut(handed) => visit(handed.workflow.job),
             Self::AttemptEnded { claim, .. }

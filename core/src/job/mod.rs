@@ -2,9 +2,10 @@
 //!
 //! Data flows through the modules in this order: a client's [`draft::Draft`] is checked into a [`spec::JobSpec`]
 //! (nothing unchecked is ever stored), [`mod@transition`] moves its workflows, [`retry`] decides what follows the end
-//! of an attempt.
+//! of an attempt, and [`end`] what becomes of a job that is over.
 
 pub mod draft;
+pub mod end;
 pub mod fingerprint;
 pub mod retry;
 pub mod spec;

@@ -274,7 +274,8 @@ impl Manager {
                 ending: ending.kind(),
                 then,
             });
-        self.emit(Event::AttemptEnded { claim, ending, then }, fx);
+        let end = self.end_by_attempt(workflow, &ending, then);
+        self.emit(Event::AttemptEnded { claim, ending, then, end }, fx);
         if let Some(lost) = lost {
             self.report(lost, fx);
         }

@@ -30,7 +30,8 @@ impl Manager {
             return Ok(Answer::Done);
         }
         let running = self.attempts_of(key);
-        self.emit(Event::CancelAsked { job, epoch }, fx);
+        let end = Some(self.end_by_cancel(key));
+        self.emit(Event::CancelAsked { job, epoch, end }, fx);
         for (claim, worker) in running {
             self.send_cancel(worker, claim, CancelWhy::Asked, fx);
         }

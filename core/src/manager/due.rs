@@ -120,7 +120,9 @@ impl Manager {
         }
         let job = self.state.job(key);
         let (id, running) = (job.id, self.attempts_of(key));
-        self.emit(Event::JobTimedOut { job: id, reason: TimeoutReason::Overall }, fx);
+        let reason = TimeoutReason::Overall;
+        let end = Some(self.end_by_timeout(key, reason));
+        self.emit(Event::JobTimedOut { job: id, reason, end }, fx);
         self.report(Notice::JobTimedOut { job: id }, fx);
         self.stop_timed_out(running, fx);
     }

@@ -16,6 +16,23 @@
 //! **State.** Decisions are events, and only [`Manager::apply`] changes the persisted [`State`]; everything else in this
 //! struct is soft: derived from the state, or lost in a crash without harm (beats, probes, who is connected).
 //!
+//! **Parts.** What is soft lies in parts, each of which keeps its own fields right and knows nothing of the others:
+//!
+//! | part | holds |
+//! |---|---|
+//! | `fleet` | workers, what is heard of the attempts that they hold, the hold's counts, who has gone |
+//! | `polls` | open polls, and answers that may not have arrived |
+//! | `timers` | everything that is due at an instant |
+//! | `durability` | steps that wait for the log |
+//! | [`crate::dispatch`] | who gets what |
+//! | `flow` | what this manager has got done, and what was wanted of it |
+//! | `kept` | what was said while the seat was not confirmed |
+//! | `follow_ups` | what is said at the end of a step |
+//!
+//! **Handlers** borrow the parts that they need, and log nothing: `watch` (fleet, timers), `offers` (dispatch; reads fleet
+//! and polls), `job_timers` (timers), `indexes` (all that follows an event). Who decides has the whole machine, because
+//! a decision is an event, and whatever is derived follows it at once:
+//!
 //! | module | decides |
 //! |---|---|
 //! | `seat` | whether we may act: term, confirmation, gaps of our own |
@@ -27,13 +44,13 @@
 //! | `delivery` | inputs that are fetched, and attempts that cannot be brought to their worker |
 //! | `notes` | what handlers cause to be logged, and how often |
 //! | `extension` | more time, if earned |
-//! | `sessions`, `polls` | who workers are, and what they still hold |
+//! | `sessions`, `polling` | who workers are, and what they still hold |
 //! | `judge` | verdicts on workers, and who is away |
 //! | `evict` | eviction, hold, readmission, probation |
+//! | `job_end` | what becomes of a job that is over |
 //! | `memory` | how long a worker that has gone is remembered |
 //! | `due` | what is done when a timer fires, and when the next wake-up is |
 //! | `schedules` | which schedule is due, and what starts |
-//! | `indexes` | nothing: it brings what is derived in line with what an event changed |
 //! | `view`, `counting` | what can be seen |
 //! | `snapshot`, `sharing` | the whole state at one event, taken bit by bit; and put back, no larger than it was |
 
@@ -50,6 +67,7 @@ mod fleet;
 mod flow;
 mod follow_ups;
 pub(crate) mod indexes;
+mod job_end;
 mod job_timers;
 mod judge;
 mod kept;

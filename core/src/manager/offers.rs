@@ -56,3 +56,61 @@ fn free_slots(fleet: &Fleet, polls: &Polls, key: WorkerKey) -> u32 {
     };
     if worker.probation { free.min(1u32.saturating_sub(worker.held())) } else { free }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::{Progress, SessionLiveness};
+    use crate::ids::{ClientId, Incarnation, Name, SessionId, WorkerId};
+    use crate::message::Subscription;
+    use crate::settings::Rules;
+    use crate::time::Awake;
+
+    use super::super::fleet::Worker;
+
+    /// Among which workers one is offered that has one free slot, a good verdict and this one thing about it.
+    fn tier_of(change: impl FnOnce(&mut Worker)) -> Option<Tier> {
+        let rules = Rules::default();
+        let (mut fleet, polls) = (Fleet::new(1), Polls::new(1));
+        let mut dispatch = Dispatch::new(rules.aging, 1);
+        let name = |text| Name::new(text).expect("valid");
+        let subscription = Subscription { queues: vec![name("q")], kinds: vec![name("k")] };
+        let group = dispatch.join(&subscription, ClientId::default(), &rules.limits, |_| false).expect("one is allowed");
+        let liveness = SessionLiveness::connected(Awake::ZERO, Awake::ZERO);
+        let link = Link::Session { session: SessionId(1), liveness };
+        let (id, incarnation) = (WorkerId::new("w").expect("valid"), Incarnation::new("1").expect("valid"));
+        let key = fleet.insert(Worker::new(id, incarnation, link, Awake::ZERO));
+        let worker = fleet.worker_mut(key);
+        worker.group = Some(group);
+        worker.slots = 1;
+        change(worker);
+        Offers { fleet: &fleet, polls: &polls, dispatch: &mut dispatch }.update(key);
+        [Tier::Route, Tier::Investigate].into_iter().find(|tier| dispatch.has_worker(group, *tier))
+    }
+
+    #[test]
+    fn a_worker_is_offered_as_its_verdict_says() {
+        for (live, progress, tier) in [
+            (true, Progress::Idle, Some(Tier::Route)),
+            (true, Progress::Normal, Some(Tier::Route)),
+            (true, Progress::Slow, Some(Tier::Investigate)),
+            (true, Progress::Degraded, Some(Tier::Investigate)),
+            (true, Progress::Stuck, None),
+            (false, Progress::Normal, None),
+        ] {
+            let found = tier_of(|worker| worker.judged.signals = Signals { live, ready: true, progress });
+            assert_eq!(found, tier, "live: {live}, {progress:?}");
+        }
+    }
+
+    #[test]
+    fn a_worker_without_room_or_that_may_get_nothing_is_not_offered() {
+        assert_eq!(tier_of(|_| {}), Some(Tier::Route));
+        assert_eq!(tier_of(|worker| worker.slots = 0), None);
+        assert_eq!(tier_of(|worker| worker.accepting = false), None);
+        assert_eq!(tier_of(|worker| worker.drained = true), None);
+        assert_eq!(tier_of(|worker| worker.evicted = true), None);
+        assert_eq!(tier_of(|worker| worker.link = Link::Expected), None);
+        assert_eq!(tier_of(|worker| worker.group = None), None, "it was not heard of yet");
+    }
+}

@@ -5,6 +5,7 @@ use core::time::Duration;
 use crate::event::{Event, ExtensionDecided, HandedOut, NextState, StampedEvent, WorkflowRef};
 use crate::grant::Fraction;
 use crate::ids::{Claim, JobId, Seq, WorkerId};
+use crate::job::end::JobEnd;
 use crate::job::{Cause, Ending, WorkflowState, transition};
 use crate::payload::{Digest, Payload};
 use crate::refusal::RefusalKind;
@@ -14,9 +15,6 @@ use crate::timeout::TimeoutReason;
 
 use super::records::*;
 use super::{AttemptKey, JobKey, State, WorkflowKey, hash_workflow};
-
-/// How long an idempotency key is remembered past the end of its job.
-pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// What an event touched, for whoever keeps indexes over the state.
 #[derive(Debug, Default)]
@@ -64,17 +62,21 @@ impl State {
             Event::JobSubmitted(submitted) => self.submit(at, submitted, changes),
             Event::WorkflowDue(workflow) => self.due(at, workflow, changes),
             Event::HandedOut(handed) => self.hand_out(at, handed, changes),
-            Event::AttemptEnded { claim, ending, then } => self.end_attempt(at, claim, ending, *then, changes),
-            Event::CancelAsked { job, epoch } => {
+            Event::AttemptEnded { claim, ending, then, end } => {
+                self.end_attempt(at, claim, ending, (*then, *end), changes);
+            }
+            Event::CancelAsked { job, epoch, end } => {
                 let key = self.expect_job(*job);
                 self.jobs[key].cancel_asked = true;
                 if epoch.is_some() {
                     self.more(key).epoch = *epoch;
                 }
                 self.record(at, key, LedgerFact::CancelAsked { epoch: *epoch });
-                self.end_open(at, key, Cause::CancelAsked, changes);
+                self.end_open(at, key, Cause::CancelAsked, *end, changes);
             }
-            Event::JobTimedOut { job, reason } => self.time_out(at, self.expect_job(*job), *reason, changes),
+            Event::JobTimedOut { job, reason, end } => {
+                self.time_out(at, self.expect_job(*job), *reason, *end, changes);
+            }
             Event::QuietBegan { claim, allowed } => {
                 let attempt = self.expect_attempt(claim);
                 self.attempts[attempt].quiet = Some((at, *allowed));
@@ -247,7 +249,14 @@ impl State {
         self.set_state(key, Cause::HandedOut, None, changes);
     }
 
-    fn end_attempt(&mut self, at: Wall, claim: &Claim, ending: &Ending, then: NextState, changes: &mut Changes) {
+    fn end_attempt(
+        &mut self,
+        at: Wall,
+        claim: &Claim,
+        ending: &Ending,
+        (then, end): (NextState, Option<JobEnd>),
+        changes: &mut Changes,
+    ) {
         let attempt = self.expect_attempt(claim);
         let ran = at.since(self.attempts[attempt].handed_at);
         let (key, job) = self.close_attempt(at, attempt, ending.clone());
@@ -280,11 +289,11 @@ impl State {
         self.set_state(key, cause, Some(attempt), changes);
         if then == NextState::TimedOut {
             // A stuck attempt that ends its job ends all of it.
-            self.time_out(at, job, TimeoutReason::Stuck, changes);
+            self.time_out(at, job, TimeoutReason::Stuck, end, changes);
             return;
         }
         self.release_dependents(at, job, self.workflows[key].index, changes);
-        self.end_job_if_done(at, job, changes);
+        self.end_job_if_done(at, job, end, changes);
     }
 
     /// Takes the attempt out of the running ones and into the past of its workflow.
@@ -350,7 +359,7 @@ impl State {
     }
 
     /// Moves every open workflow of a job by `cause`; what is cancelling already has its own end before it.
-    fn end_open(&mut self, at: Wall, job: JobKey, cause: Cause, changes: &mut Changes) {
+    fn end_open(&mut self, at: Wall, job: JobKey, cause: Cause, end: Option<JobEnd>, changes: &mut Changes) {
         for member in 0..self.jobs[job].workflows.as_slice().len() {
             let key = self.jobs[job].workflows.as_slice()[member];
             match (self.workflows[key].state, cause) {
@@ -369,15 +378,22 @@ impl State {
                 _ => self.set_state(key, cause, None, changes),
             }
         }
-        self.end_job_if_done(at, job, changes);
+        self.end_job_if_done(at, job, end, changes);
     }
 
-    fn time_out(&mut self, at: Wall, key: JobKey, reason: TimeoutReason, changes: &mut Changes) {
+    fn time_out(
+        &mut self,
+        at: Wall,
+        key: JobKey,
+        reason: TimeoutReason,
+        end: Option<JobEnd>,
+        changes: &mut Changes,
+    ) {
         if !self.jobs[key].cancel_asked {
             self.jobs[key].timed_out = Some(reason);
         }
         self.record(at, key, LedgerFact::TimedOut { reason });
-        self.end_open(at, key, Cause::TimedOut, changes);
+        self.end_open(at, key, Cause::TimedOut, end, changes);
     }
 
     /// The only writer of a workflow's state.
@@ -393,7 +409,7 @@ impl State {
         changes.workflows.push(WorkflowChange { workflow: key, ended, from });
     }
 
-    fn end_job_if_done(&mut self, at: Wall, key: JobKey, changes: &mut Changes) {
+    fn end_job_if_done(&mut self, at: Wall, key: JobKey, end: Option<JobEnd>, changes: &mut Changes) {
         let job = &mut self.jobs[key];
         if job.open > 0 || job.ended_at != Stamp::NOT_YET {
             return;
@@ -405,17 +421,24 @@ impl State {
         if let Some(unique) = job.spec.unique_key() {
             self.unique.remove(unique);
         }
+        let end = end.unwrap_or_else(|| self.end_by_older_log(at, job));
         if let Some(idempotency) = job.spec.idempotency_key() {
-            self.expiring.push_back((at + IDEMPOTENCY_KEPT, idempotency.clone()));
+            self.expiring.push_back((end.key_until, idempotency.clone()));
         }
-        let died = self.workflows_of(job).any(|(_, workflow)| job.died_by(workflow));
-        if died {
+        if end.dead {
             self.jobs[key].dead = true;
             let seq = self.seq;
             self.more(key).died = Some(seq);
             self.dead.insert(seq, key);
         }
         self.end_run(at, key);
+    }
+
+    /// What became of a job by an event that does not say: a day for its key, and a dead letter by what failed. The
+    /// rules of those who wrote such logs, whatever the rules are now.
+    fn end_by_older_log(&self, at: Wall, job: &Job) -> JobEnd {
+        let dead = self.workflows_of(job).any(|(_, workflow)| job.died_by(workflow));
+        JobEnd::new(at, job.spec.idempotency_key().is_some(), dead)
     }
 
     fn extension(&mut self, at: Wall, decided: &ExtensionDecided) {

@@ -8,6 +8,7 @@ use crate::event::{ScheduledRun, Verb, Via};
 use crate::fence::{AttemptFence, GateEpoch};
 use crate::grant::{Denial, ExtensionReason, Fraction};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, Name, WorkerId};
+use crate::job::end::is_dead_by;
 use crate::job::{Ending, EndingKind, JobSpec, WorkflowState};
 use crate::payload::Payload;
 use crate::refusal::{Refusal, RefusalKind};
@@ -129,14 +130,7 @@ impl Job {
 
     /// Whether this workflow of it makes it a dead letter, now that it has ended.
     pub fn died_by(&self, workflow: &Workflow) -> bool {
-        match workflow.state {
-            WorkflowState::Failed => true,
-            // Not one that was to end the first time that it was stuck.
-            WorkflowState::TimedOut => {
-                self.timed_out == Some(TimeoutReason::Stuck) && workflow.counted >= self.spec.retry.max_attempts
-            }
-            _ => false,
-        }
+        is_dead_by(workflow.state, workflow.counted, self.timed_out, self.spec.retry.max_attempts)
     }
 
     pub fn epoch(&self) -> Option<GateEpoch> {

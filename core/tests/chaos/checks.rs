@@ -51,7 +51,7 @@ impl Witness {
                 assert!(before.last().is_none_or(|(_, before)| *before < handed.fence), "a fence did not rise");
                 before.push((Seq(self.stamps.len() as u64), handed.fence));
             }
-            Event::AttemptEnded { claim, ending, then } => {
+            Event::AttemptEnded { claim, ending, then, .. } => {
                 let key = (claim.job, claim.workflow);
                 assert_eq!(self.newest(key, Seq(u64::MAX)), Some(claim.fence), "a stale attempt was ended");
                 if ending.is_reported() {

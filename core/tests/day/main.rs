@@ -199,7 +199,7 @@ impl Day {
                     specs.insert(submitted.id, submitted.spec);
                 }
                 Event::HandedOut(handed) if matches!(handed.via, Via::Http { .. }) => self.saw("handed to a poll"),
-                Event::AttemptEnded { claim, ending, then } => {
+                Event::AttemptEnded { claim, ending, then, .. } => {
                     self.saw(ending.code());
                     self.saw(next_state_name(&then));
                     if specs.get(&claim.job).is_some_and(|spec| spec.require_progress) {

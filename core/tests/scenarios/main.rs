@@ -24,6 +24,7 @@ mod late;
 mod limits;
 mod memory;
 mod notices;
+mod older_logs;
 mod ordered;
 mod outputs;
 mod polls;

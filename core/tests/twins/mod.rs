@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use onward_core::effect::{Answer, Effect, Effects};
-use onward_core::event::StampedEvent;
+use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::Term;
 use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
 use onward_core::input::{Call, Filter, Input, Poll, ReplayFrom, Submission};
@@ -41,6 +41,17 @@ pub fn check_begin(rules: &Rules, records: &[SnapshotRecord], begun_with: &str, 
     manager.finish_restore().expect("a whole snapshot");
     assert_eq!(manager.state().dump(), begun_with, "the records differ from the state at the beginning");
     manager.state().check();
+}
+
+/// The same event as versions wrote it that did not say what becomes of a job.
+pub fn as_older(stamped: &StampedEvent) -> StampedEvent {
+    let mut older = stamped.clone();
+    if let Event::AttemptEnded { end, .. } | Event::CancelAsked { end, .. } | Event::JobTimedOut { end, .. } =
+        &mut older.event
+    {
+        *end = None;
+    }
+    older
 }
 
 pub fn replayed(rules: &Rules, log: &[StampedEvent], seed: u64, now: Now) -> Manager {

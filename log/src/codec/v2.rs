@@ -28,6 +28,7 @@ use onward_core::event::{
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Malformed};
 use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
+use onward_core::job::end::JobEnd;
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
 use onward_core::job::{Ending, JobSpec, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
@@ -167,9 +168,9 @@ choice! {
         2 JobSubmitted(job);
         3 WorkflowDue(workflow) + {};
         4 HandedOut(handed);
-        5 AttemptEnded { claim, ending, then } + {};
-        6 CancelAsked { job, epoch } + {};
-        7 JobTimedOut { job, reason } + {};
+        5 AttemptEnded { claim, ending, then } + { 1 end: optional; };
+        6 CancelAsked { job, epoch } + { 1 end: optional; };
+        7 JobTimedOut { job, reason } + { 1 end: optional; };
         8 QuietBegan { claim, allowed } + {};
         9 QuietEnded { claim, used } + {};
         10 Checkpointed { claim, data } + {};
@@ -323,6 +324,7 @@ choice! {
 record! {
     JobSubmitted { id, spec, fingerprint, retry_of } + { 1 taken_over: critical; 2 scheduled: critical; }
     ScheduledRun { schedule, due, reason } + {}
+    JobEnd { dead, key_until } + {}
     ScheduleSet { schedule, plan, paused, horizon } + {}
     SchedulePlan { timing, job, overlap, missed, jitter, critical } + {}
     HandedOut { workflow, fence, worker, incarnation, lease, via } + {}

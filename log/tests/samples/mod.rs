@@ -11,6 +11,7 @@ use onward_core::event::{
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Fraction, Malformed};
 use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
+use onward_core::job::end::JobEnd;
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
 use onward_core::job::{
@@ -461,6 +462,10 @@ impl Draw {
         }
     }
 
+    fn job_end(&mut self) -> JobEnd {
+        JobEnd { dead: self.chance(2), key_until: self.wall() }
+    }
+
     /// An event of the variant with this number in [`variant`].
     pub fn event(&mut self, variant: usize) -> Event {
         let verbs = [Verb::Beat, Verb::Succeed, Verb::Fail, Verb::Release, Verb::RequestExtension];
@@ -483,14 +488,21 @@ impl Draw {
                 lease: self.span(),
                 via: if self.chance(2) { Via::Session } else { Via::Http { poll: self.maybe(Self::name) } },
             }),
-            4 => Event::AttemptEnded { claim: self.claim(), ending: self.ending(), then: self.then() },
+            4 => Event::AttemptEnded {
+                claim: self.claim(),
+                ending: self.ending(),
+                then: self.then(),
+                end: self.maybe(Self::job_end),
+            },
             5 => Event::CancelAsked {
                 job: self.job_id(),
                 epoch: self.maybe(|draw| GateEpoch { n: draw.number(), gate: draw.number() }),
+                end: self.maybe(Self::job_end),
             },
             6 => Event::JobTimedOut {
                 job: self.job_id(),
                 reason: self.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck]),
+                end: self.maybe(Self::job_end),
             },
             7 => Event::QuietBegan { claim: self.claim(), allowed: self.span() },
             8 => Event::QuietEnded { claim: self.claim(), used: self.span() },

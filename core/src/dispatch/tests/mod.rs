@@ -184,12 +184,12 @@ impl World {
             How::Backoff => (Ending::Released { delay: Some(STEP) }, NextState::Delayed { until: self.now + STEP }),
         };
         let holder = self.holders.get(&attempt).copied();
-        self.happen(Event::AttemptEnded { claim, ending, then });
+        self.happen(Event::AttemptEnded { claim, ending, then, end: None });
         self.freed(holder);
     }
 
     fn cancel(&mut self, job: JobId) {
-        self.happen(Event::CancelAsked { job, epoch: None });
+        self.happen(Event::CancelAsked { job, epoch: None, end: None });
     }
 
     fn cancel_workflow(&mut self, key: WorkflowKey) {

@@ -30,7 +30,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::checks::{Leases, Witness, check_bounds};
 use super::coverage::{CALLS, INPUTS, MESSAGES, call_name, input_name, message_name};
 use super::due::find_due;
-use super::twins::{Twins, check_begin, ids_in_order, restored};
+use super::twins::{Twins, as_older, check_begin, ids_in_order, restored};
 
 /// What must happen to the manager besides what is said to it.
 const HAPPENINGS: &[&str] = &[

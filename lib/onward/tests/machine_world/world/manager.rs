@@ -67,7 +67,7 @@ impl World {
                 let before = self.fences.insert(key, handed.fence);
                 assert!(before.is_none_or(|before| before < handed.fence), "a fence did not rise");
             }
-            Event::AttemptEnded { claim, ending, then } => {
+            Event::AttemptEnded { claim, ending, then, .. } => {
                 if matches!(then, NextState::Succeeded | NextState::Failed | NextState::TimedOut | NextState::Cancelled)
                 {
                     let before = self.decided.insert((claim.job, claim.workflow), *claim);
