@@ -27,13 +27,10 @@ pub mod bite;
 pub mod carried;
 pub mod counts;
 pub mod dispatch;
-pub mod effect;
-pub mod event;
 pub mod fence;
 pub mod grant;
 pub mod health;
 pub mod ids;
-pub mod input;
 pub mod intern;
 pub mod job;
 pub mod key;
@@ -43,7 +40,6 @@ pub mod limits;
 pub mod list;
 pub mod mailbox;
 pub mod manager;
-pub mod message;
 pub mod pages;
 pub mod payload;
 pub mod refusal;
@@ -55,6 +51,8 @@ pub mod time;
 pub mod timeout;
 pub mod trace;
 pub mod wheel;
+
+pub use manager::{effect, event, input, message};
 
 /// The example in ARCHITECTURE.md runs as a test.
 #[cfg(doctest)]

@@ -31,12 +31,7 @@ impl JobEnd {
 
 /// Whether a workflow in this state makes its job a dead letter, once that is over. `counted` are its attempts that
 /// count, and `timed_out` says why the job was timed out, if it was.
-pub fn is_dead_by(
-    state: WorkflowState,
-    counted: u32,
-    timed_out: Option<TimeoutReason>,
-    max_attempts: u32,
-) -> bool {
+pub fn is_dead_by(state: WorkflowState, counted: u32, timed_out: Option<TimeoutReason>, max_attempts: u32) -> bool {
     match state {
         WorkflowState::Failed => true,
         // Not one that was to end the first time that it was stuck.

@@ -50,9 +50,7 @@ impl Manager {
                 asked.claims.iter().filter(|claim| named.insert(**claim)).copied().collect()
             }
             (true, None) => Vec::new(),
-            (true, Some(worker)) => {
-                self.fleet.attempts(worker).map(|key| self.state.claim_of(key)).collect()
-            }
+            (true, Some(worker)) => self.fleet.attempts(worker).map(|key| self.state.claim_of(key)).collect(),
         };
         let held: Vec<Option<AttemptKey>> = claims.iter().map(|claim| self.held_by(claim, worker)).collect();
         let reason = asked.reason.parse::<ExtensionReason>();

@@ -21,13 +21,7 @@ pub(super) struct JobTimers<'a> {
 
 impl Manager {
     pub(super) fn job_timers(&mut self) -> JobTimers<'_> {
-        JobTimers {
-            rules: &self.rules,
-            state: &self.state,
-            seat: &self.seat,
-            timers: &mut self.timers,
-            now: self.now,
-        }
+        JobTimers { rules: &self.rules, state: &self.state, seat: &self.seat, timers: &mut self.timers, now: self.now }
     }
 }
 

@@ -9,6 +9,9 @@
 //!  step(now, input) ──▶ events ──▶ append as one batch ──▶ durable ──▶ effects that waited for it
 //! ```
 //!
+//! What comes in is [`input`] and [`message`], what is decided is [`event`], what is to be done is [`effect`]: closed
+//! lists, each.
+//!
 //! **What is trusted, and for how long.** The seat, for `seat_ttl` after it was confirmed: without it nothing is
 //! decided, renewed or timed out, and what is said is kept until it is confirmed again. A claim, while its fence is the newest of its workflow. A worker, while three
 //! independent signals say so. Nobody's clock but our own.
@@ -61,17 +64,21 @@ mod counting;
 mod delivery;
 mod due;
 mod durability;
+pub mod effect;
+pub mod event;
 mod evict;
 mod extension;
 mod fleet;
 mod flow;
 mod follow_ups;
 pub(crate) mod indexes;
+pub mod input;
 mod job_end;
 mod job_timers;
 mod judge;
 mod kept;
 mod memory;
+pub mod message;
 mod notes;
 mod offers;
 mod output;
@@ -320,7 +327,7 @@ impl Manager {
         }
         let mut changes = core::mem::take(&mut self.changes);
         self.state.apply(stamped, &mut changes);
-        let soft = (!self.replaying).then(|| SoftIndexes {
+        let soft = (!self.replaying).then_some(SoftIndexes {
             rules: &self.rules,
             seat: &self.seat,
             fleet: &mut self.fleet,

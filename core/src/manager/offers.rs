@@ -75,7 +75,8 @@ mod tests {
         let mut dispatch = Dispatch::new(rules.aging, 1);
         let name = |text| Name::new(text).expect("valid");
         let subscription = Subscription { queues: vec![name("q")], kinds: vec![name("k")] };
-        let group = dispatch.join(&subscription, ClientId::default(), &rules.limits, |_| false).expect("one is allowed");
+        let group =
+            dispatch.join(&subscription, ClientId::default(), &rules.limits, |_| false).expect("one is allowed");
         let liveness = SessionLiveness::connected(Awake::ZERO, Awake::ZERO);
         let link = Link::Session { session: SessionId(1), liveness };
         let (id, incarnation) = (WorkerId::new("w").expect("valid"), Incarnation::new("1").expect("valid"));

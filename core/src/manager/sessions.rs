@@ -266,8 +266,8 @@ impl Manager {
             if let ClaimStanding::Current(attempt) = self.state.standing(&claim)
                 && self.holds(key, &claim)
             {
-                let cancelling =
-                    self.state.workflow(self.fleet.live_mut(attempt).workflow).state == crate::job::WorkflowState::Cancelling;
+                let cancelling = self.state.workflow(self.fleet.live_mut(attempt).workflow).state
+                    == crate::job::WorkflowState::Cancelling;
                 // Stopping what nobody cancelled is giving it back.
                 self.end(attempt, if cancelling { Ending::Cancelled } else { Ending::Released { delay: None } }, fx);
             }

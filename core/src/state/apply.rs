@@ -381,14 +381,7 @@ impl State {
         self.end_job_if_done(at, job, end, changes);
     }
 
-    fn time_out(
-        &mut self,
-        at: Wall,
-        key: JobKey,
-        reason: TimeoutReason,
-        end: Option<JobEnd>,
-        changes: &mut Changes,
-    ) {
+    fn time_out(&mut self, at: Wall, key: JobKey, reason: TimeoutReason, end: Option<JobEnd>, changes: &mut Changes) {
         if !self.jobs[key].cancel_asked {
             self.jobs[key].timed_out = Some(reason);
         }

@@ -60,7 +60,12 @@ fn what_is_asked_about_an_archived_job_is_answered_by_its_image() {
         (Call::DropDeadLetter { job }, Err(Refusal::NotADeadLetter)),
         (Call::FetchInput { claim, workflow: name("x") }, Err(Refusal::AlreadyEnded)),
         (
-            Call::RequestExtension(ExtensionRequest { claims: vec![claim], reason: "backup".into(), progress: 1.0, estimated_remaining: None }),
+            Call::RequestExtension(ExtensionRequest {
+                claims: vec![claim],
+                reason: "backup".into(),
+                progress: 1.0,
+                estimated_remaining: None,
+            }),
             Err(Refusal::AlreadyEnded),
         ),
     ] {

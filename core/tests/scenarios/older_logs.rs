@@ -18,7 +18,8 @@ fn eventful() -> Rig {
     rig.succeed(session, claim).expect("it holds the attempt");
     rig.submit(keyed("b"));
     let claim = rig.claim(session);
-    rig.settle(session, claim, Report::Fail { error: "no".into(), retryable: false, delay: None }).expect("it holds it");
+    rig.settle(session, claim, Report::Fail { error: "no".into(), retryable: false, delay: None })
+        .expect("it holds it");
     rig.submit(Draft { on_stuck: OnStuck::TimeOut, stuck_after: Some(secs(10)), ..keyed("c") });
     rig.advance(secs(11));
     let cancelled = rig.submit(Draft { delay: Some(secs(60)), ..keyed("d") });

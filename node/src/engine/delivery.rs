@@ -19,8 +19,8 @@ use onward_core::input::{Call, Input, Poll};
 use onward_core::message::Assignment;
 use onward_core::payload::Payload;
 
-use super::content::Contents;
 use super::calls::mismatch;
+use super::content::Contents;
 use super::{Command, Engine, Refused, Shared};
 use crate::traces::continue_trace;
 

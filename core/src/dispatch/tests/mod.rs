@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::*;
+use crate::counts::Counts;
 use crate::event::{Event, HandedOut, JobSubmitted, NextState, StampedEvent, Via, WorkflowRef};
 use crate::fence::{AttemptFence, Term};
 use crate::ids::{Bytes, Claim, Incarnation, JobId, WorkerId};
 use crate::job::draft::{Draft, JobDefaults, LimitDraft, WorkflowDraft, check};
 use crate::job::spec::ConcurrencyLimit;
 use crate::job::{Ending, WorkflowState};
-use crate::counts::Counts;
 use crate::manager::WorkerKey;
 use crate::manager::indexes::Indexes;
 use crate::message::Subscription;

@@ -23,8 +23,8 @@ use crate::table::Table;
 use crate::time::{Awake, Mono, Now, Wall};
 use crate::wheel::{TimerKey, Wheel};
 
-use super::polls::PollKey;
 use super::fleet::WorkerKey;
+use super::polls::PollKey;
 use deadlines::{BatchKey, Deadlines, Entry};
 
 /// On awake time.

@@ -1,6 +1,5 @@
 //! Submitting, one by one and by the thousand.
 
-
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use onward_core::ids::JobId;
