@@ -13,7 +13,7 @@ use onward_core::manager::Manager;
 use onward_core::message::{FromWorker, Hello, Subscription};
 use onward_core::settings::Rules;
 use onward_core::time::{Mono, Now, Wall};
-use onward_log::{BatchId, BatchKey, codec};
+use onward_log::{BatchId, BatchKey, Row, codec};
 use onward_proto::v1::{Beat, ManagerFrame, Settlement, SubmitRequest, Succeed, WorkerFrame, settlement};
 use onward_proto::{draft, manager, worker};
 use prost::Message;
@@ -41,6 +41,7 @@ struct Node {
     now: Now,
     effects: Effects,
     row: Vec<u8>,
+    body: Vec<u8>,
     wire: Vec<u8>,
     /// For the worker, not sent yet.
     frame: ManagerFrame,
@@ -60,6 +61,7 @@ impl Node {
             now,
             effects: Effects::default(),
             row: Vec::new(),
+            body: Vec::new(),
             wire: Vec::new(),
             frame: ManagerFrame::default(),
             ended: Vec::new(),
@@ -108,7 +110,10 @@ impl Node {
     fn log(&mut self, events: &[StampedEvent]) {
         let first = Seq(self.events + 1);
         self.row.clear();
-        codec::encode(BatchKey { term: Term::new(1), id: BatchId(first.0), first }, events, &mut self.row);
+        self.body.clear();
+        codec::encode_events(events, &mut self.body);
+        let row = Row { count: events.len() as u32, body: &self.body };
+        row.put(BatchKey { term: Term::new(1), id: BatchId(first.0), first }, &mut self.row);
         self.bytes += self.row.len();
         self.events += events.len() as u64;
     }

@@ -9,7 +9,7 @@ use onward_core::job::Draft;
 use onward_core::payload::Payload;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::Wall;
-use onward_log::{Archive, ArchivedJob, Log, RedbLog, codec};
+use onward_log::{Archive, ArchivedJob, Log, EmbeddedLog, codec};
 use onward_node::engine::{Engine, Start};
 use tokio::runtime::Runtime;
 
@@ -72,7 +72,7 @@ fn scaled(took: Duration, queued: usize) -> Duration {
 }
 
 fn open(folder: &Path) -> Engine {
-    let log = RedbLog::open(folder).expect("the log opens");
+    let log = EmbeddedLog::open(folder).expect("the log opens");
     let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.archive = Some(Archive::open(folder).expect("the archive opens"));
     Engine::start(start).expect("the engine starts")

@@ -17,7 +17,7 @@ use onward_core::ids::{JobId, Seq};
 use onward_core::job::draft::{self, Draft, JobDefaults};
 use onward_core::limits::Limits;
 use onward_core::time::Wall;
-use onward_log::{BatchId, BatchKey, Log, RedbLog, codec};
+use onward_log::{BatchId, BatchKey, EmbeddedLog, EventLog, codec};
 
 const RUN: Duration = Duration::from_secs(3);
 
@@ -89,13 +89,13 @@ struct Appended {
 }
 
 fn append_rate(folder: &Path, events: &[StampedEvent]) -> Result<Appended, Box<dyn Error>> {
-    let mut log = RedbLog::open(folder)?;
-    let term = log.take_seat()?.term.get();
+    let mut log = EmbeddedLog::open(folder)?;
+    let term = log.seize_seat()?.term.get();
     let (mut next, mut longest, cpu) = (1, Duration::ZERO, cpu_us()?);
     let began = Instant::now();
     let mut now = began;
     while now - began < RUN {
-        log.append(key(term, next), events, &[])?;
+        log.append_events(key(term, next), events, &[])?;
         next += events.len() as u64;
         longest = longest.max(now.elapsed());
         now = Instant::now();
@@ -114,11 +114,11 @@ fn cpu_us() -> Result<f64, Box<dyn Error>> {
 /// How long opening takes, and how fast everything is read back.
 fn read_rate(folder: &Path) -> Result<(f64, f64), Box<dyn Error>> {
     let began = Instant::now();
-    let mut log = RedbLog::open(folder)?;
+    let mut log = EmbeddedLog::open(folder)?;
     let opened = began.elapsed();
     let (began, mut next) = (Instant::now(), Seq(1));
     loop {
-        let batches = log.read(next, 10_000)?;
+        let batches = log.read_events(next, 10_000)?;
         let Some(last) = batches.last() else { break };
         next = Seq(last.first.0 + last.events.len() as u64);
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Archive, ArchivedJob, BatchId, BatchKey, Blob, Log, RedbLog};
+use onward_log::{Archive, ArchivedJob, BatchId, BatchKey, Blob, EventLog, Log, EmbeddedLog};
 
 /// Set for the process that is killed.
 const FOLDER: &str = "ONWARD_REOPEN_FOLDER";
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let archive = Archive::open(folder.path())?;
     println!("archive: {} rows, {} MiB, opened in {:?}", archive.count()?, sizes.0, began.elapsed());
     let began = Instant::now();
-    let mut log = RedbLog::open(folder.path())?;
+    let mut log = EmbeddedLog::open(folder.path())?;
     println!("log: {:?}, {} MiB, opened in {:?}", log.tail()?, sizes.1, began.elapsed());
     Ok(())
 }
@@ -61,14 +61,14 @@ fn filled(folder: &Path, rows: u64, megabytes: u64) -> Result<(), Box<dyn Error>
     let began = Instant::now();
     (0..rows / ROWS_A_PUT).try_for_each(|at| put(at * ROWS_A_PUT))?;
     println!("{:.0} rows archived a second", rows as f64 / began.elapsed().as_secs_f64());
-    let mut log = RedbLog::open(folder)?;
-    let term = log.take_seat()?.term;
+    let mut log = EmbeddedLog::open(folder)?;
+    let term = log.seize_seat()?.term;
     let mut append = |at: u64| {
         let mut digest = [0; 32];
         digest[..8].copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
         let events = [StampedEvent { at: Wall::from_ms(at), event: Event::TermBegan { term } }];
         let key = BatchKey { term, id: BatchId(at), first: Seq(at) };
-        log.append(key, &events, &[Blob { digest, bytes: &[5; BLOB_BYTES] }])
+        log.append_events(key, &events, &[Blob { digest, bytes: &[5; BLOB_BYTES] }])
     };
     let blobs = (megabytes << 20) / BLOB_BYTES as u64;
     (1..=blobs).try_for_each(&mut append)?;

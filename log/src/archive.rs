@@ -13,7 +13,7 @@
 //! opens at once after a crash, however long the history is. Archiving is done in batches by a thread that nobody
 //! waits for; the log, which everybody waits for, does without.
 //!
-//! **In doubt, look**, as the [log](crate::redb) does: a counter of commits tells whether the last one arrived.
+//! **In doubt, look**, as the [log](crate::engines::embedded) does: a counter of commits tells whether the last one arrived.
 
 pub(crate) mod order;
 
@@ -28,11 +28,11 @@ use ::redb::{
     TableError, WriteTransaction,
 };
 
-use crate::redb::fault::Fault;
-use crate::redb::pieces::{self, Label};
-use crate::redb::rows::{corrupt, known_format};
-use crate::redb::store::{Repair, Store};
-use crate::redb::{folder, on_storage};
+use crate::engines::embedded::fault::Fault;
+use crate::engines::embedded::pieces::{self, Label};
+use crate::engines::embedded::rows::{corrupt, known_format};
+use crate::engines::embedded::store::{Repair, Store};
+use crate::engines::embedded::{folder, on_storage};
 use crate::{Blob, Digest, Error, codec};
 use order::{Order, Rows};
 
@@ -91,7 +91,7 @@ impl Archive {
         Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), Some(lock))?)))
     }
 
-    /// As [`RedbLog::on_storage`](crate::RedbLog::on_storage).
+    /// As [`EmbeddedLog::on_storage`](crate::EmbeddedLog::on_storage).
     pub fn on_storage<B: StorageBackend>(
         storage: impl FnMut() -> io::Result<B> + Send + 'static,
     ) -> Result<Self, Error> {

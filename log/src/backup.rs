@@ -28,11 +28,11 @@ use ::redb::{
     TableDefinition, TableError, TableHandle,
 };
 
-use crate::redb::fault::{Fault, found_while_open};
-use crate::redb::folder::{self, ARCHIVE, LOG, Names, RESTORING, about};
-use crate::redb::journal;
-use crate::redb::rows::{self, corrupt, known_format};
-use crate::{Archive, Error, OnLoss, RedbLog, archive, changes};
+use crate::engines::embedded::fault::{Fault, found_while_open};
+use crate::engines::embedded::folder::{self, ARCHIVE, LOG, Names, RESTORING, about};
+use crate::engines::embedded::journal;
+use crate::engines::embedded::rows::{self, corrupt, known_format};
+use crate::{Archive, Error, OnLoss, EmbeddedLog, archive, changes};
 
 pub use content::Damage;
 use copy::{Copy, count};
@@ -57,7 +57,7 @@ const REDB: &[u8] = b"redb";
 /// something else has come to its end that the disk may take long for; if it breaks, there will be no backup
 /// ([`Error::GivenUp`]). Gives what was found to be damaged, and is so in the backup too.
 pub fn backup(
-    log: &RedbLog,
+    log: &EmbeddedLog,
     archive: &Archive,
     extra: &[(&str, Vec<u8>)],
     to: &Path,
@@ -68,7 +68,7 @@ pub fn backup(
 
 /// `between` runs when the log's moment has passed, and the archive's has not come yet.
 fn backup_and(
-    log: &RedbLog,
+    log: &EmbeddedLog,
     archive: &Archive,
     extra: &[(&str, Vec<u8>)],
     to: &Path,

@@ -2,14 +2,19 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
 use crate::backup::Damage;
-use crate::codec::DecodeError;
-use crate::redb::Loss;
+use crate::engines::embedded::Loss;
+use crate::row::DecodeError;
 
 /// Why a log did not do what was asked. [`Self::changed`] says whether it may have, all the same.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     #[error("stale term {given}: term {current} holds the seat; stop acting for this datacenter. Nothing was stored")]
     StaleTerm { given: Term, current: Term },
+    /// Follow whoever holds it.
+    #[error(
+        "the seat was taken meanwhile: it was free to take under term {seen}, and term {current} holds it now. Nothing was stored"
+    )]
+    SeatTaken { seen: Term, current: Term },
     #[error("the next event is {expected:?}, not {given:?}; rebuild the state from the log. Nothing was stored")]
     WrongSequence { given: Seq, expected: Seq },
     #[error("a snapshot out of order: {what}. Nothing was stored")]
@@ -77,6 +82,7 @@ impl Error {
         match self {
             Self::Unknown { .. } => Changed::Maybe,
             Self::StaleTerm { .. }
+            | Self::SeatTaken { .. }
             | Self::WrongSequence { .. }
             | Self::WrongSnapshot { .. }
             | Self::Full { .. }
@@ -136,6 +142,7 @@ mod tests {
         let (term, seq) = (Term::new(1), Seq(1));
         for error in [
             Error::StaleTerm { given: term, current: term },
+            Error::SeatTaken { seen: term, current: term },
             Error::WrongSequence { given: seq, expected: seq },
             Error::WrongSnapshot { what: "x" },
             Error::Unknown { cause: text() },

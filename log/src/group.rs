@@ -14,11 +14,10 @@
 
 use std::collections::VecDeque;
 
-use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::{BatchId, BatchKey, Blob, OwnedBlob};
+use crate::{BatchId, BatchKey, Blob, OwnedBlob, Row};
 
 #[derive(Debug)]
 pub struct GroupCommit {
@@ -37,19 +36,22 @@ pub struct GroupCommit {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Group<'a> {
     pub key: BatchKey,
-    pub events: &'a [StampedEvent],
+    pub row: Row<'a>,
     pub blobs: Vec<Blob<'a>>,
 }
 
 #[derive(Debug, Default)]
 struct Load {
-    events: Vec<StampedEvent>,
+    events: usize,
+    /// Their bytes.
+    body: Vec<u8>,
     blobs: Vec<OwnedBlob>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Push {
     events: usize,
+    bytes: usize,
     blobs: usize,
     blob_bytes: usize,
 }
@@ -69,28 +71,31 @@ impl GroupCommit {
         }
     }
 
-    /// Takes what one step decided, with the blobs that it names, and leaves the buffers empty. Gives the sequence
-    /// number of its last event.
+    /// Takes what one step decided: so many events, which `encode` appends to the bytes of those before, and the blobs
+    /// that they name, which leave their buffer. Gives the sequence number of the last event.
     ///
     /// # Panics
     /// Blobs without an event that names them have no place in the log; bringing some is a bug.
-    pub fn push(&mut self, events: &mut Vec<StampedEvent>, blobs: &mut Vec<OwnedBlob>) -> Seq {
-        assert!(blobs.is_empty() || !events.is_empty(), "a blob comes with the event that names it");
-        if !events.is_empty() {
+    pub fn push(&mut self, events: usize, encode: impl FnOnce(&mut Vec<u8>), blobs: &mut Vec<OwnedBlob>) -> Seq {
+        assert!(blobs.is_empty() || events > 0, "a blob comes with the event that names it");
+        if events > 0 {
+            let before = self.waiting.body.len();
+            encode(&mut self.waiting.body);
+            let bytes = self.waiting.body.len() - before;
             let blob_bytes = blobs.iter().map(|blob| blob.bytes.len()).sum();
-            self.pushes.push_back(Push { events: events.len(), blobs: blobs.len(), blob_bytes });
-            self.waiting.events.append(events);
+            self.pushes.push_back(Push { events, bytes, blobs: blobs.len(), blob_bytes });
+            self.waiting.events += events;
             self.waiting.blobs.append(blobs);
         }
-        Seq(self.first.0 + (self.under_way.events.len() + self.waiting.events.len()) as u64 - 1)
+        Seq(self.first.0 + (self.under_way.events + self.waiting.events) as u64 - 1)
     }
 
     /// The batch to append now; `None` while one is under way, or if nothing waits.
     pub fn begin(&mut self) -> Option<Group<'_>> {
-        if self.is_under_way() || self.waiting.events.is_empty() {
+        if self.is_under_way() || self.waiting.events == 0 {
             return None;
         }
-        let mut taken = Push { events: 0, blobs: 0, blob_bytes: 0 };
+        let mut taken = Push::default();
         while let Some(&push) = self.pushes.front() {
             let sum = taken.and(push);
             if taken.events > 0 && (sum.events > self.max_events || sum.blob_bytes > self.max_blob_bytes) {
@@ -102,7 +107,9 @@ impl GroupCommit {
         if self.pushes.is_empty() {
             core::mem::swap(&mut self.waiting, &mut self.under_way);
         } else {
-            self.under_way.events.extend(self.waiting.events.drain(..taken.events));
+            self.waiting.events -= taken.events;
+            self.under_way.events = taken.events;
+            self.under_way.body.extend(self.waiting.body.drain(..taken.bytes));
             self.under_way.blobs.extend(self.waiting.blobs.drain(..taken.blobs));
         }
         self.again()
@@ -115,25 +122,27 @@ impl GroupCommit {
         }
         // Within a term a sequence number is used for one batch only, so it names the batch too.
         let key = BatchKey { term: self.term, id: BatchId(self.first.0), first: self.first };
+        let count = u32::try_from(self.under_way.events).expect("a batch is bounded, and a push is smaller than that");
         let blobs = self.under_way.blobs.iter().map(OwnedBlob::as_blob).collect();
-        Some(Group { key, events: &self.under_way.events, blobs })
+        Some(Group { key, row: Row { count, body: &self.under_way.body }, blobs })
     }
 
     /// The batch under way is durable. Gives the sequence number up to which everything is.
     pub fn done(&mut self) -> Seq {
-        self.first = Seq(self.first.0 + self.under_way.events.len() as u64);
-        self.under_way.events.clear();
+        self.first = Seq(self.first.0 + self.under_way.events as u64);
+        self.under_way.events = 0;
+        self.under_way.body.clear();
         self.under_way.blobs.clear();
         Seq(self.first.0 - 1)
     }
 
     pub fn is_under_way(&self) -> bool {
-        !self.under_way.events.is_empty()
+        self.under_way.events > 0
     }
 
     /// Events that wait for the batch under way to end.
     pub fn waiting(&self) -> usize {
-        self.waiting.events.len()
+        self.waiting.events
     }
 
     /// Bytes of blobs that wait with them: memory that whoever takes in payloads must bound.
@@ -146,6 +155,7 @@ impl Push {
     const fn and(self, other: Self) -> Self {
         Self {
             events: self.events + other.events,
+            bytes: self.bytes + other.bytes,
             blobs: self.blobs + other.blobs,
             blob_bytes: self.blob_bytes + other.blob_bytes,
         }
@@ -154,26 +164,33 @@ impl Push {
 
 #[cfg(test)]
 mod tests {
-    use onward_core::event::Event;
-    use onward_core::time::Wall;
-
     use super::*;
 
-    fn events(stamps: core::ops::Range<u64>) -> Vec<StampedEvent> {
-        let event = |at| StampedEvent { at: Wall::from_ms(at), event: Event::TermBegan { term: Term::new(at) } };
-        stamps.map(event).collect()
+    /// Pushes as many events as there are names, each of one byte.
+    fn push(group: &mut GroupCommit, names: core::ops::Range<u8>) -> Seq {
+        push_with(group, names, &mut Vec::new())
     }
 
-    fn begun(group: &mut GroupCommit) -> Option<(Seq, Vec<StampedEvent>)> {
-        group.begin().map(|group| (group.key.first, group.events.to_vec()))
+    fn push_with(group: &mut GroupCommit, names: core::ops::Range<u8>, blobs: &mut Vec<OwnedBlob>) -> Seq {
+        group.push(names.len(), |out| out.extend(names), blobs)
+    }
+
+    fn begun(group: &mut GroupCommit) -> Option<(Seq, Vec<u8>)> {
+        let group = group.begin()?;
+        assert_eq!(group.row.count as usize, group.row.body.len());
+        Some((group.key.first, group.row.body.to_vec()))
+    }
+
+    fn names(names: core::ops::Range<u8>) -> Vec<u8> {
+        names.collect()
     }
 
     #[test]
     fn a_lone_push_goes_at_once() {
         let mut group = GroupCommit::new(Term::new(3), Seq(10), 100, 1000);
         assert_eq!(begun(&mut group), None, "nothing waits");
-        assert_eq!(group.push(&mut events(0..2), &mut Vec::new()), Seq(12));
-        assert_eq!(begun(&mut group), Some((Seq(11), events(0..2))));
+        assert_eq!(push(&mut group, 0..2), Seq(12));
+        assert_eq!(begun(&mut group), Some((Seq(11), names(0..2))));
         assert_eq!(group.done(), Seq(12));
         assert_eq!(begun(&mut group), None);
     }
@@ -181,17 +198,15 @@ mod tests {
     #[test]
     fn what_comes_during_a_commit_goes_together_in_the_next() {
         let mut group = GroupCommit::new(Term::new(1), Seq(0), 100, 1000);
-        let mut buffer = events(0..1);
-        group.push(&mut buffer, &mut Vec::new());
-        assert!(buffer.is_empty(), "the buffer is free again");
+        push(&mut group, 0..1);
         begun(&mut group).unwrap();
-        assert_eq!(group.push(&mut events(1..3), &mut Vec::new()), Seq(3));
-        assert_eq!(group.push(&mut events(3..4), &mut Vec::new()), Seq(4));
-        assert_eq!(group.push(&mut Vec::new(), &mut Vec::new()), Seq(4), "nothing new waits for what came before");
+        assert_eq!(push(&mut group, 1..3), Seq(3));
+        assert_eq!(push(&mut group, 3..4), Seq(4));
+        assert_eq!(push(&mut group, 4..4), Seq(4), "nothing new waits for what came before");
         assert_eq!(begun(&mut group), None, "one at a time");
         assert_eq!(group.waiting(), 3);
         assert_eq!(group.done(), Seq(1));
-        assert_eq!(begun(&mut group), Some((Seq(2), events(1..4))));
+        assert_eq!(begun(&mut group), Some((Seq(2), names(1..4))));
         assert_eq!(group.done(), Seq(4));
     }
 
@@ -199,12 +214,12 @@ mod tests {
     fn a_batch_has_a_bound_and_never_parts_what_was_decided_together() {
         let mut group = GroupCommit::new(Term::new(1), Seq(0), 4, 1000);
         for range in [0..3, 3..4, 4..6, 6..16, 16..17] {
-            group.push(&mut events(range), &mut Vec::new());
+            push(&mut group, range);
         }
         for (first, range) in [(1, 0..4), (5, 4..6), (7, 6..16), (17, 16..17)] {
             let count = range.end;
-            assert_eq!(begun(&mut group), Some((Seq(first), events(range))));
-            assert_eq!(group.done(), Seq(count));
+            assert_eq!(begun(&mut group), Some((Seq(first), names(range))));
+            assert_eq!(group.done(), Seq(count.into()));
         }
         assert_eq!(begun(&mut group), None);
     }
@@ -213,11 +228,12 @@ mod tests {
     fn in_doubt_the_same_batch_comes_again_under_the_same_key() {
         let mut group = GroupCommit::new(Term::new(7), Seq(5), 100, 1000);
         assert_eq!(group.again(), None);
-        group.push(&mut events(0..2), &mut Vec::new());
-        let (key, batch) = group.begin().map(|group| (group.key, group.events.to_vec())).unwrap();
+        push(&mut group, 0..2);
+        let key = group.begin().unwrap().key;
         assert_eq!((key.term, key.first), (Term::new(7), Seq(6)));
-        group.push(&mut events(2..3), &mut Vec::new());
-        assert_eq!(group.again(), Some(Group { key, events: &batch[..], blobs: Vec::new() }));
+        push(&mut group, 2..3);
+        let row = Row { count: 2, body: &names(0..2) };
+        assert_eq!(group.again(), Some(Group { key, row, blobs: Vec::new() }));
         group.done();
         assert_eq!(group.again(), None);
         assert_ne!(group.begin().unwrap().key.id, key.id);
@@ -227,9 +243,9 @@ mod tests {
         OwnedBlob { digest: [name; 32], bytes: vec![name; bytes].into() }
     }
 
-    fn digests(group: Option<Group<'_>>) -> (usize, Vec<u8>) {
+    fn digests(group: Option<Group<'_>>) -> (u32, Vec<u8>) {
         let group = group.unwrap();
-        (group.events.len(), group.blobs.iter().map(|blob| blob.digest[0]).collect())
+        (group.row.count, group.blobs.iter().map(|blob| blob.digest[0]).collect())
     }
 
     #[test]
@@ -237,10 +253,10 @@ mod tests {
         let mut group = GroupCommit::new(Term::new(1), Seq(0), 100, 1000);
         for (name, bytes) in [(1, 600), (2, 400), (3, 1), (4, 5000), (5, 0)] {
             let mut blobs = vec![blob(name, bytes)];
-            group.push(&mut events(0..2), &mut blobs);
+            push_with(&mut group, 0..2, &mut blobs);
             assert!(blobs.is_empty(), "the buffer is free again");
         }
-        group.push(&mut events(0..1), &mut Vec::new());
+        push(&mut group, 0..1);
         assert_eq!(group.waiting_blob_bytes(), 6001);
         for (count, expected) in [(4, vec![1, 2]), (2, vec![3]), (2, vec![4]), (3, vec![5])] {
             assert_eq!(digests(group.begin()), (count, expected.clone()));

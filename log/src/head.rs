@@ -1,10 +1,10 @@
 //! What may be written next. One home for the rule, whatever engine keeps the rows.
 
-use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::{Batch, BatchId, Error, Snapshot, Tail};
+use crate::row::StoredRow;
+use crate::{BatchId, Error, Snapshot, Tail};
 
 /// Under which term, as which batch, and beginning where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,12 +38,14 @@ impl Head {
         if given == current && given != Term::default() { Ok(()) } else { Err(Error::StaleTerm { given, current }) }
     }
 
-    pub(crate) fn next_term(&self) -> Term {
-        Term::new(self.tail.term.get() + 1)
+    /// The term that whoever has seen `seen` may begin: nobody else has begun one since.
+    pub(crate) fn next_term(&self, seen: Term) -> Result<Term, Error> {
+        let current = self.tail.term;
+        if seen == current { Ok(Term::new(current.get() + 1)) } else { Err(Error::SeatTaken { seen, current }) }
     }
 
-    pub(crate) fn admit(&self, key: BatchKey, events: &[StampedEvent]) -> Result<Admitted, Error> {
-        assert!(!events.is_empty(), "a batch without events has no place in the log");
+    pub(crate) fn admit(&self, key: BatchKey, count: u32) -> Result<Admitted, Error> {
+        assert!(count > 0, "a batch without events has no place in the log");
         self.holds_seat(key.term)?;
         if self.newest_batch == Some(key) {
             return Ok(Admitted::AlreadyThere);
@@ -56,15 +58,14 @@ impl Head {
         }
     }
 
-    pub(crate) fn appended(&mut self, key: BatchKey, events: &[StampedEvent]) {
+    pub(crate) fn appended(&mut self, key: BatchKey, count: u32) {
         self.newest_batch = Some(key);
-        self.tail.last = Seq(key.first.0.saturating_add(events.len() as u64 - 1));
-        self.tail.newest = events.iter().map(|event| event.at).fold(self.tail.newest, Ord::max);
+        self.tail.last = Seq(key.first.0.saturating_add(u64::from(count) - 1));
     }
 
     /// As [`Self::appended`], for a row that was read when the log was opened.
-    pub(crate) fn found(&mut self, batch: &Batch) {
-        self.appended(BatchKey { term: batch.term, id: batch.id, first: batch.first }, &batch.events);
+    pub(crate) fn found(&mut self, row: &StoredRow) {
+        self.appended(row.key, row.count);
     }
 
     pub(crate) fn admit_chunk(&self, term: Term, covers: Seq, index: u32) -> Result<(), Error> {
@@ -107,18 +108,4 @@ impl Head {
         }
         Ok(())
     }
-}
-
-/// Cuts off what lies before `from`, and checks that a row is where it should be.
-pub(crate) fn trimmed(mut batch: Batch, stored_at: Seq, from: Seq) -> Result<Batch, Error> {
-    if batch.first != stored_at || batch.events.is_empty() {
-        return Err(Error::Corrupt { what: format!("the row at {} is not the batch that belongs there", stored_at.0) });
-    }
-    let skip = from.0.saturating_sub(batch.first.0);
-    if skip > 0 {
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(batch.events.len());
-        batch.events.drain(..skip);
-        batch.first = from;
-    }
-    Ok(batch)
 }

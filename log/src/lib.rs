@@ -3,9 +3,13 @@
 //! A manager's state lives in memory as a fold over events. This crate keeps those events. It asks little of an
 //! engine, and that little exactly:
 //!
-//! - **The seat.** [`Log::take_seat`] begins a new *term*, one higher than any before, durably. From then on an append
-//!   of an earlier term is refused, from whichever handle or process it comes. Who leads is decided here and nowhere
-//!   else; everything that gossip says is only a hint on when to try.
+//! - **The seat.** [`Log::take_seat`] begins a new *term*, higher than any before, durably, if the term that the caller
+//!   has seen is still the newest: of two who saw the same one wins, and the other learns whom to follow
+//!   ([`Error::SeatTaken`]). From then on an append of an earlier term is refused, from whichever handle or process it
+//!   comes. Who leads is decided here and nowhere else; everything that gossip says is only a hint on when to try.
+//! - **Confirming.** Whoever holds the seat must know that it still does. An append that returned says so, and where
+//!   nothing is appended [`Log::confirm`] does: by the same way as an append, never by a read, because a store that was
+//!   cut off from the others goes on answering reads.
 //! - **Appending.** [`Log::append`] stores a batch as *one row*, if the term still holds and the batch begins at the
 //!   next sequence number. All of a batch is stored or nothing of it. When `append` returned `Ok`, the batch survives
 //!   a power loss.
@@ -15,7 +19,7 @@
 //!   SHA-256 of their content, and durable with it: a batch that is there has its blobs. They are read one by one
 //!   ([`Log::blob`]), from other threads too and while a commit is under way ([`BlobReader`]), and stay until they are
 //!   dropped ([`Log::drop_blobs`]); truncation does not touch them.
-//! - **Reading.** [`Log::read`] gives events from a sequence number on, in order and without a gap.
+//! - **Reading.** [`Log::read`] gives rows from a sequence number on, in order and without a gap.
 //! - **Snapshots.** Opaque chunks, tagged with the sequence number that they cover. A snapshot counts only once it is
 //!   finished; until then, and in a crash at any point, the one before it stays the newest. [`Log::truncate`] removes
 //!   what the newest finished one covers.
@@ -28,35 +32,40 @@
 //! Beside the log, in the same folder, finished jobs are kept in an [`archive`], which has no seat and no terms; and
 //! [`backup`](mod@backup) makes one file of both, while they are written, and a folder of such a file.
 //!
-//! Data flows through the modules in this order: [`group`] gathers what waits while a commit is under way; [`codec`]
-//! turns a batch into a row; `head` decides whether it may be appended, the same for every engine; [`memory`] and
-//! [`redb`], which has a journal of its own in front, keep the row, and the blobs with it. The trait is synchronous: a
-//! node gives its log a thread of its own.
+//! **Rows are bytes.** An engine knows of a row under which key it was appended and how many events it has, and nothing
+//! of what they say; so any machine can have a log on any engine. A manager's events are made into bytes by [`codec`].
+//!
+//! Data flows through the modules in this order: [`codec`] turns events into bytes; [`group`] gathers what waits while a
+//! commit is under way; `head` decides whether a row may be appended, the same for every engine; [`engines`] keep the
+//! row, in the form that [`row`] gives it, and the blobs with it. The trait is synchronous: a node gives its log a
+//! thread of its own. `conformance` (a feature) is what each engine is asked.
 
 pub mod archive;
 pub mod backup;
 mod blob;
 pub mod changes;
 pub mod codec;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod engines;
 mod error;
 pub mod group;
 mod head;
-pub mod memory;
-pub mod redb;
+pub mod row;
 
-use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_core::time::Wall;
 
 pub use archive::{Archive, ArchivedJob, Scanned};
 pub use backup::{Damage, Restored, backup, restore};
 pub use blob::{Blob, BlobReader, Digest, OwnedBlob};
+pub use codec::{Batch, EventLog};
+pub use engines::embedded::{EmbeddedLog, Loss, OnLoss};
+pub use engines::memory::MemoryLog;
 pub use error::{Changed, Error};
 pub use group::{Group, GroupCommit};
 pub use head::BatchKey;
-pub use memory::MemoryLog;
-pub use redb::{Loss, OnLoss, RedbLog};
+pub use row::{Row, StoredRow};
 
 /// Tells a batch that is tried again from another that came in between. Any number that its writer does not use twice
 /// within a term will do.
@@ -70,18 +79,6 @@ pub struct Tail {
     pub term: Term,
     /// The newest event; 0 if there is none.
     pub last: Seq,
-    /// The newest stamp: log time never goes back behind it. Since it never did, the newest batch has it.
-    pub newest: Wall,
-}
-
-/// What was read: one stored row, or the rest of it from the sequence number that was asked for.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Batch {
-    pub term: Term,
-    pub id: BatchId,
-    /// The sequence number of the first of `events`.
-    pub first: Seq,
-    pub events: Vec<StampedEvent>,
 }
 
 /// A finished snapshot.
@@ -94,22 +91,27 @@ pub struct Snapshot {
 
 /// See the [crate] for what each of these promises.
 pub trait Log: Send {
-    /// Asks the engine, so it also confirms the seat: the term is the one that may append at this moment.
+    /// Where the log ends, and which term holds its seat.
     fn tail(&mut self) -> Result<Tail, Error>;
 
-    /// Begins a new term. After [`Error::Unknown`] call it again: a term may go unused, and no harm is done.
-    fn take_seat(&mut self) -> Result<Tail, Error>;
+    /// Begins a new term, if `seen` is still the newest; else [`Error::SeatTaken`] says which one is. After
+    /// [`Error::Unknown`] look at the tail and call it again: a term may go unused, and no harm is done.
+    fn take_seat(&mut self, seen: Term) -> Result<Tail, Error>;
 
-    /// Appends `events` as one row, beginning at `key.first`, and stores `blobs` with them: all or nothing. A blob that
+    /// Confirms by a write that `term` holds the seat at this moment; [`Error::StaleTerm`] if another does. What it
+    /// writes need not outlive a loss of power: a term that another begins is durable, and that is what counts.
+    fn confirm(&mut self, term: Term) -> Result<(), Error>;
+
+    /// Appends `row`, its events beginning at `key.first`, and stores `blobs` with it: all or nothing. A blob that
     /// is there already is left as it is. Asked again, the same blobs are given again.
     ///
     /// # Panics
     /// An empty batch has no sequence number; asking to store one is a bug.
-    fn append(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error>;
+    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error>;
 
-    /// Events from `from` on: whole rows (but for the first, which begins at `from`) until there are at least
-    /// `max_events`. Empty at the end of the log.
-    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error>;
+    /// Whole rows, from the one on that holds `from`, until they have at least `max_events` events from `from` on. Empty
+    /// at the end of the log.
+    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Error>;
 
     /// The content of a blob; `None` if it was never stored, or was dropped.
     fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onward_core::effect::Answer;
-use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
@@ -18,8 +17,11 @@ use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, 
 use onward_core::refusal::Refusal;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::Wall;
-use onward_log::memory::Fault;
-use onward_log::{Archive, Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, MemoryLog, RedbLog, Snapshot, Tail};
+use onward_log::engines::memory::Fault;
+use onward_log::{
+    Archive, BatchKey, Blob, BlobReader, Digest, EmbeddedLog, Error, Log, MemoryLog, Row, Snapshot, StoredRow,
+    Tail,
+};
 use onward_node::engine::{Engine, Refused, Start};
 use onward_node::outputs::{OutputRules, Outputs};
 use onward_proto::worker::Output;
@@ -131,14 +133,17 @@ impl Log for Gated {
     fn tail(&mut self) -> Result<Tail, Error> {
         self.log.tail()
     }
-    fn take_seat(&mut self) -> Result<Tail, Error> {
-        self.log.take_seat()
+    fn take_seat(&mut self, seen: Term) -> Result<Tail, Error> {
+        self.log.take_seat(seen)
     }
-    fn append(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn confirm(&mut self, term: Term) -> Result<(), Error> {
+        self.log.confirm(term)
+    }
+    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         let _ = self.entered.send(());
         let _ = self.gate.lock().unwrap().recv();
         assert!(!self.panics.swap(false, Ordering::Relaxed), "as a bug would");
-        self.log.append(key, events, blobs)
+        self.log.append(key, row, blobs)
     }
     fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
         self.log.blob(digest)
@@ -152,7 +157,7 @@ impl Log for Gated {
     fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
         self.log.drop_blobs(term, digests)
     }
-    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
+    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Error> {
         self.log.read(from, max_events)
     }
     fn put_chunk(&mut self, term: Term, covers: Seq, index: u32, chunk: &[u8]) -> Result<(), Error> {
@@ -234,10 +239,11 @@ async fn a_loop_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() {
     // No time at all is allowed, so whatever is at something hangs.
     let engine = Engine::start(Start { hang_after: Duration::ZERO, ..Start::new(rules(), make) }).unwrap();
     has_entered.recv().unwrap();
-    let why = engine.needs_restart().expect("the log is at it");
-    assert!(why.contains("loop `committer` is stalled"), "{why}");
+    assert_eq!(engine.needs_restart(), None, "a restart does not help against a log that hangs");
+    let committer = engine.loops().health().report().loops.into_iter().find(|one| one.name == "committer").unwrap();
+    assert_eq!(committer.state.code(), "stalled", "and it is seen");
     drop(open);
-    until_seen("both wait", || engine.needs_restart().is_none()).await;
+    until_seen("both wait", || engine.trouble().is_none() && engine.needs_restart().is_none()).await;
 
     let (go_on, told) = channel::<()>();
     let (begun, has_begun) = channel();
@@ -482,7 +488,7 @@ async fn large_payloads_are_in_the_store_and_what_was_refused_is_not() {
 
 /// An engine on files, as a node has it.
 fn start_on(folder: &std::path::Path, snapshot_every: u64) -> Engine {
-    let log = RedbLog::open(folder).unwrap();
+    let log = EmbeddedLog::open(folder).unwrap();
     let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.archive = Some(Archive::open(folder).unwrap());
     start.snapshot_every = snapshot_every;
@@ -724,4 +730,100 @@ async fn a_call_between_two_terms_is_for_the_next_one() {
     let (id, call) = submit(&engine, draft());
     assert!(engine.call(call).await.is_ok(), "no machine served when it came");
     assert_eq!((state_of(&engine, id).await, engine.stats().terms.get()), (Some(JobState::Ready), 2));
+}
+
+// ---- following and leading
+
+/// An engine that leads once it is told to, and how it is told.
+fn start_following(log: &MemoryLog, rules: Rules) -> (Engine, Arc<AtomicBool>) {
+    let (log, may_lead) = (log.clone(), Arc::new(AtomicBool::new(false)));
+    let told = may_lead.clone();
+    let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+    start.may_lead = Box::new(move || told.load(Ordering::Relaxed));
+    (Engine::start(start).expect("a log in memory can be opened"), may_lead)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_follows_until_it_may_lead_and_who_loses_the_seat_follows() {
+    let log = MemoryLog::new();
+    let (one, one_may_lead) = start_following(&log, short_seat());
+    one_may_lead.store(true, Ordering::Relaxed);
+    let (first, call) = submit(&one, draft());
+    while one.call(call.clone()).await.is_err() {}
+    one_may_lead.store(false, Ordering::Relaxed);
+    let (other, other_may_lead) = start_following(&log, short_seat());
+    let refused = other.call(submit(&other, draft()).1).await;
+    let Err(Refused::Unavailable(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("another node leads"), "{why}");
+    assert_eq!(other.needs_restart(), None);
+    // What the leader goes on writing is there when the other leads.
+    let (second, call) = submit(&one, draft());
+    while one.call(call.clone()).await.is_err() {}
+    other_may_lead.store(true, Ordering::Relaxed);
+    until_seen("the other leads", || other.stats().terms.get() == 1).await;
+    let found = async |job| loop {
+        if let Ok(state) = other.read(move |view| view.manager.job(job).map(|job| job.state)).await {
+            return state;
+        }
+    };
+    assert_eq!((found(first).await, found(second).await), (Some(JobState::Ready), Some(JobState::Ready)));
+    // The first learns it by the first thing that it wants to store or to confirm, and does not fight.
+    until_seen("it follows", || one.trouble().is_some_and(|why| why.contains("another node leads"))).await;
+    let (third, call) = submit(&other, draft());
+    while other.call(call.clone()).await.is_err() {}
+    assert_eq!(found(third).await, Some(JobState::Ready));
+    assert_eq!((one.stats().terms.get(), other.stats().terms.get()), (1, 1));
+    one.stop();
+    other.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_waits_for_a_log_that_hangs_no_longer_than_anybody_does() {
+    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
+    let engine = tokio::task::block_in_place(|| Engine::start(Start::new(short_seat(), make)).unwrap());
+    has_entered.recv().unwrap();
+    open.send(()).unwrap(); // the beginning of the term
+    until_seen("it serves", || engine.stats().commits.get() == 1).await;
+    let (_, call) = submit(&engine, draft());
+    let hanging = tokio::spawn({
+        let engine = engine.clone();
+        async move { engine.call(call).await }
+    });
+    has_entered.recv().unwrap();
+    // The gate stays shut: this append never returns.
+    let stopping = tokio::task::spawn_blocking({
+        let engine = engine.clone();
+        move || engine.stop()
+    });
+    tokio::time::timeout(PATIENCE, stopping).await.expect("it does not wait for the log").unwrap();
+    let answer = tokio::time::timeout(PATIENCE, hanging).await.expect("nor does who asked").unwrap();
+    assert!(matches!(&answer, Err(Refused::Unavailable(why)) if why.contains("not known")), "{answer:?}");
+    drop(open);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_when_a_term_ends_in_doubt_is_told_that_it_is_not_known() {
+    let log = MemoryLog::new();
+    let theirs = log.clone();
+    let mut start = Start::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
+    start.pacing.ask_again = Duration::from_millis(1);
+    let engine = Engine::start(start).unwrap();
+    let (first, call) = submit(&engine, draft());
+    while engine.call(call.clone()).await.is_err() {}
+    // For longer than a seat is held nobody knows what became of it.
+    log.doubt(true);
+    let (id, call) = submit(&engine, draft());
+    let answer = engine.call(call).await;
+    assert!(matches!(&answer, Err(Refused::Unavailable(why)) if why.contains("not known")), "{answer:?}");
+    until_seen("the node says so", || engine.trouble().is_some()).await;
+    assert_eq!(engine.needs_restart(), None);
+    log.doubt(false);
+    until_seen("a second term", || engine.stats().terms.get() == 2).await;
+    let found = async |job| loop {
+        if let Ok(state) = engine.read(move |view| view.manager.job(job).map(|job| job.state)).await {
+            return state;
+        }
+    };
+    assert_eq!((found(first).await, found(id).await), (Some(JobState::Ready), Some(JobState::Ready)), "it was stored");
+    engine.stop();
 }

@@ -50,8 +50,8 @@ pub enum Effect {
     Unreferenced {
         digest: Digest,
     },
-    /// Read the term of the log and answer with the number of the question, then feed what is queued, then say
-    /// `Input::Drained`.
+    /// Confirm the seat by a write, answer with the term that holds it and the number of the question, then feed what is
+    /// queued, then say `Input::Drained`.
     ConfirmSeat {
         question: u64,
     },

@@ -9,8 +9,8 @@ use std::collections::BinaryHeap;
 
 use ::redb::{ReadableTable, Table, TableDefinition};
 
-use crate::redb::fault::Fault;
-use crate::redb::rows::corrupt;
+use crate::engines::embedded::fault::Fault;
+use crate::engines::embedded::rows::corrupt;
 
 /// By a time and the first id: all ids, in their order, as they sort.
 pub(crate) type Rows = TableDefinition<'static, Entry, &'static [u8]>;

@@ -10,8 +10,8 @@ use onward_core::job::Ending;
 use onward_core::manager::SnapshotRecord;
 use onward_core::payload::Payload;
 
-use crate::redb::fault::Fault;
-use crate::redb::rows;
+use crate::engines::embedded::fault::Fault;
+use crate::engines::embedded::rows;
 use crate::{Digest, codec};
 
 /// Payloads and results that were copied and cannot be read.

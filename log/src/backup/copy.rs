@@ -11,9 +11,9 @@ use ::redb::{
 
 use onward_core::ids::JobId;
 
-use crate::redb::fault::Fault;
-use crate::redb::pieces::{Inspection, Label, Place};
-use crate::redb::rows;
+use crate::engines::embedded::fault::Fault;
+use crate::engines::embedded::pieces::{Inspection, Label, Place};
+use crate::engines::embedded::rows;
 use crate::{Digest, archive, codec};
 
 use super::content::{Damage, jobs_naming};

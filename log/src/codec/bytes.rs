@@ -4,6 +4,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+pub(super) use crate::row::put_number;
+use crate::row::take_number;
+
 use super::{DecodeError, Format};
 
 /// Something with a stored form. What `put` writes, `get` reads.
@@ -37,21 +40,8 @@ impl<'a> Reader<'a> {
         Ok(*array)
     }
 
-    /// Seven bits a byte, lowest first; the top bit says that more follow.
     pub(super) fn number(&mut self) -> Result<u64, DecodeError> {
-        let mut number = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if bits << shift >> shift != bits {
-                break;
-            }
-            number |= bits << shift;
-            if byte < 0x80 {
-                return Ok(number);
-            }
-        }
-        Err(DecodeError::Corrupt("a number above 64 bits"))
+        take_number(&mut self.bytes)
     }
 
     pub(super) fn slice(&mut self) -> Result<&'a [u8], DecodeError> {
@@ -77,20 +67,17 @@ impl<'a> Reader<'a> {
 
     pub(super) fn list<T: Stored>(&mut self) -> Result<Vec<T>, DecodeError> {
         let count = self.number()?;
+        self.items(count)
+    }
+
+    /// A list whose length is known already.
+    pub(super) fn items<T: Stored>(&mut self, count: u64) -> Result<Vec<T>, DecodeError> {
         let mut list = Vec::with_capacity(usize::try_from(count).unwrap_or(usize::MAX).min(BELIEVED));
         for _ in 0..count {
             list.push(T::get(self)?);
         }
         Ok(list)
     }
-}
-
-pub(super) fn put_number(mut number: u64, out: &mut Vec<u8>) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
 }
 
 pub(super) fn put_slice(slice: &[u8], out: &mut Vec<u8>) {

@@ -1,15 +1,9 @@
-//! How a batch is stored: one row, in bytes that outlive the program that wrote them.
+//! What a manager stores, in bytes that outlive the program that wrote them: events in the body of a
+//! [row](crate::row), records of a snapshot in its chunks, whole jobs in the archive.
 //!
-//! ```text
-//! ┌─────────┬──────────────┬────────────────────────────────────────────────────┐
-//! │ version │ CRC-32 (LE)  │ term · batch id · first · count · events           │
-//! │ 1 byte  │ of the rest  │ as that version says: [`v2`]                       │
-//! └─────────┴──────────────┴────────────────────────────────────────────────────┘
-//! ```
-//!
-//! The version comes first and stays there in every format to come, so that an older program refuses a newer row by
-//! name instead of misreading it. Every version that was ever released stays readable; each has a golden file in
-//! `tests/golden`, and a change to what a version writes turns that test red.
+//! Engines know none of this: the codec stands above them, and another machine brings its own. Every version that was
+//! ever released stays readable; each has a golden file in `tests/golden`, and a change to what a version writes turns
+//! that test red. The tables of the format are in `v2.rs`.
 //!
 //! **Growing.** Within format 2 records gain fields and lists gain variants. Behind a checksum that matches, a number
 //! that is not known was written by a newer version ([`DecodeError::NewerVersion`]), which is no damage: nothing is lost,
@@ -25,16 +19,16 @@ mod tail;
 mod v2;
 
 use onward_core::event::StampedEvent;
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
 use onward_core::manager::SnapshotRecord;
 use onward_core::state::JobImage;
 
 use bytes::{Reader, Stored as _};
 
-use crate::Batch;
-use crate::head::BatchKey;
-
-/// The newest format that this program reads, and the one that it writes.
-pub const KNOWN: u8 = 2;
+pub use crate::row::{DecodeError, KNOWN};
+use crate::row::{Row, StoredRow, framed};
+use crate::{BatchId, BatchKey, Blob, Error, Log, Tail};
 
 /// The formats that are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,28 +41,83 @@ impl Format {
     const fn has_tails(self) -> bool {
         matches!(self, Self::Two)
     }
+
+    /// Of a number that the row's own check has let pass.
+    const fn of(number: u8) -> Self {
+        if number == 1 { Self::One } else { Self::Two }
+    }
 }
 
-const PREFIX: usize = 5;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum DecodeError {
-    #[error("written in format {found}, and this program knows {known}; use a newer onward")]
-    NewerFormat { found: u8, known: u8 },
-    /// Within a format that is known: a variant, or a field that must not be passed over.
-    #[error("written by a newer version, which knows {what} number {number}; use a newer onward")]
-    NewerVersion { what: &'static str, number: u64 },
-    #[error("damaged: {0}")]
-    Corrupt(&'static str),
+/// One row, or the rest of it from some sequence number on, as a manager reads it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Batch {
+    pub term: Term,
+    pub id: BatchId,
+    /// The sequence number of the first of `events`.
+    pub first: Seq,
+    pub events: Vec<StampedEvent>,
 }
 
-/// Appends the row to `out`, straight from the events.
+/// Appends the events to `out`: the body of a row.
+pub fn encode_events(events: &[StampedEvent], out: &mut Vec<u8>) {
+    v2::put_events(events, out);
+}
+
+pub fn decode_row(row: &StoredRow) -> Result<Batch, DecodeError> {
+    let from = Reader { bytes: row.body(), format: Format::of(row.format) };
+    let BatchKey { term, id, first } = row.key;
+    Ok(Batch { term, id, first, events: v2::get_events(row.count, from)? })
+}
+
+/// Appends a whole row to `out`, as an engine stores it.
 pub fn encode(key: BatchKey, events: &[StampedEvent], out: &mut Vec<u8>) {
-    framed(out, |out| v2::put_batch(key, events, out));
+    let mut body = Vec::new();
+    encode_events(events, &mut body);
+    row_of(events.len(), &body).put(key, out);
 }
 
+/// What [`encode`] wrote.
 pub fn decode(row: &[u8]) -> Result<Batch, DecodeError> {
-    v2::get_batch(unframe(row)?)
+    decode_row(&StoredRow::read(row.to_vec())?)
+}
+
+/// Any log, for those who speak in events.
+pub trait EventLog: Log {
+    /// Begins a new term whoever holds the seat: for tools and tests, which are alone with a log or mean it.
+    fn seize_seat(&mut self) -> Result<Tail, Error> {
+        let seen = self.tail()?.term;
+        self.take_seat(seen)
+    }
+
+    /// As [`Log::append`].
+    fn append_events(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error> {
+        let mut body = Vec::new();
+        encode_events(events, &mut body);
+        self.append(key, row_of(events.len(), &body), blobs)
+    }
+
+    /// As [`Log::read`], but that the first batch begins at `from`.
+    fn read_events(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
+        let rows = self.read(from, max_events)?;
+        rows.iter().map(|row| Ok(begun_at(decode_row(row)?, from))).collect()
+    }
+}
+
+impl<L: Log + ?Sized> EventLog for L {}
+
+fn row_of(count: usize, body: &[u8]) -> Row<'_> {
+    Row { count: u32::try_from(count).expect("a batch is bounded"), body }
+}
+
+/// Without the events that lie before `from`.
+fn begun_at(mut batch: Batch, from: Seq) -> Batch {
+    let skip = from.0.saturating_sub(batch.first.0);
+    if skip > 0 {
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(batch.events.len());
+        batch.events.drain(..skip);
+        batch.first = from;
+    }
+    batch
 }
 
 /// A whole job, under the same prefix: a row of an archive.
@@ -98,27 +147,7 @@ pub fn decode_opaque(row: &[u8]) -> Result<&[u8], DecodeError> {
     Ok(unframe(row)?.bytes)
 }
 
-fn framed(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
-    let start = out.len();
-    out.extend_from_slice(&[KNOWN, 0, 0, 0, 0]);
-    body(out);
-    let crc = crc32fast::hash(&out[start + PREFIX..]);
-    out[start + 1..start + PREFIX].copy_from_slice(&crc.to_le_bytes());
-}
-
 fn unframe(row: &[u8]) -> Result<Reader<'_>, DecodeError> {
-    let Some((&version, rest)) = row.split_first() else { return Err(DecodeError::Corrupt("an empty row")) };
-    let format = match version {
-        0 => return Err(DecodeError::Corrupt("format 0 never was")),
-        1 => Format::One,
-        2 => Format::Two,
-        found => return Err(DecodeError::NewerFormat { found, known: KNOWN }),
-    };
-    let Some((crc, bytes)) = rest.split_first_chunk::<4>() else {
-        return Err(DecodeError::Corrupt("a row that is cut off"));
-    };
-    if u32::from_le_bytes(*crc) != crc32fast::hash(bytes) {
-        return Err(DecodeError::Corrupt("the checksum does not match"));
-    }
-    Ok(Reader { bytes, format })
+    let (format, bytes) = crate::row::unframe(row)?;
+    Ok(Reader { bytes, format: Format::of(format) })
 }

@@ -27,7 +27,7 @@ use onward_core::event::{
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Malformed};
-use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
+use onward_core::ids::{Claim, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::end::JobEnd;
 use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
@@ -41,24 +41,16 @@ use onward_core::timeout::TimeoutReason;
 
 use super::DecodeError;
 use super::bytes::{Reader, Stored, put_list, put_number, put_slice};
-use crate::head::BatchKey;
-use crate::{Batch, BatchId};
 
-pub(super) fn put_batch(key: BatchKey, events: &[StampedEvent], out: &mut Vec<u8>) {
-    key.term.put(out);
-    put_number(key.id.0, out);
-    put_number(key.first.0, out);
-    put_number(events.len() as u64, out);
+/// As many as there are. How many is said in front of them, by the row.
+pub(super) fn put_events(events: &[StampedEvent], out: &mut Vec<u8>) {
     events.iter().for_each(|event| event.put(out));
 }
 
-pub(super) fn get_batch(mut from: Reader<'_>) -> Result<Batch, DecodeError> {
-    let term = Stored::get(&mut from)?;
-    let id = BatchId(from.number()?);
-    let first = Seq(from.number()?);
-    let events = from.list()?;
+pub(super) fn get_events(count: u32, mut from: Reader<'_>) -> Result<Vec<StampedEvent>, DecodeError> {
+    let events = from.items(u64::from(count))?;
     from.end()?;
-    Ok(Batch { term, id, first, events })
+    Ok(events)
 }
 
 /// Something by itself: a whole job, or a list of records.

@@ -6,7 +6,7 @@ use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Batch, BatchId, BatchKey, Blob, Changed, Digest, Error, Log, OnLoss, RedbLog, Snapshot};
+use onward_log::{Batch, BatchId, BatchKey, Blob, Changed, Digest, Error, EventLog, Log, OnLoss, EmbeddedLog, Snapshot};
 
 use crate::disk::{Disk, JournalOf, Which};
 use crate::samples::Draw;
@@ -15,7 +15,7 @@ pub struct World {
     pub draw: Draw,
     pub disk: Disk,
     half_bytes: u64,
-    log: Option<RedbLog>,
+    log: Option<EmbeddedLog>,
     term: Term,
     /// Every batch that was acknowledged, from the first on.
     batches: Vec<Batch>,
@@ -42,11 +42,11 @@ enum Doubt {
 /// Small, so that each is begun again and again, and large enough that some cases stay in one.
 const HALVES: [u64; 4] = [2 << 10, 8 << 10, 24 << 10, 256 << 10];
 
-fn opened(disk: &Disk, half_bytes: u64) -> Result<RedbLog, Error> {
+fn opened(disk: &Disk, half_bytes: u64) -> Result<EmbeddedLog, Error> {
     let (redb, journal) = (disk.clone(), JournalOf(disk.clone()));
     // Another process does not see what a failed sync of this one has given up.
     disk.forget_cache(Which::Redb);
-    RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse)
+    EmbeddedLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse)
 }
 
 /// Something is not as it should be.
@@ -56,7 +56,7 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let (disk, half_bytes) = (Disk::new(), HALVES[(seed % HALVES.len() as u64) as usize]);
         let mut log = opened(&disk, half_bytes).expect("an honest disk so far");
-        let term = log.take_seat().expect("an honest disk so far").term;
+        let term = log.seize_seat().expect("an honest disk so far").term;
         Self {
             draw: Draw::new(seed),
             disk,
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    fn log(&mut self) -> &mut RedbLog {
+    fn log(&mut self) -> &mut EmbeddedLog {
         self.log.as_mut().expect("it is open")
     }
 
@@ -90,7 +90,7 @@ impl World {
             0..8 => self.append(),
             8 => {
                 let next = Term::new(self.term.get() + 1);
-                (self.log().take_seat().map(|tail| self.term = tail.term), Doubt::Seat(next))
+                (self.log().seize_seat().map(|tail| self.term = tail.term), Doubt::Seat(next))
             }
             9..12 => self.put_chunk(),
             12 => self.finish_snapshot(),
@@ -171,7 +171,7 @@ impl World {
     fn append_with(&mut self, batch: &Batch, names: &[u64]) -> Result<(), Error> {
         let contents: Vec<_> = names.iter().map(|&name| (digest(name), content(name))).collect();
         let blobs: Vec<_> = contents.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect();
-        self.log().append(key(batch), &batch.events, &blobs)
+        self.log().append_events(key(batch), &batch.events, &blobs)
     }
 
     fn drop_blobs(&mut self) -> (Result<(), Error>, Doubt) {
@@ -190,7 +190,7 @@ impl World {
     fn append_stale(&mut self) -> Result<bool, Wrong> {
         let key = BatchKey { term: Term::new(self.term.get() - 1), id: BatchId(0), first: Seq(self.last() + 1) };
         let events: Vec<StampedEvent> = self.draw.batch(2);
-        match self.log().append(key, &events, &[]) {
+        match self.log().append_events(key, &events, &[]) {
             Err(Error::StaleTerm { .. }) => {}
             other => return Err(format!("an old leader was told {other:?}")),
         }
@@ -198,7 +198,7 @@ impl World {
             return Ok(true);
         };
         self.log()
-            .append(self::key(&again), &again.events, &[])
+            .append_events(self::key(&again), &again.events, &[])
             .map(|()| true)
             .map_err(|error| format!("what is stored was asked for again, and refused: {error}"))
     }
@@ -353,7 +353,7 @@ impl World {
         if (tail.term, tail.last) != (self.term, Seq(self.last())) {
             return Err(format!("{tail:?}, and not term {} and last {}", self.term, self.last()));
         }
-        let first = match self.log().read(Seq(1), 0) {
+        let first = match self.log().read_events(Seq(1), 0) {
             Err(Error::Truncated { first }) => first,
             Err(error) => return Err(wrong(error)),
             Ok(_) => Seq(1),
@@ -364,7 +364,7 @@ impl World {
             return Err(format!("events from {needed} on are needed, and they begin at {first:?}"));
         }
         let from = self.batches.iter().position(|batch| batch.first == first).unwrap_or(self.batches.len());
-        if self.log().read(first, usize::MAX).map_err(wrong)? != self.batches[from..] {
+        if self.log().read_events(first, usize::MAX).map_err(wrong)? != self.batches[from..] {
             return Err("the batches are not those that were acknowledged".to_owned());
         }
         if from > 0 {
@@ -375,7 +375,7 @@ impl World {
 
     /// Whatever happened, the log can be written again.
     pub fn goes_on(&mut self) -> Result<(), Wrong> {
-        self.term = self.log().take_seat().map_err(wrong)?.term;
+        self.term = self.log().seize_seat().map_err(wrong)?.term;
         for _ in 0..3 {
             let (result, _) = self.append();
             result.map_err(wrong)?;

@@ -566,10 +566,6 @@ impl Draw {
         }
     }
 
-    pub fn stamped(&mut self) -> StampedEvent {
-        self.stamped_of(VARIANTS)
-    }
-
     fn stamped_of(&mut self, variants: usize) -> StampedEvent {
         let variant = self.below(variants as u64) as usize;
         StampedEvent { at: self.wall(), event: self.event(variant) }

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use onward_log::{OnLoss, RedbLog};
+use onward_log::{OnLoss, EmbeddedLog};
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
@@ -29,10 +29,10 @@ impl StorageBackend for Shared {
 }
 
 /// Two files in memory, and how a log on them is opened.
-pub fn in_memory(half_bytes: u64) -> impl Fn() -> RedbLog + use<> {
+pub fn in_memory(half_bytes: u64) -> impl Fn() -> EmbeddedLog + use<> {
     let files = [(); 2].map(|()| Shared(Arc::new(InMemoryBackend::new())));
     move || {
         let [redb, journal] = files.clone();
-        RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse).unwrap()
+        EmbeddedLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse).unwrap()
     }
 }

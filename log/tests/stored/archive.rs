@@ -4,7 +4,7 @@
 
 use core::ops::ControlFlow::Continue;
 
-use onward_log::{Archive, ArchivedJob, Blob, Error, RedbLog};
+use onward_log::{Archive, ArchivedJob, Blob, EmbeddedLog, Error};
 use redb::TableHandle;
 
 use crate::model::Model;
@@ -21,7 +21,7 @@ fn ids(archive: &Archive) -> Vec<u128> {
 #[test]
 fn what_was_put_is_there_after_a_restart_beside_a_log() {
     let folder = tempfile::tempdir().unwrap();
-    let log = RedbLog::open(folder.path()).unwrap();
+    let log = EmbeddedLog::open(folder.path()).unwrap();
     let archive = Archive::open(folder.path()).unwrap();
     assert_eq!((archive.count().unwrap(), archive.get(1).unwrap(), ids(&archive)), (0, None, vec![]));
     let large = vec![7; 200_000];
@@ -273,7 +273,7 @@ fn only_its_owner_may_read_what_is_kept() {
     use std::os::unix::fs::PermissionsExt;
     let above = tempfile::tempdir().unwrap();
     let folder = above.path().join("data");
-    let log = onward_log::RedbLog::open(&folder).unwrap();
+    let log = onward_log::EmbeddedLog::open(&folder).unwrap();
     let archive = Archive::open(&folder).unwrap();
     let copy = above.path().join("copy");
     onward_log::backup(&log, &archive, &[], &copy, |_, _| Continue(())).unwrap();

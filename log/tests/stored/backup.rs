@@ -18,7 +18,7 @@ use onward_core::limits::Limits;
 use onward_core::payload::{self, Payload};
 use onward_core::time::Wall;
 use onward_log::{
-    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, Error, Log, OnLoss, RedbLog, Snapshot, backup,
+    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, Error, EventLog, Log, OnLoss, EmbeddedLog, Snapshot, backup,
     restore,
 };
 
@@ -26,7 +26,7 @@ use crate::samples::Draw;
 
 /// A leader, and all that it ever wrote.
 struct Leader {
-    log: RedbLog,
+    log: EmbeddedLog,
     archive: Archive,
     draw: Draw,
     term: Term,
@@ -37,8 +37,8 @@ struct Leader {
 
 impl Leader {
     fn new(folder: &Path, seed: u64) -> Self {
-        let (mut log, archive) = (RedbLog::open(folder).unwrap(), Archive::open(folder).unwrap());
-        let term = log.take_seat().unwrap().term;
+        let (mut log, archive) = (EmbeddedLog::open(folder).unwrap(), Archive::open(folder).unwrap());
+        let term = log.seize_seat().unwrap().term;
         Self { log, archive, draw: Draw::new(seed), term, batches: Vec::new(), blobs: BTreeMap::new() }
     }
 
@@ -63,7 +63,7 @@ impl Leader {
         let key = BatchKey { term: batch.term, id: batch.id, first: batch.first };
         // Archived before the log names it, so a backup that has the batch has the job.
         self.archive.put(&[job(first.into(), &given)]).unwrap();
-        self.log.append(key, &batch.events, &given).unwrap();
+        self.log.append_events(key, &batch.events, &given).unwrap();
         self.batches.push(batch);
         self.blobs.insert(first, blobs);
     }
@@ -157,14 +157,14 @@ fn a_copy_made_while_the_log_is_written_is_a_prefix_of_it_and_whole() {
         assert!(last == total && told.is_sorted() && told[0] == (0, total), "seed {seed}: {told:?}");
 
         assert_eq!(restore(&file, &new, OnLoss::Refuse).unwrap().extras, [("settings".to_owned(), b"x = 1".to_vec())]);
-        let (mut copy, archive) = (RedbLog::open(&new).unwrap(), Archive::open(&new).unwrap());
+        let (mut copy, archive) = (EmbeddedLog::open(&new).unwrap(), Archive::open(&new).unwrap());
         // What the snapshot covers may be left out.
-        let from = match copy.read(Seq(1), 1) {
+        let from = match copy.read_events(Seq(1), 1) {
             Err(Error::Truncated { first }) => first,
             read => read.unwrap()[0].first,
         };
         assert!(from.0 <= covers.0 + 1, "seed {seed}: {from:?}");
-        let rest = copy.read(from, usize::MAX).unwrap();
+        let rest = copy.read_events(from, usize::MAX).unwrap();
         let left_out = leader.batches.iter().position(|batch| batch.first == from).unwrap();
         let read = &leader.batches[..left_out + rest.len()];
         assert_eq!(rest, read[left_out..], "seed {seed}: a prefix");
@@ -200,10 +200,10 @@ fn the_seat_of_a_copy_is_nobodys() {
     leader.act();
     leader.backup(&file).unwrap();
     restore(&file, &new, OnLoss::Refuse).unwrap();
-    let mut copy = RedbLog::open(&new).unwrap();
+    let mut copy = EmbeddedLog::open(&new).unwrap();
     let key = BatchKey { term: leader.term, id: BatchId(9), first: Seq(leader.last() + 1) };
-    assert!(matches!(copy.append(key, &leader.draw.batch(3), &[]), Err(Error::StaleTerm { .. })));
-    assert!(copy.take_seat().unwrap().term > leader.term);
+    assert!(matches!(copy.append_events(key, &leader.draw.batch(3), &[]), Err(Error::StaleTerm { .. })));
+    assert!(copy.seize_seat().unwrap().term > leader.term);
     // And the old log goes on as if nothing had been.
     leader.act();
 }
@@ -218,10 +218,10 @@ fn a_copy_of_a_truncated_log_goes_on() {
     leader.log.truncate(leader.term, 9).unwrap();
     leader.backup(&file).unwrap();
     restore(&file, &new, OnLoss::Refuse).unwrap();
-    let mut copy = RedbLog::open(&new).unwrap();
+    let mut copy = EmbeddedLog::open(&new).unwrap();
     assert_eq!(copy.tail().unwrap().last, Seq(leader.last()));
     assert_eq!(copy.snapshot().unwrap().unwrap().covers, Seq(leader.last()));
-    assert!(copy.read(Seq(1), 9).is_err());
+    assert!(copy.read_events(Seq(1), 9).is_err());
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn nothing_is_overwritten() {
     let last = leader.last();
     drop(leader);
     assert!(matches!(restore(&file, &old, OnLoss::Refuse), Err(Error::Occupied { found: "onward.redb", .. })));
-    assert_eq!(RedbLog::open(&old).unwrap().tail().unwrap().last.0, last);
+    assert_eq!(EmbeddedLog::open(&old).unwrap().tail().unwrap().last.0, last);
     drop(Archive::open(&new).unwrap());
     assert!(matches!(restore(&file, &new, OnLoss::Refuse), Err(Error::Occupied { found: "archive.redb", .. })));
 }
@@ -263,7 +263,7 @@ fn two_backups_under_one_name_do_not_share_a_file() {
     assert_eq!(first, Err(Error::Exists { path: file.display().to_string() }));
     let extras = restore(&file, &new, OnLoss::Refuse).unwrap().extras;
     assert_eq!(extras[1], ("settings".to_owned(), b"x = 1".to_vec()), "all of it is the second's");
-    assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last.0, leader.last());
+    assert_eq!(EmbeddedLog::open(&new).unwrap().tail().unwrap().last.0, leader.last());
     let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(left.map(|name| name.into_string().unwrap()).all(|name| !name.contains("unfinished")));
 }
@@ -349,7 +349,7 @@ fn a_damaged_backup_is_refused_and_leaves_nothing_behind() {
         let file = tampered(folder.path(), change);
         let new = folder.path().join("new");
         assert!(matches!(restore(&file, &new, OnLoss::Refuse), Err(Error::Corrupt { .. })));
-        assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last, Seq(0), "an empty folder as before");
+        assert_eq!(EmbeddedLog::open(&new).unwrap().tail().unwrap().last, Seq(0), "an empty folder as before");
     }
 }
 
@@ -389,8 +389,8 @@ fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
         let old = folder.path().join("old");
-        let (mut log, archive) = (RedbLog::open(&old).unwrap(), Archive::open(&old).unwrap());
-        let term = log.take_seat().unwrap().term;
+        let (mut log, archive) = (EmbeddedLog::open(&old).unwrap(), Archive::open(&old).unwrap());
+        let term = log.seize_seat().unwrap().term;
         let draft = Draft::of_kind("k", Payload::stored(payload::Digest(digest), CONTENT.len() as u32));
         let spec = check(draft, &Limits::default(), &JobDefaults::default()).unwrap();
         let submitted = JobSubmitted {
@@ -404,7 +404,7 @@ fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
         let event = StampedEvent { at: Wall::from_ms(1), event: Event::JobSubmitted(submitted) };
         let blobs = [Blob { digest, bytes: &CONTENT }];
         archive.put(&[ArchivedJob { id: 1, ended_at_ms: 1, expires_at_ms: None, row: b"row", blobs: &blobs }]).unwrap();
-        log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &[event], &blobs).unwrap();
+        log.append_events(BatchKey { term, id: BatchId(1), first: Seq(1) }, &[event], &blobs).unwrap();
         assert!(backup(&log, &archive, &[], &file, |_, _| Continue(())).unwrap().is_none());
         let database = redb::Database::open(&file).unwrap();
         let transaction = database.begin_write().unwrap();
@@ -418,11 +418,11 @@ fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
             "{n}: {refused}"
         );
         assert!(refused.to_string().contains(&job.to_string()), "{refused}");
-        assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last, Seq(0), "an empty folder as before");
+        assert_eq!(EmbeddedLog::open(&new).unwrap().tail().unwrap().last, Seq(0), "an empty folder as before");
         let other = folder.path().join("other");
         let restored = restore(&file, &other, OnLoss::Accept).unwrap();
         assert!(restored.damage.jobs.contains(&job));
-        assert_eq!(RedbLog::open(&other).unwrap().tail().unwrap().last, Seq(1), "the rest is there");
+        assert_eq!(EmbeddedLog::open(&other).unwrap().tail().unwrap().last, Seq(1), "the rest is there");
     }
 }
 
@@ -438,9 +438,9 @@ fn a_restore_that_did_not_finish_opens_as_nothing_and_can_be_done_again() {
     std::fs::write(new.join("restoring"), "").unwrap();
     std::fs::rename(new.join("onward.redb"), new.join("onward.redb.new")).unwrap();
     let half = Error::HalfRestored { folder: new.display().to_string() };
-    assert_eq!(RedbLog::open(&new).unwrap_err(), half);
+    assert_eq!(EmbeddedLog::open(&new).unwrap_err(), half);
     assert_eq!(Archive::open(&new).unwrap_err(), half);
     restore(&file, &new, OnLoss::Refuse).unwrap();
-    assert_eq!(RedbLog::open(&new).unwrap().tail().unwrap().last, Seq(leader.last()));
+    assert_eq!(EmbeddedLog::open(&new).unwrap().tail().unwrap().last, Seq(leader.last()));
     assert_eq!(Archive::open(&new).unwrap().count().unwrap(), 1);
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use onward_core::ids::Seq;
-use onward_log::{BatchId, BatchKey, Blob, Digest, Log, OnLoss, RedbLog};
+use onward_log::{BatchId, BatchKey, Blob, Digest, EventLog, Log, OnLoss, EmbeddedLog};
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
@@ -48,11 +48,11 @@ impl StorageBackend for Held {
     }
 }
 
-fn append(log: &mut RedbLog, blobs: &[(Digest, &[u8])]) {
+fn append(log: &mut EmbeddedLog, blobs: &[(Digest, &[u8])]) {
     let tail = log.tail().unwrap();
     let key = BatchKey { term: tail.term, id: BatchId(tail.last.0), first: Seq(tail.last.0 + 1) };
     let blobs: Vec<_> = blobs.iter().map(|&(digest, bytes)| Blob { digest, bytes }).collect();
-    log.append(key, &Draw::new(0).batch(2), &blobs).unwrap();
+    log.append_events(key, &Draw::new(0).batch(2), &blobs).unwrap();
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn a_read_does_not_wait_for_a_commit() {
     let same = disk.clone();
     let journal = Held { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
     let mut log =
-        RedbLog::on_storage(move || Ok(same.clone()), move || Ok(journal.clone()), 1 << 20, OnLoss::Refuse).unwrap();
-    log.take_seat().unwrap();
+        EmbeddedLog::on_storage(move || Ok(same.clone()), move || Ok(journal.clone()), 1 << 20, OnLoss::Refuse).unwrap();
+    log.seize_seat().unwrap();
     let (old, new) = (vec![1; 100_000], vec![2; 100_000]);
     append(&mut log, &[([1; 32], &old)]);
     let reader = log.blob_reader();
@@ -90,13 +90,13 @@ fn megabytes(folder: &std::path::Path) -> u64 {
 #[test]
 fn blobs_waste_little_room_and_give_it_back() {
     let folder = tempfile::tempdir().unwrap();
-    let mut log = RedbLog::open(folder.path()).unwrap();
-    let term = log.take_seat().unwrap().term;
+    let mut log = EmbeddedLog::open(folder.path()).unwrap();
+    let term = log.seize_seat().unwrap().term;
     let content = vec![7; (1 << 20) + 100];
     // No two have a name in common, so that what one leaves behind is not overwritten by another.
     let name =
         |n: u64| core::array::from_fn::<u8, 32, _>(|at| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (at % 8 * 8)) as u8);
-    let round = |log: &mut RedbLog, names: core::ops::Range<u64>| {
+    let round = |log: &mut EmbeddedLog, names: core::ops::Range<u64>| {
         names.for_each(|n| append(log, &[(name(n), &content)]));
     };
     round(&mut log, 0..32);

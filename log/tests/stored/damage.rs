@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_log::{BatchId, BatchKey, Blob, Error, Log, OnLoss, RedbLog};
+use onward_log::{BatchId, BatchKey, Blob, Error, EventLog, Log, OnLoss, EmbeddedLog};
 use redb::StorageBackend;
 
 use crate::samples::Draw;
@@ -79,9 +79,9 @@ struct Written {
     older: Vec<Vec<u8>>,
 }
 
-fn opened(redb: &Bytes, journal: &Bytes, half_bytes: u64, on_loss: OnLoss) -> Result<RedbLog, Error> {
+fn opened(redb: &Bytes, journal: &Bytes, half_bytes: u64, on_loss: OnLoss) -> Result<EmbeddedLog, Error> {
     let (redb, journal) = (redb.clone(), journal.clone());
-    RedbLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, on_loss)
+    EmbeddedLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, on_loss)
 }
 
 /// Whether its process had time to close the log.
@@ -96,7 +96,7 @@ impl Written {
         let (redb, journal) = (Bytes::default(), Bytes::default());
         let mut written = Self { redb, journal, batches: Vec::new(), places: Vec::new(), covers: 0, older: Vec::new() };
         let mut log = opened(&written.redb, &written.journal, half_bytes, OnLoss::Refuse).unwrap();
-        let mut term = log.take_seat().unwrap().term;
+        let mut term = log.seize_seat().unwrap().term;
         for _ in 0..10 + draw.below(50) {
             written.append(&mut log, draw, term);
             match draw.below(20) {
@@ -109,7 +109,7 @@ impl Written {
                 2 => {
                     drop(log);
                     log = opened(&written.redb, &written.journal, half_bytes, OnLoss::Refuse).unwrap();
-                    term = log.take_seat().unwrap().term;
+                    term = log.seize_seat().unwrap().term;
                 }
                 3 | 4 => written.older.push(written.journal.0.lock().unwrap().bytes.clone()),
                 _ => {}
@@ -122,13 +122,13 @@ impl Written {
         written
     }
 
-    fn append(&mut self, log: &mut RedbLog, draw: &mut Draw, term: Term) {
+    fn append(&mut self, log: &mut EmbeddedLog, draw: &mut Draw, term: Term) {
         let first = self.last() + 1;
         let events = draw.batch(6);
         let blob = draw.chance(25).then_some(Blob { digest: [1; 32], bytes: b"large" });
         let key = BatchKey { term, id: BatchId(draw.number()), first: Seq(first) };
         let before = self.journal.0.lock().unwrap().writes;
-        log.append(key, &events, blob.as_slice()).unwrap();
+        log.append_events(key, &events, blob.as_slice()).unwrap();
         let journal = self.journal.0.lock().unwrap();
         self.places.push((journal.writes > before).then(|| journal.newest.clone()));
         drop(journal);
@@ -157,7 +157,7 @@ impl Written {
     }
 
     /// What the log says to have must be what was acknowledged. Gives how far it reaches.
-    fn check(&self, log: &mut RedbLog) -> u64 {
+    fn check(&self, log: &mut EmbeddedLog) -> u64 {
         let last = log.tail().unwrap().last.0;
         let needed = self.batches.iter().filter(|(first, events)| first + events.len() as u64 - 1 > self.covers);
         let expected: Vec<&StampedEvent> = needed
@@ -165,7 +165,7 @@ impl Written {
             .filter(|(seq, _)| *seq > self.covers && *seq <= last)
             .map(|(_, stamped)| stamped)
             .collect();
-        let read = log.read(Seq(self.covers + 1), usize::MAX).unwrap();
+        let read = log.read_events(Seq(self.covers + 1), usize::MAX).unwrap();
         let read: Vec<&StampedEvent> = read.iter().flat_map(|batch| &batch.events).collect();
         assert!(read == expected, "events after {} are not those that were acknowledged", self.covers);
         last
@@ -258,9 +258,9 @@ fn damage_is_refused_with_what_is_lost_or_loses_nothing() {
         let loss = log.accepted_loss().unwrap().expect(&case);
         let last = written.check(&mut log);
         assert_eq!(loss.from.0, last + 1, "{case}: what is not lost is there");
-        let term = log.take_seat().unwrap().term;
+        let term = log.seize_seat().unwrap().term;
         let key = BatchKey { term, id: BatchId(1), first: Seq(last + 1) };
-        log.append(key, &draw.batch(3), &[]).unwrap();
+        log.append_events(key, &draw.batch(3), &[]).unwrap();
         let last = log.tail().unwrap().last;
         drop(log);
         let mut log = opened(&written.redb, &written.journal, half, OnLoss::Refuse).expect(&case);

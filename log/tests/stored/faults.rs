@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use onward_core::event::StampedEvent;
 use onward_core::ids::Seq;
-use onward_log::memory::Fault;
-use onward_log::{BatchId, BatchKey, Blob, Changed, Error, Log, MemoryLog, OnLoss, RedbLog};
+use onward_log::engines::memory::Fault;
+use onward_log::{BatchId, BatchKey, Blob, Changed, Error, EventLog, Log, MemoryLog, OnLoss, EmbeddedLog};
 use redb::backends::InMemoryBackend;
 use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableHandle};
 
 use crate::samples::Draw;
 
 fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<StampedEvent>) {
-    let term = log.take_seat().unwrap().term;
+    let term = log.seize_seat().unwrap().term;
     (BatchKey { term, id: BatchId(5), first: Seq(1) }, Draw::new(0).batch(3))
 }
 
@@ -31,15 +31,15 @@ fn each_fault_does_what_it_says_once() {
         let mut log = MemoryLog::new();
         let (key, events) = first_batch(&mut log);
         log.inject(fault);
-        let answer = log.append(key, &events, &[]);
+        let answer = log.append_events(key, &events, &[]);
         assert_eq!(answer.as_ref().err().map(Error::changed), changed, "{fault:?}");
         assert_eq!(matches!(answer, Err(Error::Full { .. })), fault == Fault::Full);
         assert_eq!(log.tail().unwrap().last.0 > 0, stored, "{fault:?}");
         let delay = if let Fault::Slow(delay) = fault { delay } else { Duration::ZERO };
         assert_eq!((log.take_delay(), log.take_delay()), (delay, Duration::ZERO));
         // Asked again, there is one answer, and one row.
-        log.append(key, &events, &[]).unwrap();
-        let read = log.read(Seq(1), usize::MAX).unwrap();
+        log.append_events(key, &events, &[]).unwrap();
+        let read = log.read_events(Seq(1), usize::MAX).unwrap();
         assert_eq!((read.len(), &read[0].events), (1, &events), "{fault:?}");
     }
 }
@@ -51,24 +51,24 @@ fn faults_come_in_the_order_given() {
     log.inject(Fault::Full);
     log.inject(Fault::AnswerLost);
     log.inject(Fault::RequestLost);
-    assert!(matches!(log.append(key, &events, &[]), Err(Error::Full { .. })));
+    assert!(matches!(log.append_events(key, &events, &[]), Err(Error::Full { .. })));
     for _ in 0..2 {
-        assert!(matches!(log.append(key, &events, &[]), Err(Error::Unknown { .. })));
+        assert!(matches!(log.append_events(key, &events, &[]), Err(Error::Unknown { .. })));
     }
-    assert_eq!(log.append(key, &events, &[]), Ok(()));
+    assert_eq!(log.append_events(key, &events, &[]), Ok(()));
 }
 
 #[test]
 fn a_folder_that_is_in_use_is_refused_and_says_which() {
     let folder = tempfile::tempdir().unwrap();
-    let mut first = RedbLog::open(folder.path()).unwrap();
+    let mut first = EmbeddedLog::open(folder.path()).unwrap();
     let (key, events) = first_batch(&mut first);
-    let refused = RedbLog::open(folder.path()).unwrap_err();
+    let refused = EmbeddedLog::open(folder.path()).unwrap_err();
     assert_eq!(refused, Error::Locked { folder: folder.path().display().to_string() });
     assert!(refused.to_string().contains("another process has the data folder"), "{refused}");
-    first.append(key, &events, &[]).unwrap();
+    first.append_events(key, &events, &[]).unwrap();
     drop(first);
-    assert_eq!(RedbLog::open(folder.path()).unwrap().tail().unwrap().last.0, events.len() as u64);
+    assert_eq!(EmbeddedLog::open(folder.path()).unwrap().tail().unwrap().last.0, events.len() as u64);
 }
 
 /// Before there is a file that redb could lock.
@@ -77,28 +77,28 @@ fn a_folder_is_locked_while_its_log_is_being_made() {
     let folder = tempfile::tempdir().unwrap();
     let lock = std::fs::File::create(folder.path().join("onward.lock")).unwrap();
     lock.lock().unwrap();
-    assert!(matches!(RedbLog::open(folder.path()), Err(Error::Locked { .. })));
+    assert!(matches!(EmbeddedLog::open(folder.path()), Err(Error::Locked { .. })));
     assert!(!folder.path().join("onward.redb").exists());
     drop(lock);
-    RedbLog::open(folder.path()).unwrap();
+    EmbeddedLog::open(folder.path()).unwrap();
 }
 
 #[test]
 fn a_file_that_something_else_has_open_is_refused_too() {
     let folder = tempfile::tempdir().unwrap();
-    drop(RedbLog::open(folder.path()).unwrap());
+    drop(EmbeddedLog::open(folder.path()).unwrap());
     let other = redb::Database::open(folder.path().join("onward.redb")).unwrap();
-    assert!(matches!(RedbLog::open(folder.path()), Err(Error::Locked { .. })));
+    assert!(matches!(EmbeddedLog::open(folder.path()), Err(Error::Locked { .. })));
     drop(other);
-    RedbLog::open(folder.path()).unwrap();
+    EmbeddedLog::open(folder.path()).unwrap();
 }
 
 #[test]
 fn a_file_that_was_never_finished_is_made_anew() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("onward.redb.new"), b"half a file").unwrap();
-    RedbLog::open(folder.path().join("inner/one")).unwrap();
-    let mut log = RedbLog::open(folder.path()).unwrap();
+    EmbeddedLog::open(folder.path().join("inner/one")).unwrap();
+    let mut log = EmbeddedLog::open(folder.path()).unwrap();
     assert_eq!(log.tail().unwrap().last, Seq(0));
     assert!(!folder.path().join("onward.redb.new").exists());
 }
@@ -108,7 +108,7 @@ fn something_else_under_our_name_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("onward.redb");
     std::fs::write(&file, b"a shopping list").unwrap();
-    RedbLog::open(folder.path()).unwrap_err();
+    EmbeddedLog::open(folder.path()).unwrap_err();
     assert_eq!(std::fs::read(file).unwrap(), b"a shopping list");
 }
 
@@ -118,11 +118,11 @@ const BATCHES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::ne
 /// Changes redb's file behind the back of a log that has two batches there, one of them with a blob.
 fn tampered(change: impl FnOnce(&redb::WriteTransaction)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let mut log = RedbLog::open(folder.path()).unwrap();
+    let mut log = EmbeddedLog::open(folder.path()).unwrap();
     let (key, events) = first_batch(&mut log);
-    log.append(key, &events, &[]).unwrap();
+    log.append_events(key, &events, &[]).unwrap();
     let second = BatchKey { first: Seq(log.tail().unwrap().last.0 + 1), ..key };
-    log.append(second, &events, &[Blob { digest: [9; 32], bytes: b"large" }]).unwrap();
+    log.append_events(second, &events, &[Blob { digest: [9; 32], bytes: b"large" }]).unwrap();
     drop(log);
     let database = redb::Database::open(folder.path().join("onward.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -136,11 +136,11 @@ fn a_file_or_a_row_of_a_newer_format_is_refused_by_name() {
     let newer = tampered(|transaction| {
         transaction.open_table(FACTS).unwrap().insert("format", 4).unwrap();
     });
-    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 4, known: 3 });
+    assert_eq!(EmbeddedLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 4, known: 3 });
     let newer = tampered(|transaction| {
         transaction.open_table(BATCHES).unwrap().insert(100, &[9, 1, 2, 3][..]).unwrap();
     });
-    assert_eq!(RedbLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 9, known: 2 });
+    assert_eq!(EmbeddedLog::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 9, known: 2 });
 }
 
 /// Format 1 had no blobs, and format 2 no journal.
@@ -162,17 +162,17 @@ fn a_folder_of_an_older_format_is_read_and_goes_on_in_the_new_one() {
         let older = older(format);
         let mut expected = 2;
         for life in 0..3 {
-            let mut log = RedbLog::open(older.path()).unwrap();
+            let mut log = EmbeddedLog::open(older.path()).unwrap();
             for digest in [1, 2, 3].iter().take(appends) {
-                let tail = log.take_seat().unwrap();
+                let tail = log.seize_seat().unwrap();
                 let key = BatchKey { term: tail.term, id: BatchId(0), first: Seq(tail.last.0 + 1) };
                 let blobs = [Blob { digest: [*digest; 32], bytes: b"large" }];
                 // With blobs and without, in all orders.
                 let blobs = if (life + usize::from(*digest)).is_multiple_of(2) { &blobs[..] } else { &[] };
-                log.append(key, &Draw::new(1).batch(2), blobs).unwrap();
+                log.append_events(key, &Draw::new(1).batch(2), blobs).unwrap();
                 expected += 1;
             }
-            assert_eq!(log.read(Seq(1), usize::MAX).unwrap().len(), expected, "format {format}");
+            assert_eq!(log.read_events(Seq(1), usize::MAX).unwrap().len(), expected, "format {format}");
         }
         let file = redb::ReadOnlyDatabase::open(older.path().join("onward.redb")).unwrap();
         let facts = file.begin_read().unwrap().open_table(FACTS).unwrap();
@@ -199,7 +199,7 @@ fn a_damaged_blob_is_never_given_out() {
             transaction.open_table(LABELS).unwrap().insert(&[1; 32], label).unwrap();
             transaction.open_table(PIECES).unwrap().insert((&[1; 32], piece), &content[..]).unwrap();
         });
-        let read = RedbLog::open(folder.path()).unwrap().blob(&[1; 32]);
+        let read = EmbeddedLog::open(folder.path()).unwrap().blob(&[1; 32]);
         assert!(matches!(read, Err(Error::Corrupt { .. })), "{label:?}, piece {piece}: {read:?}");
     }
 }
@@ -212,7 +212,7 @@ fn damage_is_named_and_not_read_past() {
         *row.last_mut().unwrap() ^= 1;
         rows.insert(1, &row[..]).unwrap();
     });
-    let read = RedbLog::open(damaged.path()).unwrap().read(Seq(1), 9);
+    let read = EmbeddedLog::open(damaged.path()).unwrap().read_events(Seq(1), 9);
     assert_eq!(read, Err(Error::Corrupt { what: "the checksum does not match".to_owned() }));
 
     let moved = tampered(|transaction| {
@@ -220,15 +220,15 @@ fn damage_is_named_and_not_read_past() {
         let row = rows.get(1).unwrap().unwrap().value().to_vec();
         rows.insert(500, &row[..]).unwrap();
     });
-    assert!(matches!(RedbLog::open(moved.path()), Err(Error::Corrupt { .. })), "a row in the wrong place");
+    assert!(matches!(EmbeddedLog::open(moved.path()), Err(Error::Corrupt { .. })), "a row in the wrong place");
 }
 
 #[test]
 fn a_number_that_is_missing_is_not_taken_for_none() {
     let termless = tampered(|transaction| drop(transaction.open_table(FACTS).unwrap().remove("term").unwrap()));
-    assert!(matches!(RedbLog::open(termless.path()), Err(Error::Corrupt { .. })), "terms begin anew");
+    assert!(matches!(EmbeddedLog::open(termless.path()), Err(Error::Corrupt { .. })), "terms begin anew");
     let half = tampered(|transaction| drop(transaction.open_table(FACTS).unwrap().insert("snapshot_covers", 1)));
-    assert!(matches!(RedbLog::open(half.path()), Err(Error::Corrupt { .. })), "a snapshot without chunks");
+    assert!(matches!(EmbeddedLog::open(half.path()), Err(Error::Corrupt { .. })), "a snapshot without chunks");
 }
 
 /// Flips one bit wherever these bytes lie in the file. redb was closed, so it does not check the file by itself.
@@ -243,20 +243,20 @@ fn flip(file: &std::path::Path, bytes: &[u8]) {
 #[test]
 fn a_flipped_bit_in_a_row_or_a_blob_of_redb_is_damage_and_never_something_else() {
     let folder = tempfile::tempdir().unwrap();
-    let mut log = RedbLog::open(folder.path()).unwrap();
+    let mut log = EmbeddedLog::open(folder.path()).unwrap();
     let (key, mut events) = first_batch(&mut log);
     let queue = onward_core::ids::Name::new("a queue with a name of its own").unwrap();
     events[0].event = onward_core::event::Event::QueuePaused { queue };
-    log.append(key, &events, &[Blob { digest: [9; 32], bytes: b"content like no other" }]).unwrap();
+    log.append_events(key, &events, &[Blob { digest: [9; 32], bytes: b"content like no other" }]).unwrap();
     drop(log);
     let file = folder.path().join("onward.redb");
     flip(&file, b"content like no other");
-    let mut log = RedbLog::open(folder.path()).unwrap();
+    let mut log = EmbeddedLog::open(folder.path()).unwrap();
     let error = log.blob(&[9; 32]).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }) && error.is_permanent(), "{error}");
     drop(log);
     flip(&file, b"a queue with a name of its own");
-    let error = RedbLog::open(folder.path()).unwrap_err();
+    let error = EmbeddedLog::open(folder.path()).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }) && error.is_permanent(), "{error}");
 }
 
@@ -303,11 +303,11 @@ fn a_journal_that_was_opened_anew_is_left_alone_by_the_one_before() {
     let open = |file: Arc<Opens>| {
         move || Ok(Opened { nth: 1 + file.newest.fetch_add(1, Ordering::Relaxed), file: file.clone() })
     };
-    let mut log = RedbLog::on_storage(open(redb), open(journal.clone()), 64 << 10, OnLoss::Refuse).unwrap();
+    let mut log = EmbeddedLog::on_storage(open(redb), open(journal.clone()), 64 << 10, OnLoss::Refuse).unwrap();
     let (mut key, events) = first_batch(&mut log);
     for fails in [false, false, true, false] {
         journal.next_sync_fails.store(fails, Ordering::Relaxed);
-        log.append(key, &events, &[]).unwrap();
+        log.append_events(key, &events, &[]).unwrap();
         key.first = Seq(log.tail().unwrap().last.0 + 1);
     }
     assert_eq!(journal.newest.load(Ordering::Relaxed), 2, "in doubt it was opened anew");

@@ -13,7 +13,7 @@ use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::payload::{Digest, Payload};
 use onward_core::settings::Settings;
 use onward_core::time::{Mono, Now, Wall};
-use onward_log::{Archive, BatchId, BatchKey, Log, RedbLog, codec};
+use onward_log::{Archive, BatchId, BatchKey, EventLog, Log, EmbeddedLog, codec};
 
 fn older() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ fn machine() -> Manager {
 }
 
 /// All of it, as a takeover would read it.
-fn replayed(log: &mut RedbLog) -> Manager {
+fn replayed(log: &mut EmbeddedLog) -> Manager {
     let mut manager = machine();
     let snapshot = log.snapshot().unwrap();
     for index in 0..snapshot.map_or(0, |snapshot| snapshot.chunks) {
@@ -41,7 +41,7 @@ fn replayed(log: &mut RedbLog) -> Manager {
         manager.finish_restore().unwrap();
     }
     let from = Seq(snapshot.map_or(1, |snapshot| snapshot.covers.0 + 1));
-    for batch in log.read(from, usize::MAX).unwrap() {
+    for batch in log.read_events(from, usize::MAX).unwrap() {
         batch.events.iter().for_each(|stamped| manager.apply(stamped));
     }
     manager
@@ -69,7 +69,7 @@ fn states(records: &[SnapshotRecord]) -> Vec<String> {
 #[test]
 fn a_folder_of_format_1_opens_and_goes_on_in_format_2() {
     let folder = older();
-    let mut log = RedbLog::open(folder.path()).unwrap();
+    let mut log = EmbeddedLog::open(folder.path()).unwrap();
     let last = log.tail().unwrap().last;
     let before = records(&mut replayed(&mut log));
     // What has ended well is in the archive.
@@ -77,13 +77,13 @@ fn a_folder_of_format_1_opens_and_goes_on_in_format_2() {
     assert_eq!(states(&before), expected);
 
     // It can be written, and its rows are replaced with the next snapshot.
-    let term = log.take_seat().unwrap().term;
-    let stamp = log.read(last, 1).unwrap()[0].events[0].clone();
+    let term = log.seize_seat().unwrap().term;
+    let stamp = log.read_events(last, 1).unwrap()[0].events[0].clone();
     let event = onward_core::event::Event::TermBegan { term };
     let events = [onward_core::event::StampedEvent { at: stamp.at, event }];
-    log.append(BatchKey { term, id: BatchId(1), first: Seq(last.0 + 1) }, &events, &[]).unwrap();
+    log.append_events(BatchKey { term, id: BatchId(1), first: Seq(last.0 + 1) }, &events, &[]).unwrap();
     drop(log);
-    let mut log = RedbLog::open(folder.path()).unwrap();
+    let mut log = EmbeddedLog::open(folder.path()).unwrap();
     assert_eq!(log.tail().unwrap().last, Seq(last.0 + 1), "behind what the older version wrote");
     let mut manager = replayed(&mut log);
     let (covers, now) = (manager.newest(), records(&mut manager));
@@ -94,7 +94,7 @@ fn a_folder_of_format_1_opens_and_goes_on_in_format_2() {
     log.finish_snapshot(term, covers, 1).unwrap();
     while log.truncate(term, 100).unwrap() {}
     drop(log);
-    let mut log = RedbLog::open(folder.path()).unwrap();
+    let mut log = EmbeddedLog::open(folder.path()).unwrap();
     assert_eq!((log.tail().unwrap().last, log.snapshot().unwrap().unwrap().covers), (covers, covers));
     let again = records(&mut replayed(&mut log));
     assert_eq!(again[1..], now[1..]);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::run_queue::RunQueue;
+use super::run_loop::RunQueue;
 use super::watch::Watchers;
 use super::{Command, Shared};
 
@@ -42,12 +42,8 @@ impl HeldCommands {
                 ) => {}
                 Some(command) => self.commands.push_back((Instant::now(), command)),
                 None => {
-                    let waits = |command: &Command| match command {
-                        Command::Call { .. } => true,
-                        Command::Ask(question) => question.is_call(),
-                        _ => false,
-                    };
-                    self.commands.retain(|(came_at, command)| !waits(command) || came_at.elapsed() < self.wait_for);
+                    let wait_for = self.wait_for;
+                    self.commands.retain(|(came_at, command)| !is_call(command) || came_at.elapsed() < wait_for);
                     if left.is_zero() {
                         return Flow::Go;
                     }
@@ -56,8 +52,22 @@ impl HeldCommands {
         }
     }
 
-    pub(super) fn give_back(&mut self, run_queue: &RunQueue) {
+    /// Nobody knows when the next machine serves: sessions end by this, and their workers look for who leads.
+    pub(super) fn keep_calls_only(&mut self) {
+        self.commands.retain(|(_, command)| is_call(command));
+    }
+
+    pub(super) fn give_back(&mut self, run_queue: &RunQueue<Command>) {
         let mut commands = core::mem::take(&mut self.commands).into_iter().map(|(_, command)| command).collect();
         run_queue.give_back(&mut commands);
+    }
+}
+
+/// Whether somebody waits for an answer, and not for ever.
+fn is_call(command: &Command) -> bool {
+    match command {
+        Command::Call { .. } => true,
+        Command::Ask(question) => question.is_call(),
+        _ => false,
     }
 }

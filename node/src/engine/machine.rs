@@ -1,8 +1,8 @@
 //! The thread that owns the machine.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,23 +20,24 @@ use tokio::sync::oneshot;
 
 use super::archive_feed::ArchiveFeed;
 use super::archivist::{self, ToArchive};
-use super::committer::{CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer, commit_if_free};
 use super::content::{self, Contents};
 use super::decision_log::DecisionLog;
 use super::held_commands::{Flow, HeldCommands};
 use super::load::{self, Meter};
 use super::notices::jobs_of;
-use super::outgoing::{self, Outgoing, OutgoingSender};
+use super::outgoing::Outgoing;
 use super::questions::{KeptQuestions, Question};
-use super::run_queue::{CloseAtEnd, EndOnPanic, Wait};
+use super::run_loop::{
+    CloseAtEnd, CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer, Host, OutgoingSender,
+    Rounds, Snapshots, StateMachine, TermEnd, Wait, take_turns,
+};
 use super::session::Outbox;
-use super::snapshots::Snapshots;
 use super::spans::Spans;
-use super::term::{NewTerm, begin_first_term, begin_term};
+use super::term::{Begun, Leading, begin, begin_first, follow_on};
 use super::timetable::{self, FindDue};
 use super::vitals::DieOnPanic;
 use super::watch::Watchers;
-use super::{Command, Deliver, Refused, Shared, Start, View};
+use super::{Command, Deliver, Refused, RunningThread, Shared, Start, View};
 use crate::catalog::Catalog;
 use crate::clock;
 
@@ -53,17 +54,20 @@ const BREATH: Duration = Duration::from_micros(500);
 
 pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
     // The first term is begun here, so that whoever starts a node learns at once what is wrong.
-    let first = begin_first_term(&mut start, shared)?;
-    let theirs = shared.clone();
-    let work = move || run(first, start, &theirs);
+    let first = begin_first(&mut start, shared)?;
+    let (theirs, (running, ended)) = (shared.clone(), channel());
+    let work = move || {
+        run(first, start, &theirs);
+        drop(running);
+    };
     let thread = thread::Builder::new().name("onward-machine".into()).spawn(work);
     let thread = thread.map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
-    *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
+    *shared.thread.lock().expect("no thread panics while it holds this") = Some(RunningThread { thread, ended });
     Ok(())
 }
 
 /// Term after term, until told to stop.
-fn run(first: NewTerm, start: Start, shared: &Arc<Shared>) {
+fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
     // Also if it panics: nobody may wait for a machine that is no more.
     let _end = (DieOnPanic(&shared.vitals.machine), CloseAtEnd(&shared.run_queue));
     let archivist = start.archive.clone().and_then(|archive| {
@@ -85,7 +89,7 @@ fn run(first: NewTerm, start: Start, shared: &Arc<Shared>) {
 }
 
 fn run_terms(
-    first: NewTerm,
+    first: Begun,
     mut start: Start,
     shared: &Arc<Shared>,
     to_archive: Option<Sender<ToArchive>>,
@@ -97,7 +101,17 @@ fn run_terms(
     let mut kept = HeldCommands::for_as_long_as(start.rules.seat_ttl);
     loop {
         let ended = match begun {
-            Ok(term) => serve_term(term, &start, shared, (&to_archive, &find_due), &mut watchers),
+            Ok(Begun::Leads(term)) => {
+                kept.give_back(&shared.run_queue);
+                serve_term(term, &start, shared, (&to_archive, &find_due), &mut watchers)
+            }
+            Ok(Begun::Follows(follower)) => match follow_on(follower, &mut start, shared, &mut kept, &mut watchers) {
+                Some(next) => {
+                    begun = next;
+                    continue;
+                }
+                None => return,
+            },
             Err(error) => TermEnd::Failed(error),
         };
         shared.vitals.takeover.begin_unless_begun();
@@ -116,15 +130,12 @@ fn run_terms(
             return;
         }
         tried_at = Instant::now();
-        begun = begin_term(&mut start, shared);
-        if begun.is_ok() {
-            kept.give_back(&shared.run_queue);
-        }
+        begun = begin(&mut start, shared);
     }
 }
 
 fn serve_term(
-    term: NewTerm,
+    term: Leading,
     start: &Start,
     shared: &Arc<Shared>,
     senders: (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
@@ -139,18 +150,18 @@ fn serve_term(
 }
 
 fn machine_of<'a>(
-    term: NewTerm,
+    term: Leading,
     start: &Start,
     shared: &'a Arc<Shared>,
     (to_archive, find_due): (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
     watchers: &'a mut Watchers,
-) -> (Machine<'a>, Committer) {
-    let (outgoing, waiting) = outgoing::channel(term.last);
+) -> (Machine<'a>, Committer<Shared>) {
     let mark = start.commit_mark.clone();
-    let (committer, log) = Committer::new(term.log, term.term, term.last, waiting, shared.clone(), mark);
+    let (committer, log, outgoing) =
+        Committer::new(term.log, (term.term, term.taken_at), term.last, shared.clone(), mark);
     let machine = Machine {
-        catalog: Catalog::of(term.manager.state()),
-        manager: term.manager,
+        catalog: Catalog::of(term.machine.state()),
+        manager: term.machine,
         term: term.term,
         now: clock::now(),
         effects: Effects::default(),
@@ -174,16 +185,14 @@ fn machine_of<'a>(
         find_due: find_due.clone(),
         log,
         stopping: None,
-        ended_by: None,
         shared,
     };
     (machine, committer)
 }
 
-/// One term, by two threads that change places: see [`commit_if_free`].
-fn serve(mut machine: Machine<'_>, mut committer: Committer) -> TermEnd {
+fn serve(mut machine: Machine<'_>, mut committer: Committer<Shared>) -> TermEnd {
     let shared = machine.shared;
-    machine.step(Input::SeatTaken { term: machine.term });
+    machine.step(Manager::seat_taken(machine.term));
     machine.hand_to_log();
     // Nobody is heard before the beginning of the term is durable: all would be refused.
     committer.work();
@@ -192,53 +201,13 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer) -> TermEnd {
     }
     machine.now = clock::now();
     machine.look_at_log();
-    let pending = machine.log.pending();
-    let (machine, committer) = (Mutex::new(machine), Mutex::new(committer));
-    let run_queue = &shared.run_queue;
-    run_queue.begin_anew();
     shared.vitals.takeover.rest();
-    let take_turns = |thread| {
-        // Whatever happens to one thread, the other must not wait for it for ever.
-        let _end = EndOnPanic(run_queue);
-        let mut commands = VecDeque::new();
-        while run_queue.take_turn(thread, &mut commands) {
-            let mut turn = machine.lock().expect("the other thread has not panicked");
-            turn.ended_by = turn.round(&mut commands);
-            run_queue.give_back(&mut commands);
-            let wait = turn.wait();
-            let has_ended = turn.ended_by.is_some();
-            // Before the other is called, so that it does not find it locked.
-            drop(turn);
-            if has_ended {
-                run_queue.end();
-            } else {
-                run_queue.end_turn(wait);
-            }
-            commit_if_free(&committer, &pending);
-        }
-    };
-    thread::scope(|scope| {
-        let other = thread::Builder::new().name("onward-machine-2".into()).spawn_scoped(scope, || take_turns(1));
-        if let Err(error) = other {
-            tracing::warn!(%error, "cannot start a thread; going on with one");
-        }
-        take_turns(0);
-    });
-    let ended = machine.into_inner().expect("no thread has panicked").ended_by;
-    // What was decided before the end may still be told.
-    committer.into_inner().expect("no thread has panicked").work();
-    ended.expect("the threads have ended for a reason")
+    take_turns(machine, committer, shared)
 }
 
 fn say_trouble(shared: &Shared, error: &Error) {
     tracing::error!(%error, "the node cannot serve; it will try again");
     shared.set_trouble(error.cause());
-}
-
-enum TermEnd {
-    Stopped,
-    SeatLost,
-    Failed(Error),
 }
 
 struct Machine<'a> {
@@ -254,7 +223,7 @@ struct Machine<'a> {
     kept_contents: Contents,
     kept_questions: KeptQuestions,
     /// What others will see; handed to the log with the events that it waits for.
-    outgoing: OutgoingSender,
+    outgoing: OutgoingSender<Shared>,
     /// What concerns the machine itself, until it may be done.
     held: VecDeque<(Seq, Effect)>,
     durable: Seq,
@@ -266,20 +235,19 @@ struct Machine<'a> {
     load: OverloadDetector,
     level: OverloadLevel,
     meter: Meter,
-    snapshots: Snapshots,
+    snapshots: Snapshots<Manager>,
     leaving: ArchiveFeed,
     /// To the thread that finds due instants.
     find_due: Option<Sender<FindDue>>,
-    log: CommitQueue,
+    log: CommitQueue<Shared>,
     /// Told to stop, when this was the newest event.
     stopping: Option<Seq>,
-    ended_by: Option<TermEnd>,
     shared: &'a Arc<Shared>,
 }
 
-impl Machine<'_> {
-    /// Does what was asked, and what is asked meanwhile; says if that was the end. What it leaves is for the next turn.
-    ///
+impl Rounds for Machine<'_> {
+    type Host = Shared;
+
     /// After a time in which this thread could not run, or the log did not answer, what lies in the inbox comes before the
     /// log's answer about the seat. The machine keeps it until then; only questions are kept here.
     fn round(&mut self, commands: &mut VecDeque<Command>) -> Option<TermEnd> {
@@ -321,6 +289,23 @@ impl Machine<'_> {
         self.stopping.is_some_and(|decided| self.durable >= decided).then_some(TermEnd::Stopped)
     }
 
+    /// For how long there is nothing to do unless somebody asks. Load that is high is looked at again in a while: with
+    /// everybody turned away, nobody may ask.
+    fn wait(&self) -> Wait {
+        let for_timers = StateMachine::next_wakeup(&self.manager);
+        let for_timers = for_timers.map_or(Duration::from_secs(3600), |at| at.since(clock::mono()));
+        let wait = for_timers;
+        // What waits for the log here is not urgent.
+        let for_log = !self.held.is_empty() || self.manager.log_is_behind();
+        let wait = if for_log { wait.min(LOOK_AGAIN) } else { wait };
+        let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest.max(BREATH)));
+        let wait = if self.leaving.is_under_way() { wait.min(BREATH) } else { wait };
+        let for_all = if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) };
+        Wait { for_timers, for_all }
+    }
+}
+
+impl Machine<'_> {
     fn stop(&mut self) {
         self.stopping.get_or_insert(self.manager.newest());
         self.log.progress.wait_for(true);
@@ -351,23 +336,6 @@ impl Machine<'_> {
         if let Some(request) = self.snapshots.advance(Instant::now(), &mut self.manager) {
             self.request_commit(request);
         }
-    }
-
-    /// For how long there is nothing to do unless somebody asks. Load that is high is looked at again in a while: with
-    /// everybody turned away, nobody may ask.
-    fn wait(&self) -> Wait {
-        let for_timers = match self.manager.next_wakeup() {
-            Some((at, _)) => at.since(clock::mono()),
-            None => Duration::from_secs(3600),
-        };
-        let wait = for_timers;
-        // What waits for the log here is not urgent.
-        let for_log = !self.held.is_empty() || self.manager.log_is_behind();
-        let wait = if for_log { wait.min(LOOK_AGAIN) } else { wait };
-        let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest.max(BREATH)));
-        let wait = if self.leaving.is_under_way() { wait.min(BREATH) } else { wait };
-        let for_all = if self.level == OverloadLevel::Normal { wait } else { wait.min(load::EVERY) };
-        Wait { for_timers, for_all }
     }
 
     fn handle(&mut self, command: Command) -> Result<(), TermEnd> {
@@ -454,7 +422,7 @@ impl Machine<'_> {
             self.sessions.remove(session);
         }
         let mut effects = core::mem::take(&mut self.effects);
-        self.manager.step(self.now, input, &mut effects);
+        StateMachine::step(&mut self.manager, self.now, input, &mut effects);
         for stamped in &effects.events {
             self.catalog.follow(&stamped.event);
         }
@@ -526,7 +494,7 @@ impl Machine<'_> {
     /// What waits for no event at all says that there is no seat: it must not stand in a line that waits for the log.
     fn hold(&mut self, after: Seq, out: Outgoing) {
         if after == Seq::default() {
-            return out.deliver(self.shared);
+            return self.shared.deliver(out);
         }
         self.outgoing.put(after, out, self.durable, self.shared);
     }
@@ -586,7 +554,7 @@ impl Machine<'_> {
         }
     }
 
-    fn request_commit(&self, request: CommitRequest) {
+    fn request_commit(&self, request: CommitRequest<Shared>) {
         self.log.push(request);
     }
 }

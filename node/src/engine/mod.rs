@@ -8,7 +8,7 @@
 //!                            └── ended jobs ──▶ archive thread ── archived ──▶ (back to the machine)
 //! ```
 //!
-//! The machine and the committer are two places, and two threads change between them (`committer.rs`): whoever has
+//! The machine and the committer are two places, and two threads change between them (`run_loop/`): whoever has
 //! decided something commits it, unless another does so already, and then that one takes it along. So a lone decision
 //! wakes nobody, and while a commit is under way the machine goes on deciding.
 //!
@@ -28,24 +28,24 @@ mod archived;
 mod archivist;
 mod backups;
 mod calls;
-mod committer;
 mod content;
 mod decision_log;
 mod delivery;
 mod disk_reads;
 mod held_commands;
+mod host;
 mod ids;
 mod load;
 mod machine;
+mod manager_machine;
 mod memory;
 mod notices;
 mod outgoing;
 mod pacing;
 mod pending;
 mod questions;
-mod run_queue;
+mod run_loop;
 mod session;
-mod snapshots;
 mod spans;
 mod start;
 mod stats;
@@ -58,7 +58,9 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use onward_core::effect::Answer;
 use onward_core::fence::Term;
@@ -82,6 +84,7 @@ use content::Contents;
 use ids::Ids;
 use pending::{InFlightPermit, Pending};
 use questions::Question;
+use run_loop::{CommitAnswer, RunQueue};
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
@@ -161,7 +164,7 @@ enum Command {
         job: JobId,
         bell: u64,
     },
-    FromLog(committer::CommitAnswer),
+    FromLog(CommitAnswer),
     /// These jobs, which this term handed over, are safely in the archive.
     Archived {
         term: Term,
@@ -181,7 +184,7 @@ enum Command {
 pub struct Engine(Arc<Shared>);
 
 struct Shared {
-    run_queue: run_queue::RunQueue,
+    run_queue: RunQueue<Command>,
     in_hand: AtomicUsize,
     max_in_hand: usize,
     next: AtomicU64,
@@ -195,7 +198,9 @@ struct Shared {
     vitals: vitals::Vitals,
     /// Why no machine serves, or why the one that does cannot store anything; else empty.
     trouble: Mutex<String>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<RunningThread>>,
+    /// Nobody waits for the threads any more: what they still do is told to nobody.
+    is_given_up: AtomicBool,
     /// Of the log of this term.
     blobs: Mutex<Option<BlobReader>>,
     /// None once the node has stopped: the file is free for the next one.
@@ -372,23 +377,37 @@ impl Engine {
         Session::open(self.clone())
     }
 
-    /// Takes no more asks, makes everything durable that was decided, and ends the threads.
+    /// Takes no more asks, makes everything durable that was decided, and ends the threads. A store that does not return
+    /// is not waited for for ever: what it still does was promised to nobody.
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::Relaxed);
         self.0.send(Command::Stop);
-        let thread = self.0.thread.lock().expect("no thread panics while it holds this").take();
-        if let Some(thread) = thread
-            && thread.join().is_err()
-        {
+        let running = self.0.thread.lock().expect("no thread panics while it holds this").take();
+        let Some(RunningThread { thread, ended }) = running else { return };
+        let within = self.0.rules.seat_ttl + STOP_GRACE;
+        if ended.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!(?within, "the store has not answered in time; the node stops without it");
+            return self.0.give_up();
+        }
+        if thread.join().is_err() {
             tracing::error!("the machine's thread panicked");
         }
     }
 }
 
+/// The machine's thread, and what tells that it has ended: nothing is ever sent.
+struct RunningThread {
+    thread: JoinHandle<()>,
+    ended: Receiver<()>,
+}
+
+/// What is waited for on top of the time for which anybody waits for the log: the archive, and the last snapshot.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
 impl Shared {
     fn new(start: &Start) -> Self {
         Self {
-            run_queue: run_queue::RunQueue::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
+            run_queue: RunQueue::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
             in_hand: AtomicUsize::new(0),
             max_in_hand: MAX_IN_HAND,
             next: AtomicU64::new(1),
@@ -401,6 +420,7 @@ impl Shared {
             vitals: vitals::Vitals::new(start.hang_after, start.rules.seat_ttl, start.archive.is_some()),
             trouble: Mutex::new(String::new()),
             thread: Mutex::new(None),
+            is_given_up: AtomicBool::new(false),
             blobs: Mutex::new(None),
             archive: Mutex::new(start.archive.clone()),
             has_archive: start.archive.is_some(),
@@ -441,6 +461,13 @@ impl Shared {
         self.backup.lock().expect("no thread panics while it holds this").take();
     }
 
+    /// Whoever waits is told so, and nothing leaves any more.
+    fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+        self.run_queue.close();
+        self.close();
+    }
+
     fn blob_reader(&self) -> Option<BlobReader> {
         self.blobs.lock().expect("no thread panics while it holds this").clone()
     }
@@ -452,14 +479,6 @@ impl Shared {
         } else {
             trouble
         })
-    }
-
-    fn set_trouble(&self, why: String) {
-        match why.as_str() {
-            "" => self.vitals.log.recover(),
-            why => self.vitals.log.fail(why),
-        }
-        *self.trouble.lock().expect("no thread panics while it holds this") = why;
     }
 
     /// Ids of new jobs are above those of all jobs that are known. Another node may have made these, with a clock that

@@ -50,10 +50,7 @@ impl Shared {
     pub(super) async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
         let span = self.rules.seat_ttl;
         self.wait_in_time(answer).await.unwrap_or_else(|| {
-            Err(Refused::Unavailable(format!(
-                "its disk has not answered for {span:?}; whether this was carried out is not known, and repeating it with \
-                 the same idempotency key or request id does nothing twice"
-            )))
+            Err(Refused::Unavailable(format!("its disk has not answered for {span:?}; {NOT_KNOWN}")))
         })
     }
 
@@ -67,10 +64,21 @@ impl Shared {
         let mut left = patience;
         while !left.is_zero() {
             match tokio::time::timeout(left, &mut *answer).await {
-                Ok(answer) => return Some(answer.map_err(|_| self.unavailable())),
+                Ok(answer) => return Some(answer.map_err(|_| self.not_known())),
                 Err(_) => left = patience.saturating_sub(self.vitals.stalled_for()),
             }
         }
         None
     }
+
+    /// What is said to whoever waited for a machine that was dropped.
+    fn not_known(&self) -> Refused {
+        match self.unavailable() {
+            Refused::Unavailable(why) => Refused::Unavailable(format!("{why}; {NOT_KNOWN}")),
+            refused => refused,
+        }
+    }
 }
+
+const NOT_KNOWN: &str = "whether this was carried out is not known, and repeating it with the same idempotency key or \
+                         request id does nothing twice";

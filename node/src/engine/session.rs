@@ -47,13 +47,6 @@ pub(super) enum PutResult {
 pub struct SessionGone;
 
 impl Outbox {
-    /// Of a session that nobody serves, with what it is told.
-    #[cfg(test)]
-    pub(super) fn unread() -> (Self, UnboundedReceiver<ToWorker>) {
-        let (sender, told) = unbounded_channel();
-        (Self { sender, reader: Arc::default() }, told)
-    }
-
     pub(super) fn put(&self, message: ToWorker) -> PutResult {
         let Reader { unread, is_cut_off } = &*self.reader;
         if unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(message).is_ok() {

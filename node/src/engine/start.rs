@@ -15,6 +15,9 @@ pub struct Start {
     pub rules: Rules,
     /// Gives a handle on the log; asked again for every term.
     pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
+    /// Whether to try for the seat now; asked each time that the log was read to its end. Whoever is alone with a log
+    /// may at any time.
+    pub may_lead: Box<dyn FnMut() -> bool + Send>,
     /// Shows from outside whether a commit is under way, even of a process that was killed: `1` while one is, else `0`.
     pub commit_mark: Option<Arc<File>>,
     /// Where ended jobs go. Without one they stay in memory.
@@ -43,6 +46,7 @@ impl Start {
         Self {
             rules,
             log: Box::new(log),
+            may_lead: Box::new(|| true),
             commit_mark: None,
             archive: None,
             archive_rules: ArchiveRules::default(),

@@ -1,39 +1,36 @@
-//! How a term begins: the seat is taken, then the machine is built from the newest snapshot and what came after it.
-//! One thread reads and decodes while another builds, since this is what a restart waits for.
+//! How a manager follows, and when it leads.
+//!
+//! A node that is alone with its log follows to the end and leads at once. Where several share one, whether to try for
+//! the seat is asked each time that the log was read to its end ([`Start::may_lead`]), and until then the node follows.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use onward_core::fence::Term;
-use onward_core::ids::Seq;
-use onward_core::manager::{Manager, SnapshotRecord};
-use onward_core::payload::Digest;
-use onward_log::{Batch, Changed, Error, Log, Snapshot, codec};
+use onward_core::manager::Manager;
+use onward_log::{Changed, Error};
 
-use super::Shared;
-use super::Start;
+use super::held_commands::{Flow, HeldCommands};
+use super::run_loop::{Follower, Host as _, NewTerm, Tried};
+use super::watch::Watchers;
+use super::{Shared, Start};
 use crate::clock;
 
-const READ_EVENTS: usize = 10_000;
-/// Pieces that are read ahead of what builds the machine.
-const AHEAD: usize = 4;
+/// Between two looks at a log that somebody else writes.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The seat was taken and the log replayed.
-pub(super) struct NewTerm {
-    pub(super) log: Box<dyn Log>,
-    pub(super) manager: Manager,
-    pub(super) term: Term,
-    pub(super) last: Seq,
-    /// Up to where the newest snapshot reaches.
-    pub(super) snapshot: Seq,
+pub(super) type Leading = NewTerm<Manager>;
+
+/// What a node is, once it has read its log.
+pub(super) enum Begun {
+    Leads(Leading),
+    Follows(Follower<Manager>),
 }
 
 /// In doubt it is tried again for a while: whoever starts a node may have to come and do it once more.
-pub(super) fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<NewTerm, Error> {
+pub(super) fn begin_first(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     let since = Instant::now();
     loop {
-        match begin_term(start, shared) {
+        match begin(start, shared) {
             Err(error) if error.changed() == Changed::Maybe && since.elapsed() < start.rules.seat_ttl => {
                 thread::sleep(start.pacing.ask_again);
             }
@@ -42,111 +39,46 @@ pub(super) fn begin_first_term(start: &mut Start, shared: &Shared) -> Result<New
     }
 }
 
-pub(super) fn begin_term(start: &mut Start, shared: &Shared) -> Result<NewTerm, Error> {
-    let mut log = (start.log)()?;
-    // In doubt too, the next attempt takes the seat anew: a term may go unused.
-    let tail = log.take_seat()?;
+/// Reads the log to its end, and takes the seat if it may. In doubt too, the next try does so anew: a term may go unused.
+pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+    let log = (start.log)()?;
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).expect("the system has randomness");
-    let mut manager = Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
-    let snapshot = thread::scope(|scope| {
-        let (sender, pieces) = sync_channel(AHEAD);
-        let log = &mut *log;
-        thread::Builder::new()
-            .name("onward-replay".into())
-            .spawn_scoped(scope, move || read_all(log, &sender))
-            .map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
-        build(&pieces, &mut manager)
-    })?;
-    if manager.newest() != tail.last {
-        let what = format!("the log ends at {:?}, and could be read up to {:?} only", tail.last, manager.newest());
-        return Err(Error::Corrupt { what });
+    let manager = Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
+    try_for_seat(Follower::read(log, manager)?, start, shared)
+}
+
+/// Follows until it leads, or has to begin anew; none if the node stops.
+pub(super) fn follow_on(
+    mut follower: Follower<Manager>,
+    start: &mut Start,
+    shared: &Shared,
+    kept: &mut HeldCommands,
+    watchers: &mut Watchers,
+) -> Option<Result<Begun, Error>> {
+    shared.vitals.takeover.begin_unless_begun();
+    shared.set_trouble("it follows, and another node leads".into());
+    if kept.keep_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
+        return None;
     }
-    match sweep(&mut *log, &manager, tail.term) {
-        Err(error @ (Error::StaleTerm { .. } | Error::Unknown { .. })) => return Err(error),
-        // What nobody needs takes room, and nothing else.
-        Err(error) => {
-            tracing::warn!(%error, "content that nothing refers to could not be dropped; the next term tries again")
-        }
-        Ok(()) => {}
+    kept.keep_calls_only();
+    Some(match follower.catch_up() {
+        Ok(()) => try_for_seat(follower, start, shared),
+        Err(Error::Truncated { .. }) => begin(start, shared),
+        Err(error) => Err(error),
+    })
+}
+
+fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+    if !(start.may_lead)() {
+        return Ok(Begun::Follows(follower));
     }
-    shared.stay_above(manager.state().jobs().map(|(_, job)| job.id).max());
-    *shared.blobs.lock().expect("no thread panics while it holds this") = Some(log.blob_reader());
+    let term = match follower.lead()? {
+        Tried::Follows(follower) => return Ok(Begun::Follows(follower)),
+        Tried::Leads(term) => term,
+    };
+    shared.stay_above(term.machine.state().jobs().map(|(_, job)| job.id).max());
+    *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
     shared.stats.terms.add(1);
-    Ok(NewTerm { log, manager, term: tail.term, last: tail.last, snapshot })
-}
-
-/// What a log holds, in the order in which a machine is built from it.
-enum Piece {
-    Records(Vec<SnapshotRecord>),
-    /// There are no more records; they were of this snapshot.
-    Restored(Option<Snapshot>),
-    Batches(Vec<Batch>),
-}
-
-/// Gives what it reads to whoever builds; ends early if nobody does any more.
-fn read_all(log: &mut dyn Log, pieces: &SyncSender<Result<Piece, Error>>) {
-    let give = |piece| pieces.send(Ok(piece)).is_ok();
-    if let Err(error) = read_pieces(log, give) {
-        // Nobody is there who could be told.
-        let _ = pieces.send(Err(error));
-    }
-}
-
-fn read_pieces(log: &mut dyn Log, give: impl Fn(Piece) -> bool) -> Result<(), Error> {
-    let snapshot = log.snapshot()?;
-    for index in 0..snapshot.map_or(0, |snapshot| snapshot.chunks) {
-        if !give(Piece::Records(codec::decode_records(&log.chunk(index)?)?)) {
-            return Ok(());
-        }
-    }
-    let mut goes_on = give(Piece::Restored(snapshot));
-    let mut next = snapshot.map_or(Seq(1), |snapshot| Seq(snapshot.covers.0 + 1));
-    while goes_on {
-        let batches = log.read(next, READ_EVENTS)?;
-        let Some(last) = batches.last() else { break };
-        next = Seq(last.first.0 + last.events.len() as u64);
-        goes_on = give(Piece::Batches(batches));
-    }
-    Ok(())
-}
-
-/// Puts everything into a new machine. Says up to where the snapshot reaches.
-fn build(pieces: &Receiver<Result<Piece, Error>>, manager: &mut Manager) -> Result<Seq, Error> {
-    let mut reached = Seq::default();
-    for piece in pieces {
-        match piece? {
-            Piece::Records(records) => records.into_iter().for_each(|record| manager.restore(record)),
-            Piece::Restored(None) => {}
-            Piece::Restored(Some(snapshot)) => {
-                reached = manager.finish_restore().map_err(|cut| Error::Corrupt { what: cut.to_string() })?;
-                if reached != snapshot.covers {
-                    let what = format!("a snapshot up to {reached:?} is stored as one up to {:?}", snapshot.covers);
-                    return Err(Error::Corrupt { what });
-                }
-            }
-            Piece::Batches(batches) => {
-                for stamped in batches.iter().flat_map(|batch| &batch.events) {
-                    manager.apply(stamped);
-                }
-            }
-        }
-    }
-    Ok(reached)
-}
-
-/// Content that no job refers to: a crash came between the event that gave it up and its deletion.
-fn sweep(log: &mut dyn Log, manager: &Manager, term: Term) -> Result<(), Error> {
-    const PAGE: usize = 1_000;
-    let mut after = None;
-    loop {
-        let digests = log.blobs(after.as_ref(), PAGE)?;
-        let Some(last) = digests.last().copied() else { return Ok(()) };
-        let lost: Vec<_> =
-            digests.into_iter().filter(|digest| manager.state().stored_refs(&Digest(*digest)) == 0).collect();
-        if !lost.is_empty() {
-            log.drop_blobs(term, &lost)?;
-        }
-        after = Some(last);
-    }
+    Ok(Begun::Leads(term))
 }

@@ -4,7 +4,7 @@
 //! | loop | a round of it | critical |
 //! |---|---|---|
 //! | machine | one round of asks | yes |
-//! | committer | one call to the log; between two tries of one that failed it waits | yes |
+//! | committer | one call to the log; between two tries of one that failed it waits | for readiness |
 //! | schedules | one search for due instants | yes |
 //! | snapshots | one part of a snapshot, until it is stored | no |
 //! | archive | one batch of ended jobs, or of expired ones | no |
@@ -57,7 +57,9 @@ impl Vitals {
             takeover: Pulse::default(),
         };
         vitals.watch.add("machine", hang_after, &vitals.machine);
-        vitals.watch.add("committer", hang_after, &vitals.log);
+        // A store that does not answer is no better for it if we begin anew; nothing can be stored, and that is known by
+        // whoever asks whether we are ready.
+        vitals.watch.add_reporting_only("committer", hang_after, &vitals.log);
         vitals.watch.add("schedules", hang_after, &vitals.schedules);
         vitals.watch.add_reporting_only("snapshots", hang_after * SLOW, &vitals.snapshots);
         if has_archive {

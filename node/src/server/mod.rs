@@ -24,7 +24,7 @@ use axum::http::StatusCode;
 use axum::{Router, middleware};
 use onward_core::manager::SeatState;
 use onward_health::Pulse;
-use onward_log::{Archive, RedbLog};
+use onward_log::{Archive, EmbeddedLog};
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -294,11 +294,11 @@ fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
 }
 
 /// The log, and whether it is whole: whether no loss had to be accepted.
-fn open_log(config: &NodeConfig) -> Result<(RedbLog, bool), onward_log::Error> {
+fn open_log(config: &NodeConfig) -> Result<(EmbeddedLog, bool), onward_log::Error> {
     if !config.accept_loss {
-        return Ok((RedbLog::open(&config.data)?, true));
+        return Ok((EmbeddedLog::open(&config.data)?, true));
     }
-    let log = RedbLog::open_or(&config.data, OnLoss::Accept)?;
+    let log = EmbeddedLog::open_or(&config.data, OnLoss::Accept)?;
     let loss = log.accepted_loss()?;
     if let Some(loss) = &loss {
         tracing::error!("acknowledged events are lost, and that was accepted: {loss}");

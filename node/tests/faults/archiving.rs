@@ -3,7 +3,7 @@
 use onward_core::ids::JobId;
 use onward_core::job::JobState;
 use onward_core::payload::Digest;
-use onward_log::memory::Fault;
+use onward_log::engines::memory::Fault;
 use onward_log::{Archive, Blob, Log, MemoryLog};
 use onward_node::engine::Engine;
 

@@ -7,7 +7,7 @@ use core::pin::pin;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use onward_log::{Archive, Error, OnLoss, RedbLog};
+use onward_log::{Archive, Error, OnLoss, EmbeddedLog};
 use redb::StorageBackend;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -109,10 +109,10 @@ pub struct Fault {
 }
 
 impl Disk {
-    pub fn log(&self) -> Result<RedbLog, Error> {
+    pub fn log(&self) -> Result<EmbeddedLog, Error> {
         let (log, journal) = (self.clone(), self.clone());
         let log = move || Ok(File(log.clone(), Which::Log));
-        RedbLog::on_storage(log, move || Ok(File(journal.clone(), Which::Journal)), HALF_BYTES, OnLoss::Refuse)
+        EmbeddedLog::on_storage(log, move || Ok(File(journal.clone(), Which::Journal)), HALF_BYTES, OnLoss::Refuse)
     }
 
     pub fn archive(&self) -> Result<Archive, Error> {

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::Instant;
 
 use onward_core::settings::{Rules, Settings};
-use onward_log::memory::Fault;
-use onward_log::{Error, Log, MemoryLog};
+use onward_log::engines::memory::Fault;
+use onward_log::{Error, EventLog, MemoryLog};
 use onward_node::engine::{Engine, Refused};
 use tokio::time::timeout;
 
@@ -42,7 +42,7 @@ async fn a_seat_that_is_taken_away_is_fought_for_once_a_second() {
     let engine = Engine::start(with).unwrap();
     let mut other = log;
     for terms in 2..=4 {
-        other.take_seat().unwrap();
+        other.seize_seat().unwrap();
         // It learns that by the first thing that it wants to store.
         let _ = submit(&engine, b"x").await;
         until_seen("another term", || engine.stats().terms.get() >= terms).await;

@@ -5,7 +5,7 @@ use onward_core::ids::JobId;
 use onward_core::input::Call;
 use onward_core::job::{Draft, WorkflowDraft};
 use onward_core::refusal::Refusal;
-use onward_log::{Log, RedbLog};
+use onward_log::{EmbeddedLog, Log};
 use onward_node::engine::Refused;
 use onward_node::server::Node;
 use serde_json::{Value, json};
@@ -213,7 +213,7 @@ async fn a_result_that_cannot_be_read_is_not_taken_for_an_empty_one() {
     let node = start(data.path()).await;
     let (dead, whole) = (failed_graph(&node, &"x".repeat(20_000)).await, failed_graph(&node, "small").await);
     node.shutdown(PATIENCE).await;
-    let mut log = RedbLog::open(data.path()).unwrap();
+    let mut log = EmbeddedLog::open(data.path()).unwrap();
     let (term, lost) = (log.tail().unwrap().term, log.blobs(None, 10).unwrap());
     assert_eq!(lost.len(), 1);
     log.drop_blobs(term, &lost).unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use onward_core::ids::JobId;
-use onward_log::{Log, RedbLog};
+use onward_log::{EmbeddedLog, Log};
 use onward_node::server::{Node, NodeConfig};
 use serde_json::{Value, json};
 use tempfile::{TempDir, tempdir};
@@ -118,7 +118,7 @@ async fn a_folder_of_the_version_before_says_what_it_said_and_goes_on() {
     let older = Older::unpacked();
     let said = &older.said;
     let (last, covers) = {
-        let mut log = RedbLog::open(older.data()).unwrap();
+        let mut log = EmbeddedLog::open(older.data()).unwrap();
         (log.tail().unwrap().last, log.snapshot().unwrap().expect("it has one").covers)
     };
     assert!(covers < last, "the journal has rows behind the snapshot");

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
-use onward_log::{BatchId, BatchKey, Log, MemoryLog};
+use onward_log::{BatchId, BatchKey, EventLog, MemoryLog};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -73,9 +73,9 @@ async fn why_a_job_is_where_it_is_is_told_in_sentences_and_as_data() {
 async fn an_explanation_goes_by_the_logs_time_though_the_clock_was_stepped_back() {
     // As if the clock had been an hour ahead when the log was written last.
     let (mut log, ahead) = (MemoryLog::new(), Duration::from_secs(3_600));
-    let term = log.take_seat().unwrap().term;
+    let term = log.seize_seat().unwrap().term;
     let began = StampedEvent { at: onward_node::clock::now().wall + ahead, event: Event::TermBegan { term } };
-    log.append(BatchKey { term, id: BatchId(1), first: Seq(1) }, &[began], &[]).unwrap();
+    log.append_events(BatchKey { term, id: BatchId(1), first: Seq(1) }, &[began], &[]).unwrap();
     let rig = Rig::on(log).await;
     let id = rig.submit(json!({"kind": "a", "timeout_s": 7_200})).await;
     let explained = rig.get(&format!("/v1/jobs/{id}/explain")).await.body;

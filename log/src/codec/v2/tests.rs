@@ -5,11 +5,13 @@ use core::fmt::Debug;
 use std::collections::BTreeSet;
 
 use onward_core::carried::CarriedFields;
+use onward_core::ids::Seq;
 use onward_core::manager::SnapshotRecord;
 use onward_core::state::JobImage;
 
 use super::*;
 use crate::codec::{Format, decode, encode};
+use crate::{BatchId, BatchKey};
 
 #[path = "../../../tests/samples/mod.rs"]
 #[allow(dead_code, reason = "the tests of the whole crate use the rest")]

@@ -12,7 +12,7 @@ fn the_queue_is_drained_behind_all_that_is_queued_when_the_seat_is_confirmed() {
     let rules = Settings::default().check().expect("defaults are good");
     let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     let shared = Arc::new(Shared::new(&start));
-    let term = begin_term(&mut start, &shared).expect("a log in memory");
+    let Ok(Begun::Leads(term)) = begin(&mut start, &shared) else { panic!("a log in memory") };
     let mut watchers = Watchers::default();
     let (mut machine, _committer) = machine_of(term, &start, &shared, (&None, &None), &mut watchers);
     shared.send(Command::Unwatch { job: JobId::from_u128(1), bell: 7 });

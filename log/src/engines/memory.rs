@@ -9,12 +9,11 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::head::{Admitted, Head, trimmed};
-use crate::{Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, Snapshot, Tail, codec};
+use crate::head::{Admitted, Head};
+use crate::{BatchKey, Blob, BlobReader, Digest, Error, Log, Row, Snapshot, StoredRow, Tail, codec};
 
 /// A handle. Its clones are further handles on the same log, each with the same rights.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +42,7 @@ struct Store {
     blobs: BTreeMap<Digest, Vec<u8>>,
     faults: VecDeque<Fault>,
     blobs_fail: bool,
+    is_in_doubt: bool,
     delay: Duration,
 }
 
@@ -61,6 +61,12 @@ impl MemoryLog {
         self.store().blobs_fail = fails;
     }
 
+    /// From now on nobody knows what became of anything that is written; it is stored all the same. Reads are answered, as
+    /// by a store that was cut off from others.
+    pub fn doubt(&self, is_in_doubt: bool) {
+        self.store().is_in_doubt = is_in_doubt;
+    }
+
     /// How long the answers since the last call should have taken.
     pub fn take_delay(&self) -> Duration {
         core::mem::take(&mut self.store().delay)
@@ -71,7 +77,15 @@ impl MemoryLog {
     }
 }
 
+fn in_doubt() -> Error {
+    Error::Unknown { cause: "injected".to_owned() }
+}
+
 impl Store {
+    fn known(&self) -> Result<(), Error> {
+        if self.is_in_doubt { Err(in_doubt()) } else { Ok(()) }
+    }
+
     fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
         if self.blobs_fail {
             return Err(Error::Io { cause: "injected".to_owned() });
@@ -85,36 +99,42 @@ impl Log for MemoryLog {
         Ok(self.store().head.tail)
     }
 
-    fn take_seat(&mut self) -> Result<Tail, Error> {
-        let head = &mut self.store().head;
-        head.tail.term = head.next_term();
-        Ok(head.tail)
+    fn take_seat(&mut self, seen: Term) -> Result<Tail, Error> {
+        let store = &mut *self.store();
+        store.head.tail.term = store.head.next_term(seen)?;
+        store.known().map(|()| store.head.tail)
     }
 
-    fn append(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error> {
-        assert!(!events.is_empty(), "a batch without events has no place in the log");
+    fn confirm(&mut self, term: Term) -> Result<(), Error> {
+        let store = self.store();
+        store.known()?;
+        store.head.holds_seat(term)
+    }
+
+    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
+        assert!(row.count > 0, "a batch without events has no place in the log");
         let mut store = self.store();
         let fault = store.faults.pop_front();
         match fault {
             Some(Fault::Fails) => return Err(Error::Io { cause: "injected".to_owned() }),
             Some(Fault::Full) => return Err(Error::Full { cause: "injected".to_owned() }),
-            Some(Fault::RequestLost) => return Err(Error::Unknown { cause: "injected".to_owned() }),
+            Some(Fault::RequestLost) => return Err(in_doubt()),
             Some(Fault::Slow(delay)) => store.delay += delay,
             Some(Fault::AnswerLost) | None => {}
         }
-        if store.head.admit(key, events)? == Admitted::Write {
-            let mut row = Vec::new();
-            codec::encode(key, events, &mut row);
-            store.rows.insert(key.first, row);
+        if store.head.admit(key, row.count)? == Admitted::Write {
+            let mut bytes = Vec::new();
+            row.put(key, &mut bytes);
+            store.rows.insert(key.first, bytes);
             for blob in blobs {
                 store.blobs.entry(blob.digest).or_insert_with(|| blob.bytes.to_vec());
             }
-            store.head.appended(key, events);
+            store.head.appended(key, row.count);
         }
-        if fault == Some(Fault::AnswerLost) { Err(Error::Unknown { cause: "injected".to_owned() }) } else { Ok(()) }
+        if fault == Some(Fault::AnswerLost) { Err(in_doubt()) } else { store.known() }
     }
 
-    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
+    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Error> {
         let store = self.store();
         let from = from.max(Seq(1));
         if let Some((&oldest, _)) = store.rows.first_key_value()
@@ -125,16 +145,16 @@ impl Log for MemoryLog {
         let Some((&start, _)) = store.rows.range(..=from).next_back().filter(|_| from <= store.head.tail.last) else {
             return Ok(Vec::new());
         };
-        let (mut batches, mut events) = (Vec::new(), 0);
+        let (mut rows, mut events) = (Vec::new(), 0);
         for (&at, row) in store.rows.range(start..) {
-            let batch = trimmed(codec::decode(row)?, at, from)?;
-            events += batch.events.len();
-            batches.push(batch);
+            let row = StoredRow::read(row.clone())?.at(at)?;
+            events += row.events_from(from);
+            rows.push(row);
             if events >= max_events {
                 break;
             }
         }
-        Ok(batches)
+        Ok(rows)
     }
 
     fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {

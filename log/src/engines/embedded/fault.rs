@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use ::redb::{CommitError, DatabaseError, StorageError, TableError, TransactionError};
 
 use crate::Error;
-use crate::codec::DecodeError;
+use crate::row::DecodeError;
 
 /// Inside a transaction: redb's own trouble, which may pass if the file is opened anew, or ours.
 #[derive(Debug)]

@@ -14,7 +14,7 @@
 //! what it has said to be stored: a disk that reports errors should be replaced.
 //!
 //! **One process.** A lock on the folder, and redb's own on its file, keep a second process out. So the end of the log
-//! can be remembered between calls, and handles ([`RedbLog::clone`]) share that memory.
+//! can be remembered between calls, and handles ([`EmbeddedLog::clone`]) share that memory.
 //!
 //! **Blobs** lie beside the batches and are written by the same transaction. They are read by transactions of their own,
 //! which see what the last commit left and wait for none.
@@ -37,12 +37,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::redb::{Database, ReadTransaction, StorageBackend, WriteTransaction};
-use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
 use crate::head::Admitted;
-use crate::{Batch, BatchKey, Blob, BlobReader, Digest, Error, Log, Snapshot, Tail, codec};
+use crate::{BatchKey, Blob, BlobReader, Digest, Error, Log, Row, Snapshot, StoredRow, Tail, codec};
 
 use fault::found_while_open;
 use files::LogFiles;
@@ -60,15 +59,15 @@ const CACHE_BYTES: usize = 32 << 20;
 pub enum OnLoss {
     /// The log is not opened, and left as it is.
     Refuse,
-    /// The log goes on with what is left, and says what is not: [`RedbLog::accepted_loss`].
+    /// The log goes on with what is left, and says what is not: [`EmbeddedLog::accepted_loss`].
     Accept,
 }
 
 /// A handle. Its clones are further handles on the same file, each with the same rights.
 #[derive(Clone, Debug)]
-pub struct RedbLog(Arc<Store<LogFiles>>);
+pub struct EmbeddedLog(Arc<Store<LogFiles>>);
 
-impl RedbLog {
+impl EmbeddedLog {
     /// Opens the log in `folder`, or makes one there: the files are `onward.redb` and `onward.journal`.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_or(folder, OnLoss::Refuse)
@@ -128,7 +127,7 @@ impl RedbLog {
         &self,
         writer: &mut Writer<LogFiles>,
         key: BatchKey,
-        events: &[StampedEvent],
+        count: u32,
         row: &[u8],
     ) -> Result<(), Error> {
         if !writer.state.journal.has_room(row.len()) {
@@ -138,7 +137,7 @@ impl RedbLog {
         } else if let Some(due) = writer.state.rows_to_migrate() {
             self.move_rows(writer, &due)?;
         }
-        match writer.state.journal.append(key.first, events.len() as u32, row) {
+        match writer.state.journal.append(key.first, count, row) {
             Ok(()) => Ok(()),
             Err(NotAppended::Unwritten(error)) => Err(error),
             Err(NotAppended::InDoubt(error)) => {
@@ -196,14 +195,14 @@ pub(crate) fn on_storage<B: StorageBackend>(
     })
 }
 
-impl Log for RedbLog {
+impl Log for EmbeddedLog {
     fn tail(&mut self) -> Result<Tail, Error> {
         Ok(self.0.ready()?.state.head.tail)
     }
 
-    fn take_seat(&mut self) -> Result<Tail, Error> {
+    fn take_seat(&mut self, seen: Term) -> Result<Tail, Error> {
         let mut writer = self.0.ready()?;
-        let (term, reached) = (writer.state.head.next_term(), writer.state.head.tail.last);
+        let (term, reached) = (writer.state.head.next_term(seen)?, writer.state.head.tail.last);
         self.0.commit(
             &mut writer,
             Repair::Quick,
@@ -217,30 +216,38 @@ impl Log for RedbLog {
         Ok(writer.state.head.tail)
     }
 
-    fn append(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error> {
+    /// The folder's lock is what keeps others out, and the system takes it from us with our process only; so nothing
+    /// that could be written here would say more than that, and an idle node leaves its disk in peace. What is said is
+    /// said under the writer's lock: behind a commit that hangs, and not at all by a store that failed and does not open
+    /// again.
+    fn confirm(&mut self, term: Term) -> Result<(), Error> {
+        self.0.ready()?.state.head.holds_seat(term)
+    }
+
+    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
-        if writer.state.head.admit(key, events)? == Admitted::AlreadyThere {
+        if writer.state.head.admit(key, row.count)? == Admitted::AlreadyThere {
             return Ok(());
         }
-        let mut row = core::mem::take(&mut writer.row);
-        row.clear();
-        codec::encode(key, events, &mut row);
-        let by_journal = blobs.is_empty() && writer.state.journal.takes(row.len());
+        let mut bytes = core::mem::take(&mut writer.row);
+        bytes.clear();
+        row.put(key, &mut bytes);
+        let by_journal = blobs.is_empty() && writer.state.journal.takes(bytes.len());
         if by_journal {
-            self.append_to_journal(&mut writer, key, events, &row)?;
+            self.append_to_journal(&mut writer, key, row.count, &bytes)?;
         } else {
-            self.append_to_redb(&mut writer, key, &row, blobs)?;
+            self.append_to_redb(&mut writer, key, &bytes, blobs)?;
         }
-        writer.state.head.appended(key, events);
+        writer.state.head.appended(key, row.count);
         if !by_journal {
             let last = writer.state.head.tail.last;
             writer.state.moved(last);
         }
-        writer.row = row;
+        writer.row = bytes;
         Ok(())
     }
 
-    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
+    fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Error> {
         let writer = self.0.ready()?;
         self.0.read_locked(&writer, |view, files| files.read(view, from.max(Seq(1)), max_events))
     }

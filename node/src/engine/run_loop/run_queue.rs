@@ -7,11 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Command;
-
-#[derive(Default)]
-pub(super) struct RunQueue {
-    state: Mutex<State>,
+pub(in crate::engine) struct RunQueue<C> {
+    state: Mutex<State<C>>,
     bell: Condvar,
     /// A thread that is called runs at once, and on few cores in the place of whoever called it.
     has_few_cores: bool,
@@ -23,19 +20,18 @@ const LATE: Duration = Duration::from_millis(10);
 
 /// For how long the machine needs no turn although nobody asks.
 #[derive(Clone, Copy)]
-pub(super) struct Wait {
+pub(in crate::engine) struct Wait {
     /// Until a timer of its own is due, which somebody watches for even while a commit takes long.
-    pub(super) for_timers: Duration,
+    pub(in crate::engine) for_timers: Duration,
     /// Until anything is to be done, what is done for later included. That can wait for whoever has left the place.
-    pub(super) for_all: Duration,
+    pub(in crate::engine) for_all: Duration,
 }
 
 /// How many threads take turns.
-pub(super) const THREADS: usize = 2;
+const THREADS: usize = 2;
 
-#[derive(Default)]
-struct State {
-    commands: VecDeque<Command>,
+struct State<C> {
+    commands: VecDeque<C>,
     /// Somebody is the machine.
     is_taken: bool,
     /// The machine wants a turn at this time although nobody asks.
@@ -53,12 +49,21 @@ struct Waiter {
     until: Option<Instant>,
 }
 
-impl RunQueue {
-    pub(super) fn on(cores: usize) -> Self {
-        Self { has_few_cores: cores <= THREADS, ..Self::default() }
+impl<C> RunQueue<C> {
+    pub(in crate::engine) fn on(cores: usize) -> Self {
+        let state = State {
+            commands: VecDeque::new(),
+            is_taken: false,
+            wake_at: None,
+            waiting: [None; THREADS],
+            is_called: false,
+            has_ended: false,
+            is_closed: false,
+        };
+        Self { state: Mutex::new(state), bell: Condvar::new(), has_few_cores: cores <= THREADS }
     }
 
-    pub(super) fn put(&self, command: Command) {
+    pub(in crate::engine) fn put(&self, command: C) {
         let mut state = self.state();
         if state.is_closed {
             return;
@@ -71,7 +76,7 @@ impl RunQueue {
 
     /// Waits until the place is free and there is something to do; puts what was asked into `asks`, which may be nothing
     /// if it is only time. False once it has ended.
-    pub(super) fn take_turn(&self, thread: usize, commands: &mut VecDeque<Command>) -> bool {
+    pub(in crate::engine) fn take_turn(&self, thread: usize, commands: &mut VecDeque<C>) -> bool {
         let mut state = self.state();
         loop {
             if state.has_ended {
@@ -92,11 +97,11 @@ impl RunQueue {
 
     fn wait<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State<C>>,
         thread: usize,
         until: Option<Instant>,
         now: Instant,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, State<C>> {
         state.waiting[thread] = Some(Waiter { until });
         state = match until {
             Some(until) => self.bell.wait_timeout(state, until - now).unwrap_or_else(PoisonError::into_inner).0,
@@ -109,13 +114,13 @@ impl RunQueue {
     }
 
     /// What was asked since the turn was taken.
-    pub(super) fn take_more(&self, commands: &mut VecDeque<Command>) {
+    pub(in crate::engine) fn take_more(&self, commands: &mut VecDeque<C>) {
         core::mem::swap(&mut self.state().commands, commands);
     }
 
     /// Leaves the place. With few cores nobody is called for what is left of the asks: the commit that is about to begin
     /// would only begin after it. Who leaves comes back, and whoever asks next calls the other thread.
-    pub(super) fn end_turn(&self, wait: Wait) {
+    pub(in crate::engine) fn end_turn(&self, wait: Wait) {
         let mut state = self.state();
         let now = Instant::now();
         (state.is_taken, state.wake_at) = (false, Some(now + wait.for_all));
@@ -128,7 +133,7 @@ impl RunQueue {
     }
 
     /// Nobody gets a turn any more.
-    pub(super) fn end(&self) {
+    pub(in crate::engine) fn end(&self) {
         let mut state = self.state();
         (state.has_ended, state.is_taken) = (true, false);
         drop(state);
@@ -136,7 +141,7 @@ impl RunQueue {
     }
 
     /// What was taken and not looked at is for the next machine.
-    pub(super) fn give_back(&self, commands: &mut VecDeque<Command>) {
+    pub(in crate::engine) fn give_back(&self, commands: &mut VecDeque<C>) {
         let mut state = self.state();
         while let Some(command) = commands.pop_back() {
             state.commands.push_front(command);
@@ -145,7 +150,7 @@ impl RunQueue {
 
     /// There will be no machine any more. What is asked is dropped from now on, and whoever waits for an answer finds
     /// that out by it.
-    pub(super) fn close(&self) {
+    pub(in crate::engine) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
         let dropped = core::mem::take(&mut state.commands);
@@ -154,13 +159,13 @@ impl RunQueue {
     }
 
     /// As before the first turn; what was asked is kept.
-    pub(super) fn begin_anew(&self) {
+    pub(in crate::engine) fn begin_anew(&self) {
         let mut state = self.state();
         (state.has_ended, state.is_taken, state.is_called, state.wake_at) = (false, false, false, Some(Instant::now()));
     }
 
     /// Without a machine: the next ask, if one comes in time.
-    pub(super) fn next_within(&self, span: Duration) -> Option<Command> {
+    pub(in crate::engine) fn next_within(&self, span: Duration) -> Option<C> {
         let until = Instant::now() + span;
         let mut state = self.state();
         loop {
@@ -175,7 +180,7 @@ impl RunQueue {
         }
     }
 
-    fn call(&self, mut state: MutexGuard<'_, State>) {
+    fn call(&self, mut state: MutexGuard<'_, State<C>>) {
         if !state.is_called && state.waiting.iter().any(Option::is_some) {
             state.is_called = true;
             drop(state);
@@ -183,25 +188,25 @@ impl RunQueue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<C>> {
         // A panic while it is held leaves it whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Closes the queue when its threads have ended, however they did.
-pub(super) struct CloseAtEnd<'a>(pub(super) &'a RunQueue);
+pub(in crate::engine) struct CloseAtEnd<'a, C>(pub(in crate::engine) &'a RunQueue<C>);
 
-impl Drop for CloseAtEnd<'_> {
+impl<C> Drop for CloseAtEnd<'_, C> {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
 /// Ends the turns when one of the threads panics.
-pub(super) struct EndOnPanic<'a>(pub(super) &'a RunQueue);
+pub(super) struct EndOnPanic<'a, C>(pub(super) &'a RunQueue<C>);
 
-impl Drop for EndOnPanic<'_> {
+impl<C> Drop for EndOnPanic<'_, C> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.end();
@@ -220,7 +225,7 @@ mod tests {
     const LONG: Wait = Wait { for_timers: Duration::from_secs(3600), for_all: Duration::from_secs(3600) };
 
     /// A thread that takes one turn, says how many asks it had, and ends it when told.
-    fn turn(run_queue: &Arc<RunQueue>, index: usize) -> (Receiver<Option<usize>>, std::sync::mpsc::Sender<Wait>) {
+    fn turn(run_queue: &Arc<RunQueue<u32>>, index: usize) -> (Receiver<Option<usize>>, std::sync::mpsc::Sender<Wait>) {
         let (run_queue, (tell, told), (end, ended)) = (run_queue.clone(), channel(), channel());
         thread::spawn(move || {
             let mut commands = VecDeque::new();
@@ -235,20 +240,20 @@ mod tests {
 
     #[test]
     fn one_at_a_time_and_nothing_is_forgotten() {
-        let run_queue = Arc::new(RunQueue::default());
+        let run_queue = Arc::new(RunQueue::on(64));
         run_queue.begin_anew();
         let (first, end_first) = turn(&run_queue, 0);
         assert_eq!(first.recv(), Ok(Some(0)), "it is time for the first turn");
         let (second, end_second) = turn(&run_queue, 1);
-        run_queue.put(Command::Drained);
-        run_queue.put(Command::Drained);
+        run_queue.put(0);
+        run_queue.put(0);
         assert!(second.recv_timeout(Duration::from_millis(20)).is_err(), "the place is taken");
         end_first.send(LONG).expect("it listens");
         assert_eq!(second.recv(), Ok(Some(2)), "who leaves calls the other");
         end_second.send(LONG).expect("it listens");
         let (third, _end) = turn(&run_queue, 0);
         assert!(third.recv_timeout(Duration::from_millis(20)).is_err(), "nothing to do");
-        run_queue.put(Command::Drained);
+        run_queue.put(0);
         assert_eq!(third.recv(), Ok(Some(1)));
     }
 
@@ -265,17 +270,17 @@ mod tests {
             thread::yield_now();
         }
         run_queue.state().is_taken = true;
-        run_queue.put(Command::Drained);
+        run_queue.put(0);
         run_queue.end_turn(LONG);
         assert!(!run_queue.state().is_called, "we come back for it");
-        run_queue.put(Command::Drained);
+        run_queue.put(0);
         assert_eq!(other.recv(), Ok(Some(2)), "the disk takes long, and somebody commands");
         end_other.send(LONG).expect("it listens");
     }
 
     #[test]
     fn somebody_watches_the_time_while_the_machine_is_elsewhere() {
-        let run_queue = Arc::new(RunQueue::default());
+        let run_queue = Arc::new(RunQueue::on(64));
         run_queue.begin_anew();
         let mut commands = VecDeque::new();
         assert!(run_queue.take_turn(0, &mut commands));
@@ -291,7 +296,7 @@ mod tests {
 
     #[test]
     fn nobody_is_called_for_what_can_wait() {
-        let run_queue = Arc::new(RunQueue::default());
+        let run_queue = Arc::new(RunQueue::on(64));
         run_queue.begin_anew();
         let mut commands = VecDeque::new();
         assert!(run_queue.take_turn(0, &mut commands));
@@ -308,7 +313,7 @@ mod tests {
 
     #[test]
     fn what_ends_ends_for_all() {
-        let run_queue = Arc::new(RunQueue::default());
+        let run_queue = Arc::new(RunQueue::on(64));
         let ((one, _end_one), (two, _end_two)) = (turn(&run_queue, 0), turn(&run_queue, 1));
         run_queue.end();
         assert_eq!((one.recv(), two.recv()), (Ok(None), Ok(None)));
@@ -318,17 +323,15 @@ mod tests {
 
     #[test]
     fn what_was_not_looked_at_is_for_the_next_in_its_order_and_nobody_waits_for_a_closed_one() {
-        let run_queue = RunQueue::default();
-        let read = |name: usize| Command::Unwatch { job: onward_core::ids::JobId::from_u128(0), bell: name as u64 };
-        let mut commands: VecDeque<Command> = [read(1), read(2)].into();
-        run_queue.put(read(3));
+        let run_queue = RunQueue::on(64);
+        let mut commands: VecDeque<u32> = [1, 2].into();
+        run_queue.put(3);
         run_queue.give_back(&mut commands);
         for name in 1..=3 {
-            let found = run_queue.next_within(Duration::ZERO);
-            assert!(matches!(found, Some(Command::Unwatch { bell, .. }) if bell == name), "{name}");
+            assert_eq!(run_queue.next_within(Duration::ZERO), Some(name));
         }
         run_queue.close();
-        run_queue.put(read(4));
+        run_queue.put(4);
         assert!(run_queue.next_within(Duration::ZERO).is_none());
     }
 }

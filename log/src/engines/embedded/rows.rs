@@ -8,8 +8,8 @@ use ::redb::{
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::head::{Head, trimmed};
-use crate::{Blob, Digest, Error, Snapshot, codec};
+use crate::head::Head;
+use crate::{Blob, Digest, Error, Snapshot, StoredRow, codec};
 
 use super::fault::Fault;
 use super::journal::Rows;
@@ -62,7 +62,7 @@ pub(super) fn found(database: &Database) -> Result<(Head, Facts), Fault> {
         // Counted from none, a term would be given out a second time.
         fact(TERM)?.ok_or_else(|| corrupt("there are rows, and no term that they could be of"))?;
         let at = Seq(at.value());
-        head.found(&trimmed(codec::decode(row.value())?, at, at)?);
+        head.found(&StoredRow::read(row.value().to_vec())?.at(at)?);
     }
     match (fact(SNAPSHOT_COVERS)?, fact(SNAPSHOT_CHUNKS)?) {
         (Some(covers), Some(chunks)) => {

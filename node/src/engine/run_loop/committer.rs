@@ -10,24 +10,25 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_core::manager::SnapshotRecord;
-use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob, codec};
+use onward_core::time::Mono;
+use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob};
 
-use super::outgoing::{Outgoing, OutgoingQueue};
+use super::outgoing::{self, OutgoingQueue, OutgoingSender};
+use super::seat::SeatDeadline;
 use super::snapshots::TRUNCATE_AT_ONCE;
-use super::{Command, Shared};
+use super::{Host, StateMachine};
+use crate::clock;
 
 /// What is to be done with the log, in the order in which it was told.
-pub(super) enum CommitRequest {
+pub(in crate::engine) enum CommitRequest<H: Host> {
     /// Either may be empty, save that blobs come with events that name them.
     Append {
-        events: Vec<StampedEvent>,
+        events: Vec<<H::Machine as StateMachine>::Event>,
         blobs: Vec<OwnedBlob>,
         /// To be let go once the event that each names is durable, in this order.
-        outs: Vec<(Seq, Outgoing)>,
+        outs: Vec<(Seq, H::Outgoing)>,
     },
     /// Nothing that was told before names it any more.
     DropBlob(Digest),
@@ -37,7 +38,7 @@ pub(super) enum CommitRequest {
     Chunk {
         covers: Seq,
         index: u32,
-        records: Vec<SnapshotRecord>,
+        records: Vec<<H::Machine as StateMachine>::Record>,
     },
     FinishSnapshot {
         covers: Seq,
@@ -45,13 +46,13 @@ pub(super) enum CommitRequest {
     },
 }
 
-/// What it answers, into the inbox of the machine. The term tells answers to an earlier machine apart.
-pub(super) struct CommitAnswer {
-    pub(super) term: Term,
-    pub(super) what: CommitReply,
+/// What it answers, into the run queue of the machine. The term tells answers to an earlier machine apart.
+pub(in crate::engine) struct CommitAnswer {
+    pub(in crate::engine) term: Term,
+    pub(in crate::engine) what: CommitReply,
 }
 
-pub(super) enum CommitReply {
+pub(in crate::engine) enum CommitReply {
     /// There is [`CommitProgress`] that was asked for.
     Progress,
     Seat {
@@ -74,28 +75,28 @@ const MAX_BATCH_BLOB_BYTES: usize = 8 << 20;
 /// How far the log is. The machine looks before every round, and is woken by it only if it waits for it: waking a thread
 /// takes longer than most of what it would do.
 #[derive(Default)]
-pub(super) struct CommitProgress {
+pub(in crate::engine) struct CommitProgress {
     commits: Mutex<Option<Commits>>,
     is_waited_for: AtomicBool,
 }
 
 /// What was committed since the last look.
-pub(super) struct Commits {
-    pub(super) durable: Seq,
+pub(in crate::engine) struct Commits {
+    pub(in crate::engine) durable: Seq,
     /// How long each took, up to some of them.
-    pub(super) took: Vec<Duration>,
+    pub(in crate::engine) took: Vec<Duration>,
 }
 
 /// Enough to judge the load by.
 const MAX_TOOK: usize = 64;
 
 impl CommitProgress {
-    pub(super) fn take(&self) -> Option<Commits> {
+    pub(in crate::engine) fn take(&self) -> Option<Commits> {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// From now on every commit is told; look once more after this.
-    pub(super) fn wait_for(&self, is_waited_for: bool) {
+    pub(in crate::engine) fn wait_for(&self, is_waited_for: bool) {
         self.is_waited_for.store(is_waited_for, Ordering::SeqCst);
     }
 
@@ -110,59 +111,62 @@ impl CommitProgress {
 }
 
 /// How the machine tells the log something.
-pub(super) struct CommitQueue {
-    sender: Sender<CommitRequest>,
+pub(in crate::engine) struct CommitQueue<H: Host> {
+    sender: Sender<CommitRequest<H>>,
     /// Told, and not yet taken up.
     pending: Arc<AtomicUsize>,
     is_busy: Arc<AtomicBool>,
-    pub(super) progress: Arc<CommitProgress>,
+    pub(in crate::engine) progress: Arc<CommitProgress>,
 }
 
-impl CommitQueue {
+impl<H: Host> CommitQueue<H> {
     /// Whether somebody is at the log already, who will take along what is told.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(in crate::engine) fn is_busy(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed)
     }
 
-    pub(super) fn push(&self, request: CommitRequest) {
+    pub(in crate::engine) fn push(&self, request: CommitRequest<H>) {
         self.pending.fetch_add(1, Ordering::SeqCst);
-        // If nobody takes it up any more, the reason is in our inbox already.
+        // If nobody takes it up any more, the reason is in our run queue already.
         let _ = self.sender.send(request);
     }
 }
 
 /// The log of one term, and what waits for it.
-pub(super) struct Committer {
+pub(in crate::engine) struct Committer<H: Host> {
     log: Box<dyn Log>,
     term: Term,
     group: GroupCommit,
-    waiting: OutgoingQueue,
-    requests: Receiver<CommitRequest>,
+    waiting: OutgoingQueue<H>,
+    seat: SeatDeadline,
+    requests: Receiver<CommitRequest<H>>,
     pending: Arc<AtomicUsize>,
     is_busy: Arc<AtomicBool>,
     progress: Arc<CommitProgress>,
-    shared: Arc<Shared>,
+    host: Arc<H>,
     mark: Option<Arc<File>>,
     questions: Vec<u64>,
     to_drop: Vec<Digest>,
     /// There is at most one at a time.
-    snapshot_step: Option<CommitRequest>,
+    snapshot_step: Option<CommitRequest<H>>,
     truncating: bool,
     has_failed: bool,
 }
 
-impl Committer {
-    pub(super) fn new(
+impl<H: Host> Committer<H> {
+    /// Of a term whose seat was taken by a write that began at `taken_at`, when `last` was the newest event.
+    pub(in crate::engine) fn new(
         log: Box<dyn Log>,
-        term: Term,
+        (term, taken_at): (Term, Mono),
         last: Seq,
-        waiting: OutgoingQueue,
-        shared: Arc<Shared>,
+        host: Arc<H>,
         mark: Option<Arc<File>>,
-    ) -> (Self, CommitQueue) {
+    ) -> (Self, CommitQueue<H>, OutgoingSender<H>) {
         let (sender, requests) = channel();
         let (pending, progress) = (Arc::<AtomicUsize>::default(), Arc::<CommitProgress>::default());
         let is_busy = Arc::<AtomicBool>::default();
+        let seat = SeatDeadline::of_seat_taken(taken_at, host.seat_ttl());
+        let (outgoing, waiting) = outgoing::channel(last, seat.clone());
         let queue =
             CommitQueue { sender, pending: pending.clone(), is_busy: is_busy.clone(), progress: progress.clone() };
         let committer = Self {
@@ -170,11 +174,12 @@ impl Committer {
             term,
             group: GroupCommit::new(term, last, MAX_BATCH, MAX_BATCH_BLOB_BYTES),
             waiting,
+            seat,
             requests,
             pending,
             is_busy,
             progress,
-            shared,
+            host,
             mark,
             questions: Vec::new(),
             to_drop: Vec::new(),
@@ -182,18 +187,18 @@ impl Committer {
             truncating: false,
             has_failed: false,
         };
-        (committer, queue)
+        (committer, queue, outgoing)
     }
 
     /// Does all that was told. After a failure nothing is done any more, and what waits is let go of unseen.
-    pub(super) fn work(&mut self) {
+    pub(in crate::engine) fn work(&mut self) {
         self.is_busy.store(true, Ordering::Relaxed);
         self.work_off();
         self.is_busy.store(false, Ordering::Relaxed);
     }
 
     /// Whether it does nothing any more.
-    pub(super) const fn has_failed(&self) -> bool {
+    pub(in crate::engine) const fn has_failed(&self) -> bool {
         self.has_failed
     }
 
@@ -204,7 +209,7 @@ impl Committer {
                 Ok(Err(error)) => error,
                 // What was under way is in doubt, as after a crash; the next term reads what is there.
                 Err(_) => {
-                    self.shared.vitals.log.rest();
+                    self.host.log_pulse().rest();
                     Error::Io { cause: "the log's thread panicked".into() }
                 }
             };
@@ -221,17 +226,12 @@ impl Committer {
                 while let Some(more) = self.next() {
                     self.handle(more);
                 }
+                self.release()?;
                 if !self.commit()? {
                     break;
                 }
             }
-            // One look at the log answers all who asked before it.
-            if !self.questions.is_empty() {
-                let term = self.ask_until_known(|log| log.tail())?.term;
-                for question in core::mem::take(&mut self.questions) {
-                    self.answer(CommitReply::Seat { question, term });
-                }
-            }
+            self.answer_questions()?;
             self.drop_blobs()?;
             self.snapshot()?;
             if !self.truncating {
@@ -241,7 +241,48 @@ impl Committer {
         }
     }
 
-    fn next(&mut self) -> Option<CommitRequest> {
+    /// Lets go what waits for no event any more. Past the seat's deadline another may lead, and what was decided before
+    /// is of the past; so the seat is confirmed first.
+    fn release(&mut self) -> Result<(), Error> {
+        if self.host.is_given_up() {
+            self.waiting.drop_all();
+        }
+        if !self.waiting.has_ready() {
+            return Ok(());
+        }
+        while !self.seat.is_ahead() {
+            self.confirm()?;
+        }
+        self.waiting.release(&self.host);
+        Ok(())
+    }
+
+    /// By a write, which counts from when it began.
+    fn confirm(&mut self) -> Result<(), Error> {
+        let (term, begun) = (self.term, clock::mono());
+        self.ask_until_known(|log| log.confirm(term))?;
+        self.seat.confirmed_as_of(begun);
+        Ok(())
+    }
+
+    /// One write answers all who asked before it.
+    fn answer_questions(&mut self) -> Result<(), Error> {
+        if self.questions.is_empty() {
+            return Ok(());
+        }
+        let term = match self.confirm() {
+            Ok(()) => self.term,
+            // The machine is told who leads, and ends its term by that.
+            Err(Error::StaleTerm { current, .. }) => current,
+            Err(error) => return Err(error),
+        };
+        for question in core::mem::take(&mut self.questions) {
+            self.answer(CommitReply::Seat { question, term });
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<CommitRequest<H>> {
         let request = self.requests.try_recv().ok()?;
         self.pending.fetch_sub(1, Ordering::SeqCst);
         Some(request)
@@ -267,7 +308,7 @@ impl Committer {
         let done = match self.snapshot_step.take() {
             Some(CommitRequest::Chunk { covers, index, records }) => {
                 let (term, mut chunk) = (self.term, Vec::new());
-                codec::encode_records(&records, &mut chunk);
+                H::Machine::encode_records(&records, &mut chunk);
                 self.ask_until_known(|log| log.put_chunk(term, covers, index, &chunk))
                     .map(|()| CommitReply::ChunkStored)
             }
@@ -300,15 +341,15 @@ impl Committer {
         Ok(())
     }
 
-    fn handle(&mut self, request: CommitRequest) {
+    fn handle(&mut self, request: CommitRequest<H>) {
         match request {
-            CommitRequest::Append { mut events, mut blobs, outs } => {
+            CommitRequest::Append { events, mut blobs, outs } => {
                 // What comes back before it was dropped stays.
                 if !self.to_drop.is_empty() {
                     self.to_drop.retain(|digest| blobs.iter().all(|blob| blob.digest != *digest));
                 }
-                self.group.push(&mut events, &mut blobs);
-                self.waiting.add(outs, &self.shared);
+                self.group.push(events.len(), |out| H::Machine::encode_events(&events, out), &mut blobs);
+                self.waiting.add(outs);
             }
             CommitRequest::DropBlob(digest) => self.to_drop.push(digest),
             CommitRequest::ConfirmSeat { question } => self.questions.push(question),
@@ -321,28 +362,31 @@ impl Committer {
     /// Commits what waits; false if nothing did.
     fn commit(&mut self) -> Result<bool, Error> {
         let Some(batch) = self.group.begin() else { return Ok(false) };
-        let begun = Instant::now();
-        self.shared.stats.commits_begun.add(1);
-        let count = batch.events.len();
+        let (begun, mut written_at) = (Instant::now(), clock::mono());
+        self.host.commit_begun();
+        let count = batch.row.count as usize;
         mark_commit(self.mark.as_deref(), b"1");
-        let pulse = &self.shared.vitals.log;
+        let pulse = self.host.log_pulse();
         pulse.begin();
         let mut doubt = Doubt::none();
-        let mut answer = self.log.append(batch.key, batch.events, &batch.blobs);
+        let mut answer = self.log.append(batch.key, batch.row, &batch.blobs);
         pulse.rest();
         while let Err(error) = answer {
-            doubt.wait(error, &self.shared)?;
+            doubt.wait(error, &*self.host, &self.seat)?;
             let batch = self.group.again().expect("a batch is under way until it is done");
+            written_at = clock::mono();
             pulse.begin();
-            answer = self.log.append(batch.key, batch.events, &batch.blobs);
+            answer = self.log.append(batch.key, batch.row, &batch.blobs);
             pulse.rest();
         }
-        doubt.end(&self.shared);
+        doubt.end(&*self.host);
         mark_commit(self.mark.as_deref(), b"0");
         let took = begun.elapsed();
-        self.shared.stats.committed(count, took);
+        self.host.committed(count, took);
         let seq = self.group.done();
-        self.waiting.made_durable(seq, &self.shared);
+        self.seat.confirmed_as_of(written_at);
+        self.waiting.made_durable(seq);
+        self.release()?;
         self.progress.put(seq, took);
         if self.progress.is_waited_for.load(Ordering::SeqCst) {
             self.answer(CommitReply::Progress);
@@ -353,13 +397,13 @@ impl Committer {
     fn ask_until_known<T>(&mut self, ask: impl Fn(&mut dyn Log) -> Result<T, Error>) -> Result<T, Error> {
         let mut doubt = Doubt::none();
         loop {
-            self.shared.vitals.log.begin();
+            self.host.log_pulse().begin();
             let answer = ask(&mut *self.log);
-            self.shared.vitals.log.rest();
+            self.host.log_pulse().rest();
             match answer {
-                Err(error) if error.changed() == Changed::Maybe => doubt.wait(error, &self.shared)?,
+                Err(error) if error.changed() == Changed::Maybe => doubt.wait(error, &*self.host, &self.seat)?,
                 known => {
-                    doubt.end(&self.shared);
+                    doubt.end(&*self.host);
                     return known;
                 }
             }
@@ -367,7 +411,7 @@ impl Committer {
     }
 
     fn answer(&self, what: CommitReply) {
-        self.shared.send(Command::FromLog(CommitAnswer { term: self.term, what }));
+        self.host.answer(CommitAnswer { term: self.term, what });
     }
 }
 
@@ -387,21 +431,23 @@ impl Doubt {
         Self { since: None }
     }
 
-    /// Until it may be asked again; gives the error if that has no sense, or has had none for too long.
-    fn wait(&mut self, error: Error, shared: &Shared) -> Result<(), Error> {
+    /// Until it may be asked again; gives the error if that has no sense, or has had none for too long. Whoever does not
+    /// know what became of a write does not know either who leads.
+    fn wait(&mut self, error: Error, host: &impl Host, seat: &SeatDeadline) -> Result<(), Error> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if error.changed() == Changed::No || since.elapsed() >= shared.rules.seat_ttl {
+        if error.changed() == Changed::No || since.elapsed() >= host.seat_ttl() {
             return Err(error);
         }
+        seat.unconfirm();
         tracing::warn!(%error, "asking the log again");
-        shared.set_trouble(error.cause());
-        thread::sleep(shared.pacing.ask_again);
+        host.set_trouble(error.cause());
+        thread::sleep(host.ask_again());
         Ok(())
     }
 
-    fn end(&self, shared: &Shared) {
+    fn end(&self, host: &impl Host) {
         if self.since.is_some() {
-            shared.set_trouble(String::new());
+            host.set_trouble(String::new());
         }
     }
 }
@@ -417,15 +463,16 @@ fn mark_commit(mark: Option<&File>, state: &[u8; 1]) {
 /// Two threads that change places: one is the machine, and when it has decided something it becomes the committer,
 /// unless there is one, while the other goes on as the machine. So a lone decision is committed by the very thread that
 /// made it, without waking another, and under load deciding and committing go on side by side.
-pub(super) fn commit_if_free(committer: &Mutex<Committer>, desk_told: &AtomicUsize) {
+pub(super) fn commit_if_free<H: Host>(committer: &Mutex<Committer<H>>, pending: &AtomicUsize) {
     // Whoever leaves looks again: what was told meanwhile, while nobody else could take the place, must not lie.
-    while desk_told.load(Ordering::SeqCst) > 0 {
+    while pending.load(Ordering::SeqCst) > 0 {
         let Ok(mut committer) = committer.try_lock() else { return };
         committer.work();
     }
 }
 
-impl CommitQueue {
+impl<H: Host> Committer<H> {
+    /// Told, and not yet taken up.
     pub(super) fn pending(&self) -> Arc<AtomicUsize> {
         self.pending.clone()
     }

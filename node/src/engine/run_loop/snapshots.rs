@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use onward_core::ids::Seq;
-use onward_core::manager::{Manager, SnapshotRecord};
 use onward_health::Pulse;
 use onward_log::Error;
 
 use super::committer::CommitRequest;
+use super::{Host, StateMachine};
 
 /// How many batches of the log are removed at once: appends wait meanwhile.
 pub(super) const TRUNCATE_AT_ONCE: usize = 64;
@@ -20,24 +20,22 @@ const A_FEW: usize = 64;
 const REST: u32 = 2;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-#[derive(Debug)]
-pub(super) struct Snapshots {
+pub(in crate::engine) struct Snapshots<M: StateMachine> {
     every: u64,
     newest: Seq,
-    stage: Stage,
+    stage: Stage<M>,
     /// At one part of a snapshot, until it is stored.
     pulse: Pulse,
 }
 
-#[derive(Debug)]
-enum Stage {
+enum Stage<M: StateMachine> {
     Idle,
     Taking {
         covers: Seq,
         next: u32,
         pace: Pace,
         /// Of the next chunk.
-        records: Vec<SnapshotRecord>,
+        records: Vec<M::Record>,
         last: bool,
     },
     /// The snapshot is there, and what it covers is removed from the log.
@@ -58,26 +56,30 @@ impl Pace {
     }
 }
 
-impl Snapshots {
+impl<M: StateMachine> Snapshots<M> {
     /// `newest`: up to where the newest snapshot reaches.
-    pub(super) fn after(newest: Seq, every: u64, pulse: Pulse) -> Self {
+    pub(in crate::engine) fn after(newest: Seq, every: u64, pulse: Pulse) -> Self {
         pulse.rest();
         Self { every, newest, stage: Stage::Idle, pulse }
     }
 
-    /// What to tell the log now, if anything. A snapshot costs as much as there are jobs, so the more there are the later
+    /// What to tell the log now, if anything. A snapshot costs as much as there is to store, so the more there is the later
     /// it is due; replaying twice as many events takes about as long as reading them.
-    pub(super) fn advance(&mut self, now: Instant, manager: &mut Manager) -> Option<CommitRequest> {
+    pub(in crate::engine) fn advance<H: Host<Machine = M>>(
+        &mut self,
+        now: Instant,
+        machine: &mut M,
+    ) -> Option<CommitRequest<H>> {
         match &mut self.stage {
             Stage::Idle => {
-                let events = manager.newest().0 - self.newest.0;
-                if events < self.every.max(2 * manager.state().job_count() as u64) {
+                let events = machine.newest().0 - self.newest.0;
+                if events < self.every.max(2 * machine.size()) {
                     return None;
                 }
-                let covers = manager.begin_snapshot();
+                let covers = machine.begin_snapshot();
                 let (pace, records) = (Pace::Resting(now), Vec::new());
                 self.stage = Stage::Taking { covers, next: 0, pace, records, last: false };
-                self.advance(now, manager)
+                self.advance(now, machine)
             }
             Stage::Taking { covers, next, pace, records, last } if pace.allows(now) => {
                 let covers = *covers;
@@ -86,9 +88,9 @@ impl Snapshots {
                     self.pulse.begin();
                     return Some(CommitRequest::FinishSnapshot { covers, chunks: *next });
                 }
-                let part = manager.snapshot_next(A_FEW);
-                records.extend(part.records);
-                *last = part.done;
+                let (some, is_last) = machine.next_records(A_FEW);
+                records.extend(some);
+                *last = is_last;
                 if !*last && records.len() < RECORDS {
                     return None;
                 }
@@ -102,7 +104,7 @@ impl Snapshots {
         }
     }
 
-    pub(super) fn chunk_stored(&mut self, now: Instant) {
+    pub(in crate::engine) fn chunk_stored(&mut self, now: Instant) {
         self.pulse.rest();
         if let Stage::Taking { pace: pace @ Pace::Storing(_), .. } = &mut self.stage
             && let Pace::Storing(since) = *pace
@@ -112,14 +114,14 @@ impl Snapshots {
     }
 
     /// How long there is nothing to do here, if it is known.
-    pub(super) fn rest(&self, now: Instant) -> Option<Duration> {
+    pub(in crate::engine) fn rest(&self, now: Instant) -> Option<Duration> {
         match self.stage {
             Stage::Taking { pace: Pace::Resting(until), .. } => Some(until.saturating_duration_since(now)),
             _ => None,
         }
     }
 
-    pub(super) fn finished(&mut self) {
+    pub(in crate::engine) fn finished(&mut self) {
         self.pulse.rest();
         self.pulse.recover();
         if let Stage::Taking { covers, .. } = self.stage {
@@ -128,42 +130,41 @@ impl Snapshots {
         }
     }
 
-    pub(super) fn truncated(&mut self) {
+    pub(in crate::engine) fn truncated(&mut self) {
         self.stage = Stage::Idle;
     }
 
     /// It is begun anew after as many events as if it had been taken.
-    pub(super) fn failed(&mut self, error: &Error, manager: &mut Manager) {
+    pub(in crate::engine) fn failed(&mut self, error: &Error, machine: &mut M) {
         self.pulse.rest();
         self.pulse.fail(error);
-        manager.abandon_snapshot();
-        self.newest = manager.newest();
+        machine.abandon_snapshot();
+        self.newest = machine.newest();
         self.stage = Stage::Idle;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use onward_core::settings::Rules;
-
     use super::*;
-    use crate::clock;
+    use crate::engine::run_loop::toy::{Toy, ToyHost};
 
     #[test]
     fn between_two_chunks_the_log_has_time_for_others() {
-        let mut manager = Manager::new(Rules::default(), 1, clock::now());
+        let mut toy = Toy::default();
+        (0..2).for_each(|number| toy.apply(&number));
         let mut snapshots = Snapshots::after(Seq::default(), 0, Pulse::default());
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
-        assert!(matches!(snapshots.advance(at(0), &mut manager), Some(CommitRequest::Chunk { index: 0, .. })));
-        assert!(snapshots.advance(at(100), &mut manager).is_none(), "it is being stored");
+        assert!(matches!(snapshots.advance::<ToyHost>(at(0), &mut toy), Some(CommitRequest::Chunk { index: 0, .. })));
+        assert!(snapshots.advance::<ToyHost>(at(100), &mut toy).is_none(), "it is being stored");
         assert_eq!(snapshots.rest(at(100)), None, "who knows for how long");
         snapshots.chunk_stored(at(4));
         assert_eq!(snapshots.rest(at(5)), Some(Duration::from_millis(7)), "twice as long as it took");
-        assert!(snapshots.advance(at(11), &mut manager).is_none());
+        assert!(snapshots.advance::<ToyHost>(at(11), &mut toy).is_none());
         assert_eq!(snapshots.rest(at(13)), Some(Duration::ZERO));
         assert!(matches!(
-            snapshots.advance(at(12), &mut manager),
+            snapshots.advance::<ToyHost>(at(12), &mut toy),
             Some(CommitRequest::FinishSnapshot { chunks: 1, .. })
         ));
         snapshots.chunk_stored(at(1_000));

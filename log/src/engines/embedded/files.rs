@@ -6,8 +6,8 @@ use std::io;
 use ::redb::{Database, ReadTransaction, ReadableTable};
 use onward_core::ids::Seq;
 
-use crate::head::{Head, trimmed};
-use crate::{Batch, Error, codec};
+use crate::head::Head;
+use crate::{Error, StoredRow};
 
 use super::OnLoss;
 use super::fault::Fault;
@@ -63,7 +63,7 @@ impl LogFiles {
         };
         if let Some(newest) = journal.newest() {
             let (at, row) = newest?;
-            head.found(&trimmed(codec::decode(&row)?, at, at)?);
+            head.found(&StoredRow::read(row)?.at(at)?);
         }
         if loss.is_none() {
             loss = missing_at_end(&head, covers, reached);
@@ -132,7 +132,7 @@ impl LogFiles {
         self.journal.first().is_none_or(|first| first.0 == self.stored.0.saturating_add(1))
     }
 
-    pub(super) fn read(&self, view: &ReadTransaction, from: Seq, max_events: usize) -> Result<Vec<Batch>, Fault> {
+    pub(super) fn read(&self, view: &ReadTransaction, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Fault> {
         let stored = view.open_table(BATCHES)?;
         let oldest = if self.is_joined() { stored.first()?.map(|(at, _)| Seq(at.value())) } else { None };
         if let Some(oldest) = oldest.or(self.journal.first())
@@ -140,26 +140,26 @@ impl LogFiles {
         {
             return Err(Error::Truncated { first: oldest }.into());
         }
-        let mut read = Reading { from, max_events, next: None, events: 0, batches: Vec::new() };
+        let mut read = Reading { from, max_events, next: None, events: 0, rows: Vec::new() };
         if from > self.head.tail.last {
-            return Ok(read.batches);
+            return Ok(read.rows);
         }
         if oldest.is_some() && from <= self.stored {
             let start = stored.range(..=from.0)?.next_back().transpose()?.map_or(from.0, |(at, _)| at.value());
             for row in stored.range(start..)? {
                 let (at, row) = row?;
-                if read.takes_last(Seq(at.value()), row.value())? {
-                    return Ok(read.batches);
+                if read.takes_last(Seq(at.value()), row.value().to_vec())? {
+                    return Ok(read.rows);
                 }
             }
         }
         for row in self.journal.rows_from(from) {
             let (at, row) = row?;
-            if read.takes_last(at, &row)? {
+            if read.takes_last(at, row)? {
                 break;
             }
         }
-        Ok(read.batches)
+        Ok(read.rows)
     }
 
     /// Drops covered rows of the journal once redb has none: the oldest go first.
@@ -186,20 +186,20 @@ struct Reading {
     max_events: usize,
     next: Option<Seq>,
     events: usize,
-    batches: Vec<Batch>,
+    rows: Vec<StoredRow>,
 }
 
 impl Reading {
     /// Whether it was the last that was asked for.
-    fn takes_last(&mut self, at: Seq, row: &[u8]) -> Result<bool, Fault> {
-        let batch = codec::decode(row)?;
+    fn takes_last(&mut self, at: Seq, row: Vec<u8>) -> Result<bool, Fault> {
+        let row = StoredRow::read(row)?;
         if self.next.is_some_and(|next| next != at) {
             return Err(rows::corrupt("a batch is missing"));
         }
-        self.next = Some(Seq(at.0.saturating_add(batch.events.len() as u64)));
-        let batch = trimmed(batch, at, self.from)?;
-        self.events += batch.events.len();
-        self.batches.push(batch);
+        let row = row.at(at)?;
+        self.next = Some(row.next());
+        self.events += row.events_from(self.from);
+        self.rows.push(row);
         Ok(self.events >= self.max_events)
     }
 }
