@@ -1,6 +1,7 @@
 //! How long it takes to open a node's files again, and how much memory it then needs.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use onward_core::ids::JobId;
@@ -9,7 +10,7 @@ use onward_core::job::Draft;
 use onward_core::payload::Payload;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::Wall;
-use onward_log::{Archive, ArchivedJob, Log, EmbeddedLog, codec};
+use onward_log::{Archive, ArchivedJob, EmbeddedArchive, EmbeddedLog, Log, codec};
 use onward_node::engine::{Engine, Start};
 use tokio::runtime::Runtime;
 
@@ -74,7 +75,7 @@ fn scaled(took: Duration, queued: usize) -> Duration {
 fn open(folder: &Path) -> Engine {
     let log = EmbeddedLog::open(folder).expect("the log opens");
     let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
-    start.archive = Some(Archive::open(folder).expect("the archive opens"));
+    start.archive = Some(Arc::new(EmbeddedArchive::open(folder).expect("the archive opens")));
     Engine::start(start).expect("the engine starts")
 }
 
@@ -99,7 +100,7 @@ async fn fill(folder: &Path, queued: usize) {
 }
 
 fn archive(folder: &Path, archived: usize) {
-    let archive = Archive::open(folder).expect("the archive opens");
+    let archive = EmbeddedArchive::open(folder).expect("the archive opens");
     let image = sample();
     for batch in 0..archived / BATCH {
         let rows: Vec<(u128, Vec<u8>)> = (0..BATCH)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Archive, ArchivedJob, BatchId, BatchKey, Blob, EventLog, Log, EmbeddedLog};
+use onward_log::{Archive, ArchivedJob, BatchId, BatchKey, Blob, EmbeddedArchive, EmbeddedLog, EventLog, Log};
 
 /// Set for the process that is killed.
 const FOLDER: &str = "ONWARD_REOPEN_FOLDER";
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = |name: &str| std::fs::metadata(folder.path().join(name)).map_or(0, |file| file.len() >> 20);
     let sizes = (bytes("archive.redb"), bytes("onward.redb"));
     let began = Instant::now();
-    let archive = Archive::open(folder.path())?;
+    let archive = EmbeddedArchive::open(folder.path())?;
     println!("archive: {} rows, {} MiB, opened in {:?}", archive.count()?, sizes.0, began.elapsed());
     let began = Instant::now();
     let mut log = EmbeddedLog::open(folder.path())?;
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Goes on for ever once it is full, so that it is killed while it writes.
 fn filled(folder: &Path, rows: u64, megabytes: u64) -> Result<(), Box<dyn Error>> {
-    let archive = Archive::open(folder)?;
+    let archive = EmbeddedArchive::open(folder)?;
     let row = [7; 400];
     let put = |first: u64| {
         let job = |n: u64| ArchivedJob {

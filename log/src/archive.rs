@@ -1,69 +1,13 @@
-//! Finished jobs, apart from the log: in a file of their own, so that neither a commit of the log nor its reopening
-//! grows with history.
+//! Finished jobs, apart from the log: neither a commit of the log nor its reopening grows with history.
 //!
 //! A job is copied here first, and only then does the log say that it was archived; so after a crash in between it is
 //! in both, and copying it again is harmless ([`Archive::put`] is asked again without a thought). There is no term
 //! here: what is finished does not change, and whoever copies it copies the same. A copy that brings less content than
 //! the one before takes nothing away from it.
 //!
-//! Rows are opaque. Beside a row lie the blobs of its job, and go with it. Two small tables keep the order in
-//! which jobs expire and in which they ended; the number of jobs is kept, and not counted.
-//!
-//! **Opening.** Each commit stores redb's map of free pages with it, at the price of a second sync, so that the file
-//! opens at once after a crash, however long the history is. Archiving is done in batches by a thread that nobody
-//! waits for; the log, which everybody waits for, does without.
-//!
-//! **In doubt, look**, as the [log](crate::engines::embedded) does: a counter of commits tells whether the last one arrived.
+//! Rows are opaque. Beside a row lie the blobs of its job, and go with it.
 
-pub(crate) mod order;
-
-use core::ops::Bound;
-use std::collections::HashSet;
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
-
-use ::redb::{
-    Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
-    TableError, WriteTransaction,
-};
-
-use crate::engines::embedded::fault::Fault;
-use crate::engines::embedded::pieces::{self, Label};
-use crate::engines::embedded::rows::{corrupt, known_format};
-use crate::engines::embedded::store::{Repair, Store};
-use crate::engines::embedded::{folder, on_storage};
-use crate::{Blob, Digest, Error, codec};
-use order::{Order, Rows};
-
-/// A page of a dashboard, and the inner nodes of the tree.
-const CACHE_BYTES: usize = 32 << 20;
-
-/// When a job ended and when it expires ([`NEVER`] if it does not), and its row, framed.
-pub(crate) const JOBS: TableDefinition<'_, u128, (u64, u64, &[u8])> = TableDefinition::new("jobs");
-pub(crate) const ENDED: Rows = TableDefinition::new("ended_in");
-pub(crate) const EXPIRES: Rows = TableDefinition::new("expire_in");
-pub(crate) const BLOBS: TableDefinition<'_, (u128, &[u8; 32]), Label> = TableDefinition::new("job_blobs");
-pub(crate) const PIECES: TableDefinition<'_, (u128, &[u8; 32], u32), &[u8]> = TableDefinition::new("job_blob_pieces");
-pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
-
-pub(crate) const FORMAT: &str = "archive_format";
-/// 1 had a row for each job in both orders.
-pub(crate) const KNOWN: u8 = 2;
-/// The orders of format 1, which the first opening brings into the form of today.
-pub(crate) const ENDED_1: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("ended");
-pub(crate) const EXPIRES_1: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("expires");
-const COUNT: &str = "count";
-/// How many commits there were.
-const COMMITS: &str = "commits";
-const NEVER: u64 = u64::MAX;
-
-/// A handle. Its clones are further handles on the same file, for whichever threads. Reads wait for no write.
-#[derive(Clone, Debug)]
-pub struct Archive(Arc<Store<Commits>>);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Commits(u64);
+use crate::{Blob, Digest, Error};
 
 #[derive(Clone, Copy, Debug)]
 pub struct ArchivedJob<'a> {
@@ -84,308 +28,30 @@ pub struct Scanned {
     pub has_more: bool,
 }
 
-impl Archive {
-    /// Opens the archive in `folder`, or makes one there: the file is `archive.redb`.
-    pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
-        let (lock, open) = folder::ARCHIVE.prepare(folder.as_ref(), CACHE_BYTES)?;
-        Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), Some(lock))?)))
-    }
-
-    /// As [`EmbeddedLog::on_storage`](crate::EmbeddedLog::on_storage).
-    pub fn on_storage<B: StorageBackend>(
-        storage: impl FnMut() -> io::Result<B> + Send + 'static,
-    ) -> Result<Self, Error> {
-        let open = on_storage(storage, CACHE_BYTES);
-        Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), None)?)))
-    }
-
+/// Where finished jobs are kept. Asked from several threads; reads wait for no write.
+pub trait Archive: Send + Sync + core::fmt::Debug {
     /// Stores all of these or none, durably. The row of a job that is there already is replaced by the one given; blobs
     /// are added to those that are there, and none goes.
-    pub fn put(&self, jobs: &[ArchivedJob<'_>]) -> Result<(), Error> {
-        if jobs.is_empty() {
-            return Ok(());
-        }
-        // In their order, so that neighbours in the tree come one after the other; of one job the row that comes last.
-        let mut jobs: Vec<&ArchivedJob<'_>> = jobs.iter().collect();
-        jobs.sort_by_key(|job| job.id);
-        self.commit(|tables| tables.put(&jobs))
-    }
+    fn put(&self, jobs: &[ArchivedJob<'_>]) -> Result<(), Error>;
 
     /// Stores content ahead of its job, durably: a job that has more than one [`Self::put`] should hold. It belongs to the
     /// job from then on, and goes with it once [`Self::put`] has stored that.
-    pub fn put_blobs(&self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Error> {
-        if blobs.is_empty() {
-            return Ok(());
-        }
-        self.commit(|tables| tables.put_blobs(id, blobs))
-    }
+    fn put_blobs(&self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Error>;
 
-    pub fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error> {
-        self.0.read(|view| row(&view.open_table(JOBS)?, id))
-    }
+    /// The row of a job.
+    fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error>;
 
-    /// The row of each, in the order asked, as they were at one moment.
-    pub fn get_many(&self, ids: &[u128]) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        self.0.read(|view| {
-            let jobs = view.open_table(JOBS)?;
-            ids.iter().map(|&id| row(&jobs, id)).collect()
-        })
-    }
-
-    pub fn blob(&self, id: u128, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
-        self.0.read(|view| pieces::get(&view.open_table(BLOBS)?, &view.open_table(PIECES)?, (id, *digest)))
-    }
+    /// Content of a job, by its digest.
+    fn blob(&self, id: u128, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;
 
     /// Rows from the newest id before `before` downwards: at most `max_rows`, and no more once they have `max_bytes`,
     /// but one at least if there is one.
-    pub fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Scanned, Error> {
-        self.0.read(|view| {
-            let below = before.map_or(Bound::Unbounded, Bound::Excluded);
-            let (mut scanned, mut bytes) = (Scanned::default(), 0);
-            for job in view.open_table(JOBS)?.range::<u128>((Bound::Unbounded, below))?.rev() {
-                let (id, job) = job?;
-                if scanned.rows.len() == max_rows {
-                    scanned.has_more = true;
-                    break;
-                }
-                let row = unframed(job.value())?;
-                bytes += row.len();
-                if bytes > max_bytes && !scanned.rows.is_empty() {
-                    scanned.has_more = true;
-                    break;
-                }
-                scanned.rows.push((id.value(), row));
-            }
-            Ok(scanned)
-        })
-    }
+    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Scanned, Error>;
 
-    pub fn count(&self) -> Result<u64, Error> {
-        self.0.read(|view| fact(view, COUNT))
-    }
+    /// How many jobs there are.
+    fn count(&self) -> Result<u64, Error>;
 
     /// Removes at most `max_rows` jobs: those that expired by `now_ms`, and then, as long as there are more than
     /// `keep_at_most`, those that ended first. Says how many; fewer than `max_rows` means that nothing is left to do.
-    pub fn expire(&self, now_ms: u64, keep_at_most: u64, max_rows: usize) -> Result<usize, Error> {
-        let due = self.0.read(|view| {
-            let oldest = view.open_table(EXPIRES)?.first()?.map(|(key, _)| key.value().0);
-            Ok(fact(view, COUNT)? > keep_at_most || oldest.is_some_and(|at| at <= now_ms))
-        })?;
-        if !due || max_rows == 0 {
-            return Ok(0);
-        }
-        let mut removed = 0;
-        self.commit(|tables| {
-            let due = tables.next_to_go(now_ms, keep_at_most, max_rows)?;
-            removed = tables.remove(&due)?;
-            if removed == due.len() { Ok(()) } else { Err(corrupt("a job is listed and not there")) }
-        })?;
-        Ok(removed)
-    }
-
-    /// Whether it was there.
-    pub fn remove(&self, id: u128) -> Result<bool, Error> {
-        if self.get(id)?.is_none() {
-            return Ok(false);
-        }
-        let mut was_there = false;
-        self.commit(|tables| {
-            was_there = tables.remove(&[id])? == 1;
-            Ok(())
-        })?;
-        Ok(was_there)
-    }
-
-    /// What the last commit left.
-    pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
-        self.0.view()
-    }
-
-    fn commit(&self, change: impl FnOnce(&mut Tables<'_>) -> Result<(), Fault>) -> Result<(), Error> {
-        let mut writer = self.0.ready()?;
-        let next = Commits(writer.state.0 + 1);
-        self.0.commit(
-            &mut writer,
-            Repair::Quick,
-            |transaction| {
-                let mut tables = Tables::open(transaction)?;
-                change(&mut tables)?;
-                tables.facts.insert(COUNT, tables.count)?;
-                tables.facts.insert(COMMITS, next.0)?;
-                Ok(())
-            },
-            |found, _| Ok(*found == next),
-        )?;
-        writer.state = next;
-        Ok(())
-    }
-}
-
-fn prepare(database: &Database) -> Result<Commits, Fault> {
-    let view = database.begin_read()?;
-    let format = match view.open_table(FACTS) {
-        Ok(facts) => Some(known_format(facts.get(FORMAT)?.map(|format| format.value()), KNOWN)?),
-        Err(TableError::TableDoesNotExist(_)) => None,
-        Err(error) => return Err(error.into()),
-    };
-    if format != Some(KNOWN) {
-        let mut transaction = database.begin_write()?;
-        transaction.set_durability(Durability::Immediate).expect("no savepoints are used");
-        transaction.set_quick_repair(true);
-        let mut tables = Tables::open(&transaction)?;
-        tables.facts.insert(FORMAT, u64::from(KNOWN))?;
-        if format.is_none() {
-            tables.facts.insert(COUNT, 0)?;
-            tables.facts.insert(COMMITS, 0)?;
-        } else {
-            for (order, old) in [(&mut tables.ended, ENDED_1), (&mut tables.expires, EXPIRES_1)] {
-                let old = transaction.open_table(old)?;
-                let entries = old.iter()?.map(|entry| entry.map(|(key, _)| key.value()));
-                order.add(entries.collect::<Result<_, _>>()?)?;
-            }
-        }
-        drop(tables);
-        transaction.delete_table(ENDED_1)?;
-        transaction.delete_table(EXPIRES_1)?;
-        transaction.commit()?;
-    }
-    let view = database.begin_read()?;
-    // Without it, the jobs would be counted from none.
-    fact(&view, COUNT)?;
-    Ok(Commits(fact(&view, COMMITS)?))
-}
-
-fn fact(view: &ReadTransaction, name: &str) -> Result<u64, Fault> {
-    let value = view.open_table(FACTS)?.get(name)?.map(|value| value.value());
-    value.ok_or_else(|| corrupt("the archive lacks a number of its own"))
-}
-
-fn row(jobs: &impl ReadableTable<u128, (u64, u64, &'static [u8])>, id: u128) -> Result<Option<Vec<u8>>, Fault> {
-    jobs.get(id)?.map(|job| unframed(job.value())).transpose()
-}
-
-fn unframed((_, _, row): (u64, u64, &[u8])) -> Result<Vec<u8>, Fault> {
-    Ok(codec::decode_opaque(row)?.to_vec())
-}
-
-/// All tables, in a transaction.
-struct Tables<'a> {
-    jobs: Table<'a, u128, (u64, u64, &'static [u8])>,
-    ended: Order<'a>,
-    expires: Order<'a>,
-    blobs: Table<'a, (u128, &'static [u8; 32]), Label>,
-    pieces: Table<'a, (u128, &'static [u8; 32], u32), &'static [u8]>,
-    facts: Table<'a, &'static str, u64>,
-    count: u64,
-}
-
-impl<'a> Tables<'a> {
-    fn open(transaction: &'a WriteTransaction) -> Result<Self, Fault> {
-        let facts = transaction.open_table(FACTS)?;
-        let count = facts.get(COUNT)?.map_or(0, |count| count.value());
-        Ok(Self {
-            jobs: transaction.open_table(JOBS)?,
-            ended: Order(transaction.open_table(ENDED)?),
-            expires: Order(transaction.open_table(EXPIRES)?),
-            blobs: transaction.open_table(BLOBS)?,
-            pieces: transaction.open_table(PIECES)?,
-            facts,
-            count,
-        })
-    }
-
-    /// In the order of their ids.
-    fn put(&mut self, jobs: &[&ArchivedJob<'_>]) -> Result<(), Fault> {
-        let (mut before, mut now) = (Times::default(), Times::default());
-        let mut row = Vec::new();
-        for (job, next) in jobs.iter().zip(jobs[1..].iter().map(Some).chain([None])) {
-            self.put_blobs(job.id, job.blobs)?;
-            if next.is_some_and(|next| next.id == job.id) {
-                continue;
-            }
-            // The last millisecond there is stands for never.
-            let expires_at = job.expires_at_ms.unwrap_or(NEVER);
-            row.clear();
-            codec::encode_opaque(job.row, &mut row);
-            let replaced = self.jobs.insert(job.id, (job.ended_at_ms, expires_at, &row[..]))?;
-            now.push(job.id, job.ended_at_ms, expires_at);
-            if let Some((ended_at, expires_at, _)) = replaced.as_ref().map(|job| job.value()) {
-                before.push(job.id, ended_at, expires_at);
-            } else {
-                self.count += 1;
-            }
-        }
-        self.forget(before)?;
-        self.ended.add(now.ended)?;
-        self.expires.add(now.expires)
-    }
-
-    fn put_blobs(&mut self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Fault> {
-        for blob in blobs {
-            pieces::put(&mut self.blobs, &mut self.pieces, (id, blob.digest), blob)?;
-        }
-        Ok(())
-    }
-
-    /// Says how many were there.
-    fn remove(&mut self, ids: &[u128]) -> Result<usize, Fault> {
-        let mut before = Times::default();
-        for id in ids {
-            if let Some((ended_at, expires_at, _)) = self.jobs.remove(id)?.as_ref().map(|job| job.value()) {
-                before.push(*id, ended_at, expires_at);
-            }
-        }
-        let removed = before.ended.len();
-        self.count = self.count.checked_sub(removed as u64).ok_or_else(|| corrupt("more jobs than were counted"))?;
-        for (_, id) in &before.ended {
-            self.remove_blobs(*id)?;
-        }
-        self.forget(before)?;
-        Ok(removed)
-    }
-
-    fn forget(&mut self, times: Times) -> Result<(), Fault> {
-        self.ended.remove(times.ended)?;
-        self.expires.remove(times.expires)
-    }
-
-    fn remove_blobs(&mut self, id: u128) -> Result<(), Fault> {
-        let mut digests: Vec<Digest> = Vec::new();
-        for blob in self.blobs.range((id, &[0; 32])..=(id, &[u8::MAX; 32]))? {
-            digests.push(*blob?.0.value().1);
-        }
-        for digest in digests {
-            pieces::remove(&mut self.blobs, &mut self.pieces, (id, digest))?;
-        }
-        Ok(())
-    }
-
-    /// What has expired, and then what ended first as long as there is too much; at most `max`.
-    fn next_to_go(&self, now_ms: u64, keep_at_most: u64, max: usize) -> Result<Vec<u128>, Fault> {
-        let mut due = self.expires.first(max, |at| at <= now_ms)?;
-        let too_many = self.count.saturating_sub(keep_at_most).saturating_sub(due.len() as u64);
-        let more = (max - due.len()).min(usize::try_from(too_many).unwrap_or(usize::MAX));
-        if more > 0 {
-            let expired: HashSet<u128> = due.iter().copied().collect();
-            let oldest = self.ended.first(due.len() + more, |_| true)?;
-            due.extend(oldest.into_iter().filter(|id| !expired.contains(id)).take(more));
-        }
-        Ok(due)
-    }
-}
-
-/// When jobs ended, and when they expire if they do.
-#[derive(Default)]
-struct Times {
-    ended: Vec<(u64, u128)>,
-    expires: Vec<(u64, u128)>,
-}
-
-impl Times {
-    fn push(&mut self, id: u128, ended_at: u64, expires_at: u64) {
-        self.ended.push((ended_at, id));
-        if expires_at != NEVER {
-            self.expires.push((expires_at, id));
-        }
-    }
+    fn expire(&self, now_ms: u64, keep_at_most: u64, max_rows: usize) -> Result<usize, Error>;
 }

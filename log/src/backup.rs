@@ -28,11 +28,12 @@ use ::redb::{
     TableDefinition, TableError, TableHandle,
 };
 
+use crate::engines::embedded::archive;
 use crate::engines::embedded::fault::{Fault, found_while_open};
 use crate::engines::embedded::folder::{self, ARCHIVE, LOG, Names, RESTORING, about};
 use crate::engines::embedded::journal;
 use crate::engines::embedded::rows::{self, corrupt, known_format};
-use crate::{Archive, Error, OnLoss, EmbeddedLog, archive, changes};
+use crate::{EmbeddedArchive, EmbeddedLog, Error, OnLoss, changes};
 
 pub use content::Damage;
 use copy::{Copy, count};
@@ -58,7 +59,7 @@ const REDB: &[u8] = b"redb";
 /// ([`Error::GivenUp`]). Gives what was found to be damaged, and is so in the backup too.
 pub fn backup(
     log: &EmbeddedLog,
-    archive: &Archive,
+    archive: &EmbeddedArchive,
     extra: &[(&str, Vec<u8>)],
     to: &Path,
     progress: impl FnMut(u64, u64) -> ControlFlow<()>,
@@ -69,7 +70,7 @@ pub fn backup(
 /// `between` runs when the log's moment has passed, and the archive's has not come yet.
 fn backup_and(
     log: &EmbeddedLog,
-    archive: &Archive,
+    archive: &EmbeddedArchive,
     extra: &[(&str, Vec<u8>)],
     to: &Path,
     mut progress: impl FnMut(u64, u64) -> ControlFlow<()>,

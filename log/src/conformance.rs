@@ -4,6 +4,8 @@
 //! `onward_log::conformance_tests!(my_engine, MyBed);`. Rows have bytes that mean nothing: what they say is no engine's
 //! business.
 
+pub mod archive;
+
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 

@@ -12,7 +12,7 @@ mod samples;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use onward_log::{Archive, Changed, Error};
+use onward_log::{Changed, EmbeddedArchive, Error};
 
 use disk::{Disk, Trouble, Which};
 use model::Model;
@@ -25,7 +25,7 @@ const ACTS: u64 = 60;
 struct World {
     draw: Draw,
     disk: Disk,
-    archive: Option<Archive>,
+    archive: Option<EmbeddedArchive>,
     /// As it was acknowledged, and as it may be too.
     model: Model,
     or: Option<Model>,
@@ -94,9 +94,9 @@ impl World {
     }
 }
 
-fn open(disk: &Disk) -> Result<Archive, Error> {
+fn open(disk: &Disk) -> Result<EmbeddedArchive, Error> {
     let disk = disk.clone();
-    Archive::on_storage(move || Ok(disk.clone()))
+    EmbeddedArchive::on_storage(move || Ok(disk.clone()))
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! The shell around the core: everything that a node *does*.
 //!
 //! [`engine`] drives the machine: inputs → step → commit → effects, durable before visible. [`clock`] is what it is told
-//! of time, [`catalog`] lets jobs be listed, [`outputs`] keeps what attempts print. [`api`] is HTTP, [`grpc`] is what
+//! of time, [`catalog`] lets jobs be listed, [`outputs`] keeps what attempts print, [`storage`] is all that is kept. [`api`] is HTTP, [`grpc`] is what
 //! workers and busy clients use instead, [`auth`] says who may use them; [`traces`] tells a collector what happened to jobs; [`server`] puts all on a port. [`testing`] is a node for tests.
 
 pub mod api;
@@ -12,5 +12,6 @@ pub mod engine;
 pub mod grpc;
 pub mod outputs;
 pub mod server;
+pub mod storage;
 pub mod testing;
 pub mod traces;

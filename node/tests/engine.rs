@@ -19,7 +19,7 @@ use onward_core::settings::{Rules, Settings};
 use onward_core::time::Wall;
 use onward_log::engines::memory::Fault;
 use onward_log::{
-    Archive, BatchKey, Blob, BlobReader, Digest, EmbeddedLog, Error, Log, MemoryLog, Row, Snapshot, StoredRow,
+    BatchKey, Blob, BlobReader, Digest, EmbeddedArchive, EmbeddedLog, Error, Log, MemoryLog, Row, Snapshot, StoredRow,
     Tail,
 };
 use onward_node::engine::{Engine, Refused, Start};
@@ -490,7 +490,7 @@ async fn large_payloads_are_in_the_store_and_what_was_refused_is_not() {
 fn start_on(folder: &std::path::Path, snapshot_every: u64) -> Engine {
     let log = EmbeddedLog::open(folder).unwrap();
     let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
-    start.archive = Some(Archive::open(folder).unwrap());
+    start.archive = Some(Arc::new(EmbeddedArchive::open(folder).unwrap()));
     start.snapshot_every = snapshot_every;
     Engine::start(start).unwrap()
 }

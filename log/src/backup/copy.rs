@@ -11,10 +11,11 @@ use ::redb::{
 
 use onward_core::ids::JobId;
 
+use crate::engines::embedded::archive;
 use crate::engines::embedded::fault::Fault;
 use crate::engines::embedded::pieces::{Inspection, Label, Place};
 use crate::engines::embedded::rows;
-use crate::{Digest, archive, codec};
+use crate::{Digest, codec};
 
 use super::content::{Damage, jobs_naming};
 use super::go_on;

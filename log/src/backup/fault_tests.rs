@@ -9,14 +9,14 @@ use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
 use crate::changes::faults;
-use crate::{ArchivedJob, BatchId, BatchKey, EventLog, Log};
+use crate::{Archive, ArchivedJob, BatchId, BatchKey, EmbeddedArchive, EventLog, Log};
 
 use super::*;
 
 const JOB: ArchivedJob<'_> = ArchivedJob { id: 7, ended_at_ms: 1, expires_at_ms: None, row: b"row", blobs: &[] };
 
-fn filled(folder: &Path) -> Result<(EmbeddedLog, Archive), Error> {
-    let (mut log, archive) = (EmbeddedLog::open(folder)?, Archive::open(folder)?);
+fn filled(folder: &Path) -> Result<(EmbeddedLog, EmbeddedArchive), Error> {
+    let (mut log, archive) = (EmbeddedLog::open(folder)?, EmbeddedArchive::open(folder)?);
     if log.tail()?.last == Seq(0) {
         let term = log.seize_seat()?.term;
         let events = [StampedEvent { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
@@ -28,7 +28,7 @@ fn filled(folder: &Path) -> Result<(EmbeddedLog, Archive), Error> {
 
 fn is_whole(folder: &Path) -> bool {
     let last = EmbeddedLog::open(folder).unwrap().tail().unwrap().last;
-    last == Seq(1) && Archive::open(folder).unwrap().get(JOB.id).unwrap().as_deref() == Some(JOB.row)
+    last == Seq(1) && EmbeddedArchive::open(folder).unwrap().get(JOB.id).unwrap().as_deref() == Some(JOB.row)
 }
 
 #[test]
@@ -80,7 +80,10 @@ fn whichever_change_fails_a_restore_is_done_at_the_next_try() {
             // It could not be said that it is durable.
             Err(Error::Unknown { .. }) if !new.join(RESTORING).exists() => {}
             Err(_) => {
-                assert!(!new.join(LOG.file).exists() || EmbeddedLog::open(&new).is_err(), "{fault:?}: half of it opens");
+                assert!(
+                    !new.join(LOG.file).exists() || EmbeddedLog::open(&new).is_err(),
+                    "{fault:?}: half of it opens"
+                );
                 restore(&file, &new, OnLoss::Refuse).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
             }
         }

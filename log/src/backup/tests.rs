@@ -4,7 +4,7 @@ use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 
-use crate::{ArchivedJob, BatchId, BatchKey, EventLog, Log};
+use crate::{Archive, ArchivedJob, BatchId, BatchKey, EmbeddedArchive, EventLog, Log};
 
 use super::*;
 
@@ -14,7 +14,7 @@ use super::*;
 fn a_job_that_moves_meanwhile_is_never_in_neither() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = EmbeddedLog::open(folder.path().join("old")).unwrap();
-    let archive = Archive::open(folder.path().join("old")).unwrap();
+    let archive = EmbeddedArchive::open(folder.path().join("old")).unwrap();
     let term = log.seize_seat().unwrap().term;
     let moved = [StampedEvent { at: Wall::from_ms(1), event: Event::TermBegan { term } }];
     let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
@@ -26,6 +26,6 @@ fn a_job_that_moves_meanwhile_is_never_in_neither() {
     backup_and(&same.0, &same.1, &[], &file, |_, _| Continue(()), between).unwrap();
     restore(&file, &new, OnLoss::Refuse).unwrap();
     let says_moved = EmbeddedLog::open(&new).unwrap().tail().unwrap().last > Seq(0);
-    let is_archived = Archive::open(&new).unwrap().get(1).unwrap().is_some();
+    let is_archived = EmbeddedArchive::open(&new).unwrap().get(1).unwrap().is_some();
     assert_eq!((says_moved, is_archived), (false, true), "in the log as before, and in the archive");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onward_log::{Archive, ArchivedJob, Blob, Digest, Error};
+use onward_log::{Archive, ArchivedJob, Blob, Digest, EmbeddedArchive, Error};
 
 use crate::samples::Draw;
 
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    pub fn compare(&self, archive: &Archive) -> Result<(), String> {
+    pub fn compare(&self, archive: &EmbeddedArchive) -> Result<(), String> {
         let wrong = |error: Error| error.to_string();
         if archive.count().map_err(wrong)? != self.0.len() as u64 {
             return Err(format!("it counts {:?}, and there are {}", archive.count(), self.0.len()));
@@ -105,7 +105,7 @@ impl Job {
 }
 
 impl Change {
-    pub fn carry_out(&self, archive: &Archive) -> Result<usize, Error> {
+    pub fn carry_out(&self, archive: &EmbeddedArchive) -> Result<usize, Error> {
         match self {
             Self::Remove(id) => archive.remove(*id).map(usize::from),
             &Self::Expire { now, keep_at_most, max_rows } => archive.expire(now, keep_at_most, max_rows),

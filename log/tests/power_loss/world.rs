@@ -6,7 +6,9 @@ use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Batch, BatchId, BatchKey, Blob, Changed, Digest, Error, EventLog, Log, OnLoss, EmbeddedLog, Snapshot};
+use onward_log::{
+    Batch, BatchId, BatchKey, Blob, Changed, Digest, EmbeddedLog, Error, EventLog, Log, OnLoss, Snapshot,
+};
 
 use crate::disk::{Disk, JournalOf, Which};
 use crate::samples::Draw;

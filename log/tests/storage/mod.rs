@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use onward_log::{OnLoss, EmbeddedLog};
+use onward_log::{EmbeddedLog, OnLoss};
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
@@ -33,6 +33,7 @@ pub fn in_memory(half_bytes: u64) -> impl Fn() -> EmbeddedLog + use<> {
     let files = [(); 2].map(|()| Shared(Arc::new(InMemoryBackend::new())));
     move || {
         let [redb, journal] = files.clone();
-        EmbeddedLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse).unwrap()
+        EmbeddedLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse)
+            .unwrap()
     }
 }

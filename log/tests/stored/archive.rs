@@ -4,7 +4,8 @@
 
 use core::ops::ControlFlow::Continue;
 
-use onward_log::{Archive, ArchivedJob, Blob, EmbeddedLog, Error};
+use onward_log::conformance::archive::ArchiveBed;
+use onward_log::{Archive, ArchivedJob, Blob, EmbeddedArchive, EmbeddedLog, Error, archive_conformance_tests};
 use redb::TableHandle;
 
 use crate::model::Model;
@@ -14,24 +15,48 @@ fn job(id: u128, ended_at_ms: u64, expires_at_ms: Option<u64>, row: &[u8]) -> Ar
     ArchivedJob { id, ended_at_ms, expires_at_ms, row, blobs: &[] }
 }
 
-fn ids(archive: &Archive) -> Vec<u128> {
+fn ids(archive: &EmbeddedArchive) -> Vec<u128> {
     archive.scan(None, usize::MAX, usize::MAX).unwrap().rows.into_iter().map(|(id, _)| id).collect()
 }
+
+/// An archive in a folder of its own.
+struct Embedded {
+    archive: EmbeddedArchive,
+    folder: tempfile::TempDir,
+}
+
+impl ArchiveBed for Embedded {
+    type Archive = EmbeddedArchive;
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { archive: EmbeddedArchive::open(folder.path()).unwrap(), folder }
+    }
+    fn handle(&self) -> EmbeddedArchive {
+        self.archive.clone()
+    }
+    fn restart(self) -> Self {
+        let Self { archive, folder } = self;
+        drop(archive);
+        Self { archive: EmbeddedArchive::open(folder.path()).unwrap(), folder }
+    }
+}
+
+archive_conformance_tests!(embedded, Embedded);
 
 #[test]
 fn what_was_put_is_there_after_a_restart_beside_a_log() {
     let folder = tempfile::tempdir().unwrap();
     let log = EmbeddedLog::open(folder.path()).unwrap();
-    let archive = Archive::open(folder.path()).unwrap();
+    let archive = EmbeddedArchive::open(folder.path()).unwrap();
     assert_eq!((archive.count().unwrap(), archive.get(1).unwrap(), ids(&archive)), (0, None, vec![]));
     let large = vec![7; 200_000];
     let blobs = [Blob { digest: [1; 32], bytes: &large }, Blob { digest: [2; 32], bytes: b"small" }];
     archive.put(&[job(1, 10, None, b"one"), ArchivedJob { blobs: &blobs, ..job(2, 9, Some(50), b"") }]).unwrap();
     archive.put(&[]).unwrap();
-    let refused = Archive::open(folder.path()).unwrap_err();
+    let refused = EmbeddedArchive::open(folder.path()).unwrap_err();
     assert!(matches!(refused, Error::Locked { .. }), "{refused}");
     drop((log, archive));
-    let archive = Archive::open(folder.path()).unwrap();
+    let archive = EmbeddedArchive::open(folder.path()).unwrap();
     assert_eq!(archive.get_many(&[2, 3, 1, 2]).unwrap(), [Some(vec![]), None, Some(b"one".to_vec()), Some(vec![])]);
     assert_eq!((archive.get(1).unwrap(), archive.count().unwrap()), (Some(b"one".to_vec()), 2));
     assert_eq!(archive.blob(2, &[1; 32]).unwrap(), Some(large));
@@ -39,111 +64,9 @@ fn what_was_put_is_there_after_a_restart_beside_a_log() {
 }
 
 #[test]
-fn a_job_that_is_put_again_is_there_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::open(folder.path()).unwrap();
-    let blob = [Blob { digest: [1; 32], bytes: b"blob" }];
-    for _ in 0..2 {
-        archive.put(&[ArchivedJob { blobs: &blob, ..job(1, 10, Some(20), b"same") }, job(2, 11, None, b"x")]).unwrap();
-    }
-    assert_eq!((archive.count().unwrap(), ids(&archive)), (2, vec![2, 1]));
-    assert_eq!(archive.blob(1, &[1; 32]).unwrap().unwrap(), b"blob");
-    // Its old place in the order of expiry is gone too.
-    archive.put(&[job(1, 10, Some(90), b"later")]).unwrap();
-    assert_eq!(archive.expire(50, 9, 9).unwrap(), 0);
-    assert_eq!(archive.get(1).unwrap().unwrap(), b"later");
-}
-
-/// What has ended does not change, so who brings less has lost something.
-#[test]
-fn a_job_that_is_put_again_with_less_content_loses_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::open(folder.path()).unwrap();
-    let [payload, result] = [Blob { digest: [1; 32], bytes: b"payload" }, Blob { digest: [2; 32], bytes: b"result" }];
-    for blobs in [&[payload][..], &[result], &[]] {
-        archive.put(&[ArchivedJob { blobs, ..job(1, 10, None, b"same") }]).unwrap();
-    }
-    for blob in [payload, result] {
-        assert_eq!(archive.blob(1, &blob.digest).unwrap().unwrap(), blob.bytes);
-    }
-    // Of two that are put together both count, too.
-    let (one, other) = ([payload], [result]);
-    archive.put(&[&one, &other].map(|blobs| ArchivedJob { blobs, ..job(2, 10, None, b"same") })).unwrap();
-    assert!([payload, result].iter().all(|blob| archive.blob(2, &blob.digest).unwrap().is_some()));
-    assert!(archive.remove(1).unwrap() && archive.remove(2).unwrap());
-    assert_eq!(archive.blob(1, &[1; 32]).unwrap(), None, "they go with their job");
-}
-
-#[test]
-fn content_that_comes_before_its_job_belongs_to_it_and_goes_with_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::open(folder.path()).unwrap();
-    let blobs = [1, 2, 3].map(|n| Blob { digest: [n; 32], bytes: b"some" });
-    for blob in &blobs[..2] {
-        archive.put_blobs(1, &[*blob]).unwrap();
-    }
-    assert_eq!((archive.count().unwrap(), archive.get(1).unwrap()), (0, None), "content is no job");
-    // As after a crash: the same once more, and then the rest with the row.
-    archive.put_blobs(1, &blobs[..2]).unwrap();
-    archive.put(&[ArchivedJob { blobs: &blobs[2..], ..job(1, 10, None, b"row") }]).unwrap();
-    assert!(blobs.iter().all(|blob| archive.blob(1, &blob.digest).unwrap().as_deref() == Some(blob.bytes)));
-    assert!(archive.remove(1).unwrap());
-    assert!(blobs.iter().all(|blob| archive.blob(1, &blob.digest).unwrap().is_none()));
-}
-
-#[test]
-fn a_scan_goes_from_the_newest_id_down_and_is_bounded() {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::open(folder.path()).unwrap();
-    let rows: Vec<_> = (1..=9).map(|id| (id, vec![id as u8; 100])).collect();
-    archive.put(&rows.iter().map(|(id, row)| job(*id, 5, None, row)).collect::<Vec<_>>()).unwrap();
-    let scanned = |before, max_rows, max_bytes| {
-        let scanned = archive.scan(before, max_rows, max_bytes).unwrap();
-        let id = |(id, row): (u128, Vec<u8>)| (row == vec![id as u8; 100]).then_some(id).unwrap();
-        (scanned.rows.into_iter().map(id).collect::<Vec<_>>(), scanned.has_more)
-    };
-    assert_eq!(scanned(None, 3, usize::MAX), (vec![9, 8, 7], true));
-    assert_eq!(scanned(Some(7), 3, usize::MAX), (vec![6, 5, 4], true));
-    assert_eq!(scanned(Some(3), 9, usize::MAX), (vec![2, 1], false));
-    assert_eq!(scanned(Some(3), 2, usize::MAX), (vec![2, 1], false), "as many as may be, and no more are there");
-    assert_eq!(scanned(Some(1), 9, usize::MAX), (vec![], false));
-    assert_eq!(scanned(None, 9, 250), (vec![9, 8], true), "the third did not fit");
-    assert_eq!(scanned(None, 9, 200), (vec![9, 8], true));
-    assert_eq!(scanned(Some(3), 9, 200), (vec![2, 1], false));
-    assert_eq!(scanned(None, 9, 0), (vec![9], true), "one at least, or it would never end");
-    assert_eq!(scanned(None, 0, 250), (vec![], true));
-}
-
-#[test]
-fn jobs_go_by_age_first_and_then_by_number_the_oldest_ended_first() {
-    let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::open(folder.path()).unwrap();
-    let blob = [Blob { digest: [1; 32], bytes: b"blob" }];
-    archive
-        .put(&[
-            job(1, 40, None, b""),
-            ArchivedJob { blobs: &blob, ..job(2, 10, None, b"") },
-            job(3, 20, Some(100), b""),
-            job(4, 50, Some(101), b""),
-            job(5, 30, Some(99), b""),
-            job(6, 60, None, b""),
-        ])
-        .unwrap();
-    assert_eq!(archive.expire(98, 6, 9).unwrap(), 0, "neither old nor too many");
-    assert_eq!(archive.expire(100, 6, 0).unwrap(), 0);
-    assert_eq!(archive.expire(100, 6, 1).unwrap(), 1, "in bites");
-    assert_eq!(ids(&archive), [6, 4, 3, 2, 1], "the one that expired first");
-    assert_eq!(archive.expire(100, 3, 9).unwrap(), 2, "one by age, one by number");
-    assert_eq!(ids(&archive), [6, 4, 1], "of the rest the one that ended first");
-    assert_eq!((archive.blob(2, &[1; 32]).unwrap(), archive.count().unwrap()), (None, 3), "its blobs go with it");
-    assert_eq!(archive.expire(0, 0, 9).unwrap(), 3);
-    assert_eq!((ids(&archive), archive.count().unwrap()), (vec![], 0));
-}
-
-#[test]
 fn removing_takes_everything_of_a_job() {
     let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::open(folder.path()).unwrap();
+    let archive = EmbeddedArchive::open(folder.path()).unwrap();
     let blob = [Blob { digest: [1; 32], bytes: b"blob" }];
     archive.put(&[ArchivedJob { blobs: &blob, ..job(1, 10, Some(20), b"") }, job(2, 5, Some(30), b"")]).unwrap();
     assert_eq!((archive.remove(1).unwrap(), archive.remove(1).unwrap()), (true, false));
@@ -158,7 +81,7 @@ fn removing_takes_everything_of_a_job() {
 /// Changes an archive's file behind its back.
 fn tampered(change: impl FnOnce(&redb::WriteTransaction)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    Archive::open(folder.path()).unwrap().put(&[job(1, 10, None, b"row")]).unwrap();
+    EmbeddedArchive::open(folder.path()).unwrap().put(&[job(1, 10, None, b"row")]).unwrap();
     let database = redb::Database::open(folder.path().join("archive.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
     change(&transaction);
@@ -174,20 +97,23 @@ fn newer_formats_and_damage_are_named() {
     let newer = tampered(|transaction| {
         transaction.open_table(FACTS).unwrap().insert("archive_format", 3).unwrap();
     });
-    assert_eq!(Archive::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 3, known: 2 });
+    assert_eq!(EmbeddedArchive::open(newer.path()).unwrap_err(), Error::NewerFormat { found: 3, known: 2 });
     let damaged = tampered(|transaction| {
         transaction.open_table(JOBS).unwrap().insert(1, (10, u64::MAX, &[1, 0, 0, 0, 0, 7][..])).unwrap();
     });
-    let archive = Archive::open(damaged.path()).unwrap();
+    let archive = EmbeddedArchive::open(damaged.path()).unwrap();
     assert!(matches!(archive.get(1), Err(Error::Corrupt { .. })));
     assert!(matches!(archive.scan(None, 9, 9), Err(Error::Corrupt { .. })));
     let other = tampered(|transaction| {
         assert_eq!(FACTS.name(), "facts");
         transaction.open_table(FACTS).unwrap().remove("archive_format").unwrap();
     });
-    assert!(matches!(Archive::open(other.path()), Err(Error::Corrupt { .. })), "some other file of redb's");
+    assert!(matches!(EmbeddedArchive::open(other.path()), Err(Error::Corrupt { .. })), "some other file of redb's");
     let uncounted = tampered(|transaction| drop(transaction.open_table(FACTS).unwrap().remove("count").unwrap()));
-    assert!(matches!(Archive::open(uncounted.path()), Err(Error::Corrupt { .. })), "jobs, and none are counted");
+    assert!(
+        matches!(EmbeddedArchive::open(uncounted.path()), Err(Error::Corrupt { .. })),
+        "jobs, and none are counted"
+    );
 }
 
 /// As archives of format 1 were: a row for each job in both orders.
@@ -212,7 +138,7 @@ fn an_archive_of_the_first_format_is_brought_into_the_form_of_today() {
     }
     transaction.commit().unwrap();
     drop(database);
-    let archive = Archive::open(folder.path()).unwrap();
+    let archive = EmbeddedArchive::open(folder.path()).unwrap();
     assert_eq!((archive.count().unwrap(), archive.get(2).unwrap()), (3, Some(b"old".to_vec())));
     assert_eq!(archive.expire(85, 9, 9).unwrap(), 1, "3 has expired");
     assert_eq!(archive.get(3).unwrap(), None);
@@ -221,13 +147,13 @@ fn an_archive_of_the_first_format_is_brought_into_the_form_of_today() {
     assert!(archive.remove(2).unwrap());
     assert_eq!(ids(&archive), [4]);
     drop(archive);
-    assert_eq!(ids(&Archive::open(folder.path()).unwrap()), [4]);
+    assert_eq!(ids(&EmbeddedArchive::open(folder.path()).unwrap()), [4]);
 }
 
 #[test]
 fn of_jobs_that_ended_at_once_each_goes_once_and_in_the_order_of_their_ids() {
     let folder = tempfile::tempdir().unwrap();
-    let archive = Archive::open(folder.path()).unwrap();
+    let archive = EmbeddedArchive::open(folder.path()).unwrap();
     // Stored by turns, so that no row has neighbours only; and more than a row takes.
     for turn in 0..3 {
         let jobs: Vec<_> = (0..100).map(|at| job(3 * at + turn, 7, Some(9), b"")).collect();
@@ -253,7 +179,7 @@ fn it_does_as_a_list_would() {
     for seed in (0..cases).step_by(10) {
         println!("seed {seed}");
         let folder = tempfile::tempdir().unwrap();
-        let mut archive = Archive::open(folder.path()).unwrap();
+        let mut archive = EmbeddedArchive::open(folder.path()).unwrap();
         let (mut draw, mut model) = (Draw::new(seed), Model::default());
         for _ in 0..60 {
             let change = model.draw(&mut draw);
@@ -261,7 +187,7 @@ fn it_does_as_a_list_would() {
             assert_eq!(change.carry_out(&archive).unwrap(), expected, "seed {seed}: {change:?}");
             if draw.chance(20) {
                 drop(archive);
-                archive = Archive::open(folder.path()).unwrap();
+                archive = EmbeddedArchive::open(folder.path()).unwrap();
             }
         }
         model.compare(&archive).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
@@ -274,7 +200,7 @@ fn only_its_owner_may_read_what_is_kept() {
     let above = tempfile::tempdir().unwrap();
     let folder = above.path().join("data");
     let log = onward_log::EmbeddedLog::open(&folder).unwrap();
-    let archive = Archive::open(&folder).unwrap();
+    let archive = EmbeddedArchive::open(&folder).unwrap();
     let copy = above.path().join("copy");
     onward_log::backup(&log, &archive, &[], &copy, |_, _| Continue(())).unwrap();
     let restored = above.path().join("restored");

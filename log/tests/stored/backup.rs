@@ -18,8 +18,8 @@ use onward_core::limits::Limits;
 use onward_core::payload::{self, Payload};
 use onward_core::time::Wall;
 use onward_log::{
-    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, Error, EventLog, Log, OnLoss, EmbeddedLog, Snapshot, backup,
-    restore,
+    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, EmbeddedArchive, EmbeddedLog, Error, EventLog, Log,
+    OnLoss, Snapshot, backup, restore,
 };
 
 use crate::samples::Draw;
@@ -27,7 +27,7 @@ use crate::samples::Draw;
 /// A leader, and all that it ever wrote.
 struct Leader {
     log: EmbeddedLog,
-    archive: Archive,
+    archive: EmbeddedArchive,
     draw: Draw,
     term: Term,
     batches: Vec<Batch>,
@@ -37,7 +37,7 @@ struct Leader {
 
 impl Leader {
     fn new(folder: &Path, seed: u64) -> Self {
-        let (mut log, archive) = (EmbeddedLog::open(folder).unwrap(), Archive::open(folder).unwrap());
+        let (mut log, archive) = (EmbeddedLog::open(folder).unwrap(), EmbeddedArchive::open(folder).unwrap());
         let term = log.seize_seat().unwrap().term;
         Self { log, archive, draw: Draw::new(seed), term, batches: Vec::new(), blobs: BTreeMap::new() }
     }
@@ -157,7 +157,7 @@ fn a_copy_made_while_the_log_is_written_is_a_prefix_of_it_and_whole() {
         assert!(last == total && told.is_sorted() && told[0] == (0, total), "seed {seed}: {told:?}");
 
         assert_eq!(restore(&file, &new, OnLoss::Refuse).unwrap().extras, [("settings".to_owned(), b"x = 1".to_vec())]);
-        let (mut copy, archive) = (EmbeddedLog::open(&new).unwrap(), Archive::open(&new).unwrap());
+        let (mut copy, archive) = (EmbeddedLog::open(&new).unwrap(), EmbeddedArchive::open(&new).unwrap());
         // What the snapshot covers may be left out.
         let from = match copy.read_events(Seq(1), 1) {
             Err(Error::Truncated { first }) => first,
@@ -243,7 +243,7 @@ fn nothing_is_overwritten() {
     drop(leader);
     assert!(matches!(restore(&file, &old, OnLoss::Refuse), Err(Error::Occupied { found: "onward.redb", .. })));
     assert_eq!(EmbeddedLog::open(&old).unwrap().tail().unwrap().last.0, last);
-    drop(Archive::open(&new).unwrap());
+    drop(EmbeddedArchive::open(&new).unwrap());
     assert!(matches!(restore(&file, &new, OnLoss::Refuse), Err(Error::Occupied { found: "archive.redb", .. })));
 }
 
@@ -389,7 +389,7 @@ fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
         let folder = tempfile::tempdir().unwrap();
         let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
         let old = folder.path().join("old");
-        let (mut log, archive) = (EmbeddedLog::open(&old).unwrap(), Archive::open(&old).unwrap());
+        let (mut log, archive) = (EmbeddedLog::open(&old).unwrap(), EmbeddedArchive::open(&old).unwrap());
         let term = log.seize_seat().unwrap().term;
         let draft = Draft::of_kind("k", Payload::stored(payload::Digest(digest), CONTENT.len() as u32));
         let spec = check(draft, &Limits::default(), &JobDefaults::default()).unwrap();
@@ -439,8 +439,8 @@ fn a_restore_that_did_not_finish_opens_as_nothing_and_can_be_done_again() {
     std::fs::rename(new.join("onward.redb"), new.join("onward.redb.new")).unwrap();
     let half = Error::HalfRestored { folder: new.display().to_string() };
     assert_eq!(EmbeddedLog::open(&new).unwrap_err(), half);
-    assert_eq!(Archive::open(&new).unwrap_err(), half);
+    assert_eq!(EmbeddedArchive::open(&new).unwrap_err(), half);
     restore(&file, &new, OnLoss::Refuse).unwrap();
     assert_eq!(EmbeddedLog::open(&new).unwrap().tail().unwrap().last, Seq(leader.last()));
-    assert_eq!(Archive::open(&new).unwrap().count().unwrap(), 1);
+    assert_eq!(EmbeddedArchive::open(&new).unwrap().count().unwrap(), 1);
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use onward_core::ids::Seq;
-use onward_log::{BatchId, BatchKey, Blob, Digest, EventLog, Log, OnLoss, EmbeddedLog};
+use onward_log::{BatchId, BatchKey, Blob, Digest, EmbeddedLog, EventLog, Log, OnLoss};
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
@@ -61,7 +61,8 @@ fn a_read_does_not_wait_for_a_commit() {
     let same = disk.clone();
     let journal = Held { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
     let mut log =
-        EmbeddedLog::on_storage(move || Ok(same.clone()), move || Ok(journal.clone()), 1 << 20, OnLoss::Refuse).unwrap();
+        EmbeddedLog::on_storage(move || Ok(same.clone()), move || Ok(journal.clone()), 1 << 20, OnLoss::Refuse)
+            .unwrap();
     log.seize_seat().unwrap();
     let (old, new) = (vec![1; 100_000], vec![2; 100_000]);
     append(&mut log, &[([1; 32], &old)]);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_log::{BatchId, BatchKey, Blob, Error, EventLog, Log, OnLoss, EmbeddedLog};
+use onward_log::{BatchId, BatchKey, Blob, EmbeddedLog, Error, EventLog, Log, OnLoss};
 use redb::StorageBackend;
 
 use crate::samples::Draw;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use onward_core::event::StampedEvent;
 use onward_core::ids::Seq;
 use onward_log::engines::memory::Fault;
-use onward_log::{BatchId, BatchKey, Blob, Changed, Error, EventLog, Log, MemoryLog, OnLoss, EmbeddedLog};
+use onward_log::{BatchId, BatchKey, Blob, Changed, EmbeddedLog, Error, EventLog, Log, MemoryLog, OnLoss};
 use redb::backends::InMemoryBackend;
 use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableHandle};
 

@@ -13,7 +13,7 @@ use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::payload::{Digest, Payload};
 use onward_core::settings::Settings;
 use onward_core::time::{Mono, Now, Wall};
-use onward_log::{Archive, BatchId, BatchKey, EventLog, Log, EmbeddedLog, codec};
+use onward_log::{Archive, BatchId, BatchKey, EmbeddedArchive, EmbeddedLog, EventLog, Log, codec};
 
 fn older() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn a_folder_of_format_1_opens_and_goes_on_in_format_2() {
 #[test]
 fn an_archive_of_format_1_is_read_with_its_contents() {
     let folder = older();
-    let archive = Archive::open(folder.path()).unwrap();
+    let archive = EmbeddedArchive::open(folder.path()).unwrap();
     let images: BTreeMap<String, _> = archive
         .scan(None, 100, usize::MAX)
         .unwrap()

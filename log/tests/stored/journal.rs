@@ -8,7 +8,9 @@ use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{Archive, BatchId, BatchKey, Blob, Error, EventLog, Log, OnLoss, EmbeddedLog, backup, restore};
+use onward_log::{
+    BatchId, BatchKey, Blob, EmbeddedArchive, EmbeddedLog, Error, EventLog, Log, OnLoss, backup, restore,
+};
 use redb::{ReadableDatabase, ReadableTableMetadata};
 
 use crate::samples::Draw;
@@ -132,7 +134,7 @@ fn after_a_crash_redb_need_not_read_its_whole_file_unless_a_blob_came_last() {
 #[test]
 fn a_backup_has_what_is_in_the_journal_and_a_restored_folder_has_none() {
     let folder = filled();
-    let (log, archive) = (EmbeddedLog::open(folder.path()).unwrap(), Archive::open(folder.path()).unwrap());
+    let (log, archive) = (EmbeddedLog::open(folder.path()).unwrap(), EmbeddedArchive::open(folder.path()).unwrap());
     let (file, new) = (folder.path().join("copy"), folder.path().join("new"));
     backup(&log, &archive, &[], &file, |_, _| Continue(())).unwrap();
     restore(&file, &new, OnLoss::Refuse).unwrap();
@@ -295,7 +297,10 @@ fn rows_before_a_gap_that_a_snapshot_covers_are_not_shown() {
     let all = log.read_events(first, usize::MAX).unwrap();
     drop(log);
     let mut log = open();
-    assert_eq!(log.read_events(Seq(9), usize::MAX).unwrap(), all[all.len() - log.read_events(Seq(9), 999).unwrap().len()..]);
+    assert_eq!(
+        log.read_events(Seq(9), usize::MAX).unwrap(),
+        all[all.len() - log.read_events(Seq(9), 999).unwrap().len()..]
+    );
     assert!(matches!(log.read_events(Seq(1), 1), Err(Error::Truncated { .. })));
     while log.truncate(term, 1).unwrap() {}
     assert_eq!(log.read_events(Seq(8), 1), Err(Error::Truncated { first: Seq(9) }));

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::problem::Problem;
 pub use crate::auth::Scope;
-use crate::auth::{Scopes, Shown, TokenFile, Validity};
+use crate::auth::{Scopes, Shown, Tokens, Validity};
 
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -115,7 +115,7 @@ impl Access {
     }
 
     /// None without a token where one is needed; a wrong token is refused everywhere.
-    pub fn find(headers: &HeaderMap, tokens: &TokenFile, tokens_required: bool) -> Result<Option<Self>, Problem> {
+    pub fn find(headers: &HeaderMap, tokens: &dyn Tokens, tokens_required: bool) -> Result<Option<Self>, Problem> {
         let Some(given) = headers.get(header::AUTHORIZATION) else {
             return Ok((!tokens_required).then(Self::without_token));
         };

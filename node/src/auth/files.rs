@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use onward_log::changes;
 
+use super::Secrets;
+
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
 pub struct FileError {
@@ -35,6 +37,16 @@ pub fn write_secret(path: &Path, content: &[u8]) -> Result<(), FileError> {
     changes::rename(&unfinished, path).map_err(about)?;
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder).and_then(|folder| changes::sync_all(&folder)).map_err(about)
+}
+
+/// Keys as files of a folder.
+#[derive(Clone, Debug)]
+pub struct SecretFolder(pub PathBuf);
+
+impl Secrets for SecretFolder {
+    fn key(&self, name: &str) -> Result<[u8; 32], FileError> {
+        read_or_make_key(&self.0.join(name))
+    }
 }
 
 /// The 32 bytes in `path`, made at random if there is no such file yet.

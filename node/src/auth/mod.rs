@@ -13,10 +13,25 @@ mod validity;
 use core::fmt;
 use core::str::FromStr;
 
-pub use files::{FileError, read_or_make_key, write_secret};
+pub use files::{FileError, SecretFolder, read_or_make_key, write_secret};
 pub(crate) use tokens::LOOK_EVERY;
 pub use tokens::{NewToken, Shown, TOKEN_FILE, TOKENS_FILE, Token, TokenFile, read_or_make_token};
 pub use validity::Validity;
+
+/// Keys that are made once and kept: what was signed with one stays good over restarts and takeovers.
+pub trait Secrets: Send + Sync {
+    /// The key of this name, made at random if there is none yet. Whoever asks for it, and whenever, gets the same.
+    fn key(&self, name: &str) -> Result<[u8; 32], FileError>;
+}
+
+/// The tokens that are good now. They are added and revoked elsewhere, while the node runs.
+pub trait Tokens: Send + Sync + fmt::Debug {
+    /// What the token gives, if it is one of ours. Compares with every token, whichever it is, in the same time.
+    fn find(&self, text: &str) -> Option<Shown>;
+
+    /// Looks again if something is open with one of the tokens: whatever is open with one that is gone ends.
+    fn look_for_open(&self);
+}
 
 /// What a token allows. Each stands for itself: `operate` does not include `submit`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]

@@ -18,7 +18,7 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::files::{FileError, random_32, write_secret};
 use super::validity::Alive;
-use super::{Scope, Scopes, Validity};
+use super::{Scope, Scopes, Tokens, Validity};
 use crate::clock;
 
 pub const TOKENS_FILE: &str = "tokens.json";
@@ -104,16 +104,8 @@ impl Version {
     }
 }
 
-impl TokenFile {
-    /// The tokens in `folder`. A file that is there and cannot be read is an error; none is no tokens.
-    pub fn open(folder: &Path) -> Result<Self, FileError> {
-        let file = Self { path: folder.join(TOKENS_FILE), known: Mutex::default() };
-        file.look(&mut file.known())?;
-        Ok(file)
-    }
-
-    /// What the token gives, if it is one of ours. Compares with every token, whichever it is, in the same time.
-    pub fn find(&self, text: &str) -> Option<Shown> {
+impl Tokens for TokenFile {
+    fn find(&self, text: &str) -> Option<Shown> {
         let mut known = self.known();
         if known.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
             self.look_or_report(&mut known);
@@ -131,13 +123,20 @@ impl TokenFile {
             Shown { scopes: token.scopes, validity: token.alive.validity(), number }
         })
     }
-
-    /// Looks at the file if something is open with one of its tokens: whatever is open with one that is gone ends.
-    pub(crate) fn look_for_open(&self) {
+    fn look_for_open(&self) {
         let mut known = self.known();
         if known.tokens.iter().any(|token| token.alive.is_relied_on()) {
             self.look_or_report(&mut known);
         }
+    }
+}
+
+impl TokenFile {
+    /// The tokens in `folder`. A file that is there and cannot be read is an error; none is no tokens.
+    pub fn open(folder: &Path) -> Result<Self, FileError> {
+        let file = Self { path: folder.join(TOKENS_FILE), known: Mutex::default() };
+        file.look(&mut file.known())?;
+        Ok(file)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -75,7 +75,7 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const EXPIRE_AT_ONCE: usize = 1_000;
 
 pub(super) fn spawn(
-    archive: Archive,
+    archive: Arc<dyn Archive>,
     rules: ArchiveRules,
     shared: Arc<Shared>,
 ) -> std::io::Result<(Sender<ToArchive>, JoinHandle<()>)> {
@@ -86,7 +86,7 @@ pub(super) fn spawn(
 }
 
 struct Archivist {
-    archive: Archive,
+    archive: Arc<dyn Archive>,
     rules: ArchiveRules,
     shared: Arc<Shared>,
 }

@@ -204,7 +204,7 @@ struct Shared {
     /// Of the log of this term.
     blobs: Mutex<Option<BlobReader>>,
     /// None once the node has stopped: the file is free for the next one.
-    archive: Mutex<Option<Archive>>,
+    archive: Mutex<Option<Arc<dyn Archive>>>,
     has_archive: bool,
     backup: Mutex<Option<Backup>>,
     /// One for each backup that may be made at a time.
@@ -319,7 +319,7 @@ impl Engine {
         self.0.read_disk(move || archive.count()).await
     }
 
-    pub fn archive(&self) -> Option<Archive> {
+    pub fn archive(&self) -> Option<Arc<dyn Archive>> {
         self.0.archive()
     }
 
@@ -442,12 +442,12 @@ impl Shared {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    fn archive(&self) -> Option<Archive> {
+    fn archive(&self) -> Option<Arc<dyn Archive>> {
         self.archive.lock().expect("no thread panics while it holds this").clone()
     }
 
     /// None if there never was one: an engine that has stopped does not know what is in its archive.
-    fn archive_to_read(&self) -> Result<Option<Archive>, Refused> {
+    fn archive_to_read(&self) -> Result<Option<Arc<dyn Archive>>, Refused> {
         match self.archive() {
             None if self.has_archive => Err(self.unavailable()),
             archive => Ok(archive),

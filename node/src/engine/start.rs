@@ -21,7 +21,7 @@ pub struct Start {
     /// Shows from outside whether a commit is under way, even of a process that was killed: `1` while one is, else `0`.
     pub commit_mark: Option<Arc<File>>,
     /// Where ended jobs go. Without one they stay in memory.
-    pub archive: Option<Archive>,
+    pub archive: Option<Arc<dyn Archive>>,
     pub archive_rules: ArchiveRules,
     /// Copies what is stored, if that can be done.
     pub backup: Option<Backup>,

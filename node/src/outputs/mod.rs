@@ -21,7 +21,6 @@ mod waiting;
 
 use core::time::Duration;
 use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -37,7 +36,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::clock;
 use crate::engine::{Counter, Engine, Refused};
 pub use file::Kept;
-use store::Store;
+pub use store::OutputFolder;
+pub use waiting::Printed;
 use waiting::Waiting;
 
 /// In the data folder.
@@ -101,6 +101,22 @@ pub enum Unreadable {
     Io(#[from] io::Error),
 }
 
+/// Where output is kept, by one thread. Each attempt has the end of what it printed, without a hole, and the number of
+/// bytes before that.
+pub trait OutputStore: Send {
+    /// Finds what an earlier process has left.
+    fn scan(&mut self, stats: &OutputStats) -> io::Result<()>;
+
+    /// Adds to what an attempt has printed. Where that fails, how much of it is lost goes with the error.
+    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)>;
+
+    /// The end of what an attempt has printed; none if it has not, or if that was removed.
+    fn read(&self, claim: &Claim) -> io::Result<Option<Kept>>;
+
+    /// Removes what is too old, and the oldest of what is too much.
+    fn sweep(&mut self, now_ms: u64, stats: &OutputStats) -> io::Result<()>;
+}
+
 /// A handle on the thread that keeps output. Cheap to clone.
 #[derive(Clone)]
 pub struct Outputs(Arc<Shared>);
@@ -137,8 +153,8 @@ impl core::fmt::Debug for Outputs {
 }
 
 impl Outputs {
-    /// Starts the thread, which makes the folder and looks through it. Fails only if there can be no thread.
-    pub fn start(folder: PathBuf, rules: OutputRules) -> io::Result<Self> {
+    /// Starts the thread, which looks through what there is. Fails only if there can be no thread.
+    pub fn start(mut store: Box<dyn OutputStore>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             asked_bytes: AtomicUsize::new(0),
             line: Mutex::default(),
@@ -149,7 +165,7 @@ impl Outputs {
         });
         let run = {
             let shared = shared.clone();
-            move || shared.run(&mut Store::new(folder, rules))
+            move || shared.run(&mut *store)
         };
         let thread = thread::Builder::new().name("onward-output".into()).spawn(run)?;
         *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
@@ -277,7 +293,7 @@ impl Shared {
         self.line.lock().expect("no thread panics while it holds this")
     }
 
-    fn run(&self, store: &mut Store) {
+    fn run(&self, store: &mut dyn OutputStore) {
         let mut trouble = Trouble { stats: &self.stats, failed_at: None };
         trouble.heard(store.scan(&self.stats));
         loop {

@@ -10,25 +10,28 @@ use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId};
 use onward_log::changes;
 
+use super::Printed;
 use super::file::{self, Appended, Kept, UNFINISHED};
 use super::index::Index;
-use super::waiting::Printed;
-use super::{OutputRules, OutputStats};
+use super::{OutputRules, OutputStats, OutputStore};
 
+/// Output in a folder.
 #[derive(Debug)]
-pub(super) struct Store {
+pub struct OutputFolder {
     folder: PathBuf,
     rules: OutputRules,
     index: Index,
 }
 
-impl Store {
-    pub(super) fn new(folder: PathBuf, rules: OutputRules) -> Self {
+impl OutputFolder {
+    pub fn new(folder: PathBuf, rules: OutputRules) -> Self {
         Self { folder, rules, index: Index::default() }
     }
+}
 
-    /// Finds what an earlier process has left, by names and sizes alone.
-    pub(super) fn scan(&mut self, stats: &OutputStats) -> io::Result<()> {
+impl OutputStore for OutputFolder {
+    /// By names and sizes alone.
+    fn scan(&mut self, stats: &OutputStats) -> io::Result<()> {
         self.make_folder()?;
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -52,8 +55,7 @@ impl Store {
         Ok(())
     }
 
-    /// Where that fails, how much of it is lost goes with the error.
-    pub(super) fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)> {
+    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)> {
         let all = |error| (printed.skipped.saturating_add(printed.data.len() as u64), error);
         let path = self.path(claim);
         let appended = match file::append(&path, printed) {
@@ -68,12 +70,11 @@ impl Store {
         lost.map_or(Ok(()), Err)
     }
 
-    pub(super) fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {
+    fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {
         file::read(&self.path(claim))
     }
 
-    /// Removes what is too old, and the oldest of what is too much.
-    pub(super) fn sweep(&mut self, now_ms: u64, stats: &OutputStats) -> io::Result<()> {
+    fn sweep(&mut self, now_ms: u64, stats: &OutputStats) -> io::Result<()> {
         let mut done = Ok(());
         while let Some(claim) = self.index.due(&self.rules, now_ms) {
             // One that cannot be removed must not hold up the others; it is found again at the next start.
@@ -87,7 +88,9 @@ impl Store {
         self.count(stats);
         done
     }
+}
 
+impl OutputFolder {
     fn count(&self, stats: &OutputStats) {
         stats.kept_bytes.set(self.index.bytes());
         stats.kept_files.set(self.index.len() as u64);

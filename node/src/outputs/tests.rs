@@ -6,7 +6,6 @@ use onward_core::fence::AttemptFence;
 use onward_core::ids::JobId;
 use tempfile::tempdir;
 
-use super::waiting::Printed;
 use super::*;
 
 pub(super) fn claim(job: u64) -> Claim {
@@ -21,8 +20,8 @@ fn kept(skipped: u64, data: &[u8]) -> Option<Kept> {
     Some(Kept { skipped, data: data.to_vec() })
 }
 
-pub(super) fn store(folder: &Path, rules: OutputRules) -> (Store, OutputStats) {
-    let (mut store, stats) = (Store::new(folder.join(FOLDER), rules), OutputStats::default());
+pub(super) fn store(folder: &Path, rules: OutputRules) -> (OutputFolder, OutputStats) {
+    let (mut store, stats) = (OutputFolder::new(folder.join(FOLDER), rules), OutputStats::default());
     store.scan(&stats).unwrap();
     (store, stats)
 }
@@ -170,7 +169,7 @@ fn output(job: u64, data: &[u8]) -> Output {
 async fn a_read_sees_what_was_offered_before_and_a_stop_loses_nothing() {
     let data = tempdir().unwrap();
     let folder = data.path().join(FOLDER);
-    let outputs = Outputs::start(folder.clone(), OutputRules::default()).unwrap();
+    let outputs = Outputs::start(Box::new(OutputFolder::new(folder.clone(), OutputRules::default()))).unwrap();
     for n in 0..100_u32 {
         outputs.offer(vec![output(1, &n.to_be_bytes())]);
         assert_eq!(outputs.read(claim(1)).await.unwrap().unwrap().data.len(), 4 * (n as usize + 1));
@@ -181,7 +180,7 @@ async fn a_read_sees_what_was_offered_before_and_a_stop_loses_nothing() {
     outputs.offer(vec![output(2, b", and too late")]);
     assert_eq!((outputs.stats().written_bytes.get(), outputs.stats().dropped_bytes.get()), (414, 14));
     assert!(matches!(outputs.read(claim(2)).await, Err(Unreadable::Stopping)));
-    let again = Outputs::start(folder, OutputRules::default()).unwrap();
+    let again = Outputs::start(Box::new(OutputFolder::new(folder, OutputRules::default()))).unwrap();
     assert_eq!(again.read(claim(2)).await.unwrap(), kept(0, b"the last words"));
     again.stop();
 }
@@ -189,7 +188,8 @@ async fn a_read_sees_what_was_offered_before_and_a_stop_loses_nothing() {
 #[test]
 fn what_the_machine_is_asked_about_takes_room_until_it_is_answered_or_lost() {
     let data = tempdir().unwrap();
-    let outputs = Outputs::start(data.path().join(FOLDER), OutputRules::default()).unwrap();
+    let outputs =
+        Outputs::start(Box::new(OutputFolder::new(data.path().join(FOLDER), OutputRules::default()))).unwrap();
     let all = || Asked::new(outputs.clone(), vec![output(1, &vec![7; MAX_WAITING_BYTES])]);
     let dropped = || outputs.stats().dropped_bytes.get() / MAX_WAITING_BYTES as u64;
     all().answered(&[Err(Refusal::UnknownJob)]);
@@ -212,7 +212,7 @@ async fn a_folder_that_fails_costs_output_and_nothing_else_and_comes_back() {
     let data = tempdir().unwrap();
     let folder = data.path().join(FOLDER);
     fs::write(&folder, b"in the way").unwrap();
-    let outputs = Outputs::start(folder.clone(), OutputRules::default()).unwrap();
+    let outputs = Outputs::start(Box::new(OutputFolder::new(folder.clone(), OutputRules::default()))).unwrap();
     outputs.offer(vec![output(1, b"lost")]);
     assert!(matches!(outputs.read(claim(1)).await, Err(Unreadable::Io(_))));
     assert!(outputs.stats().errors.get() >= 1 && outputs.stats().dropped_bytes.get() == 4);

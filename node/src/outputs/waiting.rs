@@ -8,10 +8,10 @@ use super::{CUT_BYTES, KEEP_BYTES, MAX_WAITING_BYTES};
 
 /// What an attempt has printed since what is written of it.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Printed {
+pub struct Printed {
     /// Bytes before `data` that are not here.
-    pub(super) skipped: u64,
-    pub(super) data: Vec<u8>,
+    pub skipped: u64,
+    pub data: Vec<u8>,
 }
 
 impl Printed {

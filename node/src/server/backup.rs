@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onward_log::{Archive, Damage, Error, OnLoss, EmbeddedLog, Restored};
+use onward_log::{Damage, EmbeddedArchive, EmbeddedLog, Error, OnLoss, Restored};
 
 use crate::api::receipt::KEY_FILE;
 use crate::auth::{FileError, TOKEN_FILE, TOKENS_FILE, write_secret};
@@ -14,7 +14,7 @@ const KEPT: [&str; 2] = [KEY_FILE, TOKENS_FILE];
 /// What makes a folder a node's, besides log and archive.
 const OWN: [&str; 4] = [KEY_FILE, TOKENS_FILE, TOKEN_FILE, outputs::FOLDER];
 
-pub(super) fn backup_of(log: &EmbeddedLog, archive: &Archive, folder: &Path) -> Backup {
+pub(crate) fn backup_of(log: &EmbeddedLog, archive: &EmbeddedArchive, folder: &Path) -> Backup {
     let (log, archive, folder) = (log.clone(), archive.clone(), folder.to_owned());
     Arc::new(move |to, progress| {
         refuse_inside(&folder, to)?;

@@ -21,13 +21,13 @@ use super::hosts::Hosts;
 use crate::api::access::Access;
 use crate::api::json::need_json;
 use crate::api::problem::Problem;
-use crate::auth::{LOOK_EVERY, TokenFile};
+use crate::auth::{LOOK_EVERY, Tokens};
 use crate::grpc;
 
 #[derive(Debug)]
 pub(super) struct Guard {
     pub(super) hosts: Hosts,
-    pub(super) tokens: TokenFile,
+    pub(super) tokens: Box<dyn Tokens>,
     pub(super) require_tokens: bool,
     pub(super) limits: HttpLimits,
 }
@@ -67,7 +67,7 @@ pub(super) async fn admit(
         return Ok(next.run(request).await);
     }
     guard.hosts.check(request.uri(), request.headers())?;
-    let found = match Access::find(request.headers(), &guard.tokens, guard.require_tokens) {
+    let found = match Access::find(request.headers(), &*guard.tokens, guard.require_tokens) {
         Err(problem) if grpc::is_call(request.headers()) => return Ok(grpc::refused(&problem)),
         found => found?,
     };

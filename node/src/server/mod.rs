@@ -24,7 +24,6 @@ use axum::http::StatusCode;
 use axum::{Router, middleware};
 use onward_core::manager::SeatState;
 use onward_health::Pulse;
-use onward_log::{Archive, EmbeddedLog};
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -36,13 +35,15 @@ use crate::api::jobs::follow::Followers;
 use crate::api::problem::Problem;
 use crate::api::receipt::{KEY_FILE, Receipts};
 use crate::api::{self, App};
-use crate::auth::{TokenFile, read_or_make_key, read_or_make_token};
+use crate::auth::Tokens;
 use crate::clock;
 use crate::engine::{Engine, Start};
 use crate::grpc;
-use crate::outputs::{self, Outputs};
+use crate::outputs::Outputs;
+use crate::storage::Storage;
 use crate::traces::Exporter;
 use accept::{Acceptor, Counts, Phase};
+pub(crate) use backup::backup_of;
 pub use backup::{RestoreError, restore};
 pub use config::{DrainRule, HttpLimits, NodeConfig, ProbeRule, StartError};
 use guard::Guard;
@@ -257,7 +258,7 @@ struct Opened {
     engine: Engine,
     outputs: Outputs,
     receipts: Receipts,
-    tokens: TokenFile,
+    tokens: Box<dyn Tokens>,
 }
 
 /// The folder is ours until the engine has let go of its log, so that goes last.
@@ -266,44 +267,28 @@ fn stop(outputs: &Outputs, engine: &Engine) {
     engine.stop();
 }
 
-/// Everything that takes its time before a node can serve, and whether the log was whole. The folder is ours from its
-/// first line on.
+/// Everything that takes its time before a node can serve, and whether the log was whole.
 fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
-    let (log, is_whole) = open_log(config)?;
-    let receipts = Receipts::new(&read_or_make_key(&config.data.join(KEY_FILE))?);
-    read_or_make_token(&config.data)?;
-    let tokens = TokenFile::open(&config.data)?;
-    let archive = Archive::open(&config.data)?;
+    let on_loss = if config.accept_loss { OnLoss::Accept } else { OnLoss::Refuse };
+    let storage = Storage::embedded(&config.data, config.outputs.clone(), on_loss)?;
+    let receipts = Receipts::new(&storage.secrets.key(KEY_FILE)?);
     let commit_mark = config.commit_mark.as_ref().map(|path| {
         let made = std::fs::File::create(path);
         made.map(Arc::new).map_err(|error| onward_log::Error::Io { cause: format!("{}: {error}", path.display()) })
     });
     let engine = Engine::start(Start {
         commit_mark: commit_mark.transpose()?,
-        backup: Some(backup::backup_of(&log, &archive, &config.data)),
-        archive: Some(archive),
+        backup: storage.backup,
+        archive: Some(storage.archive),
         archive_rules: config.archive.clone(),
         snapshot_every: config.snapshot_every,
         hang_after: config.probes.hang_after,
         exporter: config.traces.clone().map(Exporter::start).transpose().map_err(StartError::Thread)?,
-        ..Start::new(config.rules.clone(), move || Ok(Box::new(log.clone()) as Box<dyn onward_log::Log>))
+        ..Start::new(config.rules.clone(), storage.log)
     })?;
-    let outputs = Outputs::start(config.data.join(outputs::FOLDER), config.outputs.clone());
+    let outputs = Outputs::start(storage.outputs);
     let outputs = outputs.map_err(StartError::Thread).inspect_err(|_| engine.stop())?;
-    Ok((Opened { engine, outputs, receipts, tokens }, is_whole))
-}
-
-/// The log, and whether it is whole: whether no loss had to be accepted.
-fn open_log(config: &NodeConfig) -> Result<(EmbeddedLog, bool), onward_log::Error> {
-    if !config.accept_loss {
-        return Ok((EmbeddedLog::open(&config.data)?, true));
-    }
-    let log = EmbeddedLog::open_or(&config.data, OnLoss::Accept)?;
-    let loss = log.accepted_loss()?;
-    if let Some(loss) = &loss {
-        tracing::error!("acknowledged events are lost, and that was accepted: {loss}");
-    }
-    Ok((log, loss.is_none()))
+    Ok((Opened { engine, outputs, receipts, tokens: storage.tokens }, storage.is_whole))
 }
 
 /// The seat is taken, but serving begins only once the log has confirmed that.

@@ -4,7 +4,7 @@ use onward_core::ids::JobId;
 use onward_core::job::JobState;
 use onward_core::payload::Digest;
 use onward_log::engines::memory::Fault;
-use onward_log::{Archive, Blob, Log, MemoryLog};
+use onward_log::{Archive, Blob, EmbeddedArchive, Log, MemoryLog};
 use onward_node::engine::Engine;
 
 use crate::disk::{Disk, Which};
@@ -17,12 +17,12 @@ static PAYLOAD: [u8; 10_000] = [7; 10_000];
 static RESULT: [u8; 20_000] = [8; 20_000];
 
 /// An engine with a log of its own and its archive on this disk.
-fn started<L: Log + Clone + 'static>(log: L, disk: &Disk) -> (Engine, Archive) {
+fn started<L: Log + Clone + 'static>(log: L, disk: &Disk) -> (Engine, EmbeddedArchive) {
     let archive = disk.archive().unwrap();
     (start(log, Some(archive.clone())).unwrap(), archive)
 }
 
-async fn until_archived(archive: &Archive, job: JobId) {
+async fn until_archived(archive: &EmbeddedArchive, job: JobId) {
     until_seen("it is archived", || archive.get(job.as_u128()).unwrap().is_some()).await;
 }
 
@@ -78,7 +78,7 @@ fn drop_blob(log: &MemoryLog, digest: [u8; 32]) {
 }
 
 /// A job whose content is not whole has ended, and so does another.
-async fn only_the_whole_one_is_archived(engine: &Engine, archive: &Archive, damaged: JobId) {
+async fn only_the_whole_one_is_archived(engine: &Engine, archive: &EmbeddedArchive, damaged: JobId) {
     engine.call(cancel(damaged)).await.unwrap();
     let whole = submit(engine, &RESULT).await.unwrap();
     engine.call(cancel(whole)).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_job_whose_content_is_in_the_archive_already_needs_none_of_the_log() {
 /// No commit was as large as all of it, and each job has what was given to it.
 fn assert_archived_in_portions<'a>(
     disk: &Disk,
-    archive: &Archive,
+    archive: &EmbeddedArchive,
     contents: impl IntoIterator<Item = (&'a JobId, usize)>,
 ) {
     assert!(disk.largest_archive_commit() < 12 * MIB, "{} MiB", disk.largest_archive_commit() / MIB);

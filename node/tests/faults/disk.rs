@@ -7,7 +7,7 @@ use core::pin::pin;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use onward_log::{Archive, Error, OnLoss, EmbeddedLog};
+use onward_log::{EmbeddedArchive, EmbeddedLog, Error, OnLoss};
 use redb::StorageBackend;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -115,9 +115,9 @@ impl Disk {
         EmbeddedLog::on_storage(log, move || Ok(File(journal.clone(), Which::Journal)), HALF_BYTES, OnLoss::Refuse)
     }
 
-    pub fn archive(&self) -> Result<Archive, Error> {
+    pub fn archive(&self) -> Result<EmbeddedArchive, Error> {
         let disk = self.clone();
-        Archive::on_storage(move || Ok(File(disk.clone(), Which::Archive)))
+        EmbeddedArchive::on_storage(move || Ok(File(disk.clone(), Which::Archive)))
     }
 
     /// Two databases without tables, as a node makes them under another name before it gives them theirs.

@@ -9,7 +9,7 @@ use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::{Draft, JobState, WorkflowDraft};
 use onward_core::message::{Report, Settlement, Subscription};
 use onward_core::settings::{Rules, Settings};
-use onward_log::{Archive, Error, Log};
+use onward_log::{Archive, EmbeddedArchive, Error, Log};
 use onward_node::engine::{Engine, Refused, Start};
 
 /// Without gaps and questions about the seat: on a busy computer they would come in between.
@@ -18,13 +18,13 @@ pub fn rules() -> Rules {
     Settings { seat_ttl: 2 * long, gap_after: long, ..Settings::default() }.check().unwrap()
 }
 
-pub fn start_of<L: Log + Clone + 'static>(log: L, archive: Option<Archive>) -> Start {
+pub fn start_of<L: Log + Clone + 'static>(log: L, archive: Option<EmbeddedArchive>) -> Start {
     let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
-    start.archive = archive;
+    start.archive = archive.map(|archive| Arc::new(archive) as Arc<dyn Archive>);
     start
 }
 
-pub fn start<L: Log + Clone + 'static>(log: L, archive: Option<Archive>) -> Result<Engine, Error> {
+pub fn start<L: Log + Clone + 'static>(log: L, archive: Option<EmbeddedArchive>) -> Result<Engine, Error> {
     Engine::start(start_of(log, archive))
 }
 

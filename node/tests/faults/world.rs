@@ -175,7 +175,8 @@ impl World {
             let (seat_ttl, gap_after) = (Duration::from_millis(200), Duration::from_millis(190));
             let rules = Settings { seat_ttl, gap_after, ..Settings::default() }.check().unwrap();
             let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
-            (start.archive, start.snapshot_every) = (Some(archive), 12);
+            start.archive = Some(Arc::new(archive));
+            start.snapshot_every = 12;
             start.pacing = Pacing { term_every: SOON, ask_again: SOON, archive_rest, ..Pacing::default() };
             Engine::start(start)
         });

@@ -16,11 +16,11 @@ use onward_core::job::Draft;
 use onward_core::manager::{JobView, WorkerView};
 use onward_core::message::{Assignment, FromWorker, Hello, Report, Settlement, Subscription};
 use onward_core::settings::Settings;
-use onward_log::{Archive, MemoryLog};
+use onward_log::{EmbeddedArchive, MemoryLog};
 use onward_node::api::access::Access;
 use onward_node::engine::{DeliveryLimits, Engine, Start};
 use onward_node::grpc::routes_for;
-use onward_node::outputs::{OutputRules, Outputs};
+use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
 use onward_proto::manager::{self, Heard};
 use onward_proto::v1::job_service_client::JobServiceClient;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
@@ -78,8 +78,8 @@ impl Node {
 
     /// Ended jobs leave memory for an archive in this folder.
     pub async fn with_archive(folder: &std::path::Path) -> Self {
-        let archive = Archive::open(folder).expect("an empty folder");
-        let start = Start { archive: Some(archive), ..Self::start_of(settings()) };
+        let archive = EmbeddedArchive::open(folder).expect("an empty folder");
+        let start = Start { archive: Some(std::sync::Arc::new(archive)), ..Self::start_of(settings()) };
         Self::on(start, anybody, MAX_SESSIONS).await
     }
 
@@ -102,7 +102,8 @@ impl Node {
         // It serves once the first event of its term is durable.
         soon(async { while engine.read(|_| ()).await.is_err() {} }).await;
         let folder = tempfile::tempdir().expect("a folder");
-        let outputs = Outputs::start(folder.path().join("output"), OutputRules::default()).expect("a thread");
+        let outputs = Outputs::start(Box::new(OutputFolder::new(folder.path().join("output"), OutputRules::default())))
+            .expect("a thread");
         let (draining, drained) = watch::channel(false);
         let router = routes_for(engine.clone(), outputs.clone(), drained, max_sessions);
         let router = router.layer(from_fn(move |mut request: axum::extract::Request, next: Next| async move {

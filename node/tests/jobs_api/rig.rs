@@ -20,7 +20,7 @@ use onward_node::api::jobs::follow::Followers;
 use onward_node::api::jobs::routes_for;
 use onward_node::api::receipt::Receipts;
 use onward_node::engine::{Engine, Start};
-use onward_node::outputs::{OutputRules, Outputs};
+use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
 use serde_json::Value;
 use tokio::sync::watch;
 use tower::ServiceExt;
@@ -86,7 +86,8 @@ impl Rig {
             tokio::task::yield_now().await;
         }
         let folder = tempfile::tempdir().unwrap();
-        let outputs = Outputs::start(folder.path().join("output"), OutputRules::default()).unwrap();
+        let outputs =
+            Outputs::start(Box::new(OutputFolder::new(folder.path().join("output"), OutputRules::default()))).unwrap();
         let draining = watch::Sender::new(false);
         let router = Router::new().nest("/v1", routes_for(followers)).with_state(App {
             engine: engine.clone(),

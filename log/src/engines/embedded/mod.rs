@@ -23,6 +23,7 @@
 //! second sync, so that the file opens at once after a crash; but not those with blobs, because somebody waits for them:
 //! if the newest was such a one, redb reads the whole file, about a second for each gigabyte of blobs.
 
+pub mod archive;
 pub(crate) mod fault;
 mod files;
 pub(crate) mod folder;
@@ -49,6 +50,7 @@ use journal::{JournalFile, NotAppended, Rows};
 use store::{Open, Repair, Store, Writer};
 use unsynced::Unsynced;
 
+pub use archive::EmbeddedArchive;
 pub use journal::Loss;
 
 /// Rows are read once, at a takeover, and written once; a large cache would hold what nobody asks for.

@@ -1,0 +1,40 @@
+//! All of it in the data folder.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use onward_log::{EmbeddedArchive, EmbeddedLog, Error, Log, OnLoss};
+
+use super::Storage;
+use crate::auth::{SecretFolder, TokenFile, read_or_make_token};
+use crate::outputs::{self, OutputFolder, OutputRules};
+use crate::server::{StartError, backup_of};
+
+impl Storage {
+    /// In `folder`, which is ours from the first line on: the log locks it.
+    pub fn embedded(folder: &Path, outputs: OutputRules, on_loss: OnLoss) -> Result<Self, StartError> {
+        let (log, is_whole) = open_log(folder, on_loss)?;
+        read_or_make_token(folder)?;
+        let tokens = TokenFile::open(folder)?;
+        let archive = EmbeddedArchive::open(folder)?;
+        Ok(Self {
+            backup: Some(backup_of(&log, &archive, folder)),
+            log: Box::new(move || Ok(Box::new(log.clone()) as Box<dyn Log>)),
+            archive: Arc::new(archive),
+            secrets: Box::new(SecretFolder(folder.to_owned())),
+            tokens: Box::new(tokens),
+            outputs: Box::new(OutputFolder::new(folder.join(outputs::FOLDER), outputs)),
+            is_whole,
+        })
+    }
+}
+
+/// The log, and whether it is whole: whether no loss had to be accepted.
+fn open_log(folder: &Path, on_loss: OnLoss) -> Result<(EmbeddedLog, bool), Error> {
+    let log = EmbeddedLog::open_or(folder, on_loss)?;
+    let loss = log.accepted_loss()?;
+    if let Some(loss) = &loss {
+        tracing::error!("acknowledged events are lost, and that was accepted: {loss}");
+    }
+    Ok((log, loss.is_none()))
+}
