@@ -3,13 +3,13 @@
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// The answer of `GET /v1/jobs/{id}/explain`. Its [`Display`](fmt::Display) is the page that `onward explain` prints.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Explanation {
     /// The situation in a stable word.
-    #[schema(example = "no_worker")]
+    #[cfg_attr(feature = "openapi", schema(example = "no_worker"))]
     pub code: String,
     /// What is the case, in a sentence or two.
     pub summary: String,
@@ -24,19 +24,21 @@ pub struct Explanation {
 }
 
 /// A clock, what it reads, and what sets it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Clock {
-    #[schema(example = "stuck clock")]
+    #[cfg_attr(feature = "openapi", schema(example = "stuck clock"))]
     pub name: String,
     pub text: String,
     /// Until it runs out; 0 where it has, none where it does not run yet.
     pub remaining_ms: Option<u64>,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Remedy {
     /// A command line to copy; none where no command does it.
-    #[schema(example = "onward queue resume media")]
+    #[cfg_attr(feature = "openapi", schema(example = "onward queue resume media"))]
     pub command: Option<String>,
     pub why: String,
 }

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use onward_api::backup::{BackupAnswer, BackupBody, DamagedShown};
 use onward_core::ids::JobId;
 use onward_log::Damage;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::App;
 use super::json::Json;
@@ -15,38 +14,10 @@ use super::may::{May, Operate};
 use super::problem::Problem;
 use crate::engine::{BackupError, BackupMade, Refused};
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct BackupBody {
-    /// Absolute, on the node's own disk, and not in its data folder. There must be no file yet.
-    path: String,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct BackedUp {
-    pub path: String,
-    pub bytes: u64,
-    /// Content that cannot be read, and is in the backup as it is. None if there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub damaged: Option<DamagedShown>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct DamagedShown {
-    /// Payloads and results over 4 KiB.
-    pub contents: u64,
-    /// The jobs that they belong to, a hundred at most.
-    pub jobs: Vec<String>,
-    /// How many jobs these are.
-    pub jobs_total: usize,
-}
-
-impl DamagedShown {
-    fn of(damage: &Damage) -> Option<Self> {
-        const NAMED: usize = 100;
-        let jobs = damage.jobs.iter().take(NAMED).map(JobId::to_string).collect();
-        (!damage.is_none()).then_some(Self { contents: damage.blobs, jobs, jobs_total: damage.jobs.len() })
-    }
+fn damage(damage: &Damage) -> Option<DamagedShown> {
+    const NAMED: usize = 100;
+    let jobs = damage.jobs.iter().take(NAMED).map(JobId::to_string).collect();
+    (!damage.is_none()).then_some(DamagedShown { contents: damage.blobs, jobs, jobs_total: damage.jobs.len() })
 }
 
 #[derive(Debug, utoipa::OpenApi)]
@@ -55,7 +26,7 @@ pub struct BackupApi;
 
 /// Back up log, archive and keys into one file on the node's disk.
 #[utoipa::path(post, path = "/v1/backup", tag = "operations", request_body = BackupBody,
-    responses((status = 200, body = BackedUp),
+    responses((status = 200, body = BackupAnswer),
         (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
         (status = 403, description = "forbidden, backup_needs_token", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "exists", body = Problem, content_type = "application/problem+json"),
@@ -64,7 +35,7 @@ pub async fn backup(
     May { access, .. }: May<Operate>,
     State(app): State<App>,
     Json(body): Json<BackupBody>,
-) -> Result<Json<BackedUp>, Problem> {
+) -> Result<Json<BackupAnswer>, Problem> {
     // Whoever only reaches the port must not choose where this process writes.
     if !access.by_token() {
         let detail = "a backup writes a file, so it needs a token: send `Authorization: Bearer <token>` with the one in \
@@ -81,8 +52,8 @@ pub async fn backup(
         return Err(Problem::invalid(detail).of_field("path"));
     }
     match app.engine.backup(path).await {
-        Ok(BackupMade { bytes, damage }) => {
-            Ok(Json(BackedUp { path: body.path, bytes, damaged: DamagedShown::of(&damage) }))
+        Ok(BackupMade { bytes, damage: found }) => {
+            Ok(Json(BackupAnswer { path: body.path, bytes, damaged: damage(&found) }))
         }
         Err(BackupError::Refused(refused)) => Err(Refused::into(refused)),
         Err(BackupError::Failed(error @ onward_log::Error::Exists { .. })) => {

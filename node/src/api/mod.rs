@@ -2,14 +2,14 @@
 //!
 //! [`problem`] and [`json`] are the two shapes that everything has, [`access`] says what a caller may do, and [`may`]
 //! what a handler needs. [`jobs`] is for those who submit and look, [`leases`] for workers without a session;
-//! [`receipt`] is what they prove a lease with. [`openapi`] describes all of it. [`payload`] is the border between JSON and the bytes that the core
-//! keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants. [`answers`] bounds what
-//! large answers hold.
+//! [`receipt`] is what they prove a lease with. What requests and answers look like is in `onward_api`, for clients too;
+//! here is the way between those shapes and the machine. [`payload`] is the border between JSON and the bytes that the
+//! core keeps, [`span`] that between seconds and durations, [`instant`] that between dates and instants. [`answers`] bounds
+//! what large answers hold, [`openapi`] describes all of it.
 
 pub mod access;
 pub mod answers;
 pub mod backup;
-pub mod few;
 pub mod instant;
 pub mod jobs;
 pub mod json;

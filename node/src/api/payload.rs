@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(from_fields("result", None, Some("/w=="), 6).unwrap(), Bytes::from([0xff]));
         assert_eq!(from_fields("result", None, None, 6).unwrap(), Bytes::default());
         assert_eq!(from_fields("result", Some(&json), Some(""), 6).unwrap_err().code, "invalid");
-        assert_eq!(from_fields("result", None, Some("?"), 6).unwrap_err().field.unwrap(), "result_base64");
+        assert_eq!(from_fields("result", None, Some("?"), 6).unwrap_err().field.as_deref(), Some("result_base64"));
         assert_eq!(from_fields("result", Some(&json), None, 5).unwrap_err().status, 413);
     }
 }

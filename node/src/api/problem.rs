@@ -1,32 +1,32 @@
 //! Errors as RFC 9457 problems: a stable `code`, what is wrong, and what to do.
 
+use core::ops::Deref;
+
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use onward_api::few::TooMany;
+use onward_api::problem::Problem as Body;
 use onward_core::refusal::{Refusal, RefusalKind};
 use serde::Serialize;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::Schema;
 
 use crate::engine::Refused;
 
-/// The body of every answer that is not a success.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, utoipa::ToSchema)]
-pub struct Problem {
-    /// The stable word for programs.
-    pub code: &'static str,
-    /// The same for people, in general.
-    pub title: &'static str,
-    pub status: u16,
-    /// What is wrong in this case, and what to do.
-    pub detail: String,
-    /// The field of the request that is at fault, where there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
-}
+/// An answer that is not a success.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Problem(Body);
 
 impl Problem {
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        let title = status.canonical_reason().unwrap_or("error");
-        Self { code, title, status: status.as_u16(), detail: detail.into(), field: None }
+        let title = status.canonical_reason().unwrap_or("error").into();
+        Self(Body { code: code.into(), title, status: status.as_u16(), detail: detail.into(), field: None })
+    }
+
+    pub fn into_body(self) -> Body {
+        self.0
     }
 
     pub fn invalid(detail: impl Into<String>) -> Self {
@@ -34,8 +34,36 @@ impl Problem {
     }
 
     pub fn of_field(mut self, field: impl Into<String>) -> Self {
-        self.field = Some(field.into());
+        self.0.field = Some(field.into());
         self
+    }
+
+    /// The same, told in other words.
+    pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
+        self.0.detail = detail.into();
+        self
+    }
+}
+
+impl Deref for Problem {
+    type Target = Body;
+
+    fn deref(&self) -> &Body {
+        &self.0
+    }
+}
+
+impl utoipa::PartialSchema for Problem {
+    fn schema() -> RefOr<Schema> {
+        Body::schema()
+    }
+}
+
+impl utoipa::ToSchema for Problem {}
+
+impl From<TooMany> for Problem {
+    fn from(error: TooMany) -> Self {
+        Self::invalid(error.to_string()).of_field(error.field)
     }
 }
 

@@ -42,7 +42,7 @@ mod tests {
         }
         for bad in [-1.0, -0.001, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, 3_600.001] {
             let problem = from_seconds("wait_s", bad, hour.clone()).unwrap_err();
-            assert_eq!((problem.code, problem.field.as_deref()), ("invalid", Some("wait_s")), "{bad}");
+            assert_eq!((&*problem.code, problem.field.as_deref()), ("invalid", Some("wait_s")), "{bad}");
         }
     }
 }

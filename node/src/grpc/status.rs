@@ -8,9 +8,10 @@ use tonic::{Code, Status};
 use crate::api::problem::Problem;
 use crate::engine::Refused;
 
-pub fn of(code: Code, word: &'static str, text: impl Into<String>) -> Status {
+pub fn of(code: Code, word: &str, text: impl Into<String>) -> Status {
     let mut status = Status::new(code, text);
-    status.metadata_mut().insert("onward-code", MetadataValue::from_static(word));
+    let word = MetadataValue::try_from(word).expect("codes are words of ASCII");
+    status.metadata_mut().insert("onward-code", word);
     status
 }
 
@@ -39,7 +40,7 @@ pub fn problem(problem: &Problem) -> Status {
         403 => Code::PermissionDenied,
         _ => Code::Unknown,
     };
-    of(code, problem.code, problem.detail.clone())
+    of(code, &problem.code, problem.detail.clone())
 }
 
 /// For a stream that goes on after it.

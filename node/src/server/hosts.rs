@@ -119,7 +119,7 @@ mod tests {
         let refused = |listen: &str| hosts(listen).check(&"http://evil.example/".parse().unwrap(), &HeaderMap::new());
         let portless = |host: &str| loopback.check(&format!("http://{host}/").parse().unwrap(), &HeaderMap::new());
         for host in ["localhost", "127.0.0.1", "localhost:7401"] {
-            let detail = portless(host).unwrap_err().detail;
+            let detail = portless(host).unwrap_err().detail.clone();
             assert!(detail.contains("port 7400") && !detail.contains("not called"), "{detail}");
         }
         assert!(portless("evil.example:7400").unwrap_err().detail.contains("not called `evil.example:7400`"));

@@ -7,17 +7,17 @@ use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
+use onward_api::instant::At;
+use onward_api::status::{FailingSchedule, Load, LoopStatus, ManagerStatus, ProbeAnswer, Status};
 use onward_core::manager::ManagerView;
 use onward_core::time::Wall;
 use onward_health::LoopReport;
-use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use utoipa::{OpenApi, ToSchema};
+use utoipa::OpenApi;
 
 use super::accept::{Counts, Phase};
 use super::config::ProbeRule;
-use crate::api::instant::At;
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
 use crate::api::problem::Problem;
@@ -81,20 +81,11 @@ async fn openapi() -> Response {
     Json(api::openapi::openapi(PagesApi::openapi())).into_response()
 }
 
-#[derive(Serialize, ToSchema)]
-struct ProbeAnswer {
-    /// `ok` or `unavailable`.
-    status: &'static str,
-    /// Why it is not.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-}
-
 fn probe(answer: Result<(), String>) -> Response {
     match answer {
-        Ok(()) => Json(ProbeAnswer { status: "ok", reason: None }).into_response(),
+        Ok(()) => Json(ProbeAnswer { status: "ok".into(), reason: None }).into_response(),
         Err(why) => {
-            let told = ProbeAnswer { status: "unavailable", reason: Some(why) };
+            let told = ProbeAnswer { status: "unavailable".into(), reason: Some(why) };
             (StatusCode::SERVICE_UNAVAILABLE, Json(told)).into_response()
         }
     }
@@ -184,85 +175,17 @@ async fn machine(pages: &Pages) -> Result<Answered, String> {
     }
 }
 
-#[derive(Serialize, ToSchema)]
-struct Status {
-    version: &'static str,
-    #[schema(value_type = String)]
-    started_at: At,
-    listen: String,
-    data: String,
-    draining: bool,
-    load: Load,
-    /// Null while no machine answers.
-    manager: Option<ManagerStatus>,
-    /// What runs in this node; it is ready only while every critical one is healthy.
-    loops: Vec<LoopStatus>,
-    trouble: Option<String>,
-}
-
-#[derive(Serialize, ToSchema)]
-struct LoopStatus {
-    name: String,
-    /// The probes depend on it.
-    critical: bool,
-    state: &'static str,
-    reason: &'static str,
-    /// For how long the reason has held.
-    since_ms: u64,
-    /// How long ago it was last seen to do, or to wait for, what it is there for.
-    last_success_ms: Option<u64>,
-    /// In a row.
-    failures: u32,
-    error: Option<String>,
-}
-
-impl From<LoopReport> for LoopStatus {
-    fn from(report: LoopReport) -> Self {
-        Self {
-            state: report.state.code(),
-            reason: report.reason.code(),
-            name: report.name,
-            critical: report.critical,
-            since_ms: report.since_ms,
-            last_success_ms: report.last_success_ms,
-            failures: report.failures,
-            error: report.error,
-        }
+fn loop_status(report: LoopReport) -> LoopStatus {
+    LoopStatus {
+        state: report.state.code().into(),
+        reason: report.reason.code().into(),
+        name: report.name,
+        critical: report.critical,
+        since_ms: report.since_ms,
+        last_success_ms: report.last_success_ms,
+        failures: report.failures,
+        error: report.error,
     }
-}
-
-/// How much more the node can take on, and what says so.
-#[derive(Serialize, ToSchema)]
-struct Load {
-    level: &'static str,
-    reason: &'static str,
-}
-
-#[derive(Serialize, ToSchema)]
-struct ManagerStatus {
-    seat: &'static str,
-    term: u64,
-    /// In memory: open, or ended and not yet archived, or a dead letter.
-    jobs: usize,
-    open_jobs: usize,
-    /// Ended jobs that have left memory and are kept; null if the archive cannot be read.
-    archived_jobs: Option<u64>,
-    dead_letters: usize,
-    /// Without those that are away.
-    workers: usize,
-    verdict: &'static str,
-    reason: &'static str,
-    schedules: usize,
-    /// Critical schedules of which three or more runs in a row have failed; at most 100 of them.
-    failing_schedules: Vec<FailingSchedule>,
-}
-
-#[derive(Serialize, ToSchema)]
-struct FailingSchedule {
-    name: String,
-    failures: u32,
-    #[schema(value_type = Option<String>)]
-    since_at: Option<At>,
 }
 
 /// More are counted by metrics, and not listed.
@@ -274,15 +197,15 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     let (manager, trouble) = match machine(&pages).await {
         Ok(Answered { view, term, schedules, failing }) => (
             Some(ManagerStatus {
-                seat: view.seat.code(),
+                seat: view.seat.code().into(),
                 term,
                 jobs: view.jobs,
                 open_jobs: view.open_jobs,
                 archived_jobs: pages.app.engine.archived_count().await.ok(),
                 dead_letters: view.dead_letters,
                 workers: view.workers,
-                verdict: view.judgement.verdict.code(),
-                reason: view.judgement.reason.code(),
+                verdict: view.judgement.verdict.code().into(),
+                reason: view.judgement.reason.code().into(),
                 schedules,
                 failing_schedules: failing,
             }),
@@ -292,14 +215,17 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     };
     let about = &pages.about;
     Json(Status {
-        version: env!("CARGO_PKG_VERSION"),
+        version: env!("CARGO_PKG_VERSION").into(),
         started_at: At(about.started_at),
         listen: about.listen.clone(),
         data: about.data.clone(),
         draining: about.is_draining(),
-        load: Load { level: pages.app.engine.load().code(), reason: pages.app.engine.load_reason().code() },
+        load: Load {
+            level: pages.app.engine.load().code().into(),
+            reason: pages.app.engine.load_reason().code().into(),
+        },
         manager,
-        loops: pages.app.engine.loops().health().report().loops.into_iter().map(LoopStatus::from).collect(),
+        loops: pages.app.engine.loops().health().report().loops.into_iter().map(loop_status).collect(),
         trouble,
     })
     .into_response()

@@ -4,10 +4,9 @@
 //! again: what was cancelled no longer counts, and the rest is found.
 
 use axum::extract::State;
+use onward_api::command::{CancelWhere, CancelWhereAnswer};
 use onward_core::ids::JobId;
 use onward_core::input::Filter;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::super::App;
 use super::super::json::Json;
@@ -16,42 +15,6 @@ use super::super::params::bad_cursor;
 use super::super::problem::Problem;
 use super::filter::{Conditions, all_too_old};
 use crate::engine::{Engine, Refused, View};
-
-/// Which jobs; what is not given matches all.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CancelWhere {
-    queue: Option<String>,
-    kind: Option<String>,
-    tag: Option<String>,
-    state: Option<String>,
-    /// Only jobs with an attempt that has made no forward step for this long, and did not announce a silence.
-    not_moving_s: Option<f64>,
-    /// Only jobs that were submitted within this time.
-    since_s: Option<f64>,
-    /// Needed where nothing else is given.
-    all: Option<bool>,
-    /// Count the jobs that would be cancelled, and change nothing.
-    dry_run: Option<bool>,
-    /// How many this call cancels (or counts) at most: 1 to 100000, which is what it is unless said.
-    limit: Option<usize>,
-    /// `next_cursor` of the call before, to go on behind it.
-    cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Cancelled {
-    /// By this call; 0 in a dry run.
-    pub cancelled: usize,
-    /// In a dry run: how many would be cancelled without it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub would_cancel: Option<usize>,
-    /// In a dry run: the newest ten of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub jobs: Option<Vec<String>>,
-    /// There may be more: repeat the call with it as `cursor`. None once all were looked at.
-    pub next_cursor: Option<String>,
-}
 
 /// Of a dry run.
 const SHOWN: usize = 10;
@@ -63,13 +26,13 @@ const CANCELLED_PER_CALL: usize = 500;
 
 /// Cancel all jobs that match, the newest first.
 #[utoipa::path(post, path = "/v1/jobs/cancel", tag = "jobs", request_body = CancelWhere,
-    responses((status = 200, body = Cancelled),
+    responses((status = 200, body = CancelWhereAnswer),
         (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
 pub async fn cancel_where(
     _: May<Operate>,
     State(app): State<App>,
     Json(which): Json<CancelWhere>,
-) -> Result<Json<Cancelled>, Problem> {
+) -> Result<Json<CancelWhereAnswer>, Problem> {
     let CancelWhere { queue, kind, tag, state, not_moving_s, since_s, all, dry_run, limit, cursor } = which;
     let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check(&app.engine).await?;
     if filter == Filter::default() && all != Some(true) {
@@ -91,7 +54,7 @@ pub async fn cancel_where(
     match cancel(&app.engine, &filter, cursor, limit, &mut cancelled).await {
         Ok(next) => {
             let next_cursor = next.map(|job| job.to_string());
-            Ok(Json(Cancelled { cancelled, would_cancel: None, jobs: None, next_cursor }))
+            Ok(Json(CancelWhereAnswer { cancelled, would_cancel: None, jobs: None, next_cursor }))
         }
         Err(refused) => {
             let problem = Problem::from(refused);
@@ -99,7 +62,7 @@ pub async fn cancel_where(
                 "{}; {cancelled} jobs were cancelled before that, and repeating the request cancels the rest",
                 problem.detail
             );
-            Err(Problem { detail, ..problem })
+            Err(problem.with_detail(detail))
         }
     }
 }
@@ -130,7 +93,7 @@ async fn count(
     filter: &Filter,
     mut cursor: Option<JobId>,
     limit: usize,
-) -> Result<Cancelled, Refused> {
+) -> Result<CancelWhereAnswer, Refused> {
     let (mut count, mut first) = (0, Vec::new());
     loop {
         let (jobs, next) = find(engine, filter, cursor, limit - count).await?;
@@ -139,7 +102,7 @@ async fn count(
         count += jobs.len();
         if next.is_none() || count == limit {
             let next_cursor = next.map(|job| job.to_string());
-            return Ok(Cancelled { cancelled: 0, would_cancel: Some(count), jobs: Some(first), next_cursor });
+            return Ok(CancelWhereAnswer { cancelled: 0, would_cancel: Some(count), jobs: Some(first), next_cursor });
         }
         cursor = next;
     }

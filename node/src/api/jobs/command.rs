@@ -4,52 +4,17 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
+use onward_api::command::{CancelAnswer, Extend, ExtendAnswer, Nothing, Retry};
+use onward_api::submit::SubmitAnswer;
 use onward_core::ids::Name;
 use onward_core::job::draft::MAX_SPAN;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::super::json::Json;
 use super::super::may::{May, Operate, Submit};
 use super::super::params::JobPath;
 use super::super::problem::Problem;
 use super::super::{App, span};
-use super::submit::{Submitted, check_exec_again};
-
-/// A call that takes nothing: `{}`, or no body at all.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Nothing {}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Retry {
-    /// Repeating it gives the same job again.
-    request_id: String,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Extend {
-    by_s: f64,
-    reason: String,
-    /// Repeating it extends no further.
-    request_id: String,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Extended {
-    /// Of all extensions so far, grants included. Of those, what counts is capped by the job's `max_extension_s`; of what
-    /// was given by hand all counts.
-    pub extensions_s: f64,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct CancelAnswer {
-    pub id: String,
-    /// As it is now: what runs is `cancelling` until its worker has stopped.
-    pub state: &'static str,
-}
+use super::submit::check_exec_again;
 
 pub fn request_id(text: String) -> Result<Name, Problem> {
     let bad =
@@ -68,14 +33,14 @@ pub async fn cancel(
     _: Json<Nothing>,
 ) -> Result<Json<CancelAnswer>, Problem> {
     app.engine.cancel(job).await?;
-    let state = super::read::without_contents(&app.engine, job).await?.state.word();
+    let state = super::read::without_contents(&app.engine, job).await?.state.into();
     Ok(Json(CancelAnswer { id: job.to_string(), state }))
 }
 
 /// Submit an ended job again, as a new one.
 #[utoipa::path(post, path = "/v1/jobs/{id}/retry", tag = "jobs", params(("id" = String, Path)), request_body = Retry,
-    responses((status = 201, body = Submitted),
-        (status = 200, description = "known: this request was answered before", body = Submitted),
+    responses((status = 201, body = SubmitAnswer),
+        (status = 200, description = "known: this request was answered before", body = SubmitAnswer),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "not_terminal, unique_key_taken", body = Problem, content_type = "application/problem+json")))]
 pub async fn retry(
@@ -83,17 +48,17 @@ pub async fn retry(
     State(app): State<App>,
     JobPath(job): JobPath,
     Json(retry): Json<Retry>,
-) -> Result<(StatusCode, Json<Submitted>), Problem> {
+) -> Result<(StatusCode, Json<SubmitAnswer>), Problem> {
     let request = request_id(retry.request_id)?;
     check_exec_again(&app, &access, vec![job]).await?;
     let (job, new) = app.engine.retry(job, request).await?;
     let status = if new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(Submitted { id: job.to_string() })))
+    Ok((status, Json(SubmitAnswer { id: job.to_string() })))
 }
 
 /// Give a job more time by hand.
 #[utoipa::path(post, path = "/v1/jobs/{id}/extend", tag = "jobs", params(("id" = String, Path)), request_body = Extend,
-    responses((status = 200, body = Extended),
+    responses((status = 200, body = ExtendAnswer),
         (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "already_ended, conflict", body = Problem, content_type = "application/problem+json")))]
@@ -102,9 +67,9 @@ pub async fn extend(
     State(app): State<App>,
     JobPath(job): JobPath,
     Json(extend): Json<Extend>,
-) -> Result<Json<Extended>, Problem> {
+) -> Result<Json<ExtendAnswer>, Problem> {
     let by = span::from_seconds("by_s", extend.by_s, Duration::from_millis(1)..=MAX_SPAN)?;
     let request = request_id(extend.request_id)?;
     let total = app.engine.extend(job, by, extend.reason.into(), request).await?;
-    Ok(Json(Extended { extensions_s: total.as_secs_f64() }))
+    Ok(Json(ExtendAnswer { extensions_s: total.as_secs_f64() }))
 }

@@ -1,23 +1,26 @@
 //! Dead letters: jobs with a workflow that failed for good, until somebody replays or drops them.
 
 use axum::extract::State;
+use onward_api::dead_letter::{
+    DeadLetterList, DropAnswer, DropAnswers, DropLetters, MAX_JOBS, Replay, ReplayAnswer, ReplayAnswers, ReplayFromWord,
+};
+use onward_api::few::Few;
 use onward_core::ids::JobId;
 use onward_core::input::{Filter, ReplayFrom};
 use onward_core::manager::JobView;
 use onward_core::refusal::Refusal;
 use onward_core::state::JobKey;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::super::App;
-use super::super::few::Few;
 use super::super::json::Json;
 use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, bad_cursor, page_size};
 use super::super::problem::Problem;
 use super::command::request_id;
 use super::filter::Conditions;
-use super::shape::{Detail, Job, weight};
+use super::shape::{self, Detail, weight};
 use super::submit::check_exec_again;
 use crate::engine::{Refused, ResultFault, View};
 
@@ -38,73 +41,6 @@ pub struct DeadLetterQuery {
     cursor: Option<String>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-pub struct DeadLetterList {
-    /// Those that died first come first.
-    pub dead_letters: Vec<Job>,
-    /// None at the end. A page may be short and have one all the same.
-    pub next_cursor: Option<String>,
-}
-
-const MAX_JOBS: usize = 1_000;
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Replay {
-    #[schema(value_type = Vec<String>)]
-    jobs: Few<String, MAX_JOBS>,
-    /// Repeating it gives the same jobs again.
-    request_id: String,
-    #[serde(default)]
-    from: ReplayFromWord,
-}
-
-/// Which workflows run again: those that have not succeeded, while the others keep their results; or all.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ReplayFromWord {
-    #[default]
-    Failed,
-    Start,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DropLetters {
-    #[schema(value_type = Vec<String>)]
-    jobs: Few<String, MAX_JOBS>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Replayed {
-    /// In the order of the request.
-    pub jobs: Vec<ReplayAnswer>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ReplayAnswer {
-    /// The dead letter.
-    pub job: String,
-    /// The new job, if there is one.
-    pub id: Option<String>,
-    /// Why there is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub problem: Option<Problem>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Dropped {
-    /// In the order of the request.
-    pub jobs: Vec<DropAnswer>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct DropAnswer {
-    pub job: String,
-    /// False: it was no dead letter any more.
-    pub dropped: bool,
-}
-
 /// List dead letters.
 #[utoipa::path(get, path = "/v1/dead-letters", tag = "dead letters", params(DeadLetterQuery),
     responses((status = 200, body = DeadLetterList),
@@ -119,7 +55,7 @@ pub async fn list(
     let DeadLetterQuery { state, kind, queue, tag, since_s, .. } = query;
     let filter = Conditions { state, kind, queue, tag, since_s, ..Conditions::default() }.check(&app.engine).await?;
     let (views, next) = app.engine.read(move |view| page(view, &filter, after, limit)).await?;
-    let dead_letters = views.iter().map(|view| Job::of(view, Detail::Brief)).collect();
+    let dead_letters = views.iter().map(|view| shape::job(view, Detail::Brief)).collect();
     Ok(Json(DeadLetterList { dead_letters, next_cursor: next.map(|seq| seq.to_string()) }))
 }
 
@@ -151,14 +87,14 @@ fn page(view: &View<'_>, filter: &Filter, after: Option<u64>, limit: usize) -> (
 
 /// Submit the jobs of dead letters again, as new ones: from the failed workflow on, or from the start.
 #[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "dead letters", request_body = Replay,
-    responses((status = 200, body = Replayed),
+    responses((status = 200, body = ReplayAnswers),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "not_a_dead_letter, conflict", body = Problem, content_type = "application/problem+json")))]
 pub async fn replay(
     May { access, .. }: May<Operate>,
     State(app): State<App>,
     Json(replay): Json<Replay>,
-) -> Result<Json<Replayed>, Problem> {
+) -> Result<Json<ReplayAnswers>, Problem> {
     let request = request_id(replay.request_id)?;
     let jobs = ids(replay.jobs)?;
     check_exec_again(&app, &access, jobs.clone()).await?;
@@ -179,23 +115,23 @@ pub async fn replay(
         let new_id = app.engine.new_job_id();
         let (id, problem) = match app.engine.replay_dead_letter(job, new_id, request.clone(), from).await {
             Ok(job) => (Some(job.to_string()), None),
-            Err(Refused::ByMachine(refusal)) => (None, Some(refusal.into())),
+            Err(Refused::ByMachine(refusal)) => (None, Some(Problem::from(refusal).into_body())),
             Err(refused) => return Err(interrupted(refused, answers.len())),
         };
         answers.push(ReplayAnswer { job: job.to_string(), id, problem });
     }
-    Ok(Json(Replayed { jobs: answers }))
+    Ok(Json(ReplayAnswers { jobs: answers }))
 }
 
 /// Forget dead letters. The jobs themselves stay until they are archived.
 #[utoipa::path(post, path = "/v1/dead-letters/drop", tag = "dead letters", request_body = DropLetters,
-    responses((status = 200, body = Dropped),
+    responses((status = 200, body = DropAnswers),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
 pub async fn drop_letters(
     _: May<Operate>,
     State(app): State<App>,
     Json(drop): Json<DropLetters>,
-) -> Result<Json<Dropped>, Problem> {
+) -> Result<Json<DropAnswers>, Problem> {
     let jobs = ids(drop.jobs)?;
     if let Some(index) = app.engine.first_unknown(jobs.clone()).await? {
         return Err(Problem::from(Refusal::UnknownJob).of_field(format!("jobs[{index}]")));
@@ -209,7 +145,7 @@ pub async fn drop_letters(
         };
         answers.push(DropAnswer { job: job.to_string(), dropped });
     }
-    Ok(Json(Dropped { jobs: answers }))
+    Ok(Json(DropAnswers { jobs: answers }))
 }
 
 /// What is not there is not taken for empty: the caller decides whether to run everything again.
@@ -221,13 +157,13 @@ fn unreadable(fault: ResultFault) -> Problem {
          `start`, which runs every workflow again",
         problem.detail
     );
-    Problem { detail, ..problem }.of_field(format!("jobs[{index}]"))
+    problem.with_detail(detail).of_field(format!("jobs[{index}]"))
 }
 
 fn interrupted(refused: Refused, done: usize) -> Problem {
     let problem = Problem::from(refused);
     let detail = format!("{}; {done} of the jobs were done, and repeating the whole request is safe", problem.detail);
-    Problem { detail, ..problem }
+    problem.with_detail(detail)
 }
 
 fn ids(jobs: Few<String, MAX_JOBS>) -> Result<Vec<JobId>, Problem> {

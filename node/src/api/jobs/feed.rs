@@ -26,7 +26,7 @@ use tokio::time::sleep;
 use super::super::App;
 use super::super::problem::Problem;
 use super::read::without_contents;
-use super::shape::{Detail, Job};
+use super::shape::{Detail, job_with_damage};
 use crate::engine::{DamagedContent, Engine};
 
 /// What is soft (beats, progress, clocks) rings no bell, so a running job is looked at this often, if there is time.
@@ -212,7 +212,7 @@ struct Text {
 }
 
 fn text_of(view: &JobView, damaged: &[DamagedContent]) -> Text {
-    let job = Job::of(view, Detail::Brief).with_damage(damaged);
+    let job = job_with_damage(view, Detail::Brief, damaged);
     let json = serde_json::to_string(&job).expect("a job is plain data");
     // A result is shown as it was written, line breaks included; inside JSON those are mere space.
     Text { json: json.replace(['\r', '\n'], " "), is_terminal: view.state.is_terminal() }

@@ -1,97 +1,52 @@
 //! Who works here: nodes with their verdicts, and the datacenter as a whole.
 
 use axum::extract::State;
+use onward_api::command::Nothing;
+use onward_api::node::{Datacenter, DatacenterList, DrainAnswer, Health, Node, NodeList, Signals};
 use onward_core::health::{DatacenterCounts, Judgement, Verdict, datacenter::datacenter};
 use onward_core::manager::WorkerView;
 use onward_core::refusal::Refusal;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::super::App;
 use super::super::json::Json;
 use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, WorkerPath, bad_cursor, page_size, unknown_worker};
 use super::super::problem::Problem;
-use super::command::Nothing;
 use crate::engine::{Engine, Refused};
 
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Node {
-    pub id: String,
-    #[schema(example = "worker")]
-    pub role: &'static str,
-    pub incarnation: String,
-    #[serde(flatten)]
-    pub health: Health,
-    pub slots: u32,
-    pub held: u32,
-    pub free: u32,
-    pub drained: bool,
-    pub evicted: bool,
-    /// One attempt at a time until one succeeds.
-    pub probation: bool,
-    pub connected: bool,
-    /// Would be evicted, and is not, because too many would be.
-    pub held_by_hold: bool,
-}
-
-/// A verdict, what to do about it, and the three signals that it follows from.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Health {
-    /// `healthy`, `busy`, `slow`, `degraded`, `stuck` or `suspect`; `away` and `evicted` stand in its place.
-    #[schema(example = "healthy")]
-    pub verdict: &'static str,
-    /// `route`, `drain`, `investigate` or `evict`; `none` for one that is away.
-    pub action: &'static str,
-    pub reason: &'static str,
-    pub signals: Signals,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Signals {
-    pub live: bool,
-    pub ready: bool,
-    pub progress: &'static str,
-}
-
-impl Health {
-    pub fn of(judgement: &Judgement) -> Self {
-        let signals = judgement.signals;
-        Self {
-            verdict: judgement.verdict.code(),
-            action: judgement.verdict.action().code(),
-            reason: judgement.reason.code(),
-            signals: Signals { live: signals.live, ready: signals.ready, progress: signals.progress.code() },
-        }
-    }
-
-    /// Of a worker, which may be away or evicted as well.
-    fn of_worker(worker: &WorkerView) -> Self {
-        Self {
-            verdict: worker.verdict_code(),
-            action: worker.action_code(),
-            reason: worker.reason_code(),
-            ..Self::of(&worker.judgement)
-        }
+/// A judgement as it is shown.
+pub fn health(judgement: &Judgement) -> Health {
+    let signals = judgement.signals;
+    Health {
+        verdict: judgement.verdict.code().into(),
+        action: judgement.verdict.action().code().into(),
+        reason: judgement.reason.code().into(),
+        signals: Signals { live: signals.live, ready: signals.ready, progress: signals.progress.code().into() },
     }
 }
 
-impl Node {
-    fn of(worker: &WorkerView) -> Self {
-        Self {
-            id: worker.id.to_string(),
-            role: "worker",
-            incarnation: worker.incarnation.to_string(),
-            health: Health::of_worker(worker),
-            slots: worker.slots,
-            held: worker.held,
-            free: worker.free,
-            drained: worker.drained,
-            evicted: worker.evicted,
-            probation: worker.probation,
-            connected: worker.connected,
-            held_by_hold: worker.held_by_hold,
-        }
+/// A worker as it is shown. It may be away or evicted, which its judgement does not say.
+fn node(worker: &WorkerView) -> Node {
+    Node {
+        id: worker.id.to_string(),
+        role: "worker".into(),
+        incarnation: worker.incarnation.to_string(),
+        health: Health {
+            verdict: worker.verdict_code().into(),
+            action: worker.action_code().into(),
+            reason: worker.reason_code().into(),
+            ..health(&worker.judgement)
+        },
+        slots: worker.slots,
+        held: worker.held,
+        free: worker.free,
+        drained: worker.drained,
+        evicted: worker.evicted,
+        probation: worker.probation,
+        connected: worker.connected,
+        held_by_hold: worker.held_by_hold,
     }
 }
 
@@ -105,12 +60,6 @@ pub struct NodeQuery {
     cursor: Option<String>,
 }
 
-#[derive(Debug, Serialize, ToSchema)]
-pub struct NodeList {
-    pub nodes: Vec<Node>,
-    pub next_cursor: Option<String>,
-}
-
 /// List nodes.
 #[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(NodeQuery), responses((status = 200, body = NodeList)))]
 pub async fn list(
@@ -121,7 +70,7 @@ pub async fn list(
     let limit = page_size(query.limit)?;
     let place = query.cursor.map_or(Ok(0), |text| text.parse::<u32>().map_err(|_| bad_cursor()))?;
     let (workers, next) = app.engine.read(move |view| view.manager.workers_from(place as usize, limit)).await?;
-    let nodes = workers.iter().map(Node::of).collect();
+    let nodes = workers.iter().map(node).collect();
     Ok(Json(NodeList { nodes, next_cursor: next.map(|place| place.to_string()) }))
 }
 
@@ -131,41 +80,35 @@ pub async fn list(
         (status = 404, description = "unknown_worker", body = Problem, content_type = "application/problem+json")))]
 pub async fn get(_: May<Read>, State(app): State<App>, WorkerPath(id): WorkerPath) -> Result<Json<Node>, Problem> {
     let worker = app.engine.read(move |view| view.manager.worker(&id)).await?;
-    worker.map(|worker| Json(Node::of(&worker))).ok_or_else(unknown_worker)
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Drained {
-    pub id: String,
-    pub drained: bool,
+    worker.map(|worker| Json(node(&worker))).ok_or_else(unknown_worker)
 }
 
 /// Give a node no new work; what it holds may end.
 #[utoipa::path(post, path = "/v1/nodes/{id}/drain", tag = "nodes", params(("id" = String, Path)), request_body = Nothing,
-    responses((status = 200, body = Drained),
+    responses((status = 200, body = DrainAnswer),
         (status = 404, description = "unknown_worker", body = Problem, content_type = "application/problem+json")))]
 pub async fn drain(
     _: May<Operate>,
     State(app): State<App>,
     WorkerPath(id): WorkerPath,
     _: Json<Nothing>,
-) -> Result<Json<Drained>, Problem> {
+) -> Result<Json<DrainAnswer>, Problem> {
     known(app.engine.drain_worker(id.clone()).await)?;
-    Ok(Json(Drained { id: id.to_string(), drained: true }))
+    Ok(Json(DrainAnswer { id: id.to_string(), drained: true }))
 }
 
 /// Give a node work again.
 #[utoipa::path(post, path = "/v1/nodes/{id}/undrain", tag = "nodes", params(("id" = String, Path)), request_body = Nothing,
-    responses((status = 200, body = Drained),
+    responses((status = 200, body = DrainAnswer),
         (status = 404, description = "unknown_worker", body = Problem, content_type = "application/problem+json")))]
 pub async fn undrain(
     _: May<Operate>,
     State(app): State<App>,
     WorkerPath(id): WorkerPath,
     _: Json<Nothing>,
-) -> Result<Json<Drained>, Problem> {
+) -> Result<Json<DrainAnswer>, Problem> {
     known(app.engine.undrain_worker(id.clone()).await)?;
-    Ok(Json(Drained { id: id.to_string(), drained: false }))
+    Ok(Json(DrainAnswer { id: id.to_string(), drained: false }))
 }
 
 fn known<T>(answer: Result<T, Refused>) -> Result<T, Problem> {
@@ -173,26 +116,6 @@ fn known<T>(answer: Result<T, Refused>) -> Result<T, Problem> {
         Refused::ByMachine(Refusal::UnknownWorker) => unknown_worker(),
         other => other.into(),
     })
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct DatacenterList {
-    pub datacenters: Vec<Datacenter>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Datacenter {
-    #[schema(example = "local")]
-    pub name: &'static str,
-    #[schema(example = "healthy")]
-    pub health: &'static str,
-    pub reason: &'static str,
-    pub managers: u32,
-    pub workers: u32,
-    pub workers_healthy_or_busy: u32,
-    pub free_slots: u64,
-    /// There are too many workers to look at all of them.
-    pub approximate: bool,
 }
 
 const WORKERS_PER_READ: usize = 1_000;
@@ -204,9 +127,9 @@ pub async fn datacenters(_: May<Read>, State(app): State<App>) -> Result<Json<Da
     let (counts, approximate) = count(&app.engine).await?;
     let (class, reason) = datacenter(&counts);
     let this = Datacenter {
-        name: "local",
-        health: class.code(),
-        reason: reason.code(),
+        name: "local".into(),
+        health: class.code().into(),
+        reason: reason.code().into(),
         managers: counts.managers,
         workers: counts.workers,
         workers_healthy_or_busy: counts.workers_healthy_or_busy,

@@ -4,48 +4,21 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use axum::extract::State;
+use onward_api::command::Nothing;
+use onward_api::queue::{PauseAnswer, Queue, QueueList, StatsShown};
+use onward_api::word::Word;
 use onward_core::ids::Name;
 use onward_core::job::JobState;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::super::App;
 use super::super::json::Json;
 use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, QueuePath, bad_queue_name};
 use super::super::problem::Problem;
-use super::command::Nothing;
-use super::nodes::Health;
+use super::nodes::health;
 use crate::engine::View;
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct QueueList {
-    pub queues: Vec<Queue>,
-    /// Always none: all queues are in one answer.
-    pub next_cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Queue {
-    pub name: String,
-    pub paused: bool,
-    /// Workflows that wait for a worker and no full concurrency key: exact.
-    pub ready_workflows: u64,
-    /// Ready workflows and running jobs: what workers are needed for. Zero, and nobody needs to run.
-    pub demand: u64,
-    /// For how long the first workflow of the queue has waited for a worker; 0 if none waits.
-    pub oldest_waiting_s: f64,
-    /// Jobs in memory by state: exact.
-    pub counts: BTreeMap<&'static str, u64>,
-    /// Always false.
-    pub approximate: bool,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Paused {
-    pub name: String,
-    pub paused: bool,
-}
 
 /// More queues than this are not listed.
 const MAX_QUEUES: usize = 10_000;
@@ -63,7 +36,7 @@ struct Counted {
     paused: bool,
     ready: u64,
     oldest: Option<Duration>,
-    by_state: BTreeMap<&'static str, u64>,
+    by_state: BTreeMap<Word, u64>,
 }
 
 /// List queues.
@@ -111,7 +84,7 @@ fn known(view: &View<'_>) -> BTreeMap<Name, Counted> {
     for (_, queue, counts) in view.manager.counts().queues() {
         for state in JobState::ALL.into_iter().filter(|state| counts.jobs[*state as usize] > 0) {
             change(queue, &mut |known| {
-                known.by_state.insert(state.word(), counts.jobs[state as usize]);
+                known.by_state.insert(state.word().into(), counts.jobs[state as usize]);
             });
         }
     }
@@ -120,49 +93,29 @@ fn known(view: &View<'_>) -> BTreeMap<Name, Counted> {
 
 /// Hand out nothing of a queue.
 #[utoipa::path(post, path = "/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)),
-    request_body = Nothing, responses((status = 200, body = Paused),
+    request_body = Nothing, responses((status = 200, body = PauseAnswer),
         (status = 429, description = "limited", body = Problem, content_type = "application/problem+json")))]
 pub async fn pause(
     _: May<Operate>,
     State(app): State<App>,
     QueuePath(queue): QueuePath,
     _: Json<Nothing>,
-) -> Result<Json<Paused>, Problem> {
+) -> Result<Json<PauseAnswer>, Problem> {
     app.engine.pause_queue(queue.clone()).await?;
-    Ok(Json(Paused { name: queue.to_string(), paused: true }))
+    Ok(Json(PauseAnswer { name: queue.to_string(), paused: true }))
 }
 
 /// Hand out what is in a queue again.
 #[utoipa::path(post, path = "/v1/queues/{name}/resume", tag = "queues", params(("name" = String, Path)),
-    request_body = Nothing, responses((status = 200, body = Paused)))]
+    request_body = Nothing, responses((status = 200, body = PauseAnswer)))]
 pub async fn resume(
     _: May<Operate>,
     State(app): State<App>,
     QueuePath(queue): QueuePath,
     _: Json<Nothing>,
-) -> Result<Json<Paused>, Problem> {
+) -> Result<Json<PauseAnswer>, Problem> {
     app.engine.resume_queue(queue.clone()).await?;
-    Ok(Json(Paused { name: queue.to_string(), paused: false }))
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct StatsShown {
-    #[schema(example = "serving")]
-    pub seat: &'static str,
-    pub term: u64,
-    #[serde(flatten)]
-    pub health: Health,
-    /// In memory: open, or ended and not yet archived, or a dead letter.
-    pub jobs: usize,
-    pub open_jobs: usize,
-    /// Ended jobs that have left memory and are kept.
-    pub archived_jobs: u64,
-    pub dead_letters: usize,
-    pub workers: usize,
-    /// How often each kind of refusal was given.
-    pub refusals: BTreeMap<&'static str, u64>,
-    /// Counters of this process.
-    pub engine: BTreeMap<&'static str, u64>,
+    Ok(Json(PauseAnswer { name: queue.to_string(), paused: false }))
 }
 
 /// How the manager is doing.
@@ -170,15 +123,15 @@ pub struct StatsShown {
 pub async fn stats(_: May<Read>, State(app): State<App>) -> Result<Json<StatsShown>, Problem> {
     let (view, term) = app.engine.read(|view| (view.manager.view(), view.manager.state().term())).await?;
     Ok(Json(StatsShown {
-        seat: view.seat.code(),
+        seat: view.seat.code().into(),
         term: term.get(),
-        health: Health::of(&view.judgement),
+        health: health(&view.judgement),
         jobs: view.jobs,
         open_jobs: view.open_jobs,
         archived_jobs: app.engine.archived_count().await?,
         dead_letters: view.dead_letters,
         workers: view.workers,
-        refusals: view.refusals.listed().map(|(kind, count)| (kind.code(), count)).collect(),
-        engine: app.engine.stats().listed().collect(),
+        refusals: view.refusals.listed().map(|(kind, count)| (kind.code().into(), count)).collect(),
+        engine: app.engine.stats().listed().map(|(name, count)| (name.into(), count)).collect(),
     }))
 }

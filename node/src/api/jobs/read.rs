@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
+use onward_api::job::{Job, JobList};
+use onward_api::ledger::Ledger;
 use onward_core::ids::JobId;
 use onward_core::input::Filter;
 use onward_core::manager::JobView;
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::state::EndedAttempt;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::super::access::Connection;
 use super::super::answers::Answers;
@@ -23,8 +25,7 @@ use super::super::problem::Problem;
 use super::super::{App, span};
 use super::filter::{Conditions, all_too_old};
 use super::follow::{Followers, wait_until_ended};
-use super::ledger::Ledger;
-use super::shape::{Detail, Job, weight};
+use super::shape::{self, Detail, weight};
 use crate::engine::{DamagedContent, Engine, View};
 use axum::Extension;
 
@@ -45,14 +46,6 @@ pub struct ListQuery {
     limit: Option<usize>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct JobList {
-    /// The newest first, without payloads.
-    pub jobs: Vec<Job>,
-    /// None at the end. A page may be short and have one all the same.
-    pub next_cursor: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -89,7 +82,7 @@ pub async fn list(
     let (views, next) = page(&app.engine, filter, cursor, limit).await?;
     // What is not fetched is weighed and not shown.
     let room = answers.room(views.iter().map(weight).sum::<usize>().min(2 * PAGE_BYTES))?;
-    let jobs = views.iter().map(|view| Job::of(view, Detail::Brief)).collect();
+    let jobs = views.iter().map(|view| shape::job(view, Detail::Brief)).collect();
     let list = JobList { jobs, next_cursor: next.map(|job| job.to_string()) };
     Ok(room.answer(&list, connection.map(|Extension(connection)| connection)))
 }
@@ -127,7 +120,7 @@ pub async fn get(
     {
         return Err(Problem::from(refused.clone()).of_field("workflow"));
     }
-    let shown = Job::of(&view, Detail::Full).with_damage(&damaged);
+    let shown = shape::job_with_damage(&view, Detail::Full, &damaged);
     Ok(room.answer(&shown, connection.map(|Extension(connection)| connection)))
 }
 
@@ -157,7 +150,7 @@ fn shown_bytes(view: &JobView, only: Option<usize>) -> usize {
     responses((status = 200, body = Ledger),
         (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
 pub async fn ledger(_: May<Read>, State(app): State<App>, JobPath(job): JobPath) -> Result<Json<Ledger>, Problem> {
-    Ok(Json(Ledger::of(&without_contents(&app.engine, job).await?)))
+    Ok(Json(super::ledger::ledger(&without_contents(&app.engine, job).await?)))
 }
 
 /// The job without what is large of its payloads and results.

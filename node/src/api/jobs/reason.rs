@@ -1,9 +1,8 @@
 //! Why a job is where it is, in one line.
 
+use onward_api::instant::At;
 use onward_core::job::{Ending, WorkflowState};
 use onward_core::manager::{JobView, KeyWait, WorkflowView};
-
-use super::super::instant::At;
 
 /// A stable word, and after a colon what there is to say about it. Success needs no reason.
 pub fn reason(view: &JobView) -> Option<String> {

@@ -2,53 +2,26 @@
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
+use onward_api::few::Few;
+use onward_api::submit::{BatchAnswer, BatchSubmitted, MAX_BATCH, SubmitAnswer, SubmitBatch, SubmitJob};
 use onward_core::ids::JobId;
 use onward_core::input::Submission;
 use onward_core::job::Draft;
 use onward_core::refusal::Refusal;
 use onward_core::state::JobImage;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
 
 use super::super::App;
 use super::super::access::Access;
-use super::super::few::Few;
 use super::super::json::{self, Json, JsonText};
 use super::super::may::{May, Submit};
 use super::super::problem::Problem;
-use super::request::{SubmitJob, add_idempotency_key, add_trace};
+use super::request::{add_idempotency_key, add_trace, draft};
 use crate::engine::Refused;
 
 /// The kind that runs a command on the worker's computer.
 pub const EXEC: &str = "exec";
-pub const MAX_BATCH: usize = 10_000;
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct Submitted {
-    pub id: String,
-}
-
-/// Up to 10,000 jobs: all are accepted, or none is.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SubmitBatch {
-    #[schema(value_type = Vec<SubmitJob>)]
-    jobs: Few<SubmitJob, MAX_BATCH>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct BatchSubmitted {
-    /// In the order of the submission.
-    pub jobs: Vec<BatchAnswer>,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-pub struct BatchAnswer {
-    pub id: String,
-    /// The idempotency key was known: this is the job of the first submission.
-    pub duplicate: bool,
-}
 
 pub fn needs_token_for_exec() -> Problem {
     let detail = "a job of kind `exec` runs a command, so submitting one needs a token: send `Authorization: Bearer <token>` \
@@ -67,8 +40,8 @@ fn check_exec(access: &Access, draft: &Draft) -> Result<(), Problem> {
 #[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = SubmitJob,
     params(("Idempotency-Key" = Option<String>, Header, description = "the same submission again gives the same job")),
     responses(
-        (status = 201, description = "stored", body = Submitted),
-        (status = 200, description = "known: the same key with the same body came before", body = Submitted),
+        (status = 201, description = "stored", body = SubmitAnswer),
+        (status = 200, description = "known: the same key with the same body came before", body = SubmitAnswer),
         (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
         (status = 403, description = "forbidden, exec_needs_token", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "conflict, unique_key_taken", body = Problem, content_type = "application/problem+json"),
@@ -79,15 +52,15 @@ pub async fn submit(
     State(app): State<App>,
     headers: HeaderMap,
     Json(mut job): Json<SubmitJob>,
-) -> Result<(StatusCode, Json<Submitted>), Problem> {
+) -> Result<(StatusCode, Json<SubmitAnswer>), Problem> {
     add_idempotency_key(&mut job, &headers)?;
-    let mut draft = job.draft(app.engine.rules())?;
+    let mut draft = draft(job, app.engine.rules())?;
     add_trace(&mut draft, &headers);
     check_exec(&access, &draft)?;
     let submission = Submission { id: app.engine.new_job_id(), draft };
     let accepted = app.engine.submit(vec![submission]).await?[0];
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(Submitted { id: accepted.id.to_string() })))
+    Ok((status, Json(SubmitAnswer { id: accepted.id.to_string() })))
 }
 
 /// Submit many jobs, all or nothing.
@@ -113,7 +86,7 @@ pub async fn submit_batch(
     let rules = app.engine.rules();
     let mut submissions = Vec::with_capacity(jobs.len());
     for (index, job) in jobs.into_iter().enumerate() {
-        let mut draft = job.draft(rules).map_err(|problem| at_index(index, problem))?;
+        let mut draft = draft(job, rules).map_err(|problem| at_index(index, problem))?;
         add_trace(&mut draft, &headers);
         check_exec(&access, &draft).map_err(|problem| at_index(index, problem))?;
         submissions.push(Submission { id: app.engine.new_job_id(), draft });
@@ -148,7 +121,7 @@ fn at_index(index: usize, problem: Problem) -> Problem {
     let field =
         problem.field.as_ref().map_or_else(|| format!("jobs[{index}]"), |field| format!("jobs[{index}].{field}"));
     let detail = format!("jobs[{index}]: {}; none of this batch was stored", problem.detail);
-    Problem { detail, ..problem }.of_field(field)
+    problem.with_detail(detail).of_field(field)
 }
 
 /// Whether one of these jobs runs a command. Making a job like it again is submitting it.

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use onward_api::lease::{BeatBody, FailBody, OutputBody, PollBody, ReleaseBody, SettleItem, SucceedBody};
 use onward_core::ids::{Claim, ClientId, Incarnation, MAX_NAME_BYTES, Name, WorkerId};
 use onward_core::input::Poll;
 use onward_core::message::{Beat, Report, Subscription};
@@ -10,7 +11,6 @@ use onward_core::settings::Rules;
 use onward_proto::MAX_OUTPUT_BYTES;
 use serde_json::value::RawValue;
 
-use super::wire::{BeatBody, FailBody, OutputBody, PollBody, ReleaseBody, SettleItem, SucceedBody};
 use crate::api::payload::{at_most, from_fields};
 use crate::api::problem::Problem;
 use crate::api::span;

@@ -5,7 +5,7 @@
 
 mod checked;
 mod sending;
-mod wire;
+mod shape;
 
 use axum::Router;
 use axum::body::Body;
@@ -14,6 +14,11 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use onward_api::lease::{
+    Acceptance, BeatAnswerBody, BeatBody, BeatItemAnswer, BeatsAnswer, BeatsBody, DenialBody, ExtensionAnswerBody,
+    ExtensionBody, FailBody, GoodbyeAnswer, GoodbyeBody, Leases, OutputBody, PollBody, ReleaseBody, SettleAnswerBody,
+    SettleBody, SettleItemAnswer, SucceedBody,
+};
 use onward_core::grant::Denial;
 use onward_core::ids::Name;
 use onward_core::message::{Beat, BeatAccepted, ExtensionRequest, Settlement};
@@ -29,7 +34,6 @@ use super::problem::Problem;
 use super::span;
 use crate::engine::Refused;
 use sending::Sending;
-pub use wire::*;
 
 pub fn routes() -> Router<App> {
     Router::new()
@@ -72,7 +76,7 @@ async fn poll(
         answer = answer => answer?,
         () = app.drained() => return Ok(Json(Leases { leases: Vec::new() }).into_response()),
     };
-    let answer = Leases { leases: leases.iter().map(|lease| Lease::of(lease, &app.receipts)).collect() };
+    let answer = Leases { leases: leases.iter().map(|lease| shape::lease(lease, &app.receipts)).collect() };
     let body = serde_json::to_vec(&answer).expect("leases are plain data");
     Ok(([(CONTENT_TYPE, "application/json")], Body::new(Sending::new(body, delivery))).into_response())
 }
@@ -121,7 +125,7 @@ async fn beat_many(
             quiet_allowed_ms: accepted.quiet.map(span::ms),
             error: None,
         },
-        Err(problem) => BeatItemAnswer { receipt, error: Some(problem), ..BeatItemAnswer::default() },
+        Err(problem) => BeatItemAnswer { receipt, error: Some(problem.into_body()), ..BeatItemAnswer::default() },
     });
     Ok(Json(BeatsAnswer { beats: beats.collect() }))
 }
@@ -144,7 +148,7 @@ async fn fetch_input(
         let problem = Problem::from(Refusal::UnknownWorkflow);
         let detail =
             format!("the attempt's workflow does not come after `{workflow}`; `inputs_by_reference` names its inputs");
-        Problem { detail, ..problem }
+        problem.with_detail(detail)
     };
     let name = Name::new(workflow.clone()).ok_or_else(is_no_input)?;
     let content = app.engine.fetch_input(claim, name).await.map_err(|refused| match refused {
@@ -173,39 +177,39 @@ async fn output(
 /// It is done, with this result.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/succeed", request_body = SucceedBody,
     params(("receipt" = String, Path)),
-    responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = Acceptance), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn succeed(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<SucceedBody>,
-) -> Result<Json<Accepted>, Problem> {
+) -> Result<Json<Acceptance>, Problem> {
     settle(&app, &receipt, || checked::succeed(&body, app.engine.rules())).await
 }
 
 /// It failed. It is tried again by the job's retry policy, or ends for good where it is not retryable.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/fail", request_body = FailBody,
     params(("receipt" = String, Path)),
-    responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = Acceptance), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn fail(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<FailBody>,
-) -> Result<Json<Accepted>, Problem> {
+) -> Result<Json<Acceptance>, Problem> {
     settle(&app, &receipt, || checked::fail(body, app.engine.rules())).await
 }
 
 /// Give it back for somebody else to do. It does not count as an attempt.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/release", request_body = ReleaseBody,
     params(("receipt" = String, Path)),
-    responses((status = 200, body = Accepted), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = Acceptance), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
 async fn release(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<ReleaseBody>,
-) -> Result<Json<Accepted>, Problem> {
+) -> Result<Json<Acceptance>, Problem> {
     settle(&app, &receipt, || checked::release(&body, app.engine.rules())).await
 }
 
@@ -213,12 +217,12 @@ async fn settle(
     app: &App,
     receipt: &str,
     outcome: impl FnOnce() -> Result<checked::Outcome, Problem>,
-) -> Result<Json<Accepted>, Problem> {
+) -> Result<Json<Acceptance>, Problem> {
     let claim = app.receipts.read(receipt)?;
     let (report, checkpoint) = outcome()?;
     let settlement = Settlement { claim, report, checkpoint };
     send_settlements(app, vec![settlement]).await?.pop().expect("one answer to one settlement")?;
-    Ok(Json(Accepted {}))
+    Ok(Json(Acceptance {}))
 }
 
 /// Many outcomes in one call. Each is answered for itself.
@@ -242,7 +246,8 @@ async fn settle_many(
     }
     let answers = in_place(settlements, async |list| send_settlements(&app, list).await).await?;
     let settlements = receipts.into_iter().zip(answers);
-    let settlements = settlements.map(|(receipt, answer)| SettleItemAnswer { receipt, error: answer.err() });
+    let settlements =
+        settlements.map(|(receipt, answer)| SettleItemAnswer { receipt, error: answer.err().map(Problem::into_body) });
     Ok(Json(SettleAnswerBody { settlements: settlements.collect() }))
 }
 
@@ -274,7 +279,7 @@ async fn request_extension(
         extension_ms: answer.result.map_or(0, span::ms),
         remaining_ms: span::ms(answer.remaining),
         remaining_extensions: answer.remaining_extensions,
-        denial: answer.result.err().map(|denial| DenialBody { code: denial.code(), detail: denial.to_string() }),
+        denial: answer.result.err().map(|denial| DenialBody { code: denial.code().into(), detail: denial.to_string() }),
     }))
 }
 

@@ -10,6 +10,7 @@ mod situation;
 use axum::Json;
 use axum::extract::State;
 use onward_api::explanation::{Explanation, Remedy};
+use onward_api::instant::At;
 use onward_core::fence::AttemptFence;
 use onward_core::job::WorkflowState;
 use onward_core::manager::{AttemptView, JobView, WorkflowView};
@@ -17,7 +18,6 @@ use onward_core::state::{EndedAttempt, LedgerEntry};
 use onward_core::time::Wall;
 
 use super::super::App;
-use super::super::instant::At;
 use super::super::may::{May, Read};
 use super::super::params::JobPath;
 use super::super::problem::Problem;

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use onward_api::explanation::Remedy;
+use onward_api::job::Progress;
 use onward_api::span::human;
 use onward_core::grant::Denial;
 use onward_core::ids::JobId;
@@ -12,7 +13,7 @@ use onward_core::state::LedgerFact;
 use onward_core::timeout::TimeoutReason;
 
 use super::super::reason::reason;
-use super::super::shape::{Progress, progress};
+use super::super::shape::progress;
 use super::{Facts, history};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

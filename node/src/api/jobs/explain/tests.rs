@@ -14,12 +14,11 @@ use onward_core::refusal::RefusalKind;
 use onward_core::state::LedgerFact;
 use onward_core::timeout::TimeoutReason;
 
-use super::super::super::instant::Written;
 use super::*;
 
 /// Everything happens on one day; `hms` is the time of it.
 fn at(hms: &str) -> Wall {
-    Written::Text(format!("2026-11-16T{hms}Z")).instant("hms").unwrap()
+    format!("2026-11-16T{hms}Z").parse::<At>().unwrap().0
 }
 
 const fn secs(n: u64) -> Duration {

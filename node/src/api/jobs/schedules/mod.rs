@@ -11,6 +11,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Router, extract::DefaultBodyLimit};
+use onward_api::command::Nothing;
+use onward_api::schedule::{RecordList, RemoveAnswer, RunNow, Schedule, ScheduleList, SetSchedule};
+use onward_api::submit::SubmitAnswer;
 use onward_core::ids::Name;
 use onward_core::refusal::Refusal;
 use onward_core::schedule::RECORDS_KEPT;
@@ -26,10 +29,8 @@ use super::super::may::{May, Operate, Read, Submit};
 use super::super::params::{Params, SchedulePath};
 use super::super::problem::Problem;
 use super::JOB_BYTES;
-use super::command::Nothing;
-use super::submit::{EXEC, Submitted, needs_token_for_exec};
-use request::{RunNow, SetSchedule};
-use shape::{RecordList, RecordShown, Removed, Schedule, ScheduleList};
+use super::submit::{EXEC, needs_token_for_exec};
+use request::{request_of, schedule_draft};
 
 pub fn routes() -> Router<App> {
     Router::new()
@@ -94,7 +95,7 @@ pub async fn list(
     found.truncate(limit);
     let next_cursor = found.last().filter(|_| has_more).map(|(name, _)| name.to_string());
     let now = crate::clock::now().wall;
-    let schedules = found.iter().map(|(name, known)| Schedule::of(name, known, now)).collect();
+    let schedules = found.iter().map(|(name, known)| shape::schedule(name, known, now)).collect();
     Ok(Json(ScheduleList { schedules, next_cursor }))
 }
 
@@ -115,7 +116,7 @@ async fn find(app: &App, name: &Name) -> Result<Known, Problem> {
 async fn shown(app: &App, name: &Name) -> Result<Schedule, Problem> {
     let mut known = find(app, name).await?;
     template::fetch(&app.engine, &mut known).await?;
-    Ok(Schedule::of(name, &known, crate::clock::now().wall))
+    Ok(shape::schedule(name, &known, crate::clock::now().wall))
 }
 
 /// Get a schedule: its plan, its next and its last run.
@@ -145,7 +146,7 @@ pub async fn put(
     Json(body): Json<SetSchedule>,
 ) -> Result<(StatusCode, Json<Schedule>), Problem> {
     access.need(Scope::Submit)?;
-    let draft = body.draft(name.clone(), app.engine.rules())?;
+    let draft = schedule_draft(body, name.clone(), app.engine.rules())?;
     if !access.may_exec() && draft.job.workflows.iter().any(|workflow| &*workflow.kind == EXEC) {
         return Err(needs_token_for_exec());
     }
@@ -156,15 +157,15 @@ pub async fn put(
 
 /// Remove a schedule, and what is known of its instants. Its runs go on.
 #[utoipa::path(delete, path = "/v1/schedules/{name}", tag = "schedules", params(("name" = String, Path)),
-    responses((status = 200, body = Removed),
+    responses((status = 200, body = RemoveAnswer),
         (status = 404, description = "unknown_schedule", body = Problem, content_type = "application/problem+json")))]
 pub async fn remove(
     _: May<Operate>,
     State(app): State<App>,
     SchedulePath(name): SchedulePath,
-) -> Result<Json<Removed>, Problem> {
+) -> Result<Json<RemoveAnswer>, Problem> {
     app.engine.remove_schedule(name.clone()).await?;
-    Ok(Json(Removed { name: name.to_string(), removed: true }))
+    Ok(Json(RemoveAnswer { name: name.to_string(), removed: true }))
 }
 
 /// Start nothing that is due until it is resumed.
@@ -200,8 +201,8 @@ pub async fn resume(
 /// Run it at once, besides the runs that are due.
 #[utoipa::path(post, path = "/v1/schedules/{name}/run-now", tag = "schedules", params(("name" = String, Path)),
     request_body = RunNow, responses(
-        (status = 201, description = "a run was started", body = Submitted),
-        (status = 200, description = "known: the run of the same request", body = Submitted),
+        (status = 201, description = "a run was started", body = SubmitAnswer),
+        (status = 200, description = "known: the run of the same request", body = SubmitAnswer),
         (status = 403, description = "exec_needs_token", body = Problem, content_type = "application/problem+json"),
         (status = 404, description = "unknown_schedule", body = Problem, content_type = "application/problem+json"),
         (status = 409, description = "unique_key_taken", body = Problem, content_type = "application/problem+json"),
@@ -211,12 +212,12 @@ pub async fn run_now(
     State(app): State<App>,
     SchedulePath(schedule): SchedulePath,
     Json(body): Json<RunNow>,
-) -> Result<(StatusCode, Json<Submitted>), Problem> {
+) -> Result<(StatusCode, Json<SubmitAnswer>), Problem> {
     check_exec(&app, &access, &schedule).await?;
-    let request = body.request()?;
+    let request = request_of(body)?;
     let run = app.engine.run_schedule(schedule, request).await?;
     let status = if run.duplicate { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(Submitted { id: run.id.to_string() })))
+    Ok((status, Json(SubmitAnswer { id: run.id.to_string() })))
 }
 
 /// Making jobs that run commands needs what submitting one does.
@@ -261,5 +262,5 @@ pub async fn records(
     let has_more = found.len() > limit;
     found.truncate(limit);
     let next_cursor = found.last().filter(|_| has_more).map(|record| record.due.as_ms().to_string());
-    Ok(Json(RecordList { records: found.iter().map(RecordShown::of).collect(), next_cursor, dropped }))
+    Ok(Json(RecordList { records: found.iter().map(shape::record).collect(), next_cursor, dropped }))
 }

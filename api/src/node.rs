@@ -1,0 +1,89 @@
+//! Who works here: nodes with their verdicts, and the datacenter as a whole.
+
+use serde::{Deserialize, Serialize};
+
+use crate::word::Word;
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Node {
+    pub id: String,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "worker"))]
+    pub role: Word,
+    pub incarnation: String,
+    #[serde(flatten)]
+    pub health: Health,
+    pub slots: u32,
+    pub held: u32,
+    pub free: u32,
+    pub drained: bool,
+    pub evicted: bool,
+    /// One attempt at a time until one succeeds.
+    pub probation: bool,
+    pub connected: bool,
+    /// Would be evicted, and is not, because too many would be.
+    pub held_by_hold: bool,
+}
+
+/// A verdict, what to do about it, and the three signals that it follows from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Health {
+    /// `healthy`, `busy`, `slow`, `degraded`, `stuck` or `suspect`; `away` and `evicted` stand in its place.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "healthy"))]
+    pub verdict: Word,
+    /// `route`, `drain`, `investigate` or `evict`; `none` for one that is away.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub action: Word,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reason: Word,
+    pub signals: Signals,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Signals {
+    pub live: bool,
+    pub ready: bool,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub progress: Word,
+}
+
+/// The answer of `GET /v1/nodes`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeList {
+    pub nodes: Vec<Node>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Drained))]
+pub struct DrainAnswer {
+    pub id: String,
+    pub drained: bool,
+}
+
+/// The answer of `GET /v1/datacenters`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DatacenterList {
+    pub datacenters: Vec<Datacenter>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Datacenter {
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "local"))]
+    pub name: Word,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "healthy"))]
+    pub health: Word,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reason: Word,
+    pub managers: u32,
+    pub workers: u32,
+    pub workers_healthy_or_busy: u32,
+    pub free_slots: u64,
+    /// There are too many workers to look at all of them.
+    pub approximate: bool,
+}

@@ -1,0 +1,109 @@
+//! The node itself: what probes answer, and its status page.
+
+use serde::{Deserialize, Serialize};
+
+use crate::instant::At;
+use crate::word::Word;
+
+/// The answer of `/livez`, `/readyz` and `/startupz`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProbeAnswer {
+    /// `ok` or `unavailable`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub status: Word,
+    /// Why it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// The answer of `/status`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Status {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub version: Word,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub started_at: At,
+    pub listen: String,
+    pub data: String,
+    pub draining: bool,
+    pub load: Load,
+    /// Null while no machine answers.
+    pub manager: Option<ManagerStatus>,
+    /// What runs in this node; it is ready only while every critical one is healthy.
+    pub loops: Vec<LoopStatus>,
+    pub trouble: Option<String>,
+}
+
+impl Status {
+    /// What the node does, in a word. One that drains still holds its seat.
+    pub fn state(&self) -> &str {
+        match &self.manager {
+            _ if self.draining => "draining",
+            Some(manager) => &manager.seat,
+            None => "not serving",
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LoopStatus {
+    pub name: String,
+    /// The probes depend on it.
+    pub critical: bool,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub state: Word,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reason: Word,
+    /// For how long the reason has held.
+    pub since_ms: u64,
+    /// How long ago it was last seen to do, or to wait for, what it is there for.
+    pub last_success_ms: Option<u64>,
+    /// In a row.
+    pub failures: u32,
+    pub error: Option<String>,
+}
+
+/// How much more the node can take on, and what says so.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Load {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub level: Word,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reason: Word,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ManagerStatus {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub seat: Word,
+    pub term: u64,
+    /// In memory: open, or ended and not yet archived, or a dead letter.
+    pub jobs: usize,
+    pub open_jobs: usize,
+    /// Ended jobs that have left memory and are kept; null if the archive cannot be read.
+    pub archived_jobs: Option<u64>,
+    pub dead_letters: usize,
+    /// Without those that are away.
+    pub workers: usize,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub verdict: Word,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reason: Word,
+    pub schedules: usize,
+    /// Critical schedules of which three or more runs in a row have failed; at most 100 of them.
+    pub failing_schedules: Vec<FailingSchedule>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FailingSchedule {
+    pub name: String,
+    pub failures: u32,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub since_at: Option<At>,
+}
