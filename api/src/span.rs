@@ -42,6 +42,12 @@ pub fn parse(given: &str) -> Result<Duration, BadSpan> {
     Ok(Duration::from_millis(total_ms))
 }
 
+/// As [`parse`]; a number without a unit is seconds.
+pub fn parse_or_seconds(given: &str) -> Result<Duration, BadSpan> {
+    let is_bare = !given.is_empty() && given.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    if is_bare { parse(&format!("{given}s")) } else { parse(given) }
+}
+
 /// A limit on how long something may take: from a millisecond to a year and a day.
 pub fn parse_limit(given: &str) -> Result<Duration, BadSpan> {
     let span = parse(given)?;
@@ -154,6 +160,16 @@ mod tests {
         }
         let text = parse("5w").unwrap_err().to_string();
         assert!(text.contains("`5w`") && text.contains("1h30m"), "{text}");
+    }
+
+    #[test]
+    fn a_number_without_a_unit_may_be_seconds() {
+        for (text, ms) in [("0", 0), ("120", 120_000), ("1.5", 1_500), ("2m", 120_000), ("250ms", 250)] {
+            assert_eq!(parse_or_seconds(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", "-1", "+1", "1x", "1m30", "1 m", "inf", "NaN", "1e9", "1..2", ".", "ä"] {
+            assert!(parse_or_seconds(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::duration;
+use onward_api::span;
 
 const PREFIX: &[u8] = b"@onward ";
 
@@ -106,7 +106,7 @@ fn parse(line: &[u8]) -> Option<Directive> {
             let note = Some(note.trim()).filter(|note| !note.is_empty()).map(str::to_owned);
             Some(Directive::Progress { done, total, note })
         }
-        "quiet" => duration::parse(rest.trim_end()).map(Directive::Quiet),
+        "quiet" => span::parse_or_seconds(rest.trim_end()).ok().map(Directive::Quiet),
         _ => None,
     }
 }

@@ -40,7 +40,6 @@
 mod activity;
 pub mod attempt;
 pub mod directive;
-pub mod duration;
 pub mod guard;
 mod leaf;
 mod listen;
