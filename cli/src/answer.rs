@@ -7,27 +7,37 @@
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::screen::one_line;
 
+/// An answer of which every text is harmless to print.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct Answer<T> {
     text: Box<RawValue>,
-    reading: Value,
+    exact: T,
+    reading: T,
 }
 
-impl Answer {
-    pub fn of(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        let mut reading = onward::json::read(bytes)?;
-        make_harmless(&mut reading);
-        Ok(Self { text: serde_json::from_slice(bytes)?, reading })
+impl<T: DeserializeOwned> Answer<T> {
+    pub fn of(answer: onward::Answer<T>) -> Result<Self, serde_json::Error> {
+        let (exact, text) = answer.into_parts();
+        let reading = serde_json::from_value(harmless(&text)?)?;
+        Ok(Self { text, exact, reading })
     }
+}
 
+impl<T> Answer<T> {
     /// As it came.
     pub fn text(&self) -> &RawValue {
         &self.text
+    }
+
+    /// As it came too, with names that can be sent back to the node, and other people's JSON to the digit.
+    pub fn exact(&self) -> &T {
+        &self.exact
     }
 
     /// A field as it came; none if it is not there or `null`.
@@ -38,12 +48,19 @@ impl Answer {
     }
 }
 
-impl Deref for Answer {
-    type Target = Value;
+impl<T> Deref for Answer<T> {
+    type Target = T;
 
-    fn deref(&self) -> &Value {
+    fn deref(&self) -> &T {
         &self.reading
     }
+}
+
+/// JSON with every text in it made harmless to print.
+pub fn harmless(json: &RawValue) -> Result<Value, serde_json::Error> {
+    let mut value = onward::json::read(json.get().as_bytes())?;
+    make_harmless(&mut value);
+    Ok(value)
 }
 
 /// Every text in it becomes one line without control characters.
@@ -128,21 +145,19 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn answer(text: &str) -> Answer {
-        Answer::of(text.as_bytes()).unwrap()
-    }
-
     #[test]
-    fn the_text_is_kept_and_the_reading_is_harmless() {
+    fn what_is_read_is_harmless() {
         let text = r#"{"note": "a\u001b[31m\nb\u0085", "n\n": [1e999], "state": "ready"}"#;
-        let answer = answer(text);
-        assert_eq!(answer.text().get(), text);
-        assert_eq!(*answer, json!({"note": "a\\u{1b}[31m\\nb\\u{85}", "n\\n": ["1e999"], "state": "ready"}));
+        let json: Box<RawValue> = serde_json::from_str(text).unwrap();
+        let value = harmless(&json).unwrap();
+        assert_eq!(value, json!({"note": "a\\u{1b}[31m\\nb\\u{85}", "n\\n": ["1e999"], "state": "ready"}));
     }
 
     #[test]
     fn a_field_is_given_as_it_was_written() {
-        let answer = answer(r#"{"result": {"b": 1.10,  "a": 1e999}, "other": null}"#);
+        let text: Box<RawValue> =
+            serde_json::from_str(r#"{"result": {"b": 1.10,  "a": 1e999}, "other": null}"#).unwrap();
+        let answer = Answer { text, exact: (), reading: () };
         assert_eq!(answer.field("result").unwrap().get(), r#"{"b": 1.10,  "a": 1e999}"#);
         assert!(answer.field("other").is_none() && answer.field("none").is_none());
     }

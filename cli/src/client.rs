@@ -1,53 +1,34 @@
-//! Calls to a node. Each may be repeated: what must not happen twice carries a key, or is safe by its nature.
+//! Calls to a node through [`onward::Client`], one after the other, with what goes wrong told as people read it.
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::Value;
-use ureq::http::Response;
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, RequestBuilder};
+use onward::client::{JobFilter, NoConnection, Page, Protocol, Retries, Silence};
+use onward::{CallError, NodeAddress};
+use serde::de::DeserializeOwned;
+use tokio::runtime::Runtime;
 
 use crate::answer::Answer;
 use crate::failure::Failure;
-use crate::read;
+use crate::proxy;
 
-/// For one call without waiting.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pauses before a call is sent again, after its connection was lost or the node was not able to answer.
 const PAUSES_MS: [u64; 3] = [100, 500, 1_500];
-const MAX_ANSWER_BYTES: u64 = 256 << 20;
 const ID_DIGITS: usize = 32;
 /// Fewer would name half of all jobs.
 const MIN_ID_DIGITS: usize = 4;
 
 #[derive(Debug)]
 pub struct Client {
-    agent: Agent,
+    node: onward::Client,
+    /// What a call needs, and nothing more: a command line that asks one question starts no threads.
+    runtime: Runtime,
     server: String,
-    token: Option<String>,
     /// Why the token of this machine's own node is not used, although it is there.
     token_trouble: Option<String>,
     has_answered: AtomicBool,
-}
-
-/// What is asked of an address.
-#[derive(Clone, Copy, Debug)]
-enum Verb<'a> {
-    Get,
-    Post(&'a str),
-    Put(&'a str),
-    Delete,
-}
-
-fn written(body: &impl Serialize) -> String {
-    serde_json::to_string(body).expect("our bodies can be written as JSON")
 }
 
 /// Where the node is, and how to prove who we are.
@@ -75,13 +56,11 @@ pub fn token_for(server: &str, given: Option<&str>, file: Option<&Path>) -> Opti
 impl Client {
     pub fn new(target: &Target<'_>) -> Result<Self, Failure> {
         let server = target.server.trim_end_matches('/');
-        let Some(host) = host_of(server) else {
-            return Err(Failure::new(format!("`{server}` is not the address of a node"))
-                .remedy("write it like http://127.0.0.1:7400 or https://onward.example:7400")
-                .usage());
-        };
+        let not_an_address = || Failure::new(format!("`{server}` is not the address of a node"));
+        let write_it = "write it like http://127.0.0.1:7400 or https://onward.example:7400";
+        let Some(host) = host_of(server) else { return Err(not_an_address().remedy(write_it).usage()) };
         if let Some(port) = port_of(server).filter(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
-            return Err(Failure::new(format!("`{server}` is not the address of a node"))
+            return Err(not_an_address()
                 .why(format!("`{port}` is not a port"))
                 .remedy("a port is a number from 1 to 65535, like in http://127.0.0.1:7400")
                 .usage());
@@ -92,21 +71,23 @@ impl Client {
             (None, Some(file)) => trouble_with(file),
             _ => None,
         };
-        let mut config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .user_agent(concat!("onward/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(CONNECT_TIMEOUT));
-        if is_here {
-            config = config.proxy(None);
+        let (url, path) = split(server);
+        let mut address = match target.ca {
+            Some(file) => trusting(&url, file)?,
+            None => NodeAddress::at(&url).map_err(|_| not_an_address().remedy(write_it).usage())?,
+        };
+        if let Some(token) = &token {
+            address = address.with_token(token);
         }
-        if let Some(file) = target.ca {
-            config = config.tls_config(TlsConfig::builder().root_certs(roots(file)?).build());
+        if let Some(proxy) = proxy::of_environment(host, |name| std::env::var(name).ok()).filter(|_| !is_here) {
+            address = address.through(proxy);
         }
+        let retries = Retries { pauses: PAUSES_MS.map(Duration::from_millis).to_vec(), unreachable: false };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Ok(Self {
-            agent: config.build().into(),
+            node: onward::Client::at(address).speaking(Protocol::Http1).retrying(retries).under(path),
+            runtime: runtime.map_err(|error| Failure::new("cannot begin to ask a node").why(error))?,
             server: server.to_owned(),
-            token,
             token_trouble,
             has_answered: AtomicBool::new(false),
         })
@@ -117,25 +98,25 @@ impl Client {
         self.has_answered.load(Ordering::Relaxed)
     }
 
-    pub fn get(&self, path: &str) -> Result<Answer, Failure> {
-        self.call(path, Verb::Get, CALL_TIMEOUT)
+    /// Makes a call and gives its answer.
+    pub fn ask<T: DeserializeOwned>(
+        &self,
+        call: impl AsyncFnOnce(&onward::Client) -> Result<onward::Answer<T>, CallError>,
+    ) -> Result<Answer<T>, Failure> {
+        let answer = self.run(call(&self.node))?;
+        Answer::of(answer).map_err(|error| self.unreadable(&error.to_string()))
     }
 
-    /// For a call that the node answers when something happened, after `wait` at the latest. It may take `at_most` longer.
-    pub fn get_waiting(&self, path: &str, wait: Duration, at_most: Duration) -> Result<Answer, Failure> {
-        self.call(path, Verb::Get, wait + at_most.min(CALL_TIMEOUT))
+    /// Makes any call.
+    pub fn run<T>(&self, call: impl Future<Output = Result<T, CallError>>) -> Result<T, Failure> {
+        let told = self.runtime.block_on(call);
+        let answered = !matches!(told, Err(CallError::Unreachable { .. } | CallError::Unanswered { .. }));
+        self.has_answered.fetch_or(answered, Ordering::Relaxed);
+        told.map_err(|error| self.failure(&error))
     }
 
-    pub fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer, Failure> {
-        self.call(path, Verb::Post(&written(body)), CALL_TIMEOUT)
-    }
-
-    pub fn put(&self, path: &str, body: &impl Serialize) -> Result<Answer, Failure> {
-        self.call(path, Verb::Put(&written(body)), CALL_TIMEOUT)
-    }
-
-    pub fn delete(&self, path: &str) -> Result<Answer, Failure> {
-        self.call(path, Verb::Delete, CALL_TIMEOUT)
+    pub fn node(&self) -> &onward::Client {
+        &self.node
     }
 
     /// The id that begins with this, if only one does. What is no beginning of an id is given back, for the node to say so.
@@ -153,8 +134,9 @@ impl Client {
             return Ok(text.to_owned());
         }
         // Jobs are listed from the newest, that is the highest id, down: those with this beginning come first.
-        let page = self.get(&format!("/v1/jobs?limit=3{}", cursor_above(&digits)))?;
-        let ids = read::items(&page, "jobs").iter().filter_map(|job| read::text(job, "id"));
+        let page = Page { limit: 3, cursor: cursor_above(&digits) };
+        let page = self.run(self.node.jobs(&JobFilter::default(), &page))?;
+        let ids = page.jobs.iter().map(|job| job.id.as_str());
         let found: Vec<&str> = ids.filter(|id| id.replace('-', "").starts_with(&digits)).collect();
         match found.as_slice() {
             [] => Ok(text.to_owned()),
@@ -165,125 +147,59 @@ impl Client {
         }
     }
 
-    /// What an attempt has printed; none if nothing is kept of it.
-    pub fn output(&self, path: &str) -> Result<Option<Printed>, Failure> {
-        match self.exchange(path, Verb::Get, CALL_TIMEOUT)? {
-            Ok(Raw { bytes, skipped }) => Ok(Some(Printed { skipped: skipped.unwrap_or(0), bytes })),
-            Err((404, problem)) if read::text(&problem, "code") == Some("no_output") => Ok(None),
-            Err((status, problem)) => Err(self.refused(status, &problem)),
-        }
-    }
-
-    fn call(&self, path: &str, verb: Verb<'_>, timeout: Duration) -> Result<Answer, Failure> {
-        match self.exchange(path, verb, timeout)? {
-            Ok(answer) => Answer::of(&answer.bytes).map_err(|error| {
-                Failure::new(format!("the answer of {} is not JSON", self.server))
-                    .why(error)
-                    .remedy("is that address a node of Onward? `onward status` asks it")
-            }),
-            Err((status, problem)) => Err(self.refused(status, &problem)),
-        }
-    }
-
-    /// The answer to a call, or the status and problem with which it was refused.
-    fn exchange(&self, path: &str, verb: Verb<'_>, timeout: Duration) -> Result<Result<Raw, (u16, Value)>, Failure> {
-        let mut pauses = PAUSES_MS.into_iter().map(Duration::from_millis);
-        let mut was_lost = false;
-        loop {
-            match self.send(path, verb, timeout) {
-                Ok((status, answer)) if (200..300).contains(&status) => return Ok(Ok(answer)),
-                Ok((status, answer)) => {
-                    let answer = answer.problem();
-                    let may_pass = status == 503 && !matches!(read::text(&answer, "code"), None | Some("internal"));
-                    match pauses.next().filter(|_| may_pass) {
-                        Some(pause) => thread::sleep(pause),
-                        None => return Ok(Err((status, answer))),
-                    }
-                }
-                Err(error) => {
-                    was_lost |= is_lost(&error);
-                    match pauses.next().filter(|_| was_lost) {
-                        Some(pause) => thread::sleep(pause),
-                        None => return Err(self.unreachable(&error)),
-                    }
-                }
+    fn failure(&self, error: &CallError) -> Failure {
+        match error {
+            CallError::Refused { status, code, detail, field } => self.refused(*status, code, detail, field.as_deref()),
+            CallError::Unreachable { why, .. } => self.unreachable(why),
+            CallError::Unanswered { why: Silence::Lost(why), .. } => {
+                Failure::new(format!("the connection to {} was lost, several times", self.server))
+                    .why(why)
+                    .remedy("look at the node's own output; repeat the command when it is back")
+                    .passing()
             }
+            CallError::Unanswered { why, .. } => self.unreachable(&NoConnection::Other(format!("no answer: {why}"))),
+            CallError::Unreadable(why) => self.unreadable(why),
+            other => Failure::new(other.to_string()),
         }
     }
 
-    fn send(&self, path: &str, verb: Verb<'_>, timeout: Duration) -> Result<(u16, Raw), ureq::Error> {
-        let url = format!("{}{path}", self.server);
-        let mut response = match verb {
-            Verb::Get => self.asked(self.agent.get(&url), timeout).call()?,
-            Verb::Delete => {
-                self.asked(self.agent.delete(&url), timeout).header("content-type", "application/json").call()?
-            }
-            Verb::Post(body) => self.sent(self.agent.post(&url), timeout, body)?,
-            Verb::Put(body) => self.sent(self.agent.put(&url), timeout, body)?,
-        };
-        self.has_answered.store(true, Ordering::Relaxed);
-        let status = response.status().as_u16();
-        Ok((status, Raw::of(&mut response)?))
+    fn unreadable(&self, why: &str) -> Failure {
+        Failure::new(format!("the answer of {} cannot be read", self.server))
+            .why(why)
+            .remedy("is that address a node of Onward? `onward status` asks it")
     }
 
-    fn asked<B>(&self, request: RequestBuilder<B>, timeout: Duration) -> RequestBuilder<B> {
-        let request = request.config().timeout_global(Some(timeout)).build();
-        match &self.token {
-            Some(token) => request.header("authorization", format!("Bearer {token}")),
-            None => request,
-        }
-    }
-
-    fn sent(
-        &self,
-        request: RequestBuilder<ureq::typestate::WithBody>,
-        timeout: Duration,
-        body: &str,
-    ) -> Result<Response<ureq::Body>, ureq::Error> {
-        self.asked(request, timeout).header("content-type", "application/json").send(body.as_bytes())
-    }
-
-    fn unreachable(&self, error: &ureq::Error) -> Failure {
+    fn unreachable(&self, why: &NoConnection) -> Failure {
         let server = &self.server;
-        if is_lost(error) {
-            return Failure::new(format!("the connection to {server} was lost, several times"))
-                .why(reason(error))
-                .remedy("look at the node's own output; repeat the command when it is back")
-                .passing();
-        }
-        let failure = Failure::new(format!("cannot reach a node at {server}"));
+        let failure = Failure::new(format!("cannot reach a node at {server}")).why(why);
         let address = server.split_once("://").map_or(server.as_str(), |(_, address)| address);
-        match Handshake::of(error) {
-            Some(Handshake::UnknownIssuer) => failure
-                .why("its certificate is signed by an authority that is not trusted here")
+        match why {
+            NoConnection::UnknownIssuer => failure
                 .remedy("--ca FILE (or ONWARD_CA) names the certificate to trust; `onward certs new` calls it ca.pem"),
-            Some(Handshake::OtherName) => failure.why(reason(error)).remedy(
+            NoConnection::OtherName(_) => failure.remedy(
                 "call the node by a name in its certificate; `onward certs new --host NAME` makes one for more names",
             ),
-            Some(Handshake::NoTls) => {
-                failure.why("what listens there does not speak TLS").remedy(format!("--server http://{address}"))
-            }
-            Some(Handshake::OnlyTls) => failure
-                .why("the answer is not HTTP; a node that serves TLS answers so")
+            NoConnection::NoTls => failure.remedy(format!("--server http://{address}")),
+            NoConnection::OnlyTls => failure
                 .remedy(format!("--server https://{address} (with --ca FILE if its certificate is not a public one)")),
-            None => failure
-                .why(reason(error))
+            _ => failure
                 .remedy("start one here with `onward up`, or name another with --server URL (or ONWARD_SERVER)")
                 .passing(),
         }
     }
 
-    fn refused(&self, status: u16, answer: &Value) -> Failure {
-        let code = read::text(answer, "code").unwrap_or("");
-        let title = read::text(answer, "title").unwrap_or("it does not say why");
-        let detail = read::text(answer, "detail").unwrap_or(title);
-        let what =
-            if code.is_empty() { format!("{} answered {status}", self.server) } else { format!("refused: {code}") };
-        let why = match read::text(answer, "field").filter(|field| !detail.contains(field)) {
+    fn refused(&self, status: u16, code: &str, detail: &str, field: Option<&str>) -> Failure {
+        if code == "unknown" {
+            return Failure::new(format!("{} answered {status}", self.server))
+                .why("it does not say why")
+                .refused("")
+                .remedy("is that address a node of Onward, and of this version?");
+        }
+        let why = match field.filter(|field| !detail.contains(field)) {
             Some(field) => format!("`{field}`: {detail}"),
             None => detail.to_owned(),
         };
-        let failure = Failure::new(what).why(why).refused(code).of_field(read::text(answer, "field"));
+        let failure = Failure::new(format!("refused: {code}")).why(why).refused(code).of_field(field);
         match (status, code) {
             (_, "foreign_host") => failure.remedy(
                 "call the node by its address, or start it with `onward up --host-name NAME` for every name that it is called by",
@@ -308,116 +224,41 @@ impl Client {
             (_, "unknown_schedule") => failure.remedy("`onward schedule list` shows the schedules"),
             (_, "unknown_job") => failure.remedy("`onward list` shows the jobs that are kept"),
             (_, "not_terminal") => failure.remedy("`onward wait ID` waits for its end, `onward cancel ID` brings it about"),
-            (_, "") => failure.remedy("is that address a node of Onward, and of this version?"),
             (503, _) => failure.remedy("repeat the command in a moment; nothing was changed").passing(),
             _ => failure,
         }
     }
 }
 
-/// The lowest cursor above every id that begins with these digits, as part of a query. A list begins below its cursor.
-fn cursor_above(digits: &str) -> String {
+/// The lowest cursor above every id that begins with these digits. A list begins below its cursor.
+fn cursor_above(digits: &str) -> Option<String> {
     let highest = u128::from_str_radix(&format!("{digits:f<ID_DIGITS$}"), 16).expect("only digits come here");
     // Above the highest of all ids there is none: the list begins with the newest.
-    highest.checked_add(1).map_or_else(String::new, |above| format!("&cursor={above:0ID_DIGITS$x}"))
+    highest.checked_add(1).map(|above| format!("{above:0ID_DIGITS$x}"))
 }
 
-/// The end of what an attempt has printed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Printed {
-    /// Bytes before these that are not kept.
-    pub skipped: u64,
-    pub bytes: Vec<u8>,
-}
-
-/// An answer as it came.
-#[derive(Debug)]
-struct Raw {
-    bytes: Vec<u8>,
-    /// Only said with what attempts have printed.
-    skipped: Option<u64>,
-}
-
-impl Raw {
-    fn of(response: &mut Response<ureq::Body>) -> Result<Self, ureq::Error> {
-        let skipped =
-            response.headers().get("onward-skipped-bytes").and_then(|value| value.to_str().ok()?.parse().ok());
-        let bytes = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_vec()?;
-        Ok(Self { bytes, skipped })
-    }
-
-    /// Why it was refused. What is no JSON says nothing that we understand.
-    fn problem(&self) -> Value {
-        Answer::of(&self.bytes).map_or(Value::Null, |answer| (*answer).clone())
-    }
-}
-
-fn roots(file: &Path) -> Result<RootCerts, Failure> {
+fn trusting(url: &str, file: &Path) -> Result<NodeAddress, Failure> {
     let unusable = |why: String| {
         Failure::new(format!("cannot use the certificates in {}", file.display()))
             .why(why)
             .remedy("--ca takes a PEM file with the certificate that signed the node's")
     };
     let pem = std::fs::read(file).map_err(|error| unusable(error.to_string()))?;
-    let mut certificates = Vec::new();
-    for item in parse_pem(&pem) {
-        if let PemItem::Certificate(certificate) = item.map_err(|error| unusable(error.to_string()))? {
-            certificates.push(certificate);
-        }
-    }
-    if certificates.is_empty() {
-        return Err(unusable("there is none".into()));
-    }
-    Ok(RootCerts::Specific(Arc::new(certificates)))
+    NodeAddress::trusting(url, &pem).map_err(|error| unusable(error.to_string()))
 }
 
-/// It was there, and then it was not: the call may or may not have been carried out.
-fn is_lost(error: &ureq::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    match error {
-        ureq::Error::Io(error) => {
-            matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
-        }
-        _ => false,
-    }
-}
-
-fn reason(error: &ureq::Error) -> String {
-    match error {
-        ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            "connection refused: nothing listens there".into()
-        }
-        ureq::Error::Io(error) => error.to_string(),
-        other => other.to_string(),
-    }
-}
-
-/// Why two could not agree on how to talk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Handshake {
-    UnknownIssuer,
-    OtherName,
-    NoTls,
-    OnlyTls,
-}
-
-impl Handshake {
-    /// By its words: the types belong to crates that are not ours to name.
-    fn of(error: &ureq::Error) -> Option<Self> {
-        let text = error.to_string();
-        let has = |word: &str| text.contains(word);
-        if has("UnknownIssuer") || has("SelfSigned") {
-            Some(Self::UnknownIssuer)
-        } else if has("not valid for name") || has("NotValidForName") {
-            Some(Self::OtherName)
-        } else if has("InvalidContentType") {
-            Some(Self::NoTls)
-        } else if has("invalid HTTP version") {
-            Some(Self::OnlyTls)
-        } else {
-            None
-        }
-    }
+/// The address with its port, and the path behind it: without one it is the port of the web, because something that
+/// serves more than a node stands there.
+fn split(server: &str) -> (String, &str) {
+    let (scheme, rest) = server.split_once("://").unwrap_or(("http", server));
+    let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(at);
+    let port = match (port_of(server), scheme) {
+        (Some(_), _) => "",
+        (None, "https") => ":443",
+        (None, _) => ":80",
+    };
+    (format!("{scheme}://{authority}{port}"), path)
 }
 
 /// A file that is not there is no trouble.
@@ -453,18 +294,6 @@ fn host_of(server: &str) -> Option<&str> {
 
 fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-/// Text as one segment of a path, or one value of a query.
-pub fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
-            _ => out += &format!("%{byte:02X}"),
-        }
-    }
-    out
 }
 
 /// A name that nobody else will choose: what is sent twice under it happens once.

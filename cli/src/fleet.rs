@@ -5,22 +5,25 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use jiff::Timestamp;
+use onward::JobInfo;
+use onward::client::JobFilter;
+use onward_api::dead_letter::{DropAnswer, MAX_JOBS as LETTERS_PER_CALL, ReplayAnswer};
+use onward_api::node::{Datacenter, Node};
+use onward_api::queue::Queue;
+use onward_api::status::LoopStatus;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Layout};
-use crate::args::{DeadLetterCommand, LettersArgs, NodeCommand, PageArgs, QueueCommand};
-use crate::client::{Client, escaped, unique_name};
+use crate::answer::{Answer, Layout, harmless};
+use crate::args::{DeadLetterCommand, LettersArgs, NodeCommand, QueueCommand};
+use crate::client::{Client, unique_name};
 use crate::failure::Failure;
-use crate::jobs::done;
+use crate::jobs::{done, table};
 use crate::many::{self, Found, Verb};
 use crate::read;
 use crate::screen::{Screen, Styled};
 use crate::span;
 use crate::table::Column;
-
-/// What the node takes at once.
-const LETTERS_PER_CALL: usize = 1_000;
 
 const NODE_COLUMNS: [Column; 7] = [
     Column::whole("id"),
@@ -35,15 +38,7 @@ const NODE_COLUMNS: [Column; 7] = [
 pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<u8> {
     match command {
         QueueCommand::List => {
-            let answer = client.get("/v1/queues")?;
-            let row = |queue: &Value| {
-                let state = if read::flag(queue, "paused") { "paused" } else { "open" };
-                let mut row =
-                    vec![read::word(queue, "name").to_owned(), state.into(), read::plain(&queue["ready_workflows"])];
-                let count = |field| read::number(&queue["counts"], field).unwrap_or(0).to_string();
-                row.extend(["running", "delayed", "waiting", "failed"].map(count));
-                row
-            };
+            let answer = client.ask(async |node| node.queues().await)?;
             let head = [
                 Column::whole("name"),
                 Column::whole("state"),
@@ -53,11 +48,12 @@ pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<
                 Column::optional("waiting"),
                 Column::optional("failed"),
             ];
-            table(screen, &answer, &head, row, "no queues in use")
+            let row = |queue: &Queue| queue_row(queue, &["running", "delayed", "waiting", "failed"]);
+            table(screen, &answer, &head, &answer.queues, row, "no queues in use", None)
         }
         QueueCommand::Pause { name } => {
             let is_known = knows_queue(client, &name);
-            let answer = client.post(&format!("/v1/queues/{}/pause", escaped(&name)), &json!({}))?;
+            let answer = client.ask(async |node| node.pause_queue(&name).await)?;
             if !is_known {
                 screen.note(format!(
                     "there is no job in queue `{name}`: is the name right? `onward queue list` shows the queues in use"
@@ -70,42 +66,48 @@ pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<
             )
         }
         QueueCommand::Resume { name } => {
-            let answer = client.post(&format!("/v1/queues/{}/resume", escaped(&name)), &json!({}))?;
+            let answer = client.ask(async |node| node.resume_queue(&name).await)?;
             done(screen, &answer, format!("resumed {name}"))
         }
     }
 }
 
+/// A queue with the counts of some states.
+pub fn queue_row(queue: &Queue, states: &[&str]) -> Vec<String> {
+    let state = if queue.paused { "paused" } else { "open" };
+    let mut row = vec![queue.name.clone(), state.into(), queue.ready_workflows.to_string()];
+    row.extend(states.iter().map(|state| queue.count(state).to_string()));
+    row
+}
+
 /// Whether anything is known of it. One that cannot be asked about is not called unknown.
 fn knows_queue(client: &Client, name: &str) -> bool {
-    let Ok(queues) = client.get("/v1/queues") else { return true };
-    read::items(&queues, "queues").iter().any(|queue| read::text(queue, "name") == Some(name))
+    let Ok(answer) = client.run(client.node().queues()) else { return true };
+    answer.queues.iter().any(|queue| queue.name == name)
 }
 
 pub fn node(command: NodeCommand, client: &Client, screen: &Screen) -> Result<u8> {
     match command {
         NodeCommand::List(page) => {
-            let answer = client.get(&format!("/v1/nodes?{}", query(&page)))?;
-            table(screen, &answer, &NODE_COLUMNS, node_row, "no nodes are known")
+            let page = page.page();
+            let answer = client.ask(async |node| node.nodes(&page).await)?;
+            let cursor = answer.next_cursor.as_deref();
+            table(screen, &answer, &NODE_COLUMNS, &answer.nodes, node_row, "no nodes are known", cursor)
         }
-        NodeCommand::Show { id } => {
-            let node = client.get(&format!("/v1/nodes/{}", escaped(&id)))?;
-            fields(screen, &node)
-        }
+        NodeCommand::Show { id } => fields(screen, &client.ask(async |node| node.node(&id).await)?),
         NodeCommand::Drain { id } => {
-            let answer = client.post(&format!("/v1/nodes/{}/drain", escaped(&id)), &json!({}))?;
+            let answer = client.ask(async |node| node.drain_node(&id).await)?;
             done(screen, &answer, format!("{id} gets no more work; it may finish what it holds"))
         }
         NodeCommand::Undrain { id } => {
-            let answer = client.post(&format!("/v1/nodes/{}/undrain", escaped(&id)), &json!({}))?;
+            let answer = client.ask(async |node| node.undrain_node(&id).await)?;
             done(screen, &answer, format!("{id} gets work again"))
         }
     }
 }
 
 pub fn datacenters(client: &Client, screen: &Screen) -> Result<u8> {
-    let answer = client.get("/v1/datacenters")?;
-    let fields = ["name", "health", "workers", "free_slots", "reason"];
+    let answer = client.ask(async |node| node.datacenters().await)?;
     let head = [
         Column::whole("name"),
         Column::whole("health"),
@@ -113,44 +115,45 @@ pub fn datacenters(client: &Client, screen: &Screen) -> Result<u8> {
         Column::whole("free slots"),
         Column::cut("reason"),
     ];
-    let row = |one: &Value| fields.map(|field| read::plain(&one[field])).into();
-    table(screen, &answer, &head, row, "no datacenters are known")
+    let row = |one: &Datacenter| {
+        let (workers, free) = (one.workers.to_string(), one.free_slots.to_string());
+        vec![one.name.to_string(), one.health.to_string(), workers, free, one.reason.to_string()]
+    };
+    table(screen, &answer, &head, &answer.datacenters, row, "no datacenters are known", None)
 }
 
-fn node_row(node: &Value) -> Vec<String> {
-    let notes = ["drained", "probation", "held_by_hold"];
-    let notes: Vec<&str> = notes.into_iter().filter(|note| read::flag(node, note)).collect();
+fn node_row(node: &Node) -> Vec<String> {
+    let notes = [("drained", node.drained), ("probation", node.probation), ("held_by_hold", node.held_by_hold)];
+    let notes: Vec<&str> = notes.into_iter().filter(|(_, is_so)| *is_so).map(|(note, _)| note).collect();
     vec![
-        read::word(node, "id").to_owned(),
-        read::word(node, "verdict").to_owned(),
-        read::word(node, "action").to_owned(),
-        read::plain(&node["held"]),
-        read::plain(&node["slots"]),
+        node.id.clone(),
+        node.health.verdict.to_string(),
+        node.health.action.to_string(),
+        node.held.to_string(),
+        node.slots.to_string(),
         if notes.is_empty() { "-".into() } else { notes.join(",") },
-        read::word(node, "reason").to_owned(),
+        node.health.reason.to_string(),
     ]
 }
 
 pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen) -> Result<u8> {
     match command {
         DeadLetterCommand::List(page) => {
-            let answer = client.get(&format!("/v1/dead-letters?{}", query(&page)))?;
-            let row = |job: &Value| {
-                ["id", "kind", "queue", "ended_at", "reason"].map(|field| read::word(job, field).to_owned())
+            let page = page.page();
+            let answer = client.ask(async |node| node.dead_letters(&JobFilter::default(), &page).await)?;
+            let row = |job: &JobInfo| {
+                let (kind, reason) = (read::word(job.kind.as_deref()), read::word(job.reason.as_deref()));
+                vec![job.id.clone(), kind.into(), job.queue.clone(), read::instant(job.ended_at), reason.into()]
             };
-            table(
-                screen,
-                &answer,
-                &[
-                    Column::whole("id"),
-                    Column::cut("kind"),
-                    Column::optional("queue"),
-                    Column::optional("ended"),
-                    Column::cut("reason"),
-                ],
-                |job| row(job).into(),
-                "no dead letters",
-            )
+            let head = [
+                Column::whole("id"),
+                Column::cut("kind"),
+                Column::optional("queue"),
+                Column::optional("ended"),
+                Column::cut("reason"),
+            ];
+            let cursor = answer.next_cursor.as_deref();
+            table(screen, &answer, &head, &answer.dead_letters, row, "no dead letters", cursor)
         }
         DeadLetterCommand::Replay(args) => {
             let ids = match letters(&args.letters, Verb::Replay, client, screen)? {
@@ -158,15 +161,16 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
                 ControlFlow::Break(code) => return Ok(code),
             };
             let request_id = unique_name("cli-")?;
-            let line = |one: &Value| match read::text(one, "id") {
-                Some(new) => Ok(format!("{} is submitted again as {new}", read::word(one, "job"))),
-                None => Err(format!("{}: {}", read::word(one, "job"), read::word(&one["problem"], "detail"))),
+            let line = |one: &ReplayAnswer| match (&one.id, &one.problem) {
+                (Some(new), _) => Ok(format!("{} is submitted again as {new}", one.job)),
+                (None, problem) => {
+                    Err(format!("{}: {}", one.job, read::word(problem.as_ref().map(|problem| &*problem.detail))))
+                }
             };
             let mut answers = Vec::new();
             for some in ids.chunks(LETTERS_PER_CALL) {
-                let body = json!({ "jobs": some, "request_id": request_id, "from": args.from });
-                let answer = client.post("/v1/dead-letters/replay", &body)?;
-                answers.extend_from_slice(read::items(&answer, "jobs"));
+                let answer = client.ask(async |node| node.replay(some, args.from, &request_id).await)?;
+                answers.extend_from_slice(&answer.jobs);
             }
             each(screen, &answers, line, "could not be replayed")
         }
@@ -175,14 +179,14 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
                 ControlFlow::Continue(ids) => ids,
                 ControlFlow::Break(code) => return Ok(code),
             };
-            let line = |one: &Value| match read::flag(one, "dropped") {
-                true => Ok(format!("dropped {}", read::word(one, "job"))),
-                false => Err(format!("{}: it is no dead letter", read::word(one, "job"))),
+            let line = |one: &DropAnswer| match one.dropped {
+                true => Ok(format!("dropped {}", one.job)),
+                false => Err(format!("{}: it is no dead letter", one.job)),
             };
             let mut answers = Vec::new();
             for some in ids.chunks(LETTERS_PER_CALL) {
-                let answer = client.post("/v1/dead-letters/drop", &json!({ "jobs": some }))?;
-                answers.extend_from_slice(read::items(&answer, "jobs"));
+                let answer = client.ask(async |node| node.drop_dead_letters(some).await)?;
+                answers.extend_from_slice(&answer.jobs);
             }
             each(screen, &answers, line, "could not be dropped")
         }
@@ -209,7 +213,12 @@ fn whole_ids(client: &Client, ids: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 /// One answer per job; those that were refused are told at the end, and make the command fail.
-fn each(screen: &Screen, jobs: &[Value], line: impl Fn(&Value) -> Result<String, String>, what: &str) -> Result<u8> {
+fn each<T: Serialize>(
+    screen: &Screen,
+    jobs: &[T],
+    line: impl Fn(&T) -> Result<String, String>,
+    what: &str,
+) -> Result<u8> {
     let told: Vec<_> = jobs.iter().map(line).collect();
     if screen.json {
         screen.json(&json!({ "jobs": jobs }))?;
@@ -226,55 +235,41 @@ fn each(screen: &Screen, jobs: &[Value], line: impl Fn(&Value) -> Result<String,
     Err(failure.remedy("`onward dead-letter list` shows those that are there").into())
 }
 
-pub fn query(page: &PageArgs) -> String {
-    let cursor = page.cursor.as_deref().map(|cursor| format!("&cursor={}", escaped(cursor)));
-    format!("limit={}{}", page.limit, cursor.unwrap_or_default())
-}
-
 pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
-    let status = client.get("/status")?;
+    let status = client.ask(async |node| node.status().await)?;
     if screen.json {
         screen.raw(status.text(), Layout::Pretty)?;
         return Ok(0);
     }
-    let manager = &status["manager"];
-    let mut lines = vec![("state", Styled::default().word(screen, state_of(&status)))];
-    if let Some(trouble) = read::text(&status, "trouble") {
+    let mut lines = vec![("state", Styled::default().word(screen, status.state()))];
+    if let Some(trouble) = &status.trouble {
         lines.push(("trouble", Styled::new(trouble)));
     }
-    let judged = |one: &Value, field: &str| {
-        let word = Styled::default().word(screen, read::word(one, field));
-        word.text(&format!(" ({})", read::word(one, "reason")))
+    let judged = |word: &str, reason: &str| {
+        Styled::default().word(screen, word).text(&format!(" ({})", read::word(Some(reason))))
     };
-    if !manager.is_null() {
-        lines.push(("verdict", judged(manager, "verdict")));
+    if let Some(manager) = &status.manager {
+        lines.push(("verdict", judged(&manager.verdict, &manager.reason)));
     }
-    lines.push(("load", judged(&status["load"], "level")));
-    if !manager.is_null() {
-        let count = |field| read::plain(&manager[field]);
-        let jobs = format!(
-            "{} open, {} archived, {}",
-            count("open_jobs"),
-            count("archived_jobs"),
-            counted(read::number(manager, "dead_letters").unwrap_or(0), "dead letter"),
-        );
-        lines.push(("jobs", Styled::new(&jobs)));
-        lines.push(("workers", Styled::new(&count("workers"))));
-        for schedule in read::items(manager, "failing_schedules") {
-            let (name, failures) = (read::word(schedule, "name"), read::plain(&schedule["failures"]));
+    lines.push(("load", judged(&status.load.level, &status.load.reason)));
+    if let Some(manager) = &status.manager {
+        let archived = manager.archived_jobs.map_or_else(|| "-".to_owned(), |count| count.to_string());
+        let dead = counted(manager.dead_letters as u64, "dead letter");
+        lines.push(("jobs", Styled::new(&format!("{} open, {archived} archived, {dead}", manager.open_jobs))));
+        lines.push(("workers", Styled::new(&manager.workers.to_string())));
+        for schedule in &manager.failing_schedules {
+            let (name, failures) = (&schedule.name, schedule.failures);
             let text = format!("{name} failed {failures} times in a row; `onward schedule show {name}` shows its runs");
             lines.push(("schedule", Styled::new(&text)));
         }
-        lines.push(("seat", Styled::new(&format!("{}, term {}", read::word(manager, "seat"), count("term")))));
+        lines.push(("seat", Styled::new(&format!("{}, term {}", manager.seat, manager.term))));
     }
-    for one in status["loops"].as_array().into_iter().flatten() {
-        lines.push(("loop", loop_line(one, screen)));
-    }
-    let field = |name| Styled::new(&read::plain(&status[name]));
-    let since = read::instant(&status, "started_at").map(|at| span::human(read::between(at, Timestamp::now())));
-    lines
-        .push(("started", field("started_at").text(&since.map(|since| format!(" ({since} ago)")).unwrap_or_default())));
-    lines.extend([("listens", field("listen")), ("data", field("data")), ("version", field("version"))]);
+    lines.extend(status.loops.iter().map(|one| ("loop", loop_line(one, screen))));
+    let since = span::human(read::between(status.started_at, read::now()));
+    lines.push(("started", Styled::new(&format!("{} ({since} ago)", status.started_at))));
+    let rest =
+        [("listens", status.listen.as_str()), ("data", status.data.as_str()), ("version", status.version.as_str())];
+    lines.extend(rest.map(|(name, text)| (name, Styled::new(text))));
     for (name, text) in lines {
         screen.print(&Styled::new(&format!("{name:8}  ")).styled(&text))?;
     }
@@ -282,20 +277,12 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
 }
 
 /// A loop's name, its state, why it is in it and for how long.
-fn loop_line(one: &Value, screen: &Screen) -> Styled {
-    let since = span::human(Duration::from_millis(read::number(one, "since_ms").unwrap_or(0)));
-    let error = read::text(one, "error").map(|error| format!(": {error}")).unwrap_or_default();
-    let about = format!(" ({}) for {since}{error}", read::word(one, "reason"));
-    let name = format!("{:10} ", read::word(one, "name"));
-    Styled::new(&name).styled(&Styled::default().word(screen, read::word(one, "state"))).text(&about)
-}
-
-/// What the node does, in a word. One that drains still holds its seat.
-pub fn state_of(status: &Value) -> &str {
-    if read::flag(status, "draining") {
-        return "draining";
-    }
-    read::text(&status["manager"], "seat").unwrap_or("not serving")
+fn loop_line(one: &LoopStatus, screen: &Screen) -> Styled {
+    let since = span::human(Duration::from_millis(one.since_ms));
+    let error = one.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+    let about = format!(" ({}) for {since}{error}", one.reason);
+    let name = format!("{:10} ", one.name);
+    Styled::new(&name).styled(&Styled::default().word(screen, &one.state)).text(&about)
 }
 
 /// `1 dead letter`, `2 dead letters`.
@@ -312,55 +299,33 @@ pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
             .remedy("name a file whose path is, like /backups/monday.backup")
             .usage()
     })?;
-    let answer = client.post("/v1/backup", &json!({ "path": path }))?;
-    let count = |field| read::plain(&answer[field]);
-    let line = format!("wrote {} ({} bytes) on the node's disk", count("path"), count("bytes"));
-    let damaged = &answer["damaged"];
-    if let Some(contents) = damaged["contents"].as_u64() {
+    let answer = client.ask(async |node| node.back_up(path).await)?;
+    if let Some(damaged) = &answer.damaged {
         const NAMED: usize = 10;
-        let jobs: Vec<_> = read::items(damaged, "jobs").iter().filter_map(Value::as_str).take(NAMED).collect();
-        let more = match damaged["jobs_total"].as_u64().unwrap_or(0).saturating_sub(jobs.len() as u64) {
+        let jobs: Vec<&str> = damaged.jobs.iter().take(NAMED).map(String::as_str).collect();
+        let more = match damaged.jobs_total.saturating_sub(jobs.len()) {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
         screen.note(format!(
-            "onward: {contents} payloads or results over 4 KiB cannot be read on the node, nor from this backup; jobs: \
+            "onward: {} payloads or results over 4 KiB cannot be read on the node, nor from this backup; jobs: \
              {}{more}. The rest is whole; `onward restore` wants --accept-loss for it",
+            damaged.contents,
             jobs.join(", ")
         ));
     }
+    let line = format!("wrote {} ({} bytes) on the node's disk", answer.path, answer.bytes);
     done(screen, &answer, line)
 }
 
-pub fn table(
-    screen: &Screen,
-    answer: &Answer,
-    head: &[Column],
-    row: impl Fn(&Value) -> Vec<String>,
-    none: &str,
-) -> Result<u8> {
-    let items = read::listed(answer);
+/// Every field with its value, one a line, nested names joined by dots.
+fn fields<T>(screen: &Screen, answer: &Answer<T>) -> Result<u8> {
     if screen.json {
         screen.raw(answer.text(), Layout::Pretty)?;
-    } else if items.is_empty() {
-        screen.note(none);
-    } else {
-        screen.table(head, items.iter().map(row).collect())?;
-        if let Some(cursor) = read::text(answer, "next_cursor") {
-            screen.note(format!("there are more: --cursor {cursor}"));
-        }
-    }
-    Ok(0)
-}
-
-/// Every field with its value, one a line, nested names joined by dots.
-fn fields(screen: &Screen, value: &Answer) -> Result<u8> {
-    if screen.json {
-        screen.raw(value.text(), Layout::Pretty)?;
         return Ok(0);
     }
     let mut all = Vec::new();
-    flatten("", value, &mut all);
+    flatten("", &harmless(answer.text())?, &mut all);
     let width = all.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     for (name, text) in all {
         screen.print(&Styled::new(&format!("{name:width$}  ")).word(screen, &text))?;

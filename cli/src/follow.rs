@@ -4,10 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use serde_json::Value;
+use onward::{JobInfo, JobState};
+use onward_api::job::{Attempt, Progress};
 
 use crate::answer::{Answer, Layout};
-use crate::client::{Client, escaped};
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::patience::{PAUSE, Patience};
 use crate::read;
@@ -28,18 +29,18 @@ fn each(
     screen: &Screen,
     id: &str,
     patience: &Patience,
-    mut seen: impl FnMut(&Answer) -> Result<()>,
-) -> Result<Answer> {
+    mut seen: impl FnMut(&Answer<JobInfo>) -> Result<()>,
+) -> Result<Answer<JobInfo>> {
     let mut wait = Duration::ZERO;
     loop {
         let asked = Instant::now();
         let job = patience.ask(client, screen, || {
             let wait = patience.left().map_or(wait, |left| wait.min(left));
-            let path = format!("/v1/jobs/{}?wait_s={}", escaped(id), span::seconds(wait));
-            client.get_waiting(&path, wait, patience.left().map_or(Duration::MAX, |left| left.max(ANSWER_WITHIN)))
+            let within = patience.left().map_or(Duration::MAX, |left| left.max(ANSWER_WITHIN));
+            client.ask(async |node| node.clone().within(within).job_within(id, wait).await)
         })?;
         seen(&job)?;
-        if read::text(&job, "state").is_some_and(read::is_terminal) || patience.is_over() {
+        if job.state.is_terminal() || patience.is_over() {
             return Ok(job);
         }
         if wait > Duration::ZERO {
@@ -89,8 +90,8 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
     });
     line.clear();
     let job = job?;
-    let state = read::word(&job, "state");
-    if !read::is_terminal(state) {
+    let state = job.state.word();
+    if !job.state.is_terminal() {
         let waited = span::human(patience.at_most().unwrap_or_default());
         return Err(Failure::new(format!("job {id} is still {state} after {waited}"))
             .remedy(format!("`onward explain {id}` says why; `onward wait {id}` waits on"))
@@ -100,8 +101,7 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
         screen.raw(job.text(), Layout::Line)?;
     } else {
         screen.note(ended(&job));
-        if state != "succeeded"
-            && read::text(&job, "kind") == Some(KIND)
+        if job.kind.as_deref() == Some(KIND)
             && let Some(error) = last_error(&job)
         {
             screen.note(match exit::is_of_no_start(error) {
@@ -115,24 +115,24 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
 }
 
 /// As `onward run` would exit: of a command that failed, its own code.
-fn exit_code(job: &Value) -> u8 {
-    match read::word(job, "state") {
-        "succeeded" => 0,
-        "timed_out" => exit::TIMED_OUT,
-        "failed" => last_error(job).and_then(exit::code_of_words).unwrap_or(1),
+fn exit_code(job: &JobInfo) -> u8 {
+    match job.state {
+        JobState::Succeeded => 0,
+        JobState::TimedOut => exit::TIMED_OUT,
+        JobState::Failed => last_error(job).and_then(exit::code_of_words).unwrap_or(1),
         _ => 1,
     }
 }
 
 /// One line about how it ended.
-fn ended(job: &Value) -> String {
-    let mut line = read::word(job, "state").replace('_', " ");
-    if let (Some(from), Some(to)) = (read::instant(job, "started_at"), read::instant(job, "ended_at")) {
+fn ended(job: &JobInfo) -> String {
+    let mut line = job.state.word().replace('_', " ");
+    if let (Some(from), Some(to)) = (job.started_at, job.ended_at) {
         line += &format!(" after {}", span::human(read::between(from, to)));
     }
     // The reason begins with a word, which for most ends is the state again.
-    let reason = read::text(job, "reason").unwrap_or_default();
-    let reason = reason.strip_prefix(read::word(job, "state")).unwrap_or(reason).trim_start_matches([':', ' ']);
+    let reason = job.reason.as_deref().unwrap_or_default();
+    let reason = reason.strip_prefix(job.state.word()).unwrap_or(reason).trim_start_matches([':', ' ']);
     if !reason.is_empty() {
         line += &format!(": {reason}");
     }
@@ -142,115 +142,119 @@ fn ended(job: &Value) -> String {
     line
 }
 
-fn last_error(job: &Value) -> Option<&str> {
-    if read::text(job, "state") == Some("succeeded") {
-        return None;
-    }
-    let attempts = read::items(job, "workflows").iter().flat_map(|workflow| read::items(workflow, "attempts"));
-    attempts.filter_map(|attempt| read::text(attempt, "error")).rfind(|error| !error.is_empty())
+/// What the last attempt that failed has said, unless another succeeded after it.
+fn last_error(job: &JobInfo) -> Option<&str> {
+    job.last_error().filter(|_| job.state != JobState::Succeeded)
 }
 
-fn status(job: &Value, lasts: Duration) -> Status {
-    let number = |field| read::number(&job["progress"], field);
-    let what = read::word(job, "state").replace('_', " ");
-    Status { what, done: number("done"), total: number("total"), lasts, more: String::new() }
+fn status(job: &JobInfo, lasts: Duration) -> Status {
+    let Progress { done, total } = job.progress;
+    Status { what: job.state.word().replace('_', " "), done: Some(done), total, lasts, more: String::new() }
 }
 
 /// Prints a line for every change, until the end.
 pub fn watch(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
     say_on_interrupt(screen, id)?;
-    let mut before = Value::Null;
+    let mut before = None;
     let job = each(client, screen, id, &Patience::new(None), |job| {
         if screen.json {
-            if changes(&before, job).is_some() {
+            if changes(before.as_ref(), job).is_some() {
                 screen.raw(job.text(), Layout::Line)?;
             }
         } else {
-            for line in changes(&before, job).unwrap_or_default() {
+            for line in changes(before.as_ref(), job).unwrap_or_default() {
                 screen.line(line)?;
             }
         }
-        before = (**job).clone();
+        before = Some((**job).clone());
         Ok(())
     })?;
     Ok(exit_code(&job))
 }
 
 /// What is new since `before`; nothing if only clocks moved.
-fn changes(before: &Value, job: &Value) -> Option<Vec<String>> {
+fn changes(before: Option<&JobInfo>, job: &JobInfo) -> Option<Vec<String>> {
     let mut lines = Vec::new();
-    for workflow in read::items(job, "workflows") {
-        let name = read::word(workflow, "name");
-        let known = read::items(before, "workflows").iter().find(|old| old["name"] == workflow["name"]);
-        for attempt in read::items(workflow, "attempts") {
-            let old =
-                known.and_then(|old| read::items(old, "attempts").iter().find(|old| old["fence"] == attempt["fence"]));
-            lines.extend(attempt_change(name, old, attempt));
+    for workflow in &job.workflows {
+        let known = before.and_then(|before| before.workflows.iter().find(|old| old.name == workflow.name));
+        for attempt in &workflow.attempts {
+            let old = known.and_then(|old| old.attempts.iter().find(|old| old.fence == attempt.fence));
+            lines.extend(attempt_change(&workflow.name, old, attempt));
         }
     }
-    let progress = &job["progress"];
-    if *progress != before["progress"]
-        && let Some(done) = read::number(progress, "done").filter(|done| *done > 0)
-    {
-        let of = read::number(progress, "total").map(|total| format!(" of {total}")).unwrap_or_default();
+    let Progress { done, total } = job.progress;
+    if before.is_none_or(|before| before.progress != job.progress) && done > 0 {
+        let of = total.map(|total| format!(" of {total}")).unwrap_or_default();
         lines.push(format!("progress {done}{of}"));
     }
-    if job["state"] != before["state"] {
-        let state = read::word(job, "state");
-        lines.push(if read::is_terminal(state) { ended(job) } else { state.replace('_', " ") });
+    if before.is_none_or(|before| before.state != job.state) {
+        lines.push(if job.state.is_terminal() { ended(job) } else { job.state.word().replace('_', " ") });
     }
     (!lines.is_empty()).then_some(lines)
 }
 
-fn attempt_change(workflow: &str, old: Option<&Value>, attempt: &Value) -> Option<String> {
-    let (n, fence) = (read::plain(&attempt["n"]), read::plain(&attempt["fence"]));
-    let who = format!("{workflow}: attempt {n} (fence {fence}) on {}", read::word(attempt, "worker"));
-    let outcome = read::text(attempt, "outcome").filter(|outcome| *outcome != "running");
-    if let Some(outcome) = outcome {
-        let known = old.and_then(|old| read::text(old, "outcome")) == Some(outcome);
-        let error = read::text(attempt, "error").map(|error| format!(": {error}")).unwrap_or_default();
+fn attempt_change(workflow: &str, old: Option<&Attempt>, attempt: &Attempt) -> Option<String> {
+    let who = format!("{workflow}: attempt {} (fence {}) on {}", attempt.n, attempt.fence, attempt.worker);
+    if let Some(outcome) = &attempt.outcome {
+        let known = old.is_some_and(|old| old.outcome.as_ref() == Some(outcome));
+        let error = attempt.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         return (!known).then(|| format!("{who} {}{error}", outcome.replace('_', " ")));
     }
-    if old.is_none() {
-        return Some(format!("{who} began"));
-    }
-    let note = read::text(attempt, "note")?;
-    (old.and_then(|old| read::text(old, "note")) != Some(note)).then(|| format!("{workflow}: {note}"))
+    let Some(old) = old else { return Some(format!("{who} began")) };
+    let note_of = |attempt: &Attempt| attempt.running.as_ref().and_then(|running| running.note.clone());
+    let note = note_of(attempt)?;
+    (note_of(old).as_ref() != Some(&note)).then(|| format!("{workflow}: {note}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::example;
+    use onward_api::instant::At;
+    use onward_api::job::AttemptClocks;
 
-    fn job(state: &str, done: u64, attempts: Value) -> Value {
-        json!({"state": state, "progress": {"done": done, "total": 10}, "workflows": [{"name": "main", "attempts": attempts}]})
+    fn job(state: &str, done: u64, attempts: Vec<Attempt>) -> JobInfo {
+        let progress = Progress { done, total: Some(10) };
+        JobInfo { progress, ..example::job(state, vec![example::workflow("main", attempts)]) }
+    }
+
+    fn attempt(error: Option<&str>) -> Attempt {
+        let outcome = error.map(|_| "failed".into());
+        Attempt { outcome, error: error.map(Into::into), ..example::attempt(1, At::from_ms(0)) }
+    }
+
+    fn running(lease_remaining_ms: u64, note: Option<&str>) -> Attempt {
+        let (stuck_in_ms, since_step_ms, note) = (1, 1, note.map(Into::into));
+        let clocks = AttemptClocks {
+            lease_remaining_ms,
+            stuck_in_ms,
+            since_step_ms,
+            quiet_remaining_ms: None,
+            progress: None,
+            note,
+        };
+        Attempt { running: Some(clocks), ..attempt(None) }
     }
 
     #[test]
     fn only_what_changed_is_told() {
-        let began = job("running", 0, json!([{"n": 1, "fence": 7, "worker": "w", "lease_remaining_ms": 9}]));
-        let beaten = job("running", 0, json!([{"n": 1, "fence": 7, "worker": "w", "lease_remaining_ms": 5}]));
-        let moved = job("running", 3, json!([{"n": 1, "fence": 7, "worker": "w", "note": "part 3"}]));
-        let failed = job(
-            "failed",
-            3,
-            json!([{"n": 1, "fence": 7, "worker": "w", "outcome": "failed", "error": "no space", "note": "part 3"}]),
-        );
-        let lines = |before: &Value, now: &Value| changes(before, now).unwrap_or_default();
-        assert_eq!(lines(&Value::Null, &began), ["main: attempt 1 (fence 7) on w began", "running"]);
-        assert_eq!(changes(&began, &beaten), None);
-        assert_eq!(lines(&beaten, &moved), ["main: part 3", "progress 3 of 10"]);
-        assert_eq!(lines(&moved, &failed), ["main: attempt 1 (fence 7) on w failed: no space", "failed (no space)"]);
+        let began = job("running", 0, vec![running(9, None)]);
+        let beaten = job("running", 0, vec![running(5, None)]);
+        let moved = job("running", 3, vec![running(5, Some("part 3"))]);
+        let failed = job("failed", 3, vec![attempt(Some("no space"))]);
+        let lines = |before: Option<&JobInfo>, now: &JobInfo| changes(before, now).unwrap_or_default();
+        assert_eq!(lines(None, &began), ["main: attempt 1 (fence 7) on w began", "running"]);
+        assert_eq!(changes(Some(&began), &beaten), None);
+        assert_eq!(lines(Some(&beaten), &moved), ["main: part 3", "progress 3 of 10"]);
+        let told = ["main: attempt 1 (fence 7) on w failed: no space", "failed (no space)"];
+        assert_eq!(lines(Some(&moved), &failed), told);
     }
 
     #[test]
     fn how_it_ended_is_said_once() {
-        let attempts = json!([{"n": 1, "fence": 7, "worker": "w", "outcome": "failed", "error": "no space"}]);
         let told = |state: &str, reason: &str| {
-            let mut job = job(state, 0, attempts.clone());
-            job["reason"] = reason.into();
-            ended(&job)
+            let reason = Some(reason.to_owned());
+            ended(&JobInfo { reason, ..job(state, 0, vec![attempt(Some("no space"))]) })
         };
         assert_eq!(told("failed", "failed: no space"), "failed: no space");
         assert_eq!(told("cancelled", "cancelled"), "cancelled (no space)");
@@ -268,14 +272,13 @@ mod tests {
             ("failed", "killed by signal 9", 137),
             ("cancelled", "", 1),
         ] {
-            let attempts = json!([{"n": 1, "fence": 7, "worker": "w", "error": error}]);
-            assert_eq!(exit_code(&job(state, 0, attempts)), code, "{state} {error}");
+            assert_eq!(exit_code(&job(state, 0, vec![attempt(Some(error))])), code, "{state} {error}");
         }
     }
 
     #[test]
     fn the_bar_takes_what_the_node_says() {
-        let status = status(&job("timed_out", 4, json!([])), Duration::ZERO);
+        let status = status(&job("timed_out", 4, vec![]), Duration::ZERO);
         assert_eq!((status.done, status.total, &*status.what), (Some(4), Some(10), "timed out"));
     }
 }

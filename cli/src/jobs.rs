@@ -7,14 +7,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use jiff::Timestamp;
-use onward_api::explanation::Explanation;
+use onward::{JobInfo, JobState};
+use onward_api::instant::At;
+use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
 
-use crate::answer::{Answer, Layout};
+use crate::answer::{Answer, Layout, harmless};
 use crate::args::ListArgs;
-use crate::client::{Client, escaped, unique_name};
+use crate::client::{Client, unique_name};
 use crate::failure::Failure;
 use crate::results::{self, Results};
 use crate::screen::{Screen, Styled};
@@ -42,47 +42,28 @@ const ATTEMPT_COLUMNS: [Column; 9] = [
     Column::cut("error"),
 ];
 
-fn path(id: &str, rest: &str) -> String {
-    format!("/v1/jobs/{}{rest}", escaped(id))
-}
-
 pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
     if let Some(by) = &args.group_by {
         return grouped(by, args, client, screen);
     }
-    let cursor = args.page.cursor.as_deref().map(|cursor| format!("&cursor={}", escaped(cursor)));
-    let query = format!("limit={}{}{}", args.page.limit, args.which.query(), cursor.unwrap_or_default());
-    let answer = client.get(&format!("/v1/jobs?{query}"))?;
-    if screen.json {
-        screen.raw(answer.text(), Layout::Pretty)?;
-        return Ok(0);
-    }
-    let jobs = read::items(&answer, "jobs");
-    if jobs.is_empty() {
-        screen.note("no jobs");
-        return Ok(0);
-    }
-    let now = Timestamp::now();
-    screen.table(&JOB_COLUMNS, jobs.iter().map(|job| row(job, now)).collect())?;
-    if let Some(cursor) = read::text(&answer, "next_cursor") {
-        screen.note(format!("there are more: --cursor {cursor}"));
-    }
-    Ok(0)
+    let (which, page) = (args.which.filter(), args.page.page());
+    let answer = client.ask(async |node| node.jobs(&which, &page).await)?;
+    let now = read::now();
+    table(screen, &answer, &JOB_COLUMNS, &answer.jobs, |job| row(job, now), "no jobs", answer.next_cursor.as_deref())
 }
 
 /// How many jobs share what was asked for, most first.
 fn grouped(by: &str, args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
     let mut groups: BTreeMap<String, (u64, String)> = BTreeMap::new();
-    many::each_job(client, &format!("/v1/jobs?{}&", args.which.query().trim_start_matches('&')), |job| {
+    many::each_job(client, &args.which.filter(), |job| {
         let shared = match by {
-            "error" => last_error(job).unwrap_or("-").to_owned(),
+            "error" => read::word(job.last_error()).to_owned(),
             "kind" => kinds(job),
-            field => read::word(job, field).to_owned(),
+            _ => read::word(job.reason.as_deref()).to_owned(),
         };
         // The newest comes first.
-        let newest = || (0, read::word(job, "id").to_owned());
+        let newest = || (0, job.id.clone());
         groups.entry(shared).or_insert_with(newest).0 += 1;
-        Ok(())
     })?;
     let mut groups: Vec<(String, u64, String)> =
         groups.into_iter().map(|(shared, (count, newest))| (shared, count, newest)).collect();
@@ -102,40 +83,33 @@ fn grouped(by: &str, args: &ListArgs, client: &Client, screen: &Screen) -> Resul
     Ok(0)
 }
 
-/// What the last attempt that failed has said.
-fn last_error(job: &Value) -> Option<&str> {
-    let attempts = read::items(job, "workflows").iter().flat_map(|workflow| read::items(workflow, "attempts"));
-    attempts.filter_map(|attempt| read::text(attempt, "error")).rfind(|error| !error.is_empty())
-}
-
 /// The kind of a job; where its workflows differ in theirs, all of them.
-fn kinds(job: &Value) -> String {
-    if let Some(kind) = read::text(job, "kind") {
-        return kind.to_owned();
+fn kinds(job: &JobInfo) -> String {
+    if let Some(kind) = &job.kind {
+        return kind.clone();
     }
     let mut kinds: Vec<&str> = Vec::new();
-    for kind in read::items(job, "workflows").iter().filter_map(|workflow| read::text(workflow, "kind")) {
-        if !kinds.contains(&kind) {
-            kinds.push(kind);
+    for workflow in &job.workflows {
+        if !kinds.contains(&workflow.kind.as_str()) {
+            kinds.push(&workflow.kind);
         }
     }
     if kinds.is_empty() { "-".to_owned() } else { kinds.join(", ") }
 }
 
-fn row(job: &Value, now: Timestamp) -> Vec<String> {
-    let word = |field| read::word(job, field).to_owned();
-    let age = read::instant(job, "created_at").map(|at| span::human(read::between(at, now)));
+fn row(job: &JobInfo, now: At) -> Vec<String> {
+    let state = job.state.word();
     vec![
-        word("id"),
-        match read::text(job, "command") {
-            Some(command) => format!("{}: {command}", read::word(job, "kind")),
+        job.id.clone(),
+        match &job.command {
+            Some(command) => format!("{}: {command}", read::word(job.kind.as_deref())),
             None => kinds(job),
         },
-        word("queue"),
-        word("state"),
-        read::progress(&job["progress"]),
-        age.unwrap_or_else(|| "-".into()),
-        beside_state(read::word(job, "reason"), read::word(job, "state")).to_owned(),
+        job.queue.clone(),
+        state.to_owned(),
+        job.progress.to_string(),
+        span::human(read::between(job.created_at, now)),
+        beside_state(read::word(job.reason.as_deref()), state).to_owned(),
     ]
 }
 
@@ -145,35 +119,42 @@ fn beside_state<'a>(reason: &'a str, state: &str) -> &'a str {
 }
 
 pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
-    let job = client.get(&path(id, ""))?;
+    let job = client.ask(async |node| node.job(id).await)?;
     if screen.json {
         screen.raw(job.text(), Layout::Pretty)?;
         return Ok(0);
     }
-    let now = Timestamp::now();
-    screen.line(format!("job       {}", read::word(&job, "id")))?;
-    screen.print(&Styled::new("state     ").word(screen, read::word(&job, "state")))?;
-    for field in ["reason", "kind", "command", "queue", "retry_of"] {
-        if let Some(text) = read::text(&job, field) {
-            screen.line(format!("{field:9} {text}"))?;
+    let now = read::now();
+    screen.line(format!("job       {}", job.id))?;
+    screen.print(&Styled::new("state     ").word(screen, job.state.word()))?;
+    let fields = [
+        ("reason", &job.reason),
+        ("kind", &job.kind),
+        ("command", &job.command),
+        ("queue", &Some(job.queue.clone())),
+        ("retry_of", &job.retry_of),
+    ];
+    for (label, text) in fields {
+        if let Some(text) = text {
+            screen.line(format!("{label:9} {text}"))?;
         }
     }
-    screen.line(format!("progress  {}", read::progress(&job["progress"])))?;
+    screen.line(format!("progress  {}", job.progress))?;
     for (label, at) in times(&job) {
         screen.line(format!("{label:9} {}", when(at, now)))?;
     }
     if let Some(result) = shown_result(&job)? {
         screen.line(format!("result    {result}"))?;
     }
-    let (damaged, left_out): (Vec<_>, Vec<_>) = read::items(&job, "left_out").iter().partition(|left| is_damaged(left));
+    let (damaged, left_out): (Vec<_>, Vec<_>) = job.left_out.iter().partition(|left| left.is_damaged());
     for left in damaged {
-        let (field, name) = (read::word(left, "field"), read::word(left, "workflow"));
         screen.line(format!(
-            "damaged   the {field} of workflow `{name}` cannot be read; restore a backup to get it back"
+            "damaged   the {} of workflow `{}` cannot be read; restore a backup to get it back",
+            left.field, left.workflow
         ))?;
     }
     if let Some(first) = left_out.first() {
-        let (count, id, name) = (left_out.len(), read::word(&job, "id"), read::word(first, "workflow"));
+        let (count, id, name) = (left_out.len(), &job.id, &first.workflow);
         screen.line(format!(
             "left out  {count} large payloads and results; `onward result {id}` prints every result, \
              GET /v1/jobs/{id}?workflow={name} gives those of one workflow"
@@ -187,44 +168,36 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
-fn is_damaged(left_out: &Value) -> bool {
-    read::text(left_out, "why") == Some("damaged")
-}
-
 /// The results that an answer has, as one harmless line.
-fn shown_result(job: &Answer) -> Result<Option<String>> {
-    let result = match (results::are_named(job), job.field("result"), job.field("result_base64")) {
+fn shown_result(job: &Answer<JobInfo>) -> Result<Option<String>> {
+    let exact = job.exact();
+    let result = match (results::are_named(exact), &exact.result, &exact.result_base64) {
         (true, ..) => {
-            let here = Results::of(job).map_err(results::unreadable)?.here;
+            let here = Results::of(exact).map_err(results::unreadable)?.here;
             (!here.is_empty()).then(|| to_raw_value(&here)).transpose()?
         }
         (false, None, Some(encoded)) => Some(results::as_base64(encoded)),
-        (false, result, _) => result.map(ToOwned::to_owned),
+        (false, result, _) => result.as_ref().map(|result| (**result).to_owned()),
     };
-    Ok(match result {
-        Some(result) => Some(read::plain(&*Answer::of(result.get().as_bytes())?)),
-        None => None,
-    })
+    Ok(result.map(|result| harmless(&result)).transpose()?.map(|result| read::plain(&result)))
 }
 
 /// When what happened to a job. It can run for a while before somebody begins, so that is told by its attempts.
-fn times(job: &Value) -> Vec<(&'static str, Timestamp)> {
-    let (created, runnable) = (read::instant(job, "created_at"), read::instant(job, "started_at"));
-    let began = read::items(job, "workflows").iter().flat_map(|workflow| read::items(workflow, "attempts"));
-    let began = began.filter_map(|attempt| read::instant(attempt, "started_at")).min();
+fn times(job: &JobInfo) -> Vec<(&'static str, At)> {
     let all = [
-        ("created", created),
-        ("runnable", runnable.filter(|at| Some(*at) != created)),
-        ("started", began),
-        ("ended", read::instant(job, "ended_at")),
-        ("deadline", read::instant(job, "deadline_at")),
+        ("created", Some(job.created_at)),
+        ("runnable", job.started_at.filter(|at| *at != job.created_at)),
+        ("started", job.attempts().map(|attempt| attempt.started_at).min()),
+        ("ended", job.ended_at),
+        ("deadline", job.deadline_at),
     ];
     all.into_iter().filter_map(|(label, at)| Some((label, at?))).collect()
 }
 
 /// The instant, and how far it is from now.
-fn when(at: Timestamp, now: Timestamp) -> String {
-    let at_second = at.round(jiff::Unit::Second).unwrap_or(at);
+fn when(at: At, now: At) -> String {
+    let timestamp = at.timestamp();
+    let at_second = timestamp.round(jiff::Unit::Second).unwrap_or(timestamp);
     if at > now {
         format!("{at_second} (in {})", span::human(read::between(now, at)))
     } else {
@@ -232,40 +205,32 @@ fn when(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-fn attempt_rows(job: &Value, now: Timestamp) -> Vec<Vec<String>> {
+fn attempt_rows(job: &JobInfo, now: At) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
-    for workflow in read::items(job, "workflows") {
-        let word = |field| read::word(workflow, field).to_owned();
-        let blank = || "-".to_owned();
-        let attempts = read::items(workflow, "attempts");
-        if attempts.is_empty() {
-            let taken = read::text(workflow, "taken_from").map(|job| format!("succeeded in {job}"));
-            let why = taken.or_else(|| read::text(workflow, "blocked").map(str::to_owned)).unwrap_or_else(blank);
-            rows.push(vec![
-                word("name"),
-                word("kind"),
-                word("state"),
-                blank(),
-                blank(),
-                blank(),
-                blank(),
-                blank(),
-                why,
-            ]);
+    for workflow in &job.workflows {
+        let about = [workflow.name.as_str(), workflow.kind.as_str(), workflow.state.as_str()].map(str::to_owned);
+        if workflow.attempts.is_empty() {
+            let taken = workflow.taken_from.as_ref().map(|job| format!("succeeded in {job}"));
+            let why = taken.or_else(|| workflow.blocked.as_ref().map(ToString::to_string));
+            let [workflow, kind, state] = about.clone();
+            let mut row = vec![workflow, kind, state];
+            row.extend(std::iter::repeat_n("-".to_owned(), 5));
+            row.push(why.unwrap_or_else(|| "-".into()));
+            rows.push(row);
         }
-        for attempt in attempts {
-            let end = read::instant(attempt, "ended_at").unwrap_or(now);
-            let took = read::instant(attempt, "started_at").map(|at| span::human(read::between(at, end)));
+        for attempt in &workflow.attempts {
+            let took = read::between(attempt.started_at, attempt.ended_at.unwrap_or(now));
+            let [workflow, kind, state] = about.clone();
             rows.push(vec![
-                word("name"),
-                word("kind"),
-                word("state"),
-                read::plain(&attempt["n"]),
-                read::plain(&attempt["fence"]),
-                read::word(attempt, "worker").to_owned(),
-                read::word(attempt, "outcome").to_owned(),
-                took.unwrap_or_else(blank),
-                read::word(attempt, "error").to_owned(),
+                workflow,
+                kind,
+                state,
+                attempt.n.to_string(),
+                attempt.fence.to_string(),
+                attempt.worker.clone(),
+                read::word(attempt.outcome.as_deref()).to_owned(),
+                span::human(took),
+                read::word(attempt.error.as_deref()).to_owned(),
             ]);
         }
     }
@@ -273,52 +238,50 @@ fn attempt_rows(job: &Value, now: Timestamp) -> Vec<Vec<String>> {
 }
 
 pub fn explain_job(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
-    let answer = client.get(&path(id, "/explain"))?;
-    let explanation: Explanation = serde_json::from_value((*answer).clone())?;
-    match screen.json {
-        true => {
-            let (job, ledger) = (client.get(&path(id, ""))?, client.get(&path(id, "/ledger"))?);
-            let entries =
-                ledger.field("entries").map_or_else(|| to_raw_value(&[(); 0]), |entries| Ok(entries.to_owned()))?;
-            let all = BTreeMap::from([
-                ("job", job.text().to_owned()),
-                ("ledger", entries),
-                ("explanation", to_raw_value(&explanation.to_string())?),
-                ("explain", answer.text().to_owned()),
-            ]);
-            screen.raw(&to_raw_value(&all)?, Layout::Pretty)?;
-        }
-        false => screen.line(explanation.to_string().trim_end())?,
+    let answer = client.ask(async |node| node.explain(id).await)?;
+    let page = answer.to_string();
+    if !screen.json {
+        screen.line(page.trim_end())?;
+        return Ok(0);
     }
+    let job = client.ask(async |node| node.job(id).await)?;
+    let ledger = client.ask(async |node| node.ledger(id).await)?;
+    let entries = ledger.field("entries").map_or_else(|| to_raw_value(&[(); 0]), |entries| Ok(entries.to_owned()))?;
+    let all = BTreeMap::from([
+        ("job", job.text().to_owned()),
+        ("ledger", entries),
+        ("explanation", to_raw_value(&page)?),
+        ("explain", answer.text().to_owned()),
+    ]);
+    screen.raw(&to_raw_value(&all)?, Layout::Pretty)?;
     Ok(0)
 }
 
 pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
-    let job = client.get(&path(id, ""))?;
-    let state = read::word(&job, "state");
-    if state != "succeeded" {
+    let job = client.ask(async |node| node.job(id).await)?;
+    if job.state != JobState::Succeeded {
+        let state = job.state.word();
         let failure = Failure::new(format!("job {id} has no result: it is {state}"));
-        let failure = match read::text(&job, "reason").filter(|reason| *reason != state) {
+        let failure = match job.reason.as_deref().filter(|reason| *reason != state) {
             Some(reason) => failure.why(reason),
             None => failure,
         };
-        let remedy = if read::is_terminal(state) { "explain" } else { "wait" };
+        let remedy = if job.state.is_terminal() { "explain" } else { "wait" };
         return Err(failure.remedy(format!("onward {remedy} {id}")).into());
     }
-    let damaged = read::items(&job, "left_out").iter().find(|left| is_damaged(left) && left["field"] == "result");
-    if let Some(left) = damaged {
+    if let Some(left) = job.left_out.iter().find(|left| left.is_damaged() && left.field == "result") {
         let what = format!("the result of job {id} cannot be read");
-        let why =
-            format!("that of workflow `{}` is damaged or missing in the node's store", read::word(left, "workflow"));
+        let why = format!("that of workflow `{}` is damaged or missing in the node's store", left.workflow);
         return Err(Failure::new(what).why(why).remedy(format!("restore a backup, or onward retry {id}")).into());
     }
-    if results::are_named(&job) {
-        let all = Results::of(&job).map_err(results::unreadable)?.complete(id, client)?;
+    let exact = job.exact();
+    if results::are_named(exact) {
+        let all = Results::of(exact).map_err(results::unreadable)?.complete(id, client)?;
         let all = if all.is_empty() { RawValue::NULL.to_owned() } else { to_raw_value(&all)? };
         screen.raw(&all, Layout::Pretty)?;
         return Ok(0);
     }
-    match (job.field("result"), job.field("result_base64")) {
+    match (&exact.result, &exact.result_base64) {
         (None, Some(encoded)) if !screen.json && encoded.get().starts_with('"') => {
             let encoded: String = serde_json::from_str(encoded.get())?;
             let bytes = STANDARD.decode(encoded).context("the node's result is not base64")?;
@@ -335,10 +298,10 @@ pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
 }
 
 pub fn cancel(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
-    let answer = client.post(&path(id, "/cancel"), &json!({}))?;
-    let line = match read::word(&answer, "state") {
-        "cancelled" => format!("{id} is cancelled"),
-        state if read::is_terminal(state) => format!("{id} has already ended: it {}", ending(state)),
+    let answer = client.ask(async |node| node.cancel(id).await)?;
+    let line = match &answer.state {
+        JobState::Cancelled => format!("{id} is cancelled"),
+        state if state.is_terminal() => format!("{id} has already ended: it {}", ending(state)),
         _ => format!("{id} is being cancelled: its worker was told to stop"),
     };
     done(screen, &answer, line)
@@ -346,9 +309,8 @@ pub fn cancel(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
 
 pub fn retry(id: &str, request_id: Option<String>, client: &Client, screen: &Screen) -> Result<u8> {
     let request_id = request_id.map_or_else(|| unique_name("cli-"), Ok)?;
-    let answer = client.post(&path(id, "/retry"), &json!({ "request_id": request_id }))?;
-    let new = read::text(&answer, "id").unwrap_or("-").to_owned();
-    done(screen, &answer, new)
+    let answer = client.ask(async |node| node.retry_as(id, &request_id).await)?;
+    done(screen, &answer, answer.id.clone())
 }
 
 pub fn extend(
@@ -360,31 +322,30 @@ pub fn extend(
     screen: &Screen,
 ) -> Result<u8> {
     let request_id = request_id.map_or_else(|| unique_name("cli-"), Ok)?;
-    let body = json!({ "by_s": span::seconds(by), "reason": reason, "request_id": request_id });
-    let answer =
-        client.post(&path(id, "/extend"), &body).map_err(|failure| match failure.is_refusal("already_ended") {
-            true => Failure::new(format!("job {id} has already ended"))
-                .why("only a job that has not ended has a deadline to move")
-                .remedy(format!("`onward show {id}` says how it ended; `onward retry {id}` submits it once more"))
-                .refused("already_ended"),
-            false => failure,
-        })?;
-    let total = read::span(&answer, "extensions").map(|total| format!("; {} by extensions so far", span::human(total)));
-    done(screen, &answer, format!("{id} has {} more{}", span::human(by), total.unwrap_or_default()))
+    let extended = client.ask(async |node| node.extend_as(id, by, reason, &request_id).await);
+    let answer = extended.map_err(|failure| match failure.is_refusal("already_ended") {
+        true => Failure::new(format!("job {id} has already ended"))
+            .why("only a job that has not ended has a deadline to move")
+            .remedy(format!("`onward show {id}` says how it ended; `onward retry {id}` submits it once more"))
+            .refused("already_ended"),
+        false => failure,
+    })?;
+    let total = span::human(Duration::try_from_secs_f64(answer.extensions_s).unwrap_or_default());
+    done(screen, &answer, format!("{id} has {} more; {total} by extensions so far", span::human(by)))
 }
 
 /// As in "it has failed".
-fn ending(state: &str) -> &'static str {
+fn ending(state: &JobState) -> &'static str {
     match state {
-        "succeeded" => "succeeded",
-        "failed" => "failed",
-        "timed_out" => "timed out",
+        JobState::Succeeded => "succeeded",
+        JobState::Failed => "failed",
+        JobState::TimedOut => "timed out",
         _ => "was cancelled",
     }
 }
 
 /// The node did it: its answer for programs, a line for people.
-pub fn done(screen: &Screen, answer: &Answer, line: String) -> Result<u8> {
+pub fn done<T>(screen: &Screen, answer: &Answer<T>, line: String) -> Result<u8> {
     match screen.json {
         true => screen.raw(answer.text(), Layout::Pretty)?,
         false => screen.line(line)?,
@@ -392,33 +353,58 @@ pub fn done(screen: &Screen, answer: &Answer, line: String) -> Result<u8> {
     Ok(0)
 }
 
+/// A page of a list: the answer for programs, a table for people.
+pub fn table<T, I>(
+    screen: &Screen,
+    answer: &Answer<T>,
+    head: &[Column],
+    items: &[I],
+    row: impl Fn(&I) -> Vec<String>,
+    none: &str,
+    next_cursor: Option<&str>,
+) -> Result<u8> {
+    if screen.json {
+        screen.raw(answer.text(), Layout::Pretty)?;
+    } else if items.is_empty() {
+        screen.note(none);
+    } else {
+        screen.table(head, items.iter().map(row).collect())?;
+        if let Some(cursor) = next_cursor {
+            screen.note(format!("there are more: --cursor {cursor}"));
+        }
+    }
+    Ok(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::example;
 
-    fn labels(job: &Value) -> Vec<&'static str> {
+    fn labels(job: &JobInfo) -> Vec<&'static str> {
         times(job).into_iter().map(|(label, _)| label).collect()
     }
 
     #[test]
     fn a_job_that_nobody_took_has_not_started() {
-        let at = |minute: u8| format!("2026-11-17T10:{minute:02}:00Z");
-        let attempt = |minute| json!({"started_at": at(minute)});
-        let job = |more: Value| {
-            let mut job = json!({"created_at": at(0), "started_at": at(0), "deadline_at": at(59), "workflows": []});
-            job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            job
+        let at = |minute: u64| At::from_ms(1_800_000_000_000 + minute * 60_000);
+        let attempt = |minute| example::attempt(1, at(minute));
+        let job = || JobInfo {
+            created_at: at(0),
+            started_at: Some(at(0)),
+            deadline_at: Some(at(59)),
+            ..example::job("ready", vec![])
         };
-        assert_eq!(labels(&job(json!({}))), ["created", "deadline"]);
-        assert_eq!(
-            labels(&job(json!({"ended_at": at(1)}))),
-            ["created", "ended", "deadline"],
-            "cancelled before it ran"
-        );
-        assert_eq!(labels(&job(json!({"started_at": at(5)}))), ["created", "runnable", "deadline"], "it was delayed");
-        assert_eq!(labels(&job(json!({"started_at": null, "deadline_at": null}))), ["created"], "it is delayed");
-        let ran = job(json!({"workflows": [{"attempts": [attempt(8), attempt(9)]}, {"attempts": [attempt(7)]}]}));
+        assert_eq!(labels(&job()), ["created", "deadline"]);
+        let cancelled = JobInfo { ended_at: Some(at(1)), ..job() };
+        assert_eq!(labels(&cancelled), ["created", "ended", "deadline"], "cancelled before it ran");
+        let delayed = JobInfo { started_at: Some(at(5)), ..job() };
+        assert_eq!(labels(&delayed), ["created", "runnable", "deadline"], "it was delayed");
+        assert_eq!(labels(&JobInfo { started_at: None, deadline_at: None, ..job() }), ["created"], "it is delayed");
+        let workflows =
+            vec![example::workflow("a", vec![attempt(8), attempt(9)]), example::workflow("b", vec![attempt(7)])];
+        let ran = JobInfo { workflows, ..job() };
         assert_eq!(labels(&ran), ["created", "started", "deadline"]);
-        assert_eq!(times(&ran)[1].1.to_string(), at(7), "by the first of all attempts");
+        assert_eq!(times(&ran)[1].1, at(7), "by the first of all attempts");
     }
 }

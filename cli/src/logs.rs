@@ -8,13 +8,15 @@ use std::time::Duration;
 use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use onward::JobInfo;
+use onward::client::Printed;
+use onward_api::job::{Attempt, Workflow};
 use serde_json::{Value, json};
 
 use crate::args::LogsArgs;
-use crate::client::{Client, Printed, escaped};
+use crate::client::Client;
 use crate::failure::Failure;
 use crate::patience::Patience;
-use crate::read;
 use crate::screen::Screen;
 
 /// Between two questions while an attempt runs.
@@ -27,19 +29,19 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
     let patience = Patience::new(None);
     loop {
         // Asked before the output: what is read after the end of an attempt is all of it.
-        let job = patience.ask(client, screen, || client.get(&format!("/v1/jobs/{}", escaped(id))))?;
+        let job = patience.ask(client, screen, || client.ask(async |node| node.job(id).await))?;
         let found = match &chosen {
-            Some(known) => known.again(&job),
-            None => choose(&job, args)?,
+            Some(known) => known.again(job.exact()),
+            None => choose(job.exact(), args)?,
         };
         let Some(found) = found else {
-            if !args.follow || read::is_terminal(read::word(&job, "state")) {
+            if !args.follow || job.state.is_terminal() {
                 return Err(never_handed_out(&job, args).into());
             }
             thread::sleep(PAUSE);
             continue;
         };
-        let printed = patience.ask(client, screen, || client.output(&found.path(id)))?;
+        let printed = patience.ask(client, screen, || found.output(id, client))?;
         if let Some(printed) = &printed {
             let new = Fresh::of(printed, position);
             if new.missed > 0 {
@@ -61,19 +63,19 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
 
 /// All that the attempts of a job print, until it ends: each from its first byte that is kept.
 pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &str) -> Result<()> {
-    let mut told: BTreeMap<(String, u64), u64> = BTreeMap::new();
-    let mut over: BTreeSet<(String, u64)> = BTreeSet::new();
+    let mut told: BTreeMap<(String, u32), u64> = BTreeMap::new();
+    let mut over: BTreeSet<(String, u32)> = BTreeSet::new();
     loop {
         // Asked before the output: what is read after the end of an attempt is all of it.
-        let job = patience.ask(client, screen, || client.get(&format!("/v1/jobs/{}", escaped(id))))?;
-        for workflow in read::items(&job, "workflows") {
-            for attempt in read::items(workflow, "attempts") {
-                let key = (read::word(workflow, "name").to_owned(), read::number(attempt, "n").unwrap_or(0));
+        let job = patience.ask(client, screen, || client.ask(async |node| node.job(id).await))?;
+        for workflow in &job.exact().workflows {
+            for attempt in &workflow.attempts {
+                let key = (workflow.name.clone(), attempt.n);
                 if over.contains(&key) {
                     continue;
                 }
                 let found = Chosen { workflow: key.0.clone(), attempt: key.1, is_over: is_over(attempt) };
-                if let Some(printed) = patience.ask(client, screen, || client.output(&found.path(id)))? {
+                if let Some(printed) = patience.ask(client, screen, || found.output(id, client))? {
                     let new = Fresh::of(&printed, told.get(&key).copied());
                     tell(screen, &found, &new)?;
                     told.insert(key.clone(), new.end());
@@ -83,7 +85,7 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
                 }
             }
         }
-        if read::is_terminal(read::word(&job, "state")) {
+        if job.state.is_terminal() {
             return Ok(());
         }
         thread::sleep(PAUSE);
@@ -94,57 +96,48 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
 #[derive(PartialEq, Eq, Debug)]
 struct Chosen {
     workflow: String,
-    attempt: u64,
+    attempt: u32,
     is_over: bool,
 }
 
 impl Chosen {
-    fn path(&self, id: &str) -> String {
-        let workflow = escaped(&self.workflow);
-        format!("/v1/jobs/{}/attempts/{}/output?workflow={workflow}", escaped(id), self.attempt)
+    fn output(&self, id: &str, client: &Client) -> Result<Option<Printed>, Failure> {
+        client.run(client.node().output(id, &self.workflow, self.attempt))
     }
 
     /// As it is now. One that is no longer listed is over.
-    fn again(&self, job: &Value) -> Option<Self> {
-        let workflow = read::items(job, "workflows").iter().find(|one| read::word(one, "name") == self.workflow);
-        let attempts = workflow.map_or(&[][..], |workflow| read::items(workflow, "attempts"));
-        let is_over = attempts.iter().rfind(|one| one["n"] == self.attempt).is_none_or(is_over);
+    fn again(&self, job: &JobInfo) -> Option<Self> {
+        let workflow = job.workflows.iter().find(|one| one.name == self.workflow);
+        let attempts = workflow.map_or(&[][..], |workflow| &workflow.attempts);
+        let is_over = attempts.iter().rfind(|one| one.n == self.attempt).is_none_or(is_over);
         Some(Self { workflow: self.workflow.clone(), attempt: self.attempt, is_over })
     }
 }
 
-fn is_over(attempt: &Value) -> bool {
-    !attempt["ended_at"].is_null()
+fn is_over(attempt: &Attempt) -> bool {
+    attempt.ended_at.is_some()
 }
 
 /// The attempt that was asked for; none if there is none yet.
-fn choose(job: &Value, args: &LogsArgs) -> Result<Option<Chosen>, Failure> {
-    let workflows = read::items(job, "workflows");
-    let name = |workflow: &Value| read::word(workflow, "name").to_owned();
-    let among: Vec<&Value> = match &args.workflow {
-        Some(wanted) => workflows.iter().filter(|workflow| name(workflow) == *wanted).collect(),
-        None => workflows.iter().collect(),
-    };
+fn choose(job: &JobInfo, args: &LogsArgs) -> Result<Option<Chosen>, Failure> {
+    let is_meant = |workflow: &&Workflow| args.workflow.as_ref().is_none_or(|wanted| workflow.name == *wanted);
+    let among: Vec<&Workflow> = job.workflows.iter().filter(is_meant).collect();
     if among.is_empty() {
-        let names: Vec<String> = workflows.iter().map(name).collect();
+        let names: Vec<&str> = job.workflows.iter().map(|workflow| workflow.name.as_str()).collect();
         return Err(Failure::new(format!("job {} has no such workflow", args.id))
             .remedy(format!("--workflow is one of: {}", names.join(", "))));
     }
-    let attempts = among
-        .iter()
-        .flat_map(|workflow| read::items(workflow, "attempts").iter().map(|attempt| (name(workflow), attempt)));
-    let wanted = |attempt: &Value| args.attempt.is_none_or(|n| attempt["n"] == n);
+    let attempts = among.iter().flat_map(|workflow| workflow.attempts.iter().map(|attempt| (&workflow.name, attempt)));
     let newest = attempts
         .clone()
-        .filter(|(_, attempt)| wanted(attempt))
-        .max_by_key(|(_, attempt)| (read::instant(attempt, "started_at"), read::number(attempt, "fence")));
+        .filter(|(_, attempt)| args.attempt.is_none_or(|n| attempt.n == n))
+        .max_by_key(|(_, attempt)| (attempt.started_at, attempt.fence));
     match (newest, args.attempt) {
         (Some((workflow, attempt)), _) => {
-            let n = read::number(attempt, "n").unwrap_or(0);
-            Ok(Some(Chosen { workflow, attempt: n, is_over: is_over(attempt) }))
+            Ok(Some(Chosen { workflow: workflow.clone(), attempt: attempt.n, is_over: is_over(attempt) }))
         }
         (None, Some(n)) if !args.follow && attempts.clone().next().is_some() => {
-            let known: Vec<String> = attempts.map(|(_, attempt)| read::plain(&attempt["n"])).collect();
+            let known: Vec<String> = attempts.map(|(_, attempt)| attempt.n.to_string()).collect();
             Err(Failure::new(format!("job {} has no attempt {n}", args.id))
                 .remedy(format!("--attempt is one of: {}", known.join(", "))))
         }
@@ -152,12 +145,12 @@ fn choose(job: &Value, args: &LogsArgs) -> Result<Option<Chosen>, Failure> {
     }
 }
 
-fn never_handed_out(job: &Value, args: &LogsArgs) -> Failure {
-    let (id, state) = (&args.id, read::word(job, "state"));
+fn never_handed_out(job: &JobInfo, args: &LogsArgs) -> Failure {
+    let id = &args.id;
     let which = args.attempt.map_or_else(|| "no attempt".to_owned(), |n| format!("no attempt {n}"));
     let failure = Failure::new(format!("there is {which} of job {id} that could have printed something"));
-    let failure = failure.why(format!("the job is {state}"));
-    match read::is_terminal(state) {
+    let failure = failure.why(format!("the job is {}", job.state));
+    match job.state.is_terminal() {
         true => failure.remedy(format!("onward explain {id}")),
         false => failure.remedy(format!("onward logs {id} --follow    (waits for it)\nonward explain {id}")),
     }
@@ -223,9 +216,11 @@ fn piece(chosen: &Chosen, new: &Fresh<'_>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::example;
+    use onward_api::instant::At;
 
     fn printed(skipped: u64, bytes: &[u8]) -> Printed {
-        Printed { skipped, bytes: bytes.to_vec() }
+        Printed { skipped, bytes: bytes.to_vec().into() }
     }
 
     #[test]
@@ -246,17 +241,20 @@ mod tests {
         }
     }
 
-    fn job() -> Value {
-        let at = |second: u8| format!("2026-01-01T00:00:0{second}Z");
-        json!({"state": "running", "workflows": [
-            {"name": "a", "attempts": [{"n": 1, "fence": 1, "started_at": at(1), "ended_at": at(2)},
-                                       {"n": 2, "fence": 2, "started_at": at(5), "ended_at": null}]},
-            {"name": "b", "attempts": [{"n": 1, "fence": 1, "started_at": at(3), "ended_at": at(4)}]},
-            {"name": "c", "attempts": []},
-        ]})
+    fn job() -> JobInfo {
+        let attempt = |n, fence, started: u64, ended: Option<u64>| {
+            let ended_at = ended.map(At::from_ms);
+            Attempt { fence, ended_at, ..example::attempt(n, At::from_ms(started)) }
+        };
+        let workflows = vec![
+            example::workflow("a", vec![attempt(1, 1, 1, Some(2)), attempt(2, 2, 5, None)]),
+            example::workflow("b", vec![attempt(1, 1, 3, Some(4))]),
+            example::workflow("c", vec![]),
+        ];
+        example::job("running", workflows)
     }
 
-    fn chosen(workflow: Option<&str>, attempt: Option<u32>) -> Result<Option<(String, u64, bool)>, String> {
+    fn chosen(workflow: Option<&str>, attempt: Option<u32>) -> Result<Option<(String, u32, bool)>, String> {
         let args = LogsArgs { id: "x".into(), attempt, workflow: workflow.map(Into::into), follow: false };
         let chosen = choose(&job(), &args).map_err(|failure| failure.to_string())?;
         Ok(chosen.map(|one| (one.workflow, one.attempt, one.is_over)))

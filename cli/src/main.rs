@@ -9,6 +9,8 @@ mod certs;
 mod client;
 mod config;
 mod demo;
+#[cfg(test)]
+mod example;
 mod failure;
 mod fleet;
 mod folder;
@@ -21,6 +23,7 @@ mod many;
 mod outbox;
 mod patience;
 mod probe;
+mod proxy;
 mod read;
 mod restore;
 mod results;

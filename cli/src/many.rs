@@ -2,23 +2,26 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use onward::JobInfo;
+use onward::client::{JobFilter, Page};
+use onward_api::command::{CancelWhere, CancelWhereAnswer};
 use serde_json::{Value, json};
 
 use crate::args::{ConfirmArgs, WhichArgs};
-use crate::client::{Client, escaped, unique_name};
+use crate::client::{Client, unique_name};
 use crate::failure::Failure;
 use crate::fleet::counted;
+use crate::read;
 use crate::screen::Screen;
 use crate::status_line::{Status, StatusLine};
-use crate::{read, span};
 
 /// Of one page.
 const PAGE: usize = 1_000;
 /// Cancels so many with one call: short enough for a bar to move.
-const CANCELLED_PER_CALL: u64 = 10_000;
+const CANCELLED_PER_CALL: usize = 10_000;
 /// Named before somebody says yes.
 const SHOWN: usize = 5;
 
@@ -78,13 +81,9 @@ impl WhichArgs {
             && self.since.is_none()
     }
 
-    /// As part of a query: `&kind=k&since_s=3600`.
-    pub fn query(&self) -> String {
-        let words = [("state", &self.state), ("kind", &self.kind), ("queue", &self.queue), ("tag", &self.tag)];
-        let words = words.into_iter().filter_map(|(name, value)| Some(format!("&{name}={}", escaped(value.as_ref()?))));
-        let spans = [("not_moving_s", self.not_moving), ("since_s", self.since)];
-        let spans = spans.into_iter().filter_map(|(name, span)| Some(format!("&{name}={}", span::seconds(span?))));
-        words.chain(spans).collect()
+    pub fn filter(&self) -> JobFilter {
+        let Self { state, kind, queue, tag, not_moving, since } = self.clone();
+        JobFilter { state, kind, queue, tag, not_moving, since }
     }
 
     /// The job that was named, if no others are meant as well.
@@ -129,26 +128,17 @@ impl WhichArgs {
     }
 }
 
-/// Every job on the pages of a list, the newest first; each is seen once.
-pub fn each_job(client: &Client, path: &str, mut seen: impl FnMut(&Value) -> Result<()>) -> Result<()> {
-    let mut cursor = String::new();
+/// Every job that matches, the newest first; each is seen once.
+pub fn each_job(client: &Client, which: &JobFilter, mut seen: impl FnMut(&JobInfo)) -> Result<(), Failure> {
+    let mut page = Page { limit: PAGE, cursor: None };
     loop {
-        let page = client.get(&format!("{path}limit={PAGE}{cursor}"))?;
-        read::listed(&page).iter().try_for_each(&mut seen)?;
-        match read::text(&page, "next_cursor") {
-            Some(next) => cursor = format!("&cursor={}", escaped(next)),
+        let answer = client.ask(async |node| node.jobs(which, &page).await)?;
+        answer.jobs.iter().for_each(&mut seen);
+        match answer.exact().next_cursor.clone() {
+            Some(next) => page = page.after(next),
             None => return Ok(()),
         }
     }
-}
-
-fn ids(client: &Client, path: &str) -> Result<Vec<String>> {
-    let mut ids = Vec::new();
-    each_job(client, path, |job| {
-        ids.extend(read::text(job, "id").map(str::to_owned));
-        Ok(())
-    })?;
-    Ok(ids)
 }
 
 /// Cancels the jobs that match. Goes on until the node has looked at every job; interrupted, the same command cancels
@@ -157,9 +147,9 @@ pub fn cancel(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen:
     which.check(confirm, Verb::Cancel)?;
     let mut found = Found::default();
     each_cancelled(which, confirm, true, client, |answer| {
-        found.count += usize::try_from(read::number(answer, "would_cancel").unwrap_or(0)).unwrap_or(usize::MAX);
+        found.count += answer.would_cancel.unwrap_or(0);
         let room = SHOWN - found.ids.len();
-        found.ids.extend(read::items(answer, "jobs").iter().filter_map(Value::as_str).take(room).map(str::to_owned));
+        found.ids.extend(answer.jobs.iter().flatten().take(room).cloned());
     })?;
     if let ControlFlow::Break(code) = confirmed(&found, Verb::Cancel, confirm, screen)? {
         return Ok(code);
@@ -167,7 +157,7 @@ pub fn cancel(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen:
     let mut line = StatusLine::default();
     let (began, mut cancelled) = (Instant::now(), 0);
     let went = each_cancelled(which, confirm, false, client, |answer| {
-        cancelled += read::number(answer, "cancelled").unwrap_or(0);
+        cancelled += answer.cancelled as u64;
         if screen.bars {
             let (total, lasts) = (u64::try_from(found.count).ok(), began.elapsed());
             line.draw(&Status { what: "cancelling".into(), done: Some(cancelled), total, lasts, more: String::new() });
@@ -188,22 +178,27 @@ fn each_cancelled(
     confirm: &ConfirmArgs,
     dry_run: bool,
     client: &Client,
-    mut seen: impl FnMut(&Value),
+    mut seen: impl FnMut(&CancelWhereAnswer),
 ) -> Result<(), Failure> {
-    let WhichArgs { state, kind, queue, tag, not_moving, since } = which;
-    let mut cursor = Value::Null;
+    let WhichArgs { state, kind, queue, tag, not_moving, since } = which.clone();
+    let seconds = |span: Duration| span.as_secs_f64();
+    let mut body = CancelWhere {
+        state,
+        kind,
+        queue,
+        tag,
+        not_moving_s: not_moving.map(seconds),
+        since_s: since.map(seconds),
+        all: Some(confirm.all),
+        dry_run: Some(dry_run),
+        limit: Some(CANCELLED_PER_CALL),
+        cursor: None,
+    };
     loop {
-        let answer = client.post(
-            "/v1/jobs/cancel",
-            &json!({
-                "state": state, "kind": kind, "queue": queue, "tag": tag, "all": confirm.all, "dry_run": dry_run,
-                "not_moving_s": not_moving.map(span::seconds), "since_s": since.map(span::seconds),
-                "limit": CANCELLED_PER_CALL, "cursor": cursor,
-            }),
-        )?;
+        let answer = client.ask(async |node| node.cancel_where(&body).await)?;
         seen(&answer);
-        cursor = answer["next_cursor"].clone();
-        if cursor.is_null() {
+        body.cursor = answer.exact().next_cursor.clone();
+        if body.cursor.is_none() {
             return Ok(());
         }
     }
@@ -219,7 +214,7 @@ pub fn retry(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen: 
     let mut found = Vec::new();
     for state in states {
         let which = WhichArgs { state: Some(state), ..which.clone() };
-        found.extend(ids(client, &format!("/v1/jobs?{}&", which.query().trim_start_matches('&')))?);
+        each_job(client, &which.filter(), |job| found.push(job.id.clone()))?;
     }
     let found = Found::of(found);
     if let ControlFlow::Break(code) = confirmed(&found, Verb::Retry, confirm, screen)? {
@@ -227,16 +222,23 @@ pub fn retry(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen: 
     }
     let request_id = unique_name("cli-")?;
     act(&found.ids, Verb::Retry, screen, |id| {
-        let body = json!({ "request_id": request_id });
-        let answer = client.post(&format!("/v1/jobs/{}/retry", escaped(id)), &body)?;
-        Ok(json!({ "job": id, "id": answer["id"] }))
+        let answer = client.ask(async |node| node.retry_as(id, &request_id).await)?;
+        Ok(json!({ "job": id, "id": answer.id }))
     })
 }
 
 /// Which dead letters match.
 pub fn dead_letters(which: &WhichArgs, confirm: &ConfirmArgs, verb: Verb, client: &Client) -> Result<Found> {
     which.check(confirm, verb)?;
-    Ok(Found::of(ids(client, &format!("/v1/dead-letters?{}&", which.query().trim_start_matches('&')))?))
+    let (which, mut page, mut found) = (which.filter(), Page { limit: PAGE, cursor: None }, Vec::new());
+    loop {
+        let answer = client.run(client.node().dead_letters(&which, &page))?.into_value();
+        found.extend(answer.dead_letters.into_iter().map(|job| job.id));
+        match answer.next_cursor {
+            Some(next) => page = page.after(next),
+            None => return Ok(Found::of(found)),
+        }
+    }
 }
 
 /// What would happen to a job that was named.
@@ -253,12 +255,12 @@ pub fn try_one(id: &str, verb: Verb, client: &Client, screen: &Screen) -> Result
 pub fn fitting(named: &[String], verb: Verb, client: &Client) -> Result<Vec<String>, Failure> {
     let mut fit = Vec::new();
     for id in named {
-        let job = client.get(&format!("/v1/jobs/{}", escaped(id)))?;
-        let has_ended = read::is_terminal(read::word(&job, "state"));
+        let job = client.run(client.node().job(id))?;
+        let has_ended = job.state.is_terminal();
         let fits = match verb {
             Verb::Cancel => !has_ended,
             Verb::Retry => has_ended,
-            Verb::Replay | Verb::Drop => read::flag(&job, "dead_letter"),
+            Verb::Replay | Verb::Drop => job.dead_letter,
         };
         fit.extend(fits.then(|| id.clone()));
     }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use onward::JobInfo;
+use onward_api::raw::Raw;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::answer::Answer;
-use crate::client::{Client, escaped};
+use crate::client::Client;
 use crate::failure::Failure;
-use crate::read;
 
 /// What an answer has of the results of a job with several workflows, each as it was written.
 #[derive(Debug, Default)]
@@ -20,15 +19,9 @@ pub struct Results {
     pub left_out: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct LeftOut {
-    workflow: String,
-    field: String,
-}
-
 /// Whether results are given by the names of workflows.
-pub fn are_named(job: &Answer) -> bool {
-    read::items(job, "workflows").len() > 1
+pub fn are_named(job: &JobInfo) -> bool {
+    job.workflows.len() > 1
 }
 
 /// A result that is not JSON, as JSON.
@@ -37,14 +30,12 @@ pub fn as_base64(encoded: &RawValue) -> Box<RawValue> {
 }
 
 impl Results {
-    pub fn of(job: &Answer) -> Result<Self, serde_json::Error> {
-        // The texts themselves, and not the reading for people: names are sent back to the node.
-        let left_out: Vec<LeftOut> =
-            job.field("left_out").map_or(Ok(Vec::new()), |list| serde_json::from_str(list.get()))?;
+    /// `job` is as it came, and not as it is printed: names are sent back to the node.
+    pub fn of(job: &JobInfo) -> Result<Self, serde_json::Error> {
         let left_out: Vec<String> =
-            left_out.into_iter().filter(|left| left.field == "result").map(|left| left.workflow).collect();
-        let mut here = by_name(job.field("result"))?;
-        here.extend(by_name(job.field("result_base64"))?.into_iter().map(|(name, text)| (name, as_base64(&text))));
+            job.left_out.iter().filter(|left| left.field == "result").map(|left| left.workflow.clone()).collect();
+        let mut here = by_name(job.result.as_ref())?;
+        here.extend(by_name(job.result_base64.as_ref())?.into_iter().map(|(name, text)| (name, as_base64(&text))));
         here.retain(|name, _| !left_out.contains(name));
         Ok(Self { here, left_out })
     }
@@ -61,7 +52,7 @@ impl Results {
 }
 
 fn fetched(name: &str, id: &str, client: &Client) -> Result<Box<RawValue>, Failure> {
-    let job = client.get(&format!("/v1/jobs/{}?workflow={}", escaped(id), escaped(name)))?;
+    let job = client.run(client.node().job_with_content(id, name))?;
     let mut results = Results::of(&job).map_err(unreadable)?;
     results
         .here
@@ -73,6 +64,6 @@ pub fn unreadable(error: serde_json::Error) -> Failure {
     Failure::new("the results in the node's answer cannot be read").why(error)
 }
 
-fn by_name(results: Option<&RawValue>) -> Result<BTreeMap<String, Box<RawValue>>, serde_json::Error> {
+fn by_name(results: Option<&Raw>) -> Result<BTreeMap<String, Box<RawValue>>, serde_json::Error> {
     results.map_or(Ok(BTreeMap::new()), |results| serde_json::from_str(results.get()))
 }

@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use onward::{Client, Job, JobInfo, JobState, Worker};
+use onward::{Answer, Client, Job, JobInfo, JobState, Worker};
+use onward_api::ledger::Ledger;
 use onward_exec::Exit;
 use onward_node::auth::read_or_make_token;
 use onward_node::server::{Node, NodeConfig};
@@ -20,9 +21,9 @@ use tokio::sync::oneshot;
 use crate::args::RunArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
-use crate::span;
 use crate::work::exit;
 use crate::work::handler::{KIND, Manner, handler};
+use crate::{read, span};
 use watch::{Seen, Unwritten};
 
 /// Longer than anybody waits; the contract allows ten years.
@@ -105,7 +106,7 @@ async fn job(args: RunArgs, screen: &Screen) -> Result<u8> {
     let code = code(&ended, last.as_ref(), unwritten.as_ref(), asked_by);
     if let Some(file) = &args.report {
         let ledger = client.ledger(&id).await?;
-        write_report(file, &report(&args, &ended, ledger, code, began.elapsed()))?;
+        write_report(file, &report(&args, &ended, &ledger, code, began.elapsed()))?;
     }
     node.shutdown(Duration::ZERO).await;
     tell(screen, verdict(&args, &ended, last.as_ref(), &seen, began.elapsed()));
@@ -145,7 +146,7 @@ fn tell(screen: &Screen, lines: Vec<String>) {
 }
 
 fn code(ended: &JobInfo, last: Option<&Exit>, unwritten: Option<&Unwritten>, asked_by: Option<u8>) -> u8 {
-    match (ended.state, asked_by) {
+    match (&ended.state, asked_by) {
         (JobState::TimedOut, _) => exit::TIMED_OUT,
         (_, Some(signal)) if ended.state != JobState::Succeeded => SIGNALLED + signal,
         _ => match unwritten {
@@ -162,14 +163,14 @@ fn code(ended: &JobInfo, last: Option<&Exit>, unwritten: Option<&Unwritten>, ask
 fn verdict(args: &RunArgs, ended: &JobInfo, last: Option<&Exit>, seen: &Seen, took: Duration) -> Vec<String> {
     let name = args.command.first().map_or("", String::as_str);
     let took = span::human(took);
-    if let (JobState::Failed, Some(Unwritten::Failed(error))) = (ended.state, seen.unwritten()) {
+    if let (JobState::Failed, Some(Unwritten::Failed(error))) = (&ended.state, seen.unwritten()) {
         return vec![
             format!("onward: the output of `{name}` cannot be written, and it was ended"),
             format!("  why: {error}"),
             "  try: make room where it goes, or send it elsewhere".to_owned(),
         ];
     }
-    match (ended.state, last) {
+    match (&ended.state, last) {
         (JobState::TimedOut, _) if ended.reason.as_deref().is_some_and(|reason| reason.contains("stuck")) => {
             let limit = span::human(stuck_after(args));
             vec![
@@ -203,15 +204,15 @@ fn verdict(args: &RunArgs, ended: &JobInfo, last: Option<&Exit>, seen: &Seen, to
     }
 }
 
-fn report(args: &RunArgs, ended: &JobInfo, ledger: Value, code: u8, took: Duration) -> Value {
+fn report(args: &RunArgs, ended: &Answer<JobInfo>, ledger: &Answer<Ledger>, code: u8, took: Duration) -> Value {
     json!({
         "command": args.command,
         "state": ended.state.to_string(),
         "reason": ended.reason,
         "exit_code": code,
         "took_s": took.as_secs_f64(),
-        "job": ended.json,
-        "ledger": ledger,
+        "job": read::value(ended.text()),
+        "ledger": read::value(ledger.text()),
     })
 }
 

@@ -1,20 +1,21 @@
 //! Schedules: what starts jobs by the clock.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use onward::client::Page;
+use onward_api::schedule::{JobTemplate, RecordShown, Schedule, SetSchedule};
+use onward_api::submit::SubmitJob;
 
-use crate::answer::Layout;
+use crate::answer::harmless;
 use crate::args::{ScheduleArgs, ScheduleCommand};
-use crate::client::{Client, escaped, unique_name};
+use crate::client::{Client, unique_name};
 use crate::failure::Failure;
-use crate::fleet::{query, table};
-use crate::jobs::done;
+use crate::jobs::{done, table};
 use crate::screen::Screen;
-use crate::submit::{Body, job_of, raw};
+use crate::submit::job_of;
 use crate::table::Column;
+use crate::work::handler::KIND;
 use crate::{read, span};
 
 const COLUMNS: [Column; 6] = [
@@ -39,12 +40,14 @@ pub fn run(command: ScheduleCommand, client: &Client, screen: &Screen) -> Result
     match command {
         ScheduleCommand::Add(args) => add(*args, client, screen),
         ScheduleCommand::List(page) => {
-            let answer = client.get(&format!("/v1/schedules?{}", query(&page)))?;
-            table(screen, &answer, &COLUMNS, row, "no schedules; `onward schedule add --help` shows how to make one")
+            let page = page.page();
+            let answer = client.ask(async |node| node.schedules(&page).await)?;
+            let none = "no schedules; `onward schedule add --help` shows how to make one";
+            table(screen, &answer, &COLUMNS, &answer.schedules, row, none, answer.next_cursor.as_deref())
         }
         ScheduleCommand::Show { name, records } => show(&name, records, client, screen),
         ScheduleCommand::Pause { name } => {
-            let answer = client.post(&format!("{}/pause", path(&name)), &json!({}))?;
+            let answer = client.ask(async |node| node.pause_schedule(&name).await)?;
             done(
                 screen,
                 &answer,
@@ -52,27 +55,19 @@ pub fn run(command: ScheduleCommand, client: &Client, screen: &Screen) -> Result
             )
         }
         ScheduleCommand::Resume { name } => {
-            let answer = client.post(&format!("{}/resume", path(&name)), &json!({}))?;
-            done(screen, &answer, format!("resumed {name}; next at {}", read::word(&answer, "next_at")))
+            let answer = client.ask(async |node| node.resume_schedule(&name).await)?;
+            done(screen, &answer, format!("resumed {name}; next at {}", read::instant(answer.next_at)))
         }
         ScheduleCommand::Remove { name } => {
-            let answer = client.delete(&path(&name))?;
+            let answer = client.ask(async |node| node.remove_schedule(&name).await)?;
             done(screen, &answer, format!("removed {name}; what runs goes on"))
         }
         ScheduleCommand::RunNow { name, request_id } => {
             let request_id = request_id.map_or_else(|| unique_name("cli-"), Ok)?;
-            let answer = client.post(&format!("{}/run-now", path(&name)), &json!({ "request_id": request_id }))?;
-            match screen.json {
-                true => screen.raw(answer.text(), Layout::Pretty)?,
-                false => screen.line(read::word(&answer, "id"))?,
-            }
-            Ok(0)
+            let answer = client.ask(async |node| node.run_schedule(&name, &request_id).await)?;
+            done(screen, &answer, answer.id.clone())
         }
     }
-}
-
-fn path(name: &str) -> String {
-    format!("/v1/schedules/{}", escaped(name))
 }
 
 fn add(args: ScheduleArgs, client: &Client, screen: &Screen) -> Result<u8> {
@@ -87,97 +82,91 @@ fn add(args: ScheduleArgs, client: &Client, screen: &Screen) -> Result<u8> {
             .into());
     }
     let name = args.name.clone();
-    let answer = client.put(&path(&name), &body(args, job_of)?)?;
-    let next = match read::flag(&answer, "paused") {
+    let plan = plan(args, job_of)?;
+    let answer = client.ask(async |node| node.set_schedule(&name, &plan).await)?;
+    let next = match answer.paused {
         true => format!("it is paused; `onward schedule resume {name}` starts it"),
-        false => format!("next at {}", read::word(&answer, "next_at")),
+        false => format!("next at {}", read::instant(answer.next_at)),
     };
     done(screen, &answer, format!("schedule {name} is set; {next}"))
 }
 
-/// The body of the call. What was not given is left to the node.
-fn body(
+/// What was not given is left to the node.
+fn plan(
     args: ScheduleArgs,
-    job_of: impl FnOnce(crate::args::JobArgs) -> Result<Body, Failure>,
-) -> Result<Body, Failure> {
-    let mut body = BTreeMap::new();
-    let mut put = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            body.insert(name.to_owned(), raw(value));
-        }
-    };
-    put("cron", args.cron.map(Value::from));
-    put("zone", args.zone.map(Value::from));
-    put("every_s", args.every.map(span::seconds));
-    put("overlap", args.overlap.map(Value::from));
-    put("missed", args.missed.map(Value::from));
-    put("jitter_s", args.jitter.map(span::seconds));
-    put("critical", args.critical.then_some(true.into()));
-    put("paused", args.paused.then_some(true.into()));
-    body.insert("job".into(), raw(job_of(args.job)?));
-    Ok(body)
+    job_of: impl FnOnce(crate::args::JobArgs) -> Result<SubmitJob, Failure>,
+) -> Result<SetSchedule, Failure> {
+    Ok(SetSchedule {
+        cron: args.cron,
+        zone: args.zone,
+        every_s: args.every.map(|span| span.as_secs_f64()),
+        job: job_of(args.job)?,
+        overlap: args.overlap,
+        missed: args.missed,
+        jitter_s: args.jitter.map(|span| span.as_secs_f64()),
+        critical: args.critical.then_some(true),
+        paused: args.paused.then_some(true),
+    })
 }
 
-fn when(schedule: &Value) -> String {
-    match read::text(schedule, "cron") {
-        Some(cron) => format!("{cron} {}", read::word(schedule, "zone")),
-        None => {
-            let every = schedule["every_s"].as_f64().and_then(|s| Duration::try_from_secs_f64(s).ok());
-            format!("every {}", every.map_or_else(|| "-".into(), span::exact))
-        }
+fn when(schedule: &Schedule) -> String {
+    match (&schedule.cron, schedule.every_s) {
+        (Some(cron), _) => format!("{cron} {}", read::word(schedule.zone.as_deref())),
+        (None, every_s) => every(every_s),
     }
 }
 
-fn row(schedule: &Value) -> Vec<String> {
-    let state = match (read::flag(schedule, "paused"), read::flag(schedule, "failing")) {
+fn every(seconds: Option<f64>) -> String {
+    let every = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    format!("every {}", every.map_or_else(|| "-".into(), span::exact))
+}
+
+fn row(schedule: &Schedule) -> Vec<String> {
+    let state = match (schedule.paused, schedule.failing) {
         (true, _) => "paused",
         (_, true) => "failing",
         _ => "active",
     };
-    let last = &schedule["last"];
+    let last = schedule.last.as_ref();
     vec![
-        read::word(schedule, "name").to_owned(),
+        schedule.name.clone(),
         state.into(),
         when(schedule),
-        read::word(schedule, "next_at").to_owned(),
-        read::word(last, "record").to_owned(),
-        read::word(last, "outcome").to_owned(),
+        read::instant(schedule.next_at),
+        read::word(last.map(|last| &*last.record)).to_owned(),
+        read::word(last.and_then(|last| last.outcome.as_deref())).to_owned(),
     ]
 }
 
 fn show(name: &str, records: u32, client: &Client, screen: &Screen) -> Result<u8> {
-    let schedule = client.get(&path(name))?;
-    let found = client.get(&format!("{}/records?limit={records}", path(name)))?;
+    let schedule = client.ask(async |node| node.schedule(name).await)?;
+    let page = Page { limit: records as usize, cursor: None };
+    let found = client.ask(async |node| node.schedule_records(name, &page).await)?;
     if screen.json {
-        let mut both = (*schedule).clone();
-        both["records"] = found["records"].clone();
+        let mut both = harmless(schedule.text())?;
+        both["records"] = harmless(found.text())?["records"].take();
         screen.json(&both)?;
         return Ok(0);
     }
-    let counts = &schedule["counts"];
-    let count = |field: &str| format!("{} {field}", read::plain(&counts[field]));
+    let counts = schedule.counts;
     let mut lines = vec![
         ("name", name.to_owned()),
         ("when", when(&schedule)),
-        ("next", read::word(&schedule, "next_at").to_owned()),
-        ("runs", described(&schedule["job"])),
-        (
-            "policies",
-            format!("overlap {}, missed {}", read::word(&schedule, "overlap"), read::word(&schedule, "missed")),
-        ),
-        ("instants", ["fired", "skipped", "missed"].map(count).join(", ")),
+        ("next", read::instant(schedule.next_at)),
+        ("runs", described(&schedule.job)),
+        ("policies", format!("overlap {}, missed {}", schedule.overlap, schedule.missed)),
+        ("instants", format!("{} fired, {} skipped, {} missed", counts.fired, counts.skipped, counts.missed)),
     ];
-    if read::flag(&schedule, "paused") {
+    if schedule.paused {
         lines.push(("paused", format!("nothing starts until `onward schedule resume {name}`")));
     }
-    let failures = read::number(&schedule, "failures").unwrap_or(0);
-    if failures > 0 {
-        lines.push(("failures", format!("{failures} in a row")));
+    if schedule.failures > 0 {
+        lines.push(("failures", format!("{} in a row", schedule.failures)));
     }
     for (label, text) in lines {
         screen.line(format!("{label:<9} {text}"))?;
     }
-    let rows: Vec<Vec<String>> = read::items(&found, "records").iter().map(record).collect();
+    let rows: Vec<Vec<String>> = found.records.iter().map(record).collect();
     if !rows.is_empty() {
         screen.line("")?;
         screen.table(&RECORD_COLUMNS, rows)?;
@@ -186,25 +175,31 @@ fn show(name: &str, records: u32, client: &Client, screen: &Screen) -> Result<u8
 }
 
 /// The command, or the kinds.
-fn described(job: &Value) -> String {
-    let argv = job["payload"]["argv"].as_array().filter(|_| job["kind"] == "exec");
-    if let Some(argv) = argv {
-        return argv.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+fn described(job: &JobTemplate) -> String {
+    #[derive(serde::Deserialize)]
+    struct Exec {
+        argv: Vec<String>,
     }
-    match read::text(job, "kind") {
-        Some(kind) => kind.to_owned(),
-        None => read::items(job, "workflows").iter().map(|one| read::word(one, "kind")).collect::<Vec<_>>().join(", "),
+    let payload = job.payload.as_ref().filter(|_| job.kind.as_deref() == Some(KIND));
+    if let Some(exec) = payload.and_then(|payload| serde_json::from_str::<Exec>(payload.get()).ok()) {
+        return exec.argv.join(" ");
+    }
+    match (&job.kind, &job.workflows) {
+        (Some(kind), _) => kind.clone(),
+        (None, workflows) => {
+            workflows.iter().flatten().map(|workflow| workflow.kind.as_str()).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
-fn record(record: &Value) -> Vec<String> {
+fn record(record: &RecordShown) -> Vec<String> {
     vec![
-        read::word(record, "due_at").to_owned(),
-        read::word(record, "record").to_owned(),
-        read::word(record, "reason").to_owned(),
-        read::plain(&record["count"]),
-        read::word(record, "job_id").to_owned(),
-        read::word(record, "outcome").to_owned(),
+        record.due_at.to_string(),
+        record.record.to_string(),
+        record.reason.to_string(),
+        record.count.to_string(),
+        read::word(record.job_id.as_deref()).to_owned(),
+        read::word(record.outcome.as_deref()).to_owned(),
     ]
 }
 
@@ -213,11 +208,12 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
+    use serde_json::{Value, json};
 
     fn body_of(line: &[&str]) -> Value {
         let cli = Cli::parse_from(["onward", "schedule", "add"].iter().chain(line));
         let Command::Schedule(ScheduleCommand::Add(args)) = cli.command else { panic!("not add") };
-        serde_json::to_value(body(*args, job_of).unwrap()).unwrap()
+        serde_json::to_value(plan(*args, job_of).unwrap()).unwrap()
     }
 
     #[test]
@@ -236,21 +232,21 @@ mod tests {
             "--timeout=1h",
             "--unique-key=u",
         ]);
-        let job = json!({ "kind": "k", "payload": {"a": 1}, "timeout_s": 3600, "unique_key": "u" });
+        let job = json!({ "kind": "k", "payload": {"a": 1}, "timeout_s": 3600.0, "unique_key": "u" });
         let expected = json!({
-            "cron": "0 6 * * *", "zone": "Europe/Berlin", "overlap": "queue", "missed": "all", "jitter_s": 300,
+            "cron": "0 6 * * *", "zone": "Europe/Berlin", "overlap": "queue", "missed": "all", "jitter_s": 300.0,
             "critical": true, "paused": true, "job": job
         });
         assert_eq!(body, expected);
         let body = body_of(&["n", "--every=90s", "--", "ls", "-l"]);
-        assert_eq!((&body["every_s"], &body["job"]["payload"]["argv"]), (&json!(90), &json!(["ls", "-l"])));
+        assert_eq!((&body["every_s"], &body["job"]["payload"]["argv"]), (&json!(90.0), &json!(["ls", "-l"])));
         assert_eq!(body["job"].get("idempotency_key"), None, "every run is a job of its own");
     }
 
     #[test]
     fn an_interval_is_shown_as_people_write_it() {
-        for (seconds, text) in [(json!(3600.0), "every 1h"), (json!(1.5), "every 1s500ms"), (json!("?"), "every -")] {
-            assert_eq!(when(&json!({ "cron": null, "every_s": seconds })), text);
+        for (seconds, text) in [(Some(3600.0), "every 1h"), (Some(1.5), "every 1s500ms"), (None, "every -")] {
+            assert_eq!(every(seconds), text);
         }
     }
 

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::Result;
+use onward_api::few::FewPairs;
+use onward_api::instant::WrittenInstant;
+use onward_api::submit::{KeyLimit, RetryPolicy, SubmitJob};
 use serde::Serialize;
+use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
 
 use crate::answer::Layout;
 use crate::args::{JobArgs, SubmitArgs};
@@ -15,7 +19,8 @@ use crate::client::{Client, unique_name};
 use crate::failure::Failure;
 use crate::patience::Patience;
 use crate::screen::Screen;
-use crate::{follow, logs, read, span};
+use crate::work::handler::KIND;
+use crate::{follow, logs};
 
 pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
     if let Some(file) = &args.file {
@@ -31,9 +36,8 @@ pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
     let (wait, with_logs) = (args.wait, args.logs);
     let here = std::env::current_dir().ok();
     let body = body(args, here, payload_text, || unique_name("cli-"))?;
-    let answer = client.post("/v1/jobs", &body)?;
-    let id = read::text(&answer, "id")
-        .ok_or_else(|| Failure::new("the node took the job and gave no id").why(read::plain(&answer)))?;
+    let answer = client.ask(async |node| node.submit_written(&body).await)?;
+    let id = &answer.id;
     if !wait {
         match screen.json {
             true => screen.raw(answer.text(), Layout::Pretty)?,
@@ -67,7 +71,7 @@ fn from_file(file: &str, client: &Client, screen: &Screen) -> Result<u8> {
     })?;
     let mut jobs = Vec::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let mut job: Body = serde_json::from_str(line).map_err(|error| {
+        let mut job: Fields = serde_json::from_str(line).map_err(|error| {
             Failure::new(format!("line {} of {file} is not a job", at + 1))
                 .why(error)
                 .remedy("a line is an object as for `POST /v1/jobs`, like {\"kind\": \"k\", \"payload\": 1}")
@@ -102,7 +106,7 @@ fn submit_batch(
     screen: &Screen,
 ) -> Result<()> {
     let all: Vec<&RawValue> = batch.iter().map(|(_, job)| &**job).collect();
-    let answer = client.post("/v1/jobs/batch", &BTreeMap::from([("jobs", all)])).map_err(|failure| {
+    let answer = client.ask(async |node| node.submit_all_written(&all).await).map_err(|failure| {
         let line = failure.job_at_fault().and_then(|index| Some(batch.get(index)?.0));
         let failure = match line {
             Some(line) => failure.and_why(&format!("line {line} of {file}")),
@@ -116,19 +120,19 @@ fn submit_batch(
             _ => "no job was submitted".to_owned(),
         })
     })?;
-    for job in read::items(&answer, "jobs") {
+    for job in &answer.jobs {
         match screen.json {
-            true => screen.json_line(job)?,
-            false => screen.line(read::word(job, "id"))?,
+            true => screen.json_line(&json!(job))?,
+            false => screen.line(&job.id)?,
         }
     }
     Ok(())
 }
 
-/// The body of a call; payloads in it stay as they were written.
-pub type Body = BTreeMap<String, Box<RawValue>>;
+/// A job of a file: its fields, whatever they are, as they were written. The node says which of them it does not know.
+type Fields = BTreeMap<String, Box<RawValue>>;
 
-pub fn raw(value: impl Serialize) -> Box<RawValue> {
+fn raw(value: impl Serialize) -> Box<RawValue> {
     to_raw_value(&value).expect("texts, numbers and maps with texts as keys can be written as JSON")
 }
 
@@ -138,19 +142,16 @@ fn body(
     here: Option<PathBuf>,
     payload: impl FnOnce(&str) -> Result<String, Failure>,
     new_key: impl FnOnce() -> Result<String, Failure>,
-) -> Result<Body, Failure> {
-    let mut body = job_body(args.job, here, payload)?;
-    if let Some(at) = args.run_at {
-        body.insert("run_at".into(), raw(at.to_string()));
-    }
+) -> Result<SubmitJob, Failure> {
+    let job = job_body(args.job, here, payload)?;
+    let run_at = args.run_at.map(|at| WrittenInstant::Text(at.to_string()));
     // Sent again after a lost connection, the call must not make a second job.
     let key = args.idempotency_key.map_or_else(new_key, Ok)?;
-    body.insert("idempotency_key".into(), raw(key));
-    Ok(body)
+    Ok(SubmitJob { run_at, idempotency_key: Some(key), ..job })
 }
 
 /// What a run of a schedule is, too.
-pub fn job_of(args: JobArgs) -> Result<Body, Failure> {
+pub fn job_of(args: JobArgs) -> Result<SubmitJob, Failure> {
     job_body(args, std::env::current_dir().ok(), payload_text)
 }
 
@@ -158,18 +159,14 @@ fn job_body(
     args: JobArgs,
     here: Option<PathBuf>,
     payload: impl FnOnce(&str) -> Result<String, Failure>,
-) -> Result<Body, Failure> {
-    let mut body = Body::new();
+) -> Result<SubmitJob, Failure> {
     let is_command = args.kind.is_none();
-    match args.kind {
+    let (kind, payload) = match args.kind {
         Some(kind) => {
-            body.insert("kind".into(), raw(kind));
-            if let Some(source) = &args.payload {
-                body.insert("payload".into(), parsed(&payload(source)?)?);
-            }
+            let given = args.payload.as_ref().map(|source| parsed(&payload(source)?)).transpose()?;
+            (kind, given)
         }
         None => {
-            body.insert("kind".into(), raw("exec"));
             let mut exec = json!({ "argv": args.command });
             if !args.env.is_empty() {
                 exec["env"] = json!(args.env.into_iter().collect::<BTreeMap<_, _>>());
@@ -177,34 +174,36 @@ fn job_body(
             if let Some(folder) = absolute(args.cwd, here) {
                 exec["cwd"] = json!(text_of(&folder)?);
             }
-            body.insert("payload".into(), raw(exec));
-        }
-    }
-    let mut put = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            body.insert(name.into(), raw(value));
+            (KIND.to_owned(), Some(raw(exec)))
         }
     };
-    put("queue", args.queue.map(Value::from));
-    put("priority", args.priority.map(Value::from));
-    put("timeout_s", args.timeout.map(span::seconds));
-    put("stuck_after_s", args.stuck_after.map(span::seconds));
-    put("on_stuck", args.on_stuck.map(Value::from));
-    put("require_progress", args.require_progress.then_some(true.into()));
-    put("delay_s", args.delay.map(span::seconds));
+    let limits = args.limits.into_iter().map(|(key, max)| KeyLimit { key, max, ordered: false });
+    let ordered = args.ordered.into_iter().map(|key| KeyLimit { key, max: 1, ordered: true });
+    let limits: Vec<KeyLimit> = limits.chain(ordered).collect();
+    let mut headers = FewPairs::default();
+    let has_headers = !args.headers.is_empty();
+    args.headers.into_iter().for_each(|(name, value)| headers.set(name, value));
     // A command that fails may have done half of its work; only its author knows whether to repeat it.
     let retries = args.retries.or(is_command.then_some(0));
-    put("retry", retries.map(|retries| json!({ "max_attempts": retries + 1 })));
-    let limits = args.limits.iter().map(|(key, max)| json!({ "key": key, "max": max }));
-    let ordered = args.ordered.iter().map(|key| json!({ "key": key, "max": 1, "ordered": true }));
-    let limits: Vec<Value> = limits.chain(ordered).collect();
-    put("limits", (!limits.is_empty()).then_some(limits.into()));
-    put("unique_key", args.unique_key.map(Value::from));
-    put("tags", (!args.tags.is_empty()).then_some(args.tags.into()));
-    let headers: BTreeMap<String, String> = args.headers.into_iter().collect();
-    put("headers", (!headers.is_empty()).then(|| json!(headers)));
-    put("retain_s", args.retain.map(span::seconds));
-    Ok(body)
+    let seconds = |span: Duration| span.as_secs_f64();
+    Ok(SubmitJob {
+        kind: Some(kind),
+        payload: payload.map(Into::into),
+        queue: args.queue,
+        priority: args.priority,
+        timeout_s: args.timeout.map(seconds),
+        stuck_after_s: args.stuck_after.map(seconds),
+        on_stuck: args.on_stuck,
+        require_progress: args.require_progress.then_some(true),
+        delay_s: args.delay.map(seconds),
+        retry: retries.map(|retries| RetryPolicy { max_attempts: Some(retries + 1), ..RetryPolicy::default() }),
+        limits: (!limits.is_empty()).then(|| limits.into()),
+        unique_key: args.unique_key,
+        tags: (!args.tags.is_empty()).then(|| args.tags.into()),
+        headers: has_headers.then_some(headers),
+        retain_s: args.retain.map(seconds),
+        ..SubmitJob::default()
+    })
 }
 
 fn text_of(folder: &Path) -> Result<&str, Failure> {
@@ -261,6 +260,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser;
+    use serde_json::Value;
 
     fn body_of(line: &[&str]) -> Result<Value, Failure> {
         let cli = Cli::parse_from(["onward", "submit"].iter().chain(line));
@@ -304,10 +304,10 @@ mod tests {
             "--retain=1d",
         ]);
         let expected = json!({
-            "kind": "k", "payload": {"a": 1}, "queue": "q", "priority": -5, "timeout_s": 5400, "stuck_after_s": 0.25,
-            "on_stuck": "time_out", "require_progress": true, "delay_s": 120, "retry": {"max_attempts": 4},
+            "kind": "k", "payload": {"a": 1}, "queue": "q", "priority": -5, "timeout_s": 5400.0, "stuck_after_s": 0.25,
+            "on_stuck": "time_out", "require_progress": true, "delay_s": 120.0, "retry": {"max_attempts": 4},
             "limits": [{"key": "gpu", "max": 2}, {"key": "account=1", "max": 1, "ordered": true}], "unique_key": "u", "idempotency_key": "i", "tags": ["a", "b"],
-            "headers": {"x": "y"}, "retain_s": 86400
+            "headers": {"x": "y"}, "retain_s": 86400.0
         });
         assert_eq!(body.unwrap(), expected);
         let at = body_of(&["--kind=k", "--run-at=2026-11-16T10:00:00+02:00"]).unwrap();

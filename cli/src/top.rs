@@ -5,7 +5,11 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::Value;
+use onward::JobInfo;
+use onward::client::{JobFilter, JobList, Page};
+use onward_api::node::{Node, NodeList};
+use onward_api::queue::{Queue, QueueList};
+use onward_api::status::Status;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::answer::{Answer, Layout};
@@ -85,24 +89,28 @@ fn draw(text: &Styled, lines: usize) -> Result<()> {
 }
 
 struct Look {
-    status: Answer,
-    nodes: Answer,
-    queues: Answer,
-    jobs: Answer,
+    status: Answer<Status>,
+    nodes: Answer<NodeList>,
+    queues: Answer<QueueList>,
+    jobs: Answer<JobList>,
 }
 
 impl Look {
     fn take(client: &Client) -> Result<Self> {
+        let first = |limit| Page { limit, cursor: None };
+        let running = JobFilter { state: Some("running".into()), ..JobFilter::default() };
         Ok(Self {
-            status: client.get("/status")?,
-            nodes: client.get(&format!("/v1/nodes?limit={NODES}"))?,
-            queues: client.get("/v1/queues")?,
-            jobs: client.get(&format!("/v1/jobs?state=running&limit={JOBS}"))?,
+            status: client.ask(async |node| node.status().await)?,
+            nodes: client.ask(async |node| node.nodes(&first(NODES)).await)?,
+            queues: client.ask(async |node| node.queues().await)?,
+            jobs: client.ask(async |node| node.jobs(&running, &first(JOBS)).await)?,
         })
     }
 
     fn json(&self) -> Result<Box<RawValue>> {
-        let list = |answer: &Answer, name: &str| answer.field(name).unwrap_or(RawValue::NULL).to_owned();
+        fn list<T>(answer: &Answer<T>, name: &str) -> Box<RawValue> {
+            answer.field(name).unwrap_or(RawValue::NULL).to_owned()
+        }
         let all = BTreeMap::from([
             ("status", self.status.text().to_owned()),
             ("nodes", list(&self.nodes, "nodes")),
@@ -113,52 +121,45 @@ impl Look {
     }
 
     fn text(&self, screen: &Screen) -> Styled {
-        let state = fleet::state_of(&self.status);
-        let load = read::word(&self.status["load"], "level");
-        let count = |field, one| match read::number(&self.status["manager"], field) {
-            Some(count) => fleet::counted(count, one),
+        let (state, load) = (self.status.state(), &self.status.load.level);
+        let manager = self.status.manager.as_ref();
+        let count = |count: Option<usize>, one| match count {
+            Some(count) => fleet::counted(count as u64, one),
             None => format!("- {one}s"),
         };
-        let (open, dead) = (count("open_jobs", "open job"), count("dead_letters", "dead letter"));
+        let open = count(manager.map(|manager| manager.open_jobs), "open job");
+        let dead = count(manager.map(|manager| manager.dead_letters), "dead letter");
         let head = format!("{state}, load {load}, {open}, {dead}; Ctrl-C leaves\n\n");
         let part = |columns: &[Column], rows: Vec<Vec<String>>| match rows.is_empty() {
             true => Styled::new(&format!("no {}s\n\n", columns[0].name())),
             false => screen.table_text(columns, rows).text("\n\n"),
         };
         Styled::new(&head)
-            .styled(&part(&QUEUES, rows(&self.queues, queue_row)))
-            .styled(&part(&WORKERS, rows(&self.nodes, node_row)))
-            .styled(&part(&RUNNING, rows(&self.jobs, job_row)))
+            .styled(&part(&QUEUES, self.queues.queues.iter().map(queue_row).collect()))
+            .styled(&part(&WORKERS, self.nodes.nodes.iter().map(node_row).collect()))
+            .styled(&part(&RUNNING, self.jobs.jobs.iter().map(job_row).collect()))
     }
 }
 
-fn rows(answer: &Value, row: impl Fn(&Value) -> Vec<String>) -> Vec<Vec<String>> {
-    read::listed(answer).iter().map(row).collect()
+fn queue_row(queue: &Queue) -> Vec<String> {
+    fleet::queue_row(queue, &["running", "delayed", "waiting"])
 }
 
-fn queue_row(queue: &Value) -> Vec<String> {
-    let state = if read::flag(queue, "paused") { "paused" } else { "open" };
-    let count = |field: &str| read::number(&queue["counts"], field).unwrap_or(0).to_string();
-    let mut row = vec![read::word(queue, "name").to_owned(), state.into(), read::plain(&queue["ready_workflows"])];
-    row.extend(["running", "delayed", "waiting"].map(count));
-    row
+fn node_row(node: &Node) -> Vec<String> {
+    let (held, slots) = (node.held.to_string(), node.slots.to_string());
+    vec![node.id.clone(), node.health.verdict.to_string(), held, slots, node.health.reason.to_string()]
 }
 
-fn node_row(node: &Value) -> Vec<String> {
-    ["id", "verdict", "held", "slots", "reason"].map(|field| read::plain(&node[field])).into()
-}
-
-fn job_row(job: &Value) -> Vec<String> {
-    let attempts = read::items(job, "workflows").iter().flat_map(|workflow| read::items(workflow, "attempts"));
-    let last = attempts.last().unwrap_or(&Value::Null);
-    let since = read::instant(last, "started_at");
-    let since = since.map_or_else(|| "-".into(), |at| span::human(read::between(at, jiff::Timestamp::now())));
+fn job_row(job: &JobInfo) -> Vec<String> {
+    let last = job.attempts().last();
+    let since = last.map(|last| span::human(read::between(last.started_at, read::now())));
+    let note = last.and_then(|last| last.running.as_ref()?.note.as_deref());
     vec![
-        read::word(job, "id").to_owned(),
-        read::word(job, "kind").to_owned(),
-        read::progress(&job["progress"]),
-        since,
-        read::plain(&last["worker"]),
-        read::text(last, "note").unwrap_or("-").to_owned(),
+        job.id.clone(),
+        read::word(job.kind.as_deref()).to_owned(),
+        job.progress.to_string(),
+        since.unwrap_or_else(|| "-".into()),
+        read::word(last.map(|last| &*last.worker)).to_owned(),
+        note.unwrap_or("-").to_owned(),
     ]
 }

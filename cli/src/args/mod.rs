@@ -9,8 +9,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use onward::client::Page;
+use onward_api::dead_letter::ReplayFromWord;
+use serde::de::DeserializeOwned;
 
 use crate::demo::Sabotage;
 use crate::span;
@@ -46,7 +50,7 @@ pub struct Global {
     /// The node to talk to
     #[arg(long, global = true, help_heading = COMMON, env = "ONWARD_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
     pub server: String,
-    /// The token to prove who you are [default: the `token` file in the data folder, for a node on this machine]
+    /// The token that proves who you are [default: the `token` file in the data folder, for a node on this machine]
     #[arg(long, global = true, help_heading = COMMON, env = "ONWARD_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub token: Option<String>,
     /// The certificate (PEM) that signed the node's, where it is not a public one
@@ -62,7 +66,7 @@ pub struct Global {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run a node here, until Ctrl-C; a second one stops at once
+    /// Run a node here until Ctrl-C; a second Ctrl-C stops it at once
     #[command(
         after_help = "Examples:\n  onward up\n  onward up --slots 0 --listen 127.0.0.1:7500 --data /var/lib/onward"
     )]
@@ -77,7 +81,7 @@ pub enum Command {
     /// Run one command as a job, without a server: a timeout that looks at progress
     #[command(after_help = work::RUN_EXAMPLES)]
     Run(Box<RunArgs>),
-    /// Run commands for a node elsewhere, until Ctrl-C; a second one stops at once
+    /// Run commands for a node elsewhere until Ctrl-C; a second Ctrl-C stops it at once
     #[command(after_help = "Example:\n  onward worker --manager http://10.0.0.5:7400 --slots 8")]
     Worker(WorkerArgs),
     /// Run a manager: a node without a worker of its own, with its settings from a file
@@ -158,7 +162,7 @@ pub enum Command {
                             onward cancel --queue reports --state ready --dry-run\n  \
                             onward cancel --not-moving 10m --yes")]
     Cancel(CancelArgs),
-    /// Submit a job that ended once more, as a new job; or all that match and did not succeed
+    /// Submit an ended job once more, as a new job; or all that match and did not succeed
     #[command(after_help = "Examples:\n  onward retry 0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10\n  \
                             onward retry --kind transcode --since 1d --dry-run")]
     Retry(RetryArgs),
@@ -261,16 +265,16 @@ pub struct UpArgs {
     pub exec: ExecArgs,
     #[command(flatten)]
     pub log: LogArgs,
-    /// With the jobs of `onward demo` to look at
+    /// Also run the jobs of `onward demo`, to have something to look at
     #[arg(long)]
     pub demo: bool,
     /// The settings file [default: onward.toml in the data folder]
     #[arg(long, env = "ONWARD_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Settings over the file's, as `onward config` shows them: `--set lease.initial=2m`; may be repeated
+    /// Settings that override the file's, as `onward config` shows them: `--set lease.initial=2m`; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Let nobody do anything without a token
+    /// Refuse every call without a token
     #[arg(long)]
     pub require_tokens: bool,
     /// Listen beyond this machine without TLS and tokens all the same
@@ -377,7 +381,7 @@ pub struct LogsArgs {
     /// Which workflow of the job [default: the one that was handed out last]
     #[arg(long, value_name = "NAME")]
     pub workflow: Option<String>,
-    /// Go on until the attempt ended
+    /// Go on until the attempt ends
     #[arg(long, short)]
     pub follow: bool,
 }
@@ -390,6 +394,20 @@ pub struct PageArgs {
     /// Go on where an earlier list ended
     #[arg(long)]
     pub cursor: Option<String>,
+}
+
+/// One of a few words, read as the node reads it.
+fn words<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(words.iter().copied())
+        .map(|word| serde_json::from_value(word.into()).expect("each of these is a word of the contract"))
+}
+
+impl PageArgs {
+    pub fn page(&self) -> Page {
+        Page { limit: self.limit as usize, cursor: self.cursor.clone() }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -456,7 +474,7 @@ pub enum NodeCommand {
     /// Show all that is known of one node
     #[command(after_help = "Example:\n  onward node show worker-7")]
     Show { id: String },
-    /// Give a node no more work; what it holds it may finish
+    /// Give a node no more work; it may finish what it holds
     #[command(after_help = "Example:\n  onward node drain worker-7")]
     Drain { id: String },
     /// Give a drained node work again
@@ -485,8 +503,8 @@ pub struct ReplayArgs {
     pub letters: LettersArgs,
     /// Where a job with several workflows begins: at those that have not succeeded, with the results of the others; or at
     /// the start
-    #[arg(long, value_name = "WHERE", value_parser = ["failed", "start"], default_value = "failed")]
-    pub from: String,
+    #[arg(long, value_name = "WHERE", value_parser = words::<ReplayFromWord>(&["failed", "start"]), default_value = "failed")]
+    pub from: ReplayFromWord,
 }
 
 #[derive(Debug, Args)]
@@ -524,7 +542,7 @@ pub struct ConfigArgs {
     /// The settings file [default: onward.toml in the data folder]
     #[arg(long, env = "ONWARD_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Settings over the file's, as in it: `--set lease.initial=2m`
+    /// Settings that override the file's, written as in it: `--set lease.initial=2m`
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub set: Vec<String>,
     /// Only what is not the default

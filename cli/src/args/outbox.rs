@@ -39,7 +39,7 @@ Examples:
         /// For which database
         #[arg(value_name = "DATABASE", value_parser = ["postgres", "sqlite"], default_value = "postgres")]
         database: String,
-        /// With the trigger that wakes those who listen, on PostgreSQL
+        /// With the trigger that wakes listening pollers, on PostgreSQL
         #[arg(long)]
         notify: bool,
     },
@@ -90,8 +90,7 @@ pub struct OutboxRunArgs {
     /// How long one success lasts
     #[arg(long, value_parser = span::parse, value_name = "DURATION", default_value = "60s")]
     pub freshness: Duration,
-    /// How long to wait at most while what rows go to, or the database, is unavailable [default: half of --freshness, 30s
-    /// at most]
+    /// The longest pause while the publisher or the database is unavailable [default: half of --freshness, 30s at most]
     #[arg(long, value_parser = span::parse, value_name = "DURATION")]
     pub max_backoff: Option<Duration>,
     /// Answer /livez, /readyz, /startupz, /status and /metrics here

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
+use onward_api::schedule::{MissedWord, OverlapWord};
 
 use super::submit::JobArgs;
+use super::words;
 use crate::span;
 
 const ADD_EXAMPLES: &str = "\
@@ -81,11 +83,11 @@ pub struct ScheduleArgs {
     #[arg(long, value_parser = span::parse, value_name = "DURATION")]
     pub every: Option<Duration>,
     /// While an earlier run has not ended: skip the next, queue it, or allow both [default: skip]
-    #[arg(long, value_parser = ["skip", "queue", "allow"])]
-    pub overlap: Option<String>,
+    #[arg(long, value_parser = words::<OverlapWord>(&["skip", "queue", "allow"]))]
+    pub overlap: Option<OverlapWord>,
     /// After a stop, of runs that were missed: skip them, run once, or run all [default: once]
-    #[arg(long, value_parser = ["skip", "once", "all"])]
-    pub missed: Option<String>,
+    #[arg(long, value_parser = words::<MissedWord>(&["skip", "once", "all"]))]
+    pub missed: Option<MissedWord>,
     /// Start up to this much later, so that not all start at one instant
     #[arg(long, value_parser = span::parse, value_name = "DURATION")]
     pub jitter: Option<Duration>,

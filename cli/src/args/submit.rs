@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use onward_api::submit::OnStuckWord;
 
+use super::words;
 use crate::span;
 
 pub const EXAMPLES: &str = "\
@@ -73,8 +75,8 @@ pub struct JobArgs {
     #[arg(long, value_parser = span::parse_limit, value_name = "DURATION")]
     pub stuck_after: Option<Duration>,
     /// What follows a stuck attempt: another one, or the end of the job
-    #[arg(long, value_parser = ["retry", "time_out"])]
-    pub on_stuck: Option<String>,
+    #[arg(long, value_parser = words::<OnStuckWord>(&["retry", "time_out"]))]
+    pub on_stuck: Option<OnStuckWord>,
     /// Only reported progress counts as a forward step; a beat alone does not
     #[arg(long)]
     pub require_progress: bool,

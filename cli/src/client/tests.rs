@@ -1,6 +1,7 @@
 use super::*;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::thread;
 
 fn read_request(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
@@ -48,7 +49,7 @@ fn client(server: &str) -> Client {
 fn a_call_that_lost_its_connection_is_sent_again_unchanged() {
     let (url, served) = node(&["", CREATED]);
     let body = serde_json::json!({"kind": "x", "idempotency_key": "k"});
-    assert_eq!(client(&url).post("/v1/jobs", &body).unwrap()["id"], "a");
+    assert_eq!(client(&url).ask(async |node| node.submit_written(&body).await).unwrap().id, "a");
     let requests = served.join().unwrap();
     assert_eq!(requests[0], requests[1]);
     let text = requests[0].to_ascii_lowercase();
@@ -59,7 +60,7 @@ fn a_call_that_lost_its_connection_is_sent_again_unchanged() {
 #[test]
 fn a_refusal_is_told_and_not_repeated() {
     let (url, served) = node(&[CONFLICT]);
-    let failure = client(&url).post("/v1/jobs", &Value::Null).unwrap_err().to_string();
+    let failure = client(&url).ask(async |node| node.submit_written(&()).await).unwrap_err().to_string();
     assert_eq!(failure, "refused: conflict\n  why: the key was used");
     assert_eq!(served.join().unwrap().len(), 1);
 }
@@ -70,7 +71,7 @@ fn nobody_there_says_which_address_and_what_to_do() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let url = format!("http://{}", socket.local_addr().unwrap());
-    let failure = client(&url).get("/v1/jobs").unwrap_err().to_string();
+    let failure = client(&url).ask(async |node| node.queues().await).unwrap_err().to_string();
     assert!(failure.contains(&url) && failure.contains("`onward up`"), "{failure}");
 }
 
@@ -79,8 +80,7 @@ fn the_token_of_this_machines_node_goes_to_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token");
     std::fs::write(&file, "onw_local\n").unwrap();
-    let token_for =
-        |server| Client::new(&Target { server, token_file: Some(&file), ..Target::default() }).unwrap().token;
+    let token_for = |server| token_for(server, None, Some(&file));
     for server in ["http://127.0.0.1:7400", "http://localhost:7400/", "https://[::1]:7400"] {
         assert_eq!(token_for(server).as_deref(), Some("onw_local"), "{server}");
     }
@@ -115,13 +115,19 @@ const FOREIGN_HOST: &str = "HTTP/1.1 403 Forbidden\r\ncontent-length: 62\r\nconn
 #[test]
 fn a_name_that_the_node_does_not_have_is_no_matter_of_tokens() {
     let (url, served) = node(&[FOREIGN_HOST]);
-    let failure = client(&url).get("/v1/jobs").unwrap_err().to_string();
+    let failure = client(&url).ask(async |node| node.queues().await).unwrap_err().to_string();
     assert!(failure.contains("--host-name NAME") && !failure.contains("token"), "{failure}");
     served.join().unwrap();
 }
 
 #[test]
-fn path_segments_are_escaped() {
-    assert_eq!(escaped("a/b ü?"), "a%2Fb%20%C3%BC%3F");
-    assert_eq!(escaped("0190-A_z.~"), "0190-A_z.~");
+fn an_address_without_a_port_is_one_of_the_web() {
+    for (server, url, path) in [
+        ("http://h", "http://h:80", ""),
+        ("https://h/onward/", "https://h:443", "/onward/"),
+        ("http://[::1]:7400", "http://[::1]:7400", ""),
+        ("https://h:1/a", "https://h:1", "/a"),
+    ] {
+        assert_eq!(split(server), (url.to_owned(), path), "{server}");
+    }
 }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use onward::{Client, JobState};
+use onward::{Answer, Client, JobInfo, JobState};
+use onward_api::job::Attempt;
+use onward_api::ledger::{Entry, Ledger};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -21,8 +23,8 @@ pub struct Verdict {
     pub reasons: Vec<String>,
     pub wrong: Option<String>,
     pub took: Duration,
-    job: Value,
-    ledger: Value,
+    job: Answer<JobInfo>,
+    ledger: Answer<Ledger>,
 }
 
 impl Verdict {
@@ -30,7 +32,7 @@ impl Verdict {
         json!({
             "part": self.part.title(), "id": self.id, "state": self.state, "as_it_must": self.wrong.is_none(),
             "reasons": self.reasons, "wrong": self.wrong, "took_s": self.took.as_secs_f64(),
-            "job": self.job, "ledger": self.ledger,
+            "job": read::value(self.job.text()), "ledger": read::value(self.ledger.text()),
         })
     }
 }
@@ -51,36 +53,34 @@ pub async fn all(
             Err(_) => client.job(id).await?,
         };
         let ledger = client.ledger(id).await?;
-        let wrong = wrong(*part, job.state, &job.json, &ledger);
-        let reasons = reasons(*part, &job.json, &ledger);
-        let took = match (read::instant(&job.json, "started_at"), read::instant(&job.json, "ended_at")) {
+        let wrong = wrong(*part, &job, &ledger);
+        let reasons = reasons(*part, &job, &ledger);
+        let took = match (job.started_at, job.ended_at) {
             (Some(from), Some(to)) => read::between(from, to),
             _ => began.elapsed(),
         };
         let state = job.state.to_string();
-        let verdict = Verdict { part: *part, id: id.clone(), state, reasons, wrong, took, job: job.json, ledger };
+        let verdict = Verdict { part: *part, id: id.clone(), state, reasons, wrong, took, job, ledger };
         tell(&verdict)?;
         verdicts.push(verdict);
     }
     Ok(verdicts)
 }
 
-fn attempts(job: &Value) -> Vec<&Value> {
-    read::items(job, "workflows").iter().flat_map(|workflow| read::items(workflow, "attempts")).collect()
+fn outcome(attempt: &Attempt) -> &str {
+    attempt.outcome.as_deref().unwrap_or("running")
 }
 
-fn outcomes(job: &Value) -> Vec<&str> {
-    attempts(job).into_iter().map(|attempt| read::text(attempt, "outcome").unwrap_or("running")).collect()
-}
-
-fn refused(ledger: &Value) -> Option<&Value> {
-    read::items(ledger, "entries").iter().find(|entry| read::text(entry, "what") == Some("refused"))
+fn refused(ledger: &Ledger) -> Option<&Entry> {
+    ledger.entries.iter().find(|entry| entry.what == "refused")
 }
 
 /// What is not as it must be, if anything.
-fn wrong(part: Part, state: JobState, job: &Value, ledger: &Value) -> Option<String> {
-    let outcomes = outcomes(job);
-    let reason = read::text(job, "reason").unwrap_or_default();
+fn wrong(part: Part, job: &JobInfo, ledger: &Ledger) -> Option<String> {
+    let state = &job.state;
+    let outcomes: Vec<&str> = job.attempts().map(outcome).collect();
+    let reason = job.reason.as_deref().unwrap_or_default();
+    let is_of_zombie = || job.result::<String>().is_ok_and(|result| result == zombie::RESULT);
     let expect = |expected: &[&str]| {
         (outcomes != expected).then(|| format!("its attempts ended as {outcomes:?}, and should have as {expected:?}"))
     };
@@ -88,33 +88,31 @@ fn wrong(part: Part, state: JobState, job: &Value, ledger: &Value) -> Option<Str
         return Some(format!("it is still {state}, and nobody would ever notice"));
     }
     match part {
-        Part::Healthy | Part::Slow if state != JobState::Succeeded => {
+        Part::Healthy | Part::Slow if *state != JobState::Succeeded => {
             Some(format!("it moved all the time, and is {state}: {reason}"))
         }
         Part::Healthy | Part::Slow => expect(&["succeeded"]),
-        Part::Hung | Part::Busywork if state != JobState::TimedOut || !reason.contains("stuck") => {
+        Part::Hung | Part::Busywork if *state != JobState::TimedOut || !reason.contains("stuck") => {
             Some(format!("it stood still, and is {state} ({reason}) instead of timed out as stuck"))
         }
         Part::Hung => expect(&["stuck", "stuck"]),
         Part::Busywork => expect(&["stuck"]),
-        Part::Zombie if job["result"] == zombie::RESULT => {
+        Part::Zombie if is_of_zombie() => {
             Some("the zombie's result was taken, and its successor's work is lost".into())
         }
-        Part::Zombie if state != JobState::Succeeded => Some(format!("it is {state}: {reason}")),
+        Part::Zombie if *state != JobState::Succeeded => Some(format!("it is {state}: {reason}")),
         Part::Zombie if refused(ledger).is_none() => Some("the zombie's result was not refused".into()),
         Part::Zombie => expect(&["lease_expired", "succeeded"]),
     }
 }
 
-fn reasons(part: Part, job: &Value, ledger: &Value) -> Vec<String> {
+fn reasons(part: Part, job: &JobInfo, ledger: &Ledger) -> Vec<String> {
     let mut lines = Vec::new();
-    for attempt in attempts(job) {
-        let took = read::instant(attempt, "started_at").zip(read::instant(attempt, "ended_at"));
-        let took = took.map(|(from, to)| format!(" after {}", human(read::between(from, to)))).unwrap_or_default();
-        let (n, fence) = (read::plain(&attempt["n"]), read::plain(&attempt["fence"]));
-        let worker = read::word(attempt, "worker");
-        let outcome = read::text(attempt, "outcome").unwrap_or("running").replace('_', " ");
-        lines.push(format!("attempt {n} on {worker}, fence {fence}: {outcome}{took}"));
+    for attempt in job.attempts() {
+        let took = attempt.ended_at.map(|to| format!(" after {}", human(read::between(attempt.started_at, to))));
+        let (n, worker, fence) = (attempt.n, &attempt.worker, attempt.fence);
+        let outcome = outcome(attempt).replace('_', " ");
+        lines.push(format!("attempt {n} on {worker}, fence {fence}: {outcome}{}", took.unwrap_or_default()));
     }
     let stuck = human(STUCK_AFTER);
     lines.extend(match part {
@@ -125,8 +123,8 @@ fn reasons(part: Part, job: &Value, ledger: &Value) -> Vec<String> {
             Some(format!("it beat ten times a second, but reported 1 of 10 and nothing more for {stuck}"))
         }
         Part::Zombie => refused(ledger).map(|entry| {
-            let (verb, refusal, fence) =
-                (read::word(entry, "verb"), read::word(entry, "refusal"), read::plain(&entry["fence"]));
+            let (verb, refusal) = (read::word(entry.verb.as_deref()), read::word(entry.refusal.as_deref()));
+            let fence = entry.fence.unwrap_or_default();
             format!("the zombie came back: its `{verb}` under fence {fence} was refused as {refusal}, and counted")
         }),
     });

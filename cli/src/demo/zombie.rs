@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onward::{CallError, Client};
-use serde_json::{Value, json};
+use onward_api::lease::{Acceptance, BeatAnswerBody, BeatBody, Leases, PollBody, SucceedBody};
+use onward_api::raw::Raw;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -26,7 +27,7 @@ async fn try_play(client: &Client, sabotage: Option<Sabotage>, awake: &Notify) -
     if sabotage == Some(Sabotage::Lease) {
         loop {
             sleep(LEASE / 4).await;
-            client.post::<Value>(&format!("/v1/leases/{receipt}/beat"), &json!({})).await?;
+            client.post::<BeatAnswerBody>(&format!("/v1/leases/{receipt}/beat"), &BeatBody::default()).await?;
         }
     }
     awake.notified().await;
@@ -34,16 +35,25 @@ async fn try_play(client: &Client, sabotage: Option<Sabotage>, awake: &Notify) -
         // Its successor hands it in.
         return Ok(());
     }
-    client.post::<Value>(&format!("/v1/leases/{receipt}/succeed"), &json!({ "result": RESULT })).await?;
+    let result = Some(Raw::of(RESULT).expect("a text can be written as JSON"));
+    let body = SucceedBody { result, result_base64: None };
+    client.post::<Acceptance>(&format!("/v1/leases/{receipt}/succeed"), &body).await?;
     Ok(())
 }
 
 async fn take(client: &Client) -> Result<String, CallError> {
-    let poll = json!({
-        "worker_id": "frozen", "incarnation": "a", "kinds": [Part::Zombie.kind()], "max": 1, "wait_s": 10,
-        "lease_s": LEASE.as_secs_f64(),
-    });
-    let answer: Value = client.post("/v1/leases", &poll).await?;
-    let receipt = answer["leases"][0]["receipt"].as_str();
-    receipt.map(str::to_owned).ok_or_else(|| CallError::Unreadable("no lease came".into()))
+    let poll = PollBody {
+        worker_id: "frozen".into(),
+        incarnation: "a".into(),
+        queues: None,
+        kinds: vec![Part::Zombie.kind().to_owned()],
+        max: Some(1),
+        wait_s: Some(10.0),
+        lease_s: Some(LEASE.as_secs_f64()),
+        poll_id: None,
+        inputs_by_reference: None,
+    };
+    let answer: Leases<'static> = client.post("/v1/leases", &poll).await?;
+    let lease = answer.leases.into_iter().next();
+    lease.map(|lease| lease.receipt).ok_or_else(|| CallError::Unreadable("no lease came".into()))
 }

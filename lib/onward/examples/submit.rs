@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use onward::{Client, Job, JobInfo};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub async fn count_primes(client: &Client, below: u64, mut tell: impl FnMut(&JobInfo)) -> Result<JobInfo, Failed> {
     let job = Job::new("primes", json!({ "below": below }))?.stuck_after(Duration::from_secs(30)).max_attempts(3);
@@ -18,7 +18,7 @@ pub async fn count_primes(client: &Client, below: u64, mut tell: impl FnMut(&Job
     while let Some(job) = changes.next().await? {
         tell(&job);
     }
-    Ok(client.job(&id).await?)
+    Ok(client.job(&id).await?.into_value())
 }
 
 pub type Failed = Box<dyn std::error::Error>;
@@ -28,11 +28,7 @@ async fn main() -> Result<(), Failed> {
     let server = std::env::var("ONWARD_SERVER").unwrap_or_else(|_| "http://127.0.0.1:7400".into());
     let below = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
     let client = Client::connect(&server)?;
-    let job = count_primes(&client, below, |job| match job.progress {
-        Some(progress) => println!("{} {} of {:?}", job.state, progress.done, progress.total),
-        None => println!("{}", job.state),
-    })
-    .await?;
-    println!("{}: {}", job.state, job.json["result"]);
+    let job = count_primes(&client, below, |job| println!("{} {}", job.state, job.progress)).await?;
+    println!("{}: {}", job.state, job.result::<Value>()?);
     Ok(())
 }

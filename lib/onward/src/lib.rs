@@ -50,11 +50,13 @@ pub mod worker;
 #[cfg(any(feature = "client", feature = "worker"))]
 pub use address::NodeAddress;
 #[cfg(feature = "client")]
-pub use client::{CallError, Client, Job, JobInfo, JobState};
+pub use client::{Answer, CallError, Client, Job, JobInfo, JobState};
 #[cfg(feature = "worker")]
 pub use context::{Context, Reason};
 #[cfg(feature = "worker")]
 pub use machine::Granted;
+#[cfg(feature = "client")]
+pub use onward_api as api;
 #[cfg(feature = "health")]
 pub use onward_health as health;
 pub use onward_lease::{

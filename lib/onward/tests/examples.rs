@@ -8,8 +8,8 @@ mod submit;
 mod worker;
 mod world;
 
-use onward::JobState;
-use serde_json::json;
+use onward::{JobInfo, JobState};
+use serde_json::{Value, json};
 use world::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -18,10 +18,11 @@ async fn they_do_what_they_say() {
     let stop = world.work(worker::with_handlers);
     let mut changes = 0;
     let job = submit::count_primes(&world.client, 100_000, |_| changes += 1).await.unwrap();
-    assert_eq!((job.state, &job.json["result"]), (JobState::Succeeded, &json!({ "count": 9592, "last": 99991 })));
+    let result = |job: &JobInfo| job.result::<Value>().unwrap();
+    assert_eq!((&job.state, result(&job)), (&JobState::Succeeded, json!({ "count": 9592, "last": 99991 })));
     assert!(changes > 0);
     let none = submit::count_primes(&world.client, 2, |_| {}).await.unwrap();
-    assert_eq!(none.json["result"], json!({ "count": 0, "last": null }));
+    assert_eq!(result(&none), json!({ "count": 0, "last": null }));
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("one"), "1").unwrap();
     let job = world.ended(&world.submit("files", &json!(folder.path()).to_string()).await).await;

@@ -297,8 +297,8 @@ async fn what_is_on_its_way_to_a_worker_that_leaves_is_not_lost() {
         ids.extend(submitted);
         for id in &ids {
             let job = world.client.job(id).await.unwrap();
-            assert_ne!(job.state, JobState::Running, "round {round}, whose worker is gone: {}", job.json);
-            assert!(job.json["workflows"][0]["counted"].as_u64() <= Some(1), "{}", job.json);
+            assert_ne!(job.state, JobState::Running, "round {round}, whose worker is gone: {job:?}");
+            assert!(job.workflows[0].counted <= 1, "{job:?}");
         }
     }
 }
@@ -313,7 +313,7 @@ async fn what_does_not_end_in_time_is_given_back_by_a_drain() {
     gate.begun().await;
     working.finish().await.unwrap();
     let job = world.client.job(&id).await.unwrap();
-    assert_eq!((job.state, &job.json["workflows"][0]["counted"]), (JobState::Ready, &0.into()), "{}", job.json);
+    assert_eq!((&job.state, job.workflows[0].counted), (&JobState::Ready, 0), "{job:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -328,7 +328,7 @@ async fn a_worker_that_is_dropped_gives_back_what_it_runs_and_is_gone() {
     working.abort();
     next(&mut told, |notice| matches!(notice, Notice::Settled { .. })).await;
     let job = world.client.job(&id).await.unwrap();
-    assert_eq!((job.state, &job.json["workflows"][0]["counted"]), (JobState::Ready, &0.into()), "{}", job.json);
+    assert_eq!((&job.state, job.workflows[0].counted), (&JobState::Ready, 0), "{job:?}");
 }
 
 /// The session has a thread of its own, which must not go on for handlers that nobody runs.
@@ -363,7 +363,7 @@ async fn a_second_process_with_the_same_id_takes_the_place_of_the_first() {
         Err(WorkerError::Rejected(refused)) => assert_eq!(&*refused.code, "stale_incarnation"),
         other => panic!("{other:?}"),
     }
-    world.until(&id, |job| attempts(&job.json) == 2).await;
+    world.until(&id, |job| job.workflows[0].attempts.len() == 2).await;
     gate.go.notify_waiters();
     gate.go.notify_one();
     assert_eq!(world.ended(&id).await["state"], "succeeded");
@@ -411,7 +411,7 @@ async fn a_handler_whose_lease_is_lost_is_stopped_unless_it_is_to_continue() {
             let refused = |notice: &Notice| matches!(notice, Notice::Refused { job_id, .. } if *job_id == id);
             next(&mut told, refused).await;
         }
-        assert_eq!(world.client.job(&id).await.unwrap().json["state"], "failed", "its result is refused all the same");
+        assert_eq!(world.client.job(&id).await.unwrap().state, JobState::Failed, "its result is refused all the same");
         stop.finish().await.unwrap();
     }
 }

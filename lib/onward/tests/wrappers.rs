@@ -56,7 +56,7 @@ async fn what_goes_through_a_wrapper_is_seen_at_the_node() {
         [("read", "\"seventeen letters\"", 17, 17), ("items", "[1, 2, 3]", 3, 6), ("block", "5", 5, 5)]
     {
         let id = world.submit(kind, payload).await;
-        world.until(&id, |job| job.progress == Some(Progress { done, total: Some(done) })).await;
+        world.until(&id, |job| job.progress == Progress { done, total: Some(done) }).await;
         seen.notify_one();
         let job = world.ended(&id).await;
         assert_eq!((&job["state"], &job["result"]), (&"succeeded".into(), &result.into()), "{job}");

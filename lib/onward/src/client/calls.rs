@@ -1,4 +1,4 @@
-//! One HTTP/2 connection for all calls, opened again when it is lost.
+//! Calls to a node, sent again where that is safe.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -6,209 +6,214 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
-use hyper::client::conn::http2::{SendRequest, handshake};
-use hyper::{Method, Request, Response, StatusCode, header};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::header::HeaderMap;
+use hyper::{Method, Request, StatusCode, header};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
-use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
-use super::info::JobInfo;
+use super::answer::Answer;
+use super::connection::{Busy, Connections, Protocol, reason};
+use super::error::{CallError, Silence};
 use crate::address::NodeAddress;
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
-/// Pauses before a call is sent again.
-const PAUSES: [Duration; 4] =
-    [Duration::from_millis(100), Duration::from_millis(500), Duration::from_millis(1_500), Duration::from_secs(3)];
 const MAX_ANSWER_BYTES: usize = 256 << 20;
+const USER_AGENT: &str = concat!("onward/", env!("CARGO_PKG_VERSION"));
 
-/// Why a call came to nothing.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CallError {
-    /// The node's answer was no. `code` is the stable word for programs.
-    #[error("{detail} ({code})")]
-    Refused { status: u16, code: String, detail: String },
-    /// Also after several tries. Whether the node has carried it out is not known; calling again is safe.
-    #[error("no answer from the node at {authority}: {why}")]
-    Unanswered { authority: String, why: String },
-    #[error("the node's answer cannot be read: {0}")]
-    Unreadable(String),
-    #[error("{count} jobs at once; at most {max} go together")]
-    TooMany { count: usize, max: usize },
+/// How often a call is made again that came to nothing, and may be made again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Retries {
+    /// Before each of them.
+    pub pauses: Vec<Duration>,
+    /// Also where the node could not be reached, or took too long. Without it only a call whose connection was lost is
+    /// made again, and one that the node cannot take just now.
+    pub unreachable: bool,
 }
 
-impl CallError {
-    /// The stable word of a refusal.
-    pub fn code(&self) -> Option<&str> {
-        match self {
-            Self::Refused { code, .. } => Some(code),
-            _ => None,
-        }
+impl Default for Retries {
+    fn default() -> Self {
+        Self { pauses: [100, 500, 1_500, 3_000].map(Duration::from_millis).to_vec(), unreachable: true }
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
-    place: NodeAddress,
-    open: Arc<Mutex<Option<SendRequest<Full<Bytes>>>>>,
+    connections: Arc<Connections>,
+    retries: Arc<Retries>,
+    /// Before every path.
+    prefix: Arc<str>,
+    within: Duration,
 }
 
-/// What the node said, and what could be read of it.
-#[derive(Debug)]
-pub(super) struct Answer {
-    text: Bytes,
-    value: Value,
+/// Whether the same call once more is the same as one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Repeat {
+    IsSafe,
+    Never,
+}
+
+/// What is asked of the node.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    method: Method,
+    path: String,
+    body: Option<Bytes>,
+    repeat: Repeat,
+    /// For how long the node may hold back its answer.
+    wait: Duration,
+}
+
+impl Call {
+    pub(super) fn get(path: impl Into<String>) -> Self {
+        Self { method: Method::GET, path: path.into(), body: None, repeat: Repeat::IsSafe, wait: Duration::ZERO }
+    }
+
+    pub(super) fn post(path: impl Into<String>, body: &impl Serialize) -> Result<Self, CallError> {
+        Ok(Self { method: Method::POST, body: Some(written(body)?), ..Self::get(path) })
+    }
+
+    /// With a body that is JSON already.
+    pub(super) fn post_text(path: impl Into<String>, body: Vec<u8>) -> Self {
+        Self { method: Method::POST, body: Some(body.into()), ..Self::get(path) }
+    }
+
+    pub(super) fn put(path: impl Into<String>, body: &impl Serialize) -> Result<Self, CallError> {
+        Ok(Self { method: Method::PUT, body: Some(written(body)?), ..Self::get(path) })
+    }
+
+    pub(super) fn delete(path: impl Into<String>) -> Self {
+        Self { method: Method::DELETE, ..Self::get(path) }
+    }
+
+    pub(super) fn waiting(self, wait: Duration) -> Self {
+        Self { wait, ..self }
+    }
+
+    pub(super) fn once(self) -> Self {
+        Self { repeat: Repeat::Never, ..self }
+    }
+}
+
+fn written(body: &impl Serialize) -> Result<Bytes, CallError> {
+    let text = serde_json::to_vec(body);
+    text.map(Bytes::from).map_err(|error| CallError::Unreadable(format!("the request is no JSON: {error}")))
 }
 
 impl Calls {
-    pub(super) fn new(place: NodeAddress) -> Self {
-        Self { place, open: Arc::default() }
+    pub(super) fn new(address: NodeAddress) -> Self {
+        Self {
+            connections: Arc::new(Connections::new(address, Protocol::default())),
+            retries: Arc::default(),
+            prefix: "".into(),
+            within: ANSWERED_WITHIN,
+        }
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Answer, CallError> {
-        self.get_waiting(path, Duration::ZERO).await
+    pub(super) fn speaking(self, protocol: Protocol) -> Self {
+        let connections = Connections::new(self.connections.address().clone(), protocol);
+        Self { connections: Arc::new(connections), ..self }
     }
 
-    /// The node may take that long to answer, and a little more.
-    pub(super) async fn get_waiting(&self, path: &str, wait: Duration) -> Result<Answer, CallError> {
-        Answer::read(self.call(Method::GET, path, None, wait).await?)
+    pub(super) fn retrying(self, retries: Retries) -> Self {
+        Self { retries: Arc::new(retries), ..self }
     }
 
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Answer, CallError> {
-        Answer::read(self.call(Method::POST, path, Some(body.to_string().into()), Duration::ZERO).await?)
+    pub(super) fn under(self, prefix: &str) -> Self {
+        Self { prefix: prefix.trim_end_matches('/').into(), ..self }
     }
 
-    /// The text of the answer, byte for byte: to `GET`, or with a body to `POST`. The node may take `wait` to answer.
-    pub(super) async fn text(&self, path: &str, body: Option<Bytes>, wait: Duration) -> Result<Bytes, CallError> {
-        let method = if body.is_some() { Method::POST } else { Method::GET };
-        self.call(method, path, body, wait).await
+    pub(super) fn within(self, within: Duration) -> Self {
+        Self { within: within.min(ANSWERED_WITHIN), ..self }
     }
 
-    async fn call(&self, method: Method, path: &str, body: Option<Bytes>, wait: Duration) -> Result<Bytes, CallError> {
-        let mut pauses = PAUSES.iter();
+    pub(super) fn authority(&self) -> &str {
+        self.connections.address().authority()
+    }
+
+    pub(super) async fn ask<T: DeserializeOwned>(&self, call: Call) -> Result<Answer<T>, CallError> {
+        Answer::read(&self.ask_raw(call).await?.1)
+    }
+
+    /// The head and the body of an answer that is a success.
+    pub(super) async fn ask_raw(&self, call: Call) -> Result<(HeaderMap, Bytes), CallError> {
+        let mut pauses = self.retries.pauses.iter();
+        let mut was_lost = false;
+        let within = self.within.saturating_add(call.wait);
         loop {
-            let tried = timeout(ANSWERED_WITHIN + wait, self.once(method.clone(), path, body.clone())).await;
-            let failed = match tried {
-                Ok(Ok((status, text))) if status.is_success() => return Ok(text),
-                Ok(Ok((status, text))) => refusal(status, &text),
+            let failed = match timeout(within, self.exchange(&call)).await {
+                Ok(Ok((status, headers, body))) if status.is_success() => return Ok((headers, body)),
+                Ok(Ok((status, _, body))) => CallError::refused(status.as_u16(), &body),
                 Ok(Err(error)) => error,
-                Err(_) => self.unanswered("it took too long"),
+                Err(_) => self.connections.too_long(within),
+            };
+            was_lost |= matches!(failed, CallError::Unanswered { why: Silence::Lost(_), .. });
+            let may_pass = match &failed {
+                CallError::Refused { status, code, .. } => *status == 503 && code != "internal",
+                CallError::Unanswered { .. } if call.repeat == Repeat::Never => false,
+                CallError::Unreachable { .. } | CallError::Unanswered { .. } => was_lost || self.retries.unreachable,
+                _ => false,
             };
             match pauses.next() {
-                Some(pause) if may_pass(&failed) => sleep(*pause).await,
+                Some(pause) if may_pass => sleep(*pause).await,
                 _ => return Err(failed),
             }
         }
     }
 
-    async fn once(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<(StatusCode, Bytes), CallError> {
-        let answer = self.send(method, path, body, None).await?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await.map_err(|error| {
+    async fn exchange(&self, call: &Call) -> Result<(StatusCode, HeaderMap, Bytes), CallError> {
+        let (answer, busy) = self.connections.send(self.request(call, None)?).await?;
+        let (head, body) = answer.into_parts();
+        let body = self.read(body, MAX_ANSWER_BYTES).await?;
+        self.connections.give_back(busy);
+        Ok((head.status, head.headers, body))
+    }
+
+    async fn read(&self, body: Incoming, most: usize) -> Result<Bytes, CallError> {
+        let read = Limited::new(body, most).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
-                CallError::Unreadable(format!("it has more than {MAX_ANSWER_BYTES} bytes"))
+                CallError::Unreadable(format!("it has more than {most} bytes"))
             } else {
-                self.unanswered(error)
+                self.connections.unanswered(Silence::Lost(reason(&*error)))
             }
         })?;
-        Ok((status, body.to_bytes()))
+        Ok(read.to_bytes())
     }
 
-    pub(super) async fn stream(&self, path: &str) -> Result<Incoming, CallError> {
-        let sending = self.send(Method::GET, path, None, Some("text/event-stream"));
-        let answer = timeout(ANSWERED_WITHIN, sending).await.map_err(|_| self.unanswered("it took too long"))??;
-        if answer.status().is_success() {
-            return Ok(answer.into_body());
-        }
+    /// An answer that goes on, and what carries it.
+    pub(super) async fn stream(&self, path: &str) -> Result<(Incoming, Busy), CallError> {
+        let sending = self.connections.send(self.request(&Call::get(path), Some("text/event-stream"))?);
+        let answer = timeout(self.within, sending).await.map_err(|_| self.connections.too_long(self.within))?;
+        let (answer, busy) = answer?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), 1 << 20).collect().await.map_err(|error| self.unanswered(error))?;
-        Err(refusal(status, &body.to_bytes()))
+        if status.is_success() {
+            return Ok((answer.into_body(), busy));
+        }
+        Err(CallError::refused(status.as_u16(), &self.read(answer.into_body(), 1 << 20).await?))
     }
 
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Bytes>,
-        accept: Option<&str>,
-    ) -> Result<Response<Incoming>, CallError> {
-        let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.place.authority()));
-        if body.is_some() {
+    fn request(&self, call: &Call, accept: Option<&str>) -> Result<Request<Full<Bytes>>, CallError> {
+        let address = self.connections.address();
+        let uri = match self.connections.protocol() {
+            Protocol::Http2 => format!("http://{}{}{}", address.authority(), self.prefix, call.path),
+            Protocol::Http1 => format!("{}{}", self.prefix, call.path),
+        };
+        let mut request =
+            Request::builder().method(call.method.clone()).uri(uri).header(header::USER_AGENT, USER_AGENT);
+        if self.connections.protocol() == Protocol::Http1 {
+            request = request.header(header::HOST, address.authority());
+        }
+        if call.method != Method::GET {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         if let Some(accept) = accept {
             request = request.header(header::ACCEPT, accept);
         }
-        if let Some(token) = self.place.token() {
+        if let Some(token) = address.token() {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request
-            .body(Full::new(body.unwrap_or_default()))
-            .map_err(|error| CallError::Unreadable(format!("not a request: {error}")))?;
-        let mut sender = self.connection().await?;
-        sender.send_request(request).await.map_err(|error| self.unanswered(error))
-    }
-
-    async fn connection(&self) -> Result<SendRequest<Full<Bytes>>, CallError> {
-        let mut open = self.open.lock().await;
-        if let Some(sender) = open.as_mut().filter(|sender| !sender.is_closed()) {
-            return Ok(sender.clone());
-        }
-        let stream = self.place.open().await.map_err(|error| self.unanswered(error))?;
-        let (sender, connection) =
-            handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|error| self.unanswered(error))?;
-        // It ends with the last sender; what goes wrong with it, whoever calls is told.
-        tokio::spawn(async move { drop(connection.await) });
-        *open = Some(sender.clone());
-        Ok(sender)
-    }
-
-    fn unanswered(&self, error: impl std::fmt::Display) -> CallError {
-        CallError::Unanswered { authority: self.place.authority().to_owned(), why: error.to_string() }
-    }
-}
-
-fn may_pass(error: &CallError) -> bool {
-    match error {
-        CallError::Unanswered { .. } => true,
-        CallError::Refused { status, .. } => *status == 503,
-        CallError::Unreadable(_) | CallError::TooMany { .. } => false,
-    }
-}
-
-fn refusal(status: StatusCode, text: &[u8]) -> CallError {
-    let problem = crate::json::read(text).unwrap_or_default();
-    let field = |name: &str| problem[name].as_str().map(str::to_owned);
-    CallError::Refused {
-        status: status.as_u16(),
-        code: field("code").unwrap_or_else(|| "unknown".into()),
-        detail: field("detail").unwrap_or_else(|| format!("the answer was {status}")),
-    }
-}
-
-impl Answer {
-    pub(super) fn read(text: Bytes) -> Result<Self, CallError> {
-        let text = if text.is_empty() { Bytes::from_static(b"null") } else { text };
-        let value = crate::json::read(&text).map_err(|error| CallError::Unreadable(error.to_string()))?;
-        Ok(Self { text, value })
-    }
-
-    pub(super) fn field(&self, name: &str) -> Result<&Value, CallError> {
-        self.value.get(name).ok_or_else(|| CallError::Unreadable(format!("`{name}` is missing")))
-    }
-
-    pub(super) fn text(&self, name: &str) -> Result<String, CallError> {
-        let text = self.field(name)?.as_str().map(str::to_owned);
-        text.ok_or_else(|| CallError::Unreadable(format!("`{name}` is not a text")))
-    }
-
-    pub(super) fn job(self) -> Result<JobInfo, CallError> {
-        JobInfo::read(&self.text, self.value).map_err(CallError::Unreadable)
-    }
-
-    pub(super) fn into<T: DeserializeOwned>(self) -> Result<T, CallError> {
-        serde_json::from_value(self.value).map_err(|error| CallError::Unreadable(error.to_string()))
+        request
+            .body(Full::new(call.body.clone().unwrap_or_default()))
+            .map_err(|error| CallError::Unreadable(format!("not a request: {error}")))
     }
 }

@@ -1,29 +1,42 @@
-//! Submits jobs and follows them.
+//! Calls to a node: submits jobs, follows them and acts on them ([`Client`] itself), and what operators need (queues,
+//! nodes, dead letters, schedules: see `operate`). What is asked and answered has the types of [`onward_api`].
 
+mod answer;
 mod calls;
-mod info;
+mod connection;
+mod error;
 mod job;
+mod list;
+mod operate;
 mod watch;
 
 use core::time::Duration;
 
-pub use calls::CallError;
-use calls::Calls;
-pub use info::{JobInfo, JobState, Progress};
+pub use answer::{Answer, Printed};
+pub use calls::Retries;
+use calls::{Call, Calls};
+pub use connection::Protocol;
+pub use error::{CallError, NoConnection, Silence};
 pub use job::Job;
 pub(crate) use job::random_key;
+pub use list::{JobFilter, Page};
+use onward_api::command::{CancelAnswer, CancelWhere, CancelWhereAnswer, Extend, ExtendAnswer, Nothing, Retry};
+use onward_api::explanation::Explanation;
+pub use onward_api::job::{Job as JobInfo, JobList, JobState, Progress};
+use onward_api::ledger::Ledger;
+use onward_api::submit::{BatchSubmitted, MAX_BATCH, SubmitAnswer};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 pub use watch::Watch;
 
 use crate::address::{AddressError, NodeAddress};
 
 /// The longest that one call waits for a job; longer waits are several calls.
 const WAIT: Duration = Duration::from_secs(30);
-const MAX_BATCH: usize = 10_000;
 
-/// A client of a node. Cheap to clone; clones share a connection. Every call may be repeated safely, and is, when the
-/// connection was lost or the node could not answer: submissions carry a key that makes them one.
+/// A client of a node. Cheap to clone; clones share a connection. A call whose connection was lost, or that the node could
+/// not answer, is made again if it is the same as one: submissions and retries carry a key that makes them so. What must
+/// not be made again is not, and [`CallError`] says whether the node may have carried it out.
 ///
 /// ```no_run
 /// # async fn main_() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,37 +67,77 @@ impl Client {
         Self { calls: Calls::new(place) }
     }
 
+    /// Speaks another protocol than HTTP/2, over connections of its own.
+    pub fn speaking(self, protocol: Protocol) -> Self {
+        Self { calls: self.calls.speaking(protocol) }
+    }
+
+    /// How often a call that came to nothing is made again.
+    pub fn retrying(self, retries: Retries) -> Self {
+        Self { calls: self.calls.retrying(retries) }
+    }
+
+    /// The node is behind something that serves it under this path.
+    pub fn under(self, path: &str) -> Self {
+        Self { calls: self.calls.under(path) }
+    }
+
+    /// An answer that takes longer is given up: 30 s at most, besides what the node was asked to wait.
+    pub fn within(self, limit: Duration) -> Self {
+        Self { calls: self.calls.within(limit) }
+    }
+
     /// The id, once the job is durable.
     pub async fn submit(&self, job: Job) -> Result<String, CallError> {
-        let body = job.with_key().into_body();
-        let answer = self.calls.post("/v1/jobs", &Value::Object(body)).await?;
-        answer.text("id")
+        Ok(self.submit_written(&job.with_key()).await?.into_value().id)
+    }
+
+    /// A submission as it is written. It may be sent more than once, so it needs an `idempotency_key`.
+    pub async fn submit_written(&self, body: &impl Serialize) -> Result<Answer<SubmitAnswer>, CallError> {
+        self.calls.ask(Call::post("/v1/jobs", body)?).await
     }
 
     /// The ids, in the order of the jobs; all of them are accepted or none. At most 10,000.
     pub async fn submit_all(&self, jobs: impl IntoIterator<Item = Job>) -> Result<Vec<String>, CallError> {
-        let bodies: Vec<Value> = jobs.into_iter().map(|job| Value::Object(job.with_key().into_body())).collect();
-        if bodies.is_empty() {
+        let jobs: Vec<Job> = jobs.into_iter().map(Job::with_key).collect();
+        if jobs.is_empty() {
             return Ok(Vec::new());
         }
-        if bodies.len() > MAX_BATCH {
-            return Err(CallError::TooMany { count: bodies.len(), max: MAX_BATCH });
+        if jobs.len() > MAX_BATCH {
+            return Err(CallError::TooMany { count: jobs.len(), max: MAX_BATCH });
         }
-        let answer = self.calls.post("/v1/jobs/batch", &json!({ "jobs": bodies })).await?;
-        let accepted = answer.field("jobs")?.as_array().map(Vec::as_slice).unwrap_or_default();
-        let id = |one: &Value| one["id"].as_str().map(str::to_owned);
-        accepted.iter().map(|one| id(one).ok_or_else(|| CallError::Unreadable("`id` is missing".into()))).collect()
+        let accepted = self.submit_all_written(&jobs).await?.into_value().jobs;
+        Ok(accepted.into_iter().map(|job| job.id).collect())
     }
 
-    pub async fn job(&self, id: &str) -> Result<JobInfo, CallError> {
-        self.calls.get(&path(id, "")).await?.job()
+    /// Submissions as they are written, each with an `idempotency_key`.
+    pub async fn submit_all_written(&self, jobs: &[impl Serialize]) -> Result<Answer<BatchSubmitted>, CallError> {
+        #[derive(Serialize)]
+        struct Batch<'a, T> {
+            jobs: &'a [T],
+        }
+        self.calls.ask(Call::post("/v1/jobs/batch", &Batch { jobs })?).await
+    }
+
+    pub async fn job(&self, id: &str) -> Result<Answer<JobInfo>, CallError> {
+        self.calls.ask(Call::get(path(id, ""))).await
+    }
+
+    /// The job with payload and result of one of its workflows, however large they are.
+    pub async fn job_with_content(&self, id: &str, workflow: &str) -> Result<Answer<JobInfo>, CallError> {
+        self.calls.ask(Call::get(format!("{}?workflow={}", path(id, ""), escaped(workflow)))).await
+    }
+
+    /// The job once it has ended, or as it is after `wait`: at most a minute.
+    pub async fn job_within(&self, id: &str, wait: Duration) -> Result<Answer<JobInfo>, CallError> {
+        let path = format!("{}?wait_s={}", path(id, ""), wait.as_secs_f64());
+        self.calls.ask(Call::get(path).waiting(wait)).await
     }
 
     /// The job, once it has ended.
-    pub async fn wait(&self, id: &str) -> Result<JobInfo, CallError> {
-        let patient = format!("{}?wait_s={}", path(id, ""), WAIT.as_secs());
+    pub async fn wait(&self, id: &str) -> Result<Answer<JobInfo>, CallError> {
         loop {
-            let job = self.calls.get_waiting(&patient, WAIT).await?.job()?;
+            let job = self.job_within(id, WAIT).await?;
             if job.state.is_terminal() {
                 return Ok(job);
             }
@@ -96,27 +149,64 @@ impl Client {
         Watch::new(self.calls.clone(), path(id, "/events"))
     }
 
+    /// A page of the jobs that match, the newest first, without payloads.
+    pub async fn jobs(&self, which: &JobFilter, page: &Page) -> Result<Answer<JobList>, CallError> {
+        self.calls.ask(Call::get(format!("/v1/jobs?{page}{which}"))).await
+    }
+
+    /// What an attempt has printed, the last 64 KiB of it; none if nothing is kept. `n` is the attempt's number.
+    pub async fn output(&self, id: &str, workflow: &str, n: u32) -> Result<Option<Printed>, CallError> {
+        let path = path(id, &format!("/attempts/{n}/output?workflow={}", escaped(workflow)));
+        match self.calls.ask_raw(Call::get(path)).await {
+            Ok((headers, bytes)) => {
+                let skipped = headers.get("onward-skipped-bytes").and_then(|value| value.to_str().ok()?.parse().ok());
+                Ok(Some(Printed { skipped: skipped.unwrap_or(0), bytes }))
+            }
+            Err(error) if error.code() == Some("no_output") => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What waits is cancelled at once, what runs is told to stop.
-    pub async fn cancel(&self, id: &str) -> Result<JobInfo, CallError> {
-        self.calls.post(&path(id, "/cancel"), &json!({})).await?;
-        self.job(id).await
+    pub async fn cancel(&self, id: &str) -> Result<Answer<CancelAnswer>, CallError> {
+        self.calls.ask(Call::post(path(id, "/cancel"), &Nothing {})?).await
+    }
+
+    /// Cancels the jobs that match, as many as one call may; `next_cursor` says where to go on.
+    pub async fn cancel_where(&self, which: &CancelWhere) -> Result<Answer<CancelWhereAnswer>, CallError> {
+        self.calls.ask(Call::post("/v1/jobs/cancel", which)?).await
     }
 
     /// Submits a job that has ended once more; the id of the new one.
     pub async fn retry(&self, id: &str) -> Result<String, CallError> {
-        let body = json!({ "request_id": random_key() });
-        self.calls.post(&path(id, "/retry"), &body).await?.text("id")
+        Ok(self.retry_as(id, &random_key()).await?.into_value().id)
+    }
+
+    /// The same request again gives the same job.
+    pub async fn retry_as(&self, id: &str, request_id: &str) -> Result<Answer<SubmitAnswer>, CallError> {
+        self.calls.ask(Call::post(path(id, "/retry"), &Retry { request_id: request_id.into() })?).await
     }
 
     /// Moves the overall deadline of a job.
-    pub async fn extend(&self, id: &str, by: Duration, reason: &str) -> Result<(), CallError> {
-        let body = json!({ "by_s": by.as_secs_f64(), "reason": reason, "request_id": random_key() });
-        self.calls.post(&path(id, "/extend"), &body).await.map(drop)
+    pub async fn extend(&self, id: &str, by: Duration, reason: &str) -> Result<Answer<ExtendAnswer>, CallError> {
+        self.extend_as(id, by, reason, &random_key()).await
+    }
+
+    /// The same request again extends no further.
+    pub async fn extend_as(
+        &self,
+        id: &str,
+        by: Duration,
+        reason: &str,
+        request_id: &str,
+    ) -> Result<Answer<ExtendAnswer>, CallError> {
+        let body = Extend { by_s: by.as_secs_f64(), reason: reason.into(), request_id: request_id.into() };
+        self.calls.ask(Call::post(path(id, "/extend"), &body)?).await
     }
 
     /// Every decision about the job's time.
-    pub async fn ledger(&self, id: &str) -> Result<Value, CallError> {
-        self.get(&path(id, "/ledger")).await
+    pub async fn ledger(&self, id: &str) -> Result<Answer<Ledger>, CallError> {
+        self.calls.ask(Call::get(path(id, "/ledger"))).await
     }
 
     /// A call whose answer is read as it was written: `GET`, or with a body `POST`. The node may take `wait` to answer.
@@ -126,27 +216,50 @@ impl Client {
         body: Option<Vec<u8>>,
         wait: Duration,
     ) -> Result<T, CallError> {
-        let text = self.calls.text(path, body.map(Into::into), wait).await?;
+        let call = body.map_or_else(|| Call::get(path), |body| Call::post_text(path, body));
+        let (_, text) = self.calls.ask_raw(call.waiting(wait)).await?;
         serde_json::from_slice(&text).map_err(|error| CallError::Unreadable(error.to_string()))
     }
 
-    /// Any other call: `GET` of a path such as `/v1/nodes`.
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CallError> {
-        self.calls.get(path).await?.into()
+    /// Why the job is where it is, what happens next, and what somebody can do.
+    pub async fn explain(&self, id: &str) -> Result<Answer<Explanation>, CallError> {
+        self.calls.ask(Call::get(path(id, "/explain"))).await
     }
 
-    /// Any other call: `POST` of JSON to a path such as `/v1/queues/default/pause`. It may be sent more than once.
-    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, CallError> {
-        self.calls.post(path, body).await?.into()
+    /// Any other call: `GET` of a path such as `/v1/stats`.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CallError> {
+        Ok(self.calls.ask::<T>(Call::get(path)).await?.into_value())
+    }
+
+    /// Any other call: `POST` of JSON to a path such as `/v1/leases`. It may be sent more than once.
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, CallError> {
+        Ok(self.calls.ask::<T>(Call::post(path, body)?).await?.into_value())
     }
 }
 
 fn path(id: &str, rest: &str) -> String {
-    format!("/v1/jobs/{}{rest}", encode(id))
+    format!("/v1/jobs/{}{rest}", escaped(id))
 }
 
-/// A text as a part of a path or a query.
-pub(crate) fn encode(text: &str) -> String {
-    let safe = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    text.bytes().map(|byte| if safe(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()
+/// Text as one segment of a path, or one value of a query.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
+            _ => out += &format!("%{byte:02X}"),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_segments_are_escaped() {
+        assert_eq!(escaped("a/b ü?"), "a%2Fb%20%C3%BC%3F");
+        assert_eq!(escaped("0190-A_z.~"), "0190-A_z.~");
+    }
 }

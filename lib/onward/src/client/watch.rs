@@ -3,8 +3,11 @@
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-use super::calls::{Answer, CallError, Calls};
-use super::info::JobInfo;
+use super::JobInfo;
+use super::answer::Answer;
+use super::calls::Calls;
+use super::connection::Busy;
+use super::error::{CallError, Silence};
 
 const MAX_EVENT_BYTES: usize = 16 << 20;
 /// Connections that may be lost in a row without an event in between.
@@ -15,7 +18,7 @@ const MAX_FAILURES: u32 = 10;
 pub struct Watch {
     calls: Calls,
     path: String,
-    body: Option<Incoming>,
+    body: Option<(Incoming, Busy)>,
     unread: Vec<u8>,
     failures: u32,
     over: bool,
@@ -27,7 +30,7 @@ impl Watch {
     }
 
     /// `None` once it has told of the job's end.
-    pub async fn next(&mut self) -> Result<Option<JobInfo>, CallError> {
+    pub async fn next(&mut self) -> Result<Option<Answer<JobInfo>>, CallError> {
         if self.over {
             return Ok(None);
         }
@@ -42,10 +45,12 @@ impl Watch {
     }
 
     async fn read_more(&mut self) -> Result<(), CallError> {
-        let Some(body) = &mut self.body else {
+        let Some((body, _)) = &mut self.body else {
             match self.calls.stream(&self.path).await {
                 Ok(body) => self.body = Some(body),
-                Err(error @ CallError::Unanswered { .. }) => self.failed(error).await?,
+                Err(error @ (CallError::Unanswered { .. } | CallError::Unreachable { .. })) => {
+                    self.failed(error).await?
+                }
                 Err(error) => return Err(error),
             }
             return Ok(());
@@ -68,7 +73,8 @@ impl Watch {
     async fn lost(&mut self, why: String) -> Result<(), CallError> {
         self.body = None;
         self.unread.clear();
-        self.failed(CallError::Unanswered { authority: String::new(), why }).await
+        self.failed(CallError::Unanswered { authority: self.calls.authority().to_owned(), why: Silence::Lost(why) })
+            .await
     }
 
     async fn failed(&mut self, error: CallError) -> Result<(), CallError> {
@@ -81,7 +87,7 @@ impl Watch {
     }
 
     /// The next whole event, as server-sent events are written: lines, then an empty one.
-    fn take_event(&mut self) -> Result<Option<JobInfo>, CallError> {
+    fn take_event(&mut self) -> Result<Option<Answer<JobInfo>>, CallError> {
         loop {
             let Some(end) = self.unread.windows(2).position(|pair| pair == b"\n\n") else { return Ok(None) };
             let event: Vec<u8> = self.unread.drain(..end + 2).collect();
@@ -91,7 +97,7 @@ impl Watch {
             if lines.is_empty() {
                 continue;
             }
-            return Answer::read(lines.join("\n").into())?.job().map(Some);
+            return Answer::read(lines.join("\n").as_bytes()).map(Some);
         }
     }
 }

@@ -94,7 +94,7 @@ impl World {
                 looks.tick().await;
                 let job = self.client.job(id).await.unwrap();
                 if wanted(&job) {
-                    return job;
+                    return job.into_value();
                 }
             }
         };
@@ -102,7 +102,8 @@ impl World {
     }
 
     pub async fn ended(&self, id: &str) -> Value {
-        timeout(SOON, self.client.wait(id)).await.expect("it ends").unwrap().json
+        let job = timeout(SOON, self.client.wait(id)).await.expect("it ends").unwrap();
+        onward::json::read(job.text().get().as_bytes()).unwrap()
     }
 }
 

@@ -7,7 +7,8 @@ use crate::client::CallError;
 /// The error of a call that changes something.
 pub fn of_call(error: CallError) -> MailboxError {
     match error {
-        CallError::Refused { status, code, detail } => of_problem(Problem { status, code, detail }),
+        CallError::Refused { status, code, detail, .. } => of_problem(Problem { status, code, detail }),
+        CallError::Unreachable { .. } => unavailable(error, Changed::No),
         CallError::Unanswered { .. } => unavailable(error, Changed::Unknown),
         CallError::Unreadable(_) | CallError::TooMany { .. } => {
             refused(error.to_string(), "use a node and a library of versions that fit")
@@ -58,6 +59,7 @@ fn refused(why: String, remedy: &str) -> MailboxError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Silence;
 
     #[test]
     fn what_a_node_answers_is_told_as_a_mailbox_tells_it() {
@@ -80,7 +82,7 @@ mod tests {
             let error = of(status, code);
             assert!(!error.is_passing() && error.to_string().contains(remedy), "{error}");
         }
-        let lost = || CallError::Unanswered { authority: "n".into(), why: "cut".into() };
+        let lost = || CallError::Unanswered { authority: "n".into(), why: Silence::Lost("cut".into()) };
         assert_eq!((of_call(lost()).changed(), of_look(lost()).changed()), (Changed::Unknown, Changed::No));
     }
 }

@@ -21,7 +21,7 @@ use super::{
     Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message, MessageId,
     OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
 };
-use crate::client::{CallError, Client, encode, random_key};
+use crate::client::{CallError, Client, escaped, random_key};
 use errors::{of_call, of_look, of_problem};
 use pollers::Pollers;
 use wire::{Beats, JobDraft, JobShown, Leased, Leases, LetterPage, Queues, Settled, Settlement, Submitted};
@@ -121,16 +121,16 @@ impl NodeQueue {
     }
 
     async fn counts(&self) -> Result<Queues, MailboxError> {
-        let path = format!("/v1/queues?name={}", encode(&self.names.queue));
+        let path = format!("/v1/queues?name={}", escaped(&self.names.queue));
         self.client.exchange(&path, None, Duration::ZERO).await.map_err(of_look)
     }
 
     /// A page of dead letters, without their payloads.
     async fn letters(&self, limit: usize, cursor: Option<&str>) -> Result<LetterPage, MailboxError> {
         let Names { queue, kind } = &*self.names;
-        let mut path = format!("/v1/dead-letters?queue={}&kind={}&limit={limit}", encode(queue), encode(kind));
+        let mut path = format!("/v1/dead-letters?queue={}&kind={}&limit={limit}", escaped(queue), escaped(kind));
         if let Some(cursor) = cursor {
-            path += &format!("&cursor={}", encode(cursor));
+            path += &format!("&cursor={}", escaped(cursor));
         }
         self.client.exchange(&path, None, Duration::ZERO).await.map_err(of_look)
     }
@@ -346,7 +346,7 @@ impl Mailbox for NodeQueue {
     async fn dead_letters(&self, max: usize) -> Result<Vec<DeadLetter>, MailboxError> {
         let mut letters = Vec::new();
         for letter in self.oldest_letters(max).await? {
-            let path = format!("/v1/jobs/{}?workflow={}", encode(&letter.id), encode(letter.workflow()?));
+            let path = format!("/v1/jobs/{}?workflow={}", escaped(&letter.id), escaped(letter.workflow()?));
             match self.client.exchange::<JobShown>(&path, None, Duration::ZERO).await.map_err(of_look) {
                 Ok(job) => letters.push(job.letter()?),
                 // Somebody replayed or dropped it meanwhile, and it has expired.

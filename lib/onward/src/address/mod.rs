@@ -1,5 +1,7 @@
 //! Where a node is, and how to get a connection to it.
 
+mod proxy;
+
 use core::fmt;
 use core::time::Duration;
 use std::io;
@@ -9,9 +11,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+pub use proxy::Proxy;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const DEFAULT_PORT: u16 = 7400;
@@ -33,13 +38,13 @@ pub struct NodeAddress {
 
 #[derive(Clone)]
 enum Transport {
-    Tcp { host: Arc<str>, port: u16, tls: Option<Tls> },
+    Tcp { host: Arc<str>, port: u16, tls: Option<Tls>, proxy: Option<Proxy> },
     Inside(Opener),
 }
 
 #[derive(Clone)]
 struct Tls {
-    connector: TlsConnector,
+    config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
@@ -87,6 +92,14 @@ impl NodeAddress {
         self
     }
 
+    /// Connections go through a proxy. To a node in this process they do not.
+    pub fn through(mut self, between: Proxy) -> Self {
+        if let Transport::Tcp { proxy, .. } = &mut self.transport {
+            *proxy = Some(between);
+        }
+        self
+    }
+
     fn parse(url: &str, roots: Option<RootCertStore>) -> Result<Self, AddressError> {
         let wrong = || AddressError::NotAnAddress(url.to_owned());
         let (is_tls, rest) = match url.trim().split_once("://") {
@@ -110,7 +123,7 @@ impl NodeAddress {
         let tls = is_tls.then(|| Tls::new(bare, roots)).transpose().map_err(|_| wrong())?;
         let authority = format!("{host}:{port}");
         Ok(Self {
-            transport: Transport::Tcp { host: bare.into(), port, tls },
+            transport: Transport::Tcp { host: bare.into(), port, tls, proxy: None },
             authority: authority.into(),
             token: None,
         })
@@ -125,19 +138,29 @@ impl NodeAddress {
         self.token.as_deref()
     }
 
-    /// For HTTP/2, which is all that is spoken here.
+    /// For HTTP/2.
     pub(crate) async fn open(&self) -> io::Result<Box<dyn Stream>> {
+        self.open_for(b"h2").await
+    }
+
+    #[cfg(feature = "client")]
+    pub(crate) async fn open_http1(&self) -> io::Result<Box<dyn Stream>> {
+        self.open_for(b"http/1.1").await
+    }
+
+    async fn open_for(&self, protocol: &[u8]) -> io::Result<Box<dyn Stream>> {
         match &self.transport {
             Transport::Inside(opener) => opener(),
-            Transport::Tcp { host, port, tls } => {
+            Transport::Tcp { host, port, tls, proxy } => {
                 let opening = async {
-                    let stream = TcpStream::connect((&**host, *port)).await?;
+                    let stream = match proxy {
+                        Some(proxy) => proxy.open(&self.authority).await?,
+                        None => TcpStream::connect((&**host, *port)).await?,
+                    };
                     stream.set_nodelay(true)?;
                     match tls {
                         None => Ok(Box::new(stream) as Box<dyn Stream>),
-                        Some(tls) => {
-                            Ok(Box::new(tls.connector.connect(tls.name.clone(), stream).await?) as Box<dyn Stream>)
-                        }
+                        Some(tls) => Ok(Box::new(tls.connect(stream, protocol).await?) as Box<dyn Stream>),
                     }
                 };
                 timeout(CONNECT_WITHIN, opening).await.map_err(|_| {
@@ -152,12 +175,17 @@ impl Tls {
     fn new(host: &str, roots: Option<RootCertStore>) -> Result<Self, Box<dyn std::error::Error>> {
         let roots = roots.unwrap_or_else(|| RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
         let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { connector: TlsConnector::from(Arc::new(config)), name: ServerName::try_from(host.to_owned())? })
+        Ok(Self { config: Arc::new(config), name: ServerName::try_from(host.to_owned())? })
+    }
+
+    async fn connect(&self, stream: TcpStream, protocol: &[u8]) -> io::Result<TlsStream<TcpStream>> {
+        let mut config = (*self.config).clone();
+        config.alpn_protocols = vec![protocol.to_vec()];
+        TlsConnector::from(Arc::new(config)).connect(self.name.clone(), stream).await
     }
 }
 
