@@ -3,7 +3,7 @@
 //! Handlers describe their bodies. What holds for all of them is added here: an id and a tag for each operation by one
 //! rule, tokens, problems, and the words that states, outcomes and verdicts can be.
 
-use onward_core::health::Verdict;
+use onward_core::health::{LoopState, Verdict};
 use onward_core::job::{EndingKind, JobState};
 use onward_core::manager::WorkerState;
 use serde_json::{Map, Value, json};
@@ -63,7 +63,7 @@ pub fn openapi(more: OpenApi) -> Value {
     }
     let schemas = all["components"]["schemas"].as_object_mut().expect("there are schemas");
     flatten_optional(schemas);
-    schemas.values_mut().for_each(name_words);
+    schemas.iter_mut().for_each(|(of, schema)| name_words(of, schema));
     schemas.extend(words());
     all
 }
@@ -154,9 +154,9 @@ fn flatten_optional(schemas: &mut Map<String, Value>) {
 }
 
 /// Fields that hold one of a few words, or an instant, say so.
-fn name_words(schema: &mut Value) {
+fn name_words(of: &str, schema: &mut Value) {
     for part in schema.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten() {
-        name_words(part);
+        name_words(of, part);
     }
     let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
     for (name, property) in properties {
@@ -164,11 +164,13 @@ fn name_words(schema: &mut Value) {
         if !nullable && property["type"] != "string" {
             continue;
         }
-        let words = match name.as_str() {
-            "state" => "JobState",
-            "outcome" => "AttemptOutcome",
-            "verdict" => "Verdict",
-            at if at == "at" || at.ends_with("_at") => {
+        let words = match (of, name.as_str()) {
+            ("LoopStatus", "state") => "LoopState",
+            // The run of a schedule is a job.
+            (_, "state") | ("RecordShown", "outcome") => "JobState",
+            (_, "outcome") => "AttemptOutcome",
+            (_, "verdict") => "Verdict",
+            (_, at) if at == "at" || at.ends_with("_at") => {
                 property["format"] = "date-time".into();
                 continue;
             }
@@ -185,10 +187,11 @@ fn name_words(schema: &mut Value) {
     }
 }
 
-fn words() -> [(String, Value); 3] {
+fn words() -> [(String, Value); 4] {
     let listed = |words: Vec<&str>| json!({ "type": "string", "enum": words });
     [
         ("JobState".into(), listed(JobState::ALL.iter().map(|state| state.word()).collect())),
+        ("LoopState".into(), listed(LoopState::ALL.iter().map(|state| state.code()).collect())),
         ("AttemptOutcome".into(), listed(EndingKind::ALL.iter().map(|ending| ending.code()).collect())),
         (
             "Verdict".into(),
@@ -254,6 +257,10 @@ mod tests {
         let schemas = &all["components"]["schemas"];
         assert_eq!(schemas["Job"]["properties"]["state"]["$ref"], "#/components/schemas/JobState");
         assert_eq!(schemas["JobState"]["enum"].as_array().expect("words").len(), JobState::ALL.len());
+        assert_eq!(
+            schemas["RecordShown"]["properties"]["outcome"]["oneOf"][0]["$ref"],
+            "#/components/schemas/JobState"
+        );
         assert_eq!(schemas["Health"]["properties"]["verdict"]["$ref"], "#/components/schemas/Verdict");
         assert_eq!(schemas["Job"]["properties"]["created_at"]["format"], "date-time");
         assert_eq!(all["components"]["securitySchemes"]["bearerAuth"]["scheme"], "bearer");

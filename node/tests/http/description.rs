@@ -68,7 +68,11 @@ async fn probes_status_and_metrics_are_described_and_only_probes_are_open_to_all
 async fn states_outcomes_and_verdicts_are_words_of_a_list_wherever_they_stand() {
     let all = served().await;
     let lists = [("state", "JobState"), ("outcome", "AttemptOutcome"), ("verdict", "Verdict")];
-    let list_of = |field: &str| lists.iter().find(|(name, _)| *name == field).map(|(_, list)| *list);
+    let list_of = |place: &str, field: &str| match place {
+        "LoopStatus.state" => Some("LoopState"),
+        "RecordShown.outcome" => Some("JobState"),
+        _ => lists.iter().find(|(name, _)| *name == field).map(|(_, list)| *list),
+    };
     let schemas = &all["components"]["schemas"];
     for (_, list) in lists {
         assert_eq!(schemas[list]["type"], "string", "{list}");
@@ -87,7 +91,7 @@ async fn states_outcomes_and_verdicts_are_words_of_a_list_wherever_they_stand() 
     }
     let mut seen = BTreeSet::new();
     for (place, field, schema) in places {
-        let Some(list) = list_of(field) else { continue };
+        let Some(list) = list_of(&place, field) else { continue };
         let wanted = json!(format!("#/components/schemas/{list}"));
         let nullable = schema["oneOf"].as_array().and_then(|parts| parts.first());
         assert_eq!(nullable.unwrap_or(schema)["$ref"], wanted, "{place}: {schema}");
@@ -95,5 +99,19 @@ async fn states_outcomes_and_verdicts_are_words_of_a_list_wherever_they_stand() 
     }
     for place in ["Job.state", "Workflow.state", "Attempt.outcome", "Health.verdict", "get /v1/jobs?state"] {
         assert!(seen.contains(place), "{place} in {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_states_of_loops_that_a_node_shows_are_described() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let all = Request::get("/openapi.json").send(node.address()).await.json();
+    let words = all["components"]["schemas"]["LoopState"]["enum"].as_array().expect("words").clone();
+    let status = Request::get("/status").send(node.address()).await.json();
+    let loops = status["loops"].as_array().expect("loops are shown").clone();
+    assert!(!loops.is_empty());
+    for one in loops {
+        assert!(words.contains(&one["state"]), "{one} in {words:?}");
     }
 }
