@@ -9,7 +9,7 @@ use crate::problem::Problem;
 /// Jobs of one call.
 pub const MAX_JOBS: usize = 1_000;
 
-/// The answer of `GET /v1/dead-letters`.
+// The answer of `GET /v1/dead-letters`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeadLetterList {

@@ -10,7 +10,7 @@ use crate::instant::At;
 use crate::raw::Raw;
 use crate::word::Word;
 
-/// The answer of `GET /v1/jobs/{id}`, and an entry of lists.
+// The answer of `GET /v1/jobs/{id}`, and an entry of lists.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Job {
@@ -299,7 +299,7 @@ pub struct AttemptClocks {
     pub note: Option<String>,
 }
 
-/// The answer of `GET /v1/jobs`.
+// The answer of `GET /v1/jobs`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobList {

@@ -6,7 +6,7 @@ use crate::instant::At;
 use crate::job::JobState;
 use crate::word::Word;
 
-/// The answer of `GET /v1/jobs/{id}/ledger`.
+// The answer of `GET /v1/jobs/{id}/ledger`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ledger {

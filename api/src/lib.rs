@@ -9,6 +9,9 @@
 //! What they are made of: [`word`] is a word out of a list that may grow, [`raw`] is JSON of other people, [`instant`]
 //! is RFC 3339, [`few`] is a list with a bound, [`span`] is durations as people write and read them.
 //!
+//! The first comment of a type is its description in the OpenAPI document; a remark for readers of the code alone is a plain
+//! comment.
+//!
 //! # What may change
 //!
 //! A node refuses a field that it does not know, so that a mistake in writing is noticed. A client ignores it, because a

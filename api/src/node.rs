@@ -49,7 +49,7 @@ pub struct Signals {
     pub progress: Word,
 }
 
-/// The answer of `GET /v1/nodes`.
+// The answer of `GET /v1/nodes`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeList {
@@ -64,7 +64,7 @@ pub struct DrainAnswer {
     pub drained: bool,
 }
 
-/// The answer of `GET /v1/datacenters`.
+// The answer of `GET /v1/datacenters`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DatacenterList {

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::word::Word;
 
-/// The body of every answer that is not a success. A node gives all of it but `field` always; what stands in front of a
-/// node may give less.
+/// The body of every answer that is not a success.
+// A node gives all of it but `field` always; what stands in front of a node may give less.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {

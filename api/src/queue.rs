@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::node::Health;
 use crate::word::Word;
 
-/// The answer of `GET /v1/queues`.
+// The answer of `GET /v1/queues`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QueueList {
@@ -48,7 +48,7 @@ pub struct PauseAnswer {
     pub paused: bool,
 }
 
-/// The answer of `GET /v1/stats`.
+// The answer of `GET /v1/stats`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StatsShown {

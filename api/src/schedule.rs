@@ -72,7 +72,7 @@ pub struct RunNow {
     pub request_id: Option<String>,
 }
 
-/// The answer of `GET /v1/schedules`.
+// The answer of `GET /v1/schedules`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScheduleList {
@@ -132,7 +132,7 @@ pub struct RecordCountsShown {
     pub missed: u64,
 }
 
-/// The answer of `GET /v1/schedules/{name}/records`.
+// The answer of `GET /v1/schedules/{name}/records`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RecordList {
@@ -167,7 +167,7 @@ pub struct RecordShown {
     pub decided_at: At,
 }
 
-/// The job of a schedule as it is shown: under the names of a submission, so that it can be set again as it is.
+// The job of a schedule as it is shown: under the names of a submission, so that it can be set again as it is.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobTemplate {

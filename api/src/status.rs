@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::instant::At;
 use crate::word::Word;
 
-/// The answer of `/livez`, `/readyz` and `/startupz`.
+// The answer of `/livez`, `/readyz` and `/startupz`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ProbeAnswer {
@@ -17,7 +17,7 @@ pub struct ProbeAnswer {
     pub reason: Option<String>,
 }
 
-/// The answer of `/status`.
+// The answer of `/status`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Status {

@@ -142,7 +142,7 @@ pub enum TimeoutPolicyWord {
     All,
 }
 
-/// The job that was submitted, or that a request like it made before.
+// The job that was submitted, or that a request like it made before.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Submitted))]
 pub struct SubmitAnswer {

@@ -10,17 +10,18 @@ use support::process::until;
 use support::{Node, PATIENCE, onward, own_loopback};
 
 /// A connection that stays, asked for one thing after the other.
-struct Asking(BufReader<TcpStream>);
+struct Asking(BufReader<TcpStream>, SocketAddr);
 
 impl Asking {
     fn on(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self(BufReader::new(stream))
+        Self(BufReader::new(stream), address)
     }
 
     fn get(&mut self, path: &str) -> (u16, Value) {
-        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        let host = self.1;
+        write!(self.0.get_mut(), "GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
         let (mut head, mut length) = (String::new(), 0);
         loop {
             let begins = head.len();

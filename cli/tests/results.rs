@@ -107,10 +107,15 @@ fn answers(answers: Vec<(u16, Value)>) -> String {
 #[test]
 fn a_result_that_cannot_be_fetched_is_a_failure_and_not_left_out() {
     let id = "0190b2c4-6f1e-7d3a-9a55-2f1c5b7e8d10";
-    let left = json!([{ "workflow": "large", "field": "result", "bytes": 9 }]);
+    let left = json!([{ "workflow": "large", "field": "result", "bytes": 9, "why": "size" }]);
+    let workflow = |name: &str| json!({ "name": name, "kind": "k", "state": "succeeded", "after": [], "counted": 1, "attempts": [] });
     let job = json!({
-        "id": id, "state": "succeeded", "workflows": [{ "name": "large" }, { "name": "small" }],
-        "result": { "large": null, "small": 1 }, "left_out": left
+        "id": id, "queue": "default", "state": "succeeded", "created_at": "2026-01-01T00:00:00.000Z", "priority": 0,
+        "tags": [], "progress": { "done": 2, "total": 2 }, "workflows": [workflow("large"), workflow("small")],
+        "result": { "large": null, "small": 1 }, "timeout_s": 1, "stuck_after_s": 1, "max_extension_s": 1,
+        "extensions_s": 0, "on_stuck": "retry", "require_progress": false,
+        "retry": { "max_attempts": 1, "base_s": 1, "max_s": 1 }, "limits": [], "headers": {}, "datacenters": [],
+        "timeout_policy": "any", "dead_letter": false, "left_out": left
     });
     let gone = json!({ "code": "damaged", "title": "x", "status": 500, "detail": "it is damaged" });
     for second in [(500, gone), (200, job.clone())] {

@@ -23,7 +23,7 @@ use onward_log::{
     Tail,
 };
 use onward_node::engine::{Engine, Refused, Start};
-use onward_node::outputs::{OutputRules, Outputs};
+use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
 use onward_proto::worker::Output;
 use waiting::until_seen;
 
@@ -673,7 +673,8 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
     });
     has_entered.recv().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let outputs = Outputs::start(folder.path().join("output"), OutputRules::default()).unwrap();
+    let outputs =
+        Outputs::start(Box::new(OutputFolder::new(folder.path().join("output"), OutputRules::default()))).unwrap();
     let print = async || {
         let output = Output { claim, data: bytes::Bytes::from_static(b"hello"), skipped: 0 };
         let answer = tokio::time::timeout(PATIENCE / 4, outputs.offer_with_receipt(&engine, output)).await;

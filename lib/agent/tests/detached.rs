@@ -41,7 +41,7 @@ impl Stubborn {
                         let round = own.rounds.fetch_add(1, Ordering::SeqCst);
                         closure.progress(round, None);
                         own.saw_cancel.fetch_or(closure.is_cancelled(), Ordering::SeqCst);
-                        std::thread::sleep(Duration::from_micros(100));
+                        std::thread::yield_now();
                     }
                     Ok(())
                 };

@@ -14,7 +14,7 @@
 //!
 //! - [`MessageLoop`] takes messages from a [`mailbox`] under leases that follow the work, and [`LeaseExtender`] is that
 //!   part alone. Mailboxes on brokers that are not ours: features `redis`, `nats` and `sqs`.
-//! - [`health`] supervises loops and answers probes by their progress, and runs jobs by the clock. (feature `health`;
+//! - `health` supervises loops and answers probes by their progress, and runs jobs by the clock. (feature `health`;
 //!   `schedule-postgres` and `schedule-sqlite` for records that several processes share)
 //! - `outbox` publishes what a transaction of yours left in a table, to a node or to a broker. (feature `outbox`)
 //!

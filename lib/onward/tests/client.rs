@@ -92,18 +92,18 @@ async fn operators_calls_have_their_types_by_both_protocols() {
         }
         let refused = client.back_up("/nowhere/backup").await.unwrap_err();
         assert_eq!(refused.code(), Some("backup_needs_token"), "{refused}");
-        schedules(client).await;
+        schedules(client, &format!("{protocol:?}")).await;
     }
 }
 
-async fn schedules(client: &Client) {
+async fn schedules(client: &Client, request: &str) {
     let job = SubmitJob { kind: Some("nobody".into()), ..SubmitJob::default() };
     let plan = SetSchedule { every_s: Some(3_600.0), job, paused: Some(true), ..SetSchedule::default() };
     assert!(client.set_schedule("hourly", &plan).await.unwrap().paused);
     assert_eq!(client.schedules(&Page::default()).await.unwrap().schedules.len(), 1);
     assert!(client.resume_schedule("hourly").await.unwrap().next_at.is_some());
     assert!(client.pause_schedule("hourly").await.unwrap().next_at.is_none());
-    let run = client.run_schedule("hourly", "now").await.unwrap().into_value();
+    let run = client.run_schedule("hourly", request).await.unwrap().into_value();
     assert_eq!(client.schedule("hourly").await.unwrap().open, [run.id.as_str()]);
     assert!(client.schedule_records("hourly", &Page::default()).await.is_ok());
     client.cancel(&run.id).await.unwrap();

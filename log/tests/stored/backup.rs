@@ -257,6 +257,7 @@ fn two_backups_under_one_name_do_not_share_a_file() {
     let mut second = None;
     let first = backup(&leader.log, &leader.archive, &[("settings", b"first".to_vec())], &file, |_, _| {
         second.get_or_insert_with(|| leader.backup(&file));
+        Continue(())
     })
     .map(drop);
     assert_eq!(second, Some(Ok(())), "it was done first");

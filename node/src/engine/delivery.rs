@@ -18,6 +18,7 @@ use onward_core::ids::{Claim, JobId, Name, RequestId};
 use onward_core::input::{Call, Input, Poll};
 use onward_core::message::Assignment;
 use onward_core::payload::Payload;
+use onward_core::refusal::Refusal;
 
 use super::calls::mismatch;
 use super::content::Contents;

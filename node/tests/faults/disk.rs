@@ -163,11 +163,6 @@ impl Disk {
         self.hold(Which::Archive, Op::Sync);
     }
 
-    /// Whoever reads from the log's file waits until [`Self::release`]. What the journal has is not read from there.
-    pub fn hold_reads_of_log(&self) {
-        self.hold(Which::Log, Op::Read);
-    }
-
     /// The archive waits until [`Self::release`] when it needs more room, and cannot be read.
     pub fn hold_growing_archive(&self) {
         self.hold(Which::Archive, Op::SetLen);

@@ -106,30 +106,6 @@ fn a_flood_of_reads_takes_no_more_threads_than_it_may() {
     });
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_reads_content_from_a_log_that_hangs_is_refused_in_time_and_served_once_it_returns() {
-    let disk = Disk::formatted();
-    let engine = crate::rig::start(disk.log().unwrap(), None).unwrap();
-    let job = submit(&engine, &PAYLOAD).await.unwrap();
-    for n in 0..8 {
-        // Until the first is no longer in the journal.
-        submit(&engine, &[n; 10_000]).await.unwrap();
-    }
-    engine.stop();
-    // Opened anew, it has nothing of it in memory.
-    let engine = start_with_short_seat(start_of(disk.log().unwrap(), None));
-    disk.hold_reads_of_log();
-    let payload = Payload::stored(Digest::of(&PAYLOAD), PAYLOAD.len() as u32);
-    let reads = refused_in_time("content of the log", engine.content(job, &payload));
-    let refused = timeout(PATIENCE / 4, reads).await;
-    let waits = timeout(PATIENCE / 4, disk.until_waited_for()).await;
-    disk.release();
-    assert!(refused.expect("nobody waits for a disk that hangs") >= SEAT_TTL);
-    waits.expect("it was read from the disk");
-    assert!(*engine.content(job, &payload).await.expect("it is served again") == PAYLOAD);
-    engine.stop();
-}
-
 /// A node whose log and archive are on this disk, and whose backups are given up soon.
 fn start_with_backups(disk: &Disk) -> Engine {
     let (log, archive) = (disk.log().unwrap(), disk.archive().unwrap());

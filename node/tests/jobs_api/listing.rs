@@ -3,7 +3,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
-use onward_log::{BatchId, BatchKey, Log, MemoryLog};
+use onward_log::{BatchId, BatchKey, EventLog, Log, MemoryLog};
 use serde_json::{Value, json};
 
 use crate::rig::Rig;
@@ -66,11 +66,11 @@ async fn filters_are_exact_and_all_must_match() {
 /// A leader whose clock was an hour ahead has held the seat: log time does not go back with the clock of the next.
 fn move_log_time_on(log: &MemoryLog) {
     let mut log = log.clone();
-    let term = log.take_seat().unwrap().term;
+    let term = log.seize_seat().unwrap().term;
     let Seq(last) = log.tail().unwrap().last;
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + Duration::from_secs(3_600);
     let began = StampedEvent { at: Wall::from_ms(wall.as_millis() as u64), event: Event::TermBegan { term } };
-    log.append(BatchKey { term, id: BatchId(last + 1), first: Seq(last + 1) }, &[began], &[]).unwrap();
+    log.append_events(BatchKey { term, id: BatchId(last + 1), first: Seq(last + 1) }, &[began], &[]).unwrap();
 }
 
 #[tokio::test]

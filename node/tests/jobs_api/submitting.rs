@@ -121,10 +121,10 @@ async fn whatever_is_wrong_is_refused_by_name_and_nothing_is_stored() {
         ("{".into(), None),
         ("[]".into(), None),
         ("null".into(), None),
-        ("{\"kind\": 3}".into(), None),
-        (r#"{"kind": "a", "nonsense": 1}"#.into(), None),
-        (r#"{"kind": "a", "retry": {"tries": 1}}"#.into(), None),
-        (r#"{"workflows": [{"kind": "a", "nonsense": 1}]}"#.into(), None),
+        ("{\"kind\": 3}".into(), Some("kind")),
+        (r#"{"kind": "a", "nonsense": 1}"#.into(), Some("nonsense")),
+        (r#"{"kind": "a", "retry": {"tries": 1}}"#.into(), Some("retry.tries")),
+        (r#"{"workflows": [{"kind": "a", "nonsense": 1}]}"#.into(), Some("workflows[0].nonsense")),
         (r#"{"kind": "a", "kind": "b"}"#.into(), None),
         (r#"{"kind": "a"} x"#.into(), None),
         (r#"{"kind": ""}"#.into(), Some("kind")),
@@ -147,17 +147,17 @@ async fn whatever_is_wrong_is_refused_by_name_and_nothing_is_stored() {
         (r#"{"kind": "a", "timeout_s": 1e308}"#.into(), Some("timeout_s")),
         (r#"{"kind": "a", "timeout_s": 1e999}"#.into(), None),
         (r#"{"kind": "a", "timeout_s": NaN}"#.into(), None),
-        (r#"{"kind": "a", "timeout_s": "1"}"#.into(), None),
+        (r#"{"kind": "a", "timeout_s": "1"}"#.into(), Some("timeout_s")),
         (r#"{"kind": "a", "stuck_after_s": -0.1}"#.into(), Some("stuck_after_s")),
         (r#"{"kind": "a", "delay_s": 1e20}"#.into(), Some("delay_s")),
         (r#"{"kind": "a", "delay_s": 1, "run_at": 1}"#.into(), Some("delay_s")),
         (r#"{"kind": "a", "run_at": "soon"}"#.into(), Some("run_at")),
-        (r#"{"kind": "a", "run_at": -1}"#.into(), None),
+        (r#"{"kind": "a", "run_at": -1}"#.into(), Some("run_at")),
         (r#"{"kind": "a", "run_at": 18446744073709551615}"#.into(), Some("run_at")),
         (r#"{"kind": "a", "retain_s": -1}"#.into(), Some("retain_s")),
         (r#"{"kind": "a", "priority": 101}"#.into(), Some("priority")),
-        (r#"{"kind": "a", "priority": 5000000000}"#.into(), None),
-        (r#"{"kind": "a", "on_stuck": "panic"}"#.into(), None),
+        (r#"{"kind": "a", "priority": 5000000000}"#.into(), Some("priority")),
+        (r#"{"kind": "a", "on_stuck": "panic"}"#.into(), Some("on_stuck")),
         (r#"{"kind": "a", "retry": {"max_attempts": 0}}"#.into(), Some("retry.max_attempts")),
         (r#"{"kind": "a", "retry": {"base_s": -1}}"#.into(), Some("retry.base_s")),
         (r#"{"kind": "a", "retry": {"base_s": 9, "max_s": 3}}"#.into(), Some("retry.max_s")),
@@ -166,19 +166,23 @@ async fn whatever_is_wrong_is_refused_by_name_and_nothing_is_stored() {
         (r#"{"kind": "a", "limits": [{"key": "k", "max": 2, "ordered": true}]}"#.into(), Some("limits.ordered")),
         (r#"{"kind": "a", "idempotency_key": ""}"#.into(), Some("idempotency_key")),
         (format!(r#"{{"kind": "a", "tags": {}}}"#, many(r#""t""#, 17)), Some("tags")),
-        (format!(r#"{{"kind": "a", "tags": {}}}"#, many("0", 1_000_000)), None),
+        (format!(r#"{{"kind": "a", "tags": {}}}"#, many("0", 1_000_000)), Some("tags[0]")),
         (format!(r#"{{"kind": "a", "tags": {}}}"#, many(r#""t""#, 1_000_000)), Some("tags")),
         (format!(r#"{{"workflows": {}}}"#, many(r#"{"kind":"a"}"#, 100_000)), Some("workflows")),
         (format!(r#"{{"kind": "a", "headers": {{"h": "{}"}}}}"#, "v".repeat(9_000)), Some("headers")),
-        (format!("{}1{}", "[".repeat(200_000), "]".repeat(200_000)), None),
+        (format!("{}1{}", "[".repeat(200_000), "]".repeat(200_000)), Some("[0]")),
     ];
     let before = rig.newest().await;
+    let mut other = Vec::new();
     for (body, field) in &table {
         let shown = &body[..body.len().min(120)];
         let answer = rig.post_text("/v1/jobs", body).await;
         assert_eq!(answer.problem(), (400, "invalid"), "{shown}");
-        assert_eq!(answer.body["field"].as_str(), *field, "{shown}: {}", answer.body);
+        if answer.body["field"].as_str() != *field {
+            other.push(format!("{shown}: {}", answer.body));
+        }
     }
+    assert!(other.is_empty(), "{other:#?}");
     let unknown = rig.post("/v1/jobs", json!({"kind": "a", "nonsense": 1})).await;
     assert!(unknown.body["detail"].as_str().unwrap().contains("`nonsense`"), "{}", unknown.body);
     let large = format!(r#"{{"kind": "a", "payload": "{}"}}"#, "p".repeat(1 << 20));
@@ -248,8 +252,8 @@ async fn a_batch_is_all_or_nothing_and_names_who_is_at_fault() {
     for (job, expected, field) in [
         (json!({"kind": "a", "timeout_s": -1}), (400, "invalid"), "jobs[1].timeout_s"),
         (json!({"kind": "a", "priority": 200}), (400, "invalid"), "jobs[1].priority"),
-        (json!({"kind": "a", "prioritty": 1}), (400, "invalid"), "jobs[1]"),
-        (json!({"kind": 7}), (400, "invalid"), "jobs[1]"),
+        (json!({"kind": "a", "prioritty": 1}), (400, "invalid"), "jobs[1].prioritty"),
+        (json!({"kind": 7}), (400, "invalid"), "jobs[1].kind"),
         (json!({"kind": "a", "payload": 1, "idempotency_key": "k"}), (409, "conflict"), "jobs[1]"),
         (json!({"kind": "a", "payload": 1, "idempotency_key": "new"}), (409, "conflict"), "jobs[1]"),
         (json!({"kind": "a", "unique_key": "u"}), (409, "unique_key_taken"), "jobs[1]"),

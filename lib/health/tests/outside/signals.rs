@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use onward_health::{Loop, Outcome, Supervisor};
 use rustix::process::{Pid, Signal, kill_process};
@@ -105,7 +105,10 @@ fn a_process_that_was_stopped_for_a_while_finds_nothing_late() {
     let address = program.probes(&file);
     signal(&program, Signal::STOP);
     // Not to wait for something: this is how long it is away.
-    std::thread::sleep(Duration::from_millis(6_000));
+    let (stopped, away) = (Instant::now(), Duration::from_millis(6_000));
+    while let Some(left) = away.checked_sub(stopped.elapsed()).filter(|left| !left.is_zero()) {
+        std::thread::park_timeout(left);
+    }
     let before = std::fs::metadata(&file).unwrap().ino();
     signal(&program, Signal::CONT);
     until("a look", || (std::fs::metadata(&file).ok()?.ino() != before).then_some(()));

@@ -33,10 +33,14 @@ impl Proxy {
         let rest = rest.split('/').next()?;
         let (user, authority) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
         let authority: hyper::http::uri::Authority = authority.parse().ok()?;
+        let port = match authority.as_str().strip_prefix(authority.host())? {
+            "" => DEFAULT_PORT,
+            _ => authority.port_u16()?,
+        };
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         Some(Self {
             host: Some(host).filter(|host| !host.is_empty())?.into(),
-            port: authority.port_u16().unwrap_or(DEFAULT_PORT),
+            port,
             authorization: user.map(|user| format!("Basic {}", STANDARD.encode(user)).into()),
         })
     }

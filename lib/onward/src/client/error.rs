@@ -65,7 +65,6 @@ pub enum Silence {
 pub enum NoConnection {
     /// Nobody listens there.
     Refused,
-    UnknownHost,
     /// The certificate of the node is signed by an authority that is not trusted here.
     UnknownIssuer,
     /// The certificate is for another name.
@@ -90,8 +89,6 @@ impl NoConnection {
         }
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
-            // What resolves names has no kind of its own.
-            _ if error.to_string().contains("failed to lookup address") => Self::UnknownHost,
             _ => Self::Other(error.to_string()),
         }
     }
@@ -101,7 +98,6 @@ impl fmt::Display for NoConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused => f.write_str("connection refused: nothing listens there"),
-            Self::UnknownHost => f.write_str("host not found"),
             Self::UnknownIssuer => f.write_str("its certificate is signed by an authority that is not trusted here"),
             Self::NoTls => f.write_str("what listens there does not speak TLS"),
             Self::OnlyTls => f.write_str("the answer is not HTTP; a node that serves TLS answers so"),

@@ -73,7 +73,9 @@ impl Watcher for Alone {
 async fn rig(publisher: &Scripted) -> (World, Poller) {
     let world = World::sqlite().await;
     let outbox = Outbox { store: Arc::new(world.again().await) };
-    (world, outbox.publish_to(publisher.clone()))
+    // Long waits: what was refused must not be due again while a turn goes on, however slow the computer is.
+    let day = Duration::from_secs(86_400);
+    (world, outbox.publish_to(publisher.clone()).retry(day, day))
 }
 
 async fn turn(poller: &Poller) -> Iteration {

@@ -49,7 +49,8 @@ fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
 }
 
 /// Replicas that share a store and are killed at any moment: in the middle of a run, of a question, of an answer.
-async fn kill_replicas(store: impl ScheduleStore + Clone, kills: usize) {
+/// `fired` reads the due instants of all that was fired, each time.
+async fn kill_replicas<S: ScheduleStore + Clone>(store: S, kills: usize, fired: impl Fn(&Witnessed<S>) -> Vec<u64>) {
     const PERIOD: u64 = 120;
     let witness = Witnessed { store, entries: Arc::default() };
     let (seen, now) = (Seen::default(), wall());
@@ -82,11 +83,7 @@ async fn kill_replicas(store: impl ScheduleStore + Clone, kills: usize) {
     // Long enough for every claim of the dead to run out.
     tokio::time::sleep(Duration::from_secs(600)).await;
     let last = (now().as_ms() - START_MS) / 1_000 / PERIOD;
-    let mut recorded: Vec<u64> = Vec::new();
-    for entry in witness.entries.lock().unwrap().iter() {
-        let Entry::Fired { due, .. } = entry else { panic!("by `all` and `allow` every instant fires: {entry:?}") };
-        recorded.push((due.as_ms() - START_MS) / 1_000);
-    }
+    let mut recorded: Vec<u64> = fired(&witness).iter().map(|due_ms| (due_ms - START_MS) / 1_000).collect();
     recorded.sort_unstable();
     let expected: Vec<u64> = (1..=last).map(|n| n * PERIOD).collect();
     assert_eq!(recorded, expected, "each due instant has exactly one record");
@@ -102,13 +99,29 @@ async fn kill_replicas(store: impl ScheduleStore + Clone, kills: usize) {
 
 #[tokio::test(start_paused = true)]
 async fn replicas_that_are_killed_a_thousand_times_leave_one_record_for_each_instant() {
-    kill_replicas(MemoryStore::new(), 1_000).await;
+    let fired = |witness: &Witnessed<MemoryStore>| {
+        let due = |entry: &Entry| match entry {
+            Entry::Fired { due, .. } => due.as_ms(),
+            Entry::Passed(passed) => panic!("by `all` and `allow` every instant fires: {passed:?}"),
+        };
+        witness.entries.lock().unwrap().iter().map(due).collect()
+    };
+    kill_replicas(MemoryStore::new(), 1_000, fired).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn and_so_they_do_where_they_share_a_file_of_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    kill_replicas(SqliteStore::open(folder.path().join("s.db")).await.unwrap(), 60).await;
+    let path = folder.path().join("s.db");
+    let store = SqliteStore::open(&path).await.unwrap();
+    // From the file itself: a replica may be killed between its commit and the answer.
+    let fired = |_: &Witnessed<SqliteStore>| {
+        let file = rusqlite::Connection::open(&path).unwrap();
+        let mut read = file.prepare("SELECT due_ms FROM onward_schedule_records WHERE record = 'fired'").unwrap();
+        let due = read.query_map([], |row| row.get::<_, i64>(0)).unwrap();
+        due.map(|ms| ms.unwrap() as u64).collect()
+    };
+    kill_replicas(store, 60, fired).await;
 }
 
 #[tokio::test(start_paused = true)]
