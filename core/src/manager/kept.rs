@@ -83,7 +83,7 @@ impl KeptInputs {
         self.next_number
     }
 
-    fn add_call(&mut self, came_at: Mono, request: RequestId, call: Call) {
+    pub(super) fn add_call(&mut self, came_at: Mono, request: RequestId, call: Call) {
         let number = self.number();
         self.bytes += weight_of_call(&call);
         if matches!(call, Call::Poll(_)) {
@@ -247,9 +247,14 @@ impl Manager {
         fx.list.push(PendingEffect { after: Seq::default(), effect });
     }
 
-    /// How much of what was said has not been taken yet, in inputs. What comes with them is still needed.
+    /// How much of what was said has not been taken yet, in inputs.
     pub fn kept_inputs(&self) -> usize {
         self.kept.reports.len() + self.kept.calls.len()
+    }
+
+    /// Whether content that came with an input may still be needed, because the input has not been carried out yet.
+    pub fn needs_contents(&self) -> bool {
+        self.kept_inputs() > 0 || !self.changes_of_schedules.is_empty()
     }
 }
 

@@ -53,7 +53,7 @@
 //! | `job_end` | what becomes of a job that is over |
 //! | `memory` | how long a worker that has gone is remembered |
 //! | `due` | what is done when a timer fires, and when the next wake-up is |
-//! | `schedules` | which schedule is due, and what starts |
+//! | `schedules`, `schedule_changes` | which schedule is due, and what starts; changes of plans |
 //! | `view`, `counting` | what can be seen |
 //! | `snapshot`, `sharing` | the whole state at one event, taken bit by bit; and put back, no larger than it was |
 
@@ -84,6 +84,7 @@ mod offers;
 mod output;
 mod polling;
 mod polls;
+mod schedule_changes;
 mod schedules;
 mod seat;
 mod sessions;
@@ -149,6 +150,7 @@ pub struct Manager {
     polls: Polls,
     timers: Timers,
     agendas: schedules::Agendas,
+    changes_of_schedules: schedule_changes::WaitingChanges,
     follow_ups: FollowUps,
     refusals: RefusalCounts,
     counts: Counts,
@@ -183,6 +185,7 @@ impl Manager {
             polls: Polls::new(seed),
             timers: Timers::new(now.mono),
             agendas: schedules::Agendas::default(),
+            changes_of_schedules: schedule_changes::WaitingChanges::default(),
             follow_ups: FollowUps::default(),
             refusals: RefusalCounts::default(),
             counts: Counts::new(seed),
@@ -213,6 +216,7 @@ impl Manager {
     /// timeout that was not decided yet.
     pub fn step(&mut self, now: Now, input: Input, effects: &mut Effects) {
         self.advance_clocks(now, effects);
+        self.keep_waiting_changes();
         self.bite = self.bite_for(&input);
         self.handle_input(input, effects);
         self.report_gap(effects);
@@ -305,11 +309,11 @@ impl Manager {
                 self.replay_dead_letter(job, new_id, request, from, fx)
             }
             Call::DropDeadLetter { job } => self.drop_dead_letter(job, fx),
-            Call::SetSchedule(draft) => self.set_schedule(*draft, fx),
-            Call::RemoveSchedule(schedule) => self.remove_schedule(schedule, fx),
-            Call::PauseSchedule(schedule) => self.pause_schedule(schedule, true, fx),
-            Call::ResumeSchedule(schedule) => self.pause_schedule(schedule, false, fx),
-            Call::RunSchedule { schedule, request } => self.run_schedule(&schedule, request.as_ref(), fx),
+            Call::SetSchedule(_)
+            | Call::RemoveSchedule(_)
+            | Call::PauseSchedule(_)
+            | Call::ResumeSchedule(_)
+            | Call::RunSchedule { .. } => return self.handle_schedule_call(request, call, fx),
         };
         self.reply(request, answer, fx);
     }

@@ -1,6 +1,7 @@
 //! Schedules: which of them is due, and what starts.
 //!
-//! **Who decides.** The machine that holds the seat, and only while timers may fire, or before a change of the plan: a
+//! **Who decides.** The machine that holds the seat, and only while timers may fire, or before a
+//! [change](super::schedule_changes) of the plan: a
 //! leader that cannot confirm its seat starts nothing, and its successor finds in the log how far it came. The policies are applied by
 //! [`crate::schedule`]; here their answers become events. A run and the record of its instant are one event.
 //!
@@ -19,18 +20,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::bite::Bite;
-use crate::effect::{AcceptedJob, Answer, Effect, Effects, Notice};
-use crate::event::{Event, JobSubmitted, ScheduleSet, ScheduledRun};
+use crate::effect::{Effect, Effects, Notice};
+use crate::event::{Event, JobSubmitted, ScheduledRun};
 use crate::ids::{JobId, Name, Seq};
-use crate::input::{DueInstants, ScheduleDraft};
+use crate::input::DueInstants;
 use crate::job::JobSpec;
-use crate::job::draft::{Invalid, Problem, check};
 use crate::job::fingerprint::fingerprint;
 use crate::job::spec::Keys;
 use crate::limits::Limit;
-use crate::payload::Digest;
 use crate::refusal::Refusal;
-use crate::schedule::{Decision, MAX_JITTER, Passed, Reason, Situation, decide, jitter};
+use crate::schedule::{Decision, Passed, Reason, Situation, decide, jitter};
 use crate::state::{FAILURES_TOLERATED, SchedulePlan, State};
 use crate::time::Wall;
 
@@ -40,6 +39,24 @@ use super::Manager;
 const KNOWN_AHEAD: usize = 2;
 /// Looking at so many instants takes about as long as one event.
 const INSTANTS_PER_UNIT: usize = 64;
+
+/// When an instant may start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Start {
+    /// As late as its jitter says.
+    AfterJitter,
+    /// When it has come.
+    AtOnce,
+}
+
+impl Start {
+    fn of(self, name: &Name, due: Wall, plan: &SchedulePlan) -> Wall {
+        match self {
+            Self::AfterJitter => due + jitter(name.as_str(), due, plan.jitter),
+            Self::AtOnce => due,
+        }
+    }
+}
 
 /// The soft side of all schedules.
 #[derive(Debug, Default)]
@@ -112,92 +129,6 @@ impl Agendas {
 }
 
 impl Manager {
-    pub(super) fn set_schedule(&mut self, draft: ScheduleDraft, fx: &mut Effects) -> Result<Answer, Refusal> {
-        let refuse = |field, problem| Err(Refusal::Invalid(Invalid { field, problem }));
-        let ScheduleDraft { schedule, timing, job, overlap, missed, jitter, critical, paused } = draft;
-        if job.idempotency_key.is_some() {
-            return refuse("idempotency_key", Problem::NotInSchedule);
-        }
-        if job.run_at.is_some() {
-            return refuse("run_at", Problem::NotInSchedule);
-        }
-        if jitter > MAX_JITTER {
-            let (min, max) = (core::time::Duration::ZERO, MAX_JITTER);
-            return refuse("jitter_s", Problem::SpanOutOfRange { value: jitter, min, max });
-        }
-        let mut job = check(job, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
-        self.dispatch.share(&mut job);
-        self.decide_before_change(&schedule, fx);
-        let plan = SchedulePlan { timing, job, overlap, missed, jitter, critical };
-        let known = self.state.schedule(&schedule);
-        let is_new = known.is_none();
-        let is_paused = known.is_some_and(|known| known.paused);
-        let paused = paused.unwrap_or(is_paused);
-        let horizon = match known {
-            Some(known) if *known.plan == plan && known.paused == paused => return Ok(Answer::ScheduleSet { is_new }),
-            Some(known) if known.plan.timing == plan.timing => known.horizon,
-            Some(known) => known.horizon.max(self.now.wall),
-            None => {
-                self.within(Limit::Schedules, self.state.schedules().len() + 1)?;
-                self.now.wall
-            }
-        };
-        let set = ScheduleSet { schedule: schedule.clone(), plan: Arc::new(plan), paused, horizon };
-        self.emit(Event::ScheduleSet(Box::new(set)), fx);
-        self.agendas.look_at(&schedule);
-        Ok(Answer::ScheduleSet { is_new })
-    }
-
-    pub(super) fn remove_schedule(&mut self, schedule: Name, fx: &mut Effects) -> Result<Answer, Refusal> {
-        self.state.schedule(&schedule).ok_or(Refusal::UnknownSchedule)?;
-        self.agendas.look_at(&schedule);
-        self.emit(Event::ScheduleRemoved { schedule }, fx);
-        Ok(Answer::Done)
-    }
-
-    pub(super) fn pause_schedule(&mut self, schedule: Name, paused: bool, fx: &mut Effects) -> Result<Answer, Refusal> {
-        let known = self.state.schedule(&schedule).ok_or(Refusal::UnknownSchedule)?;
-        if known.paused != paused {
-            self.decide_before_change(&schedule, fx);
-            self.agendas.look_at(&schedule);
-            self.emit(
-                if paused { Event::SchedulePaused { schedule } } else { Event::ScheduleResumed { schedule } },
-                fx,
-            );
-        }
-        Ok(Answer::Done)
-    }
-
-    /// A run besides those that are due, whatever still runs and though the schedule may be paused: somebody wants it.
-    pub(super) fn run_schedule(
-        &mut self,
-        schedule: &Name,
-        request: Option<&Name>,
-        fx: &mut Effects,
-    ) -> Result<Answer, Refusal> {
-        let known = self.state.schedule(schedule).ok_or(Refusal::UnknownSchedule)?;
-        let key = request.map(|request| run_key(schedule, request));
-        if let Some(earlier) = key.as_ref().and_then(|key| self.state.idempotency(key)) {
-            return Ok(Answer::Submitted(vec![AcceptedJob { id: earlier.job, duplicate: true }]));
-        }
-        self.within(Limit::ScheduleRuns, known.open.len() + 1)?;
-        if key.is_some() {
-            self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + 1)?;
-        }
-        let run = ScheduledRun { schedule: schedule.clone(), due: self.now.wall, reason: Reason::RunNow };
-        let id = self.start_run(run, key, fx)?;
-        Ok(Answer::Submitted(vec![AcceptedJob { id, duplicate: false }]))
-    }
-
-    /// What has come by the old plan is decided by it, also where other timers may not fire yet: afterwards nobody would
-    /// know that it was due.
-    fn decide_before_change(&mut self, schedule: &Name, fx: &mut Effects) {
-        if self.state.schedule(schedule).is_some() {
-            let mut bite = Bite::BESIDE_INPUT;
-            self.check_schedule(schedule, &mut bite, fx);
-        }
-    }
-
     /// Instants that were asked for. They change nothing that others could see.
     pub(super) fn handle_due(&mut self, found: DueInstants) {
         let Some(agenda) = self.agendas.of.get_mut(&found.schedule) else { return };
@@ -219,11 +150,12 @@ impl Manager {
             && let Some(name) = self.agendas.pop_due(self.now.wall)
         {
             bite.spend(1);
-            self.check_schedule(&name, &mut bite, fx);
+            self.check_schedule(&name, Start::AfterJitter, &mut bite, fx);
+            self.make_changes(&name, fx);
         }
     }
 
-    fn check_schedule(&mut self, name: &Name, bite: &mut Bite, fx: &mut Effects) {
+    pub(super) fn check_schedule(&mut self, name: &Name, start: Start, bite: &mut Bite, fx: &mut Effects) {
         let Some(schedule) = self.state.schedule(name) else { return self.agendas.forget(name) };
         let (revision, known_to) = (schedule.revision, schedule.horizon);
         if self.agendas.of.get(name).is_none_or(|agenda| agenda.revision != revision) {
@@ -233,9 +165,19 @@ impl Manager {
             self.agendas.of.insert(name.clone(), agenda);
         }
         self.start_waiting(name, bite, fx);
-        self.decide_due(name, bite, fx);
+        self.decide_due(name, start, bite, fx);
         self.ask_for_instants(name, fx);
         self.arm_schedule(name);
+    }
+
+    /// Whether every instant that has come was decided: none is left, and none is still asked for.
+    pub(super) fn has_decided_all(&self, name: &Name, start: Start) -> bool {
+        let Some(schedule) = self.state.schedule(name) else { return true };
+        let Some(agenda) = self.agendas.of.get(name) else { return false };
+        match agenda.instants.front() {
+            Some(due) => start.of(name, *due, &schedule.plan) > self.now.wall,
+            None => agenda.is_end,
+        }
     }
 
     /// Instants that have waited for a run to end.
@@ -250,11 +192,11 @@ impl Manager {
     }
 
     /// Instants that have come.
-    fn decide_due(&mut self, name: &Name, bite: &mut Bite, fx: &mut Effects) {
+    fn decide_due(&mut self, name: &Name, start: Start, bite: &mut Bite, fx: &mut Effects) {
         let Some(schedule) = self.state.schedule(name) else { return };
         let agenda = &self.agendas.of[name];
         let (plan, now) = (&schedule.plan, self.now.wall);
-        let starts = |due: &Wall| *due + jitter(name.as_str(), *due, plan.jitter) <= now;
+        let starts = |due: &Wall| start.of(name, *due, plan) <= now;
         let due: Vec<Wall> = agenda.instants.iter().copied().take_while(starts).collect();
         if due.is_empty() {
             return;
@@ -303,7 +245,7 @@ impl Manager {
         }
     }
 
-    fn start_run(&mut self, run: ScheduledRun, key: Option<Name>, fx: &mut Effects) -> Result<JobId, Refusal> {
+    pub(super) fn start_run(&mut self, run: ScheduledRun, key: Option<Name>, fx: &mut Effects) -> Result<JobId, Refusal> {
         let plan = self.state.schedule(&run.schedule).ok_or(Refusal::UnknownSchedule)?.plan.clone();
         let mut spec = plan.job.clone();
         add_headers(&mut spec, &run);
@@ -351,7 +293,7 @@ impl Manager {
         let Some(schedule) = self.state.schedule(name) else { return };
         let Some(agenda) = self.agendas.of.get(name) else { return };
         let first = agenda.instants.front();
-        let at = first.map(|due| *due + jitter(name.as_str(), *due, schedule.plan.jitter));
+        let at = first.map(|due| Start::AfterJitter.of(name, *due, &schedule.plan));
         // What has come and was left is looked at again: when more is known if that was asked for, else at once.
         let is_left = at.is_some_and(|at| at <= self.now.wall);
         if is_left && !agenda.is_asked {
@@ -383,10 +325,4 @@ fn add_headers(spec: &mut JobSpec, run: &ScheduledRun) {
     let mut headers: Vec<(Name, Box<str>)> = given.collect();
     headers.extend(of_run.into_iter().map(|(header, value)| (header, value.into())));
     extras.headers = headers.into();
-}
-
-/// What a request for a run at once is remembered by.
-fn run_key(schedule: &Name, request: &Name) -> Name {
-    let both = Digest::of(format!("{schedule}\n{request}").as_bytes()).to_string();
-    Name::new(format!("run of a schedule: {}", &both[..32])).expect("short, and without control characters")
 }

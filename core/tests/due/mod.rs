@@ -45,11 +45,15 @@ struct Seen {
 }
 
 impl Seen {
+    fn next(&self) -> u64 {
+        let ms = interval_ms(&self.timing);
+        (self.horizon / ms + 1) * ms
+    }
+
     /// These come next, and none is between them and what was seen before.
     fn advance(&mut self, name: &Name, first: Wall, last: Wall, count: u64) {
         let ms = interval_ms(&self.timing);
-        let next = (self.horizon / ms + 1) * ms;
-        assert_eq!(first.as_ms(), next, "{name}: an instant was left out, or has two records");
+        assert_eq!(first.as_ms(), self.next(), "{name}: an instant was left out, or has two records");
         assert_eq!(last.as_ms() - first.as_ms(), (count - 1) * ms, "{name}: not so many instants in a row");
         self.horizon = last.as_ms();
     }
@@ -65,6 +69,11 @@ impl DueWitness {
                     waiting: BTreeSet::new(),
                 });
                 if known.timing != set.plan.timing {
+                    assert!(
+                        known.next() > set.horizon.as_ms(),
+                        "{}: an instant of the old plan was left out at a change of the timing",
+                        set.schedule
+                    );
                     known.timing = set.plan.timing.clone();
                     known.horizon = known.horizon.max(set.horizon.as_ms());
                 }

@@ -46,6 +46,10 @@ pub struct Rig {
     pub answering: BTreeSet<SessionId>,
     /// Off: events stay undurable and the seat unconfirmed until the test says otherwise.
     pub log_answers: bool,
+    /// Off: instants that the machine asks for are found when the test says so.
+    pub finds_due: bool,
+    /// What was found and not told yet.
+    pub found: Vec<Input>,
     pub now: Now,
     /// The newest question about the seat.
     pub question: u64,
@@ -106,6 +110,8 @@ impl Rig {
             unreferenced: Vec::new(),
             answering: BTreeSet::new(),
             log_answers: true,
+            finds_due: true,
+            found: Vec::new(),
             now,
             question: 0,
             rules,
@@ -146,7 +152,8 @@ impl Rig {
     }
 
     fn take(&mut self, effect: Effect, inputs: &mut Vec<Input>) {
-        inputs.extend(crate::due::find_due(&effect));
+        let found = if self.finds_due { &mut *inputs } else { &mut self.found };
+        found.extend(crate::due::find_due(&effect));
         match effect {
             Effect::Send { session, mut message } => {
                 match &mut message {

@@ -29,6 +29,7 @@ mod ordered;
 mod outputs;
 mod polls;
 mod replays;
+mod schedule_changes;
 mod schedule_takeovers;
 mod schedules;
 mod seat;

@@ -17,10 +17,10 @@ use onward_core::schedule::{Missed, Overlap, Timing};
 use onward_core::state::Schedule;
 use onward_core::time::Wall;
 
-const MINUTE: u64 = 60;
+pub const MINUTE: u64 = 60;
 
 /// Due every minute. The rig's clock begins at one.
-fn every_minute() -> ScheduleDraft {
+pub fn every_minute() -> ScheduleDraft {
     ScheduleDraft {
         schedule: name("tidy"),
         timing: Timing::Every(secs(MINUTE)),
@@ -33,22 +33,22 @@ fn every_minute() -> ScheduleDraft {
     }
 }
 
-fn set(rig: &mut Rig, draft: ScheduleDraft) {
+pub fn set(rig: &mut Rig, draft: ScheduleDraft) {
     let answer = rig.call(Call::SetSchedule(Box::new(draft)));
     assert!(matches!(answer, Ok(Answer::ScheduleSet { .. })), "{answer:?}");
 }
 
-fn schedule(rig: &Rig) -> &Schedule {
+pub fn schedule(rig: &Rig) -> &Schedule {
     rig.manager.state().schedule(&name("tidy")).expect("it is there")
 }
 
 /// Each record as minute, number of instants, and reason.
-fn records(rig: &Rig) -> Vec<(u64, u64, &'static str)> {
+pub fn records(rig: &Rig) -> Vec<(u64, u64, &'static str)> {
     let minute = |at: Wall| (at.as_ms() - EPOCH_MS) / 60_000;
     schedule(rig).records.list.iter().map(|record| (minute(record.due), record.count, record.reason.code())).collect()
 }
 
-fn check_log(rig: &Rig) {
+pub fn check_log(rig: &Rig) {
     let mut witness = DueWitness::default();
     rig.log.iter().for_each(|stamped| witness.note(stamped));
 }
@@ -242,24 +242,6 @@ fn what_cannot_be_a_schedule_is_refused() {
         Call::RunSchedule { schedule: name("none"), request: None },
     ] {
         assert_eq!(rig.call(call), Err(Refusal::UnknownSchedule));
-    }
-}
-
-#[test]
-fn what_has_come_by_the_old_plan_is_decided_by_it_and_nothing_else_of_the_past_by_the_new_one() {
-    // The change is what the machine hears first after the instant: a moment later, or after it was frozen.
-    for awake in [secs(MINUTE) - ms(100), Duration::ZERO] {
-        let mut rig = Rig::new();
-        set(&mut rig, every_minute());
-        rig.advance(awake);
-        rig.jump(secs(MINUTE) + ms(100) - awake);
-        set(&mut rig, ScheduleDraft { timing: Timing::Every(secs(3_600)), ..every_minute() });
-        assert_eq!(records(&rig), [(1, 1, "on_time")], "{awake:?}");
-        rig.advance(secs(30 * MINUTE));
-        // Every minute before this one was due by no plan.
-        set(&mut rig, ScheduleDraft { overlap: Overlap::Allow, ..every_minute() });
-        rig.advance(secs(MINUTE));
-        assert_eq!(records(&rig), [(1, 1, "on_time"), (32, 1, "on_time")], "{awake:?}");
     }
 }
 

@@ -458,13 +458,13 @@ impl Machine<'_> {
 
     /// What the machine has kept may name its content in a later step.
     fn store_contents(&mut self, events: &[StampedEvent], contents: Contents) {
-        if self.kept_contents.is_empty() && (contents.is_empty() || self.manager.kept_inputs() == 0) {
+        if self.kept_contents.is_empty() && (contents.is_empty() || !self.manager.needs_contents()) {
             self.unsent_blobs.append(&mut content::named_by(events, &contents));
             return;
         }
         self.kept_contents.append(contents);
         self.unsent_blobs.append(&mut content::named_by(events, &self.kept_contents));
-        if self.manager.kept_inputs() == 0 {
+        if !self.manager.needs_contents() {
             self.kept_contents.clear();
         }
     }
