@@ -47,7 +47,7 @@ const PARTS: &[Part] = &[
     // Each case kills a node under load.
     Part { package: "onward-cli", targets: &["--test", "kill"], share: 30, at_most: 200, env: &[] },
     // Each case kills a poller of an outbox.
-    Part { package: "onward-cli", targets: &["--test", "outbox_kill"], share: 60, at_most: 100, env: &[] },
+    Part { package: "onward-cli", targets: &["--test", "outbox_kill"], share: 24, at_most: 100, env: &[] },
     // The README word for word, which the ordinary tests do with more patience.
     Part { package: "onward-cli", targets: &["--test", "readme"], share: u64::MAX, at_most: 1, env: &[] },
     // Two minutes of twenty workers that are killed and frozen, whatever the number of cases.
