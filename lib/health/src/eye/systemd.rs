@@ -35,12 +35,17 @@ impl Notifier {
     }
 
     pub(crate) fn notify(&mut self, report: &Report) {
-        if report.stopping {
-            self.stopping();
+        self.messages(report, Instant::now()).iter().for_each(Message::send);
+    }
+
+    /// What there is to be told, in this order.
+    fn messages(&mut self, report: &Report, now: Instant) -> Vec<Message> {
+        let mut messages = Vec::new();
+        if report.stopping && !std::mem::replace(&mut self.is_stopping_said, true) {
+            messages.push(Message::Stopping);
         }
-        if report.ready && !self.is_ready_said {
-            self.is_ready_said = true;
-            send(&[NotifyState::Ready]);
+        if report.ready && !std::mem::replace(&mut self.is_ready_said, true) {
+            messages.push(Message::Ready);
         }
         let status = match (report.live, report.ready) {
             (false, _) => report.status_line("not live"),
@@ -48,20 +53,43 @@ impl Notifier {
             (true, true) => "ready".to_owned(),
         };
         if status != self.status {
-            send(&[NotifyState::Status(&status)]);
+            messages.push(Message::Status(status.clone()));
             self.status = status;
         }
-        let Some(limit) = self.watchdog.filter(|_| report.live && self.is_ready_said) else { return };
-        if self.fed_at.is_none_or(|at| at.elapsed() >= limit / 4) {
-            self.fed_at = Some(Instant::now());
-            send(&[NotifyState::Watchdog]);
+        let Some(limit) = self.watchdog.filter(|_| report.live && self.is_ready_said) else { return messages };
+        if self.fed_at.is_none_or(|at| now.saturating_duration_since(at) >= limit / 4) {
+            self.fed_at = Some(now);
+            messages.push(Message::Watchdog);
         }
+        messages
     }
 
     pub(crate) fn stopping(&mut self) {
         if !self.is_stopping_said {
             self.is_stopping_said = true;
-            send(&[NotifyState::Stopping]);
+            Message::Stopping.send();
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Message {
+    Ready,
+    Status(String),
+    Watchdog,
+    Stopping,
+}
+
+impl Message {
+    fn send(&self) {
+        let state = match self {
+            Self::Ready => NotifyState::Ready,
+            Self::Status(text) => NotifyState::Status(text),
+            Self::Watchdog => NotifyState::Watchdog,
+            Self::Stopping => NotifyState::Stopping,
+        };
+        if let Err(error) = sd_notify::notify(&[state]) {
+            tracing::warn!(%error, "the service manager cannot be notified");
         }
     }
 }
@@ -82,8 +110,48 @@ impl Report {
     }
 }
 
-fn send(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "the service manager cannot be notified");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(live: bool, ready: bool, stopping: bool) -> Report {
+        Report {
+            service: "test".into(),
+            live,
+            ready,
+            started: true,
+            running: true,
+            stopping,
+            loops: vec![],
+            inputs: vec![],
+            heartbeats: vec![],
+            executor: None,
+        }
+    }
+
+    #[test]
+    fn readiness_is_told_once_and_the_watchdog_is_fed_only_after_it_and_while_live() {
+        use Message::*;
+        let start = Instant::now();
+        let mut notifier = Notifier { watchdog: Some(Duration::from_secs(4)), ..Notifier::start() };
+        let status = |text: &str| Status(text.to_owned());
+        // at ms; live, ready, stopping -> what is told
+        let table = [
+            (0, (true, false, false), vec![status("not ready: ")]),
+            (900, (true, false, false), vec![]),
+            (1_000, (true, true, false), vec![Ready, status("ready"), Watchdog]),
+            (1_999, (true, true, false), vec![]),
+            (2_000, (true, true, false), vec![Watchdog]),
+            (3_000, (true, false, false), vec![status("not ready: "), Watchdog]),
+            (4_000, (false, false, false), vec![status("not live: ")]),
+            (9_000, (false, false, false), vec![]),
+            (9_100, (true, true, false), vec![status("ready"), Watchdog]),
+            (9_200, (true, false, true), vec![Stopping, status("not ready: told to stop")]),
+            (10_100, (true, false, true), vec![Watchdog]),
+        ];
+        for (ms, (live, ready, stopping), told) in table {
+            let at = start + Duration::from_millis(ms);
+            assert_eq!(notifier.messages(&report(live, ready, stopping), at), told, "at {ms} ms");
+        }
     }
 }

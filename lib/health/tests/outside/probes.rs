@@ -125,6 +125,8 @@ fn what_is_shown_only_fails_no_probe() {
     broker.down("connection refused");
     until("cancelled", || (message.cancelled.load(Ordering::Relaxed) > 0).then_some(()));
     until("ready", || (probe(service.address, "/readyz").0 == 200).then_some(()));
+    let report = service.health.report();
+    assert!(report.live && report.ready, "the file and systemd go by these");
     let (code, body) = probe(service.address, "/livez");
     assert_eq!((code, &body["heartbeats"][0]["silent"]), (200, &true.into()));
     assert_eq!(body["inputs"][0]["problem"], "it is down: connection refused");

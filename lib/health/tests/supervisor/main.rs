@@ -145,10 +145,13 @@ async fn a_crash_is_seen_at_once_and_too_many_of_them_are_the_end() {
     let stop = service.stopper();
     let (health, running) = run(service);
     until("ready", || health.report().ready).await;
-    until("the crash", || turns.load(Ordering::Relaxed) == 2).await;
+    // In small steps: the wait before a restart is drawn by chance, and may be short.
+    while turns.load(Ordering::Relaxed) < 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
     let crashed = one(&health);
     assert_eq!((crashed.state, crashed.reason), (LoopState::Restarting, LoopReason::Crashed), "{crashed:?}");
-    assert_eq!(crashed.error.as_deref(), Some("it panicked: out of luck in turn 1"));
+    assert!(crashed.error.as_ref().unwrap().starts_with("it panicked: out of luck in turn "), "{crashed:?}");
     assert!(health.report().live && !health.report().ready);
     until("the end", || one(&health).state == LoopState::Dead).await;
     assert_eq!(turns.load(Ordering::Relaxed), 4, "a good turn, a crash, and one more for each restart");
