@@ -80,6 +80,10 @@ pub(super) struct EntryColumns {
     pub(super) record: &'static str,
     pub(super) reason: &'static str,
     /// Of a run that has not ended.
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "sqlite")),
+        expect(dead_code, reason = "a file has open runs apart from its entries")
+    )]
     pub(super) claimed_until_ms: Option<i64>,
 }
 
