@@ -83,13 +83,19 @@ impl KeptInputs {
         self.next_number
     }
 
-    pub(super) fn add_call(&mut self, came_at: Mono, request: RequestId, call: Call) {
+    fn add_call(&mut self, came_at: Mono, request: RequestId, call: Call) {
         let number = self.number();
         self.bytes += weight_of_call(&call);
         if matches!(call, Call::Poll(_)) {
             self.polls.insert(request);
         }
         self.calls.push_back(KeptCall { number, came_at, request, call });
+    }
+
+    /// A call that was taken and cannot be carried out yet: it stands before all that came after it.
+    pub(super) fn put_call_back(&mut self, came_at: Mono, request: RequestId, call: Call) {
+        self.bytes += weight_of_call(&call);
+        self.calls.push_front(KeptCall { number: 0, came_at, request, call });
     }
 
     fn add_message(&mut self, session: SessionId, message: FromWorker) {
@@ -358,6 +364,21 @@ mod tests {
         let call = |request| Input::Call { request: RequestId(request), call: Call::Beat(Vec::new()) };
         assert_eq!(order, [Input::Session { session, message }, call(7), Input::SessionClosed { session }, call(8)]);
         assert!(kept.is_empty() && kept.bytes == 0 && kept.sessions.is_empty());
+    }
+
+    #[test]
+    fn a_call_that_is_put_back_comes_before_all_that_came_after_it() {
+        let mut kept = KeptInputs::default();
+        let (session, message) = settled(1);
+        kept.add_message(session, message);
+        kept.add_call(Mono::from_ms(9), RequestId(9), Call::Beat(Vec::new()));
+        kept.put_call_back(Mono::from_ms(6), RequestId(6), Call::Beat(Vec::new()));
+        kept.put_call_back(Mono::from_ms(5), RequestId(5), Call::Beat(Vec::new()));
+        assert_eq!(kept.oldest_call(), Some(Mono::from_ms(5)));
+        let order: Vec<Option<u64>> = core::iter::from_fn(|| kept.pop())
+            .map(|input| if let Input::Call { request, .. } = input { Some(request.0) } else { None })
+            .collect();
+        assert_eq!((order, kept.bytes), (vec![Some(5), Some(6), None, Some(9)], 0));
     }
 
     #[test]

@@ -216,10 +216,10 @@ impl Manager {
     /// timeout that was not decided yet.
     pub fn step(&mut self, now: Now, input: Input, effects: &mut Effects) {
         self.advance_clocks(now, effects);
-        self.keep_waiting_changes();
         self.bite = self.bite_for(&input);
         self.handle_input(input, effects);
         self.report_gap(effects);
+        self.keep_waiting_changes();
         self.handle_kept(effects);
         self.refuse_kept(effects);
         self.refuse_polls(effects);

@@ -6,7 +6,8 @@
 //! it made and answered. Calls about one schedule are taken in the order in which they came.
 //!
 //! **How long.** As long as instants are asked for and decided, usually some milliseconds. Without a confirmed seat
-//! nothing is decided: what waits is [kept](super::kept) like any other call, and refused after `seat_ttl`.
+//! nothing is decided: what waits is [kept](super::kept) like any other call, and refused after `seat_ttl`. As many wait
+//! as there are callers, whom the shell bounds.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -62,15 +63,19 @@ impl Manager {
         let schedule = schedule_of(&call).clone();
         let change = WaitingChange { came_at: self.now.mono, request, call };
         self.changes_of_schedules.of.entry(schedule.clone()).or_default().push_back(change);
-        self.make_changes(&schedule, fx);
+        let mut bite = Bite::BESIDE_INPUT;
+        self.make_changes(&schedule, &mut bite, fx);
     }
 
     /// Carries out what waits for a schedule, as far as that is possible by now.
-    pub(super) fn make_changes(&mut self, schedule: &Name, fx: &mut Effects) {
+    pub(super) fn make_changes(&mut self, schedule: &Name, bite: &mut Bite, fx: &mut Effects) {
         while let Some(change) = self.changes_of_schedules.pop_first(schedule) {
-            match self.change_schedule(&change.call, fx).transpose() {
+            match self.change_schedule(&change.call, bite, fx).transpose() {
                 Some(answer) => self.reply(change.request, answer, fx),
-                None => return self.changes_of_schedules.of.entry(schedule.clone()).or_default().push_front(change),
+                None => {
+                    self.changes_of_schedules.of.entry(schedule.clone()).or_default().push_front(change);
+                    return self.agendas.go_on(schedule);
+                }
             }
         }
     }
@@ -82,25 +87,36 @@ impl Manager {
         }
         let waiting = core::mem::take(&mut self.changes_of_schedules.of);
         let mut waiting: Vec<WaitingChange> = waiting.into_values().flatten().collect();
+        // Those about one schedule stay in their order, and the oldest will stand first.
         waiting.sort_by_key(|change| change.came_at);
-        for WaitingChange { came_at, request, call } in waiting {
-            self.kept.add_call(came_at, request, call);
+        for WaitingChange { came_at, request, call } in waiting.into_iter().rev() {
+            self.kept.put_call_back(came_at, request, call);
         }
     }
 
     /// `None` if it has to wait.
-    fn change_schedule(&mut self, call: &Call, fx: &mut Effects) -> Result<Option<Answer>, Refusal> {
+    fn change_schedule(
+        &mut self,
+        call: &Call,
+        bite: &mut Bite,
+        fx: &mut Effects,
+    ) -> Result<Option<Answer>, Refusal> {
         match call {
-            Call::SetSchedule(draft) => self.set_schedule(draft, fx),
-            Call::PauseSchedule(schedule) => self.pause_schedule(schedule, true, fx),
-            Call::ResumeSchedule(schedule) => self.pause_schedule(schedule, false, fx),
+            Call::SetSchedule(draft) => self.set_schedule(draft, bite, fx),
+            Call::PauseSchedule(schedule) => self.pause_schedule(schedule, true, bite, fx),
+            Call::ResumeSchedule(schedule) => self.pause_schedule(schedule, false, bite, fx),
             Call::RemoveSchedule(schedule) => self.remove_schedule(schedule, fx).map(Some),
             Call::RunSchedule { schedule, request } => self.run_schedule(schedule, request.as_ref(), fx).map(Some),
             _ => unreachable!("it is about no schedule"),
         }
     }
 
-    fn set_schedule(&mut self, draft: &ScheduleDraft, fx: &mut Effects) -> Result<Option<Answer>, Refusal> {
+    fn set_schedule(
+        &mut self,
+        draft: &ScheduleDraft,
+        bite: &mut Bite,
+        fx: &mut Effects,
+    ) -> Result<Option<Answer>, Refusal> {
         let plan = self.check_plan(draft)?;
         let schedule = &draft.schedule;
         let Some(known) = self.state.schedule(schedule) else {
@@ -117,7 +133,7 @@ impl Manager {
         // An instant that is delayed by its jitter starts now if no plan knows it afterwards.
         let is_retimed = known.plan.timing != plan.timing;
         let start = if is_retimed { Start::AtOnce } else { Start::AfterJitter };
-        if !self.decide_all(schedule, start, fx) {
+        if !self.decide_all(schedule, start, bite, fx) {
             return Ok(None);
         }
         let known = self.state.schedule(schedule).ok_or(Refusal::UnknownSchedule)?;
@@ -156,12 +172,18 @@ impl Manager {
         Ok(Answer::Done)
     }
 
-    fn pause_schedule(&mut self, schedule: &Name, paused: bool, fx: &mut Effects) -> Result<Option<Answer>, Refusal> {
+    fn pause_schedule(
+        &mut self,
+        schedule: &Name,
+        paused: bool,
+        bite: &mut Bite,
+        fx: &mut Effects,
+    ) -> Result<Option<Answer>, Refusal> {
         let known = self.state.schedule(schedule).ok_or(Refusal::UnknownSchedule)?;
         if known.paused == paused {
             return Ok(Some(Answer::Done));
         }
-        if !self.decide_all(schedule, Start::AfterJitter, fx) {
+        if !self.decide_all(schedule, Start::AfterJitter, bite, fx) {
             return Ok(None);
         }
         self.agendas.look_at(schedule);
@@ -192,9 +214,8 @@ impl Manager {
     }
 
     /// Decides what has come, also where other timers may not fire yet. Says whether that is all of it.
-    fn decide_all(&mut self, schedule: &Name, start: Start, fx: &mut Effects) -> bool {
-        let mut bite = Bite::BESIDE_INPUT;
-        self.check_schedule(schedule, start, &mut bite, fx);
+    fn decide_all(&mut self, schedule: &Name, start: Start, bite: &mut Bite, fx: &mut Effects) -> bool {
+        self.check_schedule(schedule, start, bite, fx);
         self.has_decided_all(schedule, start)
     }
 }

@@ -91,6 +91,13 @@ impl Agendas {
         if self.to_check.is_empty() { self.due.first().map(|(at, _)| *at) } else { Some(Wall::ZERO) }
     }
 
+    /// Somebody waits for all that has come: the schedule is looked at again, unless more must be known first.
+    pub(super) fn go_on(&mut self, schedule: &Name) {
+        if self.of.get(schedule).is_some_and(|agenda| !agenda.is_asked) {
+            self.look_at(schedule);
+        }
+    }
+
     fn pop_due(&mut self, now: Wall) -> Option<Name> {
         if let Some(name) = self.to_check.pop_first() {
             return Some(name);
@@ -151,7 +158,7 @@ impl Manager {
         {
             bite.spend(1);
             self.check_schedule(&name, Start::AfterJitter, &mut bite, fx);
-            self.make_changes(&name, fx);
+            self.make_changes(&name, &mut bite, fx);
         }
     }
 

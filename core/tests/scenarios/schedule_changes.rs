@@ -144,7 +144,6 @@ fn a_change_that_waits_when_the_seat_is_not_confirmed_is_kept_and_refused_after_
     let mut rig = after_downtime(every_minute(), secs(3 * MINUTE));
     let request = change(&mut rig, hourly());
     rig.step(Input::SeatLost);
-    rig.step(Input::Wake);
     assert_eq!(rig.reply(request), Some(Err(Refusal::NoLeader)));
 }
 
@@ -174,6 +173,25 @@ fn an_instant_that_jitter_delays_is_not_lost_by_a_change() {
     rig.advance(secs(50));
     assert_eq!(records(&rig), [(1, 1, "on_time")]);
     check_log(&rig);
+}
+
+#[test]
+fn a_change_of_the_timing_waits_for_many_instants_that_jitter_delays() {
+    // More than one step decides, whatever its policy, and nobody looks at them again before their own time.
+    for (every, span, missed) in [(1, 1_200, Missed::Once), (1, 1_200, Missed::All), (60, 1_200, Missed::All)] {
+        let mut rig = Rig::new();
+        let timing = Timing::Every(secs(every));
+        let (jitter, overlap) = (secs(86_400), Overlap::Allow);
+        set(&mut rig, ScheduleDraft { timing, jitter, overlap, missed, ..every_minute() });
+        rig.advance(secs(span) + ms(500));
+        let decided_before = schedule(&rig).counts;
+        let request = change(&mut rig, hourly());
+        rig.advance(ms(400));
+        assert_eq!(rig.reply(request), CHANGED, "every {every} s, {missed:?}");
+        let counts = schedule(&rig).counts;
+        assert_eq!(counts.fired + counts.skipped + counts.missed, span / every, "{decided_before:?} before");
+        check_log(&rig);
+    }
 }
 
 #[test]

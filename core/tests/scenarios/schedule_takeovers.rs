@@ -1,5 +1,5 @@
 //! A thousand restarts and takeovers: crashes that lose what was not durable, stops, clocks that differ from node to
-//! node. Every due instant has exactly one record.
+//! node, and plans that are changed before it is known what has come. Every due instant has exactly one record.
 
 use std::time::Duration;
 
@@ -8,14 +8,18 @@ use crate::rig::{job, name, secs};
 use onward_core::effect::{Effect, Effects};
 use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
-use onward_core::ids::{JobId, RequestId, Seq};
+use onward_core::ids::{JobId, Name, RequestId, Seq};
 use onward_core::input::{Call, Input, ScheduleDraft};
 use onward_core::manager::Manager;
 use onward_core::schedule::{Missed, Overlap, Timing};
 use onward_core::settings::Rules;
+use onward_core::state::SchedulePlan;
 use onward_core::time::{Mono, Now, Wall};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// Every change of a schedule is asked for by this one.
+const CHANGE: RequestId = RequestId(2);
 
 struct Fleet {
     manager: Manager,
@@ -28,6 +32,9 @@ struct Fleet {
     term: u64,
     open: Vec<JobId>,
     to_archive: Vec<JobId>,
+    /// Instants that were found and that the machine is not told yet, if that takes a while.
+    found: Option<Vec<Input>>,
+    answered: u64,
 }
 
 impl Fleet {
@@ -59,7 +66,8 @@ impl Fleet {
                         inputs.push(Input::SeatConfirmed { term: Term::new(self.term), question: *question });
                     }
                     Effect::Archive { job } => self.to_archive.push(*job),
-                    effect => inputs.extend(find_due(effect)),
+                    Effect::Reply { request: CHANGE, answer: Ok(_) } => self.answered += 1,
+                    effect => self.found.as_mut().unwrap_or(&mut inputs).extend(find_due(effect)),
                 }
             }
         }
@@ -68,6 +76,40 @@ impl Fleet {
     fn pass(&mut self, span: Duration) {
         self.now = Now { mono: self.now.mono + span, wall: self.now.wall + span };
         self.true_ms += span.as_millis() as u64;
+    }
+
+    /// Somebody changes a schedule, often before the machine knows what has come.
+    fn change(&mut self, names: &[Name]) {
+        let at = self.below(names.len() as u64) as usize;
+        let schedule = names[at].clone();
+        let call = match self.below(4) {
+            0 => Call::PauseSchedule(schedule),
+            1 => Call::ResumeSchedule(schedule),
+            _ => {
+                let known = self.manager.state().schedule(&schedule).expect("it is there");
+                let mut plan = (*known.plan).clone();
+                match self.below(3) {
+                    0 => plan.jitter = secs(self.below(3)),
+                    _ => plan.timing = Timing::Every(secs(7 + 10 * (1 + self.below(9)))),
+                }
+                let SchedulePlan { timing, overlap, missed, jitter, critical, .. } = plan;
+                let paused = None;
+                Call::SetSchedule(Box::new(ScheduleDraft {
+                    schedule,
+                    timing,
+                    job: job("k"),
+                    overlap,
+                    missed,
+                    jitter,
+                    critical,
+                    paused,
+                }))
+            }
+        };
+        self.step(Input::Call { request: CHANGE, call }, true);
+        for found in self.found.take().unwrap_or_default() {
+            self.step(found, true);
+        }
     }
 
     fn live_for(&mut self, span: Duration) {
@@ -101,6 +143,7 @@ impl Fleet {
         self.now = Now { mono: Mono::from_ms(self.below(900_000)), wall: Wall::from_ms(self.true_ms - 5_000 + skew) };
         let seed = self.rng.next_u64();
         self.manager = Manager::new(Rules::default(), seed, self.now);
+        self.found = (self.below(2) == 0).then(Vec::new);
         self.log.iter().for_each(|stamped| self.manager.apply(stamped));
         self.open.clear();
         self.open.extend(self.manager.state().schedules().values().flat_map(|schedule| schedule.open.clone()));
@@ -121,6 +164,8 @@ fn across_a_thousand_restarts_and_takeovers_every_due_instant_has_exactly_one_re
         term: 1,
         open: Vec::new(),
         to_archive: Vec::new(),
+        found: None,
+        answered: 0,
     };
     fleet.step(Input::SeatTaken { term: Term::new(1) }, true);
     let mut names = Vec::new();
@@ -145,8 +190,13 @@ fn across_a_thousand_restarts_and_takeovers_every_due_instant_has_exactly_one_re
             fleet.step(Input::Wake, false);
         }
         fleet.takeover();
+        fleet.change(&names);
+    }
+    for schedule in names.clone() {
+        fleet.step(Input::Call { request: CHANGE, call: Call::ResumeSchedule(schedule) }, true);
     }
     fleet.live_for(secs(300));
+    assert_eq!(fleet.answered, 1_000 + names.len() as u64, "every change was made");
     let mut witness = DueWitness::default();
     fleet.log.iter().for_each(|stamped| witness.note(stamped));
     for name in &names {

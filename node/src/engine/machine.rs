@@ -72,11 +72,19 @@ fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
     let _end = (DieOnPanic(&shared.vitals.machine), CloseAtEnd(&shared.run_queue));
     let archivist = start.archive.clone().and_then(|archive| {
         let spawned = archivist::spawn(archive, start.archive_rules.clone(), shared.clone());
-        spawned.inspect_err(|error| tracing::error!(%error, "cannot start the archive's thread")).ok()
+        let spawned = spawned.inspect_err(|error| {
+            tracing::error!(%error, "cannot start the archive's thread");
+            shared.vitals.archive.die();
+        });
+        spawned.ok()
     });
     let (to_archive, archive_thread) = archivist.unzip();
     let timetable = timetable::spawn(shared.clone());
-    let timetable = timetable.inspect_err(|error| tracing::error!(%error, "cannot start the schedules' thread")).ok();
+    let timetable = timetable.inspect_err(|error| {
+        tracing::error!(%error, "cannot start the schedules' thread");
+        shared.vitals.schedules.die();
+    });
+    let timetable = timetable.ok();
     let (find_due, schedules_thread) = timetable.unzip();
     run_terms(first, start, shared, to_archive, find_due);
     if schedules_thread.is_some_and(|thread| thread.join().is_err()) {
