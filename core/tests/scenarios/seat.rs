@@ -129,6 +129,21 @@ fn a_gap_moves_the_stuck_clock() {
 }
 
 #[test]
+fn a_second_without_a_confirmed_seat_is_not_reported_and_a_longer_time_is_once() {
+    for (over, reported) in [(secs(1), vec![]), (ms(1_001), vec![Notice::GapNoticed { gap: ms(1_001) }])] {
+        let mut rig = Rig::new();
+        rig.submit(job("nobody"));
+        rig.noticed();
+        rig.log_answers = false;
+        rig.advance(secs(3) + over);
+        assert_eq!((rig.manager.seat_state(), rig.noticed()), (SeatState::Unconfirmed, vec![]));
+        let answer = rig.seat_answer();
+        rig.step(answer);
+        assert_eq!((rig.manager.seat_state(), rig.noticed()), (SeatState::Serving, reported));
+    }
+}
+
+#[test]
 fn a_wake_up_a_second_late_is_no_gap() {
     let mut rig = Rig::new();
     rig.advance(secs(5));
