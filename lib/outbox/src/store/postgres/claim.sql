@@ -2,7 +2,8 @@
 --
 -- A row can be claimed unless its key is stopped: by a claim, by a refused row that waits for its retry, by a parked row.
 -- Rows whose claim ran out (suspects: their holder may have died of one of them) go before all others, and in groups that
--- shrink with every attempt, so that a row that kills its holder ends up alone.
+-- shrink with every attempt, so that a row that kills its holder ends up alone. With them goes what a later holder gave
+-- back or was refused of the same key, and stands before them: else they would overtake it.
 --
 -- Large sets are compared by `NOT IN (SELECT unnest(…))` and `= ANY (ARRAY(…))`: these are a hash table and an index scan
 -- whatever the planner thinks of the table.
@@ -12,11 +13,20 @@ refused AS MATERIALIZED (
   SELECT key FROM onward_outbox
   WHERE attempts > 0 AND claimed_by IS NULL AND key IS NOT NULL
     AND CASE WHEN parked_at IS NULL THEN next_at > statement_timestamp() ELSE $5::bool END),
+stale AS MATERIALIZED (
+  SELECT id, key, attempts FROM claims WHERE NOT live
+  UNION ALL
+  SELECT o.id, o.key, o.attempts
+  FROM onward_outbox o
+  JOIN (SELECT key, max(id) AS last FROM claims WHERE NOT live AND key IS NOT NULL GROUP BY key) e
+    ON e.key = o.key AND o.id < e.last
+  WHERE o.id < (SELECT max(id) FROM claims WHERE NOT live AND key IS NOT NULL)
+    AND o.parked_at IS NULL AND o.claimed_by IS NULL AND o.next_at <= statement_timestamp()),
 suspects AS MATERIALIZED (
   SELECT s.id, s.key FROM (
     SELECT c.id, c.key, row_number() OVER w AS place, first_value(c.attempts) OVER w AS tried
-    FROM claims c
-    WHERE NOT c.live AND (c.key IS NULL OR c.key NOT IN (SELECT unnest(ARRAY(
+    FROM stale c
+    WHERE (c.key IS NULL OR c.key NOT IN (SELECT unnest(ARRAY(
       SELECT key FROM refused UNION ALL SELECT key FROM claims WHERE live AND key IS NOT NULL))))
     WINDOW w AS (ORDER BY c.id)) s
   WHERE s.place <= greatest(1, $3::int >> least(3 * s.tried, 30))),

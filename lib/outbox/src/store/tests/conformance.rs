@@ -34,6 +34,7 @@ conformance!(
     a_claim_that_was_replaced_settles_nothing,
     a_renewed_claim_does_not_end,
     rows_of_dead_holders_come_back_in_groups_that_shrink,
+    rows_of_dead_holders_do_not_overtake_what_was_given_back_or_refused_before_them,
     a_row_that_kills_every_holder_is_parked,
     a_claim_is_bounded_by_bytes_as_well,
     a_look_sees_what_is_left_and_how_old_it_is,
@@ -273,4 +274,36 @@ async fn rows_are_listed_by_what_they_do(mut world: World) {
     assert_eq!(list(RowFilter::default().key("b"), 10).await, [written[1]]);
     assert_eq!(list(RowFilter::default().topic("other"), 10).await, [0_i64; 0]);
     assert_eq!(list(RowFilter::ids([written[3], 99]), 10).await, [written[3]]);
+}
+
+async fn rows_of_dead_holders_do_not_overtake_what_was_given_back_or_refused_before_them(mut world: World) {
+    let written = world.write_keys("z z z z").await;
+    let rule = ClaimRule { max_attempts: 100, ..RULE };
+    // Two holders die; the third claims the first row alone.
+    for _ in 0..2 {
+        assert_eq!(ids(&world.store.claim(&rule).await.unwrap()), written);
+        world.end_leases().await;
+    }
+    for _ in 0..3 {
+        let alone = world.store.claim(&rule).await.unwrap();
+        assert_eq!(ids(&alone), written[..1]);
+        assert!(world.store.claim(&rule).await.unwrap().rows.is_empty(), "its key is claimed");
+        let what = Settlement { given_back: ids(&alone), ..Settlement::default() };
+        assert_eq!(world.store.settle(alone.token, &what, false).await.unwrap(), 1);
+    }
+    let alone = world.store.claim(&rule).await.unwrap();
+    assert_eq!(world.refuse_first(&alone, false).await, 1);
+    assert!(world.store.claim(&rule).await.unwrap().rows.is_empty(), "its key waits with it");
+    let newer = world.write_keys("z").await;
+    world.end_waits().await;
+    let mut order = Vec::new();
+    loop {
+        let claim = world.store.claim(&rule).await.unwrap();
+        if claim.rows.is_empty() {
+            break;
+        }
+        order.extend(ids(&claim));
+        world.publish(&claim).await;
+    }
+    assert_eq!(order, [written, newer].concat());
 }
