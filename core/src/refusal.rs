@@ -228,6 +228,20 @@ impl RefusalCounts {
         self.0[kind as usize] += 1;
     }
 
+    /// Counts a refusal that was given. A job that is not in memory may be in the archive: whoever looks there counts.
+    pub fn note(&mut self, refusal: &Refusal) {
+        if !matches!(refusal, Refusal::NotInMemory { .. }) {
+            self.count(refusal.kind());
+        }
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub fn and(mut self, others: &Self) -> Self {
+        self.0.iter_mut().zip(others.0).for_each(|(count, other)| *count += other);
+        self
+    }
+
     pub fn of(&self, kind: RefusalKind) -> u64 {
         self.0[kind as usize]
     }

@@ -73,7 +73,7 @@ impl Manager {
 
     fn count_refusal<T>(&mut self, answer: &Result<T, Refusal>) {
         if let Err(refusal) = answer {
-            self.refusals.count(refusal.kind());
+            self.refusals.note(refusal);
         }
     }
 

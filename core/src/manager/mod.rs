@@ -368,7 +368,7 @@ impl Manager {
 
     fn reply(&mut self, request: RequestId, answer: Result<crate::effect::Answer, Refusal>, fx: &mut Effects) {
         if let Err(refusal) = &answer {
-            self.refusals.count(refusal.kind());
+            self.refusals.note(refusal);
         }
         self.push(Effect::Reply { request, answer }, fx);
     }

@@ -14,7 +14,7 @@ impl Manager {
     pub fn check_output(&mut self, claim: &Claim, session: Option<SessionId>) -> Result<(), Refusal> {
         let answer = self.may_print(claim, session);
         if let Err(refusal) = &answer {
-            self.refusals.count(refusal.kind());
+            self.refusals.note(refusal);
         }
         answer
     }

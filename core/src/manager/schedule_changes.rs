@@ -95,12 +95,7 @@ impl Manager {
     }
 
     /// `None` if it has to wait.
-    fn change_schedule(
-        &mut self,
-        call: &Call,
-        bite: &mut Bite,
-        fx: &mut Effects,
-    ) -> Result<Option<Answer>, Refusal> {
+    fn change_schedule(&mut self, call: &Call, bite: &mut Bite, fx: &mut Effects) -> Result<Option<Answer>, Refusal> {
         match call {
             Call::SetSchedule(draft) => self.set_schedule(draft, bite, fx),
             Call::PauseSchedule(schedule) => self.pause_schedule(schedule, true, bite, fx),
@@ -193,12 +188,7 @@ impl Manager {
     }
 
     /// A run besides those that are due, whatever still runs and though the schedule may be paused: somebody wants it.
-    fn run_schedule(
-        &mut self,
-        schedule: &Name,
-        request: Option<&Name>,
-        fx: &mut Effects,
-    ) -> Result<Answer, Refusal> {
+    fn run_schedule(&mut self, schedule: &Name, request: Option<&Name>, fx: &mut Effects) -> Result<Answer, Refusal> {
         let known = self.state.schedule(schedule).ok_or(Refusal::UnknownSchedule)?;
         let key = request.map(|request| run_key(schedule, request));
         if let Some(earlier) = key.as_ref().and_then(|key| self.state.idempotency(key)) {

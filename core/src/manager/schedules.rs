@@ -246,13 +246,18 @@ impl Manager {
         bite.spend(4);
         let run = ScheduledRun { schedule: name.clone(), due, reason };
         if let Err(refusal) = self.start_run(run, None, fx) {
-            self.refusals.count(refusal.kind());
+            self.refusals.note(&refusal);
             let reason = Reason::Refused(refusal.kind());
             self.pass_instants(name, Passed { reason, first: due, last: due, count: 1 }, fx);
         }
     }
 
-    pub(super) fn start_run(&mut self, run: ScheduledRun, key: Option<Name>, fx: &mut Effects) -> Result<JobId, Refusal> {
+    pub(super) fn start_run(
+        &mut self,
+        run: ScheduledRun,
+        key: Option<Name>,
+        fx: &mut Effects,
+    ) -> Result<JobId, Refusal> {
         let plan = self.state.schedule(&run.schedule).ok_or(Refusal::UnknownSchedule)?.plan.clone();
         let mut spec = plan.job.clone();
         add_headers(&mut spec, &run);

@@ -24,7 +24,7 @@ impl Manager {
     pub(super) fn handle_message(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
         if let FromWorker::Hello(hello) = message {
             if let Err(refusal) = self.handle_hello(session, hello, fx) {
-                self.refusals.count(refusal.kind());
+                self.refusals.note(&refusal);
                 self.send(session, ToWorker::Rejected(refusal), fx);
                 self.push(Effect::CloseSession { session }, fx);
             }
@@ -61,7 +61,7 @@ impl Manager {
     }
 
     fn refuse_session(&mut self, session: SessionId, refusal: Refusal, fx: &mut Effects) {
-        self.refusals.count(refusal.kind());
+        self.refusals.note(&refusal);
         self.send(session, ToWorker::Refused(refusal), fx);
     }
 

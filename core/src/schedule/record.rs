@@ -127,10 +127,15 @@ impl Records {
         self.list.push_back(record);
     }
 
-    /// Instants that share the fate of those before them share their record.
-    pub fn pass(&mut self, at: Wall, passed: &Passed) {
+    /// Instants that share the fate of those before them share their record, unless one `between` them has another: an
+    /// instant that waits for its turn has no record yet.
+    pub fn pass(&mut self, at: Wall, passed: &Passed, is_any_between: impl Fn(Wall, Wall) -> bool) {
         match self.list.back_mut() {
-            Some(before) if before.job.is_none() && before.reason == passed.reason => {
+            Some(before)
+                if before.job.is_none()
+                    && before.reason == passed.reason
+                    && !is_any_between(before.last, passed.first) =>
+            {
                 before.last = passed.last;
                 before.count += passed.count;
                 before.at = at;

@@ -202,7 +202,7 @@ fn records_are_bounded_and_a_row_of_one_fate_is_one_of_them() {
             last: instant(lot * 10 + 10),
             count: 10,
         };
-        records.pass(instant(99_999), &passed);
+        records.pass(instant(99_999), &passed, |_, _| false);
     }
     assert_eq!(records.list.len(), 1);
     assert_eq!(

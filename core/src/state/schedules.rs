@@ -172,7 +172,9 @@ impl State {
 
     pub(super) fn pass_instants(&mut self, at: Wall, name: &Name, passed: &Passed) {
         let schedule = self.schedules.get_mut(name).expect("an event names a schedule that is there");
-        schedule.records.pass(at, passed);
+        let waiting = &schedule.waiting;
+        let is_any_between = |after: Wall, before: Wall| waiting.iter().any(|due| after < *due && *due < before);
+        schedule.records.pass(at, passed, is_any_between);
         schedule.counts.add(passed.reason.kind(), passed.count);
         schedule.settle(passed.last);
     }

@@ -110,6 +110,28 @@ fn overlaps_are_queued_in_order_or_allowed() {
 }
 
 #[test]
+fn instants_that_share_a_record_are_in_a_row() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 9, &["k"]);
+    set(&mut rig, ScheduleDraft { overlap: Overlap::Queue, ..every_minute() });
+    // The newest of each stop waits for its turn, behind those that it supersedes.
+    rig.advance(secs(MINUTE));
+    for _ in 0..2 {
+        rig.restart(secs(3 * MINUTE));
+    }
+    rig.advance(secs(1));
+    assert_eq!(records(&rig), [(1, 1, "on_time"), (2, 2, "superseded"), (5, 2, "superseded")], "4 and 7 wait");
+    let session2 = rig.hello("w", "1", 2, 9, &["k"], vec![]);
+    assert_ne!(session, session2);
+    rig.advance(secs(1));
+    for _ in 0..3 {
+        succeed_all(&mut rig, session2);
+    }
+    assert_eq!(records(&rig)[3..], [(4, 1, "queued"), (7, 1, "queued")]);
+    check_log(&rig);
+}
+
+#[test]
 fn after_three_hours_without_a_leader_the_policy_decides() {
     for (missed, expected) in [
         (Missed::Skip, vec![(1, 179, "superseded"), (180, 1, "on_time")]),

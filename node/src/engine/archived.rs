@@ -7,14 +7,27 @@ use onward_core::input::{Call, ReplayFrom};
 use onward_core::late::{LateAnswer, LateReport};
 use onward_core::message::{BeatAnswer, SettleAnswer};
 use onward_core::payload::Payload;
-use onward_core::refusal::Refusal;
+use onward_core::refusal::{Refusal, RefusalCounts};
 use onward_core::state::State;
 use onward_log::codec;
 
 use super::content::Contents;
-use super::{Engine, Refused};
+use super::{Engine, Refused, Shared};
+
+impl Shared {
+    /// What was refused after a look into the archive.
+    fn count_late_refusals<'a>(&self, refusals: impl IntoIterator<Item = &'a Refusal>) {
+        let mut counts = self.late_refusals.lock().expect("no thread panics while it holds this");
+        refusals.into_iter().for_each(|refusal| counts.note(refusal));
+    }
+}
 
 impl Engine {
+    /// How often each kind of refusal was given: by the machine, which counts its own, and after a look into the archive.
+    pub fn refusals(&self, by_machine: &RefusalCounts) -> RefusalCounts {
+        by_machine.clone().and(&self.0.late_refusals.lock().expect("no thread panics while it holds this"))
+    }
+
     /// The machine's answer, completed by what only the archive knows.
     pub(super) async fn answer_from_archive(&self, answer: Result<Answer, Refused>) -> Result<Answer, Refused> {
         match answer {
@@ -45,7 +58,8 @@ impl Engine {
         if is_claim && image.is_some() {
             self.0.stats.late_claims_refused.add(1);
         }
-        match report.answer(image).map_err(Refused::ByMachine)? {
+        let answer = report.answer(image).inspect_err(|refusal| self.0.count_late_refusals([refusal]));
+        match answer.map_err(Refused::ByMachine)? {
             LateAnswer::Answer(answer) => Ok(answer),
             LateAnswer::Ask(call) => {
                 let contents = self.contents_again(&call).await?;
@@ -124,6 +138,7 @@ impl Engine {
         let (places, reports) = handed_back(answers.iter().map(|settled| &settled.answer));
         for (at, answer) in places.into_iter().zip(self.late(reports).await?) {
             answers[at].answer = answer;
+            self.0.count_late_refusals(answers[at].answer.as_ref().err());
         }
         Ok(())
     }
@@ -132,7 +147,9 @@ impl Engine {
     pub(super) async fn answer_late_beats(&self, answers: &mut [BeatAnswer]) -> Result<(), Refused> {
         let (places, reports) = handed_back(answers.iter().map(|beat| &beat.answer));
         for (at, answer) in places.into_iter().zip(self.late(reports).await?) {
-            answers[at].answer = Err(answer.err().unwrap_or(Refusal::AlreadyEnded));
+            let refusal = answer.err().unwrap_or(Refusal::AlreadyEnded);
+            self.0.count_late_refusals([&refusal]);
+            answers[at].answer = Err(refusal);
         }
         Ok(())
     }

@@ -69,7 +69,7 @@ use onward_core::ids::{Claim, JobId, RequestId, SessionId};
 use onward_core::input::{Call, Input};
 use onward_core::manager::Manager;
 use onward_core::message::FromWorker;
-use onward_core::refusal::Refusal;
+use onward_core::refusal::{Refusal, RefusalCounts};
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
 use onward_core::time::Wall;
@@ -194,6 +194,7 @@ struct Shared {
     rules: Rules,
     pacing: Pacing,
     stats: Stats,
+    late_refusals: Mutex<RefusalCounts>,
     load: load::Gauge,
     vitals: vitals::Vitals,
     /// Why no machine serves, or why the one that does cannot store anything; else empty.
@@ -416,6 +417,7 @@ impl Shared {
             rules: start.rules.clone(),
             pacing: start.pacing,
             stats: Stats::default(),
+            late_refusals: Mutex::default(),
             load: load::Gauge::default(),
             vitals: vitals::Vitals::new(start.hang_after, start.rules.seat_ttl, start.archive.is_some()),
             trouble: Mutex::new(String::new()),

@@ -16,6 +16,7 @@ use onward_core::counts::{Histogram, KindCounts, QueueCounts};
 use onward_core::health::Verdict;
 use onward_core::job::{EndingKind, JobState};
 use onward_core::manager::{ManagerView, WorkerState};
+use onward_core::refusal::RefusalCounts;
 use onward_health::{LoopReport, LoopState};
 use tokio::time::timeout;
 
@@ -136,7 +137,7 @@ fn render(pages: &Pages, seen: Option<Seen>) -> String {
     engine(&mut text, pages);
     outputs(&mut text, pages);
     if let Some(seen) = seen {
-        overview(&mut text, &seen);
+        overview(&mut text, &seen, &pages.app.engine.refusals(&seen.view.refusals));
         of_queues(&mut text, &seen);
         of_kinds(&mut text, &seen);
         of_schedules(&mut text, &seen.schedules);
@@ -218,7 +219,7 @@ fn outputs(text: &mut Text, pages: &Pages) {
     text.gauge("output_kept_files", "Files with output that are kept now.").sample(&[], outputs.kept_files.get());
 }
 
-fn overview(text: &mut Text, seen: &Seen) {
+fn overview(text: &mut Text, seen: &Seen, refusals_given: &RefusalCounts) {
     let view = &seen.view;
     for (name, what, value) in [
         ("term", "The term of this node's seat.", seen.term),
@@ -239,8 +240,8 @@ fn overview(text: &mut Text, seen: &Seen) {
     for (reason, count) in &seen.denials {
         denials = denials.sample(&[("reason", reason)], count);
     }
-    let mut refusals = text.counter("refusals_total", "Calls that the core refused, by code.");
-    for (kind, count) in view.refusals.listed() {
+    let mut refusals = text.counter("refusals_total", "Calls and messages that the manager refused, by code.");
+    for (kind, count) in refusals_given.listed() {
         refusals = refusals.sample(&[("code", kind.code())], count);
     }
 }

@@ -87,6 +87,28 @@ async fn metrics_tell_of_queues_kinds_leases_grants_refusals_and_verdicts() {
 }
 
 #[tokio::test]
+async fn who_asks_about_an_archived_job_is_counted_as_refused_only_if_refused() {
+    let data = tempdir().unwrap();
+    let node = start(data.path()).await;
+    let job = post(&node, "/v1/jobs", json!({ "kind": "k" })).await.json();
+    let job = job["id"].as_str().unwrap().to_owned();
+    let leases = lease(&node, poll_body("1")).await;
+    let succeeded = verb(&leases[0], "succeed");
+    let succeed = || post(&node, &succeeded, json!({ "result": 1 }));
+    assert_eq!(succeed().await.status, 200);
+    while !metrics(&node).await.lines().any(|line| line == "onward_jobs 0") {}
+    assert_eq!(succeed().await.status, 200, "said once more");
+    let retry = async |job: &str| post(&node, &format!("/v1/jobs/{job}/retry"), json!({ "request_id": "r" })).await;
+    assert_eq!(retry(&job).await.status, 201);
+    has(&metrics(&node).await, "onward_refusals_total{code=\"unknown_job\"} 0");
+    assert_eq!(retry("00000000-0000-0000-0000-000000000001").await.status, 404);
+    assert_eq!(post(&node, &verb(&leases[0], "beat"), json!({})).await.status, 409, "it has ended");
+    let text = metrics(&node).await;
+    has(&text, "onward_refusals_total{code=\"unknown_job\"} 1");
+    has(&text, "onward_refusals_total{code=\"already_ended\"} 1");
+}
+
+#[tokio::test]
 async fn metrics_tell_of_the_loops_of_the_node() {
     let data = tempdir().unwrap();
     let node = start(data.path()).await;

@@ -157,6 +157,27 @@ async fn a_run_that_is_asked_for_is_given_once_and_has_the_payload_of_its_schedu
 }
 
 #[tokio::test]
+async fn records_are_paged_also_where_runs_were_asked_for_in_one_millisecond() {
+    let rig = Rig::new().await;
+    put(&rig, "s", yearly(json!({"kind": "k"}))).await;
+    let run = || rig.post("/v1/schedules/s/run-now", json!({}));
+    let (a, b, c, d) = tokio::join!(run(), run(), run(), run());
+    let mut wanted = [a, b, c, d].map(|run| run.id());
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    for _ in 0..wanted.len() {
+        let page = rig.get(&format!("/v1/schedules/s/records?limit=1{cursor}")).await.body;
+        found.push(page["records"][0]["job_id"].as_str().unwrap().to_owned());
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    wanted.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, wanted);
+}
+
+#[tokio::test]
 async fn commands_need_a_token_and_changes_the_scope_of_operators() {
     let mut rig = Rig::new().await;
     let exec = yearly(json!({"kind": "exec", "payload": {"argv": ["true"]}}));

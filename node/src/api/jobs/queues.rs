@@ -131,7 +131,12 @@ pub async fn stats(_: May<Read>, State(app): State<App>) -> Result<Json<StatsSho
         archived_jobs: app.engine.archived_count().await?,
         dead_letters: view.dead_letters,
         workers: view.workers,
-        refusals: view.refusals.listed().map(|(kind, count)| (kind.code().into(), count)).collect(),
+        refusals: app
+            .engine
+            .refusals(&view.refusals)
+            .listed()
+            .map(|(kind, count)| (kind.code().into(), count))
+            .collect(),
         engine: app.engine.stats().listed().map(|(name, count)| (name.into(), count)).collect(),
     }))
 }

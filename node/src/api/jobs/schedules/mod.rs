@@ -14,9 +14,9 @@ use axum::{Router, extract::DefaultBodyLimit};
 use onward_api::command::Nothing;
 use onward_api::schedule::{RecordList, RemoveAnswer, RunNow, Schedule, ScheduleList, SetSchedule};
 use onward_api::submit::SubmitAnswer;
-use onward_core::ids::Name;
+use onward_core::ids::{JobId, Name};
 use onward_core::refusal::Refusal;
-use onward_core::schedule::RECORDS_KEPT;
+use onward_core::schedule::{RECORDS_KEPT, Record};
 use onward_core::state::Schedule as Known;
 use onward_core::time::Wall;
 use serde::Deserialize;
@@ -243,24 +243,58 @@ pub async fn records(
     Params(page): Params<Page>,
 ) -> Result<Json<RecordList>, Problem> {
     let limit = page.limit(PAGE, RECORDS_KEPT)?;
-    let before = match &page.cursor {
-        None => None,
-        Some(text) => Some(
-            text.parse()
-                .map(Wall::from_ms)
-                .map_err(|_| Problem::invalid("`cursor` is not one that a page of records gave").of_field("cursor"))?,
-        ),
-    };
+    let before =
+        match &page.cursor {
+            None => None,
+            Some(text) => Some(parse_record_cursor(text).ok_or_else(|| {
+                Problem::invalid("`cursor` is not one that a page of records gave").of_field("cursor")
+            })?),
+        };
     let found = app.engine.read(move |view| {
         let schedule = view.manager.state().schedule(&name)?;
         let newest_first = schedule.records.list.iter().rev();
-        let rest = newest_first.skip_while(|record| before.is_some_and(|before| record.due != before));
+        let rest = newest_first.skip_while(|record| before.is_some_and(|before| (record.due, record.job) != before));
         let page = rest.skip(usize::from(before.is_some())).take(limit + 1);
         Some((page.cloned().collect::<Vec<_>>(), schedule.records.dropped))
     });
     let (mut found, dropped) = found.await?.ok_or(Refusal::UnknownSchedule)?;
     let has_more = found.len() > limit;
     found.truncate(limit);
-    let next_cursor = found.last().filter(|_| has_more).map(|record| record.due.as_ms().to_string());
+    let next_cursor = found.last().filter(|_| has_more).map(record_cursor);
     Ok(Json(RecordList { records: found.iter().map(shape::record).collect(), next_cursor, dropped }))
+}
+
+/// What tells a record from all others of its schedule. Several runs may be asked for in one millisecond.
+fn record_cursor(record: &Record) -> String {
+    let due = record.due.as_ms();
+    record.job.map_or_else(|| due.to_string(), |job| format!("{due}.{job}"))
+}
+
+fn parse_record_cursor(text: &str) -> Option<(Wall, Option<JobId>)> {
+    let (due, job) = match text.split_once('.') {
+        Some((due, job)) => (due, Some(JobId::parse(job)?)),
+        None => (text, None),
+    };
+    Some((Wall::from_ms(due.parse().ok()?), job))
+}
+
+#[cfg(test)]
+mod tests {
+    use onward_core::schedule::Reason;
+
+    use super::*;
+
+    #[test]
+    fn records_of_one_millisecond_have_cursors_of_their_own() {
+        let due = Wall::from_ms(1_800_000_000_000);
+        let runs = [1, 2].map(|n| Record::fired(due, Reason::RunNow, due, JobId::from_u128(n)));
+        let passed = Record { job: None, reason: Reason::StillRunning, ..runs[0].clone() };
+        for record in runs.iter().chain([&passed]) {
+            assert_eq!(parse_record_cursor(&record_cursor(record)), Some((record.due, record.job)));
+        }
+        assert_ne!(record_cursor(&runs[0]), record_cursor(&runs[1]));
+        for text in ["", "x", "1.", "1.x", ".", "-1"] {
+            assert_eq!(parse_record_cursor(text), None, "{text:?}");
+        }
+    }
 }
