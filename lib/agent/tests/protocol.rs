@@ -6,69 +6,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use onward_agent::session::Event;
-use onward_agent::{
-    Agent, Budget, ChatCompletions, Limit, Memory, ModelError, Sessions, Stopped, Tool, ToolContext, ToolError,
-};
+use onward_agent::{Agent, Budget, ChatCompletions, Limit, ModelError, Stopped};
 use onward_lease::heartbeat::Beat;
+use rig::conversation::{run, run_with};
 use rig::server::{Asked, Piece, Reply, Server, calls, chunk, messages, text, text_chunk, usage};
 use rig::{SOON, TestAttempt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-#[derive(serde::Deserialize, schemars::JsonSchema)]
-struct Query {
-    q: String,
-}
-
-async fn search(_: ToolContext, query: Query) -> Result<String, ToolError> {
-    Ok(format!("nothing about {}", query.q))
-}
-
-struct Ran {
-    ended: Result<String, Stopped>,
-    asked: Vec<Asked>,
-    sessions: Memory,
-    attempt: TestAttempt,
-}
-
-/// Runs an agent against a server with this script, and waits until no connection and nothing that was spawned is left.
-async fn run_with(
-    script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static,
-    change: impl FnOnce(Agent) -> Agent,
-    model: impl FnOnce(ChatCompletions) -> ChatCompletions,
-) -> Ran {
-    let server = Server::start(script).await;
-    let (sessions, attempt) = (Memory::new(), TestAttempt::new());
-    let model = model(ChatCompletions::at(&server.url, "m").unwrap().key("sk-secret"));
-    let agent = Agent::new(model).tool(Tool::new("search", "Searches", search)).sessions(sessions.clone());
-    let ended = timeout(SOON, change(agent).run_text(&attempt, "hello")).await.expect("it ends by itself");
-    timeout(SOON, server.idle()).await.expect("no connection is left");
-    let asked = server.asked();
-    drop(server);
-    let alone = async {
-        while tokio::runtime::Handle::current().metrics().num_alive_tasks() > 0 {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(SOON, alone).await.expect("nothing is left that runs by itself");
-    Ran { ended: ended.map(|finished| finished.output), asked, sessions, attempt }
-}
-
-async fn run(script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Ran {
-    run_with(script, |agent| agent, |model| model).await
-}
-
-fn model_error(ran: &Ran) -> &ModelError {
-    match &ran.ended {
-        Err(Stopped::Model(error)) => error,
-        other => panic!("no error of the model: {other:?}"),
-    }
-}
-
 #[tokio::test]
 async fn a_conversation_with_a_tool() {
     let ran = run(|n, _| if n == 0 { calls(&[("search", r#"{"q": "ä"}"#)]) } else { text("It is not there.") }).await;
-    assert_eq!(ran.ended.unwrap(), "It is not there.");
+    assert_eq!(ran.ended.as_deref().unwrap(), "It is not there.");
     let first = &ran.asked[0];
     assert!(first.head.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{}", first.head);
     assert!(first.head.to_lowercase().contains("authorization: bearer sk-secret"), "{}", first.head);
@@ -79,7 +28,7 @@ async fn a_conversation_with_a_tool() {
     let function = json!({ "name": "search", "arguments": r#"{"q": "ä"}"# });
     assert_eq!(second[1]["tool_calls"][0], json!({ "id": "call_0", "type": "function", "function": function }));
     assert_eq!(second[2], json!({ "role": "tool", "tool_call_id": "call_0", "content": "nothing about ä" }));
-    let entries = ran.sessions.open("job-1", 1).await.unwrap().entries;
+    let entries = ran.entries().await;
     let names: Vec<String> =
         entries.iter().map(|one| serde_json::to_value(one).unwrap()["entry"].to_string()).collect();
     let turn = ["\"asked\"", "\"answered\"", "\"tool_begun\"", "\"tool_ended\"", "\"asked\"", "\"answered\""];
@@ -109,9 +58,9 @@ async fn a_connection_that_is_cut_after_the_first_delta_is_not() {
         || vec![text_chunk("half an ans"), Piece::Chunk(json!({ "error": { "message": "overloaded" } }))],
     ] {
         let ran = run(move |_, _| Reply::Stream(pieces())).await;
-        assert!(matches!(model_error(&ran), ModelError::Cut { .. }), "{:?}", ran.ended);
+        assert!(matches!(ran.model_error(), ModelError::Cut { .. }), "{:?}", ran.ended);
         assert_eq!(ran.asked.len(), 1, "it is not repeated by itself");
-        let entries = ran.sessions.open("job-1", 1).await.unwrap().entries;
+        let entries = ran.entries().await;
         let Event::Answered(answer) = &entries[1].event else { panic!("{entries:?}") };
         assert!(answer.cut.is_some() && answer.usage.estimated && answer.usage.output_tokens == 3, "{answer:?}");
     }
@@ -155,25 +104,25 @@ async fn retry_after_is_a_quiet_section() {
 async fn a_wait_that_is_too_long_is_left_to_the_job() {
     let ran = run(|_, _| Reply::Plain(429, "retry-after: 300\r\n".into(), "come back".into())).await;
     let after = Some(Duration::from_secs(300));
-    assert!(matches!(model_error(&ran), ModelError::Unavailable { retry_after, .. } if *retry_after == after));
+    assert!(matches!(ran.model_error(), ModelError::Unavailable { retry_after, .. } if *retry_after == after));
     let failure = onward_lease::Failure::from(ran.ended.unwrap_err());
     assert_eq!(failure.kind(), onward_lease::FailureKind::Retry { after });
     // Nor is one waited for that ends behind the deadline.
     let script = |_: usize, _: &Asked| Reply::Plain(429, "retry-after: 30\r\n".into(), String::new());
     let ran = run_with(script, |agent| agent.deadline(Duration::from_secs(20)), |model| model).await;
-    assert!(matches!(model_error(&ran), ModelError::Unavailable { .. }), "{:?}", ran.ended);
+    assert!(matches!(ran.model_error(), ModelError::Unavailable { .. }), "{:?}", ran.ended);
     assert_eq!(ran.asked.len(), 1);
     // An instant counts from the server's own clock.
     let instants = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\nretry-after: Sun, 06 Nov 1994 08:59:37 GMT\r\n";
     let ran = run(move |_, _| Reply::Plain(503, instants.into(), String::new())).await;
     let after = Some(Duration::from_secs(600));
-    assert!(matches!(model_error(&ran), ModelError::Unavailable { retry_after, .. } if *retry_after == after));
+    assert!(matches!(ran.model_error(), ModelError::Unavailable { retry_after, .. } if *retry_after == after));
 }
 
 #[tokio::test]
 async fn a_refused_request_is_not_repeated_and_the_key_is_not_told() {
     let ran = run(|_, _| Reply::Plain(401, String::new(), "wrong key: sk-secret".into())).await;
-    let error = model_error(&ran);
+    let error = ran.model_error();
     assert!(matches!(error, ModelError::Refused { status: 401, .. }), "{error:?}");
     assert!(error.to_string().contains("wrong key: [key]") && !format!("{error:?}").contains("secret"), "{error}");
     assert_eq!(ran.asked.len(), 1);
@@ -187,7 +136,7 @@ async fn no_part_of_a_key_is_left_where_the_words_of_a_server_are_cut() {
         for others in [0, 5] {
             let body = format!("{}{}sk-secret", "sk-secret".repeat(others), "x".repeat(before - 9 * others));
             let ran = run(move |_, _| Reply::Plain(400, String::new(), format!("{body}{}", "y".repeat(99)))).await;
-            let shown = model_error(&ran).to_string();
+            let shown = ran.model_error().to_string();
             assert!(!shown.contains("sk-") && !shown.contains("xs"), "{before} {others}: {shown}");
         }
     }
@@ -198,7 +147,7 @@ async fn a_server_that_quotes_the_key_in_mid_answer_does_not_make_it_known() {
     for data in [r#"{"error": {"message": "wrong key: sk-secret"}}"#, r#"{"broken": "sk-secret"#] {
         let event = format!("data: {data}\n\n").into_bytes();
         let ran = run(move |_, _| Reply::Stream(vec![text_chunk("x"), Piece::Raw(event.clone())])).await;
-        let error = model_error(&ran);
+        let error = ran.model_error();
         assert!(error.to_string().contains("[key]") && !format!("{error:?}").contains("secret"), "{error}");
     }
 }
@@ -217,40 +166,11 @@ async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
     let (first, next) = (Duration::from_secs(60), Duration::from_millis(50));
     let silent = |_: usize, _: &Asked| Reply::Stream(vec![text_chunk("x"), Piece::Hang]);
     let ran = run_with(silent, |agent| agent, |model| model.silence(first, next)).await;
-    assert_eq!(model_error(&ran), &ModelError::Silent(next));
+    assert_eq!(ran.model_error(), &ModelError::Silent(next));
     // Comments come from a timer, and are no sign of work.
     let dead = |_: usize, _: &Asked| Reply::Stream(vec![Piece::Raw(b": ping\n\n".to_vec()), Piece::Hang]);
     let ran = run_with(dead, |agent| agent, |model| model.silence(next, first)).await;
-    assert_eq!(model_error(&ran), &ModelError::Silent(next));
-}
-
-#[tokio::test]
-async fn a_server_that_goes_on_without_saying_anything_is_silent() {
-    let begun = || chunk(json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "name": "search" } }] }), None);
-    let filler: [fn() -> Piece; 5] = [
-        || Piece::Raw(b": ping\n\n".to_vec()),
-        || text_chunk(""),
-        || Piece::Chunk(chunk(json!({}), None)),
-        || usage(1, 1),
-        || {
-            Piece::Chunk(chunk(
-                json!({ "tool_calls": [{ "index": 0, "id": "a", "function": { "arguments": "" } }] }),
-                None,
-            ))
-        },
-    ];
-    for (n, filler) in filler.into_iter().enumerate() {
-        let next = Duration::from_millis(100);
-        let drip = move |_: usize, _: &Asked| {
-            let mut pieces = vec![Piece::Chunk(begun())];
-            for _ in 0..1_000 {
-                pieces.extend([filler(), Piece::Wait(Duration::from_millis(5))]);
-            }
-            Reply::Stream(pieces)
-        };
-        let ran = run_with(drip, |agent| agent, |model| model.silence(SOON, next)).await;
-        assert_eq!(model_error(&ran), &ModelError::Silent(next), "filler {n}");
-    }
+    assert_eq!(ran.model_error(), &ModelError::Silent(next));
 }
 
 #[tokio::test]
@@ -303,7 +223,7 @@ async fn what_is_not_the_protocol_is_said_so() {
         || vec![Piece::Raw(b"data: \xff\xfe\n\n".to_vec())],
     ] {
         let ran = run(move |_, _| Reply::Stream(pieces())).await;
-        assert!(matches!(model_error(&ran), ModelError::Malformed { .. }), "{:?}", ran.ended);
+        assert!(matches!(ran.model_error(), ModelError::Malformed { .. }), "{:?}", ran.ended);
     }
 }
 
@@ -358,7 +278,7 @@ async fn an_endless_stream_ends_with_the_budget_the_length_or_the_deadline() {
     assert!(matches!(again, Err(Stopped::Budget { limit: Limit::Tokens, .. })), "{again:?}");
 
     let ran = run(endless).await;
-    assert!(matches!(model_error(&ran), ModelError::Endless { .. }), "{:?}", ran.ended);
+    assert!(matches!(ran.model_error(), ModelError::Endless { .. }), "{:?}", ran.ended);
 
     let drip = |_: usize, _: &Asked| {
         let mut pieces = Vec::new();
@@ -400,8 +320,8 @@ async fn usage_is_taken_from_the_server_or_else_estimated() {
     let metered: fn() -> Reply = || text("hello");
     for (reply, expected) in [(metered, (10, 5, false)), (unmetered, (0, 2, true))] {
         let ran = run(move |_, _| reply()).await;
-        assert_eq!(ran.ended.unwrap(), "hello");
-        let entries = ran.sessions.open("job-1", 1).await.unwrap().entries;
+        assert_eq!(ran.ended.as_deref().unwrap(), "hello");
+        let entries = ran.entries().await;
         let (Event::Asked { input_tokens, .. }, Event::Answered(answer)) = (&entries[0].event, &entries[1].event)
         else {
             panic!("{entries:?}")

@@ -181,7 +181,8 @@ impl<'a> Run<'a> {
                 (draft.cut(input, &error.to_string(), error.was_taken()), Some(Stopped::Model(error)))
             }
             StreamEnd::Over(limit) => {
-                (draft.cut(input, "over budget", true), Some(Stopped::Budget { limit, spent: Spent::default() }))
+                // Empty, it was stopped before it was asked again.
+                (draft.cut(input, "over budget", false), Some(Stopped::Budget { limit, spent: Spent::default() }))
             }
             StreamEnd::Stopping => (draft.cut(input, "stopped", true), Some(Stopped::Cancelled)),
         };
@@ -236,14 +237,15 @@ impl<'a> Run<'a> {
                 None => return (draft, StreamEnd::Whole),
                 Some(Err(error)) => return (draft, StreamEnd::Broken(error)),
                 Some(Ok(delta)) => {
-                    if delta.is_news() {
+                    if draft.is_news(&delta) {
                         pulse.heartbeat.beat();
                     }
+                    let has_content = draft.has_content(&delta);
                     if let Err(error) = draft.add(delta) {
                         return (draft, StreamEnd::Broken(error));
                     }
                     let with_this = budget.with_usage(&spent, &draft.usage(input_tokens));
-                    if !draft.is_ending()
+                    if (has_content || !draft.is_ending())
                         && let Some(limit) = budget.passed(&with_this)
                     {
                         return (draft, StreamEnd::Over(limit));

@@ -51,18 +51,47 @@ pub(crate) struct Draft {
     usage: Option<Usage>,
     finish: Option<Finish>,
     whole: Option<Value>,
+    /// Of all that the model wrote, its thoughts included.
     bytes: usize,
+    /// The bytes when tokens were last counted.
+    counted_bytes: usize,
+    lost_tries: u64,
 }
 
 impl Draft {
-    pub fn add(&mut self, delta: Delta) -> Result<(), ModelError> {
+    /// Whether the answer has got on by this: by content, or by what is said once and was not said yet.
+    pub fn is_news(&self, delta: &Delta) -> bool {
         match delta {
-            // It calls nothing.
-            Delta::ToolCall { id: None, name: None, ref arguments, .. } if arguments.is_empty() => {}
+            Delta::Usage(_) | Delta::LostTry => false,
+            Delta::Finish(_) => self.finish.is_none(),
+            Delta::Whole(_) => self.whole.is_none(),
+            content => self.has_content(content),
+        }
+    }
+
+    /// Whether this makes the answer longer.
+    pub fn has_content(&self, delta: &Delta) -> bool {
+        match delta {
+            Delta::Text(text) | Delta::Refusal(text) | Delta::Reasoning(text) => !text.is_empty(),
+            Delta::ToolCall { index, id, name, arguments } => {
+                let is_identified = self.calls.get(index).is_some_and(|call| !call.id.is_empty());
+                let says = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+                !arguments.is_empty() || says(name) || (says(id) && !is_identified)
+            }
+            Delta::Usage(_) | Delta::LostTry | Delta::Finish(_) | Delta::Whole(_) => false,
+        }
+    }
+
+    pub fn add(&mut self, delta: Delta) -> Result<(), ModelError> {
+        let has_content = self.has_content(&delta);
+        match delta {
             Delta::Text(text) => {
                 self.bytes += text.len();
                 self.text.push_str(&text);
             }
+            Delta::Reasoning(text) => self.bytes += text.len(),
+            // It calls nothing.
+            Delta::ToolCall { .. } if !has_content => {}
             Delta::Refusal(text) => {
                 self.bytes += text.len();
                 self.refusal.push_str(&text);
@@ -83,8 +112,9 @@ impl Draft {
                 call.name.push_str(&name.unwrap_or_default());
                 call.arguments.push_str(&arguments);
             }
-            Delta::Usage(usage) => self.usage = Some(usage),
-            Delta::Finish(finish) => self.finish = Some(finish),
+            Delta::Usage(usage) => (self.usage, self.counted_bytes) = (Some(usage), self.bytes),
+            Delta::Finish(finish) => self.finish = self.finish.or(Some(finish)),
+            Delta::LostTry => self.lost_tries += 1,
             Delta::Whole(message) => self.whole = Some(message),
         }
         if self.bytes > MAX_ANSWER_BYTES {
@@ -93,10 +123,30 @@ impl Draft {
         Ok(())
     }
 
-    /// Tokens so far: what the model said, or else an estimate. `input_tokens` are those of what it was asked.
+    /// Tokens so far: an estimate, or what was counted if that is more; with those of lost tries. `input_tokens` are those
+    /// of what the model was asked, by an estimate.
     pub fn usage(&self, input_tokens: u64) -> Usage {
-        let output_tokens = estimate_tokens(self.bytes);
-        self.usage.unwrap_or(Usage { input_tokens, output_tokens, estimated: true })
+        let counted = self.usage.unwrap_or_default();
+        let usage = Usage {
+            input_tokens: counted.input_tokens.max(input_tokens),
+            output_tokens: counted.output_tokens.max(estimate_tokens(self.bytes)),
+            estimated: true,
+        };
+        self.with_lost_tries(usage, input_tokens)
+    }
+
+    /// Tokens of an answer that is whole: what was counted, if nothing of the answer came behind the count.
+    fn final_usage(&self, input_tokens: u64) -> Usage {
+        match self.usage.filter(|_| self.counted_bytes == self.bytes) {
+            Some(counted) => self.with_lost_tries(counted, input_tokens),
+            None => self.usage(input_tokens),
+        }
+    }
+
+    fn with_lost_tries(&self, usage: Usage, input_tokens: u64) -> Usage {
+        let lost = input_tokens.saturating_mul(self.lost_tries);
+        let estimated = usage.estimated || self.lost_tries > 0;
+        Usage { input_tokens: usage.input_tokens.saturating_add(lost), estimated, ..usage }
     }
 
     /// Whether nothing came yet.
@@ -104,14 +154,14 @@ impl Draft {
         self.bytes == 0 && self.usage.is_none()
     }
 
-    /// Whether the model has said how it ended: then what it spent is spent, and it may as well be kept.
+    /// Whether the model has said how it ended: then what is counted behind that is spent, and the answer may as well be kept.
     pub fn is_ending(&self) -> bool {
         self.finish.is_some()
     }
 
     /// The answer. `turn` makes up ids of calls that have none.
     pub fn finish(mut self, input_tokens: u64, turn: u32) -> Answer {
-        let usage = self.usage(input_tokens);
+        let usage = self.final_usage(input_tokens);
         let mut calls: Vec<Call> = core::mem::take(&mut self.calls).into_values().collect();
         for (n, call) in calls.iter_mut().enumerate() {
             if call.id.is_empty() {
@@ -129,9 +179,12 @@ impl Draft {
         Answer { message, text: self.text, refusal, calls, usage, truncated, cut: None }
     }
 
-    /// What counts of an answer that was not finished: nothing of a question that no server took.
+    /// What counts of an answer that was not finished: of a question that no server took, nothing but the tries before it.
     pub fn cut(self, input_tokens: u64, why: &str, was_taken: bool) -> Answer {
-        let usage = if was_taken || !self.is_empty() { self.usage(input_tokens) } else { Usage::default() };
+        let usage = match was_taken || !self.is_empty() {
+            true => self.usage(input_tokens),
+            false => self.with_lost_tries(Usage::default(), input_tokens),
+        };
         let (text, calls) = (String::new(), Vec::new());
         let cut = Some(why.into());
         Answer { message: Value::Null, text, refusal: None, calls, usage, truncated: false, cut }

@@ -3,13 +3,15 @@
 //! | what happens | what follows |
 //! |---|---|
 //! | no connection, 408, 409, 429, 5xx, or the stream ends before its first delta | asked again, up to 4 times in all, after `Retry-After` or a backoff; the wait is a quiet section |
-//! | the last of them fails, or `Retry-After` is more than a minute or beyond the deadline | [`ModelError::Unavailable`] with that time; [`ModelError::Cut`] if a server had begun to answer |
+//! | the last of them fails, or `Retry-After` is more than a minute or beyond the deadline | [`ModelError::Unavailable`] with that time; [`ModelError::Cut`] if a server had the question |
 //! | any other 4xx | [`ModelError::Refused`], at once |
 //! | the stream ends after its first delta, without its end | [`ModelError::Cut`] |
+//! | the stream ends, breaks or hangs behind `finish_reason` | the answer is whole; its tokens are estimated if they were not counted within five seconds |
 //! | no content for two minutes before the first delta, or for one after it | [`ModelError::Silent`] |
 //! | a chunk that is not JSON, or a line without end | [`ModelError::Malformed`] |
 //!
-//! A question that no server took, which is one that ends as `Unavailable` or `Refused`, costs nothing.
+//! A question that no server took, which is one that ends as `Unavailable` or `Refused`, costs nothing. A try that was cut
+//! before its first delta may have to be paid for: its input is charged by an estimate, also if a later one succeeds.
 
 use core::fmt;
 use core::time::Duration;
@@ -163,9 +165,9 @@ impl ChatCompletions {
             request.headers_mut().insert(AUTHORIZATION, value);
         }
         let mut response = http::send(&self.url, request, &Anywhere).await.map_err(|error| match error {
-            HttpError::Connect { .. } | HttpError::Exchange { .. } => {
-                Failed::Again { why: error.to_string(), after: None, was_taken: false }
-            }
+            HttpError::Connect { .. } => Failed::Again { why: error.to_string(), after: None, was_taken: false },
+            // The question may have got there.
+            HttpError::Exchange { .. } => Failed::Again { why: error.to_string(), after: None, was_taken: true },
             other => Failed::For(ModelError::Refused { status: 0, why: other.to_string() }),
         })?;
         let status = response.status.as_u16();
@@ -214,6 +216,7 @@ enum Failed {
 /// Where a call stands.
 enum State {
     Start { tries: u32 },
+    Waiting { tries: u32, wait: Duration },
     Reading(Box<Reading>),
     Ended,
 }
@@ -229,7 +232,16 @@ impl Model for ChatCompletions {
             async move {
                 loop {
                     let next = match state {
-                        State::Start { tries } => self.begin(&ask, tries).await,
+                        State::Start { tries } => match self.begin(&ask, tries).await {
+                            Ok((state, true)) => return Some((Ok(Delta::LostTry), state)),
+                            Ok((state, false)) => Ok(state),
+                            Err(error) => Err(error),
+                        },
+                        State::Waiting { tries, wait } => {
+                            let _quiet = ask.heartbeat.quiet(wait);
+                            sleep(wait).await;
+                            Ok(State::Start { tries })
+                        }
                         State::Reading(mut reading) => match reading.next().await {
                             Ok(Some(delta)) => return Some((Ok(delta), State::Reading(reading))),
                             Ok(None) => return None,
@@ -248,16 +260,16 @@ impl Model for ChatCompletions {
 }
 
 impl ChatCompletions {
-    /// One try up to its first delta; if it must be repeated, the wait before the next.
-    async fn begin(&self, ask: &Ask<'_>, tries: u32) -> Result<State, ModelError> {
+    /// One try up to its first delta. What follows; and whether the try was lost, and may have to be paid for.
+    async fn begin(&self, ask: &Ask<'_>, tries: u32) -> Result<(State, bool), ModelError> {
         let quiet = ask.heartbeat.quiet(self.first_delta_within);
         let body = self.request(ask)?;
         let first = async {
             let response = self.send(&body).await?;
             let mut reading = Reading::new(response, self.first_delta_within);
-            match reading.next().await {
-                Ok(Some(delta)) => reading.unread(delta, self.next_delta_within),
-                Ok(None) | Err(ModelError::Cut { .. }) => {
+            match reading.begin(self.next_delta_within).await {
+                Ok(true) => {}
+                Ok(false) | Err(ModelError::Cut { .. }) => {
                     let why = "the answer ended before it began".into();
                     return Err(Failed::Again { why, after: None, was_taken: true });
                 }
@@ -268,7 +280,7 @@ impl ChatCompletions {
         let first = timeout(self.first_delta_within, first).await;
         drop(quiet);
         let (why, after, was_taken) = match first {
-            Ok(Ok(reading)) => return Ok(State::Reading(Box::new(reading))),
+            Ok(Ok(reading)) => return Ok((State::Reading(Box::new(reading)), false)),
             Ok(Err(Failed::For(error))) => return Err(error),
             Ok(Err(Failed::Again { why, after, was_taken })) => (why, after, was_taken),
             Err(_) => return Err(ModelError::Silent(self.first_delta_within)),
@@ -280,9 +292,6 @@ impl ChatCompletions {
             return Err(if was_taken { ModelError::Cut { why } } else { unavailable });
         }
         tracing::warn!(%why, ?wait, "the model does not answer; asking again");
-        let quiet = ask.heartbeat.quiet(wait);
-        sleep(wait).await;
-        drop(quiet);
-        Ok(State::Start { tries: tries + 1 })
+        Ok((State::Waiting { tries: tries + 1, wait }, was_taken))
     }
 }

@@ -13,9 +13,8 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// The data of the events that these bytes complete.
-    pub fn feed(&mut self, bytes: &[u8]) -> Result<Vec<String>, ModelError> {
-        let mut events = Vec::new();
+    /// Appends the data of the events that these bytes complete, up to what is wrong in them.
+    pub fn feed(&mut self, bytes: &[u8], events: &mut Vec<String>) -> Result<(), ModelError> {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             if self.line.len() + part.len() > MAX_LINE_BYTES {
                 return Err(ModelError::Malformed { why: format!("a line of more than {MAX_LINE_BYTES} bytes") });
@@ -23,10 +22,10 @@ impl Events {
             self.line.extend_from_slice(part);
             if self.line.last() == Some(&b'\n') {
                 let line = core::mem::take(&mut self.line);
-                self.end_line(line.trim_ascii_end(), &mut events)?;
+                self.end_line(line.trim_ascii_end(), events)?;
             }
         }
-        Ok(events)
+        Ok(())
     }
 
     fn end_line(&mut self, line: &[u8], events: &mut Vec<String>) -> Result<(), ModelError> {
@@ -58,21 +57,22 @@ mod tests {
     fn events_are_the_same_wherever_the_bytes_are_cut() {
         let text = b": ping\r\ndata: {\"a\":1}\r\n\r\nevent: x\ndata:one\ndata: two\n\n\n\ndata: [DONE]\n\ndata: half";
         for cut in 0..text.len() {
-            let mut events = Events::default();
-            let mut all = events.feed(&text[..cut]).unwrap();
-            all.extend(events.feed(&text[cut..]).unwrap());
+            let (mut events, mut all) = (Events::default(), Vec::new());
+            events.feed(&text[..cut], &mut all).unwrap();
+            events.feed(&text[cut..], &mut all).unwrap();
             assert_eq!(all, ["{\"a\":1}", "one\ntwo", "[DONE]"], "cut at {cut}");
         }
     }
 
     #[test]
     fn a_line_or_an_event_without_end_is_refused() {
-        let mut events = Events::default();
+        let (mut events, mut all) = (Events::default(), Vec::new());
         let piece = [b'x'; 64 << 10];
-        assert!((0..17).any(|_| events.feed(&piece).is_err()));
+        assert!((0..17).any(|_| events.feed(&piece, &mut all).is_err()));
         let mut events = Events::default();
         let line = [b"data: ".as_slice(), &piece, b"\n"].concat();
-        assert!((0..17).any(|_| events.feed(&line).is_err()));
-        assert!(Events::default().feed(b"data: \xff\n").is_err());
+        assert!((0..17).any(|_| events.feed(&line, &mut all).is_err()));
+        assert!(Events::default().feed(b"data: a\n\ndata: \xff\n", &mut all).is_err());
+        assert_eq!(all, ["a"], "what came before it");
     }
 }

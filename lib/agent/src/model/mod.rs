@@ -82,10 +82,13 @@ pub struct ToolSpec {
     pub schema: Value,
 }
 
-/// A piece of an answer. Only one with something in it is a beat: an empty one, or a count of tokens, may come from a timer.
+/// A piece of an answer. Only one with something new in it is a beat: an empty one, a count of tokens, or the end of the
+/// answer said again, may come from a timer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Delta {
     Text(String),
+    /// The model thinks aloud. That is paid for and is a sign of work, but no part of the answer.
+    Reasoning(String),
     /// The model will not answer, and says why.
     Refusal(String),
     /// A part of a tool call. Parts with the same index belong together; the arguments are put together in order.
@@ -95,22 +98,16 @@ pub enum Delta {
         name: Option<String>,
         arguments: String,
     },
+    /// Tokens so far. It is exact if the answer is whole and nothing of it comes behind this; until then the larger of this
+    /// and an estimate counts.
     Usage(Usage),
+    /// Why the answer ended. The first counts.
     Finish(Finish),
+    /// A try that may have been paid for ended before its first delta, and the question is about to be asked again. Its
+    /// input is charged by an estimate.
+    LostTry,
     /// The whole answer in the JSON of a provider that does not speak chat completions. It is given back as it is.
     Whole(Value),
-}
-
-impl Delta {
-    /// Whether the answer has got on by it.
-    pub(crate) fn is_news(&self) -> bool {
-        match self {
-            Self::Text(text) | Self::Refusal(text) => !text.is_empty(),
-            Self::ToolCall { id, name, arguments, .. } => id.is_some() || name.is_some() || !arguments.is_empty(),
-            Self::Usage(_) => false,
-            Self::Finish(_) | Self::Whole(_) => true,
-        }
-    }
 }
 
 /// Why an answer ended.

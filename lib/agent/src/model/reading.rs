@@ -11,19 +11,34 @@ use super::{Delta, Finish, ModelError};
 use crate::budget::Usage;
 use crate::http::Response;
 
-/// A stream of chunks. Only content is news: comments, empty deltas and counts of tokens may come from a timer while the
-/// model hangs, and do not make its silence any shorter.
+/// How long the rest is waited for when an answer has said its end: the count of its tokens comes behind it.
+const REST_WITHIN: Duration = Duration::from_secs(5);
+
+/// A stream of chunks. Only content is news: comments, empty deltas, counts of tokens and an end that is said again may come
+/// from a timer while the model hangs, and do not make its silence any shorter.
+///
+/// An answer is whole when it has said its end (`finish_reason`). What should follow is waited for, for a moment, and if
+/// that does not come or is broken, the answer is no worse for it.
 pub(super) struct Reading {
     response: Response,
     events: Events,
     ready: VecDeque<Delta>,
-    /// Index and id of the calls so far, the newest last.
-    calls: Vec<(u32, Option<String>)>,
+    /// The calls so far, the newest last.
+    calls: Vec<BegunCall>,
     is_finished: bool,
     is_done: bool,
+    /// What was wrong behind the deltas that are ready.
+    failed: Option<ModelError>,
     /// How long the model may be silent, and since when it is.
     patience: Duration,
     heard_at: Instant,
+}
+
+/// What was said of a call so far that some servers say again with every part.
+struct BegunCall {
+    index: u32,
+    id: Option<String>,
+    name: Option<String>,
 }
 
 impl Reading {
@@ -35,45 +50,78 @@ impl Reading {
             calls: Vec::new(),
             is_finished: false,
             is_done: false,
+            failed: None,
             patience,
             heard_at: Instant::now(),
         }
     }
 
-    /// Gives a delta back, to be read again, and says how long the next one may take.
-    pub fn unread(&mut self, delta: Delta, patience: Duration) {
-        self.ready.push_front(delta);
+    /// Waits for the first delta, and says how long each later one may take. Whether there is one: a count of tokens before
+    /// it is kept, and is none.
+    pub async fn begin(&mut self, patience: Duration) -> Result<bool, ModelError> {
+        while self.ready.iter().all(|delta| matches!(delta, Delta::Usage(_))) {
+            if !self.read().await? {
+                return Ok(false);
+            }
+        }
         self.patience = patience;
+        Ok(true)
     }
 
     /// The next delta; `None` when the answer is whole.
     pub async fn next(&mut self) -> Result<Option<Delta>, ModelError> {
         loop {
             if let Some(delta) = self.ready.pop_front() {
-                if delta.is_news() {
-                    self.heard_at = Instant::now();
-                }
                 return Ok(Some(delta));
             }
-            if self.is_done {
-                return Ok(None);
-            }
-            let chunk = match self.heard_at.checked_add(self.patience) {
-                Some(silent_at) => timeout_at(silent_at, self.response.chunk()).await,
-                None => Ok(self.response.chunk().await),
-            };
-            match chunk.map_err(|_| ModelError::Silent(self.patience))? {
-                Ok(Some(bytes)) => {
-                    for data in self.events.feed(&bytes)? {
-                        self.take(&data)?;
-                    }
+            match self.read().await {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(_) if self.is_finished => {
+                    tracing::debug!("the stream broke behind the end of the answer");
+                    self.is_done = true;
                 }
-                // Some servers just close the connection after the reason why they finished.
-                Ok(None) if self.is_finished => return Ok(None),
-                Ok(None) => return Err(ModelError::Cut { why: "the stream ended without its end".into() }),
-                Err(error) => return Err(ModelError::Cut { why: error.to_string() }),
+                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Reads some more. `false` at the end of the answer.
+    async fn read(&mut self) -> Result<bool, ModelError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if self.is_done {
+            return Ok(false);
+        }
+        let patience = if self.is_finished { self.patience.min(REST_WITHIN) } else { self.patience };
+        let silent = ModelError::Silent(patience);
+        let chunk = match self.heard_at.checked_add(patience) {
+            // There may always be something to read, and never anything new.
+            Some(silent_at) if Instant::now() >= silent_at => return Err(silent),
+            Some(silent_at) => timeout_at(silent_at, self.response.chunk()).await.map_err(|_| silent)?,
+            None => self.response.chunk().await,
+        };
+        match chunk {
+            Ok(Some(bytes)) => {
+                let mut events = Vec::new();
+                let fed = self.events.feed(&bytes, &mut events);
+                self.failed = events.iter().try_for_each(|data| self.take(data)).and(fed).err();
+                Ok(true)
+            }
+            // Some servers just close the connection after the reason why they finished.
+            Ok(None) if self.is_finished => Ok(false),
+            Ok(None) => Err(ModelError::Cut { why: "the stream ended without its end".into() }),
+            Err(error) => Err(ModelError::Cut { why: error.to_string() }),
+        }
+    }
+
+    /// Keeps a delta that says something.
+    fn push(&mut self, delta: Delta) {
+        if !self.is_finished {
+            self.heard_at = Instant::now();
+        }
+        self.ready.push_back(delta);
     }
 
     fn take(&mut self, data: &str) -> Result<(), ModelError> {
@@ -88,27 +136,33 @@ impl Reading {
         }
         let choice = &chunk["choices"][0];
         let delta = &choice["delta"];
+        // Servers differ in the name, and some say it by both.
+        if let Some(thought) = text(&delta["reasoning_content"]).or_else(|| text(&delta["reasoning"])) {
+            self.push(Delta::Reasoning(thought));
+        }
         if let Some(content) = text(&delta["content"]) {
-            self.ready.push_back(Delta::Text(content));
+            self.push(Delta::Text(content));
         }
         if let Some(refusal) = text(&delta["refusal"]) {
-            self.ready.push_back(Delta::Refusal(refusal));
+            self.push(Delta::Refusal(refusal));
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
             self.take_call(call).ok_or_else(|| malformed("a call with an index that is too large"))?;
         }
-        if let Some(reason) = choice["finish_reason"].as_str() {
-            self.is_finished = true;
-            let finish = match reason {
+        if let Some(reason) = text(&choice["finish_reason"]).filter(|_| !self.is_finished) {
+            let finish = match reason.as_str() {
                 "length" => Finish::Length,
                 "content_filter" => Finish::Filtered,
                 _ => Finish::Complete,
             };
-            self.ready.push_back(Delta::Finish(finish));
+            self.push(Delta::Finish(finish));
+            self.is_finished = true;
         }
-        if let Some(tokens) = chunk["usage"]["prompt_tokens"].as_u64() {
-            let output_tokens = chunk["usage"]["completion_tokens"].as_u64().unwrap_or_default();
-            self.ready.push_back(Delta::Usage(Usage { input_tokens: tokens, output_tokens, estimated: false }));
+        let tokens = |name: &str| chunk["usage"][name].as_u64();
+        if let Some((input_tokens, output_tokens)) = tokens("prompt_tokens").zip(tokens("completion_tokens")) {
+            // A later count takes the place of one that nobody has read.
+            self.ready.pop_back_if(|last| matches!(last, Delta::Usage(_)));
+            self.ready.push_back(Delta::Usage(Usage { input_tokens, output_tokens, estimated: false }));
         }
         Ok(())
     }
@@ -121,33 +175,33 @@ impl Reading {
             Value::Null => self.index_without_number(id.as_deref(), name.is_some())?,
             number => u32::try_from(number.as_u64()?).ok()?,
         };
-        // Some servers say the id with every part.
-        let id = match self.calls.iter_mut().find(|(known, _)| *known == index) {
-            Some((_, Some(_))) => None,
-            Some((_, known)) => {
-                known.clone_from(&id);
-                id
+        let (id, name) = match self.calls.iter_mut().find(|known| known.index == index) {
+            Some(known) => {
+                let new_id = id.filter(|_| known.id.is_none());
+                let new_name = name.filter(|name| known.name.as_ref() != Some(name));
+                known.id = known.id.take().or_else(|| new_id.clone());
+                known.name = known.name.take().or_else(|| new_name.clone());
+                (new_id, new_name)
             }
             None => {
-                self.calls.push((index, id.clone()));
-                id
+                self.calls.push(BegunCall { index, id: id.clone(), name: name.clone() });
+                (id, name)
             }
         };
-        let delta = Delta::ToolCall { index, id, name, arguments };
-        if delta.is_news() {
-            self.ready.push_back(delta);
+        if id.is_some() || name.is_some() || !arguments.is_empty() {
+            self.push(Delta::ToolCall { index, id, name, arguments });
         }
         Some(())
     }
 
     /// Some servers do not number their calls: an id or a name that is new begins one, and the rest belongs to the last.
     fn index_without_number(&self, id: Option<&str>, has_name: bool) -> Option<u32> {
-        let last = self.calls.last().map(|(index, _)| *index);
-        let known = id.and_then(|id| self.calls.iter().find(|(_, known)| known.as_deref() == Some(id)));
+        let last = self.calls.last().map(|call| call.index);
+        let known = id.and_then(|id| self.calls.iter().find(|call| call.id.as_deref() == Some(id)));
         match (known, last) {
-            (Some((index, _)), _) => Some(*index),
+            (Some(call), _) => Some(call.index),
             (None, Some(last)) if id.is_none() && !has_name => Some(last),
-            (None, Some(_)) => self.calls.iter().map(|(index, _)| *index).max()?.checked_add(1),
+            (None, Some(_)) => self.calls.iter().map(|call| call.index).max()?.checked_add(1),
             (None, None) => Some(0),
         }
     }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test file uses its own part of the rig")]
 
+pub mod conversation;
 pub mod server;
 
 use std::collections::VecDeque;

@@ -43,6 +43,8 @@ pub enum Reply {
     /// Anything but a stream: status, more headers, body.
     Plain(u16, String, String),
     Stream(Vec<Piece>),
+    /// The connection ends without a word.
+    Nothing,
 }
 
 pub enum Piece {
@@ -134,6 +136,7 @@ async fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Vec<Asked>>)
             writer.write_all(head.as_bytes()).await?;
             writer.write_all(body.as_bytes()).await
         }
+        Reply::Nothing => Ok(()),
         Reply::Stream(pieces) => {
             let kind = "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\nconnection: close";
             writer.write_all(format!("HTTP/1.1 200 OK\r\n{kind}\r\n\r\n").as_bytes()).await?;
@@ -187,6 +190,11 @@ pub fn chunk(delta: Value, finish: Option<&str>) -> Value {
 
 pub fn text_chunk(text: &str) -> Piece {
     Piece::Chunk(chunk(json!({ "content": text }), None))
+}
+
+/// The reason why an answer ended, and nothing else.
+pub fn finish(reason: &str) -> Piece {
+    Piece::Chunk(chunk(json!({}), Some(reason)))
 }
 
 pub fn usage(input: u64, output: u64) -> Piece {
