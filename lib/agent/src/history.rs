@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::attempt::NOTE_BYTES;
 use crate::budget::{Budget, Spent, Usage};
 use crate::model::{Answer, Call, Message};
-use crate::novelty::{Novelty, REPEATS_UNTIL_TOLD, Repeat, cut, shown};
+use crate::novelty::{Novelty, REPEATS_UNTIL_TOLD, Repeat, cut, quoted, shown};
 use crate::session::{Entry, Event};
 
 /// Calls that a note tells of.
@@ -133,7 +133,7 @@ impl History {
             self.recent.pop_front();
         }
         if let Some(repeat) = repeat.as_ref().filter(|repeat| repeat.times > REPEATS_UNTIL_TOLD) {
-            let (call, times) = (&repeat.call, repeat.times);
+            let (call, times) = (quoted(&name, &arguments), repeat.times);
             self.notices.push(format!(
                 "You have made the call {call} {times} times, and its result was the same each time. \
                  Do something else, or give your output."

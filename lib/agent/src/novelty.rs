@@ -12,8 +12,11 @@ use sha2::{Digest, Sha256};
 pub const REPEATS_UNTIL_TOLD: u32 = 3;
 /// Calls that are remembered; later ones count as new. Budgets are far below.
 const MAX_CALLS: usize = 100_000;
-/// Of the arguments, in the name of a call.
-const SHOWN_BYTES: usize = 120;
+/// Of the arguments of a call, where the model is told of it.
+const QUOTED_BYTES: usize = 120;
+/// Of the name of a tool or of an argument, where people are told of a call; and how many arguments they are told of.
+const SHOWN_BYTES: usize = 40;
+const SHOWN_ARGUMENTS: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Novelty {
@@ -28,6 +31,7 @@ pub(crate) struct Novelty {
 /// A call that gives nothing new.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Repeat {
+    /// Its name and the names of its arguments.
     pub call: String,
     /// How often it was made, the first time included.
     pub times: u32,
@@ -73,10 +77,27 @@ impl Novelty {
     }
 }
 
-/// A call as people read it, cut to a length that fits a note.
+/// A call as people read it in notes and reasons: its name and the names of its arguments. What is in them may be secret,
+/// and is in the session alone; so is a name that does not look like one.
 pub(crate) fn shown(name: &str, arguments: &str) -> String {
+    let is_in_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    let plain = |name: &str| match name.len() <= SHOWN_BYTES && name.bytes().all(is_in_name) {
+        true => name.to_owned(),
+        false => "…".to_owned(),
+    };
+    let names = match serde_json::from_str(arguments) {
+        Ok(Value::Object(arguments)) => arguments.keys().map(|name| plain(name)).collect(),
+        _ => vec!["…".to_owned()],
+    };
+    let dots = if names.len() > SHOWN_ARGUMENTS { ", …" } else { "" };
+    let names: Vec<String> = names.into_iter().take(SHOWN_ARGUMENTS).collect();
+    format!("{}({}{dots})", plain(name), names.join(", "))
+}
+
+/// A call in the model's own words, for the model.
+pub(crate) fn quoted(name: &str, arguments: &str) -> String {
     let arguments = canonical(arguments);
-    let cut = cut(&arguments, SHOWN_BYTES);
+    let cut = cut(&arguments, QUOTED_BYTES);
     let dots = if cut.len() < arguments.len() { "…" } else { "" };
     format!("{name}({cut}{dots})")
 }
@@ -133,7 +154,7 @@ mod tests {
             novelty.observe("a", "{}", "x", false);
             novelty.observe("b", "{}", "x", false);
         }
-        assert_eq!(novelty.worst(), Some(&Repeat { call: "b({})".into(), times: 5 }));
+        assert_eq!(novelty.worst(), Some(&Repeat { call: "b()".into(), times: 5 }));
         assert!(novelty.is_repeated("a", " {}"));
         novelty.observe("a", "{}", "new", false);
         assert_eq!(novelty.worst(), None);
@@ -141,7 +162,24 @@ mod tests {
 
     #[test]
     fn long_arguments_are_cut_between_characters() {
-        let text = shown("say", &"ä".repeat(200));
+        let text = quoted("say", &"ä".repeat(200));
         assert!(text.len() < 140 && text.ends_with("…)"), "{text}");
+    }
+
+    #[test]
+    fn people_are_shown_names_and_nothing_that_a_model_wrote_into_them() {
+        let many: Vec<String> = (0..10).map(|n| format!("\"a{n}\": {n}")).collect();
+        for (name, arguments, text) in [
+            ("pay", r#"{"to": "secret", "cents": 5, "deep": {"secret": 1}}"#, "pay(cents, deep, to)"),
+            ("pay", "{}", "pay()"),
+            ("pay", "secret, and not JSON", "pay(…)"),
+            ("pay", r#"["secret"]"#, "pay(…)"),
+            ("pay", r#"{"the secret": 1, "ok": 2}"#, "pay(ok, …)"),
+            ("the secret is 5", "{}", "…()"),
+            (&"x".repeat(41), "{}", "…()"),
+            ("pay", &format!("{{{}}}", many.join(",")), "pay(a0, a1, a2, a3, a4, a5, a6, a7, …)"),
+        ] {
+            assert_eq!(shown(name, arguments), text);
+        }
     }
 }

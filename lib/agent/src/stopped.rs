@@ -32,7 +32,7 @@ pub enum Stopped {
     /// The deadline of the run or of its job has passed.
     Deadline,
     /// There was no forward step for too long: the call that was repeated, and how often it was made; or the one that
-    /// hung, made once.
+    /// hung, made once. A call is its name and the names of its arguments; what is in them is in the session.
     Stuck {
         call: String,
         times: u32,

@@ -2,12 +2,13 @@
 
 mod rig;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onward_agent::{Agent, Delta, Failure, Stopped, Tool, ToolContext, ToolError};
 use rig::{SOON, Say, Scripted, TestAttempt, call};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Releases the thread at the end of the test, however that ends.
@@ -22,9 +23,9 @@ impl Drop for Release {
 /// A closure on a thread that beats until it is released, whatever it is told.
 #[derive(Clone, Default)]
 struct Stubborn {
-    rounds: Arc<AtomicU64>,
+    rounds: Arc<watch::Sender<u64>>,
     released: Arc<AtomicBool>,
-    saw_cancel: Arc<AtomicBool>,
+    saw_cancel: Arc<watch::Sender<bool>>,
 }
 
 impl Stubborn {
@@ -38,9 +39,12 @@ impl Stubborn {
                     let _quiet = closure.quiet(Duration::from_secs(3_600));
                     while !own.released.load(Ordering::SeqCst) {
                         beats.beat();
-                        let round = own.rounds.fetch_add(1, Ordering::SeqCst);
+                        let round = *own.rounds.borrow();
                         closure.progress(round, None);
-                        own.saw_cancel.fetch_or(closure.is_cancelled(), Ordering::SeqCst);
+                        if closure.is_cancelled() {
+                            own.saw_cancel.send_replace(true);
+                        }
+                        own.rounds.send_replace(round + 1);
                         std::thread::yield_now();
                     }
                     Ok(())
@@ -53,30 +57,25 @@ impl Stubborn {
 
     /// Waits until it has beaten some more.
     async fn goes_on(&self) {
-        let until = self.rounds.load(Ordering::SeqCst) + 100;
-        let beaten = async {
-            while self.rounds.load(Ordering::SeqCst) < until {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(SOON, beaten).await.expect("it beats");
+        let until = *self.rounds.borrow() + 100;
+        let mut rounds = self.rounds.subscribe();
+        timeout(SOON, rounds.wait_for(|rounds| *rounds >= until)).await.expect("it beats").unwrap();
     }
 }
 
-/// Everything that was heard on an attempt.
-fn heard(attempt: &TestAttempt) -> (Arc<Mutex<u64>>, onward_lease::heartbeat::Observer) {
-    let count = Arc::new(Mutex::new(0));
-    let counted = count.clone();
-    (count, attempt.heartbeat.observe(move |_| *counted.lock().unwrap() += 1))
+/// Counts everything that is heard on an attempt.
+fn heard(attempt: &TestAttempt) -> (watch::Receiver<u64>, onward_lease::heartbeat::Observer) {
+    let (counts, count) = watch::channel(0);
+    (count, attempt.heartbeat.observe(move |_| counts.send_modify(|count| *count += 1)))
 }
 
-async fn is_not_heard(stubborn: &Stubborn, attempt: &TestAttempt, count: &Mutex<u64>) {
+async fn is_not_heard(stubborn: &Stubborn, attempt: &TestAttempt, count: &watch::Receiver<u64>) {
     // What was being said at the time of the end may still arrive.
     stubborn.goes_on().await;
-    let (before, watermark) = (*count.lock().unwrap(), attempt.watermark());
+    let (before, watermark) = (*count.borrow(), attempt.watermark());
     stubborn.goes_on().await;
-    assert!(stubborn.saw_cancel.load(Ordering::SeqCst), "it was told to stop");
-    assert_eq!((*count.lock().unwrap(), attempt.watermark()), (before, watermark), "nothing of it counts");
+    assert!(*stubborn.saw_cancel.borrow(), "it was told to stop");
+    assert_eq!((*count.borrow(), attempt.watermark()), (before, watermark), "nothing of it counts");
     assert_eq!(attempt.heartbeat.quiet_left(), None, "nor does its silence");
     assert!(!attempt.heartbeat.is_cancelled());
 }
@@ -97,12 +96,7 @@ async fn a_tool_that_timed_out_and_runs_on_renews_nothing() {
     });
     stubborn.goes_on().await;
     assert!(attempt.watermark() > 0, "until then it counts");
-    let asked = async {
-        while model.asked().len() < 2 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(SOON, asked).await.expect("the model is told that it timed out");
+    timeout(SOON, model.asked_times(2)).await.expect("the model is told that it timed out");
     let told = model.asked()[1][2]["content"].to_string();
     assert!(told.contains("did not end within"), "{told}");
     is_not_heard(&stubborn, &attempt, &count).await;
@@ -118,7 +112,7 @@ async fn nor_does_one_whose_run_has_ended_or_was_dropped() {
         let release = Release(stubborn.released.clone());
         let agent = Agent::new(Scripted::of([call("stubborn", "{}")])).tool(stubborn.tool());
         let attempt = TestAttempt::new();
-        let (count, _observer) = heard(&attempt);
+        let (mut count, _observer) = heard(&attempt);
         if is_dropped {
             let running = tokio::spawn({
                 let (agent, attempt) = (agent.clone(), attempt.clone());
@@ -132,12 +126,10 @@ async fn nor_does_one_whose_run_has_ended_or_was_dropped() {
             assert!(matches!(stopped, Err(Stopped::Deadline)), "{stopped:?}");
         }
         // A task that was aborted is dropped when its thread comes to it.
-        let told = async {
-            while !stubborn.saw_cancel.load(Ordering::SeqCst) || attempt.heartbeat.quiet_left().is_some() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(SOON, told).await.expect("it is told");
+        let mut saw_cancel = stubborn.saw_cancel.subscribe();
+        timeout(SOON, saw_cancel.wait_for(|saw| *saw)).await.expect("it is told").unwrap();
+        let not_quiet = count.wait_for(|_| attempt.heartbeat.quiet_left().is_none());
+        drop(timeout(SOON, not_quiet).await.expect("its quiet section is over"));
         is_not_heard(&stubborn, &attempt, &count).await;
         drop(release);
         timeout(SOON, attempt.heartbeat.unblocked()).await.expect("it has returned");

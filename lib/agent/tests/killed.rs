@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 
+use futures_util::{StreamExt, stream};
 use rig::server::{Asked, Reply, Server, answers, calls, text};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::process::{Child, Command};
@@ -104,27 +105,29 @@ async fn kill_and_resume(sessions: &'static str, fate: &str, unmade: Option<usiz
     (place.server.asked().len(), spent)
 }
 
-async fn at_every_entry(sessions: &'static str, step: usize) {
-    for number in (0..ENTRIES).step_by(step) {
-        for when in ["before", "after"] {
-            // Killed when a tool was begun by its entry, and had not run.
-            let unmade = (when == "after" && number % 8 == 2).then_some(number / 4);
-            let (asked, spent) = kill_and_resume(sessions, &format!("{when} {number}"), unmade).await;
-            // Killed when the answer was there and its entry was not, which is within the answer.
-            let in_answer = when == "before" && number % 4 == 1;
-            assert_eq!(asked, TURNS + usize::from(in_answer), "killed {when} entry {number}");
-            // A question without an answer is charged by an estimate, for it may have been asked.
-            let is_lost = in_answer || (when == "after" && number % 4 == 0);
-            let turns = TURNS + usize::from(is_lost);
-            assert!(spent.starts_with(&format!("{turns} turns")), "killed {when} entry {number}: {spent}");
-            assert_eq!(spent.contains("about"), is_lost, "killed {when} entry {number}: {spent}");
-        }
-    }
+async fn at_entry(sessions: &'static str, when: &str, number: usize) {
+    // Killed when a tool was begun by its entry, and had not run.
+    let unmade = (when == "after" && number % 8 == 2).then_some(number / 4);
+    let (asked, spent) = kill_and_resume(sessions, &format!("{when} {number}"), unmade).await;
+    // Killed when the answer was there and its entry was not, which is within the answer.
+    let in_answer = when == "before" && number % 4 == 1;
+    assert_eq!(asked, TURNS + usize::from(in_answer), "killed {when} entry {number}");
+    // A question without an answer is charged by an estimate, for it may have been asked.
+    let is_lost = in_answer || (when == "after" && number % 4 == 0);
+    let turns = TURNS + usize::from(is_lost);
+    assert!(spent.starts_with(&format!("{turns} turns")), "killed {when} entry {number}: {spent}");
+    assert_eq!(spent.contains("about"), is_lost, "killed {when} entry {number}: {spent}");
+}
+
+/// Some at a time: they mostly wait for the disk.
+async fn at_every_entry(sessions: &'static str) {
+    let all = (0..ENTRIES).flat_map(|number| [("before", number), ("after", number)]);
+    stream::iter(all).for_each_concurrent(8, |(when, number)| at_entry(sessions, when, number)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_at_every_entry_it_goes_on_without_paying_again() {
-    at_every_entry("sessions", 1).await;
+    at_every_entry("sessions").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -148,8 +151,7 @@ async fn address_model_and_key_come_from_the_environment() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_it_does_with_sessions_in_sqlite() {
-    // Every kind of entry, and both halves of the run.
-    at_every_entry("sessions.db", 5).await;
+    at_every_entry("sessions.db").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

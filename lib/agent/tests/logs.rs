@@ -47,7 +47,8 @@ async fn calls_are_spans_and_nothing_secret_is_logged() {
     let model = ChatCompletions::at(&server.url, "model-7").unwrap().key("sk-secret");
     let files = Files::beneath(root.path()).unwrap().tools();
     let agent = files.into_iter().fold(Agent::new(model), Agent::tool);
-    agent.run_text(&TestAttempt::new(), "prompt-of-user").await.unwrap();
+    let attempt = TestAttempt::new();
+    agent.run_text(&attempt, "prompt-of-user").await.unwrap();
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let closed = |name: &str| {
         let is_end = |line: &&str| line.contains(name) && line.contains("close");
@@ -71,7 +72,10 @@ async fn calls_are_spans_and_nothing_secret_is_logged() {
             assert!(rendered.contains(&line), "{line}: {rendered}");
         }
     }
+    // What people are shown of a running agent is stored by others.
+    assert_eq!(attempt.last_note(), "turn 1; last: read_file(path)");
+    let notes = format!("{:?}", attempt.progress.lock().unwrap());
     for secret in ["sk-secret", "password-of-arguments", "text-of-answer", "prompt-of-user"] {
-        assert!(!text.contains(secret), "{secret}: {text}");
+        assert!(!text.contains(secret) && !notes.contains(secret), "{secret}: {text} {notes}");
     }
 }

@@ -110,6 +110,17 @@ async fn thirty_minutes_of_work_on_a_lease_of_five_are_one_delivery() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_answer_that_is_longer_than_its_lease_is_one_delivery() {
+    // Nothing but the deltas beats for seven minutes.
+    let model = Scripted::of([Say::Slowly(secs(10), vec![Delta::Text("x".into()); 42])]);
+    let (mailbox, began) = (Memory::new(), Instant::now());
+    let messages_loop = with_lease_of_five_minutes(&mailbox, secs(900));
+    let ends = consume(Agent::new(model.clone()).sessions(Sessions::new()), &mailbox, messages_loop).await;
+    assert_eq!(ends, [(1, Ok("x".repeat(42)))], "it was handed out once");
+    assert!(began.elapsed() >= secs(7 * 60) && model.asked().len() == 1, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_hangs_loses_its_lease_and_the_next_delivery_goes_on() {
     let hangs = Arc::new(Mutex::new(true));
     let once = hangs.clone();
@@ -142,7 +153,7 @@ async fn an_agent_that_repeats_itself_is_ended_by_the_loop_as_stuck() {
     let mailbox = Memory::builder().max_deliveries(1).build();
     let messages_loop = with_lease_of_five_minutes(&mailbox, secs(290));
     let ends = consume(agent.sessions(Sessions::new()), &mailbox, messages_loop).await;
-    let said = "the agent is stuck: it made the call look({\"n\":1}) 5 times with the same result";
+    let said = "the agent is stuck: it made the call look(n) 5 times with the same result";
     assert_eq!(ends, [(1, Err(said.to_owned()))]);
 }
 

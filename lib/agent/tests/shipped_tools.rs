@@ -4,13 +4,16 @@ mod rig;
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::Duration;
 
 use onward_agent::tools::{Command, Files, HttpGet};
 use onward_agent::{Agent, CancelWhy, Memory, Sessions, Stopped, Tool, session::Event};
 use rig::server::{Piece, Reply, Server, calls};
 use rig::{SOON, Scripted, TestAttempt, call, say};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 /// What a tool gives for these arguments.
@@ -185,17 +188,40 @@ const TREE: &str = "
     (setsid sh -c 'echo $$ >> pids; trap \"\" TERM; while :; do sleep 1000; done' &) 
     sh -c 'echo $$ >> pids; trap \"\" TERM; sleep 1000; sleep 1000' &
     while [ $(wc -l < pids) -lt 3 ]; do sleep 0.01; done
-    echo ready
+    echo ready | tee fifo
     WAIT
 ";
 
-async fn nobody_is_left(session: &str) {
-    let gone = async {
-        while !marked(session).is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+/// A folder with what the scripts here write to, and a pipe in which they say that all of their processes are there.
+fn stage() -> (tempfile::TempDir, pipe::Receiver) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("pids"), "").unwrap();
+    let fifo = folder.path().join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    // For writing too: it has no end when a writer goes.
+    let ready = pipe::OpenOptions::new().read_write(true).open_receiver(fifo).unwrap();
+    (folder, ready)
+}
+
+async fn is_ready(mut pipe: pipe::Receiver) {
+    timeout(SOON, pipe.read_exact(&mut [0; 6])).await.expect("all are there").unwrap();
+}
+
+/// Waits until a process has ended.
+async fn has_ended(pid: i32) {
+    let wait = move || {
+        // Readable at its end. One that is gone has ended.
+        let Ok(process) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) else { return true };
+        let soon = Timespec::try_from(SOON).unwrap();
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&soon)).unwrap() > 0
     };
-    timeout(SOON, gone).await.unwrap_or_else(|_| panic!("still there: {:?}", marked(session)));
+    assert!(tokio::task::spawn_blocking(wait).await.unwrap(), "{pid} is still there");
+}
+
+async fn nobody_is_left(session: &str) {
+    while let Some(pid) = marked(session).first() {
+        has_ended(*pid).await;
+    }
 }
 
 #[tokio::test]
@@ -204,29 +230,19 @@ async fn whatever_a_command_started_is_gone_when_it_has_ended_was_cancelled_or_d
         // Known by this process only: what another run of the tests left is not this one's.
         let session = format!("tree-{how}-{}", std::process::id());
         let session = session.as_str();
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("pids"), "").unwrap();
+        let (folder, ready) = stage();
         let script = TREE.replace("WAIT", if how == "end" { "" } else { "wait" });
         let arguments = json!({ "program": "sh", "arguments": ["-c", script] });
         let model = Scripted::of([call("command", &arguments.to_string()), say("done")]);
         let agent = Agent::new(model).tool(Command::programs(["sh"]).folder(folder.path()).tool());
         let mut attempt = TestAttempt::new();
         attempt.session = session.into();
-        let (beats, mut beaten) = tokio::sync::mpsc::unbounded_channel();
-        let observer = attempt.heartbeat.observe(move |beat| {
-            let _ = beats.send(beat);
-        });
         let running = {
             let (agent, attempt) = (agent.clone(), attempt.clone());
             tokio::spawn(async move { agent.run_text(&attempt, "go").await })
         };
         if how != "end" {
-            // All three are there when it has printed; until then it beats for other reasons.
-            let pids = folder.path().join("pids");
-            let lines = || std::fs::read_to_string(&pids).unwrap().lines().count();
-            while lines() < 3 {
-                let _ = timeout(Duration::from_millis(10), beaten.recv()).await;
-            }
+            is_ready(ready).await;
             assert!(marked(session).len() >= 4, "the shell and its three");
         }
         match how {
@@ -246,15 +262,61 @@ async fn whatever_a_command_started_is_gone_when_it_has_ended_was_cancelled_or_d
             }
         }
         nobody_is_left(session).await;
-        drop(observer);
+    }
+}
+
+/// Who is not in the group and has no mark: below the command without its outputs, or orphaned with one of them.
+const UNMARKED: [&str; 3] = [
+    "env -i setsid sh -c 'echo $$ >> pids; exec sleep 1000' > /dev/null 2>&1 &",
+    "(env -i setsid sh -c 'echo $$ >> pids; exec sleep 1000' 2> /dev/null &)",
+    "(env -i setsid sh -c 'echo $$ >> pids; exec sleep 1000' > /dev/null &)",
+];
+
+#[tokio::test]
+async fn a_process_without_the_mark_is_found_below_the_command_or_by_its_outputs() {
+    for (how, escapes) in [("end", &UNMARKED[1..]), ("cancel", &UNMARKED[..]), ("drop", &UNMARKED[..])] {
+        let (folder, ready) = stage();
+        let count = escapes.len();
+        let started = format!("while [ $(wc -l < pids) -lt {count} ]; do sleep 0.01; done; echo ready | tee fifo");
+        let script =
+            format!("{}\n{started}\n{}", escapes.join("\n"), if how == "end" { "" } else { "wait; sleep 1000" });
+        let arguments = json!({ "program": "sh", "arguments": ["-c", script] });
+        let model = Scripted::of([call("command", &arguments.to_string()), say("done")]);
+        let agent = Agent::new(model).tool(Command::programs(["sh"]).folder(folder.path()).tool());
+        let attempt = TestAttempt::new();
+        // Somebody else's child with the environment of nobody stays.
+        let mut stranger =
+            tokio::process::Command::new("sleep").arg("1000").env_clear().kill_on_drop(true).spawn().unwrap();
+        let running = {
+            let (agent, attempt) = (agent.clone(), attempt.clone());
+            tokio::spawn(async move { agent.run_text(&attempt, "go").await })
+        };
+        is_ready(ready).await;
+        match how {
+            "cancel" => {
+                attempt.heartbeat.cancel(CancelWhy::LeaseExpired);
+                running.await.unwrap().unwrap_err();
+            }
+            "drop" => {
+                running.abort();
+                assert!(running.await.unwrap_err().is_cancelled());
+            }
+            _ => assert_eq!(running.await.unwrap().unwrap().output, "done"),
+        }
+        let pids = std::fs::read_to_string(folder.path().join("pids")).unwrap();
+        for pid in pids.lines() {
+            has_ended(pid.parse().unwrap()).await;
+        }
+        assert_eq!(pids.lines().count(), count, "{how}");
+        assert!(stranger.try_wait().unwrap().is_none(), "{how}: it is not the command's");
+        stranger.kill().await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn nothing_is_left_of_a_run_that_ends_in_the_middle_of_everything() {
     let session = format!("left-{}", std::process::id());
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("pids"), "").unwrap();
+    let (folder, ready) = stage();
     let arguments = json!({ "program": "sh", "arguments": ["-c", TREE.replace("WAIT", "wait")] }).to_string();
     // A page that never ends, and a command that never ends, called side by side.
     let model = Server::start(move |_, asked| match asked.head.split(' ').nth(1).unwrap() {
@@ -270,11 +332,9 @@ async fn nothing_is_left_of_a_run_that_ends_in_the_middle_of_everything() {
         .tool(HttpGet::new().allow(model.address).tool());
     let mut attempt = TestAttempt::new();
     attempt.session.clone_from(&session);
-    let pids = folder.path().join("pids");
     let under_way = async {
-        while std::fs::read_to_string(&pids).unwrap().lines().count() < 3 || model.asked().len() < 2 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        is_ready(ready).await;
+        timeout(SOON, model.asked_times(2)).await.expect("the page is asked for");
         attempt.heartbeat.cancel(CancelWhy::Stuck);
     };
     let (stopped, ()) = tokio::join!(agent.run_text(&attempt, "go"), under_way);

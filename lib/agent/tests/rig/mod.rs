@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures_util::{Stream, stream};
 use onward_agent::{Ask, Attempt, Delta, Heartbeat, Model, ModelError, Usage};
 use serde_json::Value;
+use tokio::sync::watch;
 
 /// Longer than anything here takes, on a busy computer too.
 pub const SOON: Duration = Duration::from_secs(120);
@@ -93,7 +94,7 @@ type Script = Arc<dyn Fn(usize, &[Value]) -> Say + Send + Sync>;
 #[derive(Clone)]
 pub struct Scripted {
     script: Script,
-    pub asked: Arc<Mutex<Vec<Vec<Value>>>>,
+    asked: Arc<watch::Sender<Vec<Vec<Value>>>>,
 }
 
 impl Scripted {
@@ -108,18 +109,23 @@ impl Scripted {
     }
 
     pub fn asked(&self) -> Vec<Vec<Value>> {
-        self.asked.lock().unwrap().clone()
+        self.asked.borrow().clone()
+    }
+
+    /// Waits until it was asked so often.
+    pub async fn asked_times(&self, times: usize) {
+        self.asked.subscribe().wait_for(|asked| asked.len() >= times).await.unwrap();
     }
 }
 
 impl Model for Scripted {
     fn complete(&self, ask: Ask<'_>) -> impl Stream<Item = Result<Delta, ModelError>> + Send {
         let messages: Vec<Value> = ask.messages.iter().map(|one| serde_json::to_value(one).unwrap()).collect();
-        let number = {
-            let mut asked = self.asked.lock().unwrap();
+        let mut number = 0;
+        self.asked.send_modify(|asked| {
+            number = asked.len();
             asked.push(messages.clone());
-            asked.len() - 1
-        };
+        });
         let usage = Delta::Usage(Usage { input_tokens: 100, output_tokens: 10, estimated: false });
         let (pause, deltas) = match (self.script)(number, &messages) {
             Say::Text(text) => (Duration::ZERO, vec![Ok(Delta::Text(text)), Ok(usage)]),

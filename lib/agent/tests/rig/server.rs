@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test file uses its own part of the server")]
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 pub struct Server {
     pub url: String,
     pub address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<watch::Sender<Vec<Asked>>>,
     open: watch::Receiver<usize>,
     accepting: JoinHandle<()>,
 }
@@ -71,7 +71,7 @@ impl Server {
     pub async fn start(script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (script, asked): (Script, Arc<Mutex<Vec<Asked>>>) = (Arc::new(script), Arc::default());
+        let (script, asked): (Script, Arc<watch::Sender<Vec<Asked>>>) = (Arc::new(script), Arc::default());
         let (count, open) = watch::channel(0);
         let (count, seen) = (Arc::new(count), asked.clone());
         let accepting = tokio::spawn(async move {
@@ -89,7 +89,12 @@ impl Server {
     }
 
     pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+        self.asked.borrow().clone()
+    }
+
+    /// Waits until it was asked so often.
+    pub async fn asked_times(&self, times: usize) {
+        self.asked.subscribe().wait_for(|asked| asked.len() >= times).await.unwrap();
     }
 
     /// Waits until no connection is open.
@@ -104,7 +109,7 @@ impl Drop for Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Vec<Asked>>) -> std::io::Result<()> {
+async fn serve(mut stream: TcpStream, script: &Script, seen: &watch::Sender<Vec<Asked>>) -> std::io::Result<()> {
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
     let (mut head, mut length) = (String::new(), 0);
@@ -124,11 +129,11 @@ async fn serve(mut stream: TcpStream, script: &Script, seen: &Mutex<Vec<Asked>>)
     let mut body = vec![0; length];
     reader.read_exact(&mut body).await?;
     let asked = Asked { head, body: serde_json::from_slice(&body).unwrap_or_default() };
-    let before = {
-        let mut seen = seen.lock().unwrap();
+    let mut before = 0;
+    seen.send_modify(|seen| {
+        before = seen.len();
         seen.push(asked.clone());
-        seen.len() - 1
-    };
+    });
     match script(before, &asked) {
         Reply::Plain(status, headers, body) => {
             let length = body.len();
