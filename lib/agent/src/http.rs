@@ -108,11 +108,17 @@ impl Url {
     }
 
     pub fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
+        format!("{}:{}", self.bare_host(), self.port)
+    }
+
+    /// Without a port that goes without saying: servers that redirect to their own name take it for another one.
+    fn host_header(&self) -> String {
+        let default = if self.is_tls { 443 } else { 80 };
+        if self.port == default { self.bare_host() } else { self.authority() }
+    }
+
+    fn bare_host(&self) -> String {
+        if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
     }
 }
 
@@ -199,7 +205,7 @@ pub(crate) async fn send(
     let late = |_| failed(io::Error::new(io::ErrorKind::TimedOut, format!("not within {CONNECT_WITHIN:?}")));
     let stream = timeout(CONNECT_WITHIN, connect(url, reach)).await.map_err(late)??;
     *request.uri_mut() = url.path.parse().map_err(|_| HttpError::NotAUrl(url.to_string()))?;
-    let host = url.authority().parse().map_err(|_| HttpError::NotAUrl(url.to_string()))?;
+    let host = url.host_header().parse().map_err(|_| HttpError::NotAUrl(url.to_string()))?;
     request.headers_mut().insert(HOST, host);
     let exchange = |error| HttpError::Exchange { host: url.authority(), error };
     let (mut sender, connection) =
@@ -269,6 +275,15 @@ mod tests {
             ("http://[::1]", "http://[::1]:80/"),
         ] {
             assert_eq!(Url::parse(text).unwrap().to_string(), whole);
+        }
+        for (text, header) in [
+            ("http://a:80", "a"),
+            ("https://a", "a"),
+            ("https://a:80", "a:80"),
+            ("http://[::1]/", "[::1]"),
+            ("http://[::1]:81/", "[::1]:81"),
+        ] {
+            assert_eq!(Url::parse(text).unwrap().host_header(), header);
         }
         let long = format!("http://a/{}", "x".repeat(MAX_URL_BYTES));
         for text in ["", "a", "file:///etc/passwd", "http://user@a/", "http://a:99999/", "http://", "ftp://a", &long] {

@@ -4,6 +4,7 @@ mod rig;
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Stdio;
 
 use onward_agent::tools::{Command, Files, HttpGet};
 use onward_agent::{Agent, CancelWhy, Memory, Sessions, Stopped, Tool, session::Event};
@@ -203,7 +204,7 @@ fn stage() -> (tempfile::TempDir, pipe::Receiver) {
     (folder, ready)
 }
 
-async fn is_ready(mut pipe: pipe::Receiver) {
+async fn is_ready(pipe: &mut pipe::Receiver) {
     timeout(SOON, pipe.read_exact(&mut [0; 6])).await.expect("all are there").unwrap();
 }
 
@@ -230,7 +231,7 @@ async fn whatever_a_command_started_is_gone_when_it_has_ended_was_cancelled_or_d
         // Known by this process only: what another run of the tests left is not this one's.
         let session = format!("tree-{how}-{}", std::process::id());
         let session = session.as_str();
-        let (folder, ready) = stage();
+        let (folder, mut ready) = stage();
         let script = TREE.replace("WAIT", if how == "end" { "" } else { "wait" });
         let arguments = json!({ "program": "sh", "arguments": ["-c", script] });
         let model = Scripted::of([call("command", &arguments.to_string()), say("done")]);
@@ -242,7 +243,7 @@ async fn whatever_a_command_started_is_gone_when_it_has_ended_was_cancelled_or_d
             tokio::spawn(async move { agent.run_text(&attempt, "go").await })
         };
         if how != "end" {
-            is_ready(ready).await;
+            is_ready(&mut ready).await;
             assert!(marked(session).len() >= 4, "the shell and its three");
         }
         match how {
@@ -272,26 +273,47 @@ const UNMARKED: [&str; 3] = [
     "(env -i setsid sh -c 'echo $$ >> pids; exec sleep 1000' > /dev/null &)",
 ];
 
+/// A process that is older than the command, has its environment from nobody, and is given one of the command's outputs.
+fn older_stranger(folder: &Path) -> tokio::process::Child {
+    assert!(std::process::Command::new("mkfifo").arg(folder.join("who")).status().unwrap().success());
+    let script = "read pid < who; exec 3> /proc/$pid/fd/1; echo ready > fifo; exec sleep 1000";
+    let mut stranger = tokio::process::Command::new("sh");
+    stranger.args(["-c", script]).current_dir(folder).env_clear().stdout(Stdio::null()).kill_on_drop(true);
+    let stranger = stranger.spawn().unwrap();
+    let started = |pid: u32| onward_exec::tree::read(i32::try_from(pid).unwrap()).unwrap().started;
+    // The clock that says when processes were started has wide ticks.
+    loop {
+        let mut probe = std::process::Command::new("true").spawn().unwrap();
+        let is_later = started(probe.id()) > started(stranger.id().unwrap());
+        probe.wait().unwrap();
+        if is_later {
+            return stranger;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_process_without_the_mark_is_found_below_the_command_or_by_its_outputs() {
     for (how, escapes) in [("end", &UNMARKED[1..]), ("cancel", &UNMARKED[..]), ("drop", &UNMARKED[..])] {
-        let (folder, ready) = stage();
+        let (folder, mut ready) = stage();
         let count = escapes.len();
         let started = format!("while [ $(wc -l < pids) -lt {count} ]; do sleep 0.01; done; echo ready | tee fifo");
-        let script =
-            format!("{}\n{started}\n{}", escapes.join("\n"), if how == "end" { "" } else { "wait; sleep 1000" });
+        let script = format!(
+            "echo $$ > who\n{}\n{started}\n{}",
+            escapes.join("\n"),
+            if how == "end" { "" } else { "wait; sleep 1000" }
+        );
         let arguments = json!({ "program": "sh", "arguments": ["-c", script] });
         let model = Scripted::of([call("command", &arguments.to_string()), say("done")]);
         let agent = Agent::new(model).tool(Command::programs(["sh"]).folder(folder.path()).tool());
         let attempt = TestAttempt::new();
-        // Somebody else's child with the environment of nobody stays.
-        let mut stranger =
-            tokio::process::Command::new("sleep").arg("1000").env_clear().kill_on_drop(true).spawn().unwrap();
+        let mut stranger = older_stranger(folder.path());
         let running = {
             let (agent, attempt) = (agent.clone(), attempt.clone());
             tokio::spawn(async move { agent.run_text(&attempt, "go").await })
         };
-        is_ready(ready).await;
+        is_ready(&mut ready).await;
+        is_ready(&mut ready).await;
         match how {
             "cancel" => {
                 attempt.heartbeat.cancel(CancelWhy::LeaseExpired);
@@ -316,7 +338,7 @@ async fn a_process_without_the_mark_is_found_below_the_command_or_by_its_outputs
 #[tokio::test]
 async fn nothing_is_left_of_a_run_that_ends_in_the_middle_of_everything() {
     let session = format!("left-{}", std::process::id());
-    let (folder, ready) = stage();
+    let (folder, mut ready) = stage();
     let arguments = json!({ "program": "sh", "arguments": ["-c", TREE.replace("WAIT", "wait")] }).to_string();
     // A page that never ends, and a command that never ends, called side by side.
     let model = Server::start(move |_, asked| match asked.head.split(' ').nth(1).unwrap() {
@@ -333,7 +355,7 @@ async fn nothing_is_left_of_a_run_that_ends_in_the_middle_of_everything() {
     let mut attempt = TestAttempt::new();
     attempt.session.clone_from(&session);
     let under_way = async {
-        is_ready(ready).await;
+        is_ready(&mut ready).await;
         timeout(SOON, model.asked_times(2)).await.expect("the page is asked for");
         attempt.heartbeat.cancel(CancelWhy::Stuck);
     };

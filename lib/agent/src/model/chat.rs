@@ -8,7 +8,7 @@
 //! | the stream ends after its first delta, without its end | [`ModelError::Cut`] |
 //! | the stream ends, breaks or hangs behind `finish_reason` | the answer is whole; its tokens are estimated if they were not counted within five seconds |
 //! | no content for two minutes before the first delta, or for one after it | [`ModelError::Silent`] |
-//! | a chunk that is not JSON, or a line without end | [`ModelError::Malformed`] |
+//! | a chunk that is not JSON, a line without end, or an answer in one piece | [`ModelError::Malformed`] |
 //!
 //! A question that no server took, which is one that ends as `Unavailable` or `Refused`, costs nothing. A try that was cut
 //! before its first delta may have to be paid for: its input is charged by an estimate, also if a later one succeeds.
@@ -172,6 +172,12 @@ impl ChatCompletions {
         })?;
         let status = response.status.as_u16();
         if response.status.is_success() {
+            let kind = response.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+            // An answer in one piece is paid for, and would be paid for again.
+            if kind.starts_with("application/json") {
+                let why = "it answers in one piece, and not by a stream".into();
+                return Err(Failed::For(ModelError::Malformed { why }));
+            }
             return Ok(response);
         }
         let after = retry_after(&response.headers, SystemTime::now());
