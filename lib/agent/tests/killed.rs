@@ -113,7 +113,7 @@ async fn at_entry(sessions: &'static str, when: &str, number: usize) {
     let in_answer = when == "before" && number % 4 == 1;
     assert_eq!(asked, TURNS + usize::from(in_answer), "killed {when} entry {number}");
     // A question without an answer is charged by an estimate, for it may have been asked.
-    let is_lost = in_answer || (when == "after" && number % 4 == 0);
+    let is_lost = in_answer || (when == "after" && number.is_multiple_of(4));
     let turns = TURNS + usize::from(is_lost);
     assert!(spent.starts_with(&format!("{turns} turns")), "killed {when} entry {number}: {spent}");
     assert_eq!(spent.contains("about"), is_lost, "killed {when} entry {number}: {spent}");

@@ -226,14 +226,13 @@ async fn what_is_not_the_protocol_is_said_so() {
         assert!(matches!(ran.model_error(), ModelError::Malformed { .. }), "{:?}", ran.ended);
     }
     // A server that does not stream is paid once.
-    let whole = || json!({ "choices": [{ "message": { "role": "assistant", "content": "x" } }] }).to_string();
-    let ran = run(move |_, _| Reply::Plain(200, "content-type: application/json\r\n".into(), whole())).await;
-    assert!(
-        matches!(ran.model_error(), ModelError::Malformed { why } if why.contains("in one piece")),
-        "{:?}",
-        ran.ended
-    );
-    assert_eq!(ran.asked.len(), 1);
+    for (kind, whole) in [("application/json", r#"{"choices": []}"#), ("text/html; charset=utf-8", "<p>Hello.")] {
+        let header = format!("content-type: {kind}\r\n");
+        let ran = run(move |_, _| Reply::Plain(200, header.clone(), whole.into())).await;
+        let said = format!("in one piece ({kind})");
+        assert!(matches!(ran.model_error(), ModelError::Malformed { why } if why.contains(&said)), "{:?}", ran.ended);
+        assert_eq!(ran.asked.len(), 1);
+    }
 }
 
 #[tokio::test]

@@ -276,7 +276,7 @@ const UNMARKED: [&str; 3] = [
 /// A process that is older than the command, has its environment from nobody, and is given one of the command's outputs.
 fn older_stranger(folder: &Path) -> tokio::process::Child {
     assert!(std::process::Command::new("mkfifo").arg(folder.join("who")).status().unwrap().success());
-    let script = "read pid < who; exec 3> /proc/$pid/fd/1; echo ready > fifo; exec sleep 1000";
+    let script = "read pid < who; exec 3> /proc/$pid/fd/2; echo ready > fifo; exec sleep 1000";
     let mut stranger = tokio::process::Command::new("sh");
     stranger.args(["-c", script]).current_dir(folder).env_clear().stdout(Stdio::null()).kill_on_drop(true);
     let stranger = stranger.spawn().unwrap();

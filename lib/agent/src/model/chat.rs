@@ -173,9 +173,9 @@ impl ChatCompletions {
         let status = response.status.as_u16();
         if response.status.is_success() {
             let kind = response.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-            // An answer in one piece is paid for, and would be paid for again.
-            if kind.starts_with("application/json") {
-                let why = "it answers in one piece, and not by a stream".into();
+            // An answer in one piece is paid for, and would be paid for again; a page is somebody else's.
+            if ["application/json", "text/html"].iter().any(|whole| kind.starts_with(whole)) {
+                let why = format!("it answers in one piece ({}), and not by a stream", self.shown(kind, false));
                 return Err(Failed::For(ModelError::Malformed { why }));
             }
             return Ok(response);
