@@ -349,5 +349,6 @@ fn a_key_is_not_printed() {
     for url in ["http://user:secret@127.0.0.1:1/v1", "user:secret@127.0.0.1", "http//a:secret@b/v1"] {
         let error = ChatCompletions::at(url, "m").unwrap_err();
         assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+        assert_eq!(format!("{error:?}"), error.to_string(), "as `main` shows it");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use onward_agent::model::Finish;
 use onward_agent::{Agent, Budget, Delta, Limit, Memory, ModelError, Stopped, Usage};
 use rig::conversation::{Ran, run, run_with};
-use rig::server::{Asked, Piece, Reply, chunk, finish, messages, text, text_chunk, usage};
+use rig::server::{Asked, Piece, Reply, at_once, chunk, finish, messages, text, text_chunk, usage, usage_chunk};
 use rig::{SOON, Say, Scripted, TestAttempt};
 use serde_json::json;
 use tokio::time::Instant;
@@ -86,20 +86,22 @@ async fn what_a_server_counts_is_exact_once_it_has_counted_the_whole_answer() {
 #[tokio::test]
 async fn an_answer_that_has_said_its_end_is_whole_whatever_follows() {
     let cases: [(Pieces, bool); 8] = [
+        (|| vec![Piece::Hang], false),
+        (|| vec![Piece::Cut], false),
+        (|| vec![Piece::Wire(b"400\r\ndata: {\"choi".to_vec()), Piece::Cut], false),
+        (|| vec![Piece::Raw(b"data: {\"choices\": [}\n\n".to_vec()), Piece::Hang], false),
+        (|| vec![Piece::Chunk(json!({ "error": { "message": "overloaded" } })), Piece::Hang], false),
+        (|| vec![Piece::Endless(chunk(json!({}), None))], false),
         (|| vec![Piece::Hang], true),
         (|| vec![Piece::Cut], true),
-        (|| vec![Piece::Wire(b"400\r\ndata: {\"choi".to_vec()), Piece::Cut], true),
-        (|| vec![Piece::Raw(b"data: {\"choices\": [}\n\n".to_vec()), Piece::Hang], true),
-        (|| vec![Piece::Chunk(json!({ "error": { "message": "overloaded" } })), Piece::Hang], true),
-        (|| vec![Piece::Endless(chunk(json!({}), None))], true),
-        (|| vec![usage(10, 5), Piece::Hang], false),
-        (|| vec![usage(10, 5), Piece::Cut], false),
     ];
-    for (n, (rest, estimated)) in cases.into_iter().enumerate() {
+    for (n, (rest, is_counted)) in cases.into_iter().enumerate() {
         let ran = run_with(
             move |_, _| {
-                let said = [text_chunk("all that "), text_chunk("there is"), finish("stop")];
-                Reply::Stream(said.into_iter().chain(rest()).collect())
+                let content = |text: &str| chunk(json!({ "content": text }), None);
+                let said = [content("all that "), content("there is"), chunk(json!({}), Some("stop"))];
+                let count = is_counted.then(|| usage_chunk(10, 5));
+                Reply::Stream([at_once(said.into_iter().chain(count))].into_iter().chain(rest()).collect())
             },
             |agent| agent,
             |model| model.silence(SOON, NEXT),
@@ -112,14 +114,15 @@ async fn an_answer_that_has_said_its_end_is_whole_whatever_follows() {
             ran.ended
         );
         let (_, answer) = ran.first_answer().await;
-        assert_eq!((answer.usage.output_tokens, answer.usage.estimated), (5, estimated), "case {n}");
+        assert_eq!((answer.usage.output_tokens, answer.usage.estimated), (5, !is_counted), "case {n}");
     }
 }
 
 #[tokio::test]
 async fn the_end_of_an_answer_is_said_once_and_no_filler_behind_it_is_news() {
     let repeated = |_: usize, _: &Asked| {
-        let mut pieces = vec![text_chunk("x")];
+        let said = [chunk(json!({ "content": "x" }), None), chunk(json!({}), Some("stop"))];
+        let mut pieces = vec![at_once(said)];
         for _ in 0..2_000 {
             pieces.extend([finish("stop"), Piece::Wait(Duration::from_millis(1))]);
         }
@@ -242,14 +245,11 @@ async fn a_name_that_is_said_with_every_part_of_a_call_is_said_once() {
 async fn a_model_that_thinks_aloud_is_at_work_and_its_thoughts_are_no_answer() {
     for field in ["reasoning_content", "reasoning"] {
         let thinks = move |_: usize, _: &Asked| {
-            let mut pieces = Vec::new();
-            for _ in 0..20 {
-                pieces.extend([Piece::Wait(NEXT / 10), reasoning(field, "hmm, hmm ")]);
-            }
+            let mut pieces: Vec<Piece> = (0..20).map(|_| reasoning(field, "hmm, hmm ")).collect();
             pieces.extend([text_chunk("done"), finish("stop"), Piece::Done]);
             Reply::Stream(pieces)
         };
-        let ran = run_with(thinks, |agent| agent, |model| model.silence(NEXT, NEXT)).await;
+        let ran = run(thinks).await;
         assert_eq!(ran.ended.as_deref().ok(), Some("done"), "{field}: {:?}", ran.ended);
         assert_eq!(ran.plain_beats(), 1 + 20 + 2 + 1, "{field}: each thought is a beat");
         let (_, answer) = ran.first_answer().await;
@@ -273,8 +273,8 @@ async fn a_model_that_thinks_aloud_is_at_work_and_its_thoughts_are_no_answer() {
 async fn a_count_of_tokens_before_the_first_delta_is_not_the_first_delta() {
     // The quiet section goes on behind it.
     let ran = hear(|| {
-        let later = [Piece::Wait(3 * NEXT), text_chunk("late"), finish("stop"), usage(1_000, 1), Piece::Done];
-        [usage(1_000, 0), usage(1_000, 0)].into_iter().chain(later).collect()
+        let late = [chunk(json!({ "content": "late" }), None), chunk(json!({}), Some("stop"))];
+        vec![usage(1_000, 0), usage(1_000, 0), Piece::Wait(3 * NEXT), at_once(late), Piece::Done]
     })
     .await;
     assert_eq!(ran.ended.as_deref().ok(), Some("late"), "{:?}", ran.ended);

@@ -56,7 +56,7 @@ pub struct ChatCompletions {
 }
 
 /// Why there is no model to ask.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
     #[error(
         "`{0}` is not the address of a model's server; write it like https://api.openai.com/v1, without a user or a password"
@@ -64,6 +64,13 @@ pub enum SetupError {
     NotAnAddress(String),
     #[error("{0} is not set; it says {1}")]
     Missing(&'static str, &'static str),
+}
+
+/// As it is displayed: a program whose `main` returns it shows this form to its user.
+impl fmt::Debug for SetupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Debug for ChatCompletions {

@@ -187,6 +187,11 @@ fn framed(bytes: &[u8]) -> Vec<u8> {
     framed
 }
 
+/// These events in one write: whoever reads them has them at once.
+pub fn at_once(values: impl IntoIterator<Item = Value>) -> Piece {
+    Piece::Raw(values.into_iter().flat_map(|value| event(&value)).collect())
+}
+
 /// A chunk of an answer.
 pub fn chunk(delta: Value, finish: Option<&str>) -> Value {
     let choice = json!({ "index": 0, "delta": delta, "finish_reason": finish });
@@ -203,11 +208,13 @@ pub fn finish(reason: &str) -> Piece {
 }
 
 pub fn usage(input: u64, output: u64) -> Piece {
+    Piece::Chunk(usage_chunk(input, output))
+}
+
+pub fn usage_chunk(input: u64, output: u64) -> Value {
     let total = input.saturating_add(output);
     let usage = json!({ "prompt_tokens": input, "completion_tokens": output, "total_tokens": total });
-    Piece::Chunk(
-        json!({ "id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": usage }),
-    )
+    json!({ "id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], "usage": usage })
 }
 
 /// A whole answer with text, in several chunks.
