@@ -24,8 +24,17 @@ struct State {
     wants: Vec<usize>,
     failing: Option<MailboxError>,
     extend_takes: Duration,
+    receive_takes: Duration,
     cut_next: bool,
+    unheard: Option<Unheard>,
     counting: Counting,
+}
+
+/// Until when no answer to a settlement comes back, and whether the settlement is done all the same.
+#[derive(Clone, Copy)]
+struct Unheard {
+    until: Instant,
+    is_done: bool,
 }
 
 impl Spy {
@@ -36,7 +45,9 @@ impl Spy {
             wants: Vec::new(),
             failing: None,
             extend_takes: Duration::ZERO,
+            receive_takes: Duration::ZERO,
             cut_next: false,
+            unheard: None,
             counting: Counting::Attempts,
         };
         Self { inner, state: Arc::new(Mutex::new(state)) }
@@ -65,6 +76,16 @@ impl Spy {
         self.state.lock().unwrap().extend_takes = by;
     }
 
+    /// What is handed out arrives so much later.
+    pub(crate) fn slow_arrivals(&self, by: Duration) {
+        self.state.lock().unwrap().receive_takes = by;
+    }
+
+    /// Settlements are not answered for so long, whether they are done or not.
+    pub(crate) fn lose_answers(&self, span: Duration, is_done: bool) {
+        self.state.lock().unwrap().unheard = Some(Unheard { until: Instant::now() + span, is_done });
+    }
+
     /// The next acknowledgement is cut after its reply was sent.
     pub(crate) fn cut_next_ack(&self) {
         self.state.lock().unwrap().cut_next = true;
@@ -73,6 +94,11 @@ impl Spy {
     /// When each call to extend came, in seconds.
     pub(crate) fn extends_at(&self) -> Vec<u64> {
         self.state.lock().unwrap().extends.iter().map(|(at, _)| at.as_secs()).collect()
+    }
+
+    /// How many leases each call to extend was for.
+    pub(crate) fn extend_batches(&self) -> Vec<usize> {
+        self.state.lock().unwrap().extends.iter().map(|(_, count)| *count).collect()
     }
 
     pub(crate) fn extended(&self) -> usize {
@@ -112,8 +138,14 @@ impl Mailbox for Spy {
     }
 
     async fn receive(&self, want: Want) -> Result<Vec<Received>, MailboxError> {
-        self.state.lock().unwrap().wants.push(want.max);
-        self.inner.receive(want).await
+        let takes = {
+            let mut state = self.state.lock().unwrap();
+            state.wants.push(want.max);
+            state.receive_takes
+        };
+        let received = self.inner.receive(want).await;
+        sleep(takes).await;
+        received
     }
 
     async fn extend(&self, batch: Vec<(Receipt, Duration)>) -> Vec<Result<Duration, MailboxError>> {
@@ -131,10 +163,14 @@ impl Mailbox for Spy {
     }
 
     async fn settle(&self, batch: Vec<(Receipt, End)>) -> Vec<Result<(), MailboxError>> {
-        let (cut, counting) = {
+        let (cut, counting, unheard) = {
             let mut state = self.state.lock().unwrap();
-            (core::mem::take(&mut state.cut_next), state.counting)
+            (core::mem::take(&mut state.cut_next), state.counting, state.unheard)
         };
+        let unheard = unheard.filter(|unheard| Instant::now() < unheard.until);
+        if unheard.is_some_and(|unheard| !unheard.is_done) {
+            return batch.iter().map(|_| Err(Self::unavailable())).collect();
+        }
         let mut answers = Vec::new();
         for (receipt, end) in batch {
             let end = match end {
@@ -146,7 +182,8 @@ impl Mailbox for Spy {
                 End::Release { after } if counting == Counting::Deliveries => End::Retry { after },
                 end => end,
             };
-            answers.extend(self.inner.settle(vec![(receipt, end)]).await);
+            let answer = self.inner.settle(vec![(receipt, end)]).await.remove(0);
+            answers.push(if unheard.is_some() { Err(Self::unavailable()) } else { answer });
         }
         answers
     }

@@ -172,6 +172,25 @@ async fn leases_detach_in_any_order() {
     assert_eq!((spy.extends_at(), extender.len()), (vec![0, 101], 1));
 }
 
+/// They are due within a moment, and not at the same one.
+#[tokio::test(start_paused = true)]
+async fn renewals_that_are_due_one_after_the_other_are_gathered_into_one_batch() {
+    let (spy, extender) = (Arc::new(Spy::new()), extender());
+    let mut all = Vec::new();
+    for _ in 0..10 {
+        let delivery = spy.deliver_of_age(LEASE, None).await;
+        let lease = extender.attach(&delivery, &delivery).unwrap();
+        all.push((delivery, lease));
+    }
+    sleep(secs(1)).await;
+    for (delivery, _) in &all {
+        delivery.beat();
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(secs(1)).await;
+    assert_eq!(spy.extend_batches(), [1, 9], "the first is renewed at once, and the others together");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_same_receipt_twice_is_refused() {
     let (spy, extender) = (Arc::new(Spy::new()), extender());
@@ -238,7 +257,7 @@ async fn beats_without_progress_end_at_stuck_after() {
     let lease = extender.attach(&delivery, &delivery).unwrap();
     let (began, beats) = (Instant::now(), delivery.clone());
     let beating = tokio::spawn(async move {
-        for second in 0.. {
+        for second in 0..2_000 {
             if second <= 100 {
                 beats.progress(second, 1_000);
             }

@@ -164,9 +164,13 @@ impl Runner {
             return self.counts.lose();
         }
         let end = self.try_to_the_end(&delivery, &lease).await;
+        let lasts = match lease.state() {
+            LeaseState::Held { remaining } => remaining,
+            LeaseState::Lost { .. } => Duration::ZERO,
+        };
         drop(lease);
         if let Some(end) = end {
-            self.counts.settle(&delivery, end).await;
+            self.counts.settle(&delivery, end, lasts, &self.heartbeat).await;
         }
     }
 
@@ -247,7 +251,8 @@ impl Runner {
     async fn give_back(&self, answer: Answer, asked_at: Instant) {
         for one in answer.unwrap_or_default() {
             let delivery = Delivery::under(self.heartbeat.child(), self.mailbox.clone(), one, Some(asked_at));
-            self.counts.settle(&delivery, End::Release { after: Duration::ZERO }).await;
+            let end = End::Release { after: Duration::ZERO };
+            self.counts.settle(&delivery, end, Duration::ZERO, &self.heartbeat).await;
         }
     }
 

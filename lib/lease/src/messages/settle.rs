@@ -3,14 +3,17 @@
 use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::delivery::Delivery;
+use crate::heartbeat::Heartbeat;
 use crate::mailbox::{End, MailboxError};
 
-/// Calls to settle one message.
-const TRIES: u32 = 5;
+/// Waits between calls to settle one message: they double.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+/// For how long a message is settled at least, though its lease is over or the loop must end.
+const LEAST: Duration = Duration::from_secs(3);
 
 /// How the messages of a loop ended so far.
 #[derive(Debug, Default)]
@@ -55,11 +58,12 @@ impl MessageLoopCounts {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says how a message ended, again if the mailbox cannot be reached. A message that cannot be settled comes back
-    /// when its lease is over.
-    pub(super) async fn settle(&self, delivery: &Delivery, end: End) {
-        let mut wait = FIRST_WAIT;
-        for left in (0..TRIES).rev() {
+    /// Says how a message ended. Where it is not known whether that was heard, it is said again while the lease `lasts`,
+    /// but when the loop's heartbeat is cancelled only once more. A message that cannot be settled comes back when its
+    /// lease is over.
+    pub(super) async fn settle(&self, delivery: &Delivery, end: End, lasts: Duration, of_loop: &Heartbeat) {
+        let (began, mut end, mut wait) = (Instant::now(), end, FIRST_WAIT);
+        loop {
             match delivery.mailbox().settle(delivery.receipt().clone(), end.clone()).await {
                 Ok(()) => {
                     self.count(&end).fetch_add(1, Ordering::Relaxed);
@@ -70,14 +74,24 @@ impl MessageLoopCounts {
                     tracing::warn!(message = %delivery.id(), ?end, "refused: the message was no longer held");
                     return;
                 }
-                Err(error) if error.is_passing() && left > 0 => {
+                Err(error) if error.is_passing() => {
+                    let is_over = of_loop.is_cancelled();
+                    if began.elapsed() + wait > if is_over { LEAST } else { lasts.max(LEAST) } {
+                        tracing::error!(message = %delivery.id(), %error, "could not be settled; it is handed out again");
+                        return;
+                    }
                     tracing::warn!(message = %delivery.id(), %error, "could not be settled; trying again");
-                    sleep(wait).await;
-                    wait *= 2;
+                    tokio::select! {
+                        () = sleep(wait) => {}
+                        _ = of_loop.cancelled(), if !is_over => {}
+                    }
+                    wait = (wait * 2).min(LONGEST_WAIT);
                 }
                 Err(error) => {
-                    tracing::error!(message = %delivery.id(), %error, "could not be settled; it is handed out again");
-                    return;
+                    tracing::error!(message = %delivery.id(), %error, "refused for good");
+                    let End::Ack { reply: Some(_) } = end else { return };
+                    // Another try would do the same work and end in the same way.
+                    end = End::Dead { why: format!("the reply could not be sent: {error}") };
                 }
             }
         }
