@@ -23,6 +23,7 @@ struct State {
     extends: Vec<(Duration, usize)>,
     wants: Vec<usize>,
     failing: Option<MailboxError>,
+    receive_fails: Option<MailboxError>,
     extend_takes: Duration,
     receive_takes: Duration,
     cut_next: bool,
@@ -44,6 +45,7 @@ impl Spy {
             extends: Vec::new(),
             wants: Vec::new(),
             failing: None,
+            receive_fails: None,
             extend_takes: Duration::ZERO,
             receive_takes: Duration::ZERO,
             cut_next: false,
@@ -66,6 +68,11 @@ impl Spy {
     /// Every extension is answered so from now on.
     pub(crate) fn fail_extensions(&self, error: Option<MailboxError>) {
         self.state.lock().unwrap().failing = error;
+    }
+
+    /// Nothing can be received from now on.
+    pub(crate) fn fail_receives(&self, error: Option<MailboxError>) {
+        self.state.lock().unwrap().receive_fails = error;
     }
 
     pub(crate) fn unavailable() -> MailboxError {
@@ -141,6 +148,10 @@ impl Mailbox for Spy {
         let takes = {
             let mut state = self.state.lock().unwrap();
             state.wants.push(want.max);
+            assert!(state.wants.len() < 100_000, "asked without end");
+            if let Some(error) = &state.receive_fails {
+                return Err(error.clone());
+            }
             state.receive_takes
         };
         let received = self.inner.receive(want).await;

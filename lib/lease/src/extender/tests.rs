@@ -122,6 +122,49 @@ async fn a_refusal_for_good_is_not_tried_again_and_the_lease_lasts_for_what_it_w
     assert_eq!(delivery.cancelled().await, CancelWhy::LeaseExpired);
 }
 
+/// What was logged as an error on this thread.
+#[derive(Clone, Default)]
+struct Errors(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Errors {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut said = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn fmt::Debug| {
+            said += &format!("{field}={value:?} ")
+        });
+        self.0.lock().unwrap().push(said);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_for_good_is_said_once_with_its_remedy() {
+    let errors = Errors::default();
+    let _listening = tracing::subscriber::set_default(errors.clone());
+    let (spy, extender) = (Arc::new(Spy::new()), extender());
+    spy.fail_extensions(Some(MailboxError::Refused { why: "no permission".into(), remedy: "allow it".into() }));
+    for _ in 0..2 {
+        let delivery = spy.deliver_of_age(LEASE, None).await;
+        let _lease = extender.attach(&delivery, &delivery).unwrap();
+        beat_at(&delivery, [0, 100]).await;
+    }
+    let said = errors.0.lock().unwrap().clone();
+    assert_eq!((spy.extended(), said.len()), (2, 1), "{said:?}");
+    assert!(said[0].contains("no permission") && said[0].contains("allow it"), "{said:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_renewal_in_flight_when_the_message_settles_is_ignored() {
     let (spy, extender) = (Arc::new(Spy::new()), extender());

@@ -79,8 +79,8 @@ impl Runner {
     pub(super) async fn run(self: Arc<Self>, stop: impl Future<Output = ()> + Send) -> Result<(), MessageLoopError> {
         let mut stop = core::pin::pin!(stop);
         let mut running: JoinSet<()> = JoinSet::new();
-        let mut unreached = 0;
-        loop {
+        let (mut unreached, mut ended) = (0, Ok(()));
+        while ended.is_ok() {
             let free = self.slots().saturating_sub(running.len());
             if free == 0 {
                 tokio::select! {
@@ -112,11 +112,11 @@ impl Runner {
                     break;
                 }
             };
-            self.begin(answer, asked_at, &mut running, &mut unreached)?;
+            ended = self.begin(answer, asked_at, &mut running, &mut unreached);
             while running.try_join_next().is_some() {}
         }
         self.drain(running).await;
-        Ok(())
+        ended
     }
 
     /// Starts a handler for each message that came.

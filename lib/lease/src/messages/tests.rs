@@ -1,5 +1,6 @@
 //! The message loop in injected time, on the mailbox in memory.
 
+mod reaching;
 mod settling;
 
 use core::time::Duration;
@@ -397,6 +398,15 @@ async fn settings_that_cannot_work_are_refused_at_the_start() {
     }
 }
 
+/// Until it is so, by the clock of the machine, on however slow a machine.
+async fn soon(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < secs(60), "it is never so");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn it_is_a_loop_of_a_supervisor_with_its_readiness() {
     let mailbox = Memory::new();
@@ -408,9 +418,7 @@ async fn it_is_a_loop_of_a_supervisor_with_its_readiness() {
     let (health, stopper) = (service.health(), service.stopper());
     let running = tokio::spawn(service.run());
     let until = async |ready: bool| {
-        while health.report().why_not_ready().is_none() != ready {
-            sleep(Duration::from_millis(5)).await;
-        }
+        soon(|| health.report().why_not_ready().is_none() == ready).await;
     };
     mailbox.send(vec![Message::new("true")]).await;
     until(true).await;
@@ -445,9 +453,7 @@ async fn a_handler_whose_thread_hangs_is_seen_by_the_eye_when_its_lease_is_over(
     let (health, stopper) = (service.health(), service.stopper());
     let running = tokio::spawn(service.run());
     let until = async |live: bool| {
-        while health.report().why_not_live().is_none() != live {
-            sleep(Duration::from_millis(5)).await;
-        }
+        soon(|| health.report().why_not_live().is_none() == live).await;
     };
     until(false).await;
     let why = health.report().why_not_live().unwrap();
