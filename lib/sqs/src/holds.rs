@@ -1,14 +1,16 @@
 //! What this process holds, and until when, as far as it knows.
 //!
 //! SQS sets the time that is left of a lease to what it is told, also to less. So that an extension never shortens a
-//! lease, its end is remembered here. Instants are counted from before SQS was asked: a lease is over here no later than
-//! there, and what is over here is not acknowledged any more, because somebody else may have it.
+//! lease, its end is remembered here, and so is what was asked for and perhaps granted. Instants are counted from before
+//! SQS was asked: a lease is over here no later than there, and what is over or settled here is not acknowledged any more,
+//! because somebody else may have it.
 
+use core::mem::{Discriminant, discriminant};
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use onward_lease::mailbox::{MailboxError, Message, Receipt};
+use onward_lease::mailbox::{End, MailboxError, Message, Receipt};
 use tokio::time::Instant;
 
 /// SQS lets nobody hold a message for longer than 12 h; we stop earlier, so that a handler is cancelled before it is
@@ -20,19 +22,29 @@ const REMEMBERED: Duration = Duration::from_secs(3_600);
 /// How many are looked through at most before the ones that ended long ago are dropped.
 const SWEEP: usize = 1_024;
 
-/// How many acknowledged receipts are remembered, so that who repeats one is answered the same.
-const REMEMBERED_ACKS: usize = 4_096;
+/// How many settled receipts are remembered, so that who repeats one is answered the same.
+const REMEMBERED_ENDS: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub struct Holds {
     all: Mutex<HashMap<Arc<str>, Hold>>,
-    acked: Mutex<VecDeque<Arc<str>>>,
+    ended: Mutex<Ended>,
+}
+
+/// How hand-outs ended here.
+#[derive(Debug, Default)]
+struct Ended {
+    kinds: HashMap<Arc<str>, Discriminant<End>>,
+    /// The oldest first.
+    order: VecDeque<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Hold {
     since: Instant,
     until: Instant,
+    /// The end of an extension that may have been granted: its answer did not come.
+    perhaps: Instant,
     pub message: Message,
     pub delivery: u32,
 }
@@ -53,11 +65,15 @@ impl Holds {
             let now = Instant::now();
             all.retain(|_, hold| now < hold.until + REMEMBERED);
         }
-        all.insert(receipt.token().into(), Hold { since, until: since + lease, message, delivery });
+        let until = since + lease;
+        all.insert(receipt.token().into(), Hold { since, until, perhaps: until, message, delivery });
     }
 
     /// The hold of this receipt. One that another process got is unknown here, and SQS decides about it.
     pub fn find(&self, receipt: &Receipt, now: Instant) -> Result<Option<Hold>, MailboxError> {
+        if self.ended().kinds.contains_key(receipt.token()) {
+            return Err(MailboxError::Stale);
+        }
         match self.all().get(receipt.token()) {
             Some(hold) if hold.until <= now => Err(MailboxError::Stale),
             found => Ok(found.cloned()),
@@ -67,39 +83,53 @@ impl Holds {
     /// How to make a lease last at least so long from now on.
     pub fn extension(&self, receipt: &Receipt, now: Instant, by: Duration) -> Result<Extension, MailboxError> {
         let Some(hold) = self.find(receipt, now)? else { return Ok(Extension::Ask(whole_seconds(by.min(LONGEST)))) };
-        let end = (now + by.min(LONGEST)).min(hold.since + LONGEST);
+        let end = (now + by.min(LONGEST)).max(hold.perhaps).min(hold.since + LONGEST);
         if end <= hold.until {
             return Ok(Extension::Enough(hold.until - now));
         }
         Ok(Extension::Ask(whole_seconds(end - now)))
     }
 
-    pub fn extended(&self, receipt: &Receipt, now: Instant, by: Duration) {
+    /// An extension that was granted, or whose answer did not come.
+    pub fn extended(&self, receipt: &Receipt, now: Instant, by: Duration, is_granted: bool) {
         if let Some(hold) = self.all().get_mut(receipt.token()) {
-            hold.until = hold.until.max(now + by);
+            hold.perhaps = hold.perhaps.max(now + by);
+            hold.until = if is_granted { hold.until.max(now + by) } else { hold.until };
         }
     }
 
-    /// Forgets the hold, and remembers that it was acknowledged.
-    pub fn settled(&self, receipt: &Receipt, is_ack: bool) {
+    /// Forgets the hold, and remembers how it ended.
+    pub fn settled(&self, receipt: &Receipt, end: &End) {
         self.all().remove(receipt.token());
-        if !is_ack || self.was_acked(receipt) {
-            return;
+        let (token, mut ended) = (Arc::<str>::from(receipt.token()), self.ended());
+        if ended.kinds.insert(token.clone(), discriminant(end)).is_none() {
+            ended.order.push_back(token);
         }
-        let mut acked = self.acked.lock().expect("nothing panics while it is held");
-        acked.push_back(receipt.token().into());
-        if acked.len() > REMEMBERED_ACKS {
-            acked.pop_front();
+        if ended.order.len() > REMEMBERED_ENDS
+            && let Some(oldest) = ended.order.pop_front()
+        {
+            ended.kinds.remove(&oldest);
         }
     }
 
-    pub fn was_acked(&self, receipt: &Receipt) -> bool {
-        let acked = self.acked.lock().expect("nothing panics while it is held");
-        acked.iter().rev().any(|token| **token == *receipt.token())
+    /// Whether this is how the hand-out ended, in whatever words.
+    pub fn was_settled(&self, receipt: &Receipt, end: &End) -> bool {
+        self.ended().kinds.get(receipt.token()) == Some(&discriminant(end))
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Ended> {
+        self.ended.lock().expect("nothing panics while it is held")
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<Arc<str>, Hold>> {
         self.all.lock().expect("nothing panics while it is held")
+    }
+}
+
+impl Hold {
+    /// The longest delay that SQS takes for its next hand-out: it counts as a part of this hold.
+    pub fn longest_delay(&self, now: Instant) -> Duration {
+        (self.since + LONGEST).saturating_duration_since(now)
     }
 }
 
@@ -127,10 +157,40 @@ mod tests {
         assert_eq!(extension(MINUTE, Duration::from_millis(600_500)), Ok(Extension::Ask(Duration::from_secs(601))));
         assert_eq!(extension(MINUTE, 2 * LONGEST), Ok(Extension::Ask(LONGEST - MINUTE)));
         assert_eq!(extension(10 * MINUTE, MINUTE), Err(MailboxError::Stale));
-        holds.extended(&receipt, since + MINUTE, LONGEST - MINUTE);
+        holds.extended(&receipt, since + MINUTE, LONGEST - MINUTE, true);
         assert_eq!(extension(20 * MINUTE, LONGEST), Ok(Extension::Enough(LONGEST - 20 * MINUTE)));
-        holds.settled(&receipt, true);
-        assert!(holds.was_acked(&receipt));
-        assert_eq!(extension(20 * MINUTE, MINUTE), Ok(Extension::Ask(MINUTE)));
+        let hold = holds.find(&receipt, since + 20 * MINUTE).unwrap().unwrap();
+        assert_eq!(hold.longest_delay(since + 20 * MINUTE), LONGEST - 20 * MINUTE);
+        assert_eq!(hold.longest_delay(since + LONGEST + MINUTE), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_was_perhaps_granted_is_not_shortened_and_not_relied_on() {
+        let (holds, receipt) = (Holds::default(), Receipt::new(MessageId::new("m"), "r"));
+        let since = Instant::now();
+        holds.add(&receipt, since, 10 * MINUTE, Message::new("a"), 1);
+        holds.extended(&receipt, since + MINUTE, 30 * MINUTE, false);
+        let extension = |after, by| holds.extension(&receipt, since + after, by);
+        assert_eq!(extension(2 * MINUTE, MINUTE), Ok(Extension::Ask(29 * MINUTE)));
+        assert_eq!(extension(2 * MINUTE, 60 * MINUTE), Ok(Extension::Ask(60 * MINUTE)));
+        assert_eq!(extension(10 * MINUTE, MINUTE), Err(MailboxError::Stale));
+    }
+
+    /// Somebody else may have the message, and would lose it.
+    #[test]
+    fn a_receipt_that_was_settled_is_good_for_the_same_end_only() {
+        let (holds, now) = (Holds::default(), Instant::now());
+        let (retry, later) = (End::Retry { after: MINUTE }, End::Retry { after: 2 * MINUTE });
+        for (token, end, same, other) in [("a", &retry, &later, &End::ACK), ("b", &End::ACK, &End::ACK, &retry)] {
+            let receipt = Receipt::new(MessageId::new("m"), token);
+            holds.add(&receipt, now, MINUTE, Message::new("a"), 1);
+            holds.settled(&receipt, end);
+            assert!(holds.was_settled(&receipt, same) && !holds.was_settled(&receipt, other), "{end:?}");
+            assert_eq!(holds.extension(&receipt, now, MINUTE), Err(MailboxError::Stale));
+        }
+        for number in 0..REMEMBERED_ENDS {
+            holds.settled(&Receipt::new(MessageId::new("m"), number.to_string()), &End::ACK);
+        }
+        assert_eq!(holds.ended().kinds.len(), REMEMBERED_ENDS, "the oldest are forgotten");
     }
 }

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use aws_sdk_sqs::types::{Message as Delivered, MessageSystemAttributeName, QueueAttributeName};
 use onward_lease::mailbox::{
-    Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message, MessageId,
-    OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
+    Changed, Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message,
+    MessageId, OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
 };
 use tokio::time::Instant;
 
@@ -69,12 +69,19 @@ impl Mailbox for Sqs {
                 Err(_) if !received.is_empty() => return Ok(received),
                 Err(error) => return Err(error),
             };
-            let is_empty = came.is_empty();
+            let (is_empty, mut failed) = (came.is_empty(), None);
             for delivered in came {
-                if let Some(mut one) = self.admit(&delivered, asked, lease).await? {
-                    one.lease += asked - began;
-                    received.push(one);
+                match self.admit(&delivered, asked, lease).await {
+                    Ok(Some(one)) => received.push(Received { lease: one.lease + (asked - began), ..one }),
+                    Ok(None) => {}
+                    // It comes again when its lease is over. The others are not to be lost with it.
+                    Err(error) => failed = Some(error),
                 }
+            }
+            match failed {
+                Some(error) if received.is_empty() => return Err(error),
+                Some(_) => return Ok(received),
+                None => {}
             }
             let is_enough = received.len() >= want.max || (is_empty && !received.is_empty());
             if is_enough || (is_empty && Instant::now() >= until) {
@@ -98,10 +105,13 @@ impl Mailbox for Sqs {
             answers.push(match wanted {
                 Err(error) => Err(error),
                 Ok(Extension::Enough(left)) => Ok(left),
-                Ok(Extension::Ask(by)) => told.next().expect("one for each").map(|()| {
-                    self.parts.holds.extended(receipt, now, by);
-                    by
-                }),
+                Ok(Extension::Ask(by)) => {
+                    let answer = told.next().expect("one for each");
+                    if answer.as_ref().map_or_else(|error| error.changed() == Changed::Unknown, |()| true) {
+                        self.parts.holds.extended(receipt, now, by, answer.is_ok());
+                    }
+                    answer.map(|()| by)
+                }
             });
         }
         answers
@@ -134,7 +144,7 @@ impl Mailbox for Sqs {
         }
         for ((receipt, end), answer) in batch.iter().zip(&answers) {
             if answer.is_ok() {
-                self.parts.holds.settled(receipt, matches!(end, End::Ack { .. }));
+                self.parts.holds.settled(receipt, end);
             }
         }
         answers
@@ -193,7 +203,7 @@ enum Step {
     /// To be deleted; what was done before cannot be undone.
     Delete(Option<&'static str>),
     Return(Duration),
-    /// Nothing: it was acknowledged before.
+    /// Nothing: it was settled in the same way before.
     Done,
 }
 
@@ -246,15 +256,21 @@ impl Sqs {
 
     /// Does what comes before the end of a message.
     async fn prepare(&self, receipt: &Receipt, end: &End) -> Result<Step, MailboxError> {
-        let hold = self.parts.holds.find(receipt, Instant::now())?;
+        if self.parts.holds.was_settled(receipt, end) {
+            return Ok(Step::Done);
+        }
+        let now = Instant::now();
+        let hold = self.parts.holds.find(receipt, now)?;
         match end {
-            End::Ack { .. } if self.parts.holds.was_acked(receipt) => Ok(Step::Done),
             End::Ack { reply: None } => Ok(Step::Delete(None)),
             End::Ack { reply: Some(reply) } => {
                 self.reply(reply).await?;
                 Ok(Step::Delete(Some("the reply was sent")))
             }
-            End::Retry { after } | End::Release { after } => Ok(Step::Return(whole_seconds((*after).min(LONGEST)))),
+            End::Retry { after } | End::Release { after } => {
+                let longest = hold.map_or(LONGEST, |hold| hold.longest_delay(now));
+                Ok(Step::Return(whole_seconds((*after).min(longest))))
+            }
             End::Dead { why } => {
                 let hold = hold.ok_or_else(|| MailboxError::Refused {
                     why: "SQS tells the content of a message only to who receives it".into(),

@@ -72,6 +72,30 @@ async fn a_cut_between_reply_and_ack_leaves_both() {
     settle(&uncut, &again.receipt, End::ACK).await.unwrap();
 }
 
+/// One that is dead and cannot be stored among the dead letters takes no other with it.
+#[tokio::test]
+async fn what_cannot_be_buried_leaves_others_as_they_are() {
+    let stand_in = StandIn::new(Server::ministack().unwrap());
+    let (url, graves) = (stand_in.create("orders", &[]).await, stand_in.create("orders-dead", &[]).await);
+    let orders = Sqs::builder(stand_in.client.clone(), url).max_deliveries(1).connect().await.unwrap();
+    orders.send(vec![Message::new("poison")]).await.remove(0).unwrap();
+    let poison = take(&orders, LONG).await;
+    settle(&orders, &poison.receipt, End::Retry { after: Duration::ZERO }).await.unwrap();
+    orders.send(vec![Message::new("good")]).await.remove(0).unwrap();
+    stand_in.client.delete_queue().queue_url(graves).send().await.unwrap();
+    let want = Want { max: 2, lease: LONG, wait: Duration::ZERO };
+    // In one call or in two.
+    let mut came = orders.receive(want).await;
+    if let Err(error) = &came {
+        assert!(!error.is_passing() && error.changed() == Changed::No, "{error}");
+        came = orders.receive(want).await;
+    }
+    let came = came.unwrap();
+    let told: Vec<_> = came.iter().map(|one| (one.message.body.as_ref(), one.delivery)).collect();
+    assert_eq!(told, [(&b"good"[..], 1)]);
+    settle(&orders, &came[0].receipt, End::ACK).await.unwrap();
+}
+
 const CHILD: &str = "ONWARD_SQS_CHILD";
 
 #[tokio::test]
