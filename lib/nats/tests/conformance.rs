@@ -9,6 +9,8 @@ use onward_testkit::Nats as Server;
 
 const DOCUMENT: &str = include_str!("../../../docs/mailboxes.md");
 
+const CALM: Setup = Setup { max_deliveries: 5, lease: Duration::from_secs(900) };
+
 struct OnNats {
     server: Server,
     fenced: bool,
@@ -18,6 +20,13 @@ struct OnNats {
 impl OnNats {
     fn start(fenced: bool) -> Self {
         Self { server: Server::start().unwrap(), fenced, opened: AtomicU32::new(0) }
+    }
+
+    async fn connect(&self, name: &str, setup: Setup) -> Nats {
+        let client = async_nats::connect(self.server.url()).await.unwrap();
+        let builder = Nats::builder(client, name).lease(setup.lease).max_deliveries(setup.max_deliveries);
+        let builder = if self.fenced { builder.fenced("fences") } else { builder };
+        builder.connect().await.unwrap()
     }
 }
 
@@ -34,14 +43,15 @@ impl Subject for OnNats {
 
     async fn open(&self, setup: Setup) -> Nats {
         let name = format!("box-{}", self.opened.fetch_add(1, Ordering::Relaxed));
-        let client = async_nats::connect(self.server.url()).await.unwrap();
-        let builder = Nats::builder(client, name).lease(setup.lease).max_deliveries(setup.max_deliveries);
-        let builder = if self.fenced { builder.fenced("fences") } else { builder };
-        builder.connect().await.unwrap()
+        self.connect(&name, setup).await
+    }
+
+    async fn open_elsewhere(&self, mailbox: &Nats) -> Nats {
+        self.connect(mailbox.address(), CALM).await
     }
 
     async fn open_replies(&self, _: &Nats) -> (String, Nats) {
-        let replies = self.open(Setup { max_deliveries: 5, lease: Duration::from_secs(900) }).await;
+        let replies = self.open(CALM).await;
         (replies.address().to_owned(), replies)
     }
 }

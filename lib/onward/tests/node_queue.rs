@@ -1,15 +1,18 @@
 //! The mailbox on a queue of a real node: the suite and the model that every mailbox is held to, and outages.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use onward::mailbox::{Changed, End, Mailbox, MailboxError, Message, NodeQueue, Received, Reply, Want};
+use onward::client::Retries;
+use onward::mailbox::{Changed, Depth, End, Mailbox, MailboxError, Message, NodeQueue, Received, Reply, Want};
 use onward::{Client, Delivery, Job, JobState, MessageLoop, NodeAddress};
 use onward_lease::conformance::{self, Setup, Subject};
 use onward_node::server::{Door, Node, NodeConfig};
 use onward_node::testing::TestNode;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpStream;
 
 const DOCUMENT: &str = include_str!("../../../docs/mailboxes.md");
 const LONG: Duration = Duration::from_secs(900);
@@ -58,6 +61,10 @@ impl Subject for OnNode {
         let name = format!("box-{}", self.opened.fetch_add(1, Ordering::Relaxed));
         let builder = NodeQueue::builder(client(&self.node), name).max_deliveries(setup.max_deliveries);
         builder.connect().await.unwrap()
+    }
+
+    async fn open_elsewhere(&self, mailbox: &NodeQueue) -> NodeQueue {
+        NodeQueue::connect(client(&self.node), mailbox.address()).await.unwrap()
     }
 
     async fn open_replies(&self, _: &NodeQueue) -> (String, NodeQueue) {
@@ -145,26 +152,139 @@ async fn a_node_that_is_away_in_mid_work_loses_nothing() {
     conformance::check_outage(&orders, begin, end).await;
 }
 
-/// A reply has the name of its hand-out, so whoever repeats it after a cut sends it once.
+/// A client whose connection is cut once, when a message is acknowledged: before the node hears it, or before its answer
+/// comes back. It makes no call again by itself.
+fn cut_once(node: &TestNode, is_heard: bool) -> Client {
+    let (address, was_cut) = (node.url().strip_prefix("http://").unwrap().to_owned(), Arc::new(AtomicBool::new(false)));
+    let authority = address.clone();
+    let open = move || {
+        let (near, other) = tokio::io::duplex(64 << 10);
+        let (address, was_cut) = (address.clone(), was_cut.clone());
+        tokio::spawn(async move { carry(other, TcpStream::connect(address).await.unwrap(), was_cut, is_heard).await });
+        Ok(Box::new(near) as Box<dyn onward::address::Stream>)
+    };
+    let retries = Retries { pauses: Vec::new(), unreachable: false };
+    Client::at(NodeAddress::inside(&authority, Arc::new(open))).retrying(retries)
+}
+
+/// A connection that broke may be noticed by the first call after that.
+async fn settle_again(mailbox: &NodeQueue, received: &Received, end: End) -> Result<(), MailboxError> {
+    loop {
+        match settle(mailbox, received, end.clone()).await {
+            Err(MailboxError::Unavailable { .. } | MailboxError::Cut { .. }) => {}
+            settled => return settled,
+        }
+    }
+}
+
+async fn carry(mut near: DuplexStream, mut far: TcpStream, was_cut: Arc<AtomicBool>, is_heard: bool) {
+    let (mut asked, mut answered) = ([0; 16_384], [0; 16_384]);
+    loop {
+        tokio::select! {
+            count = near.read(&mut asked) => {
+                let asked = &asked[..count.unwrap_or(0)];
+                let is_ack = asked.windows(9).any(|window| window == b"\"succeed\"");
+                let is_cut = is_ack && !was_cut.swap(true, Ordering::SeqCst);
+                if asked.is_empty() || (is_cut && !is_heard) || far.write_all(asked).await.is_err() {
+                    return;
+                }
+                if is_cut {
+                    // Its answer, which goes no further.
+                    drop(far.read(&mut answered).await);
+                    return;
+                }
+            }
+            count = far.read(&mut answered) => {
+                let answered = &answered[..count.unwrap_or(0)];
+                if answered.is_empty() || near.write_all(answered).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The bytes of the message and of its reply are there once each, wherever the line was cut.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reply_that_is_repeated_is_one_and_that_of_a_lost_lease_is_none() {
+async fn a_cut_between_reply_and_ack_leaves_one_reply_and_loses_nothing() {
+    let (question, answer): (&[u8], &[u8]) = (b" {\"n\": 1.10}\n\x00\xff", b"\xfe {\"sum\": 1e999} \n\x00");
+    for is_heard in [false, true] {
+        let node = start().await;
+        let orders = NodeQueue::connect(cut_once(&node, is_heard), "orders").await.unwrap();
+        let [replies, uncut] = ["replies", "orders"].map(|name| NodeQueue::connect(client(&node), name));
+        let (replies, uncut) = (replies.await.unwrap(), uncut.await.unwrap());
+        let asked = Message::new(question).header("trace-id", "7").reply_to(replies.address());
+        orders.send(vec![asked.clone()]).await.remove(0).unwrap();
+        let held = take(&orders, LONG).await;
+        assert_eq!((&held.message, held.message.body.as_ref()), (&asked, question));
+        let reply = Reply { to: replies.address().into(), message: Message::new(answer).header("in-reply-to", "7") };
+        let end = End::Ack { reply: Some(reply.clone()) };
+
+        let error = settle(&orders, &held, end.clone()).await.unwrap_err();
+        assert!(matches!(error, MailboxError::Cut { done: "the reply was sent", .. }), "{error}");
+        assert_eq!(error.changed(), Changed::Yes);
+        let held_on = u64::from(!is_heard);
+        assert_eq!(uncut.depth().await.unwrap(), Depth { waiting: 0, held: held_on, dead: 0 });
+        settle_again(&orders, &held, end).await.unwrap();
+
+        let came = take(&replies, LONG).await;
+        assert_eq!((&came.message, came.message.body.as_ref()), (&reply.message, answer));
+        assert_eq!(
+            replies.depth().await.unwrap(),
+            Depth { waiting: 0, held: 1, dead: 0 },
+            "one reply, though said twice"
+        );
+        assert_eq!(uncut.depth().await.unwrap(), Depth::default());
+    }
+}
+
+/// Cut off between reply and acknowledgement, and not heard of again: the next holder gets the same bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_ends_in_a_cut_leaves_its_message_to_the_next() {
     let node = start().await;
-    let orders = NodeQueue::connect(client(&node), "orders").await.unwrap();
+    let orders = NodeQueue::connect(cut_once(&node, false), "orders").await.unwrap();
     let replies = NodeQueue::connect(client(&node), "replies").await.unwrap();
-    orders.send(vec![Message::new("question").reply_to(replies.address())]).await.remove(0).unwrap();
+    let asked = Message::new(&b"\xff question \n"[..]).reply_to(replies.address());
+    orders.send(vec![asked.clone()]).await.remove(0).unwrap();
     let answer = |text: &'static str| End::Ack {
         reply: Some(Reply { to: replies.address().into(), message: Message::new(text) }),
     };
-    let late = take(&orders, SHORT).await;
+    let first = take(&orders, SHORT).await;
+    let cut = settle(&orders, &first, answer("first")).await.unwrap_err();
+    let elsewhere = NodeQueue::connect(client(&node), "orders").await.unwrap();
+    let next = take(&elsewhere, LONG).await;
+    assert_eq!((next.delivery, &next.message), (2, &asked), "the message is not lost");
+    // A slow machine may have been cut off before it could reply.
+    let is_replied = matches!(cut, MailboxError::Cut { .. });
+    assert!(cut.is_passing(), "{cut}");
+    let late = settle_again(&orders, &first, answer("late")).await;
+    assert_eq!(late, Err(MailboxError::Stale), "a lost lease replies no more");
+    settle(&elsewhere, &next, answer("in time")).await.unwrap();
+    let mut bodies = vec![take(&replies, LONG).await.message.body];
+    if is_replied {
+        bodies.push(take(&replies, LONG).await.message.body);
+    }
+    bodies.sort();
+    assert_eq!(bodies, if is_replied { vec!["first", "in time"] } else { vec!["in time"] });
+    assert_eq!(replies.depth().await.unwrap().waiting, 0);
+    assert_eq!(elsewhere.depth().await.unwrap(), Depth::default());
+}
+
+/// Who has replied, and says it again in other words, has replied: one hand-out has one reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_that_is_said_again_in_other_words_is_the_first() {
+    let node = start().await;
+    let orders = NodeQueue::connect(cut_once(&node, false), "orders").await.unwrap();
+    let replies = NodeQueue::connect(client(&node), "replies").await.unwrap();
+    orders.send(vec![Message::new("question")]).await.remove(0).unwrap();
     let held = take(&orders, LONG).await;
-    assert_eq!(settle(&orders, &late, answer("late")).await, Err(MailboxError::Stale));
-    // Sent, and then cut: the acknowledgement was not heard, so all of it is said again.
-    let key = format!("reply-{}-{}", held.id, held.fence);
-    let sent = Job::new("message", "answer").unwrap().queue("replies").idempotency_key(&key);
-    client(&node).submit(sent).await.unwrap();
-    settle(&orders, &held, answer("answer")).await.unwrap();
-    assert_eq!(replies.depth().await.unwrap().waiting, 1);
-    assert_eq!(orders.depth().await.unwrap().held, 0);
+    let answer = |text: &'static str| End::Ack {
+        reply: Some(Reply { to: replies.address().into(), message: Message::new(text) }),
+    };
+    settle(&orders, &held, answer("first")).await.unwrap_err();
+    settle_again(&orders, &held, answer("second")).await.unwrap();
+    assert_eq!(take(&replies, LONG).await.message.body, "first");
+    assert_eq!(replies.depth().await.unwrap().waiting, 0);
 }
 
 /// Two who wait at the same time do not take each other's place.

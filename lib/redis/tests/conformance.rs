@@ -21,6 +21,10 @@ impl OnRedis {
 
     async fn connect(&self, max_deliveries: u32) -> Redis {
         let name = format!("box-{}", self.opened.fetch_add(1, Ordering::Relaxed));
+        self.connect_to(&name, max_deliveries).await
+    }
+
+    async fn connect_to(&self, name: &str, max_deliveries: u32) -> Redis {
         let client = redis::Client::open(self.server.url()).unwrap();
         Redis::builder(client, name).max_deliveries(max_deliveries).connect().await.unwrap()
     }
@@ -39,6 +43,10 @@ impl Subject for OnRedis {
 
     async fn open(&self, setup: Setup) -> Redis {
         self.connect(setup.max_deliveries).await
+    }
+
+    async fn open_elsewhere(&self, mailbox: &Redis) -> Redis {
+        self.connect_to(mailbox.address(), 5).await
     }
 
     async fn open_replies(&self, _: &Redis) -> (String, Redis) {

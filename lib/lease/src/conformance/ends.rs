@@ -77,15 +77,21 @@ impl<S: Subject> Suite<'_, S> {
 
     pub(super) async fn an_end_may_be_repeated(&self) {
         let mailbox = self.calm().await;
-        send(&mailbox, "a").await;
-        let held = take_one(&mailbox, LONG).await;
-        settle(&mailbox, &held.receipt, End::ACK).await.expect("it is held");
-        let again = settle(&mailbox, &held.receipt, End::ACK).await;
-        match self.promises.repeated_ack {
-            Repeated::Accepted => assert_eq!(again, Ok(())),
-            Repeated::Stale => assert_eq!(again, Err(MailboxError::Stale)),
+        let (to, replies) = self.subject.open_replies(&mailbox).await;
+        let reply = Some(Reply { to, message: Message::new("answer") });
+        for end in [End::ACK, End::Ack { reply }] {
+            send(&mailbox, "a").await;
+            let held = take_one(&mailbox, LONG).await;
+            settle(&mailbox, &held.receipt, end.clone()).await.expect("it is held");
+            let again = settle(&mailbox, &held.receipt, end).await;
+            match self.promises.repeated_ack {
+                Repeated::Accepted => assert_eq!(again, Ok(())),
+                Repeated::Stale => assert_eq!(again, Err(MailboxError::Stale)),
+            }
+            self.depth_is(&mailbox, 0, 0, 0).await;
         }
-        self.depth_is(&mailbox, 0, 0, 0).await;
+        assert_eq!(take_one(&replies, LONG).await.message.body, "answer");
+        assert_eq!(take_now(&replies).await, [], "one reply, though said twice");
     }
 
     pub(super) async fn a_reply_goes_with_its_ack(&self) {

@@ -21,6 +21,7 @@
 //!     async fn open(&self, setup: Setup) -> Memory {
 //!         Memory::builder().max_deliveries(setup.max_deliveries).build()
 //!     }
+//!     async fn open_elsewhere(&self, mailbox: &Memory) -> Memory { mailbox.clone() }
 //!     async fn open_replies(&self, mailbox: &Memory) -> (String, Memory) {
 //!         ("replies".into(), mailbox.sibling("replies"))
 //!     }
@@ -69,6 +70,9 @@ pub trait Subject: Sync {
 
     /// A mailbox that is empty, and that nobody else uses.
     fn open(&self, setup: Setup) -> impl Future<Output = Self::Mailbox> + Send;
+
+    /// The same mailbox, as another process has it.
+    fn open_elsewhere(&self, mailbox: &Self::Mailbox) -> impl Future<Output = Self::Mailbox> + Send;
 
     /// A second mailbox that messages of the first can be answered to, and its address.
     fn open_replies(&self, mailbox: &Self::Mailbox) -> impl Future<Output = (String, Self::Mailbox)> + Send;

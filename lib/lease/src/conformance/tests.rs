@@ -27,6 +27,10 @@ impl Subject for InMemory {
         Memory::builder().max_deliveries(setup.max_deliveries).build()
     }
 
+    async fn open_elsewhere(&self, mailbox: &Memory) -> Memory {
+        mailbox.clone()
+    }
+
     async fn open_replies(&self, mailbox: &Memory) -> (String, Memory) {
         let replies = mailbox.sibling("replies");
         (replies.address().to_owned(), replies)
@@ -71,6 +75,10 @@ impl Subject for Liar {
 
     async fn open(&self, setup: Setup) -> Lying {
         Lying { inner: InMemory.open(setup).await, liar: *self }
+    }
+
+    async fn open_elsewhere(&self, mailbox: &Lying) -> Lying {
+        Lying { inner: mailbox.inner.clone(), liar: *self }
     }
 
     async fn open_replies(&self, mailbox: &Lying) -> (String, Lying) {

@@ -196,25 +196,33 @@ impl NodeQueue {
         answers
     }
 
-    /// Sends a reply, unless its lease is lost already. Its key is of this hand-out, so that it may be repeated.
-    async fn reply(&self, receipt: &Receipt, reply: &Reply) -> Result<(), MailboxError> {
+    /// Sends a reply, and answers whether it did: not if its hand-out is over. Its key is of this hand-out, so that it may
+    /// be repeated.
+    async fn reply(&self, receipt: &Receipt, reply: &Reply) -> Result<bool, MailboxError> {
         reply.message.check(MAX_BYTES)?;
-        self.extend(vec![(receipt.clone(), Duration::ZERO)]).await.remove(0)?;
+        let body = wire::beats(core::iter::once(wire::token_of(receipt)?));
+        let beats =
+            self.client.exchange::<Beats>("/v1/leases/beat", Some(body), Duration::ZERO).await.map_err(of_call)?;
+        let beat = beats.beats.into_iter().next().ok_or_else(errors::strange)?;
+        let is_cancelled = beat.cancel;
+        match beat.granted() {
+            Err(MailboxError::Stale) if !is_cancelled => return Ok(false),
+            granted => granted?,
+        };
         let names = Names { queue: reply.to.clone(), kind: self.names.kind.clone() };
         let key = format!("reply-{}-{}", receipt.message(), wire::fence_of(receipt)?);
         match self.submit(&[JobDraft::of(&names, &reply.message, key)]).await {
             // The same hand-out has replied before, in other words.
-            Err(error) if error.code() == Some("conflict") => Ok(()),
-            sent => sent.map(drop).map_err(of_call),
+            Err(error) if error.code() == Some("conflict") => Ok(true),
+            sent => sent.map(|_| true).map_err(of_call),
         }
     }
 
     async fn settle_one(&self, receipt: &Receipt, end: &End) -> Result<(), MailboxError> {
-        let replied = if let End::Ack { reply: Some(reply) } = end {
-            self.reply(receipt, reply).await?;
-            true
-        } else {
-            false
+        let replied = match end {
+            // Where it is not sent any more, the node tells an end that was accepted before from one that is stale.
+            End::Ack { reply: Some(reply) } => self.reply(receipt, reply).await?,
+            _ => false,
         };
         let token = wire::token_of(receipt)?;
         let said = self.say(vec![Settlement::of(token, end)]).await.remove(0);

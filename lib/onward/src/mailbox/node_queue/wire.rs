@@ -211,7 +211,7 @@ pub struct Beats {
 pub struct BeatAnswer {
     lease_remaining_ms: Option<u64>,
     #[serde(default)]
-    cancel: bool,
+    pub cancel: bool,
     error: Option<Problem>,
 }
 
