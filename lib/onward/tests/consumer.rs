@@ -17,6 +17,13 @@ const CHILD: &str = "ONWARD_CONSUMER_CHILD";
 /// Stands in for the program that encodes: writes the file that is named last.
 const ENCODER: &str = "#!/bin/sh\nfor last; do :; done\necho \"$last\" | tee \"$last\"\n";
 
+/// It is there to be read.
+#[test]
+fn the_example_has_forty_lines() {
+    let lines = include_str!("../examples/consumer.rs").lines().count();
+    assert!(lines <= 40, "{lines} lines");
+}
+
 /// Does nothing, unless it is run by the test below: then it is the example.
 #[test]
 fn is_the_example() {
@@ -28,7 +35,7 @@ fn is_the_example() {
 #[tokio::test]
 async fn the_consumer_handles_what_is_sent_and_drains_when_it_is_told_to_stop() {
     let (server, folder) = (Server::ministack().unwrap(), tempfile::tempdir().unwrap());
-    let encoder = folder.path().join("encoder");
+    let encoder = folder.path().join("ffmpeg");
     std::fs::write(&encoder, ENCODER).unwrap();
     std::fs::set_permissions(&encoder, std::fs::Permissions::from_mode(0o755)).unwrap();
     let aws = client(&server.url());
@@ -43,7 +50,11 @@ async fn the_consumer_handles_what_is_sent_and_drains_when_it_is_told_to_stop() 
 
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "is_the_example", "--nocapture"]).env(CHILD, "1").env("QUEUE_URL", &url);
-    child.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1").env("FFMPEG", &encoder);
+    child.env("AWS_ENDPOINT_URL", server.url()).env("AWS_REGION", "us-east-1");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path);
+    let folders = std::iter::once(folder.path().to_owned()).chain(folders);
+    child.env("PATH", std::env::join_paths(folders).unwrap());
     child.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test");
     let mut child = child.stdout(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let id = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
