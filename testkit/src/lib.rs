@@ -1,7 +1,10 @@
 //! Real servers for tests, on a machine that has none running.
 //!
 //! - [`Postgres`] (one [shared](Postgres::shared) by the tests of a binary, with a database for each), [`Nats`] with
-//!   JetStream, [`Redis`], and two stand-ins for [`Sqs`].
+//!   JetStream, [`Redis`], two stand-ins for [`Sqs`], and the pooler [`PgBouncer`].
+//! - [`Postgres::start_synchronous_standby`] gives a cluster a standby that its commits wait for, and
+//!   [`Postgres::promote`] puts it in the cluster's place.
+//! - [`Proxy`] stands between a client and any of them, and cuts, silences, holds back or loses what passes.
 //! - [`Server`] is the process behind each. A test [freezes](Server::freeze), [thaws](Server::thaw), [kills](Server::kill)
 //!   and [starts it again](Server::start_again) to make an outage.
 //!
@@ -13,16 +16,20 @@
 //! What comes from PyPI is installed once, into a virtual environment below `target/`.
 
 mod nats;
+mod pgbouncer;
 mod port;
 mod postgres;
 mod programs;
+mod proxy;
 mod redis;
 mod server;
 mod sqs;
 pub mod venv;
 
 pub use nats::{Nats, NatsOptions};
+pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresOptions};
+pub use proxy::{Proxy, Way};
 pub use redis::Redis;
 pub use server::{Server, ServerError};
 pub use sqs::Sqs;

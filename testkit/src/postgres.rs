@@ -1,15 +1,16 @@
-//! PostgreSQL.
+//! PostgreSQL: a cluster, its standby, and the standby in the cluster's place.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-use crate::server::{Plan, as_user, folder, run};
+use crate::server::{Plan, as_user, folder, output_of, run, wait_until};
 use crate::{Server, ServerError, port, programs};
 
 /// PostgreSQL refuses to run as root: then it runs as the user that its package made.
@@ -18,11 +19,18 @@ const USER: &str = "postgres";
 /// The name that clients give; nobody asks for a password.
 const ROLE: &str = "onward";
 
+/// The name by which a primary knows its standby.
+const STANDBY: &str = "standby";
+
+/// How long a standby may take until it is what it was asked to be, on a busy computer too.
+const SETTLED: Duration = Duration::from_secs(120);
+
 /// A PostgreSQL cluster.
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
     port: u16,
+    options: PostgresOptions,
     databases: AtomicU32,
 }
 
@@ -30,6 +38,8 @@ pub struct Postgres {
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
     fsync: bool,
+    /// Certificate and key, as PEM.
+    tls: Option<(String, String)>,
 }
 
 impl PostgresOptions {
@@ -40,26 +50,45 @@ impl PostgresOptions {
         self
     }
 
+    /// Connections may be encrypted, under this certificate and key, as PEM.
+    pub fn tls(mut self, certificate: impl Into<String>, key: impl Into<String>) -> Self {
+        self.tls = Some((certificate.into(), key.into()));
+        self
+    }
+
     pub fn start(&self) -> Result<Postgres, ServerError> {
         let user = geteuid().is_root().then_some(USER);
         let folder = folder(None)?;
-        hand_over(&folder, user)?;
+        hand_over(folder.path(), user, 0o700)?;
         let data = folder.path().join("data");
         let mut initdb = command("initdb", user)?;
         initdb.args(["--no-sync", "--no-locale", "--encoding=UTF8", "--auth=trust"]);
         run(initdb.arg(format!("--username={ROLE}")).arg("--pgdata").arg(&data).current_dir(folder.path()))?;
+        if let Some((certificate, key)) = &self.tls {
+            for (name, text) in [("server.crt", certificate), ("server.key", key)] {
+                let failed = |source| ServerError::Files { folder: data.clone(), source };
+                std::fs::write(data.join(name), text).map_err(failed)?;
+                hand_over(&data.join(name), user, 0o600)?;
+            }
+        }
+        self.serve(folder, user, "database system is ready to accept connections")
+    }
+
+    /// Starts the server on the files in `data` below the folder.
+    fn serve(&self, folder: TempDir, user: Option<&'static str>, ready: &'static str) -> Result<Postgres, ServerError> {
         let failed = |source| ServerError::Files { folder: folder.path().to_owned(), source };
         let port = port::reserve().map_err(failed)?;
         let plan = Plan {
             program: programs::find("postgres")?,
-            arguments: self.arguments(port, &data),
+            arguments: self.arguments(port, &folder.path().join("data")),
             variables: Vec::new(),
             user,
-            ready: "database system is ready to accept connections",
+            ready,
             // Killed, it would leave its processes and its shared memory behind.
             end_by: "QUIT",
         };
-        Ok(Postgres { server: Server::start(&plan, folder)?, port, databases: AtomicU32::new(0) })
+        let options = self.clone();
+        Ok(Postgres { server: Server::start(&plan, folder)?, port, options, databases: AtomicU32::new(0) })
     }
 
     fn arguments(&self, port: u16, data: &Path) -> Vec<String> {
@@ -74,7 +103,9 @@ impl PostgresOptions {
             format!("fsync={fsync}"),
             format!("full_page_writes={fsync}"),
         ];
-        let settings = settings.into_iter().flat_map(|setting| ["-c".into(), setting]);
+        let ssl = self.tls.is_some().then(|| "ssl=on".into());
+        let settings = settings.into_iter().chain(ssl);
+        let settings = settings.flat_map(|setting| ["-c".into(), setting]);
         ["-D".into(), data.display().to_string()].into_iter().chain(settings).collect()
     }
 }
@@ -102,7 +133,43 @@ impl Postgres {
         let mut create = command("createdb", None)?;
         create.args(["--host=127.0.0.1", &format!("--port={}", self.port), &format!("--username={ROLE}"), &name]);
         run(&mut create)?;
-        Ok(format!("postgresql://{ROLE}@127.0.0.1:{}/{name}", self.port))
+        Ok(self.address(&name))
+    }
+
+    /// Starts a standby of this cluster, with the same options. From then on a commit here is answered once the standby
+    /// has it, and not at all while the standby is frozen.
+    pub fn start_synchronous_standby(&self) -> Result<Self, ServerError> {
+        let user = geteuid().is_root().then_some(USER);
+        let folder = folder(None)?;
+        hand_over(folder.path(), user, 0o700)?;
+        let from = format!("host=127.0.0.1 port={} user={ROLE} application_name={STANDBY}", self.port);
+        let mut copy = command("pg_basebackup", user)?;
+        copy.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname", &from, "--pgdata"]);
+        run(copy.arg(folder.path().join("data")).current_dir(folder.path()))?;
+        let standby = self.options.serve(folder, user, "database system is ready to accept read-only connections")?;
+        self.ask(&format!("alter system set synchronous_standby_names = '{STANDBY}'"))?;
+        self.ask("select pg_reload_conf()")?;
+        let state = "select string_agg(sync_state, ' ') from pg_stat_replication";
+        wait_until(SETTLED, "a standby that is synchronous", || Ok(self.ask(state)? == "sync"))?;
+        Ok(standby)
+    }
+
+    /// Makes a primary of a standby: it has all that it was sent, and accepts writes.
+    pub fn promote(&self) -> Result<(), ServerError> {
+        self.ask("select pg_promote()")?;
+        wait_until(SETTLED, "a promoted standby", || Ok(self.ask("select pg_is_in_recovery()")? == "f"))
+    }
+
+    /// Asks the database `postgres` of this cluster by `psql`; columns are separated by `|`.
+    pub fn ask(&self, question: &str) -> Result<String, ServerError> {
+        let mut psql = command("psql", None)?;
+        psql.args(["--no-psqlrc", "-qtA", "--set=ON_ERROR_STOP=1", "--command", question]);
+        output_of(psql.arg(format!("postgresql://{ROLE}@127.0.0.1:{}/postgres", self.port)))
+    }
+
+    /// The address of a database of this name on this cluster.
+    pub fn address(&self, database: &str) -> String {
+        format!("postgresql://{ROLE}@127.0.0.1:{}/{database}", self.port)
     }
 
     pub fn port(&self) -> u16 {
@@ -115,18 +182,18 @@ impl Postgres {
     }
 }
 
-/// Gives the folder to the user that the server runs as.
-fn hand_over(folder: &TempDir, user: Option<&str>) -> Result<(), ServerError> {
+/// Gives a folder or file to the user that the server runs as.
+fn hand_over(path: &Path, user: Option<&str>, mode: u32) -> Result<(), ServerError> {
+    let failed = |source| ServerError::Files { folder: path.to_owned(), source };
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(failed)?;
     let Some(user) = user else { return Ok(()) };
-    let failed = |source| ServerError::Files { folder: folder.path().to_owned(), source };
     let users = std::fs::read_to_string("/etc/passwd").map_err(failed)?;
     let fields = users.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == user);
     let number = |at: usize| fields.as_ref().and_then(|fields| fields.get(at)?.parse::<u32>().ok());
     let (Some(user_id), Some(group_id)) = (number(2), number(3)) else {
         return Err(ServerError::Absent { program: format!("{user} (its user)") });
     };
-    chown(folder.path(), Some(user_id), Some(group_id)).map_err(failed)?;
-    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o700)).map_err(failed)
+    chown(path, Some(user_id), Some(group_id)).map_err(failed)
 }
 
 fn command(program: &str, user: Option<&str>) -> Result<Command, ServerError> {

@@ -222,13 +222,35 @@ pub(crate) fn folder(parent: Option<&Path>) -> Result<TempDir, ServerError> {
     made.map_err(|source| ServerError::Files { folder: parent, source })
 }
 
+/// Looks until it is so, and gives up after a while that only a broken server exceeds.
+pub(crate) fn wait_until(
+    patience: Duration,
+    what: &str,
+    mut is_so: impl FnMut() -> Result<bool, ServerError>,
+) -> Result<(), ServerError> {
+    let since = Instant::now();
+    while !is_so()? {
+        if since.elapsed() > patience {
+            let late = format!("is not there after {} s", patience.as_secs());
+            return Err(ServerError::Broken { program: what.to_owned(), what: late, said: String::new() });
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
 /// Runs a command that ends by itself.
 pub(crate) fn run(command: &mut Command) -> Result<(), ServerError> {
+    output_of(command).map(drop)
+}
+
+/// Runs a command that ends by itself, and returns what it printed.
+pub(crate) fn output_of(command: &mut Command) -> Result<String, ServerError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|source| ServerError::Start { program: program.clone(), source })?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     Err(ServerError::Broken { program, what: format!("failed ({})", output.status), said: end_of(&said) })

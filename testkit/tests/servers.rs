@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use onward_testkit::{Nats, Postgres, Redis, Server, Sqs};
+use onward_testkit::{Nats, Postgres, Proxy, Redis, Server, Sqs, Way};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -179,4 +179,69 @@ fn psql(url: &str, command: &str) -> String {
     let output = Command::new("psql").args(["-qtA", url, "-c", command]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_synchronous_standby_has_what_was_answered_and_takes_the_primarys_place() {
+    let primary = Postgres::start().unwrap();
+    primary.ask("create table seen (n int)").unwrap();
+    let standby = primary.start_synchronous_standby().unwrap();
+    primary.ask("insert into seen values (7)").unwrap();
+    primary.server().kill();
+    standby.promote().unwrap();
+    assert_eq!(standby.ask("insert into seen values (8) returning (select n from seen)").unwrap(), "7");
+}
+
+#[test]
+fn a_proxy_does_to_connections_what_it_is_told() {
+    let redis = Redis::start().unwrap();
+    let proxy = Proxy::start(redis.port()).unwrap();
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
+    let is_closed = |connection: &mut TcpStream| {
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        matches!(connection.read(&mut [0; 64]), Ok(0) | Err(_))
+    };
+    let mut connection = connect();
+    connection.write_all(b"SET seen 1\r\n").unwrap();
+    read_until(&mut connection, "+OK");
+
+    proxy.hold(Way::ToServer, 1);
+    assert_eq!(redis_value(&mut connection), "1");
+    connection.write_all(b"SET seen 2\r\n").unwrap();
+    proxy.wait_until_held();
+    proxy.abandon();
+    assert!(is_closed(&mut connection));
+    let mut other = connect();
+    assert_eq!(redis_value(&mut other), "1");
+    proxy.release();
+    assert_eq!(redis_value(&mut other), "2", "it is carried out though nobody waits for it any more");
+
+    proxy.lose_next_answer();
+    other.write_all(b"SET seen 3\r\n").unwrap();
+    assert!(is_closed(&mut other));
+    let mut connection = connect();
+    assert_eq!(redis_value(&mut connection), "3");
+
+    proxy.silence(true);
+    connection.write_all(b"PING\r\n").unwrap();
+    proxy.wait_until_held();
+    proxy.silence(false);
+    read_until(&mut connection, "+PONG");
+
+    proxy.cut();
+    assert!(is_closed(&mut connection));
+    proxy.refuse(true);
+    assert!(is_closed(&mut connect()));
+    proxy.refuse(false);
+    let mut connection = connect();
+    proxy.delay(Duration::from_millis(1));
+    connection.write_all(b"PING\r\n").unwrap();
+    read_until(&mut connection, "+PONG");
+}
+
+fn redis_value(connection: &mut TcpStream) -> String {
+    connection.write_all(b"GET seen\r\n").unwrap();
+    let mut lines = BufReader::new(connection).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "$1");
+    lines.next().unwrap().unwrap()
 }
