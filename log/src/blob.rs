@@ -36,7 +36,8 @@ pub struct BlobReader(Arc<Read>);
 type Read = dyn Fn(&Digest) -> Result<Option<Vec<u8>>, Error> + Send + Sync;
 
 impl BlobReader {
-    pub(crate) fn new(read: impl Fn(&Digest) -> Result<Option<Vec<u8>>, Error> + Send + Sync + 'static) -> Self {
+    /// A reader that asks this function.
+    pub fn new(read: impl Fn(&Digest) -> Result<Option<Vec<u8>>, Error> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
 

@@ -16,23 +16,23 @@ pub struct BatchKey {
 
 /// What an engine must know before it writes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Head {
-    pub(crate) tail: Tail,
-    pub(crate) newest_batch: Option<BatchKey>,
-    pub(crate) snapshot: Option<Snapshot>,
-    pub(crate) unfinished: Option<Snapshot>,
+pub struct Head {
+    pub tail: Tail,
+    pub newest_batch: Option<BatchKey>,
+    pub snapshot: Option<Snapshot>,
+    pub unfinished: Option<Snapshot>,
 }
 
 /// What to do about a request that is in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Admitted {
+pub enum Admitted {
     Write,
     /// It was written before, and its answer was lost.
     AlreadyThere,
 }
 
 impl Head {
-    pub(crate) fn holds_seat(&self, given: Term) -> Result<(), Error> {
+    pub fn holds_seat(&self, given: Term) -> Result<(), Error> {
         let current = self.tail.term;
         // A term that was never given out is as good as a stale one.
         if given == current && given != Term::default() { Ok(()) } else { Err(Error::StaleTerm { given, current }) }
@@ -44,7 +44,7 @@ impl Head {
         if seen == current { Ok(Term::new(current.get() + 1)) } else { Err(Error::SeatTaken { seen, current }) }
     }
 
-    pub(crate) fn admit(&self, key: BatchKey, count: u32) -> Result<Admitted, Error> {
+    pub fn admit(&self, key: BatchKey, count: u32) -> Result<Admitted, Error> {
         assert!(count > 0, "a batch without events has no place in the log");
         self.holds_seat(key.term)?;
         if self.newest_batch == Some(key) {
@@ -58,7 +58,7 @@ impl Head {
         }
     }
 
-    pub(crate) fn appended(&mut self, key: BatchKey, count: u32) {
+    pub fn appended(&mut self, key: BatchKey, count: u32) {
         self.newest_batch = Some(key);
         self.tail.last = Seq(key.first.0.saturating_add(u64::from(count) - 1));
     }
@@ -68,7 +68,7 @@ impl Head {
         self.appended(row.key, row.count);
     }
 
-    pub(crate) fn admit_chunk(&self, term: Term, covers: Seq, index: u32) -> Result<(), Error> {
+    pub fn admit_chunk(&self, term: Term, covers: Seq, index: u32) -> Result<(), Error> {
         self.holds_seat(term)?;
         self.admit_cover(covers)?;
         let given = self.unfinished.filter(|unfinished| unfinished.covers == covers).map_or(0, |one| one.chunks);
@@ -80,7 +80,7 @@ impl Head {
         self.unfinished = Some(Snapshot { covers, chunks: index + 1 });
     }
 
-    pub(crate) fn admit_finish(&self, term: Term, covers: Seq, chunks: u32) -> Result<Admitted, Error> {
+    pub fn admit_finish(&self, term: Term, covers: Seq, chunks: u32) -> Result<Admitted, Error> {
         self.holds_seat(term)?;
         let finished = Some(Snapshot { covers, chunks });
         if self.snapshot == finished {

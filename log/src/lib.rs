@@ -64,7 +64,7 @@ pub use engines::embedded::{EmbeddedArchive, EmbeddedLog, Loss, OnLoss};
 pub use engines::memory::MemoryLog;
 pub use error::{Changed, Error};
 pub use group::{Group, GroupCommit};
-pub use head::BatchKey;
+pub use head::{Admitted, BatchKey, Head};
 pub use row::{Row, StoredRow};
 
 /// Tells a batch that is tried again from another that came in between. Any number that its writer does not use twice
