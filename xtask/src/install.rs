@@ -114,7 +114,7 @@ const NEEDS: &[Need] = &[
     },
     Need {
         name: "pgbouncer",
-        why: "a real pooler for the tests of the outbox",
+        why: "a real pooler for the tests of what is stored in PostgreSQL",
         seen_by: Detect::Runs("sh", &["-c", "command -v pgbouncer || ls /usr/sbin/pgbouncer"]),
         comes_from: Source::Debian(&["pgbouncer"]),
     },

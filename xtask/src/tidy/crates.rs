@@ -19,7 +19,7 @@ const CORE_MAY_USE: &[&str] =
 const LAYERS: &[&[&str]] = &[
     &[CORE],
     &["onward-api", "onward-database", "onward-exec", "onward-health", "onward-lease", "onward-log", "onward-proto"],
-    &["onward-agent", "onward-nats", "onward-outbox", "onward-redis", "onward-sqs"],
+    &["onward-agent", "onward-nats", "onward-outbox", "onward-postgres", "onward-redis", "onward-sqs"],
     &["onward"],
     &["onward-node"],
     &["onward-cli"],

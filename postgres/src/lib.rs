@@ -1,0 +1,104 @@
+//! What a manager stores, on PostgreSQL 15 or newer.
+//!
+//! The promises are those of [`onward_log::Log`]. How they are kept here:
+//!
+//! - **Who may write** is one row, the seat, with a term. Every statement that changes the log locks that row under its
+//!   writer's term, or changes nothing. Statements commit by themselves; no lock outlives one.
+//! - **Durable** means that the database has answered `ReadyForQuery` without a warning. A commit that waits for a
+//!   synchronous standby can be cancelled; PostgreSQL then reports *success*, and a warning that the standby may not have
+//!   it. So the connection's messages are read here, and a warning means: not known.
+//! - **Not known** is also what a connection that closes or does not answer in time leaves behind. Whoever asks the same again
+//!   gets an answer: a batch that is found stored is acknowledged once a later write went through without a warning, since a
+//!   standby receives writes in their order.
+//! - **A request may arrive late**, after its sender has closed the connection and asked again on another. An append that comes
+//!   late finds its place taken. What else changes something carries the seat's *beat*, which every such change raises.
+//!
+//! The settings that this depends on are forced on each connection and looked at before its first use
+//! ([`OpenError`] says what is refused): they are lost behind a pooler that gives out a connection per transaction.
+//!
+//! A batch becomes visible to others when its commit has been answered, with one exception: a wait for the standby that
+//! somebody cancelled, or whose backend was terminated, leaves a batch that is visible and may be missing on the standby.
+//! What is read is therefore only as certain as the seat of whoever reads it: a leader reads after it took the seat, and
+//! that write went to the standby after all that is read.
+//!
+//! Data flows through the modules in this order: `address` makes checked options of a URL, `tls` encrypts, `session` is one
+//! connection with its checks and messages, `failure` says what an error means, `connection` asks and connects anew,
+//! `schema` makes the tables, `log` and `archive` are the engines.
+
+mod address;
+mod archive;
+mod connection;
+mod failure;
+mod log;
+mod schema;
+mod session;
+mod tls;
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use connection::{Connection, Pool};
+use session::Connector;
+
+pub use archive::PostgresArchive;
+pub use failure::OpenError;
+pub use log::PostgresLog;
+
+/// How long a request may take before its connection is given up and its outcome is not known. Shorter than `seat_ttl`, so
+/// that there is time to ask again.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+
+/// How a database is opened.
+#[derive(Clone, Debug)]
+pub struct DatabaseOptions {
+    answered_within: Duration,
+}
+
+impl Default for DatabaseOptions {
+    fn default() -> Self {
+        Self { answered_within: ANSWERED_WITHIN }
+    }
+}
+
+impl DatabaseOptions {
+    /// How long a request may take before its connection is given up; 2 s unless told. Requests that carry much get more.
+    pub fn answered_within(mut self, limit: Duration) -> Self {
+        self.answered_within = limit;
+        self
+    }
+
+    /// Connects, and makes the tables if this is the first to come.
+    pub fn open(&self, url: &str) -> Result<Database, OpenError> {
+        let connector = Arc::new(Connector::new(url, self.answered_within)?);
+        let mut first = Connection::new(connector.clone())?;
+        schema::migrate(&mut first)?;
+        Ok(Database { pool: Arc::new(Pool::new(connector.clone(), first)), connector })
+    }
+}
+
+/// A database that a manager stores into. Its clones share the connections of everything but the logs.
+#[derive(Clone, Debug)]
+pub struct Database {
+    connector: Arc<Connector>,
+    pool: Arc<Pool>,
+}
+
+impl Database {
+    /// Opens the database at this address (`postgres://user@host1,host2/name`), as [`DatabaseOptions::open`] does.
+    ///
+    /// Of several hosts the one that accepts writes is used. `sslmode=require` encrypts and checks the certificate, against
+    /// the file in `sslrootcert` or against what browsers trust.
+    pub fn open(url: &str) -> Result<Self, OpenError> {
+        DatabaseOptions::default().open(url)
+    }
+
+    /// A handle on the log of this name, with a connection of its own.
+    pub fn log(&self, name: &str) -> Result<PostgresLog, onward_log::Error> {
+        PostgresLog::open(name, Connection::new(self.connector.clone())?, self.pool.clone())
+    }
+
+    /// The archive that belongs to the log of this name.
+    pub fn archive(&self, name: &str) -> PostgresArchive {
+        PostgresArchive::new(name, self.pool.clone())
+    }
+}
