@@ -19,44 +19,57 @@ pub trait Bed {
     fn restart(self) -> Self;
 }
 
-/// A module with a test for each promise.
+/// A module with a test for each promise; or one test for all of them, where each process that runs tests would have to
+/// start a server: `conformance_tests!(in one test: my_test, MyBed);`.
 #[macro_export]
 macro_rules! conformance_tests {
+    (in one test: $test:ident, $bed:ident) => {
+        #[test]
+        fn $test() {
+            $crate::conformance_tests! { @list all $bed }
+        }
+    };
     ($module:ident, $bed:ident) => {
         mod $module {
-            $crate::conformance_tests! { @each $bed;
-                a_new_log_is_empty
-                terms_rise_and_are_remembered
-                an_old_term_appends_no_more_from_any_handle
-                of_two_who_saw_the_same_term_one_gets_the_seat
-                a_seat_is_confirmed_by_its_holder_alone
-                a_term_that_was_never_given_out_is_refused
-                gaps_and_overlaps_are_refused
-                a_batch_that_is_tried_again_is_stored_once
-                a_retry_under_a_stale_term_is_refused_though_it_was_stored
-                reading_begins_with_the_row_that_holds_what_is_asked_for
-                reading_stops_at_whole_rows
-                everything_is_there_after_a_restart
-                a_snapshot_counts_once_it_is_finished
-                snapshot_chunks_come_in_order
-                snapshot_steps_can_be_tried_again
-                a_snapshot_must_be_newer_and_within_the_log
-                old_terms_cannot_touch_snapshots
-                truncation_removes_what_the_snapshot_covers
-                truncation_in_the_middle_of_a_batch_keeps_it
-                a_truncated_log_goes_on_after_a_restart
-                blobs_of_every_size_come_with_their_batch
-                a_refused_batch_leaves_no_blob
-                a_blob_that_is_there_is_put_again_without_harm
-                blobs_are_listed_in_order_from_anywhere
-                only_the_seat_drops_blobs
-                truncation_keeps_blobs
-                a_reader_of_blobs_can_be_sent_to_other_threads
-            }
+            $crate::conformance_tests! { @list each $bed }
+        }
+    };
+    (@list $how:ident $bed:ident) => {
+        $crate::conformance_tests! { @$how $bed;
+            a_new_log_is_empty
+            terms_rise_and_are_remembered
+            an_old_term_appends_no_more_from_any_handle
+            of_two_who_saw_the_same_term_one_gets_the_seat
+            a_seat_is_confirmed_by_its_holder_alone
+            a_term_that_was_never_given_out_is_refused
+            gaps_and_overlaps_are_refused
+            a_batch_that_is_tried_again_is_stored_once
+            a_retry_under_a_stale_term_is_refused_though_it_was_stored
+            reading_begins_with_the_row_that_holds_what_is_asked_for
+            reading_stops_at_whole_rows
+            everything_is_there_after_a_restart
+            a_snapshot_counts_once_it_is_finished
+            snapshot_chunks_come_in_order
+            snapshot_steps_can_be_tried_again
+            a_snapshot_must_be_newer_and_within_the_log
+            old_terms_cannot_touch_snapshots
+            truncation_removes_what_the_snapshot_covers
+            truncation_in_the_middle_of_a_batch_keeps_it
+            a_truncated_log_goes_on_after_a_restart
+            blobs_of_every_size_come_with_their_batch
+            a_refused_batch_leaves_no_blob
+            a_blob_that_is_there_is_put_again_without_harm
+            blobs_are_listed_in_order_from_anywhere
+            only_the_seat_drops_blobs
+            truncation_keeps_blobs
+            a_reader_of_blobs_can_be_sent_to_other_threads
         }
     };
     (@each $bed:ident; $($name:ident)*) => {
         $(#[test] fn $name() { $crate::conformance::$name::<super::$bed>(); })*
+    };
+    (@all $bed:ident; $($name:ident)*) => {
+        $($crate::conformance::$name::<$bed>();)*
     };
 }
 

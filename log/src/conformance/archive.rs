@@ -10,23 +10,36 @@ pub trait ArchiveBed {
     fn restart(self) -> Self;
 }
 
-/// A module with a test for each promise.
+/// A module with a test for each promise; or one test for all of them, where each process that runs tests would have to
+/// start a server: `archive_conformance_tests!(in one test: my_test, MyBed);`.
 #[macro_export]
 macro_rules! archive_conformance_tests {
+    (in one test: $test:ident, $bed:ident) => {
+        #[test]
+        fn $test() {
+            $crate::archive_conformance_tests! { @list all $bed }
+        }
+    };
     ($module:ident, $bed:ident) => {
         mod $module {
-            $crate::archive_conformance_tests! { @each $bed;
-                what_was_put_is_there_after_a_restart
-                a_job_that_is_put_again_is_there_once
-                a_job_that_is_put_again_with_less_content_loses_none
-                content_that_comes_before_its_job_belongs_to_it_and_goes_with_it
-                a_scan_goes_from_the_newest_id_down_and_is_bounded
-                jobs_go_by_age_first_and_then_by_number_the_oldest_ended_first
-            }
+            $crate::archive_conformance_tests! { @list each $bed }
+        }
+    };
+    (@list $how:ident $bed:ident) => {
+        $crate::archive_conformance_tests! { @$how $bed;
+            what_was_put_is_there_after_a_restart
+            a_job_that_is_put_again_is_there_once
+            a_job_that_is_put_again_with_less_content_loses_none
+            content_that_comes_before_its_job_belongs_to_it_and_goes_with_it
+            a_scan_goes_from_the_newest_id_down_and_is_bounded
+            jobs_go_by_age_first_and_then_by_number_the_oldest_ended_first
         }
     };
     (@each $bed:ident; $($name:ident)*) => {
         $(#[test] fn $name() { $crate::conformance::archive::$name::<super::$bed>(); })*
+    };
+    (@all $bed:ident; $($name:ident)*) => {
+        $($crate::conformance::archive::$name::<$bed>();)*
     };
 }
 

@@ -24,8 +24,8 @@ use onward_testkit::Postgres;
 /// Longer than anything here takes, on a busy computer too.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-conformance_tests!(log_conformance, PostgresBed);
-archive_conformance_tests!(archive_conformance, PostgresBed);
+conformance_tests!(in one test: the_log_keeps_what_every_log_promises, PostgresBed);
+archive_conformance_tests!(in one test: the_archive_keeps_what_every_archive_promises, PostgresBed);
 
 /// A log of its own in the shared database; another process finds it by its name.
 struct PostgresBed {
