@@ -4,7 +4,7 @@
 //! | loop | a round of it | critical |
 //! |---|---|---|
 //! | machine | one round of asks | yes |
-//! | committer | one call to the log; between two tries of one that failed it waits | for readiness |
+//! | committer | one call to the log, until it is known what became of it | for readiness |
 //! | schedules | one search for due instants | yes |
 //! | snapshots | one part of a snapshot, until it is stored | no |
 //! | archive | one batch of ended jobs, or of expired ones | no |

@@ -370,15 +370,14 @@ impl<H: Host> Committer<H> {
         pulse.begin();
         let mut doubt = Doubt::none();
         let mut answer = self.log.append(batch.key, batch.row, &batch.blobs);
-        pulse.rest();
+        // At it until it is known what became of it: whoever waits, waits for all tries together.
         while let Err(error) = answer {
-            doubt.wait(error, &*self.host, &self.seat)?;
+            doubt.wait(error, &*self.host, &self.seat).inspect_err(|_| pulse.rest())?;
             let batch = self.group.again().expect("a batch is under way until it is done");
             written_at = clock::mono();
-            pulse.begin();
             answer = self.log.append(batch.key, batch.row, &batch.blobs);
-            pulse.rest();
         }
+        pulse.rest();
         doubt.end(&*self.host);
         mark_commit(self.mark.as_deref(), b"0");
         let took = begun.elapsed();
@@ -396,18 +395,22 @@ impl<H: Host> Committer<H> {
 
     fn ask_until_known<T>(&mut self, ask: impl Fn(&mut dyn Log) -> Result<T, Error>) -> Result<T, Error> {
         let mut doubt = Doubt::none();
-        loop {
-            self.host.log_pulse().begin();
-            let answer = ask(&mut *self.log);
-            self.host.log_pulse().rest();
-            match answer {
-                Err(error) if error.changed() == Changed::Maybe => doubt.wait(error, &*self.host, &self.seat)?,
+        self.host.log_pulse().begin();
+        let known = loop {
+            match ask(&mut *self.log) {
+                Err(error) if error.changed() == Changed::Maybe => {
+                    if let Err(error) = doubt.wait(error, &*self.host, &self.seat) {
+                        break Err(error);
+                    }
+                }
                 known => {
                     doubt.end(&*self.host);
-                    return known;
+                    break known;
                 }
             }
-        }
+        };
+        self.host.log_pulse().rest();
+        known
     }
 
     fn answer(&self, what: CommitReply) {
