@@ -27,6 +27,13 @@ pub struct Status {
     pub started_at: At,
     pub listen: String,
     pub data: String,
+    /// What keeps its data: `embedded`, or the address of a database, without the password.
+    #[serde(default)]
+    pub storage: String,
+    /// The standbys that a commit waits for, in the words of the database; empty if there are none, null where storage is
+    /// embedded or does not answer.
+    #[serde(default)]
+    pub synchronous_standbys: Option<String>,
     pub draining: bool,
     pub load: Load,
     /// Null while no machine answers.

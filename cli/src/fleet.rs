@@ -267,8 +267,17 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
     lines.extend(status.loops.iter().map(|one| ("loop", loop_line(one, screen))));
     let since = span::human(read::between(status.started_at, read::now()));
     lines.push(("started", Styled::new(&format!("{} ({since} ago)", status.started_at))));
-    let rest =
-        [("listens", status.listen.as_str()), ("data", status.data.as_str()), ("version", status.version.as_str())];
+    let storage = match status.synchronous_standbys.as_deref() {
+        Some("") => format!("{}, without a standby", status.storage),
+        Some(standbys) => format!("{}, commits wait for {standbys}", status.storage),
+        None => status.storage.clone(),
+    };
+    let rest = [
+        ("listens", status.listen.as_str()),
+        ("data", status.data.as_str()),
+        ("storage", storage.as_str()),
+        ("version", status.version.as_str()),
+    ];
     lines.extend(rest.map(|(name, text)| (name, Styled::new(text))));
     for (name, text) in lines {
         screen.print(&Styled::new(&format!("{name:8}  ")).styled(&text))?;

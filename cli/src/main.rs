@@ -103,7 +103,7 @@ fn run(cli: Cli) -> Result<u8> {
         }
         Command::Man { out } => man::write(&out, screen),
         Command::Config(args) => config::run(&args, global.data, screen),
-        Command::Token(command) => token::run(command, &data, screen),
+        Command::Token(args) => token::run(args, global.data, screen),
         Command::Up(args) => up::run(args, global.data, screen),
         Command::Restore { file, accept_loss } => restore::run(&file, &data, accept_loss, screen),
         Command::Certs(CertsCommand::New { hosts, out }) => certs::new(&hosts, &out, screen),

@@ -72,6 +72,7 @@ fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     let given = [
         ("listen", args.listen.map(|listen: SocketAddr| listen.to_string())),
         ("data", data.map(path)),
+        ("storage", args.storage),
         ("slots", args.slots.map(|slots| slots.to_string())),
         ("require_tokens", args.require_tokens.then(|| "true".into())),
         ("insecure", args.insecure.then(|| "true".into())),
@@ -100,6 +101,9 @@ fn not_started(error: &StartError) -> Failure {
         ),
         StartError::Listen { .. } => failure.remedy(
             "`onward status` tells whether a node runs here already; --listen ADDRESS:PORT names another port",
+        ),
+        StartError::Database { .. } => failure.remedy(
+            "docs/storage.md says what a database must be; `onward config` shows which one is meant, and where that was set",
         ),
         _ => failure,
     }
@@ -197,6 +201,7 @@ fn node_config(
         listen: settings.listen,
         listens: true,
         data: settings.data,
+        storage: settings.storage,
         tls: settings.tls_cert.zip(settings.tls_key),
         require_tokens: settings.require_tokens,
         insecure: settings.insecure,

@@ -51,6 +51,11 @@ pub enum Error {
          folder. Nothing was changed"
     )]
     AmongOwnFiles { path: String, folder: String },
+    #[error(
+        "what this node keeps is in PostgreSQL, which has tools of its own for that, such as pg_basebackup and pg_dump. \
+         Nothing was changed"
+    )]
+    BackedUpElsewhere,
     #[error("the backup was given up before it was whole; make it again. Nothing was changed")]
     GivenUp,
     #[error("{path} is not a backup: {found}. Nothing was changed")]
@@ -95,6 +100,7 @@ impl Error {
             | Self::Truncated { .. }
             | Self::Exists { .. }
             | Self::AmongOwnFiles { .. }
+            | Self::BackedUpElsewhere
             | Self::GivenUp
             | Self::NotABackup { .. }
             | Self::DamagedBackup { .. }
@@ -156,6 +162,7 @@ mod tests {
             Error::Truncated { first: seq },
             Error::Exists { path: text() },
             Error::AmongOwnFiles { path: text(), folder: text() },
+            Error::BackedUpElsewhere,
             Error::GivenUp,
             Error::NotABackup { path: text(), found: text() },
             Error::DamagedBackup { path: text(), damage: Damage::default() },

@@ -1,11 +1,12 @@
--- The seat: who may append, by term. It is updated by each confirmation, in place: a page has room for many versions of its
--- one row, and is vacuumed often.
+-- The seat: who may append, by term, and which life of which process that is. It is updated by each confirmation, in place: a
+-- page has room for many versions of its one row, and is vacuumed often. Nobody takes the seat of a log that is being
+-- imported.
 create table onward.seat (
     log text primary key,
     term bigint not null default 0,
     holder uuid,
     beat bigint not null default 0,
-    handover uuid,
+    is_importing boolean not null default false,
     snapshot bigint,
     chunks int
 ) with (fillfactor = 10, autovacuum_vacuum_threshold = 50, autovacuum_vacuum_scale_factor = 0);
@@ -63,3 +64,36 @@ create table onward.archive_blob (
 alter table onward.archive_blob alter column bytes set storage external;
 -- How many there are is kept, and not counted.
 create table onward.archive_count (log text primary key, jobs bigint not null);
+
+-- Keys that are made once.
+create table onward.secret (
+    log text not null,
+    name text not null,
+    key bytea not null,
+    primary key (log, name)
+);
+
+-- What is known of tokens: everything but the tokens. Each change raises the number of changes.
+create table onward.token (
+    log text not null,
+    name text not null,
+    scopes text[] not null,
+    created_at bigint not null,
+    hint text not null,
+    sha256 bytea not null,
+    primary key (log, name)
+);
+create table onward.token_changes (log text primary key, number bigint not null);
+
+-- What attempts have printed, in parts; each has the number of bytes that were printed before it.
+create table onward.output (
+    log text not null,
+    job uuid not null,
+    workflow int not null,
+    fence bigint not null,
+    start bigint not null,
+    bytes bytea not null,
+    written_at bigint not null,
+    primary key (log, job, workflow, fence, start)
+);
+alter table onward.output alter column bytes set storage external;

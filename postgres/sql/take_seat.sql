@@ -3,7 +3,6 @@
 --
 -- $1 log, $2 the term that was seen, $3 who takes it
 update onward.seat
-set term = greatest(term + 1, extract(epoch from clock_timestamp())::bigint), holder = $3::uuid, beat = beat + 1,
-    handover = null
-where log = $1::text and term = $2::bigint
+set term = greatest(term + 1, extract(epoch from clock_timestamp())::bigint), holder = $3::uuid, beat = beat + 1
+where log = $1::text and term = $2::bigint and not is_importing
 returning term

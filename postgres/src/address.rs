@@ -1,5 +1,7 @@
 //! A database's address: as it is written, and as it is used.
 
+use core::fmt;
+use core::str::FromStr;
 use core::time::Duration;
 use std::path::PathBuf;
 
@@ -35,6 +37,74 @@ const SETTINGS: &[(&str, &str)] = &[
 
 /// Unacknowledged bytes end a connection after this.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A database's address as it is written, checked, and shown without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DatabaseUrl(String);
+
+impl DatabaseUrl {
+    /// With its password, for whoever connects.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is meant to be the address of a database at all.
+    pub fn is_meant(text: &str) -> bool {
+        SCHEMES.iter().any(|scheme| text.starts_with(scheme))
+    }
+}
+
+const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
+
+/// What stands in a password's place.
+const HIDDEN: &str = "…";
+
+impl FromStr for DatabaseUrl {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        if !Self::is_meant(text) {
+            return Err(OpenError::Address("it begins with postgres:// or postgresql://".into()));
+        }
+        Address::parse(text, ("onward.session", ""))?;
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (address, query) = self.0.split_once('?').unwrap_or((&self.0, ""));
+        // A password may have any character in it; then more is hidden than need be.
+        let (before, after) = match self.0.rfind('@') {
+            Some(at) if at < address.len() => address.split_at(at),
+            Some(_) => (self.0.as_str(), ""),
+            None => ("", address),
+        };
+        let (scheme, user) = before.split_once("://").unwrap_or(("", before));
+        match user.split_once(':') {
+            Some((user, _)) => write!(f, "{scheme}://{user}:{HIDDEN}{after}")?,
+            None if scheme.is_empty() => write!(f, "{after}")?,
+            None => write!(f, "{scheme}://{user}{after}")?,
+        }
+        if after.is_empty() {
+            return Ok(());
+        }
+        for (number, part) in query.split('&').filter(|part| !part.is_empty()).enumerate() {
+            let sign = if number == 0 { '?' } else { '&' };
+            match part.split_once('=') {
+                Some(("password", _)) => write!(f, "{sign}password={HIDDEN}")?,
+                _ => write!(f, "{sign}{part}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 /// An address that can be used.
 #[derive(Clone)]
@@ -144,6 +214,30 @@ mod tests {
         ] {
             assert_eq!(parse(&format!("postgres://me@host/jobs{query}")).unwrap().tls, tls, "{query}");
         }
+    }
+
+    #[test]
+    fn an_address_is_shown_without_its_password() {
+        for (given, shown) in [
+            ("postgres://me@host/jobs", "postgres://me@host/jobs"),
+            ("postgresql://host:5433/jobs", "postgresql://host:5433/jobs"),
+            (
+                "postgres://me:secret@one:1,two:2/jobs?sslmode=require",
+                "postgres://me:…@one:1,two:2/jobs?sslmode=require",
+            ),
+            ("postgres://me:se@cret@host/jobs", "postgres://me:…@host/jobs"),
+            (
+                "postgres://me@host/jobs?password=secret&sslmode=disable",
+                "postgres://me@host/jobs?password=…&sslmode=disable",
+            ),
+        ] {
+            let url: DatabaseUrl = given.parse().unwrap();
+            assert_eq!((url.to_string(), format!("{url:?}")), (shown.to_owned(), shown.to_owned()));
+            assert_eq!(url.reveal(), given);
+        }
+        let odd = DatabaseUrl("postgres://me:secret?secret@host/jobs".into()).to_string();
+        assert!(!odd.contains("secret"), "{odd}");
+        assert!("host=one password=secret".parse::<DatabaseUrl>().is_err());
     }
 
     #[test]

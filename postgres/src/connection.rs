@@ -167,9 +167,12 @@ impl Pool {
     }
 
     fn take(&self) -> Result<Connection, OpenError> {
-        let mut idle = self.idle();
-        while idle.connections.is_empty() && idle.in_use >= SHARED_CONNECTIONS {
-            idle = self.has_idle.wait(idle).unwrap_or_else(PoisonError::into_inner);
+        let within = self.connector.answered_within * READ_FACTOR;
+        let none = |idle: &mut Idle| idle.connections.is_empty() && idle.in_use >= SHARED_CONNECTIONS;
+        let waited = self.has_idle.wait_timeout_while(self.idle(), within, none);
+        let (mut idle, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(OpenError::Unreachable(format!("no connection was free within {within:?}")));
         }
         let connection = match idle.connections.pop() {
             Some(connection) => connection,

@@ -23,26 +23,39 @@
 //!
 //! Data flows through the modules in this order: `address` makes checked options of a URL, `tls` encrypts, `session` is one
 //! connection with its checks and messages, `failure` says what an error means, `connection` asks and connects anew,
-//! `schema` makes the tables, `log` and `archive` are the engines.
+//! `schema` makes the tables, `log` and `archive` are the engines. `secrets`, `tokens` and `outputs` are what else a manager
+//! keeps: whoever takes over must find all of it. `seat` is for those who consider
+//! taking over.
 
 mod address;
 mod archive;
 mod connection;
 mod failure;
 mod log;
+mod outputs;
 mod schema;
+mod seat;
+mod secrets;
 mod session;
 mod tls;
+mod tokens;
 
 use core::time::Duration;
 use std::sync::Arc;
 
 use connection::{Connection, Pool};
-use session::Connector;
+use failure::Failure;
+use session::{Connector, random_uuid};
+use uuid::Uuid;
 
+pub use address::DatabaseUrl;
 pub use archive::PostgresArchive;
 pub use failure::OpenError;
 pub use log::PostgresLog;
+pub use outputs::{OutputFound, OutputKey, PostgresOutputs};
+pub use seat::Seat;
+pub use secrets::PostgresSecrets;
+pub use tokens::{Added, PostgresTokens, StoredToken};
 
 /// How long a request may take before its connection is given up and its outcome is not known. Shorter than `seat_ttl`, so
 /// that there is time to ask again.
@@ -72,7 +85,8 @@ impl DatabaseOptions {
         let connector = Arc::new(Connector::new(url, self.answered_within)?);
         let mut first = Connection::new(connector.clone())?;
         schema::migrate(&mut first)?;
-        Ok(Database { pool: Arc::new(Pool::new(connector.clone(), first)), connector })
+        let holder = random_uuid()?;
+        Ok(Database { pool: Arc::new(Pool::new(connector.clone(), first)), connector, holder })
     }
 }
 
@@ -81,7 +95,11 @@ impl DatabaseOptions {
 pub struct Database {
     connector: Arc<Connector>,
     pool: Arc<Pool>,
+    /// Under which its logs take their seats.
+    holder: Uuid,
 }
+
+const STANDBYS: &str = "select current_setting('synchronous_standby_names')";
 
 impl Database {
     /// Opens the database at this address (`postgres://user@host1,host2/name`), as [`DatabaseOptions::open`] does.
@@ -94,11 +112,42 @@ impl Database {
 
     /// A handle on the log of this name, with a connection of its own.
     pub fn log(&self, name: &str) -> Result<PostgresLog, onward_log::Error> {
-        PostgresLog::open(name, Connection::new(self.connector.clone())?, self.pool.clone())
+        PostgresLog::open(name, self.holder, Connection::new(self.connector.clone())?, self.pool.clone())
+    }
+
+    /// Who takes seats by the logs of this database and of its clones.
+    pub fn holder(&self) -> Uuid {
+        self.holder
+    }
+
+    /// What is seen of the seat of the log of this name.
+    pub fn seat(&self, name: &str) -> Result<Seat, onward_log::Error> {
+        Seat::look(name, &self.pool)
+    }
+
+    /// The standbys that a commit waits for, in PostgreSQL's words; empty if it waits for none.
+    pub fn synchronous_standbys(&self) -> Result<String, onward_log::Error> {
+        let rows = self.pool.look(STANDBYS, &[]).map_err(Failure::of_look)?;
+        Ok(rows[0].get(0))
     }
 
     /// The archive that belongs to the log of this name.
     pub fn archive(&self, name: &str) -> PostgresArchive {
         PostgresArchive::new(name, self.pool.clone())
+    }
+
+    /// The keys that belong to the log of this name.
+    pub fn secrets(&self, name: &str) -> PostgresSecrets {
+        PostgresSecrets::new(name, self.pool.clone())
+    }
+
+    /// The tokens that belong to the log of this name.
+    pub fn tokens(&self, name: &str) -> Result<PostgresTokens, OpenError> {
+        Ok(PostgresTokens::new(name, Connection::new(self.connector.clone())?))
+    }
+
+    /// The output that belongs to the log of this name; of each attempt so many bytes are kept.
+    pub fn outputs(&self, name: &str, keep_bytes: usize) -> Result<PostgresOutputs, OpenError> {
+        Ok(PostgresOutputs::new(name, keep_bytes, Connection::new(self.connector.clone())?))
     }
 }

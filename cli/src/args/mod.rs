@@ -68,7 +68,8 @@ pub struct Global {
 pub enum Command {
     /// Run a node here until Ctrl-C; a second Ctrl-C stops it at once
     #[command(
-        after_help = "Examples:\n  onward up\n  onward up --slots 0 --listen 127.0.0.1:7500 --data /var/lib/onward"
+        after_help = "Examples:\n  onward up\n  onward up --slots 0 --listen 127.0.0.1:7500 --data /var/lib/onward\n  \
+                      onward up --storage postgres://onward@db.internal/onward?sslmode=require"
     )]
     Up(UpArgs),
     /// See five jobs end as they must, two of them stuck and one a zombie, in ten seconds
@@ -222,8 +223,8 @@ pub enum Command {
     #[command(after_help = "Examples:\n  onward config\n  onward config --config /etc/onward.toml --changed")]
     Config(ConfigArgs),
     /// Make, list and revoke the tokens of the node on this machine
-    #[command(subcommand, after_help = "Example:\n  onward token new --scope read,submit --name ci")]
-    Token(TokenCommand),
+    #[command(after_help = "Example:\n  onward token new --scope read,submit --name ci")]
+    Token(TokenArgs),
     /// Make certificates for a node that others reach over a network
     #[command(subcommand, after_help = "Example:\n  onward certs new --host onward.internal --out /etc/onward/tls")]
     Certs(CertsCommand),
@@ -261,6 +262,10 @@ pub struct UpArgs {
     /// How many commands to run here at a time; 0: no local worker [default: the number of processors]
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
+    /// What keeps jobs and all else: `embedded`, in the data folder, or a database; a password is better given by
+    /// ONWARD_STORAGE or the settings file, since flags can be read by everybody on this machine [default: embedded]
+    #[arg(long, value_name = "embedded|URL")]
+    pub storage: Option<String>,
     #[command(flatten)]
     pub exec: ExecArgs,
     #[command(flatten)]
@@ -429,6 +434,7 @@ impl UpArgs {
         Self {
             listen: None,
             slots: Some(0),
+            storage: None,
             exec: ExecArgs::default(),
             log,
             demo: false,
@@ -515,6 +521,15 @@ pub struct LettersArgs {
     pub which: WhichArgs,
     #[command(flatten)]
     pub confirm: ConfirmArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct TokenArgs {
+    /// The node's settings file, which says where its tokens are kept [default: onward.toml in the data folder]
+    #[arg(long, global = true, env = "ONWARD_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub command: TokenCommand,
 }
 
 #[derive(Debug, Subcommand)]

@@ -130,6 +130,7 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     let NodeSettings {
         listen,
         data,
+        storage,
         slots,
         require_tokens,
         insecure,
@@ -146,6 +147,7 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     } = settings;
     all.push(("listen".into(), listen.text()));
     all.push(("data".into(), data.display().to_string()));
+    all.push(("storage".into(), storage.to_string()));
     all.push(("slots".into(), slots.text()));
     all.push(("require_tokens".into(), require_tokens.text()));
     all.push(("insecure".into(), insecure.text()));

@@ -9,6 +9,7 @@ use onward_core::settings::{BadSetting, Settings};
 use onward_node::engine::{ArchiveRules, Start};
 use onward_node::outputs::OutputRules;
 use onward_node::server::{DrainRule, HttpLimits, ProbeRule};
+use onward_node::storage::StorageChoice;
 
 use crate::span;
 
@@ -17,6 +18,8 @@ use crate::span;
 pub struct NodeSettings {
     pub listen: SocketAddr,
     pub data: PathBuf,
+    /// What keeps log, archive, output, keys and tokens.
+    pub storage: StorageChoice,
     /// How many jobs the local worker runs at a time; 0: there is none.
     pub slots: u32,
     pub require_tokens: bool,
@@ -42,6 +45,7 @@ impl NodeSettings {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
             data,
+            storage: StorageChoice::default(),
             slots: crate::work::cores(),
             require_tokens: false,
             insecure: false,
@@ -98,6 +102,7 @@ pub enum Field<'a> {
     Folder(&'a mut PathBuf),
     File(&'a mut Option<PathBuf>),
     Names(&'a mut Vec<String>),
+    Storage(&'a mut StorageChoice),
 }
 
 impl Field<'_> {
@@ -119,7 +124,13 @@ impl Field<'_> {
             Self::File(path) => path.as_ref().map_or_else(|| "-".into(), |path| path.display().to_string()),
             Self::Names(names) if names.is_empty() => "-".into(),
             Self::Names(names) => names.join(","),
+            Self::Storage(storage) => storage.to_string(),
         }
+    }
+
+    /// Whether what was written may have a password in it.
+    pub const fn may_be_secret(&self) -> bool {
+        matches!(self, Self::Storage(_))
     }
 
     /// Says what it must be, if `text` is not that.
@@ -164,6 +175,10 @@ impl Field<'_> {
             Self::Names(names) => {
                 **names = text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
             }
+            Self::Storage(storage) => {
+                let allowed = |error| format!("embedded, or postgres://USER:PASSWORD@HOST/DATABASE: {error}");
+                **storage = text.trim().parse().map_err(allowed)?;
+            }
         }
         Ok(())
     }
@@ -195,6 +210,7 @@ settings! {
     node {
         "listen" => listen: Address,
         "data" => data: Folder,
+        "storage" => storage: Storage,
         "slots" => slots: Count,
         "require_tokens" => require_tokens: Switch,
         "insecure" => insecure: Switch,
@@ -327,6 +343,7 @@ mod tests {
                 Field::Address(_) | Field::AnyAddress(_) => "127.0.0.7:7",
                 Field::Folder(_) | Field::File(_) => "/seven",
                 Field::Names(_) => "seven,eight",
+                Field::Storage(_) => "postgres://seven@host/seven",
             };
             changed.field(name).unwrap().set(text).unwrap();
             let differing: Vec<&&str> = NAMES
@@ -351,6 +368,8 @@ mod tests {
             ("job.queue", ""),
             ("drain.ready_grace", "soon"),
             ("archive.max_jobs", "1.5"),
+            ("storage", "mysql://me@host/jobs"),
+            ("storage", "postgres://"),
         ] {
             let mut changed = raw();
             assert!(changed.field(name).unwrap().set(text).is_err(), "{name}");

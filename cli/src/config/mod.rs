@@ -156,6 +156,9 @@ impl Loading {
             Ok(()) => {
                 self.origins.insert(name.to_owned(), origin);
             }
+            Err(allowed) if field.may_be_secret() => {
+                self.wrong.push(format!("`{name}` ({origin}) cannot be used; it must be {allowed}"));
+            }
             Err(allowed) => self.wrong.push(format!("`{name}` is `{value}` ({origin}); it must be {allowed}")),
         }
     }

@@ -35,6 +35,35 @@ impl Reply {
         body["code"].as_str().unwrap_or_default().to_owned()
     }
 
+    /// The text of the body without what counts on, and what depends on who is connected: why something waits that has not
+    /// ended.
+    pub fn lasting(&self) -> String {
+        fn without(value: &mut Value) {
+            match value {
+                Value::Array(items) => items.iter_mut().for_each(without),
+                Value::Object(fields) => {
+                    let is_open = fields.get("ended_at").is_some_and(Value::is_null);
+                    for (name, field) in fields.iter_mut() {
+                        match name.as_str() {
+                            "blocked" => *field = Value::Null,
+                            "reason" if is_open => *field = Value::Null,
+                            span if span.ends_with("_ms") || span == "oldest_waiting_s" => *field = Value::Null,
+                            _ => without(field),
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        match serde_json::from_slice::<Value>(&self.body) {
+            Ok(mut value) => {
+                without(&mut value);
+                value.to_string()
+            }
+            Err(_) => String::from_utf8_lossy(&self.body).into_owned(),
+        }
+    }
+
     pub fn text(&self) -> String {
         format!("{} {}", self.status, String::from_utf8_lossy(&self.body))
     }

@@ -62,6 +62,9 @@ pub async fn backup(
         Err(BackupError::Failed(error @ onward_log::Error::AmongOwnFiles { .. })) => {
             Err(Problem::invalid(error.to_string()).of_field("path"))
         }
+        Err(BackupError::Failed(error @ onward_log::Error::BackedUpElsewhere)) => {
+            Err(Problem::invalid(error.to_string()))
+        }
         Err(BackupError::Failed(error)) => {
             Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backup_failed", error.to_string()))
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use onward_log::changes;
 
-use super::Secrets;
+use super::{SecretError, Secrets};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {what}", path.display())]
@@ -44,8 +44,8 @@ pub fn write_secret(path: &Path, content: &[u8]) -> Result<(), FileError> {
 pub struct SecretFolder(pub PathBuf);
 
 impl Secrets for SecretFolder {
-    fn key(&self, name: &str) -> Result<[u8; 32], FileError> {
-        read_or_make_key(&self.0.join(name))
+    fn key(&self, name: &str) -> Result<[u8; 32], SecretError> {
+        Ok(read_or_make_key(&self.0.join(name))?)
     }
 }
 

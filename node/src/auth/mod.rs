@@ -1,12 +1,14 @@
 //! Who may do what.
 //!
-//! A token is 32 random bytes, shown once as `onw_…`. Only its SHA-256 is kept, in [`TokenFile`], with the scopes that
-//! it gives. [`Scope`]s say what a call needs; `api::access` asks for them. [`Validity`] says for how long: a stream or
+//! A token is 32 random bytes, shown once as `onw_…`. Only its SHA-256 is kept, in a [`TokenFile`] or a [`TokenTable`],
+//! with the scopes that it gives. [`Scope`]s say what a call needs; `api::access` asks for them. [`Validity`] says for how long: a stream or
 //! a wait lives no longer than the token that it was opened with.
 
 #[cfg(test)]
 mod fault_tests;
 mod files;
+mod known;
+mod table;
 mod tokens;
 mod validity;
 
@@ -14,14 +16,25 @@ use core::fmt;
 use core::str::FromStr;
 
 pub use files::{FileError, SecretFolder, read_or_make_key, write_secret};
+pub use known::Shown;
+pub use table::{SecretTable, TokenTable, TokenTableError};
 pub(crate) use tokens::LOOK_EVERY;
-pub use tokens::{NewToken, Shown, TOKEN_FILE, TOKENS_FILE, Token, TokenFile, read_or_make_token};
+pub use tokens::{NewToken, TOKEN_FILE, TOKENS_FILE, Token, TokenFile, read_or_make_token};
 pub use validity::Validity;
 
 /// Keys that are made once and kept: what was signed with one stays good over restarts and takeovers.
 pub trait Secrets: Send + Sync {
     /// The key of this name, made at random if there is none yet. Whoever asks for it, and whenever, gets the same.
-    fn key(&self, name: &str) -> Result<[u8; 32], FileError>;
+    fn key(&self, name: &str) -> Result<[u8; 32], SecretError>;
+}
+
+/// Why a key is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    #[error("{0}")]
+    File(#[from] FileError),
+    #[error("{0}")]
+    Database(#[from] onward_log::Error),
 }
 
 /// The tokens that are good now. They are added and revoked elsewhere, while the node runs.

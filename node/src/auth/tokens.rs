@@ -1,7 +1,6 @@
 //! The tokens of a node, in `tokens.json` of its data folder. The command line adds and revokes while the node runs;
 //! the node notices by the file's date, when a token is shown and while something is open with one.
 
-use std::collections::HashMap;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -14,11 +13,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use onward_log::changes;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::files::{FileError, random_32, write_secret};
-use super::validity::Alive;
-use super::{Scope, Scopes, Tokens, Validity};
+use super::known::{KnownTokens, Shown};
+use super::{Scope, Scopes, Tokens};
 use crate::clock;
 
 pub const TOKENS_FILE: &str = "tokens.json";
@@ -29,7 +27,7 @@ const LOCK: &str = "tokens.lock";
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PREFIX: &str = "onw_";
 /// Every look-up compares with all of them.
-const MAX_TOKENS: usize = 10_000;
+pub(super) const MAX_TOKENS: usize = 10_000;
 
 /// What is known of a token: everything but the token.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -51,6 +49,30 @@ pub struct NewToken {
     pub token: Token,
 }
 
+impl Token {
+    pub(super) fn digest(&self) -> Option<[u8; 32]> {
+        from_hex(&self.sha256)
+    }
+
+    pub(super) fn of_stored(name: String, scopes: Scopes, created_at_ms: u64, hint: String, digest: &[u8; 32]) -> Self {
+        Self { name, scopes, created_at_ms, hint, sha256: to_hex(digest) }
+    }
+}
+
+impl NewToken {
+    pub(super) fn make(name: &str, scopes: impl IntoIterator<Item = Scope>) -> Self {
+        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random_32()));
+        let token = Token {
+            name: name.to_owned(),
+            scopes: scopes.into_iter().collect(),
+            created_at_ms: clock::now().wall.as_ms(),
+            hint: text[text.len() - 4..].to_owned(),
+            sha256: to_hex(&digest_of(&text)),
+        };
+        Self { text, token }
+    }
+}
+
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -64,30 +86,13 @@ pub struct TokenFile {
     known: Mutex<Known>,
 }
 
-/// What a token gives to whoever shows it.
-#[derive(Clone, Debug)]
-pub struct Shown {
-    pub scopes: Scopes,
-    /// Until the token is revoked, or allows something else.
-    pub validity: Validity,
-    /// Tells this token from others.
-    pub number: u64,
-}
-
 #[derive(Debug, Default)]
 struct Known {
     looked_at: Option<Instant>,
     version: Option<Version>,
-    tokens: Vec<KnownToken>,
+    tokens: KnownTokens,
     /// The file could not be read, and that was said.
     in_trouble: bool,
-}
-
-#[derive(Debug)]
-struct KnownToken {
-    digest: [u8; 32],
-    scopes: Scopes,
-    alive: Alive,
 }
 
 /// What changes when the file does. A rename brings another inode, even within the grain of the clock.
@@ -110,22 +115,12 @@ impl Tokens for TokenFile {
         if known.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
             self.look_or_report(&mut known);
         }
-        let digest = digest_of(text);
-        let (mut found, mut index) = (Choice::from(0), 0u32);
-        for (at, token) in known.tokens.iter().enumerate() {
-            let same = token.digest.ct_eq(&digest);
-            index.conditional_assign(&(at as u32), same);
-            found |= same;
-        }
-        bool::from(found).then(|| {
-            let token = &known.tokens[index as usize];
-            let number = u64::from_le_bytes(token.digest[..8].try_into().expect("eight bytes"));
-            Shown { scopes: token.scopes, validity: token.alive.validity(), number }
-        })
+        known.tokens.find(&digest_of(text))
     }
+
     fn look_for_open(&self) {
         let mut known = self.known();
-        if known.tokens.iter().any(|token| token.alive.is_relied_on()) {
+        if known.tokens.any_is_relied_on() {
             self.look_or_report(&mut known);
         }
     }
@@ -164,33 +159,19 @@ impl TokenFile {
         if version == known.version {
             return Ok(());
         }
-        let mut tokens = Vec::new();
-        for token in read(&self.path)? {
-            let digest = from_hex(&token.sha256).ok_or_else(|| damaged(&self.path, &token.name))?;
-            tokens.push(KnownToken { digest, scopes: token.scopes, alive: Alive::default() });
-        }
-        let mut before: HashMap<([u8; 32], Scopes), Alive> =
-            known.tokens.drain(..).map(|token| ((token.digest, token.scopes), token.alive)).collect();
-        for token in &mut tokens {
-            if let Some(alive) = before.remove(&(token.digest, token.scopes)) {
-                token.alive = alive;
-            }
-        }
-        // What is left of `before` is revoked, and dropping it says so.
-        (known.tokens, known.version) = (tokens, version);
+        let digest = |token: Token| {
+            let digest = token.digest().ok_or_else(|| damaged(&self.path, &token.name))?;
+            Ok((digest, token.scopes))
+        };
+        let tokens: Vec<_> = read(&self.path)?.into_iter().map(digest).collect::<Result<_, FileError>>()?;
+        known.tokens.replace(tokens);
+        known.version = version;
         Ok(())
     }
 
     /// Makes a token and keeps its digest. The text is not kept anywhere.
     pub fn add(folder: &Path, name: &str, scopes: impl IntoIterator<Item = Scope>) -> Result<NewToken, FileError> {
-        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random_32()));
-        let token = Token {
-            name: name.to_owned(),
-            scopes: scopes.into_iter().collect(),
-            created_at_ms: clock::now().wall.as_ms(),
-            hint: text[text.len() - 4..].to_owned(),
-            sha256: to_hex(&digest_of(&text)),
-        };
+        let NewToken { text, token } = NewToken::make(name, scopes);
         change(folder, |tokens, path| {
             if tokens.iter().any(|known| known.name == token.name) {
                 return Err(FileError::new(
@@ -271,7 +252,7 @@ fn damaged(path: &Path, name: &str) -> FileError {
     FileError::new(path, format!("has no proper digest for the token `{name}`; restore it from a copy"))
 }
 
-fn digest_of(text: &str) -> [u8; 32] {
+pub(super) fn digest_of(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 

@@ -25,7 +25,7 @@ impl Refused {
     /// What changes nothing was given up after this time.
     pub fn disk_hangs(span: Duration) -> Self {
         Self::Unavailable(format!(
-            "its disk has not answered for {span:?}; nothing was changed, and it may be asked again"
+            "its storage has not answered for {span:?}; nothing was changed, and it may be asked again"
         ))
     }
 }

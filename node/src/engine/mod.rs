@@ -324,6 +324,14 @@ impl Engine {
         self.0.archive()
     }
 
+    /// Asks the storage something that changes nothing, for no longer than anybody waits for it.
+    pub async fn ask_storage<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce() -> Result<T, onward_log::Error> + Send + 'static,
+    ) -> Result<T, Refused> {
+        self.0.read_disk(ask).await
+    }
+
     /// Runs `work` on the machine's thread. It must be short: everything else waits. The result comes back once all that
     /// it could have seen is durable.
     pub async fn read<T: Send + 'static>(

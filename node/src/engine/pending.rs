@@ -50,7 +50,7 @@ impl Shared {
     pub(super) async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
         let span = self.rules.seat_ttl;
         self.wait_in_time(answer).await.unwrap_or_else(|| {
-            Err(Refused::Unavailable(format!("its disk has not answered for {span:?}; {NOT_KNOWN}")))
+            Err(Refused::Unavailable(format!("its storage has not answered for {span:?}; {NOT_KNOWN}")))
         })
     }
 

@@ -11,7 +11,7 @@ use super::OutputRules;
 const BLOCK_BYTES: u64 = 4 << 10;
 
 #[derive(Default, Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     files: HashMap<Claim, Entry>,
     by_turn: BTreeMap<u64, Claim>,
     next_turn: u64,
@@ -27,7 +27,7 @@ struct Entry {
 
 impl Index {
     /// It was written to, and is this large now.
-    pub(super) fn put(&mut self, claim: Claim, size: u64, written_at_ms: u64) {
+    pub(crate) fn put(&mut self, claim: Claim, size: u64, written_at_ms: u64) {
         self.remove(&claim);
         let (turn, bytes) = (self.next_turn, size.max(1).next_multiple_of(BLOCK_BYTES));
         self.next_turn += 1;
@@ -36,7 +36,7 @@ impl Index {
         self.files.insert(claim, Entry { turn, bytes, written_at_ms });
     }
 
-    pub(super) fn remove(&mut self, claim: &Claim) {
+    pub(crate) fn remove(&mut self, claim: &Claim) {
         if let Some(entry) = self.files.remove(claim) {
             self.by_turn.remove(&entry.turn);
             self.bytes -= entry.bytes;
@@ -44,17 +44,17 @@ impl Index {
     }
 
     /// The next that must go.
-    pub(super) fn due(&self, rules: &OutputRules, now_ms: u64) -> Option<Claim> {
+    pub(crate) fn due(&self, rules: &OutputRules, now_ms: u64) -> Option<Claim> {
         let (_, claim) = self.by_turn.first_key_value()?;
         let is_old = self.files[claim].written_at_ms.saturating_add(span_ms(rules.retain)) <= now_ms;
         (is_old || self.bytes > rules.max_bytes).then_some(*claim)
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 }

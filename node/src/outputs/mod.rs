@@ -1,4 +1,4 @@
-//! What attempts print: the last 64 KiB of each, in files of their own beside log and archive.
+//! What attempts print: the last 64 KiB of each, beside log and archive: in files of their own, or in a table.
 //!
 //! ```text
 //!   sessions, API ──▶ the machine: is it theirs? ──offer──▶ waiting (bounded, by attempt) ──▶ output thread
@@ -36,6 +36,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::clock;
 use crate::engine::{Counter, Engine, Refused};
 pub use file::Kept;
+pub(crate) use index::Index;
 pub use store::OutputFolder;
 pub use waiting::Printed;
 use waiting::Waiting;
@@ -45,7 +46,7 @@ pub const FOLDER: &str = "output";
 /// Of one attempt.
 pub const KEEP_BYTES: usize = 64 << 10;
 /// What has grown to this is cut back to [`KEEP_BYTES`]: rewriting is done once in a while, not with every line.
-const CUT_BYTES: usize = 2 * KEEP_BYTES;
+pub(crate) const CUT_BYTES: usize = 2 * KEEP_BYTES;
 /// Offered and not written yet, of all attempts together.
 const MAX_WAITING_BYTES: usize = 16 << 20;
 /// Reads that may be in line at a time; the others wait outside.

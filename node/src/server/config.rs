@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 
-use crate::auth::FileError;
+use crate::auth::{FileError, SecretError, TokenTableError};
 use crate::engine::{ArchiveRules, Start};
 use crate::outputs::OutputRules;
+use crate::storage::{DatabaseUrl, OpenError, StorageChoice};
 use crate::traces::Endpoint;
 
 /// About what a balancer needs to notice that a node is not ready.
@@ -19,8 +20,10 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Off: nothing listens, and only this process can reach the node, by its [`Door`](super::Door).
     pub listens: bool,
-    /// The data folder: log, archive, output, keys and tokens.
+    /// The data folder: log, archive, output, keys and tokens, unless they are in a database; and the token of the command
+    /// line on this machine.
     pub data: PathBuf,
+    pub storage: StorageChoice,
     /// PEM files: the certificates, the node's own first, and its private key.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Nobody does anything without a token.
@@ -53,6 +56,7 @@ impl NodeConfig {
             listen,
             listens: true,
             data: data.into(),
+            storage: StorageChoice::default(),
             tls: None,
             require_tokens: false,
             insecure: false,
@@ -206,10 +210,26 @@ pub enum StartError {
     Listen { listen: SocketAddr, error: std::io::Error },
     #[error("{0}")]
     Log(#[from] onward_log::Error),
-    #[error("the node does not serve after {within:?}: {why}; see to the disk, and start again")]
+    #[error("the node does not serve after {within:?}: {why}; see to its storage, and start again")]
     NotServing { within: Duration, why: String },
+    #[error("{error} (storage = {url})")]
+    Database { url: DatabaseUrl, error: OpenError },
+    #[error(
+        "another node leads on this database: it has written under term {term} while we looked. Stop that one first, or \
+         give this node a database of its own. Nothing was changed"
+    )]
+    SeatHeld { term: u64 },
+    #[error(
+        "{} has an embedded node's jobs, which are not in this database; give this node another data \
+         folder. Nothing was changed", folder.display()
+    )]
+    EmbeddedData { folder: PathBuf },
     #[error("{0}")]
     File(#[from] FileError),
+    #[error("{0}")]
+    Secret(#[from] SecretError),
+    #[error("{0}")]
+    Token(#[from] TokenTableError),
     #[error("no thread can be started: {0}; raise the limits of this process")]
     Thread(std::io::Error),
     #[error("{}: {what}; give PEM files with the certificates and their private key", path.display())]

@@ -40,7 +40,7 @@ use crate::clock;
 use crate::engine::{Engine, Start};
 use crate::grpc;
 use crate::outputs::Outputs;
-use crate::storage::Storage;
+use crate::storage::{Standbys, Storage, StorageChoice};
 use crate::traces::Exporter;
 use accept::{Acceptor, Counts, Phase};
 pub(crate) use backup::backup_of;
@@ -113,7 +113,7 @@ impl Node {
             Some(listener) => tokio::spawn(acceptor.run(listener)),
             None => tokio::spawn(core::future::ready(())),
         };
-        let Opened { engine, outputs, receipts, tokens } = match begin_serving(&config).await {
+        let Opened { engine, outputs, receipts, tokens, standbys } = match begin_serving(&config).await {
             Ok(begun) => begun,
             Err(error) => {
                 phase.send_replace(Phase::Closing);
@@ -132,6 +132,8 @@ impl Node {
             started_at: clock::now().wall,
             listen: address.to_string(),
             data: config.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            storage: config.storage.to_string(),
+            standbys,
             counts,
             phase: phase_seen,
             probes: config.probes.clone(),
@@ -259,6 +261,7 @@ struct Opened {
     outputs: Outputs,
     receipts: Receipts,
     tokens: Box<dyn Tokens>,
+    standbys: Option<Standbys>,
 }
 
 /// The folder is ours until the engine has let go of its log, so that goes last.
@@ -267,10 +270,20 @@ fn stop(outputs: &Outputs, engine: &Engine) {
     engine.stop();
 }
 
+fn open_storage(config: &NodeConfig) -> Result<Storage, StartError> {
+    let outputs = config.outputs.clone();
+    match &config.storage {
+        StorageChoice::Embedded => {
+            let on_loss = if config.accept_loss { OnLoss::Accept } else { OnLoss::Refuse };
+            Storage::embedded(&config.data, outputs, on_loss)
+        }
+        StorageChoice::Postgres(url) => Storage::postgres(url, &config.data, outputs, config.rules.seat_ttl),
+    }
+}
+
 /// Everything that takes its time before a node can serve, and whether the log was whole.
 fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
-    let on_loss = if config.accept_loss { OnLoss::Accept } else { OnLoss::Refuse };
-    let storage = Storage::embedded(&config.data, config.outputs.clone(), on_loss)?;
+    let storage = open_storage(config)?;
     let receipts = Receipts::new(&storage.secrets.key(KEY_FILE)?);
     let commit_mark = config.commit_mark.as_ref().map(|path| {
         let made = std::fs::File::create(path);
@@ -280,6 +293,7 @@ fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
         commit_mark: commit_mark.transpose()?,
         backup: storage.backup,
         archive: Some(storage.archive),
+        may_lead: storage.may_lead,
         archive_rules: config.archive.clone(),
         snapshot_every: config.snapshot_every,
         hang_after: config.probes.hang_after,
@@ -288,7 +302,8 @@ fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
     })?;
     let outputs = Outputs::start(storage.outputs);
     let outputs = outputs.map_err(StartError::Thread).inspect_err(|_| engine.stop())?;
-    Ok((Opened { engine, outputs, receipts, tokens: storage.tokens }, storage.is_whole))
+    let (tokens, standbys) = (storage.tokens, storage.standbys);
+    Ok((Opened { engine, outputs, receipts, tokens, standbys }, storage.is_whole))
 }
 
 /// The seat is taken, but serving begins only once the log has confirmed that.

@@ -22,6 +22,7 @@ use crate::api::json::Json;
 use crate::api::may::{May, Read};
 use crate::api::problem::Problem;
 use crate::api::{self, App};
+use crate::storage::Standbys;
 
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
@@ -29,15 +30,23 @@ pub(super) struct Pages {
     pub(super) about: Arc<About>,
 }
 
-#[derive(Debug)]
 pub(super) struct About {
     pub(super) started_at: Wall,
     pub(super) listen: String,
     /// The name of the data folder, without the way to it.
     pub(super) data: String,
+    /// Without a password.
+    pub(super) storage: String,
+    pub(super) standbys: Option<Standbys>,
     pub(super) counts: Arc<Counts>,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) probes: ProbeRule,
+}
+
+impl core::fmt::Debug for About {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("About").field("listen", &self.listen).field("storage", &self.storage).finish_non_exhaustive()
+    }
 }
 
 impl About {
@@ -214,11 +223,17 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
         Err(trouble) => (None, Some(trouble)),
     };
     let about = &pages.about;
+    let synchronous_standbys = match about.standbys.clone() {
+        Some(ask) => pages.app.engine.ask_storage(move || ask()).await.ok(),
+        None => None,
+    };
     Json(Status {
         version: env!("CARGO_PKG_VERSION").into(),
         started_at: At(about.started_at),
         listen: about.listen.clone(),
         data: about.data.clone(),
+        storage: about.storage.clone(),
+        synchronous_standbys,
         draining: about.is_draining(),
         load: Load {
             level: pages.app.engine.load().code().into(),

@@ -1,12 +1,19 @@
 //! What secrets, tokens and outputs promise, asked of each engine in the same words. Logs and archives have suites of
 //! their own, in the crate that they are in.
 
+use core::time::Duration;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId};
+use onward_postgres::{Database, DatabaseOptions};
+use onward_testkit::Postgres;
 use tempfile::{TempDir, tempdir};
 
-use crate::auth::{Scope, Scopes, SecretFolder, Secrets, TokenFile, Tokens};
-use crate::outputs::{Kept, OutputFolder, OutputRules, OutputStats, OutputStore, Printed};
+use super::postgres::OutputTable;
+use crate::auth::{Scope, Scopes, SecretFolder, SecretTable, Secrets, TokenFile, TokenTable, Tokens};
+use crate::outputs::{CUT_BYTES, KEEP_BYTES, Kept, OutputFolder, OutputRules, OutputStats, OutputStore, Printed};
 
 /// An engine under test: what it keeps, opened anew each time, as by another process.
 trait Bed {
@@ -42,10 +49,63 @@ impl Bed for Embedded {
     }
 }
 
+/// A log of its own in a database that all share; what is opened anew is opened by another connection.
+struct OnPostgres {
+    database: Database,
+    log: String,
+}
+
+/// One cluster for all, which syncs what it stores: nothing else is taken.
+fn url() -> &'static str {
+    static URL: OnceLock<(Postgres, String)> = OnceLock::new();
+    let start = || {
+        let server = Postgres::options().fsync().start().expect("PostgreSQL starts");
+        let url = server.database().expect("a database is made");
+        (server, url)
+    };
+    &URL.get_or_init(start).1
+}
+
+impl Bed for OnPostgres {
+    fn new() -> Self {
+        static LOGS: AtomicU32 = AtomicU32::new(0);
+        // What is asked may take as long as it takes, on a busy computer too.
+        let database = DatabaseOptions::default().answered_within(Duration::from_secs(120)).open(url()).unwrap();
+        Self { database, log: format!("log {}", LOGS.fetch_add(1, Ordering::Relaxed)) }
+    }
+    fn secrets(&self) -> Box<dyn Secrets> {
+        Box::new(SecretTable(self.database.secrets(&self.log)))
+    }
+    fn tokens(&self) -> Box<dyn Tokens> {
+        Box::new(self.table())
+    }
+    fn outputs(&self, rules: OutputRules) -> Box<dyn OutputStore> {
+        Box::new(OutputTable::new(self.database.outputs(&self.log, KEEP_BYTES).unwrap(), rules))
+    }
+    fn add_token(&self, name: &str, scope: Scope) -> String {
+        self.table().add(name, [scope]).unwrap().text
+    }
+    fn revoke_token(&self, name: &str) {
+        assert!(self.table().revoke(name).unwrap());
+    }
+}
+
+impl OnPostgres {
+    fn table(&self) -> TokenTable {
+        TokenTable::open(self.database.tokens(&self.log).unwrap()).unwrap()
+    }
+}
+
 macro_rules! conformance {
     ($($name:ident)*) => {
         mod embedded {
             $(#[test] fn $name() { super::$name::<super::Embedded>(); })*
+        }
+
+        /// In one test, since each process that runs tests would start a cluster of its own.
+        #[test]
+        fn a_database_promises_all_of_it_too() {
+            $($name::<OnPostgres>();)*
         }
     };
 }
@@ -56,6 +116,7 @@ conformance! {
     what_is_open_with_a_token_ends_with_it
     output_is_found_again_and_added_to
     the_end_of_a_long_output_is_kept
+    output_that_comes_in_many_parts_is_read_in_order
     the_oldest_output_goes_first
 }
 
@@ -86,6 +147,22 @@ fn what_is_open_with_a_token_ends_with_it<B: Bed>() {
     bed.revoke_token("gone");
     tokens.look_for_open();
     assert_eq!((gone.has_ended(), stays.has_ended()), (true, false));
+}
+
+/// Whatever else happens to a long output, the bytes that are kept are the last ones, each once and in order.
+fn output_that_comes_in_many_parts_is_read_in_order<B: Bed>() {
+    let bed = B::new();
+    let (mut store, _) = scanned(&bed, &OutputRules::default());
+    let mut all = Vec::new();
+    for part in 0..60_usize {
+        let data: Vec<u8> = (0..1 + part * 97 % 5_000).map(|at| ((at * 31 + part) % 251) as u8).collect();
+        store.write(&claim(1), &printed(0, &data), 1).unwrap();
+        all.extend(data);
+        let kept = store.read(&claim(1)).unwrap().unwrap();
+        assert_eq!(kept.skipped as usize, all.len().saturating_sub(KEEP_BYTES), "after part {part}");
+        assert!(kept.data == all[kept.skipped as usize..], "after part {part}");
+    }
+    assert!(all.len() > KEEP_BYTES + CUT_BYTES / 2, "it was cut");
 }
 
 fn claim(job: u128) -> Claim {

@@ -24,6 +24,8 @@ impl Storage {
             secrets: Box::new(SecretFolder(folder.to_owned())),
             tokens: Box::new(tokens),
             outputs: Box::new(OutputFolder::new(folder.join(outputs::FOLDER), outputs)),
+            may_lead: Box::new(|| true),
+            standbys: None,
             is_whole,
         })
     }

@@ -1,23 +1,27 @@
 //! What a node keeps, as one bundle, and the one place that says which engines keep it.
 //!
-//! | part | what is in it | embedded |
-//! |---|---|---|
-//! | log | events, content, snapshots, the seat | `onward.redb`, `onward.journal` |
-//! | archive | finished jobs and their content | `archive.redb` |
-//! | secrets | the key of receipts | `receipt.key` |
-//! | tokens | digests of tokens, and their scopes | `tokens.json` |
-//! | outputs | the end of what attempts print | `output/` |
+//! | part | what is in it | embedded | on PostgreSQL, in the schema `onward` |
+//! |---|---|---|---|
+//! | log | events, content, snapshots, the seat | `onward.redb`, `onward.journal` | `seat`, `batch`, `blob`, `chunk` |
+//! | archive | finished jobs and their content | `archive.redb` | `archive`, `archive_blob`, `archive_count` |
+//! | secrets | the key of receipts | `receipt.key` | `secret` |
+//! | tokens | digests of tokens, and their scopes | `tokens.json` | `token`, `token_changes` |
+//! | outputs | the end of what attempts print | `output/` | `output` |
 //!
-//! Whoever takes over must find all of it: so where several managers share a log, they share the rest as well, and a
-//! second engine is a second constructor here.
+//! Whoever takes over must find all of it: so where several managers share a log, they share the rest as well.
 
 #[cfg(test)]
 mod conformance;
 mod embedded;
+mod postgres;
 
+use core::fmt;
+use core::str::FromStr;
 use std::sync::Arc;
 
 use onward_log::{Archive, Error, Log};
+pub use onward_postgres::{DatabaseUrl, OpenError};
+pub use postgres::OpenedDatabase;
 
 use crate::auth::{Secrets, Tokens};
 use crate::engine::Backup;
@@ -31,14 +35,50 @@ pub struct Storage {
     pub secrets: Box<dyn Secrets>,
     pub tokens: Box<dyn Tokens>,
     pub outputs: Box<dyn OutputStore>,
+    /// Whether the seat may be taken now: whoever held it last has gone.
+    pub may_lead: Box<dyn FnMut() -> bool + Send>,
+    /// Says for whom a commit waits, where there may be somebody.
+    pub standbys: Option<Standbys>,
     /// Copies all of it to a file, where the engine has no way of its own for that.
     pub backup: Option<Backup>,
     /// Whether nothing that was acknowledged is missing.
     pub is_whole: bool,
 }
 
-impl core::fmt::Debug for Storage {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+/// Asks which standbys a commit waits for, in the words of the database. It waits for the answer.
+pub type Standbys = Arc<dyn Fn() -> Result<String, Error> + Send + Sync>;
+
+/// Which engines keep what a node keeps.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum StorageChoice {
+    /// Files in the data folder.
+    #[default]
+    Embedded,
+    Postgres(DatabaseUrl),
+}
+
+const EMBEDDED: &str = "embedded";
+
+impl FromStr for StorageChoice {
+    type Err = OpenError;
+
+    fn from_str(text: &str) -> Result<Self, OpenError> {
+        if text == EMBEDDED { Ok(Self::Embedded) } else { text.parse().map(Self::Postgres) }
+    }
+}
+
+/// Without a password.
+impl fmt::Display for StorageChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded => f.write_str(EMBEDDED),
+            Self::Postgres(url) => url.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Storage").finish_non_exhaustive()
     }
 }

@@ -52,7 +52,7 @@ async fn refused_in_time<T: core::fmt::Debug>(what: &str, read: impl Future<Outp
     let begun = Instant::now();
     let answer = read.await;
     let Err(Refused::Unavailable(why)) = answer else { panic!("{what}: {answer:?}") };
-    assert!(why.contains("disk has not answered"), "{what}: {why}");
+    assert!(why.contains("storage has not answered"), "{what}: {why}");
     begun.elapsed()
 }
 

@@ -15,7 +15,6 @@ use uuid::Uuid;
 
 use crate::connection::{Connection, Pool};
 use crate::failure::Failure;
-use crate::session::random_uuid;
 
 const APPEND: &str = include_str!("../../sql/append.sql");
 const TAKE_SEAT: &str = include_str!("../../sql/take_seat.sql");
@@ -35,7 +34,7 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct PostgresLog {
     name: String,
-    /// One life of one handle.
+    /// One life of one process.
     holder: Uuid,
     connection: Connection,
     pool: Arc<Pool>,
@@ -53,8 +52,7 @@ struct Standing {
 }
 
 impl PostgresLog {
-    pub(crate) fn open(name: &str, connection: Connection, pool: Arc<Pool>) -> Result<Self, Error> {
-        let holder = random_uuid()?;
+    pub(crate) fn open(name: &str, holder: Uuid, connection: Connection, pool: Arc<Pool>) -> Result<Self, Error> {
         let mut log = Self { name: name.to_owned(), holder, connection, pool, newest: None, in_doubt: None };
         let deadline = log.connection.deadline(0);
         log.connection.change(MAKE, &[&log.name], deadline).map_err(Failure::of_change)?;

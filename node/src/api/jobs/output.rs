@@ -54,7 +54,7 @@ pub async fn output(
     let kept = reading.map_err(|_| Refused::disk_hangs(span))?.map_err(|error| match error {
         Unreadable::Stopping => Refused::Unavailable("it is stopping".into()).into(),
         Unreadable::Io(error) => {
-            let detail = format!("the output cannot be read: {error}; see to the disk of the node");
+            let detail = format!("the output cannot be read: {error}; see to the storage of the node");
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
         }
     })?;

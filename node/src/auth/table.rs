@@ -1,0 +1,151 @@
+//! Tokens and keys in a database, which several nodes and command lines share.
+//!
+//! Who shows a token is compared with what this process knows, and waits for no database. What is known is looked at
+//! again all the time ([`Tokens::look_for_open`]), so that a token is good, or no longer good, a moment after it was
+//! added or revoked. While the database does not answer, what was known stays.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+
+use onward_log::Error;
+use onward_postgres::{Added, PostgresSecrets, PostgresTokens, StoredToken};
+
+use super::files::{FileError, random_32, write_secret};
+use super::known::{KnownTokens, Shown};
+use super::tokens::{MAX_TOKENS, NewToken, TOKEN_FILE, Token, digest_of};
+use super::{Scope, Scopes, SecretError, Secrets, Tokens};
+
+/// Keys in a database.
+#[derive(Clone, Debug)]
+pub struct SecretTable(pub PostgresSecrets);
+
+impl Secrets for SecretTable {
+    fn key(&self, name: &str) -> Result<[u8; 32], SecretError> {
+        Ok(self.0.key(name, random_32())?)
+    }
+}
+
+/// Tokens in a database.
+#[derive(Debug)]
+pub struct TokenTable {
+    stored: PostgresTokens,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    changes: Option<i64>,
+    tokens: KnownTokens,
+    /// They could not be read, and that was said.
+    in_trouble: bool,
+}
+
+/// Why a token was not added or revoked.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenTableError {
+    #[error("there is a token named `{0}`; revoke it, or take another name")]
+    NameTaken(String),
+    #[error("there are {MAX_TOKENS} tokens, and no more are kept; revoke some")]
+    TooMany,
+    #[error("{0}")]
+    Database(#[from] Error),
+    #[error("{0}")]
+    File(#[from] FileError),
+}
+
+impl Tokens for TokenTable {
+    fn find(&self, text: &str) -> Option<Shown> {
+        self.known().tokens.find(&digest_of(text))
+    }
+
+    /// Waits for the database, and lets nobody else wait meanwhile.
+    fn look_for_open(&self) {
+        match self.look() {
+            Ok(()) => self.known().in_trouble = false,
+            Err(error) => {
+                if !core::mem::replace(&mut self.known().in_trouble, true) {
+                    tracing::error!(%error, "the tokens could not be read again; those known before stay");
+                }
+            }
+        }
+    }
+}
+
+impl TokenTable {
+    pub fn open(stored: PostgresTokens) -> Result<Self, Error> {
+        let table = Self { stored, known: Mutex::default() };
+        table.look()?;
+        Ok(table)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("no thread panics while it holds this")
+    }
+
+    fn look(&self) -> Result<(), Error> {
+        // Before they are read: what changes meanwhile is seen at the next look.
+        let changes = self.stored.changes()?;
+        if self.known().changes == Some(changes) {
+            return Ok(());
+        }
+        let tokens = self.stored.list()?;
+        let mut known = self.known();
+        known.tokens.replace(tokens.iter().map(|token| (token.sha256, scopes_of(token))));
+        known.changes = Some(changes);
+        Ok(())
+    }
+
+    /// Makes a token and keeps its digest. The text is not kept anywhere.
+    pub fn add(&self, name: &str, scopes: impl IntoIterator<Item = Scope>) -> Result<NewToken, TokenTableError> {
+        let made = NewToken::make(name, scopes);
+        let stored = StoredToken {
+            name: name.to_owned(),
+            scopes: made.token.scopes.iter().map(|scope| scope.word().to_owned()).collect(),
+            created_at_ms: made.token.created_at_ms,
+            hint: made.token.hint.clone(),
+            sha256: digest_of(&made.text),
+        };
+        match self.stored.add(&stored, MAX_TOKENS)? {
+            Added::Stored => Ok(made),
+            Added::NameTaken => Err(TokenTableError::NameTaken(name.to_owned())),
+            Added::TooMany => Err(TokenTableError::TooMany),
+        }
+    }
+
+    /// False if there is none of this name.
+    pub fn revoke(&self, name: &str) -> Result<bool, TokenTableError> {
+        Ok(self.stored.revoke(name)?)
+    }
+
+    pub fn list(&self) -> Result<Vec<Token>, TokenTableError> {
+        let listed = self.stored.list()?.into_iter().map(|token| {
+            let scopes = scopes_of(&token);
+            Token::of_stored(token.name, scopes, token.created_at_ms, token.hint, &token.sha256)
+        });
+        Ok(listed.collect())
+    }
+
+    /// Sees to it that the token in `<folder>/token`, which the command line on the node's machine uses, is good. One that
+    /// is not known any more was revoked, or is another database's: it is not made good again, another takes its place.
+    pub fn ensure_local(&self, folder: &Path) -> Result<(), TokenTableError> {
+        let path = folder.join(TOKEN_FILE);
+        let is_good = match std::fs::read_to_string(&path) {
+            Ok(text) => self.find(text.trim()).is_some(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+            Err(error) => return Err(FileError::new(&path, format!("cannot be read: {error}")).into()),
+        };
+        if is_good {
+            return Ok(());
+        }
+        // Each node has its own, so no name may be taken.
+        let number = u32::from_le_bytes(random_32()[..4].try_into().expect("four bytes"));
+        let made = self.add(&format!("local-{number:08x}"), Scope::ALL)?;
+        write_secret(&path, format!("{}\n", made.text).as_bytes())?;
+        Ok(self.look()?)
+    }
+}
+
+/// A word that this program does not know allows nothing.
+fn scopes_of(token: &StoredToken) -> Scopes {
+    token.scopes.iter().filter_map(|word| word.parse::<Scope>().ok()).collect()
+}
