@@ -20,6 +20,7 @@ mod jobs;
 mod logs;
 mod man;
 mod many;
+mod migrate;
 mod outbox;
 mod patience;
 mod probe;
@@ -106,6 +107,7 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Token(args) => token::run(args, global.data, screen),
         Command::Up(args) => up::run(args, global.data, screen),
         Command::Restore { file, accept_loss } => restore::run(&file, &data, accept_loss, screen),
+        Command::Migrate(args) => migrate::run(&args, screen),
         Command::Certs(CertsCommand::New { hosts, out }) => certs::new(&hosts, &out, screen),
         Command::Manager { config, log, accept_loss } => {
             up::run(UpArgs::manager(config, log, accept_loss), global.data, screen)
@@ -184,7 +186,8 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         | Command::Quiet { .. }
         | Command::Probe(_)
         | Command::Outbox(_)
-        | Command::Restore { .. } => {
+        | Command::Restore { .. }
+        | Command::Migrate(_) => {
             unreachable!("these ask no node, and were handled before")
         }
     }

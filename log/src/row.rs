@@ -45,14 +45,18 @@ pub struct Row<'a> {
 impl Row<'_> {
     /// Appends the row to `out` as it is stored, with its key.
     pub fn put(&self, key: BatchKey, out: &mut Vec<u8>) {
-        framed(out, |out| {
-            put_number(key.term.get(), out);
-            put_number(key.id.0, out);
-            put_number(key.first.0, out);
-            put_number(u64::from(self.count), out);
-            out.extend_from_slice(self.body);
-        });
+        put_row(KNOWN, key, self, out);
     }
+}
+
+fn put_row(format: u8, key: BatchKey, row: &Row<'_>, out: &mut Vec<u8>) {
+    framed_as(format, out, |out| {
+        put_number(key.term.get(), out);
+        put_number(key.id.0, out);
+        put_number(key.first.0, out);
+        put_number(u64::from(row.count), out);
+        out.extend_from_slice(row.body);
+    });
 }
 
 /// A row that was read.
@@ -90,6 +94,11 @@ impl StoredRow {
         &self.bytes[self.at..]
     }
 
+    /// Appends the row to `out` as it is stored, in the format that it is in: for another engine to keep.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put_row(self.format, self.key, &Row { count: self.count, body: self.body() }, out);
+    }
+
     /// The sequence number behind its last event.
     pub const fn next(&self) -> Seq {
         Seq(self.key.first.0.saturating_add(self.count as u64))
@@ -110,8 +119,12 @@ impl StoredRow {
 }
 
 pub(crate) fn framed(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+    framed_as(KNOWN, out, body);
+}
+
+fn framed_as(format: u8, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
-    out.extend_from_slice(&[KNOWN, 0, 0, 0, 0]);
+    out.extend_from_slice(&[format, 0, 0, 0, 0]);
     body(out);
     let crc = crc32fast::hash(&out[start + PREFIX..]);
     out[start + 1..start + PREFIX].copy_from_slice(&crc.to_le_bytes());

@@ -25,12 +25,13 @@
 //! connection with its checks and messages, `failure` says what an error means, `connection` asks and connects anew,
 //! `schema` makes the tables, `log` and `archive` are the engines. `secrets`, `tokens` and `outputs` are what else a manager
 //! keeps: whoever takes over must find all of it. `seat` is for those who consider
-//! taking over.
+//! taking over, `import` for what another engine has kept.
 
 mod address;
 mod archive;
 mod connection;
 mod failure;
+mod import;
 mod log;
 mod outputs;
 mod schema;
@@ -51,6 +52,7 @@ use uuid::Uuid;
 pub use address::DatabaseUrl;
 pub use archive::PostgresArchive;
 pub use failure::OpenError;
+pub use import::{Import, ImportError};
 pub use log::PostgresLog;
 pub use outputs::{OutputFound, OutputKey, PostgresOutputs};
 pub use seat::Seat;

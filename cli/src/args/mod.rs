@@ -251,6 +251,21 @@ pub enum Command {
         #[arg(long)]
         accept_loss: bool,
     },
+    /// Take everything that a node keeps in its data folder over into a PostgreSQL database
+    #[command(
+        after_help = "Example:\n  onward migrate --from /var/lib/onward --to postgres://onward@db.internal/onward"
+    )]
+    Migrate(MigrateArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MigrateArgs {
+    /// The data folder of the node, which is not running
+    #[arg(long, value_name = "DIR")]
+    pub from: PathBuf,
+    /// The database, which holds no node's data yet
+    #[arg(long, value_name = "URL", env = "ONWARD_STORAGE", hide_env_values = true)]
+    pub to: String,
 }
 
 /// What is not given here comes from the environment, the settings file, or the default; `onward config` shows which.

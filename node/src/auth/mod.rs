@@ -17,6 +17,7 @@ use core::str::FromStr;
 
 pub use files::{FileError, SecretFolder, read_or_make_key, write_secret};
 pub use known::Shown;
+pub(crate) use table::tokens_of_folder;
 pub use table::{SecretTable, TokenTable, TokenTableError};
 pub(crate) use tokens::LOOK_EVERY;
 pub use tokens::{NewToken, TOKEN_FILE, TOKENS_FILE, Token, TokenFile, read_or_make_token};

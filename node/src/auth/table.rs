@@ -12,7 +12,7 @@ use onward_postgres::{Added, PostgresSecrets, PostgresTokens, StoredToken};
 
 use super::files::{FileError, random_32, write_secret};
 use super::known::{KnownTokens, Shown};
-use super::tokens::{MAX_TOKENS, NewToken, TOKEN_FILE, Token, digest_of};
+use super::tokens::{MAX_TOKENS, NewToken, TOKEN_FILE, TOKENS_FILE, Token, TokenFile, digest_of};
 use super::{Scope, Scopes, SecretError, Secrets, Tokens};
 
 /// Keys in a database.
@@ -143,6 +143,22 @@ impl TokenTable {
         write_secret(&path, format!("{}\n", made.text).as_bytes())?;
         Ok(self.look()?)
     }
+}
+
+/// The tokens of a folder, as a database keeps them.
+pub(crate) fn tokens_of_folder(folder: &Path) -> Result<Vec<StoredToken>, FileError> {
+    let stored = TokenFile::list(folder)?.into_iter().map(|token| {
+        let damaged =
+            || FileError::new(&folder.join(TOKENS_FILE), format!("has no proper digest for `{}`", token.name));
+        Ok(StoredToken {
+            sha256: token.digest().ok_or_else(damaged)?,
+            scopes: token.scopes.iter().map(|scope| scope.word().to_owned()).collect(),
+            created_at_ms: token.created_at_ms,
+            hint: token.hint.clone(),
+            name: token.name,
+        })
+    });
+    stored.collect()
 }
 
 /// A word that this program does not know allows nothing.

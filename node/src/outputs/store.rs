@@ -30,25 +30,9 @@ impl OutputFolder {
 }
 
 impl OutputStore for OutputFolder {
-    /// By names and sizes alone.
     fn scan(&mut self, stats: &OutputStats) -> io::Result<()> {
         self.make_folder()?;
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if Path::new(&name).extension().is_some_and(|extension| extension == UNFINISHED) {
-                changes::remove_file(&entry.path())?;
-                continue;
-            }
-            // What is not ours is left alone.
-            let Some(claim) = name.to_str().and_then(claim_of) else { continue };
-            let about = entry.metadata()?;
-            let since = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
-            found.push((u64::try_from(since.as_millis()).unwrap_or(u64::MAX), claim, about.len()));
-        }
-        found.sort_unstable();
-        for (written_at_ms, claim, size) in found {
+        for (written_at_ms, claim, size) in self.found()? {
             self.index.put(claim, size, written_at_ms);
         }
         self.count(stats);
@@ -91,6 +75,27 @@ impl OutputStore for OutputFolder {
 }
 
 impl OutputFolder {
+    /// When each attempt printed last, and how large its file is, the oldest first: by names and sizes alone. What was not
+    /// finished is removed.
+    pub(crate) fn found(&self) -> io::Result<Vec<(u64, Claim, u64)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if Path::new(&name).extension().is_some_and(|extension| extension == UNFINISHED) {
+                changes::remove_file(&entry.path())?;
+                continue;
+            }
+            // What is not ours is left alone.
+            let Some(claim) = name.to_str().and_then(claim_of) else { continue };
+            let about = entry.metadata()?;
+            let since = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+            found.push((u64::try_from(since.as_millis()).unwrap_or(u64::MAX), claim, about.len()));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
     fn count(&self, stats: &OutputStats) {
         stats.kept_bytes.set(self.index.bytes());
         stats.kept_files.set(self.index.len() as u64);

@@ -220,10 +220,19 @@ pub enum StartError {
     )]
     SeatHeld { term: u64 },
     #[error(
-        "{} has an embedded node's jobs, which are not in this database; give this node another data \
-         folder. Nothing was changed", folder.display()
+        "{} has an embedded node's jobs, which are not in this database; take them over by `onward migrate`, or give this \
+         node another data folder. Nothing was changed", folder.display()
     )]
     EmbeddedData { folder: PathBuf },
+    #[error(
+        "a migration into this database did not end; run `onward migrate` again, with the same folder. Nothing was changed"
+    )]
+    HalfMigrated,
+    #[error(
+        "the jobs in {} were taken over into {to}; start the node with that storage. To go on with the folder as it was \
+         before all the same, remove the file `moved` in it. Nothing was changed", folder.display()
+    )]
+    Moved { folder: PathBuf, to: String },
     #[error("{0}")]
     File(#[from] FileError),
     #[error("{0}")]

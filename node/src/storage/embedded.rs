@@ -6,6 +6,7 @@ use std::sync::Arc;
 use onward_log::{EmbeddedArchive, EmbeddedLog, Error, Log, OnLoss};
 
 use super::Storage;
+use super::migrate::moved_to;
 use crate::auth::{SecretFolder, TokenFile, read_or_make_token};
 use crate::outputs::{self, OutputFolder, OutputRules};
 use crate::server::{StartError, backup_of};
@@ -13,6 +14,9 @@ use crate::server::{StartError, backup_of};
 impl Storage {
     /// In `folder`, which is ours from the first line on: the log locks it.
     pub fn embedded(folder: &Path, outputs: OutputRules, on_loss: OnLoss) -> Result<Self, StartError> {
+        if let Some(to) = moved_to(folder)? {
+            return Err(StartError::Moved { folder: folder.to_owned(), to });
+        }
         let (log, is_whole) = open_log(folder, on_loss)?;
         read_or_make_token(folder)?;
         let tokens = TokenFile::open(folder)?;

@@ -13,14 +13,16 @@
 #[cfg(test)]
 mod conformance;
 mod embedded;
+mod migrate;
 mod postgres;
 
 use core::fmt;
 use core::str::FromStr;
 use std::sync::Arc;
 
+pub use migrate::{MigrateError, Migrated, MigrationProgress, migrate};
 use onward_log::{Archive, Error, Log};
-pub use onward_postgres::{DatabaseUrl, OpenError};
+pub use onward_postgres::{DatabaseUrl, ImportError, OpenError};
 pub use postgres::OpenedDatabase;
 
 use crate::auth::{Secrets, Tokens};

@@ -59,6 +59,15 @@ pub struct EmbeddedArchive(Arc<Store<Commits>>);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Commits(u64);
 
+/// A job as the archive keeps it; see [`ArchivedJob`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ArchiveEntry {
+    pub id: u128,
+    pub ended_at_ms: u64,
+    pub expires_at_ms: Option<u64>,
+    pub row: Vec<u8>,
+}
+
 impl EmbeddedArchive {
     /// Opens the archive in `folder`, or makes one there: the file is `archive.redb`.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
@@ -79,6 +88,27 @@ impl EmbeddedArchive {
         self.0.read(|view| {
             let jobs = view.open_table(JOBS)?;
             ids.iter().map(|&id| row(&jobs, id)).collect()
+        })
+    }
+
+    /// Jobs from the oldest id after `after` upwards, with all that is kept of them but their content: at most `max_rows`,
+    /// and no more once their rows have `max_bytes`. For another engine to keep.
+    pub fn entries(&self, after: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Vec<ArchiveEntry>, Error> {
+        self.0.read(|view| {
+            let above = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let (mut entries, mut bytes) = (Vec::new(), 0);
+            for job in view.open_table(JOBS)?.range::<u128>((above, Bound::Unbounded))? {
+                let (id, job) = job?;
+                let (ended_at_ms, expires_at, _) = job.value();
+                let row = unframed(job.value())?;
+                bytes += row.len();
+                let expires_at_ms = (expires_at != NEVER).then_some(expires_at);
+                entries.push(ArchiveEntry { id: id.value(), ended_at_ms, expires_at_ms, row });
+                if entries.len() >= max_rows || bytes >= max_bytes {
+                    break;
+                }
+            }
+            Ok(entries)
         })
     }
 

@@ -50,7 +50,7 @@ use journal::{JournalFile, NotAppended, Rows};
 use store::{Open, Repair, Store, Writer};
 use unsynced::Unsynced;
 
-pub use archive::EmbeddedArchive;
+pub use archive::{ArchiveEntry, EmbeddedArchive};
 pub use journal::Loss;
 
 /// Rows are read once, at a takeover, and written once; a large cache would hold what nobody asks for.

@@ -16,6 +16,7 @@ use onward_log::{Error, Log};
 use onward_postgres::{Database, DatabaseOptions, DatabaseUrl};
 use uuid::Uuid;
 
+use super::migrate::moved_to;
 use super::{OpenError, Storage};
 use crate::auth::{FileError, SecretTable, TokenTable, write_secret};
 use crate::engine::Backup;
@@ -32,7 +33,7 @@ const LOCK: &str = "node.lock";
 /// In the data folder: under which name the last life of this node took the seat.
 const HOLDER: &str = "holder";
 /// In the data folder of a node with embedded storage.
-const EMBEDDED_LOG: &str = "onward.redb";
+pub(super) const EMBEDDED_LOG: &str = "onward.redb";
 /// Between two looks at a seat that may have no holder any more.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -60,7 +61,7 @@ impl Storage {
         seat_ttl: Duration,
     ) -> Result<Self, StartError> {
         let lock = lock(folder)?;
-        if folder.join(EMBEDDED_LOG).exists() {
+        if folder.join(EMBEDDED_LOG).exists() && moved_to(folder)?.is_none() {
             return Err(StartError::EmbeddedData { folder: folder.to_owned() });
         }
         let about = |error| StartError::Database { url: url.clone(), error };
@@ -106,6 +107,9 @@ fn wait_for_seat(database: &Database, watch: &mut SeatWatch) -> Result<(), Start
     let first = database.seat(DATABASE_LOG)?;
     let mut seen = first;
     loop {
+        if seen.is_importing {
+            return Err(StartError::HalfMigrated);
+        }
         if watch.may_take(&seen, Instant::now()) {
             return Ok(());
         }
