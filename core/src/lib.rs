@@ -11,7 +11,8 @@
 //! 2. [`job`]: what a client may ask for, how it is checked, and the one function that moves a workflow's state.
 //! 3. The small rules, each with one home: [`beat`] (beat, watermark, quiet section), [`lease`], [`grant`],
 //!    [`timeout`], [`backoff`], [`schedule`] (what becomes of a due instant), [`health`] (three signals, verdict, hold,
-//!    datacenter, overload, loops), and [`mailbox`], a queue with leases for those who work without a manager.
+//!    datacenter, overload, loops), and [`mailbox`], a queue with leases for those who work without a manager. [`candidate`]: when a follower tries for the
+//!    seat.
 //! 4. [`input`], [`message`], [`event`], [`effect`], [`refusal`]: closed lists of what comes in, what is said to
 //!    workers, what is written down, what is to be done, and how a caller is told no. [`late`]: what is answered about jobs
 //!    that have left memory.
@@ -24,6 +25,7 @@
 pub mod backoff;
 pub mod beat;
 pub mod bite;
+pub mod candidate;
 pub mod carried;
 pub mod counts;
 pub mod dispatch;

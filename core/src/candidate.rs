@@ -1,0 +1,409 @@
+//! The candidate: when a follower tries for the seat.
+//!
+//! Nothing here decides who leads. The log does, by comparing terms: of several who try at once one wins, and the others
+//! go on following. The candidate only says when a try makes sense, so that a leader that has gone is replaced soon and
+//! managers do not take the seat from each other for ever.
+//!
+//! | what is seen | when to try |
+//! |---|---|
+//! | nobody ever sat, or the holder is an earlier life of this very process's folder | at once |
+//! | the seat was handed over to me | at once |
+//! | the link to the holder broke, and it refuses connections | `rank_step` for each candidate before me |
+//! | the seat and the newest batch have not moved for `seat_ttl`, by the own clock | the same, after `seat_ttl` |
+//! | the seat was handed over to another | only if it does not move for `seat_ttl` |
+//! | an import into the log is under way | never |
+//!
+//! Whoever is not caught up, not healthy, or more than `max_clock_skew` off the log's clock does not try at all: log time
+//! would jump. A manager whose own term ended early backs off while others are there who may lead: what ended its term
+//! may be its own network.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::fence::Term;
+use crate::time::Mono;
+
+/// The numbers of a candidate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CandidateRule {
+    pub seat_ttl: Duration,
+    /// How much longer a candidate waits than the one before it.
+    pub rank_step: Duration,
+    pub max_clock_skew: Duration,
+    /// After a term that ended early; it doubles with each in a row.
+    pub backoff: Duration,
+    pub max_backoff: Duration,
+    /// A term that lasted for so long did not end early.
+    pub steady_after: Duration,
+}
+
+impl CandidateRule {
+    pub const fn with_ttl(seat_ttl: Duration) -> Self {
+        Self {
+            seat_ttl,
+            rank_step: Duration::from_millis(100),
+            max_clock_skew: Duration::from_secs(10),
+            backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(30),
+            steady_after: Duration::from_secs(60),
+        }
+    }
+}
+
+/// One life of one process, as the seat names its holder.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct HolderId(pub u128);
+
+/// The seat as it was seen at one look. Its holder changes it with everything that it writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SeatSight {
+    pub term: Term,
+    /// None if nobody ever sat.
+    pub holder: Option<HolderId>,
+    pub beat: i64,
+    /// Where the newest batch begins.
+    pub newest: Option<i64>,
+    /// To whom the holder has handed it over.
+    pub handover: Option<HolderId>,
+    /// Another engine's data are being imported into this log.
+    pub is_importing: bool,
+}
+
+/// How this manager stands when it looks at the seat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CandidateStanding {
+    /// All that the log holds has been applied.
+    pub is_caught_up: bool,
+    /// It accepts calls, and its loops move.
+    pub is_healthy: bool,
+    /// How far the own wall clock is off the log's, in either direction.
+    pub clock_skew: Duration,
+    /// How many candidates come before this one.
+    pub rank: u32,
+    /// Whether others are there who could lead.
+    pub has_peers: bool,
+    /// The holder's address refuses connections, which were open before.
+    pub is_leader_refusing: bool,
+}
+
+/// What a candidate is to do now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    Try(TryReason),
+    Wait(WaitReason),
+}
+
+/// Why a try makes sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TryReason {
+    NeverTaken,
+    OwnEarlierLife,
+    HandedOver,
+    LeaderGone,
+    SeatStill,
+}
+
+/// Why a candidate does not try.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitReason {
+    Importing,
+    NotCaughtUp,
+    NotHealthy,
+    ClockOff { by: Duration },
+    BackingOff,
+    /// The seat moves, or has not been still for long enough.
+    LeaderMoves,
+    HandedToAnother,
+}
+
+impl TryReason {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::NeverTaken => "never_taken",
+            Self::OwnEarlierLife => "own_earlier_life",
+            Self::HandedOver => "handed_over",
+            Self::LeaderGone => "leader_gone",
+            Self::SeatStill => "seat_still",
+        }
+    }
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Importing => f.write_str("data are being imported into this log"),
+            Self::NotCaughtUp => f.write_str("it has not read the log to its end"),
+            Self::NotHealthy => f.write_str("it drains, or its loops do not move"),
+            Self::ClockOff { by } => write!(f, "its clock is {by:?} off the database's; set the clock"),
+            Self::BackingOff => f.write_str("its last term ended early, and it leaves the seat to others for a while"),
+            Self::LeaderMoves => f.write_str("another manager leads"),
+            Self::HandedToAnother => f.write_str("the seat was handed over to another manager"),
+        }
+    }
+}
+
+/// The machine that says when to try.
+#[derive(Debug)]
+pub struct Candidate {
+    rule: CandidateRule,
+    me: HolderId,
+    /// The life of this node before this one, whose process is known to be gone.
+    earlier: Option<HolderId>,
+    /// The seat as it was last, and since when it has been so.
+    seen: Option<(SeatSight, Mono)>,
+    /// The holder that refuses connections, and since when.
+    refusing: Option<(HolderId, Mono)>,
+    led_since: Option<Mono>,
+    short_terms: u32,
+    not_before: Mono,
+}
+
+impl Candidate {
+    pub const fn new(rule: CandidateRule, me: HolderId, earlier: Option<HolderId>) -> Self {
+        Self {
+            rule,
+            me,
+            earlier,
+            seen: None,
+            refusing: None,
+            led_since: None,
+            short_terms: 0,
+            not_before: Mono::ZERO,
+        }
+    }
+
+    /// What to do, after a look at the seat. Asked again at every look.
+    pub fn advise(&mut self, now: Mono, seat: &SeatSight, standing: &CandidateStanding) -> Advice {
+        let still_since = match self.seen {
+            Some((seen, since)) if seen == *seat => since,
+            _ => {
+                self.seen = Some((*seat, now));
+                now
+            }
+        };
+        self.follow_link(now, seat, standing);
+        if let Some(wait) = self.obstacle(now, seat, standing) {
+            return Advice::Wait(wait);
+        }
+        let turn = self.rule.rank_step * standing.rank;
+        let is_still = now.since(still_since) >= self.rule.seat_ttl + turn;
+        match (seat.holder, seat.handover) {
+            (None, _) => Advice::Try(TryReason::NeverTaken),
+            (_, Some(heir)) if heir == self.me => Advice::Try(TryReason::HandedOver),
+            (_, Some(_)) if is_still => Advice::Try(TryReason::SeatStill),
+            (_, Some(_)) => Advice::Wait(WaitReason::HandedToAnother),
+            (Some(holder), None) if holder == self.me || self.earlier == Some(holder) => {
+                Advice::Try(TryReason::OwnEarlierLife)
+            }
+            (Some(_), None) if is_still => Advice::Try(TryReason::SeatStill),
+            (Some(_), None) if self.refusing.is_some_and(|(_, since)| now.since(since) >= turn) => {
+                Advice::Try(TryReason::LeaderGone)
+            }
+            (Some(_), None) => Advice::Wait(WaitReason::LeaderMoves),
+        }
+    }
+
+    /// This manager leads from now on.
+    pub fn leads(&mut self, now: Mono) {
+        self.led_since = Some(now);
+        self.refusing = None;
+    }
+
+    /// Its term has ended, and not by handing the seat over.
+    pub fn term_ended(&mut self, now: Mono) {
+        let Some(since) = self.led_since.take() else { return };
+        self.short_terms = if now.since(since) >= self.rule.steady_after { 0 } else { self.short_terms + 1 };
+        let doubled = self.rule.backoff.saturating_mul(1 << self.short_terms.saturating_sub(1).min(16));
+        self.not_before = now + doubled.min(self.rule.max_backoff);
+    }
+
+    /// It has handed the seat over.
+    pub fn handed_over(&mut self) {
+        self.led_since = None;
+        self.short_terms = 0;
+    }
+
+    fn obstacle(&self, now: Mono, seat: &SeatSight, standing: &CandidateStanding) -> Option<WaitReason> {
+        if seat.is_importing {
+            Some(WaitReason::Importing)
+        } else if !standing.is_caught_up {
+            Some(WaitReason::NotCaughtUp)
+        } else if !standing.is_healthy {
+            Some(WaitReason::NotHealthy)
+        } else if standing.clock_skew > self.rule.max_clock_skew {
+            Some(WaitReason::ClockOff { by: standing.clock_skew })
+        } else if standing.has_peers && now < self.not_before {
+            Some(WaitReason::BackingOff)
+        } else {
+            None
+        }
+    }
+
+    fn follow_link(&mut self, now: Mono, seat: &SeatSight, standing: &CandidateStanding) {
+        self.refusing = match (seat.holder, self.refusing) {
+            (Some(holder), Some((refusing, since))) if standing.is_leader_refusing && refusing == holder => {
+                Some((holder, since))
+            }
+            (Some(holder), _) if standing.is_leader_refusing => Some((holder, now)),
+            _ => None,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: HolderId = HolderId(1);
+    const EARLIER: HolderId = HolderId(2);
+    const OTHER: HolderId = HolderId(9);
+    const THIRD: HolderId = HolderId(10);
+
+    fn at(ms: u64) -> Mono {
+        Mono::from_ms(1_000_000 + ms)
+    }
+
+    fn candidate() -> Candidate {
+        Candidate::new(CandidateRule::with_ttl(Duration::from_secs(3)), ME, Some(EARLIER))
+    }
+
+    fn held_by(holder: HolderId, beat: i64) -> SeatSight {
+        SeatSight { term: Term::new(5), holder: Some(holder), beat, ..SeatSight::default() }
+    }
+
+    fn well(rank: u32) -> CandidateStanding {
+        CandidateStanding {
+            is_caught_up: true,
+            is_healthy: true,
+            clock_skew: Duration::ZERO,
+            rank,
+            has_peers: true,
+            is_leader_refusing: false,
+        }
+    }
+
+    const MOVES: Advice = Advice::Wait(WaitReason::LeaderMoves);
+    const STILL: Advice = Advice::Try(TryReason::SeatStill);
+
+    #[test]
+    fn a_seat_without_a_living_holder_is_tried_for_at_once() {
+        assert_eq!(
+            candidate().advise(at(0), &SeatSight::default(), &well(3)),
+            Advice::Try(TryReason::NeverTaken)
+        );
+        for holder in [ME, EARLIER] {
+            let advice = candidate().advise(at(0), &held_by(holder, 1), &well(3));
+            assert_eq!(advice, Advice::Try(TryReason::OwnEarlierLife));
+        }
+    }
+
+    #[test]
+    fn a_seat_that_moves_is_left_alone_and_a_still_one_is_taken_in_turn() {
+        let mut candidate = candidate();
+        for (ms, beat, rank, expected) in [
+            (0, 1, 0, MOVES),
+            (2_999, 1, 0, MOVES),
+            (3_000, 2, 0, MOVES),
+            (5_999, 2, 0, MOVES),
+            (6_000, 2, 2, MOVES),
+            (6_199, 2, 2, MOVES),
+            (6_200, 2, 2, STILL),
+            (6_200, 2, 0, STILL),
+        ] {
+            assert_eq!(candidate.advise(at(ms), &held_by(OTHER, beat), &well(rank)), expected, "{ms}");
+        }
+    }
+
+    #[test]
+    fn a_new_batch_is_a_sign_of_life_as_a_beat_is() {
+        let mut candidate = candidate();
+        let wrote = |first| SeatSight { newest: Some(first), ..held_by(OTHER, 1) };
+        assert_eq!(candidate.advise(at(0), &wrote(7), &well(0)), MOVES);
+        assert_eq!(candidate.advise(at(3_000), &wrote(8), &well(0)), MOVES);
+        assert_eq!(candidate.advise(at(6_000), &wrote(8), &well(0)), STILL);
+    }
+
+    #[test]
+    fn a_leader_that_refuses_connections_is_replaced_in_turn() {
+        let gone = |rank| CandidateStanding { is_leader_refusing: true, ..well(rank) };
+        let taken = Advice::Try(TryReason::LeaderGone);
+        assert_eq!(candidate().advise(at(0), &held_by(OTHER, 1), &gone(0)), taken);
+        let mut second = candidate();
+        assert_eq!(second.advise(at(0), &held_by(OTHER, 1), &gone(1)), MOVES);
+        assert_eq!(second.advise(at(99), &held_by(OTHER, 1), &gone(1)), MOVES);
+        assert_eq!(second.advise(at(100), &held_by(OTHER, 1), &gone(1)), taken);
+    }
+
+    #[test]
+    fn refusals_are_counted_for_each_holder_anew() {
+        let gone = CandidateStanding { is_leader_refusing: true, ..well(1) };
+        let mut second = candidate();
+        assert_eq!(second.advise(at(0), &held_by(OTHER, 1), &gone), MOVES);
+        // The first in rank was faster, and leads.
+        assert_eq!(second.advise(at(100), &held_by(THIRD, 2), &gone), MOVES);
+        // A link that was open in between begins anew too.
+        assert_eq!(second.advise(at(150), &held_by(THIRD, 2), &well(1)), MOVES);
+        assert_eq!(second.advise(at(210), &held_by(THIRD, 2), &gone), MOVES);
+        assert_eq!(second.advise(at(310), &held_by(THIRD, 2), &gone), Advice::Try(TryReason::LeaderGone));
+    }
+
+    #[test]
+    fn a_seat_that_was_handed_over_is_taken_by_its_heir() {
+        let handed_to = |heir| SeatSight { handover: Some(heir), ..held_by(OTHER, 1) };
+        assert_eq!(candidate().advise(at(0), &handed_to(ME), &well(5)), Advice::Try(TryReason::HandedOver));
+        let mut other = candidate();
+        let gone = CandidateStanding { is_leader_refusing: true, ..well(0) };
+        assert_eq!(other.advise(at(0), &handed_to(THIRD), &gone), Advice::Wait(WaitReason::HandedToAnother));
+        assert_eq!(other.advise(at(3_000), &handed_to(THIRD), &gone), STILL, "the heir has not come");
+        // Whoever handed it over does not take it back.
+        let own = SeatSight { handover: Some(THIRD), ..held_by(ME, 1) };
+        assert_eq!(candidate().advise(at(0), &own, &well(0)), Advice::Wait(WaitReason::HandedToAnother));
+    }
+
+    #[test]
+    fn who_may_not_lead_does_not_try() {
+        let off = Duration::from_millis(10_001);
+        for (standing, expected) in [
+            (CandidateStanding { is_caught_up: false, ..well(0) }, WaitReason::NotCaughtUp),
+            (CandidateStanding { is_healthy: false, ..well(0) }, WaitReason::NotHealthy),
+            (CandidateStanding { clock_skew: off, ..well(0) }, WaitReason::ClockOff { by: off }),
+        ] {
+            assert_eq!(candidate().advise(at(0), &SeatSight::default(), &standing), Advice::Wait(expected));
+        }
+        let just = CandidateStanding { clock_skew: Duration::from_secs(10), ..well(0) };
+        assert_eq!(candidate().advise(at(0), &SeatSight::default(), &just), Advice::Try(TryReason::NeverTaken));
+        let importing = SeatSight { is_importing: true, ..SeatSight::default() };
+        assert_eq!(candidate().advise(at(0), &importing, &well(0)), Advice::Wait(WaitReason::Importing));
+    }
+
+    #[test]
+    fn who_lost_a_term_early_leaves_the_seat_to_others_for_longer_each_time() {
+        let (mut candidate, own) = (candidate(), held_by(ME, 1));
+        let again = Advice::Try(TryReason::OwnEarlierLife);
+        let waits = Advice::Wait(WaitReason::BackingOff);
+        let mut now = 0;
+        for backoff in [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000] {
+            candidate.leads(at(now));
+            candidate.term_ended(at(now + 10));
+            now += 10 + backoff;
+            assert_eq!(candidate.advise(at(now - 1), &own, &well(0)), waits, "{backoff}");
+            let alone = CandidateStanding { has_peers: false, ..well(0) };
+            assert_eq!(candidate.advise(at(now - 1), &own, &alone), again, "nobody else would lead");
+            assert_eq!(candidate.advise(at(now), &own, &well(0)), again);
+        }
+        candidate.leads(at(now));
+        candidate.term_ended(at(now + 60_000));
+        assert_eq!(candidate.advise(at(now + 60_999), &own, &well(0)), waits, "a steady term begins the count anew");
+        assert_eq!(candidate.advise(at(now + 61_000), &own, &well(0)), again);
+    }
+
+    #[test]
+    fn a_term_that_was_handed_over_costs_nothing() {
+        let mut candidate = candidate();
+        candidate.leads(at(0));
+        candidate.handed_over();
+        candidate.term_ended(at(10));
+        let back = SeatSight { handover: Some(ME), ..held_by(THIRD, 3) };
+        assert_eq!(candidate.advise(at(11), &back, &well(0)), Advice::Try(TryReason::HandedOver));
+    }
+}
