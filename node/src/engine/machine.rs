@@ -40,6 +40,7 @@ use super::watch::Watchers;
 use super::{Command, Deliver, Refused, RunningThread, Shared, Start, View};
 use crate::catalog::Catalog;
 use crate::clock;
+use crate::cluster::leader::LeaderView;
 
 /// How many asks are taken before what they decided is handed to the log.
 const ROUND: usize = 1_024;
@@ -206,6 +207,7 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer<Shared>) -> TermEnd 
     committer.work();
     if !committer.has_failed() {
         shared.set_trouble(String::new());
+        shared.leader_view.send_replace(LeaderView::Leading { term: machine.term });
     }
     machine.now = clock::now();
     machine.look_at_log();

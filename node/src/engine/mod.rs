@@ -79,6 +79,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::catalog::Catalog;
 use crate::clock;
+use crate::cluster::leader::LeaderView;
 use crate::traces::Exporter;
 use content::Contents;
 use ids::Ids;
@@ -199,6 +200,7 @@ struct Shared {
     vitals: vitals::Vitals,
     /// Why no machine serves, or why the one that does cannot store anything; else empty.
     trouble: Mutex<String>,
+    leader_view: tokio::sync::watch::Sender<LeaderView>,
     thread: Mutex<Option<RunningThread>>,
     /// Nobody waits for the threads any more: what they still do is told to nobody.
     is_given_up: AtomicBool,
@@ -255,6 +257,11 @@ impl Engine {
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.0.trouble();
         (!trouble.is_empty()).then_some(trouble)
+    }
+
+    /// Where it is published who leads.
+    pub fn leader_view(&self) -> &tokio::sync::watch::Sender<LeaderView> {
+        &self.0.leader_view
     }
 
     /// The loops of this engine, and whatever is watched beside them.
@@ -429,6 +436,7 @@ impl Shared {
             load: load::Gauge::default(),
             vitals: vitals::Vitals::new(start.hang_after, start.rules.seat_ttl, start.archive.is_some()),
             trouble: Mutex::new(String::new()),
+            leader_view: LeaderView::channel(),
             thread: Mutex::new(None),
             is_given_up: AtomicBool::new(false),
             blobs: Mutex::new(None),

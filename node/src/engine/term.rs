@@ -6,6 +6,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use onward_core::fence::Term;
 use onward_core::manager::Manager;
 use onward_log::{Changed, Error};
 
@@ -14,6 +15,7 @@ use super::run_loop::{Follower, Host as _, NewTerm, Tried};
 use super::watch::Watchers;
 use super::{Shared, Start};
 use crate::clock;
+use crate::cluster::leader::LeaderView;
 
 /// Between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -57,6 +59,7 @@ pub(super) fn follow_on(
     watchers: &mut Watchers,
 ) -> Option<Result<Begun, Error>> {
     shared.vitals.takeover.begin_unless_begun();
+    shared.publish_following(follower.seen_term());
     shared.set_trouble("it follows, and another node leads".into());
     if kept.keep_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
         return None;
@@ -67,6 +70,19 @@ pub(super) fn follow_on(
         Err(Error::Truncated { .. }) => begin(start, shared),
         Err(error) => Err(error),
     })
+}
+
+impl Shared {
+    /// Who leads stays known for as long as the term stays the same.
+    fn publish_following(&self, term: Term) {
+        self.leader_view.send_if_modified(|view| {
+            let is_news = !matches!(view, LeaderView::Following { term: known, .. } if *known == term);
+            if is_news {
+                *view = LeaderView::Following { term, leader: None };
+            }
+            is_news
+        });
+    }
 }
 
 fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {

@@ -24,6 +24,10 @@ pub struct NodeConfig {
     /// line on this machine.
     pub data: PathBuf,
     pub storage: StorageChoice,
+    /// The node's name, unique among the managers of its datacenter; without one, its address.
+    pub name: Option<String>,
+    /// `host:port`, or a URL with its scheme, at which others reach this node; without one, where it listens.
+    pub advertise: Option<String>,
     /// PEM files: the certificates, the node's own first, and its private key.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Nobody does anything without a token.
@@ -57,6 +61,8 @@ impl NodeConfig {
             listens: true,
             data: data.into(),
             storage: StorageChoice::default(),
+            name: None,
+            advertise: None,
             tls: None,
             require_tokens: false,
             insecure: false,

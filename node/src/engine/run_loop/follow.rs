@@ -51,6 +51,11 @@ pub(in crate::engine) enum Tried<M> {
 }
 
 impl<M: StateMachine> Follower<M> {
+    /// The newest term that it has seen.
+    pub(in crate::engine) const fn seen_term(&self) -> Term {
+        self.seen
+    }
+
     /// Builds an empty machine from the log as it is now.
     pub(in crate::engine) fn read(mut log: Box<dyn Log>, mut machine: M) -> Result<Self, Error> {
         // Before anything is read: a term that begins meanwhile is one that was not seen.

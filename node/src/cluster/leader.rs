@@ -1,0 +1,48 @@
+//! Who leads, as this node knows it.
+//!
+//! The engine's shell publishes it, since it alone sees the seat; forwarding, `/status`, `/readyz` and the headers of
+//! answers read it. It is a hint and no authority: a call that reaches a node which leads no longer is refused there, by
+//! its machine or by the log.
+
+use onward_core::fence::Term;
+use tokio::sync::watch;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LeaderView {
+    /// The log was not read to its end yet.
+    Starting,
+    /// This node holds the seat.
+    Leading { term: Term },
+    /// Another node holds the seat, or nobody does: then there is no address.
+    Following { term: Term, leader: Option<LeaderAddress> },
+}
+
+/// Where a leader is reached.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LeaderAddress {
+    pub name: String,
+    /// `host:port`, or a URL with its scheme.
+    pub address: String,
+}
+
+impl LeaderView {
+    /// The channel that a node's view is published on.
+    pub fn channel() -> watch::Sender<Self> {
+        watch::Sender::new(Self::Starting)
+    }
+
+    pub const fn role(&self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Leading { .. } => "leader",
+            Self::Following { .. } => "follower",
+        }
+    }
+
+    pub const fn term(&self) -> Option<Term> {
+        match self {
+            Self::Starting => None,
+            Self::Leading { term } | Self::Following { term, .. } => Some(*term),
+        }
+    }
+}
