@@ -3,7 +3,7 @@
 //!
 //! Requests: [`submit`] is a submission, [`command`] all else that is asked of a job or of many, [`schedule`] and
 //! [`dead_letter`] have their own. Answers: [`job`] is a job as it is shown, [`ledger`] and [`explanation`] say why it is
-//! where it is; [`queue`], [`node`], [`schedule`], [`dead_letter`] and [`backup`] are for operators, [`status`] is the
+//! where it is; [`queue`], [`node`], [`schedule`], [`dead_letter`], [`leader`] and [`backup`] are for operators, [`status`] is the
 //! node itself, [`lease`] is the work of those without a session. [`problem`] is every answer that is no success.
 //!
 //! What they are made of: [`word`] is a word out of a list that may grow, [`raw`] is JSON of other people, [`instant`]
@@ -25,6 +25,7 @@ pub mod explanation;
 pub mod few;
 pub mod instant;
 pub mod job;
+pub mod leader;
 pub mod lease;
 pub mod ledger;
 pub mod node;

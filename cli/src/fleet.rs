@@ -299,6 +299,12 @@ pub fn counted(count: u64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
+pub fn transfer_leader(to: Option<&str>, client: &Client, screen: &Screen) -> Result<u8> {
+    let answer = client.ask(async |node| node.transfer_leader(to).await)?;
+    let line = format!("`{}` leads from now on", answer.leader);
+    done(screen, &answer, line)
+}
+
 /// The node writes the file on its own disk; a relative path would mean another place there.
 pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
     let file = std::path::absolute(file)?;

@@ -172,6 +172,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         Command::Top { every, once } => top::run(every, once, client, screen),
         Command::Datacenter(DatacenterCommand::List) => fleet::datacenters(client, screen),
         Command::Backup { file } => fleet::backup(&file, client, screen),
+        Command::TransferLeader { name } => fleet::transfer_leader(name.as_deref(), client, screen),
         Command::Completions { .. }
         | Command::Man { .. }
         | Command::Config(_)

@@ -20,7 +20,7 @@ pub fn run(args: &MigrateArgs, screen: &Screen) -> Result<u8> {
         Failure::new("--to is no address of a database").why(error).remedy(remedy).usage()
     })?;
     let (began, mut drawn, mut line) = (Instant::now(), None::<Instant>, StatusLine::default());
-    let moved = migrate(&args.from, &url, |MigrationProgress { done, total }| {
+    let moved = migrate(&args.from, &url, &args.datacenter, |MigrationProgress { done, total }| {
         if screen.bars && (done == total || drawn.is_none_or(|at| at.elapsed() >= DRAW_EVERY)) {
             drawn = Some(Instant::now());
             let (done, total) = (Some(done), Some(total));

@@ -55,7 +55,8 @@ impl Place {
             StorageChoice::Embedded => Ok(Self::Folder(settings.data)),
             StorageChoice::Postgres(url) => {
                 let opened = OpenedDatabase::open(&url).map_err(|error| of_database(&url, error))?;
-                let table = opened.tokens().map_err(|error| of_database(&url, error))?;
+                let table =
+                    opened.tokens(&settings.datacenter.to_string()).map_err(|error| of_database(&url, error))?;
                 Ok(Self::Database(url, Box::new(table)))
             }
         }

@@ -141,7 +141,7 @@ async fn up(
     }
     screen.note(STOPPING);
     // Whatever runs here: nobody may be routed to a node that is about to go.
-    node.leave();
+    node.step_down().await;
     drop(drain);
     let finish = async {
         if let Some(cast) = cast {
@@ -202,6 +202,9 @@ fn node_config(
         listens: true,
         data: settings.data,
         storage: settings.storage,
+        name: settings.name,
+        datacenter: settings.datacenter.to_string(),
+        advertise: settings.advertise,
         tls: settings.tls_cert.zip(settings.tls_key),
         require_tokens: settings.require_tokens,
         insecure: settings.insecure,

@@ -109,7 +109,9 @@ pub enum WaitReason {
     Importing,
     NotCaughtUp,
     NotHealthy,
-    ClockOff { by: Duration },
+    ClockOff {
+        by: Duration,
+    },
     BackingOff,
     /// The seat moves, or has not been still for long enough.
     LeaderMoves,
@@ -160,16 +162,7 @@ pub struct Candidate {
 
 impl Candidate {
     pub const fn new(rule: CandidateRule, me: HolderId, earlier: Option<HolderId>) -> Self {
-        Self {
-            rule,
-            me,
-            earlier,
-            seen: None,
-            refusing: None,
-            led_since: None,
-            short_terms: 0,
-            not_before: Mono::ZERO,
-        }
+        Self { rule, me, earlier, seen: None, refusing: None, led_since: None, short_terms: 0, not_before: Mono::ZERO }
     }
 
     /// What to do, after a look at the seat. Asked again at every look.
@@ -287,10 +280,7 @@ mod tests {
 
     #[test]
     fn a_seat_without_a_living_holder_is_tried_for_at_once() {
-        assert_eq!(
-            candidate().advise(at(0), &SeatSight::default(), &well(3)),
-            Advice::Try(TryReason::NeverTaken)
-        );
+        assert_eq!(candidate().advise(at(0), &SeatSight::default(), &well(3)), Advice::Try(TryReason::NeverTaken));
         for holder in [ME, EARLIER] {
             let advice = candidate().advise(at(0), &held_by(holder, 1), &well(3));
             assert_eq!(advice, Advice::Try(TryReason::OwnEarlierLife));

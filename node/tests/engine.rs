@@ -22,6 +22,8 @@ use onward_log::{
     BatchKey, Blob, BlobReader, Digest, EmbeddedArchive, EmbeddedLog, Error, Log, MemoryLog, Row, Snapshot, StoredRow,
     Tail,
 };
+use onward_node::cluster::leader::LeaderAddress;
+use onward_node::cluster::{HandoverError, Heir, Leadership, SeatLook};
 use onward_node::engine::{Engine, Refused, Start};
 use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
 use onward_proto::worker::Output;
@@ -735,12 +737,28 @@ async fn a_call_between_two_terms_is_for_the_next_one() {
 
 // ---- following and leading
 
+struct WhenTold(Arc<AtomicBool>);
+
+impl Leadership for WhenTold {
+    fn look(&mut self, _applied: Seq, is_caught_up: bool) -> SeatLook {
+        let leader = LeaderAddress { name: "another".into(), address: "127.0.0.1:1".into() };
+        match is_caught_up && self.0.load(Ordering::Relaxed) {
+            true => SeatLook::Try,
+            false => SeatLook::Follow { term: Term::new(1), leader: Some(leader) },
+        }
+    }
+
+    fn hand_over(&mut self, _term: Term, _heir: &Heir) -> Result<(), HandoverError> {
+        Err(HandoverError::Alone)
+    }
+}
+
 /// An engine that leads once it is told to, and how it is told.
 fn start_following(log: &MemoryLog, rules: Rules) -> (Engine, Arc<AtomicBool>) {
     let (log, may_lead) = (log.clone(), Arc::new(AtomicBool::new(false)));
     let told = may_lead.clone();
     let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
-    start.may_lead = Box::new(move || told.load(Ordering::Relaxed));
+    start.leadership = Box::new(WhenTold(told));
     (Engine::start(start).expect("a log in memory can be opened"), may_lead)
 }
 
@@ -754,8 +772,8 @@ async fn a_node_follows_until_it_may_lead_and_who_loses_the_seat_follows() {
     one_may_lead.store(false, Ordering::Relaxed);
     let (other, other_may_lead) = start_following(&log, short_seat());
     let refused = other.call(submit(&other, draft()).1).await;
-    let Err(Refused::Unavailable(why)) = refused else { panic!("{refused:?}") };
-    assert!(why.contains("another node leads"), "{why}");
+    let Err(Refused::NoLeader(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("`another` leads"), "{why}");
     assert_eq!(other.needs_restart(), None);
     // What the leader goes on writing is there when the other leads.
     let (second, call) = submit(&one, draft());
@@ -769,7 +787,7 @@ async fn a_node_follows_until_it_may_lead_and_who_loses_the_seat_follows() {
     };
     assert_eq!((found(first).await, found(second).await), (Some(JobState::Ready), Some(JobState::Ready)));
     // The first learns it by the first thing that it wants to store or to confirm, and does not fight.
-    until_seen("it follows", || one.trouble().is_some_and(|why| why.contains("another node leads"))).await;
+    until_seen("it follows", || one.leader_view().borrow().role() == "follower").await;
     let (third, call) = submit(&other, draft());
     while other.call(call.clone()).await.is_err() {}
     assert_eq!(found(third).await, Some(JobState::Ready));

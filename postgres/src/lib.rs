@@ -24,7 +24,7 @@
 //! Data flows through the modules in this order: `address` makes checked options of a URL, `tls` encrypts, `session` is one
 //! connection with its checks and messages, `failure` says what an error means, `connection` asks and connects anew,
 //! `schema` makes the tables, `log` and `archive` are the engines. `secrets`, `tokens` and `outputs` are what else a manager
-//! keeps: whoever takes over must find all of it. `seat` is for those who consider
+//! keeps: whoever takes over must find all of it. `seat` and `members` are for those who consider
 //! taking over, `import` for what another engine has kept.
 
 mod address;
@@ -33,6 +33,7 @@ mod connection;
 mod failure;
 mod import;
 mod log;
+mod members;
 mod outputs;
 mod schema;
 mod seat;
@@ -46,6 +47,9 @@ use std::sync::Arc;
 
 use connection::{Connection, Pool};
 use failure::Failure;
+use onward_core::candidate::HolderId;
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
 use session::{Connector, random_uuid};
 use uuid::Uuid;
 
@@ -54,6 +58,7 @@ pub use archive::PostgresArchive;
 pub use failure::OpenError;
 pub use import::{Import, ImportError};
 pub use log::PostgresLog;
+pub use members::Member;
 pub use outputs::{OutputFound, OutputKey, PostgresOutputs};
 pub use seat::Seat;
 pub use secrets::PostgresSecrets;
@@ -88,6 +93,7 @@ impl DatabaseOptions {
         let mut first = Connection::new(connector.clone())?;
         schema::migrate(&mut first)?;
         let holder = random_uuid()?;
+        let holder = Holder { id: holder, name: String::new(), address: String::new() };
         Ok(Database { pool: Arc::new(Pool::new(connector.clone(), first)), connector, holder })
     }
 }
@@ -97,9 +103,19 @@ impl DatabaseOptions {
 pub struct Database {
     connector: Arc<Connector>,
     pool: Arc<Pool>,
-    /// Under which its logs take their seats.
-    holder: Uuid,
+    holder: Holder,
 }
+
+/// Who takes seats by the logs of a database: one life of one process, and where it is reached.
+#[derive(Clone, Debug)]
+struct Holder {
+    id: Uuid,
+    name: String,
+    address: String,
+}
+
+/// Whoever was not heard of for so long has lost its name to the next who uses it.
+const KEEPS_NAME: Duration = Duration::from_secs(10);
 
 const STANDBYS: &str = "select current_setting('synchronous_standby_names')";
 
@@ -114,12 +130,53 @@ impl Database {
 
     /// A handle on the log of this name, with a connection of its own.
     pub fn log(&self, name: &str) -> Result<PostgresLog, onward_log::Error> {
-        PostgresLog::open(name, self.holder, Connection::new(self.connector.clone())?, self.pool.clone())
+        PostgresLog::open(name, self.holder.clone(), Connection::new(self.connector.clone())?, self.pool.clone())
+    }
+
+    /// Seats are taken under this name from now on, by who is reached at this address.
+    pub fn reached_at(mut self, name: &str, address: &str) -> Self {
+        (self.holder.name, self.holder.address) = (name.to_owned(), address.to_owned());
+        self
     }
 
     /// Who takes seats by the logs of this database and of its clones.
-    pub fn holder(&self) -> Uuid {
-        self.holder
+    pub fn holder(&self) -> HolderId {
+        seat::holder_id(self.holder.id)
+    }
+
+    /// The name under which seats are taken.
+    pub fn name(&self) -> &str {
+        &self.holder.name
+    }
+
+    /// Hands the seat of the log of this name, which we hold under this term, over to another life. False if the term is
+    /// over.
+    pub fn hand_over(&self, name: &str, term: Term, heir: HolderId) -> Result<bool, onward_log::Error> {
+        Seat::hand_over(name, term, self.holder.id, Uuid::from_u128(heir.0), &self.pool)
+    }
+
+    /// Says that we share the log of this name and live. False if our own name belongs to another that lives.
+    pub fn put_member(&self, name: &str, applied: Seq, is_candidate: bool) -> Result<bool, onward_log::Error> {
+        let member = Member {
+            name: self.holder.name.clone(),
+            holder: self.holder(),
+            address: self.holder.address.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            applied,
+            is_candidate,
+            silent_for: Duration::ZERO,
+        };
+        member.put(name, &self.pool, KEEPS_NAME)
+    }
+
+    /// Those who share the log of this name, by their names.
+    pub fn members(&self, name: &str) -> Result<Vec<Member>, onward_log::Error> {
+        Member::list(name, &self.pool)
+    }
+
+    /// We share the log of this name no more.
+    pub fn remove_member(&self, name: &str) -> Result<(), onward_log::Error> {
+        Member::remove(name, self.holder.id, &self.pool)
     }
 
     /// What is seen of the seat of the log of this name.

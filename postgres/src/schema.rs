@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::failure::{Failure, OpenError};
 
 /// What leads to each version, from the one before.
-const STEPS: &[&str] = &[include_str!("../schema/1.sql")];
+const STEPS: &[&str] = &[include_str!("../schema/1.sql"), include_str!("../schema/2.sql")];
 
 /// The version of onward that made the newest step, and reads what it leaves.
 const NEEDS: &str = env!("CARGO_PKG_VERSION");

@@ -4,6 +4,7 @@
 //!   JetStream, [`Redis`], two stand-ins for [`Sqs`], and the pooler [`PgBouncer`].
 //! - [`Postgres::start_synchronous_standby`] gives a cluster a standby that its commits wait for, and
 //!   [`Postgres::promote`] puts it in the cluster's place.
+//! - [`Cluster`] is managers of Onward itself on such a database, and workers, all of them processes.
 //! - [`Proxy`] stands between a client and any of them, and cuts, silences, holds back or loses what passes.
 //! - [`Server`] is the process behind each. A test [freezes](Server::freeze), [thaws](Server::thaw), [kills](Server::kill)
 //!   and [starts it again](Server::start_again) to make an outage.
@@ -15,6 +16,7 @@
 //! The programs `initdb`, `postgres` and `redis-server` come from Debian packages, which `cargo xtask test` installs.
 //! What comes from PyPI is installed once, into a virtual environment below `target/`.
 
+mod cluster;
 mod nats;
 mod pgbouncer;
 mod port;
@@ -26,6 +28,7 @@ mod server;
 mod sqs;
 pub mod venv;
 
+pub use cluster::{Cluster, ClusterManager, ClusterOptions, ClusterWorker};
 pub use nats::{Nats, NatsOptions};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresOptions};

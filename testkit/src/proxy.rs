@@ -13,7 +13,7 @@
 //! | [`Proxy::delay`] | a slow network | the same |
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -68,6 +68,11 @@ struct Link {
 impl Proxy {
     /// Starts a proxy in front of the server on this port.
     pub fn start(server: u16) -> io::Result<Self> {
+        Self::before((Ipv4Addr::LOCALHOST, server).into())
+    }
+
+    /// Starts a proxy in front of the server at this address.
+    pub fn before(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
         let shared = Arc::<Shared>::default();
@@ -176,13 +181,13 @@ impl Link {
     }
 }
 
-fn accept(listener: &TcpListener, server: u16, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
     for client in listener.incoming().flatten() {
         if shared.state().has_ended {
             return;
         }
         // A server that is not there is seen as such, and so is a proxy that refuses.
-        let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) else { continue };
+        let Ok(server) = TcpStream::connect(server) else { continue };
         let pairs = [client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone()];
         let [Ok(from_client), Ok(to_server), Ok(to_client), Ok(from_server)] = pairs else { continue };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));

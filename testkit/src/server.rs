@@ -156,6 +156,29 @@ impl Server {
         self.start_once(&mut running)
     }
 
+    /// Asks the server to end, as an operator or a service manager does, and returns once it has; it is killed if it takes
+    /// longer than this.
+    pub fn stop(&self, patience: Duration) {
+        let pid = self.pid();
+        signal(pid, Signal::TERM);
+        let since = Instant::now();
+        while is_alive(pid) && since.elapsed() < patience {
+            std::thread::sleep(LOOK);
+        }
+        self.kill();
+    }
+
+    /// Whether the process is there.
+    pub fn is_running(&self) -> bool {
+        is_alive(self.pid())
+    }
+
+    /// What it has said since it was last started.
+    pub fn said(&self) -> String {
+        let starts = self.running().starts;
+        text_of(&self.folder.join(format!("{}.{starts}.output", self.program)))
+    }
+
     /// Where the server keeps its files.
     pub fn folder(&self) -> &Path {
         &self.folder

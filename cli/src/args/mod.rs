@@ -196,6 +196,15 @@ pub enum Command {
     /// Look at jobs that failed permanently; replay or drop them
     #[command(subcommand, name = "dead-letter", after_help = "Example:\n  onward dead-letter list")]
     DeadLetter(DeadLetterCommand),
+    /// Hand the seat over to another manager of the datacenter, by its name or to the one that is furthest
+    #[command(
+        name = "transfer-leader",
+        after_help = "Examples:\n  onward transfer-leader\n  onward transfer-leader manager-2"
+    )]
+    TransferLeader {
+        /// The manager that is to lead [default: the one that is furthest with the log]
+        name: Option<String>,
+    },
     /// Show node health
     #[command(after_help = "Example:\n  onward status --server http://127.0.0.1:7400")]
     Status,
@@ -266,6 +275,9 @@ pub struct MigrateArgs {
     /// The database, which holds no node's data yet
     #[arg(long, value_name = "URL", env = "ONWARD_STORAGE", hide_env_values = true)]
     pub to: String,
+    /// The datacenter whose managers share these data from then on
+    #[arg(long, value_name = "NAME", env = "ONWARD_DATACENTER", default_value = onward_node::storage::DEFAULT_DATACENTER)]
+    pub datacenter: String,
 }
 
 /// What is not given here comes from the environment, the settings file, or the default; `onward config` shows which.

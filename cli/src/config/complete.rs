@@ -128,7 +128,11 @@ fn of_rules(settings: Settings) -> Vec<(String, String)> {
 fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let NodeSettings {
+        name,
+        datacenter,
         listen,
+        advertise,
+        peers,
         data,
         storage,
         slots,
@@ -145,7 +149,10 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
         probes,
         snapshot_every,
     } = settings;
+    all.push(("datacenter".into(), datacenter.text()));
     all.push(("listen".into(), listen.text()));
+    assert!(name.is_none() && advertise.is_none() && peers.is_empty());
+    all.extend(["name", "advertise", "peers"].map(|name| (name.to_owned(), "-".to_owned())));
     all.push(("data".into(), data.display().to_string()));
     all.push(("storage".into(), storage.to_string()));
     all.push(("slots".into(), slots.text()));

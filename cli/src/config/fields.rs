@@ -9,14 +9,22 @@ use onward_core::settings::{BadSetting, Settings};
 use onward_node::engine::{ArchiveRules, Start};
 use onward_node::outputs::OutputRules;
 use onward_node::server::{DrainRule, HttpLimits, ProbeRule};
-use onward_node::storage::StorageChoice;
+use onward_node::storage::{DEFAULT_DATACENTER, StorageChoice};
 
 use crate::span;
 
 /// What the node itself needs to know, besides the rules.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NodeSettings {
+    /// The node's name, unique among those that share its storage; without one it follows from its address.
+    pub name: Option<String>,
+    /// The datacenter that a manager is of.
+    pub datacenter: Name,
     pub listen: SocketAddr,
+    /// What others dial; without it, where it listens.
+    pub advertise: Option<String>,
+    /// Addresses of other managers of this datacenter.
+    pub peers: Vec<String>,
     pub data: PathBuf,
     /// What keeps log, archive, output, keys and tokens.
     pub storage: StorageChoice,
@@ -43,7 +51,11 @@ pub struct NodeSettings {
 impl NodeSettings {
     pub fn new(data: PathBuf) -> Self {
         Self {
+            name: None,
+            datacenter: Name::new(DEFAULT_DATACENTER).expect("the default is a proper name"),
             listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
+            advertise: None,
+            peers: Vec::new(),
             data,
             storage: StorageChoice::default(),
             slots: crate::work::cores(),
@@ -90,6 +102,8 @@ pub enum Field<'a> {
     /// Depends on other settings unless it is given.
     AutoSpan(&'a mut Option<Duration>),
     Name(&'a mut Name),
+    /// Follows from others, or is not there, unless it is given.
+    Text(&'a mut Option<String>),
     Large(&'a mut u64),
     Size(&'a mut usize),
     Count(&'a mut u32),
@@ -112,6 +126,7 @@ impl Field<'_> {
             Self::Span(span) => span::exact(**span),
             Self::AutoSpan(span) => span.map_or_else(|| AUTO.into(), span::exact),
             Self::Name(name) => name.to_string(),
+            Self::Text(text) => text.as_deref().unwrap_or("-").to_owned(),
             Self::Large(count) => count.to_string(),
             Self::Size(size) => size.to_string(),
             Self::Count(count) => count.to_string(),
@@ -151,6 +166,10 @@ impl Field<'_> {
             Self::Name(name) => {
                 let allowed = || format!("1 to {MAX_NAME_BYTES} bytes without control characters");
                 **name = Name::new(text).ok_or_else(allowed)?;
+            }
+            Self::Text(target) => {
+                let allowed = || format!("1 to {MAX_NAME_BYTES} bytes without control characters");
+                **target = Some(Name::new(text.trim()).ok_or_else(allowed)?.to_string());
             }
             Self::Large(count) => whole(text, *count)?,
             Self::Size(size) => whole(text, *size)?,
@@ -208,7 +227,11 @@ macro_rules! settings {
 
 settings! {
     node {
+        "name" => name: Text,
+        "datacenter" => datacenter: Name,
         "listen" => listen: Address,
+        "advertise" => advertise: Text,
+        "peers" => peers: Names,
         "data" => data: Folder,
         "storage" => storage: Storage,
         "slots" => slots: Count,
@@ -332,7 +355,7 @@ mod tests {
                 Field::Span(_) | Field::AutoSpan(_) => "7s",
                 Field::Size(_) | Field::Count(_) | Field::Small(_) | Field::Large(_) => "7",
                 Field::Fraction(_) => "0.7",
-                Field::Name(_) => "seven",
+                Field::Name(_) | Field::Text(_) => "seven",
                 Field::Switch(on) => {
                     if *on {
                         "false"
@@ -366,6 +389,8 @@ mod tests {
             ("http.probes", "7401"),
             ("data", ""),
             ("job.queue", ""),
+            ("name", ""),
+            ("datacenter", ""),
             ("drain.ready_grace", "soon"),
             ("archive.max_jobs", "1.5"),
             ("storage", "mysql://me@host/jobs"),

@@ -13,6 +13,7 @@ pub mod backup;
 pub mod instant;
 pub mod jobs;
 pub mod json;
+pub mod leader;
 pub mod leases;
 pub mod may;
 pub mod openapi;
@@ -49,5 +50,8 @@ impl App {
 
 /// Everything under `/v1`, with a limit on how many may wait for jobs.
 pub fn routes_for(followers: Followers) -> axum::Router<App> {
-    leases::routes().merge(jobs::routes_for(followers)).route("/backup", axum::routing::post(backup::backup))
+    leases::routes()
+        .merge(jobs::routes_for(followers))
+        .route("/backup", axum::routing::post(backup::backup))
+        .route("/leader/transfer", axum::routing::post(leader::transfer))
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 
-use super::{backup, jobs, leases};
+use super::{backup, jobs, leader, leases};
 
 const PROBLEM: &str = "application/problem+json";
 
@@ -24,17 +24,18 @@ const TAGS: [(&str, &str); 7] = [
     ("queues", "What is in them; pause and resume."),
     ("schedules", "Jobs that start by the clock: plans, runs, and what became of each due instant."),
     ("nodes", "Workers, their verdicts, and the datacenter."),
-    ("operations", "Probes, status, metrics, backup."),
+    ("operations", "Probes, status, metrics, backup, and who leads."),
 ];
 
 /// Operations whose id the rule of [`operation_id`] would not make a good name of.
-const NAMED: [(&str, &str, &str); 8] = [
+const NAMED: [(&str, &str, &str); 9] = [
     ("post", "/v1/jobs", "submit_job"),
     ("post", "/v1/jobs/batch", "submit_jobs"),
     ("post", "/v1/leases", "poll_leases"),
     ("post", "/v1/leases/{receipt}/request-extension", "request_extension"),
     ("post", "/v1/leases/{receipt}/output", "append_output"),
     ("post", "/v1/backup", "back_up"),
+    ("post", "/v1/leader/transfer", "transfer_leader"),
     ("get", "/v1/stats", "get_stats"),
     ("get", "/v1/datacenters", "list_datacenters"),
 ];
@@ -45,6 +46,7 @@ pub fn openapi(more: OpenApi) -> Value {
     all.merge(jobs::JobsApi::openapi());
     all.merge(jobs::schedules::SchedulesApi::openapi());
     all.merge(backup::BackupApi::openapi());
+    all.merge(leader::LeaderApi::openapi());
     all.merge(more);
     all.info.title = "Onward".into();
     all.info.description = None;

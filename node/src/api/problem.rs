@@ -87,6 +87,7 @@ impl From<Refused> for Problem {
             Refused::Unreadable(_) | Refused::Missing(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", refused.to_string())
             }
+            Refused::NoLeader(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()),
             Refused::TooManyCalls(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", refused.to_string()),
         }
     }

@@ -1,3 +1,6 @@
-//! Several managers that share one log: which of them leads, as each of them knows it.
+//! Several managers that share one log: which of them leads, when another tries to, and how the seat is handed over.
 
 pub mod leader;
+mod leadership;
+
+pub use leadership::{HandoverError, Heir, Heirs, Leadership, SeatLook, SoleLeader};

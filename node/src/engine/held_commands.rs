@@ -38,7 +38,11 @@ impl HeldCommands {
                 Some(Command::Unwatch { job, bell }) => watchers.remove(job, bell),
                 // Of and to the machine that is no more.
                 Some(
-                    Command::FromLog(_) | Command::Archived { .. } | Command::ArchiveReady { .. } | Command::Drained,
+                    Command::FromLog(_)
+                    | Command::Archived { .. }
+                    | Command::ArchiveReady { .. }
+                    | Command::Drained
+                    | Command::HandOver(_),
                 ) => {}
                 Some(command) => self.commands.push_back((Instant::now(), command)),
                 None => {
@@ -55,6 +59,16 @@ impl HeldCommands {
     /// Nobody knows when the next machine serves: sessions end by this, and their workers look for who leads.
     pub(super) fn keep_calls_only(&mut self) {
         self.commands.retain(|(_, command)| is_call(command));
+    }
+
+    /// Another leads, and calls are for that one: none of these was begun.
+    pub(super) fn refuse_calls(&mut self, shared: &Shared) {
+        for (_, command) in core::mem::take(&mut self.commands) {
+            // Reads are refused by dropping what they are to be answered on; nobody may wait any more, which is fine.
+            if let Command::Call { reply, .. } = command {
+                drop(reply.send(Err(shared.no_leader())));
+            }
+        }
     }
 
     pub(super) fn give_back(&mut self, run_queue: &RunQueue<Command>) {

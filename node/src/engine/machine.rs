@@ -15,13 +15,14 @@ use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
 use onward_core::message::ToWorker;
 use onward_core::time::{Awake, Now};
-use onward_log::{Error, OwnedBlob};
+use onward_log::{Digest, Error, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::archive_feed::ArchiveFeed;
 use super::archivist::{self, ToArchive};
 use super::content::{self, Contents};
 use super::decision_log::DecisionLog;
+use super::following::Handover;
 use super::held_commands::{Flow, HeldCommands};
 use super::load::{self, Meter};
 use super::notices::jobs_of;
@@ -33,13 +34,14 @@ use super::run_loop::{
 };
 use super::session::Outbox;
 use super::spans::Spans;
-use super::term::{Begun, Leading, begin, begin_first, follow_on};
+use super::term::{Begun, Leading, begin, begin_first, follow_on, say_trouble};
 use super::timetable::{self, FindDue};
 use super::vitals::DieOnPanic;
 use super::watch::Watchers;
 use super::{Command, Deliver, Refused, RunningThread, Shared, Start, View};
 use crate::catalog::Catalog;
 use crate::clock;
+use crate::cluster::HandoverError;
 use crate::cluster::leader::LeaderView;
 
 /// How many asks are taken before what they decided is handed to the log.
@@ -126,8 +128,23 @@ fn run_terms(
         shared.vitals.takeover.begin_unless_begun();
         match ended {
             TermEnd::Stopped => return,
-            TermEnd::Failed(error) => say_trouble(shared, &error),
+            TermEnd::HandsOver => {
+                if hand_over(&mut start, shared) {
+                    // What was not begun is for the next leader, and whoever asked learns that at once.
+                    if kept.keep_for(Duration::ZERO, shared, &mut watchers) == Flow::Stop || shared.is_stopping() {
+                        return;
+                    }
+                    kept.refuse_calls(shared);
+                    begun = begin(&mut start, shared);
+                    continue;
+                }
+            }
+            TermEnd::Failed(error) => {
+                start.leadership.term_ended();
+                say_trouble(shared, &error);
+            }
             TermEnd::SeatLost => {
+                start.leadership.term_ended();
                 tracing::warn!("another process took the seat");
                 shared.set_trouble("another process took the seat".into());
             }
@@ -141,6 +158,23 @@ fn run_terms(
         tried_at = Instant::now();
         begun = begin(&mut start, shared);
     }
+}
+
+/// Whether the seat now is another's. If not, this node takes it again.
+fn hand_over(start: &mut Start, shared: &Shared) -> bool {
+    let asked = shared.handover.lock().expect("no thread panics while it holds this").take();
+    let Some(Handover { heir, reply }) = asked else { return false };
+    let LeaderView::Leading { term } = *shared.leader_view.borrow() else { return false };
+    let done = start.leadership.hand_over(term, &heir);
+    if let Err(error) = &done {
+        tracing::warn!(%error, "the seat was not handed over");
+    } else {
+        shared.publish(LeaderView::Following { term, leader: Some(heir.leader) });
+    }
+    let is_done = done.is_ok();
+    // Whoever asked may be gone, which is fine.
+    let _ = reply.send(done);
+    is_done
 }
 
 fn serve_term(
@@ -194,6 +228,7 @@ fn machine_of<'a>(
         find_due: find_due.clone(),
         log,
         stopping: None,
+        hands_over: false,
         shared,
     };
     (machine, committer)
@@ -207,17 +242,11 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer<Shared>) -> TermEnd 
     committer.work();
     if !committer.has_failed() {
         shared.set_trouble(String::new());
-        shared.leader_view.send_replace(LeaderView::Leading { term: machine.term });
     }
     machine.now = clock::now();
     machine.look_at_log();
     shared.vitals.takeover.rest();
     take_turns(machine, committer, shared)
-}
-
-fn say_trouble(shared: &Shared, error: &Error) {
-    tracing::error!(%error, "the node cannot serve; it will try again");
-    shared.set_trouble(error.cause());
 }
 
 struct Machine<'a> {
@@ -252,6 +281,8 @@ struct Machine<'a> {
     log: CommitQueue<Shared>,
     /// Told to stop, when this was the newest event.
     stopping: Option<Seq>,
+    /// It stops in order to hand the seat over.
+    hands_over: bool,
     shared: &'a Arc<Shared>,
 }
 
@@ -296,7 +327,8 @@ impl Rounds for Machine<'_> {
             return Some(TermEnd::SeatLost);
         }
         // A stop waits for what was decided before it to be durable and answered, not for work that goes on in bites.
-        self.stopping.is_some_and(|decided| self.durable >= decided).then_some(TermEnd::Stopped)
+        let end = if self.hands_over { TermEnd::HandsOver } else { TermEnd::Stopped };
+        self.stopping.is_some_and(|decided| self.durable >= decided).then_some(end)
     }
 
     /// For how long there is nothing to do unless somebody asks. Load that is high is looked at again in a while: with
@@ -320,6 +352,30 @@ impl Machine<'_> {
         self.stopping.get_or_insert(self.manager.newest());
         self.log.progress.wait_for(true);
         self.look_at_log();
+    }
+
+    fn hand_over(&mut self, handover: Handover) {
+        let mut asked = self.shared.handover.lock().expect("no thread panics while it holds this");
+        if asked.is_some() || self.stopping.is_some() {
+            // Whoever asked may be gone, which is fine.
+            let _ = handover.reply.send(Err(HandoverError::UnderWay));
+            return;
+        }
+        *asked = Some(handover);
+        drop(asked);
+        self.hands_over = true;
+        self.stop();
+    }
+
+    /// Content that nothing refers to: a crash came between the event that gave it up and its deletion. It is looked for
+    /// once a term, page by page, while others are served.
+    fn sweep(&mut self, digests: &[Digest]) {
+        for digest in digests.iter().filter(|digest| !StateMachine::refers_to(&self.manager, digest)) {
+            self.request_commit(CommitRequest::DropBlob(*digest));
+        }
+        if let Some(last) = digests.last() {
+            self.request_commit(CommitRequest::ListBlobs { after: Some(*last) });
+        }
     }
 
     /// What has become durable since the last look.
@@ -381,6 +437,7 @@ impl Machine<'_> {
                     self.snapshots.finished();
                 }
                 CommitReply::Truncated => self.snapshots.truncated(),
+                CommitReply::Blobs(digests) => self.sweep(&digests),
                 CommitReply::SnapshotFailed(error) => {
                     tracing::warn!(%error, "a snapshot failed; the next one is tried later");
                     self.snapshots.failed(&error, &mut self.manager);
@@ -391,7 +448,11 @@ impl Machine<'_> {
             Command::Archived { term, jobs } => self.leaving.archived(term, jobs),
             Command::ArchiveReady { term } => self.leaving.archive_is_ready(term),
             Command::Drained => self.step(Input::Drained),
-            Command::Stop => self.stop(),
+            Command::HandOver(handover) => self.hand_over(handover),
+            Command::Stop => {
+                self.hands_over = false;
+                self.stop();
+            }
         }
         Ok(())
     }

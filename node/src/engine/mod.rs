@@ -32,6 +32,7 @@ mod content;
 mod decision_log;
 mod delivery;
 mod disk_reads;
+mod following;
 mod held_commands;
 mod host;
 mod ids;
@@ -75,13 +76,15 @@ use onward_core::state::JobImage;
 use onward_core::time::Wall;
 use onward_health::LoopWatch;
 use onward_log::{Archive, BlobReader, codec};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch as watch_channel};
 
 use crate::catalog::Catalog;
 use crate::clock;
-use crate::cluster::leader::LeaderView;
+use crate::cluster::Heirs;
+use crate::cluster::leader::{LeaderAddress, LeaderView};
 use crate::traces::Exporter;
 use content::Contents;
+use following::{FollowingGauge, Handover};
 use ids::Ids;
 use pending::{InFlightPermit, Pending};
 use questions::Question;
@@ -107,6 +110,9 @@ pub enum Refused {
     /// No machine serves at the moment. Whether something was done is not known; repeating it is safe.
     #[error("this node does not serve at the moment: {0}")]
     Unavailable(String),
+    /// This node does not lead, and nothing was done.
+    #[error("{0}")]
+    NoLeader(String),
     /// What was asked for is stored and cannot be read. Asking again gives the same.
     #[error("{0}")]
     Unreadable(onward_log::Error),
@@ -177,6 +183,7 @@ enum Command {
     },
     /// Everything that was queued before this has been fed in.
     Drained,
+    HandOver(Handover),
     Stop,
 }
 
@@ -200,7 +207,7 @@ struct Shared {
     vitals: vitals::Vitals,
     /// Why no machine serves, or why the one that does cannot store anything; else empty.
     trouble: Mutex<String>,
-    leader_view: tokio::sync::watch::Sender<LeaderView>,
+    leader_view: watch_channel::Sender<LeaderView>,
     thread: Mutex<Option<RunningThread>>,
     /// Nobody waits for the threads any more: what they still do is told to nobody.
     is_given_up: AtomicBool,
@@ -217,6 +224,10 @@ struct Shared {
     delivery: DeliveryLimits,
     /// One for each read that may be at the disk.
     disk_reads: Arc<Semaphore>,
+    heirs: Option<Heirs>,
+    following: FollowingGauge,
+    /// Set while the machine ends its term for it.
+    handover: Mutex<Option<Handover>>,
 }
 
 impl core::fmt::Debug for Engine {
@@ -229,7 +240,8 @@ impl core::fmt::Debug for Engine {
 const MAX_IN_HAND: usize = 65_536;
 
 impl Engine {
-    /// Starts the threads and returns once the log was replayed and the seat taken, or with what stood in the way.
+    /// Starts the threads and returns once the log was replayed, and the seat was taken unless another holds it; or with what
+    /// stood in the way.
     pub fn start(start: Start) -> Result<Self, onward_log::Error> {
         let shared = Arc::new(Shared::new(&start));
         machine::spawn(start, &shared)?;
@@ -260,7 +272,7 @@ impl Engine {
     }
 
     /// Where it is published who leads.
-    pub fn leader_view(&self) -> &tokio::sync::watch::Sender<LeaderView> {
+    pub fn leader_view(&self) -> &watch_channel::Sender<LeaderView> {
         &self.0.leader_view
     }
 
@@ -448,6 +460,9 @@ impl Shared {
             exporter: start.exporter.clone(),
             delivery: start.delivery,
             disk_reads: disk_reads::permits(),
+            heirs: start.heirs.clone(),
+            following: FollowingGauge::default(),
+            handover: Mutex::new(None),
         }
     }
 
@@ -490,8 +505,20 @@ impl Shared {
         self.blobs.lock().expect("no thread panics while it holds this").clone()
     }
 
+    /// What is said to whoever asks a node that follows. Nothing was done.
+    fn no_leader(&self) -> Refused {
+        let view = self.leader_view.borrow();
+        let LeaderView::Following { leader: Some(LeaderAddress { name, address }), .. } = &*view else {
+            return Refused::NoLeader("nobody leads at the moment; try again soon".into());
+        };
+        Refused::NoLeader(format!("this node follows; `{name}` leads, at {address}"))
+    }
+
     fn unavailable(&self) -> Refused {
         let trouble = self.trouble();
+        if trouble.is_empty() && !self.is_stopping() && self.is_other_leading() {
+            return self.no_leader();
+        }
         Refused::Unavailable(if trouble.is_empty() {
             "it is stopping, or it has just begun a new term".into()
         } else {

@@ -8,6 +8,7 @@ use onward_core::settings::Rules;
 use onward_log::{Archive, Error, Log};
 
 use super::{ArchiveRules, Backup, DeliveryLimits, Pacing};
+use crate::cluster::{Heirs, Leadership, SoleLeader};
 use crate::traces::Exporter;
 
 /// What an engine is started with.
@@ -15,9 +16,10 @@ pub struct Start {
     pub rules: Rules,
     /// Gives a handle on the log; asked again for every term.
     pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
-    /// Whether to try for the seat now; asked each time that the log was read to its end. Whoever is alone with a log
-    /// may at any time.
-    pub may_lead: Box<dyn FnMut() -> bool + Send>,
+    /// Says when to try for the seat.
+    pub leadership: Box<dyn Leadership>,
+    /// Finds out to whom the seat can be handed over, where others share the log.
+    pub heirs: Option<Heirs>,
     /// Shows from outside whether a commit is under way, even of a process that was killed: `1` while one is, else `0`.
     pub commit_mark: Option<Arc<File>>,
     /// Where ended jobs go. Without one they stay in memory.
@@ -46,7 +48,8 @@ impl Start {
         Self {
             rules,
             log: Box::new(log),
-            may_lead: Box::new(|| true),
+            leadership: Box::new(SoleLeader),
+            heirs: None,
             commit_mark: None,
             archive: None,
             archive_rules: ArchiveRules::default(),

@@ -1,20 +1,23 @@
 //! How a manager follows, and when it leads.
 //!
 //! A node that is alone with its log follows to the end and leads at once. Where several share one, whether to try for
-//! the seat is asked each time that the log was read to its end ([`Start::may_lead`]), and until then the node follows.
+//! the seat is asked each time that the log was read to its end ([`crate::cluster::Leadership`]), and until then the node
+//! follows.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use onward_core::fence::Term;
+use onward_core::ids::Seq;
 use onward_core::manager::Manager;
 use onward_log::{Changed, Error};
 
 use super::held_commands::{Flow, HeldCommands};
-use super::run_loop::{Follower, Host as _, NewTerm, Tried};
+use super::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
 use super::watch::Watchers;
 use super::{Shared, Start};
 use crate::clock;
+use crate::cluster::SeatLook;
 use crate::cluster::leader::LeaderView;
 
 /// Between two looks at a log that somebody else writes.
@@ -43,6 +46,12 @@ pub(super) fn begin_first(start: &mut Start, shared: &Shared) -> Result<Begun, E
 
 /// Reads the log to its end, and takes the seat if it may. In doubt too, the next try does so anew: a term may go unused.
 pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+    // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
+    if let SeatLook::Follow { term, leader } = start.leadership.look(Seq::default(), false)
+        && term != Term::default()
+    {
+        shared.publish(LeaderView::Following { term, leader });
+    }
     let log = (start.log)()?;
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).expect("the system has randomness");
@@ -58,43 +67,53 @@ pub(super) fn follow_on(
     kept: &mut HeldCommands,
     watchers: &mut Watchers,
 ) -> Option<Result<Begun, Error>> {
-    shared.vitals.takeover.begin_unless_begun();
-    shared.publish_following(follower.seen_term());
-    shared.set_trouble("it follows, and another node leads".into());
     if kept.keep_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
         return None;
     }
     kept.keep_calls_only();
+    if shared.is_other_leading() {
+        kept.refuse_calls(shared);
+    }
     Some(match follower.catch_up() {
-        Ok(()) => try_for_seat(follower, start, shared),
-        Err(Error::Truncated { .. }) => begin(start, shared),
+        Ok(CatchUp::Complete) => {
+            shared.set_trouble(String::new());
+            try_for_seat(follower, start, shared)
+        }
+        Ok(CatchUp::Outdated) => begin(start, shared),
+        // What was read is still worth having.
+        Err(error @ (Error::Io { .. } | Error::Unknown { .. })) => {
+            say_trouble(shared, &error);
+            Ok(Begun::Follows(follower))
+        }
         Err(error) => Err(error),
     })
 }
 
-impl Shared {
-    /// Who leads stays known for as long as the term stays the same.
-    fn publish_following(&self, term: Term) {
-        self.leader_view.send_if_modified(|view| {
-            let is_news = !matches!(view, LeaderView::Following { term: known, .. } if *known == term);
-            if is_news {
-                *view = LeaderView::Following { term, leader: None };
-            }
-            is_news
-        });
-    }
-}
-
 fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
-    if !(start.may_lead)() {
+    shared.following.caught_up(follower.newest(), clock::mono());
+    if let SeatLook::Follow { term, leader } = start.leadership.look(follower.newest(), true) {
+        // A follower that has read all there is does what it is there for.
+        shared.vitals.takeover.rest();
+        shared.publish(LeaderView::Following { term, leader });
         return Ok(Begun::Follows(follower));
     }
+    shared.vitals.takeover.begin_unless_begun();
     let term = match follower.lead()? {
         Tried::Follows(follower) => return Ok(Begun::Follows(follower)),
         Tried::Leads(term) => term,
     };
+    start.leadership.leads(term.term);
     shared.stay_above(term.machine.state().jobs().map(|(_, job)| job.id).max());
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
     shared.stats.terms.add(1);
     Ok(Begun::Leads(term))
+}
+
+/// Says once what is wrong, for as long as it stays the same.
+pub(super) fn say_trouble(shared: &Shared, error: &Error) {
+    let cause = error.cause();
+    if shared.trouble() != cause {
+        tracing::error!(%error, "the node cannot serve; it will try again");
+    }
+    shared.set_trouble(cause);
 }

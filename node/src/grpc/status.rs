@@ -64,7 +64,9 @@ pub fn refusal(refusal: &Refusal) -> Status {
 pub fn refused(refused: &Refused) -> Status {
     match refused {
         Refused::ByMachine(by_machine) => refusal(by_machine),
-        Refused::Unavailable(_) => of(Code::Unavailable, RefusalKind::NoLeader.code(), refused.to_string()),
+        Refused::NoLeader(_) | Refused::Unavailable(_) => {
+            of(Code::Unavailable, RefusalKind::NoLeader.code(), refused.to_string())
+        }
         Refused::Unreadable(_) | Refused::Missing(_) => of(Code::DataLoss, "damaged", refused.to_string()),
         Refused::TooManyCalls(_) => of(Code::Unavailable, RefusalKind::Overloaded.code(), refused.to_string()),
     }

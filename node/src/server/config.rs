@@ -9,7 +9,7 @@ use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 use crate::auth::{FileError, SecretError, TokenTableError};
 use crate::engine::{ArchiveRules, Start};
 use crate::outputs::OutputRules;
-use crate::storage::{DatabaseUrl, OpenError, StorageChoice};
+use crate::storage::{DEFAULT_DATACENTER, DatabaseUrl, OpenError, StorageChoice};
 use crate::traces::Endpoint;
 
 /// About what a balancer needs to notice that a node is not ready.
@@ -26,6 +26,8 @@ pub struct NodeConfig {
     pub storage: StorageChoice,
     /// The node's name, unique among the managers of its datacenter; without one, its address.
     pub name: Option<String>,
+    /// The datacenter that it is of; managers of one share a log.
+    pub datacenter: String,
     /// `host:port`, or a URL with its scheme, at which others reach this node; without one, where it listens.
     pub advertise: Option<String>,
     /// PEM files: the certificates, the node's own first, and its private key.
@@ -62,6 +64,7 @@ impl NodeConfig {
             data: data.into(),
             storage: StorageChoice::default(),
             name: None,
+            datacenter: DEFAULT_DATACENTER.into(),
             advertise: None,
             tls: None,
             require_tokens: false,
@@ -221,10 +224,10 @@ pub enum StartError {
     #[error("{error} (storage = {url})")]
     Database { url: DatabaseUrl, error: OpenError },
     #[error(
-        "another node leads on this database: it has written under term {term} while we looked. Stop that one first, or \
-         give this node a database of its own. Nothing was changed"
+        "another manager of this database is named `{name}` and lives; give each a name of its own (`name = …`). Nothing was \
+         changed"
     )]
-    SeatHeld { term: u64 },
+    NameTaken { name: String },
     #[error(
         "{} has an embedded node's jobs, which are not in this database; take them over by `onward migrate`, or give this \
          node another data folder. Nothing was changed", folder.display()

@@ -17,6 +17,7 @@ mod tls;
 
 use core::time::Duration;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::{DefaultBodyLimit, Request};
@@ -37,10 +38,12 @@ use crate::api::receipt::{KEY_FILE, Receipts};
 use crate::api::{self, App};
 use crate::auth::Tokens;
 use crate::clock;
+use crate::cluster::HandoverError;
+use crate::cluster::leader::LeaderView;
 use crate::engine::{Engine, Start};
 use crate::grpc;
 use crate::outputs::Outputs;
-use crate::storage::{Standbys, Storage, StorageChoice};
+use crate::storage::{SharedIdentity, Standbys, Storage, StorageChoice};
 use crate::traces::Exporter;
 use accept::{Acceptor, Counts, Phase};
 pub(crate) use backup::backup_of;
@@ -69,6 +72,7 @@ pub struct Node {
     connections: u32,
     ready_grace: Duration,
     left_at: OnceLock<Instant>,
+    is_leaving: Arc<AtomicBool>,
 }
 
 impl Node {
@@ -91,6 +95,7 @@ impl Node {
             None => config.listen,
         };
         let is_tls = tls.is_some();
+        let identity = identity(&config, address, is_tls);
         let (phase, phase_seen) = watch::channel(Phase::Starting);
         let connections = u32::try_from(config.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
         let places = Arc::new(Semaphore::new(connections as usize));
@@ -113,7 +118,7 @@ impl Node {
             Some(listener) => tokio::spawn(acceptor.run(listener)),
             None => tokio::spawn(core::future::ready(())),
         };
-        let Opened { engine, outputs, receipts, tokens, standbys } = match begin_serving(&config).await {
+        let Opened { engine, outputs, receipts, tokens, standbys } = match begin_serving(&config, &identity).await {
             Ok(begun) => begun,
             Err(error) => {
                 phase.send_replace(Phase::Closing);
@@ -139,7 +144,7 @@ impl Node {
             probes: config.probes.clone(),
         };
         let guard = Arc::new(Guard {
-            hosts: Hosts::new(address, is_tls, &config.host_names),
+            hosts: Hosts::new(address, is_tls, &own_names(&config)),
             tokens,
             require_tokens: config.require_tokens,
             limits: config.limits.clone(),
@@ -165,6 +170,7 @@ impl Node {
             connections,
             ready_grace,
             left_at: OnceLock::new(),
+            is_leaving: identity.is_leaving,
         })
     }
 
@@ -190,10 +196,21 @@ impl Node {
     /// [`Self::shutdown`] count from here.
     pub fn leave(&self) {
         self.left_at.get_or_init(|| {
+            self.is_leaving.store(true, Ordering::Relaxed);
             self.phase.send_replace(Phase::Leaving);
             self.app.engine.loops().stopping();
             Instant::now()
         });
+    }
+
+    /// Leaves, and hands the seat over if another can take it: from then on this node passes on what it is asked.
+    pub async fn step_down(&self) {
+        self.leave();
+        match self.app.engine.hand_over(None).await {
+            Ok(heir) => tracing::info!(heir, "the seat was handed over"),
+            Err(HandoverError::Alone | HandoverError::NotLeading(_)) => {}
+            Err(error) => tracing::warn!(%error, "the seat was not handed over"),
+        }
     }
 
     /// Leaves, if it has not done so, and takes connections until its ready grace is over; then answers open polls, lets
@@ -242,9 +259,10 @@ impl Drop for Node {
     }
 }
 
-async fn begin_serving(config: &NodeConfig) -> Result<Opened, StartError> {
-    let opened = config.clone();
-    let (opened, is_whole) = spawn_blocking(move || open(&opened)).await.expect("opening a log does not panic")?;
+async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
+    let (opened, identity) = (config.clone(), identity.clone());
+    let (opened, is_whole) =
+        spawn_blocking(move || open(&opened, &identity)).await.expect("opening a log does not panic")?;
     if let Err(error) = wait_until_serving(&opened.engine).await {
         spawn_blocking(move || stop(&opened.outputs, &opened.engine)).await.expect("stopping does not panic");
         return Err(error);
@@ -270,20 +288,22 @@ fn stop(outputs: &Outputs, engine: &Engine) {
     engine.stop();
 }
 
-fn open_storage(config: &NodeConfig) -> Result<Storage, StartError> {
+fn open_storage(config: &NodeConfig, identity: &SharedIdentity) -> Result<Storage, StartError> {
     let outputs = config.outputs.clone();
     match &config.storage {
         StorageChoice::Embedded => {
             let on_loss = if config.accept_loss { OnLoss::Accept } else { OnLoss::Refuse };
             Storage::embedded(&config.data, outputs, on_loss)
         }
-        StorageChoice::Postgres(url) => Storage::postgres(url, &config.data, outputs, config.rules.seat_ttl),
+        StorageChoice::Postgres(url) => {
+            Storage::postgres(url, &config.data, outputs, config.rules.seat_ttl, identity.clone())
+        }
     }
 }
 
 /// Everything that takes its time before a node can serve, and whether the log was whole.
-fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
-    let storage = open_storage(config)?;
+fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<(Opened, bool), StartError> {
+    let storage = open_storage(config, identity)?;
     let receipts = Receipts::new(&storage.secrets.key(KEY_FILE)?);
     let commit_mark = config.commit_mark.as_ref().map(|path| {
         let made = std::fs::File::create(path);
@@ -293,7 +313,8 @@ fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
         commit_mark: commit_mark.transpose()?,
         backup: storage.backup,
         archive: Some(storage.archive),
-        may_lead: storage.may_lead,
+        leadership: storage.leadership,
+        heirs: storage.heirs,
         archive_rules: config.archive.clone(),
         snapshot_every: config.snapshot_every,
         hang_after: config.probes.hang_after,
@@ -306,10 +327,32 @@ fn open(config: &NodeConfig) -> Result<(Opened, bool), StartError> {
     Ok((Opened { engine, outputs, receipts, tokens, standbys }, storage.is_whole))
 }
 
-/// The seat is taken, but serving begins only once the log has confirmed that.
+/// The names that clients may call this node by. What others are told to dial is one of them.
+fn own_names(config: &NodeConfig) -> Vec<String> {
+    let advertised =
+        config.advertise.iter().map(|address| address.split_once("://").map_or(address.as_str(), |(_, host)| host));
+    config.host_names.iter().map(String::as_str).chain(advertised).map(str::to_owned).collect()
+}
+
+/// Who this node is to those that share its storage.
+fn identity(config: &NodeConfig, address: SocketAddr, is_tls: bool) -> SharedIdentity {
+    let scheme = if is_tls { "https" } else { "http" };
+    let advertised = config.advertise.clone().unwrap_or_else(|| address.to_string());
+    SharedIdentity {
+        log: config.datacenter.clone(),
+        name: config.name.clone().unwrap_or_else(|| address.to_string()),
+        address: if advertised.contains("://") { advertised } else { format!("{scheme}://{advertised}") },
+        is_leaving: Arc::default(),
+    }
+}
+
+/// The seat is taken, but serving begins only once the log has confirmed that; or another has it, and this node follows.
 async fn wait_until_serving(engine: &Engine) -> Result<(), StartError> {
     let serving = async {
         loop {
+            if matches!(&*engine.leader_view().borrow(), LeaderView::Following { leader: Some(_), .. }) {
+                return;
+            }
             if let Ok(SeatState::Serving) = engine.read(|view| view.manager.seat_state()).await {
                 return;
             }

@@ -8,6 +8,7 @@ use onward_log::{EmbeddedArchive, EmbeddedLog, Error, Log, OnLoss};
 use super::Storage;
 use super::migrate::moved_to;
 use crate::auth::{SecretFolder, TokenFile, read_or_make_token};
+use crate::cluster::SoleLeader;
 use crate::outputs::{self, OutputFolder, OutputRules};
 use crate::server::{StartError, backup_of};
 
@@ -28,7 +29,8 @@ impl Storage {
             secrets: Box::new(SecretFolder(folder.to_owned())),
             tokens: Box::new(tokens),
             outputs: Box::new(OutputFolder::new(folder.join(outputs::FOLDER), outputs)),
-            may_lead: Box::new(|| true),
+            leadership: Box::new(SoleLeader),
+            heirs: None,
             standbys: None,
             is_whole,
         })

@@ -17,7 +17,7 @@ use onward_log::{
 };
 use onward_postgres::{Database, Import, ImportError, OutputKey};
 
-use super::postgres::{DATABASE_LOG, EMBEDDED_LOG, OpenedDatabase};
+use super::postgres::{EMBEDDED_LOG, OpenedDatabase};
 use super::{DatabaseUrl, OpenError};
 use crate::api::receipt::KEY_FILE;
 use crate::auth::{FileError, read_or_make_key, tokens_of_folder, write_secret};
@@ -84,10 +84,11 @@ pub(super) fn moved_to(folder: &Path) -> Result<Option<String>, FileError> {
     }
 }
 
-/// Takes over all that is in `folder` into a database that holds nothing yet.
+/// Takes over all that is in `folder` into a database that holds nothing of this datacenter yet.
 pub fn migrate(
     folder: &Path,
     url: &DatabaseUrl,
+    datacenter: &str,
     mut progress: impl FnMut(MigrationProgress),
 ) -> Result<Migrated, MigrateError> {
     // Opening a folder that has no log would make one.
@@ -100,11 +101,13 @@ pub fn migrate(
     let source = Source::open(folder)?;
     let about = |error| MigrateError::Database { url: url.clone(), error };
     let OpenedDatabase(database) = OpenedDatabase::open(url).map_err(about)?;
-    let migrated = match database.begin_import(DATABASE_LOG) {
+    let migrated = match database.begin_import(datacenter) {
         Err(ImportError::NotEmpty(found)) if found == source.tail => {
             Migrated { last_event: found.last.0, was_there: true, ..Migrated::default() }
         }
-        begun => Migration { import: begun?, database, source, done: Migrated::default() }.run(&mut progress)?,
+        begun => {
+            Migration { import: begun?, database, datacenter, source, done: Migrated::default() }.run(&mut progress)?
+        }
     };
     write_secret(&folder.join(MOVED), format!("{url}\n").as_bytes())?;
     Ok(migrated)
@@ -146,14 +149,15 @@ impl Source {
     }
 }
 
-struct Migration {
+struct Migration<'a> {
+    datacenter: &'a str,
     source: Source,
     database: Database,
     import: Import,
     done: Migrated,
 }
 
-impl Migration {
+impl Migration<'_> {
     fn run(mut self, progress: &mut dyn FnMut(MigrationProgress)) -> Result<Migrated, MigrateError> {
         let covers = self.source.snapshot.map_or(0, |snapshot| snapshot.covers.0);
         let events = self.source.tail.last.0.saturating_sub(covers);
@@ -224,7 +228,7 @@ impl Migration {
     }
 
     fn archive(&mut self, step: &mut dyn FnMut(u64)) -> Result<(), MigrateError> {
-        let target = self.database.archive(DATABASE_LOG);
+        let target = self.database.archive(self.datacenter);
         let mut after = None;
         loop {
             let entries = self.source.archive.entries(after, PAGE, STATEMENT_BYTES)?;

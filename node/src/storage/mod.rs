@@ -23,11 +23,15 @@ use std::sync::Arc;
 pub use migrate::{MigrateError, Migrated, MigrationProgress, migrate};
 use onward_log::{Archive, Error, Log};
 pub use onward_postgres::{DatabaseUrl, ImportError, OpenError};
-pub use postgres::OpenedDatabase;
+pub use postgres::{OpenedDatabase, SharedIdentity};
 
 use crate::auth::{Secrets, Tokens};
+use crate::cluster::{Heirs, Leadership};
 use crate::engine::Backup;
 use crate::outputs::OutputStore;
+
+/// The datacenter of a node that was not told another, and the log of its managers.
+pub const DEFAULT_DATACENTER: &str = "default";
 
 /// Everything that outlives the process.
 pub struct Storage {
@@ -37,8 +41,9 @@ pub struct Storage {
     pub secrets: Box<dyn Secrets>,
     pub tokens: Box<dyn Tokens>,
     pub outputs: Box<dyn OutputStore>,
-    /// Whether the seat may be taken now: whoever held it last has gone.
-    pub may_lead: Box<dyn FnMut() -> bool + Send>,
+    /// Says when to try for the seat, and to whom it can be handed over.
+    pub leadership: Box<dyn Leadership>,
+    pub heirs: Option<Heirs>,
     /// Says for whom a commit waits, where there may be somebody.
     pub standbys: Option<Standbys>,
     /// Copies all of it to a file, where the engine has no way of its own for that.

@@ -11,8 +11,8 @@ use onward_log::{
     Admitted, BatchId, BatchKey, Blob, BlobReader, Changed, Digest, Error, Head, Log, Row, Snapshot, StoredRow, Tail,
 };
 use tokio_postgres::Row as Answer;
-use uuid::Uuid;
 
+use crate::Holder;
 use crate::connection::{Connection, Pool};
 use crate::failure::Failure;
 
@@ -34,8 +34,7 @@ const TRIES: usize = 8;
 #[derive(Debug)]
 pub struct PostgresLog {
     name: String,
-    /// One life of one process.
-    holder: Uuid,
+    holder: Holder,
     connection: Connection,
     pool: Arc<Pool>,
     /// Where the newest batch begins, as far as this handle knows.
@@ -52,7 +51,7 @@ struct Standing {
 }
 
 impl PostgresLog {
-    pub(crate) fn open(name: &str, holder: Uuid, connection: Connection, pool: Arc<Pool>) -> Result<Self, Error> {
+    pub(crate) fn open(name: &str, holder: Holder, connection: Connection, pool: Arc<Pool>) -> Result<Self, Error> {
         let mut log = Self { name: name.to_owned(), holder, connection, pool, newest: None, in_doubt: None };
         let deadline = log.connection.deadline(0);
         log.connection.change(MAKE, &[&log.name], deadline).map_err(Failure::of_change)?;
@@ -136,7 +135,8 @@ impl Log for PostgresLog {
 
     fn take_seat(&mut self, seen: Term) -> Result<Tail, Error> {
         let deadline = self.connection.deadline(0);
-        let taken = self.connection.change(TAKE_SEAT, &[&self.name, &signed(seen.get()), &self.holder], deadline);
+        let Holder { id, name, address } = &self.holder;
+        let taken = self.connection.change(TAKE_SEAT, &[&self.name, &signed(seen.get()), id, name, address], deadline);
         let taken = taken.map_err(Failure::of_change)?.first().map(|row| Term::new(unsigned(row.get(0))));
         // In a later statement: by now every batch is seen that came before the term changed.
         let tail = self.standing(deadline).map_err(Failure::of_change)?.head.tail;

@@ -3,6 +3,7 @@
 use onward_api::backup::{BackupAnswer, BackupBody};
 use onward_api::command::Nothing;
 use onward_api::dead_letter::{DeadLetterList, DropAnswers, DropLetters, Replay, ReplayAnswers, ReplayFromWord};
+use onward_api::leader::{TransferAnswer, TransferBody};
 use onward_api::node::{DatacenterList, DrainAnswer, Node, NodeList};
 use onward_api::queue::{PauseAnswer, QueueList};
 use onward_api::schedule::{RecordList, RemoveAnswer, RunNow, Schedule, ScheduleList, SetSchedule};
@@ -108,6 +109,12 @@ impl Client {
     /// What became of due instants, the newest first.
     pub async fn schedule_records(&self, name: &str, page: &Page) -> Result<Answer<RecordList>, CallError> {
         self.calls.ask(Call::get(schedule(name, &format!("/records?{page}")))).await
+    }
+
+    /// Hands the seat over to the manager of this name, or to the one that is furthest with the log.
+    pub async fn transfer_leader(&self, to: Option<&str>) -> Result<Answer<TransferAnswer>, CallError> {
+        let body = TransferBody { to: to.map(str::to_owned) };
+        self.calls.ask(Call::post("/v1/leader/transfer", &body)?.once()).await
     }
 
     /// Copies everything into a file on the node's own disk. Made once: where the answer was lost, the file says whether

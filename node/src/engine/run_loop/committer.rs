@@ -32,6 +32,10 @@ pub(in crate::engine) enum CommitRequest<H: Host> {
     },
     /// Nothing that was told before names it any more.
     DropBlob(Digest),
+    /// Which content the log has, page by page.
+    ListBlobs {
+        after: Option<Digest>,
+    },
     ConfirmSeat {
         question: u64,
     },
@@ -62,6 +66,8 @@ pub(in crate::engine) enum CommitReply {
     ChunkStored,
     SnapshotFinished,
     Truncated,
+    /// The next page of content that the log has; empty behind the last, or if the log cannot say.
+    Blobs(Vec<Digest>),
     /// The log goes on without it.
     SnapshotFailed(Error),
     /// Nothing of what was told since the last answer is stored, nor will be.
@@ -71,6 +77,8 @@ pub(in crate::engine) enum CommitReply {
 /// More events than this do not go into one commit, so that no answer waits for a very long one.
 const MAX_BATCH: usize = 16_384;
 const MAX_BATCH_BLOB_BYTES: usize = 8 << 20;
+/// How much of the content that there is is listed at once.
+const BLOBS_PAGE: usize = 1_000;
 
 /// How far the log is. The machine looks before every round, and is woken by it only if it waits for it: waking a thread
 /// takes longer than most of what it would do.
@@ -147,6 +155,8 @@ pub(in crate::engine) struct Committer<H: Host> {
     mark: Option<Arc<File>>,
     questions: Vec<u64>,
     to_drop: Vec<Digest>,
+    /// Whether somebody wants to know which content there is, and behind which.
+    to_list: Option<Option<Digest>>,
     /// There is at most one at a time.
     snapshot_step: Option<CommitRequest<H>>,
     truncating: bool,
@@ -183,6 +193,7 @@ impl<H: Host> Committer<H> {
             mark,
             questions: Vec::new(),
             to_drop: Vec::new(),
+            to_list: None,
             snapshot_step: None,
             truncating: false,
             has_failed: false,
@@ -233,6 +244,7 @@ impl<H: Host> Committer<H> {
             }
             self.answer_questions()?;
             self.drop_blobs()?;
+            self.list_blobs()?;
             self.snapshot()?;
             if !self.truncating {
                 return Ok(());
@@ -303,6 +315,20 @@ impl<H: Host> Committer<H> {
         }
     }
 
+    fn list_blobs(&mut self) -> Result<(), Error> {
+        let Some(after) = self.to_list.take() else { return Ok(()) };
+        let listed = self.ask_until_known(|log| log.blobs(after.as_ref(), BLOBS_PAGE));
+        let listed = match listed {
+            Err(error) if !ends_term(&error) => {
+                tracing::warn!(%error, "content that nothing refers to is not looked for; the next term tries again");
+                Vec::new()
+            }
+            listed => listed?,
+        };
+        self.answer(CommitReply::Blobs(listed));
+        Ok(())
+    }
+
     /// A snapshot is worth nothing if the disk is full, and the log may have room for a batch all the same.
     fn snapshot(&mut self) -> Result<(), Error> {
         let done = match self.snapshot_step.take() {
@@ -352,6 +378,7 @@ impl<H: Host> Committer<H> {
                 self.waiting.add(outs);
             }
             CommitRequest::DropBlob(digest) => self.to_drop.push(digest),
+            CommitRequest::ListBlobs { after } => self.to_list = Some(after),
             CommitRequest::ConfirmSeat { question } => self.questions.push(question),
             step @ (CommitRequest::Chunk { .. } | CommitRequest::FinishSnapshot { .. }) => {
                 self.snapshot_step = Some(step)

@@ -5,6 +5,10 @@
 //! not lead. It *leads* from the moment at which it has taken the seat, and what was appended up to then is in it. The
 //! seat is taken by comparing with the term that was last seen: who comes second learns that, and goes on following.
 //!
+//! What was read may turn out not to be in the log: a batch whose commit nobody acknowledged can be seen, and be gone once
+//! another server has taken the database's place. So whatever came after the newest batch that was applied is applied only
+//! if that batch is still the same; else the follower is built anew.
+//!
 //! One thread reads and decodes while another builds, since this is what a restart waits for.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,7 +17,7 @@ use std::thread;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Mono;
-use onward_log::{Error, Log, Snapshot};
+use onward_log::{BatchKey, Error, Log, Snapshot};
 
 use super::StateMachine;
 use crate::clock;
@@ -29,6 +33,17 @@ pub(in crate::engine) struct Follower<M> {
     /// Up to where the snapshot reached that it was built from.
     snapshot: Seq,
     seen: Term,
+    /// The newest batch that was applied.
+    applied: Option<BatchKey>,
+}
+
+/// What became of reading on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum CatchUp {
+    /// All that the log holds is in the machine.
+    Complete,
+    /// The log no longer has what comes next, or has something else than what was applied: read it anew.
+    Outdated,
 }
 
 /// The seat was taken, and all that the log holds is in the machine.
@@ -51,16 +66,11 @@ pub(in crate::engine) enum Tried<M> {
 }
 
 impl<M: StateMachine> Follower<M> {
-    /// The newest term that it has seen.
-    pub(in crate::engine) const fn seen_term(&self) -> Term {
-        self.seen
-    }
-
     /// Builds an empty machine from the log as it is now.
     pub(in crate::engine) fn read(mut log: Box<dyn Log>, mut machine: M) -> Result<Self, Error> {
         // Before anything is read: a term that begins meanwhile is one that was not seen.
         let seen = log.tail()?.term;
-        let snapshot = thread::scope(|scope| {
+        let (snapshot, applied) = thread::scope(|scope| {
             let (sender, pieces) = sync_channel(AHEAD);
             let log = &mut *log;
             thread::Builder::new()
@@ -69,26 +79,45 @@ impl<M: StateMachine> Follower<M> {
                 .map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
             build(&pieces, &mut machine)
         })?;
-        Ok(Self { log, machine, snapshot, seen })
+        Ok(Self { log, machine, snapshot, seen, applied })
     }
 
-    /// Applies what was written since. After [`Error::Truncated`] there is more to read than a log still has: begin
-    /// anew, with the newest snapshot.
-    pub(in crate::engine) fn catch_up(&mut self) -> Result<(), Error> {
-        self.seen = self.log.tail()?.term;
-        self.read_on()
+    /// The newest event that was applied.
+    pub(in crate::engine) fn newest(&self) -> Seq {
+        self.machine.newest()
     }
 
-    fn read_on(&mut self) -> Result<(), Error> {
+    /// Applies what was written since.
+    pub(in crate::engine) fn catch_up(&mut self) -> Result<CatchUp, Error> {
+        let tail = self.log.tail()?;
+        let has_moved = tail.term != self.seen || tail.last != self.machine.newest();
+        self.seen = tail.term;
+        if has_moved { self.read_on() } else { Ok(CatchUp::Complete) }
+    }
+
+    fn read_on(&mut self) -> Result<CatchUp, Error> {
+        match self.read_behind_applied() {
+            Err(Error::Truncated { .. }) => Ok(CatchUp::Outdated),
+            read => read,
+        }
+    }
+
+    fn read_behind_applied(&mut self) -> Result<CatchUp, Error> {
+        if let Some(applied) = self.applied
+            && self.log.read(applied.first, 1)?.first().map(|row| row.key) != Some(applied)
+        {
+            return Ok(CatchUp::Outdated);
+        }
         loop {
             let from = Seq(self.machine.newest().0 + 1);
             let rows = self.log.read(from, READ_EVENTS)?;
             if rows.is_empty() {
-                return Ok(());
+                return Ok(CatchUp::Complete);
             }
             for row in &rows {
                 let skip = usize::try_from(from.0.saturating_sub(row.key.first.0)).unwrap_or(usize::MAX);
                 M::decode_events(row)?.iter().skip(skip).for_each(|event| self.machine.apply(event));
+                self.applied = Some(row.key);
             }
         }
     }
@@ -105,37 +134,18 @@ impl<M: StateMachine> Follower<M> {
             Err(error) => return Err(error),
         };
         // Whoever held the seat may have appended until it was taken.
-        self.read_on()?;
+        if self.read_on()? == CatchUp::Outdated {
+            return Err(Error::Io {
+                cause: "what this node had read is no longer in the log; it reads it anew".into(),
+            });
+        }
         let newest = self.machine.newest();
         if newest != tail.last {
             let what = format!("the log ends at {:?}, and could be read up to {newest:?} only", tail.last);
             return Err(Error::Corrupt { what });
         }
-        match self.sweep(tail.term) {
-            Err(error @ (Error::StaleTerm { .. } | Error::Unknown { .. })) => return Err(error),
-            // What nobody needs takes room, and nothing else.
-            Err(error) => {
-                tracing::warn!(%error, "content that nothing refers to could not be dropped; the next term tries again")
-            }
-            Ok(()) => {}
-        }
         let Self { log, machine, snapshot, .. } = self;
         Ok(Tried::Leads(NewTerm { log, machine, term: tail.term, taken_at, last: tail.last, snapshot }))
-    }
-
-    /// Content that nothing refers to: a crash came between the event that gave it up and its deletion.
-    fn sweep(&mut self, term: Term) -> Result<(), Error> {
-        const PAGE: usize = 1_000;
-        let mut after = None;
-        loop {
-            let digests = self.log.blobs(after.as_ref(), PAGE)?;
-            let Some(last) = digests.last().copied() else { return Ok(()) };
-            let lost: Vec<_> = digests.into_iter().filter(|digest| !self.machine.refers_to(digest)).collect();
-            if !lost.is_empty() {
-                self.log.drop_blobs(term, &lost)?;
-            }
-            after = Some(last);
-        }
     }
 }
 
@@ -144,7 +154,8 @@ enum Piece<M: StateMachine> {
     Records(Vec<M::Record>),
     /// There are no more records; they were of this snapshot.
     Restored(Option<Snapshot>),
-    Events(Vec<M::Event>),
+    /// Events, and the newest batch that they are of.
+    Events(Vec<M::Event>, BatchKey),
 }
 
 /// Gives what it reads to whoever builds; ends early if nobody does any more.
@@ -173,14 +184,17 @@ fn read_pieces<M: StateMachine>(log: &mut dyn Log, give: impl Fn(Piece<M>) -> bo
             events.extend(M::decode_events(row)?.into_iter().skip(skip));
             next = row.next();
         }
-        goes_on = !rows.is_empty() && give(Piece::Events(events));
+        goes_on = rows.last().is_some_and(|row| give(Piece::Events(events, row.key)));
     }
     Ok(())
 }
 
-/// Puts everything into a new machine. Says up to where the snapshot reaches.
-fn build<M: StateMachine>(pieces: &Receiver<Result<Piece<M>, Error>>, machine: &mut M) -> Result<Seq, Error> {
-    let mut reached = Seq::default();
+/// Puts everything into a new machine. Says up to where the snapshot reaches, and which batch was the newest.
+fn build<M: StateMachine>(
+    pieces: &Receiver<Result<Piece<M>, Error>>,
+    machine: &mut M,
+) -> Result<(Seq, Option<BatchKey>), Error> {
+    let (mut reached, mut applied) = (Seq::default(), None);
     for piece in pieces {
         match piece? {
             Piece::Records(records) => records.into_iter().for_each(|record| machine.restore(record)),
@@ -192,8 +206,11 @@ fn build<M: StateMachine>(pieces: &Receiver<Result<Piece<M>, Error>>, machine: &
                     return Err(Error::Corrupt { what });
                 }
             }
-            Piece::Events(events) => events.iter().for_each(|event| machine.apply(event)),
+            Piece::Events(events, newest) => {
+                events.iter().for_each(|event| machine.apply(event));
+                applied = Some(newest);
+            }
         }
     }
-    Ok(reached)
+    Ok((reached, applied))
 }

@@ -33,7 +33,7 @@ use onward_log::codec::DecodeError;
 use onward_log::{Digest, Error, StoredRow};
 
 pub(super) use committer::{CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer};
-pub(super) use follow::{Follower, NewTerm, Tried};
+pub(super) use follow::{CatchUp, Follower, NewTerm, Tried};
 pub(super) use outgoing::OutgoingSender;
 pub(super) use run_queue::{CloseAtEnd, RunQueue, Wait};
 pub(super) use snapshots::Snapshots;

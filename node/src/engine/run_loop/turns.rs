@@ -28,6 +28,8 @@ pub(in crate::engine) trait Rounds: Send {
 pub(in crate::engine) enum TermEnd {
     Stopped,
     SeatLost,
+    /// It was told to hand the seat over; all that it decided is durable.
+    HandsOver,
     Failed(Error),
 }
 

@@ -1,0 +1,102 @@
+//! When a node tries for the seat of its log, and to whom it may hand the seat over.
+//!
+//! The engine asks each time that it has read the log to its end, and tells what became of it. Who leads is decided by the
+//! log alone; see [`onward_core::candidate`] for when a try makes sense.
+
+use core::fmt;
+use std::sync::Arc;
+
+use onward_core::candidate::HolderId;
+use onward_core::fence::Term;
+use onward_core::ids::Seq;
+use onward_log::Error;
+
+use super::leader::LeaderAddress;
+
+/// Says when to try for the seat, and learns what became of it. Asked from the machine's thread only, which may wait for
+/// the answer.
+pub trait Leadership: Send {
+    /// Looks at the seat. `applied` is the newest event that was read; without `is_caught_up` the look is only to learn who
+    /// leads.
+    fn look(&mut self, applied: Seq, is_caught_up: bool) -> SeatLook;
+
+    /// This node leads from now on.
+    fn leads(&mut self, _term: Term) {}
+
+    /// A term of this node ended, and the seat was not handed over.
+    fn term_ended(&mut self) {}
+
+    /// Hands the seat of this term over. Nothing is written under the term any more.
+    fn hand_over(&mut self, term: Term, heir: &Heir) -> Result<(), HandoverError>;
+}
+
+/// What a look at the seat comes to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SeatLook {
+    Try,
+    Follow { term: Term, leader: Option<LeaderAddress> },
+}
+
+/// A manager that the seat can be handed to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Heir {
+    pub holder: HolderId,
+    pub leader: LeaderAddress,
+}
+
+/// Finds the manager of this name, or the best one if none is named.
+pub type Heirs = Arc<dyn Fn(Option<&str>) -> Result<Heir, HandoverError> + Send + Sync>;
+
+/// Why the seat was not handed over. Whoever led leads on.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum HandoverError {
+    #[error("this node does not lead; {}", leader_or_none(.0.as_ref()))]
+    NotLeading(Option<LeaderAddress>),
+    #[error("no other manager shares this node's storage, so nobody can take the seat; start one that does")]
+    Alone,
+    #[error("no manager is named `{name}`; there {}", Names(known))]
+    UnknownManager { name: String, known: Vec<String> },
+    #[error("`{name}` leads already")]
+    LeadsAlready { name: String },
+    #[error("`{name}` cannot lead now: {why}; try again later, or name another")]
+    NotReady { name: String, why: String },
+    #[error("the storage did not take the change: {0}; try again")]
+    Storage(Error),
+    #[error("another hand-over is under way; try again later")]
+    UnderWay,
+    #[error("this node stops, or its term ended meanwhile; see `onward status`")]
+    TermOver,
+}
+
+fn leader_or_none(leader: Option<&LeaderAddress>) -> String {
+    match leader {
+        Some(LeaderAddress { name, address }) => format!("ask the leader, `{name}` at {address}"),
+        None => "nobody leads just now; try again soon".into(),
+    }
+}
+
+struct Names<'a>(&'a [String]);
+
+impl fmt::Display for Names<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("is no other"),
+            [one] => write!(f, "is `{one}`"),
+            many => write!(f, "are {}", many.join(", ")),
+        }
+    }
+}
+
+/// A node that is alone with its log: it leads whenever it can.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SoleLeader;
+
+impl Leadership for SoleLeader {
+    fn look(&mut self, _applied: Seq, is_caught_up: bool) -> SeatLook {
+        if is_caught_up { SeatLook::Try } else { SeatLook::Follow { term: Term::default(), leader: None } }
+    }
+
+    fn hand_over(&mut self, _term: Term, _heir: &Heir) -> Result<(), HandoverError> {
+        Err(HandoverError::Alone)
+    }
+}

@@ -1,0 +1,82 @@
+//! How far this node has read its log while it follows, and who leads meanwhile.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use onward_core::ids::Seq;
+use onward_core::time::Mono;
+use tokio::sync::oneshot;
+
+use super::{Command, Engine, Shared};
+use crate::clock;
+use crate::cluster::leader::LeaderView;
+use crate::cluster::{HandoverError, Heir};
+
+/// The newest event that was read, and when the log was last read to its end.
+#[derive(Default)]
+pub(super) struct FollowingGauge {
+    applied: AtomicU64,
+    at_ms: AtomicU64,
+}
+
+impl FollowingGauge {
+    pub(super) fn caught_up(&self, applied: Seq, now: Mono) {
+        self.applied.store(applied.0, Ordering::Relaxed);
+        self.at_ms.store(now.as_ms(), Ordering::Relaxed);
+    }
+}
+
+/// Where a hand-over that was asked for goes to, and who waits for it.
+pub(super) struct Handover {
+    pub(super) heir: Heir,
+    pub(super) reply: oneshot::Sender<Result<(), HandoverError>>,
+}
+
+/// For how long a hand-over is waited for: everything that was decided becomes durable first.
+const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
+
+impl Engine {
+    /// The newest event that was read while following, and how long ago the log was read to its end.
+    pub fn followed(&self) -> (Seq, Duration) {
+        let FollowingGauge { applied, at_ms } = &self.0.following;
+        let at = Mono::from_ms(at_ms.load(Ordering::Relaxed));
+        (Seq(applied.load(Ordering::Relaxed)), clock::mono().since(at))
+    }
+
+    /// Hands the seat over to the manager of this name, or to the best one. Gives the name of the manager that leads next.
+    /// What was decided is durable and answered before, and nobody is served from then on but by the next leader.
+    pub async fn hand_over(&self, to: Option<&str>) -> Result<String, HandoverError> {
+        let view = self.0.leader_view.borrow().clone();
+        let find = match view {
+            LeaderView::Leading { .. } => self.0.heirs.clone().ok_or(HandoverError::Alone)?,
+            LeaderView::Following { leader, .. } => return Err(HandoverError::NotLeading(leader)),
+            LeaderView::Starting => return Err(HandoverError::NotLeading(None)),
+        };
+        let heir = find(to)?;
+        let name = heir.leader.name.clone();
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Command::HandOver(Handover { heir, reply }));
+        match tokio::time::timeout(HANDOVER_WITHIN, answer).await {
+            Ok(Ok(done)) => done.map(|()| name),
+            Ok(Err(_)) | Err(_) => Err(HandoverError::TermOver),
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn publish(&self, view: LeaderView) {
+        self.leader_view.send_if_modified(|known| {
+            let is_news = *known != view;
+            if is_news {
+                tracing::info!(role = view.role(), view = ?view, "leadership");
+                *known = view;
+            }
+            is_news
+        });
+    }
+
+    /// Whether calls are better asked elsewhere.
+    pub(super) fn is_other_leading(&self) -> bool {
+        matches!(&*self.leader_view.borrow(), LeaderView::Following { leader: Some(_), .. })
+    }
+}
