@@ -13,6 +13,7 @@ pub enum Command {
     Clients,
     Manifests,
     Tidy,
+    Cluster { as_json: bool },
     Dist,
     Soak(soak::Plan),
 }
@@ -35,6 +36,7 @@ const TEST: &str = "cargo xtask test";
 const CLIENTS: &str = "cargo xtask clients";
 const MANIFESTS: &str = "cargo xtask manifests";
 const TIDY: &str = "cargo xtask tidy";
+const CLUSTER: &str = "cargo xtask cluster";
 const DIST: &str = "cargo xtask dist";
 const SOAK: &str = "cargo xtask soak";
 
@@ -42,7 +44,7 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
     let mut args = args.into_iter();
     let Some(first) = args.next() else {
         return Err(Usage {
-            what: "which command? test, clients, manifests, tidy, soak or dist".to_owned(),
+            what: "which command? test, clients, manifests, tidy, cluster, soak or dist".to_owned(),
             see: XTASK,
         });
     };
@@ -52,10 +54,13 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
         "clients" => parse_plain(args, Command::Clients, help_clients, CLIENTS),
         "manifests" => parse_plain(args, Command::Manifests, help_manifests, MANIFESTS),
         "tidy" => parse_plain(args, Command::Tidy, help_tidy, TIDY),
+        "cluster" => parse_cluster(args),
         "soak" => parse_soak(args),
         "dist" => parse_plain(args, Command::Dist, help_dist, DIST),
         other => Err(Usage {
-            what: format!("unknown command `{other}`; the commands are test, clients, manifests, tidy, soak and dist"),
+            what: format!(
+                "unknown command `{other}`; the commands are test, clients, manifests, tidy, cluster, soak and dist"
+            ),
             see: XTASK,
         }),
     }
@@ -85,6 +90,18 @@ fn parse_plain(
         Some("-h" | "--help") => Ok(Command::Help(help())),
         Some(arg) => Err(unknown(arg, see)),
     }
+}
+
+fn parse_cluster(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+    let mut as_json = false;
+    for arg in args {
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Command::Help(help_cluster())),
+            "--json" => as_json = true,
+            _ => return Err(unknown(&arg, CLUSTER)),
+        }
+    }
+    Ok(Command::Cluster { as_json })
 }
 
 fn parse_soak(mut args: impl Iterator<Item = String>) -> Result<Command, Usage> {
@@ -124,6 +141,7 @@ Usage: {XTASK} <command>
   clients    generate clients from the node's description of itself, and run them
   manifests  check the files in `deploy` against the schemas of their readers
   tidy       only our own checks: core's purity, names, file lengths, links
+  cluster    start three managers, two workers and PostgreSQL with a standby, to try things on
   dist       make what is handed out: static binary, Debian package, container context, completions, manual pages
   soak       the tests of core, log and node with much larger numbers, in the release profile
 
@@ -181,6 +199,17 @@ Usage: {TIDY}
     )
 }
 
+fn help_cluster() -> String {
+    format!(
+        "Starts a datacenter on this machine: three managers that share a PostgreSQL cluster with a synchronous standby, and two
+workers, each on an address of its own. Says how to reach each, and stops all of it on Ctrl-C.
+
+Usage: {CLUSTER} [--json]
+
+  --json    once all are ready, print one line: {{nodes: [{{name, role, datacenter, address, pid, data}}], postgres: [...]}}"
+    )
+}
+
 fn help_dist() -> String {
     format!(
         "Makes what is handed out, in `dist/`:
@@ -229,6 +258,8 @@ mod tests {
         assert_eq!(parsed("clients"), Ok(Command::Clients));
         assert_eq!(parsed("manifests"), Ok(Command::Manifests));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
+        assert_eq!(parsed("cluster"), Ok(Command::Cluster { as_json: false }));
+        assert_eq!(parsed("cluster --json"), Ok(Command::Cluster { as_json: true }));
         assert_eq!(parsed("dist"), Ok(Command::Dist));
         assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 6_000, at_least_for: None })));
         assert_eq!(
@@ -245,6 +276,7 @@ mod tests {
             ("test --fast", "`--fast`"),
             ("tidy now", "`now`"),
             ("dist now", "`now`"),
+            ("cluster now", "`now`"),
             ("soak --rounds 3", "`--rounds`"),
             ("soak --cases", "`nothing`"),
             ("soak --cases many", "`many`"),

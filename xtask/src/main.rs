@@ -8,6 +8,7 @@
 //! - [`clients`] generates clients from the node's description of itself, and runs them against a [`node`];
 //! - [`manifests`] checks what is deployed against the schemas of its readers;
 //! - [`tidy`] holds the checks that are ours alone;
+//! - [`cluster`] starts a datacenter on this machine, to try things on;
 //! - [`dist`] builds the binary to hand out;
 //! - [`soak`] runs core's tests with much larger numbers.
 //!
@@ -18,6 +19,7 @@ mod api_check;
 mod args;
 mod binaries;
 mod clients;
+mod cluster;
 mod dist;
 mod install;
 mod instructions;
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Clients => workspace::root().and_then(|root| clients::run(&root)),
         Command::Manifests => workspace::root().and_then(|root| manifests::check(&root)),
         Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
+        Command::Cluster { as_json } => workspace::root().and_then(|root| cluster::run(&root, as_json)),
         Command::Dist => workspace::root().and_then(|root| dist::run(&root)),
         Command::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),
     };

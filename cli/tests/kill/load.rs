@@ -8,16 +8,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::record::{Record, is_doomed, is_terminal, output_path, result_of, submission};
 use crate::support::Dice;
 use crate::support::http::{Client, Reply};
 
+/// A node that takes longer is taken for gone, where there are others.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
+
 /// What the clients of one stretch between two kills share.
 #[derive(Debug)]
 pub struct Stretch {
     pub address: SocketAddr,
+    /// Others that answer as well as that one: whoever is cut off goes on with the next.
+    pub others: Vec<SocketAddr>,
     pub record: Mutex<Record>,
     /// Ids that were acknowledged, for those who read.
     pub ids: Mutex<Vec<String>>,
@@ -26,6 +31,8 @@ pub struct Stretch {
     pub in_flight: AtomicU64,
     pub answers: AtomicU64,
     pub told_later: AtomicU64,
+    /// How often another node was tried because one was gone or did not answer.
+    pub cut_off: AtomicU64,
     /// Nothing new is begun; used where the stretch ends without a kill.
     pub over: AtomicBool,
 }
@@ -34,23 +41,48 @@ impl Stretch {
     pub fn new(address: SocketAddr, budget: i64, ids: Vec<String>) -> Arc<Self> {
         Arc::new(Self {
             address,
+            others: Vec::new(),
             record: Mutex::default(),
             ids: Mutex::new(ids),
             budget: AtomicI64::new(budget),
             in_flight: AtomicU64::new(0),
             answers: AtomicU64::new(0),
             told_later: AtomicU64::new(0),
+            cut_off: AtomicU64::new(0),
             over: AtomicBool::new(false),
         })
     }
 
+    /// The same, at any of several nodes.
+    pub fn among(addresses: &[SocketAddr], budget: i64) -> Arc<Self> {
+        let mut stretch = Self::new(addresses[0], budget, Vec::new());
+        Arc::get_mut(&mut stretch).expect("nobody else has it yet").others = addresses[1..].to_vec();
+        stretch
+    }
+
     async fn call(&self, client: &mut Client, method: &str, path: &str, body: &Value) -> io::Result<Reply> {
         let body = if method == "GET" { String::new() } else { body.to_string() };
+        let mut cut_off = 0;
         loop {
             self.in_flight.fetch_add(1, Ordering::SeqCst);
-            let reply = client.try_call(method, path, &body).await;
+            let reply = match self.others.is_empty() {
+                true => client.try_call(method, path, &body).await,
+                false => timeout(ANSWERED_WITHIN, client.try_call(method, path, &body))
+                    .await
+                    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())),
+            };
             self.in_flight.fetch_sub(1, Ordering::SeqCst);
-            let reply = reply?;
+            let reply = match reply {
+                Err(_) if !self.others.is_empty() => {
+                    self.cut_off.fetch_add(1, Ordering::Relaxed);
+                    cut_off += 1;
+                    let next = cut_off % (self.others.len() + 1);
+                    *client = Client::new(if next == 0 { self.address } else { self.others[next - 1] });
+                    sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
+                reply => reply?,
+            };
             self.answers.fetch_add(1, Ordering::Relaxed);
             if reply.status != 503 {
                 return Ok(reply);

@@ -37,6 +37,8 @@ fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         "/v1/leases/{receipt}/inputs/{workflow}" => Control,
         "/v1/leases/{receipt}/request-extension" | "/v1/jobs/{id}/extend" => Control,
         "/v1/jobs/{id}/cancel" | "/v1/jobs/cancel" | "/v1/dead-letters/drop" => Control,
+        // It may be what takes the load off this node.
+        "/v1/leader/transfer" => Control,
         "/v1/nodes/{id}/drain" | "/v1/nodes/{id}/undrain" | "/v1/workers/{id}/goodbye" => Control,
         "/v1/queues/{name}/pause" | "/v1/queues/{name}/resume" => Control,
         // These end load, or may.

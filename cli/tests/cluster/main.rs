@@ -1,0 +1,317 @@
+//! Three managers on PostgreSQL with a synchronous standby, real processes, under load: whatever fails, nothing that was
+//! answered is taken back, and work goes on.
+//!
+//! The load and the record of what was answered are those of the tests that kill a single node. Each test makes one kind
+//! of failure; the times that must hold are in the assertions.
+
+#[path = "../kill/load.rs"]
+mod load;
+#[path = "../kill/record.rs"]
+mod record;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use load::{Stretch, Submitter, Worker, read};
+use onward_testkit::{Cluster, ClusterOptions};
+use record::{Record, is_doomed};
+use serde_json::{Value, json};
+use support::http::Client;
+use support::process::until;
+use support::{Dice, PATIENCE, a_moment};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+const SUBMITTERS: u64 = 12;
+const WORKERS: u64 = 8;
+const READERS: u64 = 4;
+
+fn options() -> ClusterOptions {
+    ClusterOptions::of(env!("CARGO_BIN_EXE_onward"))
+}
+
+fn addresses(cluster: &Cluster) -> Vec<SocketAddr> {
+    cluster.managers.iter().map(|manager| manager.address).collect()
+}
+
+/// What a manager says of itself; none if it does not.
+async fn status(address: SocketAddr) -> Option<Value> {
+    let asked = async { Client::new(address).try_call("GET", "/status", "").await };
+    let reply = tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?.ok()?;
+    (reply.status == 200).then(|| reply.json())
+}
+
+async fn probe(address: SocketAddr, path: &str) -> Option<u16> {
+    let asked = async { Client::new(address).try_call("GET", path, "").await };
+    tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?.ok().map(|reply| reply.status)
+}
+
+/// The manager that leads, and its term, once there is one that is not among `but`.
+async fn leader(cluster: &Cluster, but: &[usize]) -> (usize, u64) {
+    until("a manager leads", PATIENCE, async || {
+        for (index, manager) in cluster.managers.iter().enumerate().filter(|(index, _)| !but.contains(index)) {
+            let Some(status) = status(manager.address).await else { continue };
+            if status["role"] == "leader" && status["manager"]["seat"] == "serving" {
+                return Some((index, status["term"].as_u64().unwrap_or_default()));
+            }
+        }
+        None
+    })
+    .await
+}
+
+/// Clients of every manager, until they are told to stop.
+struct Load {
+    stretch: Arc<Stretch>,
+    submitters: Vec<JoinHandle<Submitter>>,
+    workers: Vec<JoinHandle<Worker>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn on(addresses: &[SocketAddr]) -> Self {
+        let stretch = Stretch::among(addresses, i64::MAX);
+        Self {
+            submitters: (1..=SUBMITTERS)
+                .map(|index| tokio::spawn(Submitter::new(index, 7).run(stretch.clone())))
+                .collect(),
+            workers: (1..=WORKERS).map(|index| tokio::spawn(Worker::new(index, 7).run(stretch.clone()))).collect(),
+            readers: (1..=READERS).map(|index| tokio::spawn(read(stretch.clone(), Dice::new(index)))).collect(),
+            stretch,
+        }
+    }
+
+    fn answers(&self) -> u64 {
+        self.stretch.answers.load(Ordering::Relaxed) - self.stretch.told_later.load(Ordering::Relaxed)
+    }
+
+    /// Until so many more calls were answered by something else than that nobody leads.
+    async fn goes_on(&self, more: u64) {
+        let before = self.answers();
+        until("work goes on", PATIENCE, async || (self.answers() >= before + more).then_some(())).await;
+    }
+
+    /// No more failures: what is in doubt is settled, all jobs end, and all that was answered is true, at every manager.
+    async fn end(self, addresses: &[SocketAddr]) -> usize {
+        self.stretch.over.store(true, Ordering::Relaxed);
+        let (mut submitters, mut workers) = (Vec::new(), Vec::new());
+        for one in self.submitters {
+            submitters.push(one.await.unwrap());
+        }
+        for one in self.workers {
+            workers.push(one.await.unwrap());
+        }
+        for one in self.readers {
+            one.await.unwrap();
+        }
+        let stretch = Arc::into_inner(self.stretch).expect("nobody else has it any more");
+        let mut all: Record = stretch.record.into_inner().unwrap();
+        drain(addresses, submitters, workers, &mut all).await;
+        for address in addresses {
+            none(&all.broken(*address).await);
+        }
+        none(&all.contradictions());
+        assert!(all.jobs.len() > 50, "only {} jobs", all.jobs.len());
+        all.jobs.len()
+    }
+}
+
+async fn drain(addresses: &[SocketAddr], submitters: Vec<Submitter>, workers: Vec<Worker>, all: &mut Record) {
+    let stretch = Stretch::among(addresses, 0);
+    let working: Vec<_> = workers.into_iter().map(|one| tokio::spawn(one.run(stretch.clone()))).collect();
+    let submitting: Vec<_> = submitters.into_iter().map(|one| tokio::spawn(one.settle(stretch.clone()))).collect();
+    for one in submitting {
+        one.await.unwrap();
+    }
+    until("all jobs have ended", PATIENCE, async || {
+        let reply = Client::new(addresses[0]).try_call("GET", "/v1/stats", "").await.ok()?;
+        (reply.status == 200 && reply.json()["open_jobs"] == 0).then_some(())
+    })
+    .await;
+    stretch.over.store(true, Ordering::Relaxed);
+    for one in working {
+        one.await.unwrap();
+    }
+    let stretch = Arc::into_inner(stretch).expect("nobody else has it any more");
+    all.merge(stretch.record.into_inner().unwrap());
+    for job in all.jobs.values_mut() {
+        let state = if job.number.is_some_and(is_doomed) { "failed" } else { "succeeded" };
+        job.ended = Some(state.into());
+    }
+}
+
+fn none(found: &[String]) {
+    let first = found.iter().take(10).cloned().collect::<Vec<_>>().join("\n  ");
+    assert!(found.is_empty(), "{} answers are not true any more:\n  {first}", found.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_killed_is_replaced_at_once() {
+    let cluster = options().standby().start().unwrap();
+    let addresses = addresses(&cluster);
+    let (mut led, mut term) = leader(&cluster, &[]).await;
+    let load = Load::on(&addresses);
+    for _ in 0..3 {
+        load.goes_on(200).await;
+        cluster.managers[led].server.kill();
+        let killed = Instant::now();
+        let (next, next_term) = leader(&cluster, &[led]).await;
+        let took = killed.elapsed();
+        assert!(next_term > term, "{next_term} after {term}");
+        assert!(took < Duration::from_secs(3) + a_moment(), "nobody led for {took:?}");
+        cluster.managers[led].server.start_again().unwrap();
+        (led, term) = (next, next_term);
+    }
+    load.goes_on(200).await;
+    load.end(&addresses).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_frozen_finds_another_in_its_place_and_follows() {
+    let cluster = options().start().unwrap();
+    let addresses = addresses(&cluster);
+    let (led, term) = leader(&cluster, &[]).await;
+    let load = Load::on(&addresses);
+    load.goes_on(200).await;
+    cluster.managers[led].server.freeze();
+    let frozen = Instant::now();
+    let (next, next_term) = leader(&cluster, &[led]).await;
+    assert!(next_term > term);
+    assert!(frozen.elapsed() < Duration::from_secs(6) + a_moment(), "nobody led for {:?}", frozen.elapsed());
+    load.goes_on(200).await;
+    cluster.managers[led].server.thaw();
+    until("the old leader follows", PATIENCE, async || {
+        let status = status(addresses[led]).await?;
+        (status["role"] == "follower" && status["leader"]["name"] == cluster.managers[next].name.as_str()).then_some(())
+    })
+    .await;
+    assert_eq!(leader(&cluster, &[]).await, (next, next_term), "nobody fights");
+    load.goes_on(100).await;
+    load.end(&addresses).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_seat_is_handed_over_by_name_and_no_call_fails() {
+    let cluster = options().start().unwrap();
+    let addresses = addresses(&cluster);
+    let (led, term) = leader(&cluster, &[]).await;
+    let load = Load::on(&addresses);
+    load.goes_on(200).await;
+    let (heir, other) = ((led + 1) % 3, (led + 2) % 3);
+    let to = json!({ "to": cluster.managers[heir].name });
+    // Asked of a manager that does not lead.
+    let reply = Client::new(addresses[other]).post("/v1/leader/transfer", &to).await;
+    assert_eq!((reply.status, reply.json()["leader"].clone()), (200, to["to"].clone()), "{}", reply.text());
+    let (next, next_term) = leader(&cluster, &[led]).await;
+    assert!(next == heir && next_term > term, "{next} leads");
+    for (to, status, code) in
+        [("nobody", 404, "unknown_manager"), (cluster.managers[heir].name.as_str(), 409, "cannot_transfer")]
+    {
+        let reply = Client::new(addresses[heir]).post("/v1/leader/transfer", &json!({ "to": to })).await;
+        assert_eq!((reply.status, reply.code().as_str()), (status, code), "{}", reply.text());
+    }
+    load.goes_on(100).await;
+    let (refused, cut_off) = (&load.stretch.told_later, &load.stretch.cut_off);
+    assert_eq!((refused.load(Ordering::Relaxed), cut_off.load(Ordering::Relaxed)), (0, 0), "calls failed");
+    load.end(&addresses).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_managers_are_restarted_one_after_the_other_and_no_call_fails() {
+    let cluster = options().settings("drain.ready_grace = \"300ms\"\n").start().unwrap();
+    let addresses = addresses(&cluster);
+    leader(&cluster, &[]).await;
+    // Clients of a manager that is being restarted are those of a balancer, which has taken it out by then.
+    for (index, manager) in cluster.managers.iter().enumerate() {
+        let others: Vec<SocketAddr> =
+            addresses.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, one)| *one).collect();
+        let load = Load::on(&others);
+        load.goes_on(100).await;
+        manager.server.stop(PATIENCE);
+        load.goes_on(100).await;
+        manager.server.start_again().unwrap();
+        until("it follows", PATIENCE, async || (probe(addresses[index], "/readyz").await == Some(200)).then_some(()))
+            .await;
+        load.goes_on(100).await;
+        let (refused, cut_off) = (&load.stretch.told_later, &load.stretch.cut_off);
+        let failed = (refused.load(Ordering::Relaxed), cut_off.load(Ordering::Relaxed));
+        assert_eq!(failed, (0, 0), "calls failed while {} was restarted", manager.name);
+        load.end(&others).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_from_the_database_is_replaced() {
+    let cluster = options().proxies().start().unwrap();
+    let addresses = addresses(&cluster);
+    let (led, term) = leader(&cluster, &[]).await;
+    let load = Load::on(&addresses);
+    load.goes_on(200).await;
+    for proxy in &cluster.managers[led].to_databases {
+        proxy.silence(true);
+    }
+    let cut = Instant::now();
+    let (_, next_term) = leader(&cluster, &[led]).await;
+    assert!(next_term > term);
+    assert!(cut.elapsed() < Duration::from_secs(8) + a_moment(), "nobody led for {:?}", cut.elapsed());
+    assert_eq!(probe(addresses[led], "/livez").await, Some(200), "a restart does not help");
+    load.goes_on(200).await;
+    for proxy in &cluster.managers[led].to_databases {
+        proxy.silence(false);
+    }
+    until("it follows", PATIENCE, async || (probe(addresses[led], "/readyz").await == Some(200)).then_some(())).await;
+    load.goes_on(100).await;
+    load.end(&addresses).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_primary_is_lost_the_standby_takes_its_place_with_all_that_was_acknowledged() {
+    let cluster = options().standby().start().unwrap();
+    let addresses = addresses(&cluster);
+    leader(&cluster, &[]).await;
+    let load = Load::on(&addresses);
+    load.goes_on(300).await;
+    cluster.database.server().kill();
+    let standby = cluster.standby.as_ref().expect("there is one");
+    standby.ask("alter system set synchronous_standby_names = ''").unwrap();
+    standby.promote().unwrap();
+    standby.ask("select pg_reload_conf()").unwrap();
+    for address in &addresses {
+        assert_eq!(probe(*address, "/livez").await, Some(200), "a restart does not help");
+    }
+    load.goes_on(300).await;
+    load.end(&addresses).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_commits_hang_callers_are_told_so_in_time_and_nobody_is_asked_to_restart() {
+    let cluster = options().standby().start().unwrap();
+    let addresses = addresses(&cluster);
+    leader(&cluster, &[]).await;
+    let load = Load::on(&addresses);
+    load.goes_on(200).await;
+    let standby = cluster.standby.as_ref().expect("there is one");
+    standby.server().freeze();
+    // Who asks now is answered within `seat_ttl`, and a little more through a manager that follows.
+    sleep(Duration::from_secs(1)).await;
+    let body = json!({ "kind": "other", "idempotency_key": "while it hangs" });
+    let asked = Instant::now();
+    let reply = Client::new(addresses[0]).try_call("POST", "/v1/jobs", &body.to_string()).await.unwrap();
+    assert_eq!(reply.status, 503, "{}", reply.text());
+    assert!(asked.elapsed() < Duration::from_secs(6) + a_moment(), "it took {:?}", asked.elapsed());
+    // Somebody who gives up waiting for the standby, at the server, makes nothing durable by that.
+    let hanging = "select count(pg_cancel_backend(pid)) from pg_stat_activity where wait_event = 'SyncRep'";
+    cluster.database.ask(hanging).unwrap();
+    cluster.database.ask(&hanging.replace("pg_cancel_backend", "pg_terminate_backend")).unwrap();
+    for address in &addresses {
+        assert_eq!(probe(*address, "/livez").await, Some(200), "a restart does not help");
+    }
+    standby.server().thaw();
+    load.goes_on(200).await;
+    Client::new(addresses[0]).post("/v1/jobs/cancel", &json!({ "kind": "other" })).await;
+    load.end(&addresses).await;
+}

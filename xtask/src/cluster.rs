@@ -1,0 +1,120 @@
+//! `cargo xtask cluster`: a datacenter on this machine to try things on, until Ctrl-C.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use onward_testkit::{Cluster, ClusterOptions, Postgres, Server};
+use serde_json::{Value, json};
+
+use crate::workspace;
+
+/// How long a node may take to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn run(root: &Path, as_json: bool) -> Result<()> {
+    let onward = build(root)?;
+    let stop = stop_signal()?;
+    if !as_json {
+        println!("onward: starting PostgreSQL with a synchronous standby, three managers and two workers");
+    }
+    let cluster = ClusterOptions::of(onward.clone()).workers(2, 4).standby().start()?;
+    match as_json {
+        true => println!("{}", nodes(&cluster)),
+        false => print(&cluster, &onward),
+    }
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    if !as_json {
+        println!("onward: stopping");
+    }
+    for worker in &cluster.workers {
+        worker.server.stop(PATIENCE);
+    }
+    for manager in &cluster.managers {
+        manager.server.stop(PATIENCE);
+    }
+    drop(cluster);
+    if !as_json {
+        println!("onward: stopped; nothing is left");
+    }
+    Ok(())
+}
+
+/// The binary of this checkout.
+pub fn build(root: &Path) -> Result<PathBuf> {
+    let built = workspace::cargo(root).args(["build", "--quiet", "--locked", "-p", "onward-cli"]).status()?;
+    ensure!(built.success(), "the build of onward failed ({built})");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let onward = target.join("debug/onward");
+    onward.canonicalize().with_context(|| format!("{} is not there", onward.display()))
+}
+
+/// Set by Ctrl-C, or by a request to end.
+pub fn stop_signal() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::<AtomicBool>::default();
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second one ends us at once; the guards end what we started.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone())?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
+}
+
+fn nodes(cluster: &Cluster) -> Value {
+    let pid = |server: &Server| server.pid().as_raw_nonzero().get();
+    let managers = cluster.managers.iter().map(|manager| {
+        json!({
+            "name": manager.name, "role": "manager", "datacenter": "default", "address": manager.url(),
+            "pid": pid(&manager.server), "data": manager.data(),
+        })
+    });
+    let workers = cluster.workers.iter().map(|worker| {
+        json!({
+            "name": worker.name, "role": "worker", "datacenter": "default", "address": null,
+            "pid": pid(&worker.server), "data": worker.server.folder(),
+        })
+    });
+    let postgres =
+        |role: &str, server: &Postgres| json!({ "role": role, "port": server.port(), "pid": pid(server.server()) });
+    let standby = cluster.standby.iter().map(|standby| postgres("standby", standby));
+    let databases: Vec<Value> = [postgres("primary", &cluster.database)].into_iter().chain(standby).collect();
+    json!({ "nodes": managers.chain(workers).collect::<Vec<_>>(), "postgres": databases, "database": cluster.database_url() })
+}
+
+fn print(cluster: &Cluster, onward: &Path) {
+    println!("\n  {:<11} {:<24} {:>8}", "name", "address", "pid");
+    for manager in &cluster.managers {
+        println!("  {:<11} {:<24} {:>8}", manager.name, manager.url(), manager.server.pid().as_raw_nonzero());
+    }
+    for worker in &cluster.workers {
+        println!("  {:<11} {:<24} {:>8}", worker.name, "-", worker.server.pid().as_raw_nonzero());
+    }
+    println!(
+        "  {:<11} 127.0.0.1:{:<14} {:>8}",
+        "postgres",
+        cluster.database.port(),
+        cluster.database.server().pid().as_raw_nonzero()
+    );
+    if let Some(standby) = &cluster.standby {
+        println!("  {:<11} 127.0.0.1:{:<14} {:>8}", "standby", standby.port(), standby.server().pid().as_raw_nonzero());
+    }
+    let (first, onward) = (&cluster.managers[0], onward.display());
+    println!(
+        "\nTry next, in another terminal:
+  export ONWARD_SERVER={} ONWARD_DATA={}
+  {onward} status
+  {onward} submit --wait -- sh -c 'echo hello; sleep 2'
+  {onward} transfer-leader
+  kill -9 {}        (a manager; the others go on)
+
+Ctrl-C stops all of it.",
+        cluster.managers.iter().map(onward_testkit::ClusterManager::url).collect::<Vec<_>>().join(","),
+        first.data().display(),
+        first.server.pid().as_raw_nonzero(),
+    );
+}
