@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::run_loop::RunQueue;
 use super::watch::Watchers;
-use super::{Command, Shared};
+use super::{Command, Refused, Shared};
 
 #[derive(PartialEq, Eq)]
 pub(super) enum Flow {
@@ -52,9 +52,15 @@ impl HeldCommands {
         }
     }
 
-    /// Nobody knows when the next machine serves: sessions end by this, and their workers look for who leads.
-    pub(super) fn keep_calls_only(&mut self) {
-        self.commands.retain(|(_, command)| is_call(command));
+    /// Another node leads, and nobody knows when the next machine serves here: calls are told that nothing was begun, so
+    /// that they are made again there; sessions end by this, and their workers look for who leads.
+    pub(super) fn refuse_all(&mut self) {
+        for (_, command) in self.commands.drain(..) {
+            if let Command::Call { reply, .. } = command {
+                // Nobody may be waiting any more, which is fine.
+                let _ = reply.send(Err(Refused::NotBegun("another manager holds the seat".into())));
+            }
+        }
     }
 
     pub(super) fn give_back(&mut self, run_queue: &RunQueue<Command>) {

@@ -104,6 +104,9 @@ pub use watch::Watch;
 pub enum Refused {
     #[error("{0}")]
     ByMachine(Refusal),
+    /// Another node leads, and this was surely not carried out here.
+    #[error("this node does not lead: {0}")]
+    NotBegun(String),
     /// No machine serves at the moment. Whether something was done is not known; repeating it is safe.
     #[error("this node does not serve at the moment: {0}")]
     Unavailable(String),

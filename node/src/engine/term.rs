@@ -11,7 +11,7 @@ use onward_core::manager::Manager;
 use onward_log::{Changed, Error};
 
 use super::held_commands::{Flow, HeldCommands};
-use super::run_loop::{Follower, Host as _, NewTerm, Tried};
+use super::run_loop::{Follower, NewTerm, Tried};
 use super::watch::Watchers;
 use super::{Shared, Start};
 use crate::clock;
@@ -19,6 +19,9 @@ use crate::cluster::leader::LeaderView;
 
 /// Between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What is said to whoever asks a machine that only follows.
+const FOLLOWS: &str = "it follows, and another node leads";
 
 pub(super) type Leading = NewTerm<Manager>;
 
@@ -58,13 +61,14 @@ pub(super) fn follow_on(
     kept: &mut HeldCommands,
     watchers: &mut Watchers,
 ) -> Option<Result<Begun, Error>> {
-    shared.vitals.takeover.begin_unless_begun();
+    // Nobody waits here for a machine: whoever asks is told that another node leads.
+    shared.vitals.takeover.rest();
     shared.publish_following(follower.seen_term());
-    shared.set_trouble("it follows, and another node leads".into());
     if kept.keep_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
         return None;
     }
-    kept.keep_calls_only();
+    kept.refuse_all();
+    shared.vitals.takeover.begin_unless_begun();
     Some(match follower.catch_up() {
         Ok(()) => try_for_seat(follower, start, shared),
         Err(Error::Truncated { .. }) => begin(start, shared),
@@ -73,8 +77,11 @@ pub(super) fn follow_on(
 }
 
 impl Shared {
-    /// Who leads stays known for as long as the term stays the same.
+    /// The log is read, and that another node leads is no trouble of this one's. Who leads stays known for as long as the
+    /// term stays the same.
     fn publish_following(&self, term: Term) {
+        self.vitals.log.recover();
+        *self.trouble.lock().expect("no thread panics while it holds this") = FOLLOWS.into();
         self.leader_view.send_if_modified(|view| {
             let is_news = !matches!(view, LeaderView::Following { term: known, .. } if *known == term);
             if is_news {

@@ -32,7 +32,7 @@ const INSIDE_BYTES: usize = 256 << 10;
 /// The smallest that hyper takes.
 const MIN_BUFFER_BYTES: usize = 8 << 10;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nonward-done: no\r\nconnection: close\r\n\
     content-type: application/problem+json\r\ncontent-length: 113\r\n\r\n\
     {\"code\":\"overloaded\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"too many connections; try again later\"}";
