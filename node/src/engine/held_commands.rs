@@ -58,7 +58,7 @@ impl HeldCommands {
         for (_, command) in self.commands.drain(..) {
             if let Command::Call { reply, .. } = command {
                 // Nobody may be waiting any more, which is fine.
-                let _ = reply.send(Err(Refused::NotBegun("another manager holds the seat".into())));
+                let _ = reply.send(Err(Refused::NotBegun("another node leads".into())));
             }
         }
     }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use onward_core::fence::Term;
+use onward_core::settings::Settings;
 use onward_node::cluster::leader::{LeaderAddress, LeaderView};
 use onward_node::server::{Node, NodeConfig};
 use tempfile::{TempDir, tempdir};
@@ -11,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::rig::{Reply, Request, config};
+use crate::rig::{Reply, Request, config, settings};
 
 pub struct Pair {
     pub leader: Node,
@@ -21,9 +22,15 @@ pub struct Pair {
 
 impl Pair {
     pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub async fn start_with(change: impl Fn(&mut Settings)) -> Self {
         let data = [tempdir().unwrap(), tempdir().unwrap()];
-        let leader = member("a", &data[0]).await;
-        let follower = member("b", &data[1]).await;
+        let mut settings = settings();
+        change(&mut settings);
+        let leader = member_with("a", &data[0], settings.clone()).await;
+        let follower = member_with("b", &data[1], settings).await;
         follow(&follower, leader.address());
         Self { leader, follower, _data: data }
     }
@@ -31,9 +38,14 @@ impl Pair {
 
 /// A node that is not alone. It leads its own log until somebody says otherwise.
 pub async fn member(name: &str, data: &TempDir) -> Node {
+    member_with(name, data, settings()).await
+}
+
+async fn member_with(name: &str, data: &TempDir, settings: Settings) -> Node {
+    let rules = settings.check().unwrap();
     let listen = free_port().await;
     let (name, advertise) = (Some(name.to_owned()), Some(listen.to_string()));
-    Node::start(NodeConfig { listen, name, advertise, ..config(data.path()) }).await.unwrap()
+    Node::start(NodeConfig { listen, name, advertise, rules, ..config(data.path()) }).await.unwrap()
 }
 
 pub async fn free_port() -> SocketAddr {

@@ -1,15 +1,14 @@
 //! What passes through a follower is what the leader says.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use onward_core::job::Draft;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::pair::{Pair, SOON, essence, header, lead, send};
-use crate::rig::{PATIENCE, Request, lease, poll_body, submit, submit_kind, until, verb};
+use crate::rig::{PATIENCE, Request, lease, poll_body, submit_kind, until, verb};
 
 /// The same of both, and given back.
 async fn same(pair: &Pair, request: &Request) -> crate::rig::Reply {
@@ -35,9 +34,7 @@ async fn every_answer_is_the_leaders_to_the_byte() {
     let read = same(&pair, &Request::get(&format!("/v1/jobs/{id}?workflow={name}"))).await;
     assert!(read.body.len() >= 1 << 20, "{}", read.body.len());
     assert_eq!(header(&read, "onward-leader"), Some(&*format!("{}; term=1", pair.leader.address())));
-    for path in
-        ["/v1/jobs", "/v1/jobs?limit=1&state=ready", "/v1/queues", "/v1/dead-letters", "/v1/schedules"]
-    {
+    for path in ["/v1/jobs", "/v1/jobs?limit=1&state=ready", "/v1/queues", "/v1/dead-letters", "/v1/schedules"] {
         assert_eq!(same(&pair, &Request::get(path)).await.status, 200, "{path}");
     }
     assert_eq!(same(&pair, &Request::get(&format!("/v1/jobs/{id}/ledger"))).await.status, 200);
@@ -93,18 +90,24 @@ async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
 
 #[tokio::test]
 async fn a_poll_that_is_closed_at_the_follower_is_closed_at_the_leader() {
-    let pair = Pair::start().await;
+    // Whoever has no poll open is away after this.
+    let second = Duration::from_secs(1);
+    let pair = Pair::start_with(|settings| settings.liveness.answer_within = second).await;
     let mut client = TcpStream::connect(pair.follower.address()).await.unwrap();
     let poll = Request::post("/v1/leases", &poll_body("1"));
     client.write_all(poll.text(pair.follower.address()).as_bytes()).await.unwrap();
-    let nodes = async || send(&pair.leader, &Request::get("/v1/nodes")).await.json()["nodes"].to_string();
-    until(async || nodes().await.contains("\"w\"")).await;
+    let is_away = async || {
+        let nodes = send(&pair.leader, &Request::get("/v1/nodes")).await.json();
+        let worker = nodes["nodes"].as_array().unwrap().iter().find(|node| node["id"] == "w").cloned();
+        worker.map(|worker| worker["verdict"] == "away")
+    };
+    until(async || is_away().await == Some(false)).await;
+    tokio::time::sleep(2 * second).await;
+    assert_eq!(is_away().await, Some(false), "its poll is open");
     drop(client);
-    // The first in line is gone, or goes with what it is given: this comes to who asks next.
-    submit(pair.leader.engine(), Draft::of_kind("k", *b"{}")).await;
-    let mut other = poll_body("1");
-    other["worker_id"] = json!("another");
-    assert_eq!(lease(&pair.leader, other).await.len(), 1);
+    let began = Instant::now();
+    until(async || is_away().await == Some(true)).await;
+    assert!(began.elapsed() < 10 * second, "long before the end of the poll: {:?}", began.elapsed());
 }
 
 #[tokio::test]
