@@ -206,6 +206,7 @@ fn node_config(
         datacenter: settings.datacenter.to_string(),
         advertise: settings.advertise,
         tls: settings.tls_cert.zip(settings.tls_key),
+        peer_ca: None,
         require_tokens: settings.require_tokens,
         insecure: settings.insecure,
         host_names: settings.host_names,

@@ -47,7 +47,7 @@ pub struct Cli {
 
 #[derive(Debug, Args)]
 pub struct Global {
-    /// The node to talk to
+    /// The node to talk to; several of a cluster, with commas between them, of which any will do
     #[arg(long, global = true, help_heading = COMMON, env = "ONWARD_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
     pub server: String,
     /// The token that proves who you are [default: the `token` file in the data folder, for a node on this machine]

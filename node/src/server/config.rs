@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 
 use crate::auth::{FileError, SecretError, TokenTableError};
+use crate::cluster::forward::{self, Member};
 use crate::engine::{ArchiveRules, Start};
 use crate::outputs::OutputRules;
 use crate::storage::{DEFAULT_DATACENTER, DatabaseUrl, OpenError, StorageChoice};
@@ -30,6 +31,8 @@ pub struct NodeConfig {
     pub datacenter: String,
     /// `host:port`, or a URL with its scheme, at which others reach this node; without one, where it listens.
     pub advertise: Option<String>,
+    /// A PEM file with the authority that signs the certificates of other managers, which are reached by TLS then.
+    pub peer_ca: Option<PathBuf>,
     /// PEM files: the certificates, the node's own first, and its private key.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Nobody does anything without a token.
@@ -66,6 +69,7 @@ impl NodeConfig {
             name: None,
             datacenter: DEFAULT_DATACENTER.into(),
             advertise: None,
+            peer_ca: None,
             tls: None,
             require_tokens: false,
             insecure: false,
@@ -81,6 +85,24 @@ impl NodeConfig {
             commit_mark: None,
             accept_loss: false,
         }
+    }
+
+    /// What this node, which listens at `address`, is to the others that share its log.
+    pub(super) fn member(&self, address: SocketAddr) -> Result<Member, StartError> {
+        let own = self.tls.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
+        let tls = self.peer_ca.as_ref().map(|ca| forward::tls_client(ca, own)).transpose();
+        let is_alone = self.storage == StorageChoice::Embedded && self.advertise.is_none();
+        let listens = (!address.ip().is_unspecified()).then(|| address.to_string());
+        let with_scheme = |address: String| match own.is_some() && !address.contains("://") {
+            true => format!("https://{address}"),
+            false => address,
+        };
+        Ok(Member {
+            name: self.name.clone().unwrap_or_else(|| address.to_string()),
+            address: self.advertise.clone().or(listens).map(with_scheme),
+            is_alone,
+            tls: tls.map_err(|(path, what)| StartError::Tls { path, what })?,
+        })
     }
 
     /// See [`DrainRule::ready_grace`].

@@ -194,6 +194,15 @@ fn engine(text: &mut Text, pages: &Pages) {
     ] {
         text.counter(&format!("http_connections_{name}_total"), what).sample(&[], counter.load(Ordering::Relaxed));
     }
+    let counts = pages.about.forwarder.counts();
+    for (name, what, counter) in [
+        ("answered", "Calls that were passed on to the manager that leads, and answered by it.", &counts.answered),
+        ("repeated", "Calls to the manager that leads that came to nothing and were made again.", &counts.repeated),
+        ("refused", "Calls that were refused because no manager leads, or it was not reached.", &counts.refused),
+        ("in_doubt", "Refused calls of which it is not known whether they were carried out.", &counts.in_doubt),
+    ] {
+        text.counter(&format!("forwarded_{name}_total"), what).sample(&[], counter.get());
+    }
 }
 
 fn outputs(text: &mut Text, pages: &Pages) {

@@ -39,6 +39,7 @@ use crate::api::{self, App};
 use crate::auth::Tokens;
 use crate::clock;
 use crate::cluster::HandoverError;
+use crate::cluster::forward::{self, Forwarder};
 use crate::cluster::leader::LeaderView;
 use crate::engine::{Engine, Start};
 use crate::grpc;
@@ -133,7 +134,11 @@ impl Node {
         }
         let (draining, drained) = watch::channel(false);
         let app = App { engine, receipts, outputs, draining: drained };
+        let member = config.member(address)?;
+        let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         let about = About {
+            datacenter: config.datacenter.clone(),
+            forwarder: forwarder.clone(),
             started_at: clock::now().wall,
             listen: address.to_string(),
             data: config.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
@@ -152,6 +157,7 @@ impl Node {
         tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
         let (engine, outputs) = (app.engine.clone(), app.outputs.clone());
         let services = grpc::routes_for(engine, outputs, app.draining.clone(), config.limits.sessions);
+        let services = services.layer(middleware::from_fn_with_state(forwarder.under(""), forward::forward));
         let more = more(&app).merge(services);
         let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
         router.set(full).expect("it is set here only");
@@ -369,6 +375,7 @@ fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
     let engine = pages.app.engine.clone();
     let api = api::routes_for(Followers::at_most(guard.limits.followers))
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(pages.about.forwarder.under("/v1"), forward::forward))
         .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
         .with_state(pages.app.clone());
     Router::new()

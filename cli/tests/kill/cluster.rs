@@ -4,13 +4,6 @@
 //! The load and the record of what was answered are those of the tests that kill a single node. Each test makes one kind
 //! of failure; the times that must hold are in the assertions.
 
-#[path = "../kill/load.rs"]
-mod load;
-#[path = "../kill/record.rs"]
-mod record;
-#[path = "../support/mod.rs"]
-mod support;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -18,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use load::{Stretch, Submitter, Worker, read};
+use crate::load::{Stretch, Submitter, Worker, read};
+use crate::record::{Record, is_doomed};
+use crate::support::http::Client;
+use crate::support::process::until;
+use crate::support::{Dice, PATIENCE, a_moment, own_loopback};
 use onward_testkit::{Cluster, ClusterOptions};
-use record::{Record, is_doomed};
 use serde_json::{Value, json};
-use support::http::Client;
-use support::process::until;
-use support::{Dice, PATIENCE, a_moment, own_loopback};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -336,7 +329,7 @@ fn the_page_about_clusters_is_true() {
     std::fs::write(&file, script).unwrap();
     let binary = Path::new(env!("CARGO_BIN_EXE_onward")).parent().unwrap().display().to_string();
     let path = format!("{binary}:{}", std::env::var("PATH").unwrap_or_default());
-    let mut command = support::in_own_environment(Command::new("sh"));
+    let mut command = crate::support::in_own_environment(Command::new("sh"));
     command.arg(&file).current_dir(folder.path()).env("PATH", path);
     command.env("PGHOST", "127.0.0.1").env("PGPORT", server.port().to_string()).env("PGUSER", "onward");
     let output = command.output().unwrap();
