@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use onward_core::settings::Settings;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -92,7 +93,10 @@ async fn read_until(stream: &mut TcpStream, wanted: &str) -> String {
 async fn a_poll_that_is_closed_at_the_follower_is_closed_at_the_leader() {
     // Whoever has no poll open is away after this.
     let second = Duration::from_secs(1);
-    let pair = Pair::start_with(|settings| settings.liveness.answer_within = second).await;
+    let short = |settings: &mut Settings| {
+        (settings.liveness.answer_within, settings.liveness.probe_every) = (second, second / 2);
+    };
+    let pair = Pair::start_with(short).await;
     let mut client = TcpStream::connect(pair.follower.address()).await.unwrap();
     let poll = Request::post("/v1/leases", &poll_body("1"));
     client.write_all(poll.text(pair.follower.address()).as_bytes()).await.unwrap();
