@@ -8,6 +8,7 @@ use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 
 use crate::auth::{FileError, SecretError, TokenTableError};
 use crate::engine::{ArchiveRules, Start};
+use crate::gossip::GossipConfig;
 use crate::outputs::OutputRules;
 use crate::storage::{DatabaseUrl, OpenError, StorageChoice};
 use crate::traces::Endpoint;
@@ -26,6 +27,8 @@ pub struct NodeConfig {
     pub storage: StorageChoice,
     /// PEM files: the certificates, the node's own first, and its private key.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// PEM file: who signs the certificates of nodes. With it, those are asked for theirs.
+    pub tls_ca: Option<PathBuf>,
     /// Nobody does anything without a token.
     pub require_tokens: bool,
     /// Listen beyond loopback without TLS or without tokens all the same.
@@ -46,6 +49,8 @@ pub struct NodeConfig {
     pub traces: Option<Endpoint>,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
+    /// The node's part in the gossip of its ring, if it has one.
+    pub gossip: Option<GossipConfig>,
     /// Start with what is left, if acknowledged events are missing from the log.
     pub accept_loss: bool,
 }
@@ -58,6 +63,7 @@ impl NodeConfig {
             data: data.into(),
             storage: StorageChoice::default(),
             tls: None,
+            tls_ca: None,
             require_tokens: false,
             insecure: false,
             host_names: Vec::new(),
@@ -70,6 +76,7 @@ impl NodeConfig {
             outputs: OutputRules::default(),
             traces: None,
             commit_mark: None,
+            gossip: None,
             accept_loss: false,
         }
     }
@@ -208,6 +215,8 @@ pub enum StartError {
     Settings(String),
     #[error("cannot listen on {listen}: {error}; free the port, or listen on another one")]
     Listen { listen: SocketAddr, error: std::io::Error },
+    #[error("gossip cannot listen on {bind} (UDP): {error}; free the port, or listen on another one")]
+    Gossip { bind: SocketAddr, error: std::io::Error },
     #[error("{0}")]
     Log(#[from] onward_log::Error),
     #[error("the node does not serve after {within:?}: {why}; see to its storage, and start again")]
