@@ -17,6 +17,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tracing::level_filters::LevelFilter;
 
 use crate::args::{LogFormat, UpArgs};
+use crate::cluster::{self, Place};
 use crate::config::{self, Effective};
 use crate::demo::Cast;
 use crate::failure::Failure;
@@ -45,7 +46,9 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let probes = effective.node.http_probes;
-    let config = node_config(effective, traces, commit_mark, accept_loss);
+    let (listen, key_file) = (effective.node.listen, effective.node.cluster_key_file.as_deref());
+    let gossip = cluster::gossip(key_file, &effective.node.data, listen, Place::of_manager(&effective.node)?)?;
+    let config = NodeConfig { gossip, ..node_config(effective, traces, commit_mark, accept_loss) };
     runtime.block_on(up(config, probes, commands, with_demo, screen))
 }
 
@@ -206,7 +209,7 @@ fn node_config(
         datacenter: settings.datacenter.to_string(),
         advertise: settings.advertise,
         tls: settings.tls_cert.zip(settings.tls_key),
-        peer_ca: None,
+        tls_ca: settings.tls_ca,
         require_tokens: settings.require_tokens,
         insecure: settings.insecure,
         host_names: settings.host_names,
@@ -219,6 +222,7 @@ fn node_config(
         snapshot_every: settings.snapshot_every,
         traces,
         commit_mark,
+        gossip: None,
         accept_loss,
     }
 }

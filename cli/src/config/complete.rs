@@ -141,6 +141,8 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
         host_names,
         tls_cert,
         tls_key,
+        tls_ca,
+        cluster_key_file,
         http,
         http_probes,
         archive,
@@ -158,8 +160,12 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     all.push(("slots".into(), slots.text()));
     all.push(("require_tokens".into(), require_tokens.text()));
     all.push(("insecure".into(), insecure.text()));
-    assert!(host_names.is_empty() && tls_cert.is_none() && tls_key.is_none() && http_probes.is_none());
-    all.extend(["host_names", "tls.cert", "tls.key", "http.probes"].map(|name| (name.to_owned(), "-".to_owned())));
+    assert!(host_names.is_empty() && tls_cert.is_none() && tls_key.is_none() && tls_ca.is_none());
+    assert!(cluster_key_file.is_none() && http_probes.is_none());
+    all.extend(
+        ["host_names", "tls.cert", "tls.key", "tls.ca", "cluster.key_file", "http.probes"]
+            .map(|name| (name.to_owned(), "-".to_owned())),
+    );
     listed!(
         all,
         "http.",

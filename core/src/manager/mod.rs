@@ -127,6 +127,7 @@ use timers::Timers;
 
 pub(crate) use fleet::{Worker, WorkerKey};
 
+pub use judge::OwnHealth;
 pub use seat::SeatState;
 pub use snapshot::{JobRecord, KeyExpiry, ScheduleRecord, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
 pub use timers::Why;

@@ -24,6 +24,7 @@ use tower::ServiceExt;
 use super::config::HttpLimits;
 use super::preface::{Version, sniff};
 use crate::api::access::Connection;
+use crate::peer::certificate::of_chain;
 
 /// After an accept that failed, as for want of file descriptors.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
@@ -171,6 +172,7 @@ impl Acceptor {
             Some(b"h2") => Version::Http2,
             _ => Version::Http1,
         };
+        let connection = connection.of_node(of_chain(stream.get_ref().1.peer_certificates()));
         self.converse(version, stream, connection).await
     }
 

@@ -9,6 +9,7 @@ use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 use crate::auth::{FileError, SecretError, TokenTableError};
 use crate::cluster::forward::{self, Member};
 use crate::engine::{ArchiveRules, Start};
+use crate::gossip::GossipConfig;
 use crate::outputs::OutputRules;
 use crate::storage::{DEFAULT_DATACENTER, DatabaseUrl, OpenError, StorageChoice};
 use crate::traces::Endpoint;
@@ -31,10 +32,10 @@ pub struct NodeConfig {
     pub datacenter: String,
     /// `host:port`, or a URL with its scheme, at which others reach this node; without one, where it listens.
     pub advertise: Option<String>,
-    /// A PEM file with the authority that signs the certificates of other managers, which are reached by TLS then.
-    pub peer_ca: Option<PathBuf>,
     /// PEM files: the certificates, the node's own first, and its private key.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// PEM file: who signs the certificates of nodes. With it, those are asked for theirs.
+    pub tls_ca: Option<PathBuf>,
     /// Nobody does anything without a token.
     pub require_tokens: bool,
     /// Listen beyond loopback without TLS or without tokens all the same.
@@ -55,6 +56,8 @@ pub struct NodeConfig {
     pub traces: Option<Endpoint>,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
+    /// The node's part in the gossip of its ring, if it has one.
+    pub gossip: Option<GossipConfig>,
     /// Start with what is left, if acknowledged events are missing from the log.
     pub accept_loss: bool,
 }
@@ -69,8 +72,8 @@ impl NodeConfig {
             name: None,
             datacenter: DEFAULT_DATACENTER.into(),
             advertise: None,
-            peer_ca: None,
             tls: None,
+            tls_ca: None,
             require_tokens: false,
             insecure: false,
             host_names: Vec::new(),
@@ -83,6 +86,7 @@ impl NodeConfig {
             outputs: OutputRules::default(),
             traces: None,
             commit_mark: None,
+            gossip: None,
             accept_loss: false,
         }
     }
@@ -90,7 +94,7 @@ impl NodeConfig {
     /// What this node, which listens at `address`, is to the others that share its log.
     pub(super) fn member(&self, address: SocketAddr) -> Result<Member, StartError> {
         let own = self.tls.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
-        let tls = self.peer_ca.as_ref().map(|ca| forward::tls_client(ca, own)).transpose();
+        let tls = self.tls_ca.as_ref().map(|ca| forward::tls_client(ca, own)).transpose();
         let is_alone = self.storage == StorageChoice::Embedded && self.advertise.is_none();
         let listens = (!address.ip().is_unspecified()).then(|| address.to_string());
         let with_scheme = |address: String| match own.is_some() && !address.contains("://") {
@@ -239,6 +243,8 @@ pub enum StartError {
     Settings(String),
     #[error("cannot listen on {listen}: {error}; free the port, or listen on another one")]
     Listen { listen: SocketAddr, error: std::io::Error },
+    #[error("gossip cannot listen on {bind} (UDP): {error}; free the port, or listen on another one")]
+    Gossip { bind: SocketAddr, error: std::io::Error },
     #[error("{0}")]
     Log(#[from] onward_log::Error),
     #[error("the node does not serve after {within:?}: {why}; see to its storage, and start again")]

@@ -42,6 +42,8 @@ use crate::cluster::HandoverError;
 use crate::cluster::forward::{self, Forwarder};
 use crate::cluster::leader::LeaderView;
 use crate::engine::{Engine, Start};
+use crate::gossip::GossipHandle;
+use crate::gossip::feed::report_health;
 use crate::grpc;
 use crate::outputs::Outputs;
 use crate::storage::{SharedIdentity, Standbys, Storage, StorageChoice};
@@ -85,7 +87,8 @@ impl Node {
     /// them too; what their bodies are is their own affair.
     pub async fn start_with(config: NodeConfig, more: impl FnOnce(&App) -> Router) -> Result<Self, StartError> {
         config.check()?;
-        let tls = config.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key)).transpose()?;
+        let tls =
+            config.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key, config.tls_ca.as_deref())).transpose()?;
         let about = |error| StartError::Listen { listen: config.listen, error };
         let listener = match config.listens {
             true => Some(TcpListener::bind(config.listen).await.map_err(about)?),
@@ -94,6 +97,14 @@ impl Node {
         let address = match &listener {
             Some(listener) => listener.local_addr().map_err(about)?,
             None => config.listen,
+        };
+        let gossips = Pulse::default();
+        let gossip = match config.gossip.clone().map(|gossip| gossip.on_port(address.port())) {
+            Some(gossip) => {
+                let started = GossipHandle::start(&gossip, gossips.clone()).await;
+                Some(started.map_err(|error| StartError::Gossip { bind: gossip.bind, error })?)
+            }
+            None => None,
         };
         let is_tls = tls.is_some();
         let identity = identity(&config, address, is_tls);
@@ -132,8 +143,20 @@ impl Node {
         if config.listens {
             engine.loops().add("acceptor", config.probes.hang_after, &accepts);
         }
+        if let Some(gossip) = gossip.clone() {
+            engine.loops().add_reporting_only("gossip", config.probes.hang_after, &gossips);
+            let (engine, mut until, phase) = (engine.clone(), phase_seen.clone(), phase_seen.clone());
+            let within = config.probes.answer_within;
+            tokio::spawn(async move {
+                let is_accepting = move || *phase.borrow() == Phase::Serving;
+                tokio::select! {
+                    () = report_health(gossip, engine, within, is_accepting) => {}
+                    _ = until.wait_for(|phase| *phase >= Phase::Draining) => {}
+                }
+            });
+        }
         let (draining, drained) = watch::channel(false);
-        let app = App { engine, receipts, outputs, draining: drained };
+        let app = App { engine, receipts, outputs, gossip, draining: drained };
         let member = config.member(address)?;
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         let about = About {
@@ -198,6 +221,11 @@ impl Node {
         &self.app.engine
     }
 
+    /// What it sees of other nodes, if it gossips.
+    pub fn gossip(&self) -> Option<&GossipHandle> {
+        self.app.gossip.as_ref()
+    }
+
     /// `/readyz` says from now on that the node drains, and everything else goes on as before. The graces of
     /// [`Self::shutdown`] count from here.
     pub fn leave(&self) {
@@ -235,6 +263,9 @@ impl Node {
             tracing::warn!(?grace, "requests that did not finish in time are cut");
             self.phase.send_replace(Phase::Closing);
             let _all = self.places.acquire_many(self.connections).await;
+        }
+        if let Some(gossip) = &self.app.gossip {
+            gossip.leave().await;
         }
         let app = self.app.clone();
         spawn_blocking(move || stop(&app.outputs, &app.engine)).await.expect("stopping does not panic");
