@@ -130,12 +130,12 @@ impl Call {
     }
 
     /// The request as it came, for this node itself.
-    pub(super) fn to_run_here(&mut self) -> Request {
+    pub(super) fn local_request(&mut self) -> Request {
         Request::from_parts(self.parts.clone(), self.body.take())
     }
 
     /// The request for the leader, with a mark that it was forwarded by `own`.
-    pub(super) fn to_send(&mut self, target: &Target, own: &HeaderValue) -> Request {
+    pub(super) fn forwarded_request(&mut self, target: &Target, own: &HeaderValue) -> Request {
         let mut request = Request::new(self.body.take());
         *request.method_mut() = self.parts.method.clone();
         *request.uri_mut() = target.uri(self.path.clone());

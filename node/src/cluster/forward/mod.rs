@@ -217,7 +217,7 @@ impl Forwarder {
 
     /// This node leads: it answers by itself, and says so.
     async fn run_here(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
-        let mut answer = next.clone().run(call.to_run_here()).await;
+        let mut answer = next.clone().run(call.local_request()).await;
         if let Some(address) = &self.0.member.address
             && let Ok(hint) =
                 HeaderValue::try_from(LeaderHint { address: address.clone(), term: term.get() }.to_string())
@@ -253,7 +253,7 @@ impl Forwarder {
                 Err(NoLink::Full) => return Tried::Answered(refused(call, too_many())),
             };
             let Link { mut sender, place } = link;
-            let sending = sender.send_request(call.to_send(&links.target, &self.0.mark));
+            let sending = sender.send_request(call.forwarded_request(&links.target, &self.0.mark));
             match self.wait(sending, call, leader).await {
                 Waited::Sent(Ok(answer)) => break (answer, place),
                 Waited::Sent(Err(error)) if is_unsent(&error) => {
