@@ -37,7 +37,8 @@ fn joining_is_tried_until_somebody_is_there() {
     world.kill(1);
     world.run_s(600);
     assert_eq!(world.view(2).members.len(), 0);
-    world.start(0, 2, &keys(1, None));
+    // It knows nobody: the one that waits has to find it.
+    world.start_with_peers(0, Ring::Datacenter, manager(0, 2), &keys(1, None), &[]);
     world.run_s(3);
     assert_eq!(world.strangers(), []);
 }

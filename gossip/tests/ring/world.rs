@@ -82,8 +82,19 @@ impl World {
 
     pub fn start_as(&mut self, number: usize, ring: Ring, own: NodeIdentity, keys: &ClusterKeys) {
         let peers: Vec<SocketAddr> = (0..self.hosts.len().min(PEERS)).map(address).collect();
+        self.start_with_peers(number, ring, own, keys, &peers);
+    }
+
+    pub fn start_with_peers(
+        &mut self,
+        number: usize,
+        ring: Ring,
+        own: NodeIdentity,
+        keys: &ClusterKeys,
+        peers: &[SocketAddr],
+    ) {
         let seed = self.seed ^ (number as u64) << 32 ^ own.incarnation;
-        let gossip = Gossip::new(ring, GossipRule::default(), own, keys, &peers, seed, self.now);
+        let gossip = Gossip::new(ring, GossipRule::default(), own, keys, peers, seed, self.now);
         self.hosts[number] = Host { gossip: Some(gossip), frozen: false, inbox: VecDeque::new() };
     }
 

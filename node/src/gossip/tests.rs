@@ -2,7 +2,6 @@
 
 use super::*;
 use onward_gossip::{ClusterKey, DropReason, MemberState};
-use std::sync::Mutex;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -116,8 +115,7 @@ async fn a_frozen_node_is_down_and_comes_back_without_an_accusation() {
     let peers = [first.address(), second.address()];
     let (sleeping, told_to_sleep) = std::sync::mpsc::channel::<()>();
     let (started, frozen) = std::sync::mpsc::channel();
-    let awake = Arc::new(Mutex::new(()));
-    let its_awake = awake.clone();
+    let (wake, woken) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
@@ -125,8 +123,8 @@ async fn a_frozen_node_is_down_and_comes_back_without_an_accusation() {
             started.send(third.clone()).unwrap();
             loop {
                 match told_to_sleep.try_recv() {
-                    // Nothing on this runtime goes on until the lock is free.
-                    Ok(()) => drop(its_awake.lock()),
+                    // Nothing on this runtime goes on until it is woken.
+                    Ok(()) => woken.recv().unwrap(),
                     Err(std::sync::mpsc::TryRecvError::Empty) => sleep(Duration::from_millis(20)).await,
                     Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
                 }
@@ -137,12 +135,11 @@ async fn a_frozen_node_is_down_and_comes_back_without_an_accusation() {
     for handle in [&first, &second] {
         until(handle, "all are there", |view| view.members.len() == 2).await;
     }
-    let held = tokio::task::block_in_place(|| awake.lock().unwrap());
     sleeping.send(()).unwrap();
     for handle in [&first, &second] {
         until(handle, "it is down", |view| state(view, "m3") == Some(MemberState::Down)).await;
     }
-    drop(held);
+    wake.send(()).unwrap();
     for handle in [&first, &second] {
         until(handle, "it is back", |view| {
             view.named("m3").is_some_and(|it| it.state == MemberState::Alive && it.identity.renewals() > 0)
