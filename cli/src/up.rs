@@ -201,10 +201,6 @@ fn node_config(
     let settings = effective.node;
     // Named one by one, so that what a node can be told has a setting.
     NodeConfig {
-        // A manager that shares its log is told these; this one is alone with it, or gives the address that it listens on.
-        name: None,
-        advertise: None,
-        peer_ca: None,
         listen: settings.listen,
         listens: true,
         data: settings.data,
