@@ -114,7 +114,8 @@ async fn whoever_listens_is_woken_by_a_commit() {
     listener.check().await.unwrap();
     assert!(wakes.is_empty());
     world.write_keys("a").await;
-    wakes.recv().await.expect("it listens");
+    let woken = tokio::time::timeout(Duration::from_secs(60), wakes.recv()).await;
+    woken.expect("nobody is woken").expect("it listens");
 }
 
 /// Pages that a claim of a hundred rows touches, of which it takes none.
