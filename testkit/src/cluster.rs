@@ -89,8 +89,8 @@ impl ClusterOptions {
 #[derive(Debug)]
 pub struct Cluster {
     // The database last: whoever uses it ends first.
-    pub workers: Vec<ClusterWorker>,
-    pub managers: Vec<ClusterManager>,
+    pub workers: Vec<WorkerProcess>,
+    pub managers: Vec<ManagerProcess>,
     pub standby: Option<Postgres>,
     pub database: Postgres,
     name: String,
@@ -99,7 +99,7 @@ pub struct Cluster {
 
 /// A manager, with what is between it and others.
 #[derive(Debug)]
-pub struct ClusterManager {
+pub struct ManagerProcess {
     pub name: String,
     /// Where it listens.
     pub listen: SocketAddr,
@@ -112,7 +112,7 @@ pub struct ClusterManager {
     pub in_front: Option<Proxy>,
 }
 
-impl ClusterManager {
+impl ManagerProcess {
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -124,7 +124,7 @@ impl ClusterManager {
 
 /// A worker that runs commands.
 #[derive(Debug)]
-pub struct ClusterWorker {
+pub struct WorkerProcess {
     pub name: String,
     pub server: Server,
 }
@@ -143,7 +143,7 @@ impl Cluster {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::from(next)), self.options.port)
     }
 
-    fn start_manager(&self, index: usize) -> Result<ClusterManager, ServerError> {
+    fn start_manager(&self, index: usize) -> Result<ManagerProcess, ServerError> {
         let folder = folder(None)?;
         let failed = |source: io::Error| ServerError::Files { folder: folder.path().to_owned(), source };
         let name = format!("manager-{index}");
@@ -179,10 +179,10 @@ impl Cluster {
         let text = |path: &Path| path.display().to_string();
         let arguments = ["manager".into(), "--config".into(), text(&file), "--data".into(), text(&data)];
         let server = Server::start(&self.plan(arguments.into(), "onward: ready on "), folder)?;
-        Ok(ClusterManager { name, listen, address, server, to_databases, in_front })
+        Ok(ManagerProcess { name, listen, address, server, to_databases, in_front })
     }
 
-    fn start_worker(&self, index: usize) -> Result<ClusterWorker, ServerError> {
+    fn start_worker(&self, index: usize) -> Result<WorkerProcess, ServerError> {
         let name = format!("worker-{index}");
         let mut arguments = vec!["worker".into(), "--id".into(), name.clone()];
         arguments.extend(["--slots".into(), self.options.slots.to_string()]);
@@ -190,7 +190,7 @@ impl Cluster {
             arguments.extend(["--manager".into(), manager.url()]);
         }
         let server = Server::start(&self.plan(arguments, "onward: a worker with "), folder(None)?)?;
-        Ok(ClusterWorker { name, server })
+        Ok(WorkerProcess { name, server })
     }
 
     fn plan(&self, arguments: Vec<String>, ready: &'static str) -> Plan {

@@ -28,7 +28,7 @@ mod server;
 mod sqs;
 pub mod venv;
 
-pub use cluster::{Cluster, ClusterManager, ClusterOptions, ClusterWorker};
+pub use cluster::{Cluster, ClusterOptions, ManagerProcess, WorkerProcess};
 pub use nats::{Nats, NatsOptions};
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresOptions};

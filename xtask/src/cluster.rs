@@ -113,7 +113,7 @@ fn print(cluster: &Cluster, onward: &Path) {
   kill -9 {}        (a manager; the others go on)
 
 Ctrl-C stops all of it.",
-        cluster.managers.iter().map(onward_testkit::ClusterManager::url).collect::<Vec<_>>().join(","),
+        cluster.managers.iter().map(onward_testkit::ManagerProcess::url).collect::<Vec<_>>().join(","),
         first.data().display(),
         first.server.pid().as_raw_nonzero(),
     );

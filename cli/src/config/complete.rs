@@ -3,6 +3,7 @@
 
 use super::*;
 use onward_core::dispatch::AgingRule;
+use onward_core::gate::GateRule;
 use onward_core::grant::GrantRule;
 use onward_core::health::overload::Limits as Levels;
 use onward_core::health::{EvictionRule, HoldRule, LivenessRule, OverloadRule, ProgressRule, QuorumRule};
@@ -58,6 +59,7 @@ fn of_rules(settings: Settings) -> Vec<(String, String)> {
         hold,
         quorum,
         overload,
+        gate,
         aging,
         job,
         limits,
@@ -102,6 +104,7 @@ fn of_rules(settings: Settings) -> Vec<(String, String)> {
     all.push(("overload.rise_from".into(), rise_from.text()));
     all.push(("overload.better_samples".into(), better_samples.text()));
     all.push(("overload.decay_every".into(), decay_every.text()));
+    listed!(all, "gate.", GateRule { progress_every, fallback_after, silent_after } = gate);
     listed!(all, "aging.", AgingRule { step, max_levels } = aging);
     let JobDefaults { queue, timeout, stuck_after, retry } = job;
     all.push(("job.queue".into(), queue.text()));

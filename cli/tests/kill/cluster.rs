@@ -69,12 +69,18 @@ struct Load {
 
 impl Load {
     fn on(addresses: &[SocketAddr]) -> Self {
+        Self::round(addresses, 0)
+    }
+
+    /// Each round has clients of its own.
+    fn round(addresses: &[SocketAddr], round: u64) -> Self {
         let stretch = Stretch::among(addresses, i64::MAX);
+        let of_round = |count: u64| (1..=count).map(move |index| index + 100 * round);
         Self {
-            submitters: (1..=SUBMITTERS)
+            submitters: of_round(SUBMITTERS)
                 .map(|index| tokio::spawn(Submitter::new(index, 7).run(stretch.clone())))
                 .collect(),
-            workers: (1..=WORKERS).map(|index| tokio::spawn(Worker::new(index, 7).run(stretch.clone()))).collect(),
+            workers: of_round(WORKERS).map(|index| tokio::spawn(Worker::new(index, 7).run(stretch.clone()))).collect(),
             readers: (1..=READERS).map(|index| tokio::spawn(read(stretch.clone(), Dice::new(index)))).collect(),
             stretch,
         }
@@ -224,7 +230,7 @@ async fn all_managers_are_restarted_one_after_the_other_and_no_call_fails() {
     for (index, manager) in cluster.managers.iter().enumerate() {
         let others: Vec<SocketAddr> =
             addresses.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, one)| *one).collect();
-        let load = Load::on(&others);
+        let load = Load::round(&others, index as u64);
         load.goes_on(100).await;
         manager.server.stop(PATIENCE);
         load.goes_on(100).await;

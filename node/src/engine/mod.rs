@@ -51,6 +51,7 @@ mod spans;
 mod start;
 mod stats;
 mod term;
+mod terms;
 mod timetable;
 mod vitals;
 mod watch;
@@ -244,7 +245,7 @@ impl Engine {
     /// stood in the way.
     pub fn start(start: Start) -> Result<Self, onward_log::Error> {
         let shared = Arc::new(Shared::new(&start));
-        machine::spawn(start, &shared)?;
+        terms::spawn(start, &shared)?;
         Ok(Self(shared))
     }
 

@@ -3,6 +3,7 @@ use onward_core::settings::Settings;
 use onward_log::{Log, MemoryLog};
 
 use super::*;
+use crate::engine::term::{Begun, begin};
 
 /// After a gap timers wait until everything is taken that queued up. What came in before the machine looks at the log's
 /// answer counts as well.

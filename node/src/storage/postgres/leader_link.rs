@@ -5,7 +5,7 @@
 use core::time::Duration;
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -28,6 +28,8 @@ struct LinkState {
     /// The leader whose link broke and who refuses connections.
     refused: Mutex<Option<HolderId>>,
     is_over: AtomicBool,
+    /// How often it could not be connected to.
+    failures: AtomicU64,
 }
 
 impl LeaderLink {
@@ -67,7 +69,8 @@ impl LinkState {
                 thread::sleep(TRY_EVERY);
                 continue;
             };
-            match connect(&address) {
+            let connected = connect(&address);
+            match connected {
                 Ok(stream) => {
                     reached = Some(leader);
                     self.set_refused(None);
@@ -76,6 +79,7 @@ impl LinkState {
                 Err(error) => {
                     let is_gone = error.kind() == ErrorKind::ConnectionRefused && reached == Some(leader);
                     self.set_refused(is_gone.then_some(leader));
+                    self.failures.fetch_add(1, Ordering::Relaxed);
                     thread::sleep(TRY_EVERY);
                 }
             }
@@ -124,7 +128,7 @@ mod tests {
         let begun = Instant::now();
         while !is_so() {
             assert!(begun.elapsed() < Duration::from_secs(20), "{what} is not so");
-            thread::sleep(Duration::from_millis(5));
+            thread::park_timeout(Duration::from_millis(5));
         }
     }
 
@@ -147,7 +151,9 @@ mod tests {
         // One that was never reached may be behind a wall.
         link.watch(Some((second, address.clone())));
         until("the other is watched", || !link.is_refused(first));
-        thread::sleep(3 * TRY_EVERY);
+        let failures = || link.0.failures.load(Ordering::Relaxed);
+        let before = failures();
+        until("the other does not answer", || failures() >= before + 3);
         assert!(!link.is_refused(second));
         let listener = TcpListener::bind(&address).unwrap();
         let (held, _) = listener.accept().unwrap();

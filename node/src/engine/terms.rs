@@ -1,0 +1,158 @@
+//! Term after term: a node follows, leads, hands over or loses the seat, until it is told to stop.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onward_core::health::overload::{OverloadLevel, OverloadReason};
+use onward_log::Error;
+
+use super::archivist::{self, ToArchive};
+use super::following::Handover;
+use super::held_commands::{Flow, HeldCommands};
+use super::machine::{machine_of, serve};
+use super::run_loop::{CloseAtEnd, Host as _, TermEnd};
+use super::term::{Begun, Leading, begin, begin_first, follow_on, say_trouble};
+use super::timetable::{self, FindDue};
+use super::vitals::DieOnPanic;
+use super::watch::Watchers;
+use super::{RunningThread, Shared, Start};
+use crate::cluster::leader::LeaderView;
+
+pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
+    // The first term is begun here, so that whoever starts a node learns at once what is wrong.
+    let first = begin_first(&mut start, shared)?;
+    let (theirs, (running, ended)) = (shared.clone(), channel());
+    let work = move || {
+        run(first, start, &theirs);
+        drop(running);
+    };
+    let thread = thread::Builder::new().name("onward-machine".into()).spawn(work);
+    let thread = thread.map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
+    *shared.thread.lock().expect("no thread panics while it holds this") = Some(RunningThread { thread, ended });
+    Ok(())
+}
+
+/// Term after term, until told to stop.
+fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
+    // Also if it panics: nobody may wait for a machine that is no more.
+    let _end = (DieOnPanic(&shared.vitals.machine), CloseAtEnd(&shared.run_queue));
+    let archivist = start.archive.clone().and_then(|archive| {
+        let spawned = archivist::spawn(archive, start.archive_rules.clone(), shared.clone());
+        let spawned = spawned.inspect_err(|error| {
+            tracing::error!(%error, "cannot start the archive's thread");
+            shared.vitals.archive.die();
+        });
+        spawned.ok()
+    });
+    let (to_archive, archive_thread) = archivist.unzip();
+    let timetable = timetable::spawn(shared.clone());
+    let timetable = timetable.inspect_err(|error| {
+        tracing::error!(%error, "cannot start the schedules' thread");
+        shared.vitals.schedules.die();
+    });
+    let timetable = timetable.ok();
+    let (find_due, schedules_thread) = timetable.unzip();
+    run_terms(first, start, shared, to_archive, find_due);
+    if schedules_thread.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("the schedules' thread panicked");
+    }
+    if archive_thread.is_some_and(|thread| thread.join().is_err()) {
+        tracing::error!("the archive's thread panicked");
+    }
+    shared.close();
+}
+
+fn run_terms(
+    first: Begun,
+    mut start: Start,
+    shared: &Arc<Shared>,
+    to_archive: Option<Sender<ToArchive>>,
+    find_due: Option<Sender<FindDue>>,
+) {
+    let mut begun = Ok(first);
+    let mut tried_at = Instant::now();
+    let mut watchers = Watchers::default();
+    let mut kept = HeldCommands::for_as_long_as(start.rules.seat_ttl);
+    loop {
+        let ended = match begun {
+            Ok(Begun::Leads(term)) => {
+                kept.give_back(&shared.run_queue);
+                serve_term(term, &start, shared, (&to_archive, &find_due), &mut watchers)
+            }
+            Ok(Begun::Follows(follower)) => match follow_on(follower, &mut start, shared, &mut kept, &mut watchers) {
+                Some(next) => {
+                    begun = next;
+                    continue;
+                }
+                None => return,
+            },
+            Err(error) => TermEnd::Failed(error),
+        };
+        shared.vitals.takeover.begin_unless_begun();
+        match ended {
+            TermEnd::Stopped => return,
+            TermEnd::HandsOver => {
+                if hand_over(&mut start, shared) {
+                    // What was not begun is for the next leader, and whoever asked learns that at once.
+                    if kept.keep_for(Duration::ZERO, shared, &mut watchers) == Flow::Stop || shared.is_stopping() {
+                        return;
+                    }
+                    kept.refuse_all(shared);
+                    begun = begin(&mut start, shared);
+                    continue;
+                }
+            }
+            TermEnd::Failed(error) => {
+                start.leadership.term_ended();
+                say_trouble(shared, &error);
+            }
+            TermEnd::SeatLost => {
+                start.leadership.term_ended();
+                tracing::warn!("another process took the seat");
+                shared.set_trouble("another process took the seat".into());
+            }
+        }
+        // Whatever failed, the disk and the node's own log are left in peace for a while.
+        let rest = start.pacing.term_every.saturating_sub(tried_at.elapsed());
+        let is_told_to_stop = !rest.is_zero() && kept.keep_for(rest, shared, &mut watchers) == Flow::Stop;
+        if is_told_to_stop || shared.is_stopping() {
+            return;
+        }
+        tried_at = Instant::now();
+        begun = begin(&mut start, shared);
+    }
+}
+
+/// Whether the seat now is another's. If not, this node takes it again.
+fn hand_over(start: &mut Start, shared: &Shared) -> bool {
+    let asked = shared.handover.lock().expect("no thread panics while it holds this").take();
+    let Some(Handover { heir, reply }) = asked else { return false };
+    let LeaderView::Leading { term } = *shared.leader_view.borrow() else { return false };
+    let done = start.leadership.hand_over(term, &heir);
+    if let Err(error) = &done {
+        tracing::warn!(%error, "the seat was not handed over");
+    } else {
+        shared.publish(LeaderView::Following { term, leader: Some(heir.leader) });
+    }
+    let is_done = done.is_ok();
+    // Whoever asked may be gone, which is fine.
+    let _ = reply.send(done);
+    is_done
+}
+
+fn serve_term(
+    term: Leading,
+    start: &Start,
+    shared: &Arc<Shared>,
+    senders: (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
+    watchers: &mut Watchers,
+) -> TermEnd {
+    shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
+    let (machine, committer) = machine_of(term, start, shared, senders, &mut *watchers);
+    let ended = serve(machine, committer);
+    shared.vitals.machine.rest();
+    watchers.ring_all();
+    ended
+}
