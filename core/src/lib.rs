@@ -18,6 +18,7 @@
 //!    that have left memory.
 //! 5. [`state`]: the persisted truth, a fold over events. [`dispatch`]: who gets what, by heads instead of by search.
 //! 6. [`manager`]: the machine. `step(now, input, &mut effects)`, `next_wakeup()`, `apply(event)`.
+//! 7. [`gate`]: the machine above all datacenters, with lists of its own: it routes jobs, and ends them everywhere, once.
 //!
 //! [`counts`] and [`trace`] are what a dashboard and a collector of traces show of it. [`pages`] and [`wheel`] are the containers under it: a slab that never moves what it holds, and timers in O(1); [`table`] is for what lies beside a slab, [`list`] links what lies in either, and [`key`] is how they are spoken to.
 //! [`intern`] lets equal values lie in memory once. [`bite`] says how much one step does of what grows with the number of jobs.
@@ -30,6 +31,7 @@ pub mod carried;
 pub mod counts;
 pub mod dispatch;
 pub mod fence;
+pub mod gate;
 pub mod grant;
 pub mod health;
 pub mod ids;

@@ -76,6 +76,8 @@ limits! {
     retries_per_job: RetriesPerJob = 1_000, "retries of one job while it is in memory";
     schedules: Schedules = 10_000, "schedules";
     schedule_runs: ScheduleRuns = 1_000, "open runs of one schedule when another is asked for by hand";
+    datacenters: Datacenters = 256, "datacenters that a gate knows";
+    finished_jobs: FinishedJobs = 100_000, "ended jobs that a gate keeps";
     datacenters_per_job: DatacentersPerJob = 64, "target datacenters of one job";
 }
 

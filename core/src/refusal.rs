@@ -23,6 +23,8 @@ pub enum Refusal {
     AlreadyEnded,
     StaleIncarnation,
     StaleEpoch,
+    /// A decision was based on what another leader had reported.
+    StaleTerm,
     NotTerminal(JobState),
     /// The idempotency key, or the request id, was used for something else.
     Conflict,
@@ -70,10 +72,11 @@ pub enum RefusalKind {
     QuietSpent,
     NotADeadLetter,
     UnknownSchedule,
+    StaleTerm,
 }
 
 impl RefusalKind {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Invalid,
         Self::Limited,
         Self::UnknownJob,
@@ -93,6 +96,7 @@ impl RefusalKind {
         Self::QuietSpent,
         Self::NotADeadLetter,
         Self::UnknownSchedule,
+        Self::StaleTerm,
     ];
 
     /// Its bit in a stored set of kinds. Stored data depends on these: a new kind gets a new one, and none is used again.
@@ -117,6 +121,7 @@ impl RefusalKind {
             Self::QuietSpent => 16,
             Self::NotADeadLetter => 17,
             Self::UnknownSchedule => 18,
+            Self::StaleTerm => 19,
         }
     }
 
@@ -142,6 +147,7 @@ impl RefusalKind {
             Self::QuietSpent => "quiet_spent",
             Self::NotADeadLetter => "not_a_dead_letter",
             Self::UnknownSchedule => "unknown_schedule",
+            Self::StaleTerm => "stale_term",
         }
     }
 }
@@ -175,6 +181,7 @@ impl Refusal {
             Self::AlreadyEnded => RefusalKind::AlreadyEnded,
             Self::StaleIncarnation => RefusalKind::StaleIncarnation,
             Self::StaleEpoch => RefusalKind::StaleEpoch,
+            Self::StaleTerm => RefusalKind::StaleTerm,
             Self::NotTerminal(_) => RefusalKind::NotTerminal,
             Self::Conflict => RefusalKind::Conflict,
             Self::UniqueKeyTaken(_) | Self::UniqueKeyTwice => RefusalKind::UniqueKeyTaken,
@@ -203,6 +210,7 @@ impl fmt::Display for Refusal {
             Self::AlreadyEnded => f.write_str("this attempt has already ended in another way"),
             Self::StaleIncarnation => f.write_str("another incarnation of this worker has its place; stop"),
             Self::StaleEpoch => f.write_str("a newer gate epoch has decided about this job"),
+            Self::StaleTerm => f.write_str("the decision was based on the reports of another leader; evaluate again"),
             Self::NotTerminal(state) => write!(f, "the job is {}; it must have ended first", state.word()),
             Self::Conflict => f.write_str("this key was already used for a different request"),
             Self::UniqueKeyTaken(job) => write!(f, "job {job} holds this unique key and has not ended"),

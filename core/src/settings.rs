@@ -5,6 +5,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use crate::dispatch::AgingRule;
+use crate::gate::{GateRule, MISSED_REPORTS};
 use crate::grant::GrantRule;
 use crate::health::overload::Limits as Levels;
 use crate::health::progress::MAX_FAILED_JOBS;
@@ -25,6 +26,7 @@ pub struct Settings {
     pub quorum: QuorumRule,
     pub overload: OverloadRule,
     pub aging: AgingRule,
+    pub gate: GateRule,
     pub job: JobDefaults,
     pub limits: Limits,
     /// A leader serves only while its seat was confirmed within this.
@@ -56,6 +58,7 @@ impl Default for Settings {
             quorum: QuorumRule::default(),
             overload: OverloadRule::default(),
             aging: AgingRule::default(),
+            gate: GateRule::default(),
             job: JobDefaults::default(),
             limits: Limits::default(),
             seat_ttl: Duration::from_secs(3),
@@ -142,7 +145,7 @@ impl Settings {
     }
 
     /// Every span with its name, as `onward config` prints them.
-    pub fn spans(&self) -> [(&'static str, Duration); 35] {
+    pub fn spans(&self) -> [(&'static str, Duration); 38] {
         [
             ("lease.initial", self.lease.initial),
             ("lease.extension", self.lease.extension),
@@ -164,6 +167,9 @@ impl Settings {
             ("hold.evicted_within", self.hold.evicted_within),
             ("quorum.log_answer_within", self.quorum.log_answer_within),
             ("aging.step", self.aging.step),
+            ("gate.progress_every", self.gate.progress_every),
+            ("gate.fallback_after", self.gate.fallback_after),
+            ("gate.silent_after", self.gate.silent_after),
             ("job.timeout", self.job.timeout),
             ("job.stuck_after", self.job.stuck_after),
             ("job.retry.max", self.job.retry.max),
@@ -266,6 +272,17 @@ impl Settings {
             format!("{:?}", self.job.retry.base),
             format!("at most job.retry.max ({:?})", self.job.retry.max),
         );
+        for (field, value) in
+            [("gate.silent_after", self.gate.silent_after), ("gate.fallback_after", self.gate.fallback_after)]
+        {
+            let least = self.gate.progress_every * MISSED_REPORTS;
+            need(
+                value > least,
+                field,
+                format!("{value:?}"),
+                format!("more than {MISSED_REPORTS} times gate.progress_every ({least:?})"),
+            );
+        }
         need(
             self.gap_after < self.seat_ttl,
             "gap_after",
@@ -308,6 +325,9 @@ mod tests {
             ("hold.evicted_within", 300_000),
             ("quorum.log_answer_within", 5_000),
             ("aging.step", 30_000),
+            ("gate.progress_every", 10_000),
+            ("gate.fallback_after", 300_000),
+            ("gate.silent_after", 180_000),
             ("job.timeout", 86_400_000),
             ("job.stuck_after", 120_000),
             ("seat_ttl", 3_000),
@@ -358,7 +378,9 @@ mod tests {
             settings.liveness.max_misses = 0;
             settings.progress.slow_at = 0.9;
             settings.gap_after = Duration::from_secs(3);
+            settings.gate.silent_after = Duration::from_secs(30);
+            settings.gate.fallback_after = Duration::from_secs(30);
         });
-        assert_eq!(all.len(), 5, "{all:#?}");
+        assert_eq!(all.len(), 7, "{all:#?}");
     }
 }

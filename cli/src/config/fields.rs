@@ -302,6 +302,9 @@ settings! {
         "overload.better_samples" => overload.better_samples: Small,
         "aging.step" => aging.step: Span,
         "aging.max_levels" => aging.max_levels: Count,
+        "gate.progress_every" => gate.progress_every: Span,
+        "gate.fallback_after" => gate.fallback_after: Span,
+        "gate.silent_after" => gate.silent_after: Span,
         "job.queue" => job.queue: Name,
         "job.timeout" => job.timeout: Span,
         "job.stuck_after" => job.stuck_after: Span,
@@ -323,7 +326,7 @@ settings! {
         error_bytes, note_bytes, tags_per_job, headers_per_job, header_bytes, limits_per_job, shelves, limit_keys,
         paused_queues, workers, worker_slots, subscription_pairs, subscriptions, subscriptions_per_client,
         frame_items, open_polls, poll_leases, dead_letters, idempotency_keys, extensions_per_job, retries_per_job,
-        schedules, schedule_runs, datacenters_per_job,
+        schedules, schedule_runs, datacenters, finished_jobs, datacenters_per_job,
     }
 }
 

@@ -29,7 +29,7 @@ pub mod signal;
 pub mod verdict;
 mod window;
 
-pub use datacenter::{DatacenterClass, DatacenterCounts, DatacenterReason};
+pub use datacenter::{DatacenterClass, DatacenterCounts, DatacenterReason, route_order};
 pub use hold::{Hold, HoldRule, hold};
 pub use liveness::{HttpLiveness, LivenessRule, NotLive, SessionLiveness};
 pub use loops::{Budget, Iteration, LoopFailure, LoopHealth, LoopReason, LoopRule, LoopState, LoopStatus};

@@ -13,7 +13,7 @@ use crate::time::Mono;
 const BEHIND: u64 = 8_192;
 
 #[derive(Debug, Default)]
-pub(super) struct Durability {
+pub(crate) struct Durability {
     durable: Seq,
     /// Steps whose events are not durable yet, oldest first.
     unsynced: VecDeque<UnsyncedStep>,
@@ -23,43 +23,43 @@ pub(super) struct Durability {
 
 /// A step whose events were handed out to be made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct UnsyncedStep {
+pub(crate) struct UnsyncedStep {
     seq: Seq,
-    pub(super) decided_at: Mono,
-    pub(super) handouts: u32,
+    pub(crate) decided_at: Mono,
+    pub(crate) handouts: u32,
 }
 
 impl Durability {
     /// Everything up to this event is durable.
-    pub(super) fn durable(&self) -> Seq {
+    pub(crate) fn durable(&self) -> Seq {
         self.durable
     }
 
     /// Events up to this one came from the log.
-    pub(super) fn set_replayed(&mut self, seq: Seq) {
+    pub(crate) fn set_replayed(&mut self, seq: Seq) {
         self.durable = seq;
     }
 
     /// Whether so many events wait for the log that nothing is decided in bulk until it has caught up.
-    pub(super) fn is_behind(&self, newest: Seq) -> bool {
+    pub(crate) fn is_behind(&self, newest: Seq) -> bool {
         newest.0.saturating_sub(self.durable.0) >= BEHIND
     }
 
-    pub(super) fn count_handout(&mut self) {
+    pub(crate) fn count_handout(&mut self) {
         self.handouts += 1;
     }
 
     /// Hand-outs that are not durable yet.
-    pub(super) fn open_handouts(&self) -> u64 {
+    pub(crate) fn open_handouts(&self) -> u64 {
         self.unsynced.iter().map(|step| u64::from(step.handouts)).sum::<u64>() + u64::from(self.handouts)
     }
 
-    pub(super) fn has_open_handouts(&self) -> bool {
+    pub(crate) fn has_open_handouts(&self) -> bool {
         self.handouts > 0 || self.unsynced.iter().any(|step| step.handouts > 0)
     }
 
     /// The step ends, and `newest` is its last event, or that of a step before.
-    pub(super) fn end_step(&mut self, newest: Seq, now: Mono) {
+    pub(crate) fn end_step(&mut self, newest: Seq, now: Mono) {
         let handouts = core::mem::take(&mut self.handouts);
         let marked = self.unsynced.back().map_or(self.durable, |step| step.seq);
         if newest > marked {
@@ -68,12 +68,12 @@ impl Durability {
     }
 
     /// Everything up to this event is durable; a message from before may come late.
-    pub(super) fn advance(&mut self, seq: Seq) {
+    pub(crate) fn advance(&mut self, seq: Seq) {
         self.durable = self.durable.max(seq);
     }
 
     /// The oldest step that has become durable, once.
-    pub(super) fn pop_synced(&mut self) -> Option<UnsyncedStep> {
+    pub(crate) fn pop_synced(&mut self) -> Option<UnsyncedStep> {
         self.unsynced.front().filter(|step| step.seq <= self.durable)?;
         self.unsynced.pop_front()
     }

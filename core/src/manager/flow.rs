@@ -4,7 +4,7 @@ use crate::health::{FlowSample, ProgressRule, Tally};
 use crate::time::Awake;
 
 #[derive(Debug, Default)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     handed_out: Option<Box<Tally>>,
     last: Option<Awake>,
     /// Since when there is something to hand out that is not.
@@ -13,7 +13,7 @@ pub(super) struct Flow {
 
 impl Flow {
     /// So many hand-outs have become durable.
-    pub(super) fn count(&mut self, rule: &ProgressRule, now: Awake, handouts: u32) {
+    pub(crate) fn count(&mut self, rule: &ProgressRule, now: Awake, handouts: u32) {
         if handouts == 0 {
             return;
         }
@@ -24,12 +24,12 @@ impl Flow {
         self.last = Some(now);
     }
 
-    pub(super) fn note_demand(&mut self, is_open: bool, now: Awake) {
+    pub(crate) fn note_demand(&mut self, is_open: bool, now: Awake) {
         self.demand_since = if is_open { self.demand_since.or(Some(now)) } else { None };
     }
 
     /// What the rule for progress is told, with what is wanted at this moment.
-    pub(super) fn sample(&self, now: Awake, demand: u64) -> FlowSample {
+    pub(crate) fn sample(&self, now: Awake, demand: u64) -> FlowSample {
         let done = self.handed_out.as_ref().map_or(0, |tally| u64::from(tally.counts(now).0));
         FlowSample { done, demand, last_done: self.last, demand_since: self.demand_since }
     }

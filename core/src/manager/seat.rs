@@ -22,10 +22,12 @@ use crate::effect::{Effect, Effects, Notice, PendingEffect};
 use crate::event::Event;
 use crate::fence::Term;
 use crate::ids::Seq;
+use crate::settings::Rules;
 use crate::time::{Awake, LogClock, Mono, Now, Wall, span_ms};
 
 use super::Manager;
 
+/// What is known of the seat, whichever machine sits on it: a manager or a gate.
 #[derive(Debug)]
 pub(crate) struct Seat {
     term: Term,
@@ -48,7 +50,7 @@ pub(crate) struct Seat {
     /// Of it, the time without a confirmed seat that was not reported yet.
     unreported: Duration,
     /// The last wake-up that was asked for.
-    pub(super) promised: Option<Mono>,
+    pub(crate) promised: Option<Mono>,
     /// The event by which this term began: nothing is acted on before it is durable.
     began: Seq,
 }
@@ -81,7 +83,7 @@ impl SeatState {
 }
 
 impl Seat {
-    pub(super) fn none(now: Now) -> Self {
+    pub(crate) fn none(now: Now) -> Self {
         Self {
             term: Term::default(),
             clock: LogClock::start(Wall::ZERO, now),
@@ -101,24 +103,47 @@ impl Seat {
         }
     }
 
-    pub(super) fn lose(&mut self) {
+    pub(crate) fn lose(&mut self) {
         self.lost = true;
     }
 
-    pub(super) fn term(&self) -> Term {
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    pub(crate) fn term(&self) -> Term {
         self.term
     }
 
-    pub(super) fn clock(&self) -> &LogClock {
+    pub(crate) fn clock(&self) -> &LogClock {
         &self.clock
     }
 
-    pub(super) fn taken_at(&self) -> Wall {
+    pub(crate) fn clock_mut(&mut self) -> &mut LogClock {
+        &mut self.clock
+    }
+
+    pub(crate) fn taken_at(&self) -> Wall {
         self.taken_at
     }
 
-    pub(super) fn confirmed_at(&self) -> Option<Mono> {
+    pub(crate) fn confirmed_at(&self) -> Option<Mono> {
         self.confirmed_at
+    }
+
+    /// `has_kept`: something that was said while it was not confirmed has not been taken yet.
+    pub(crate) fn state(&self, now: Mono, ttl: Duration, has_kept: bool) -> SeatState {
+        if self.lost {
+            SeatState::Lost
+        } else if self.term == Term::default() {
+            SeatState::NeverTaken
+        } else if self.confirmed_at.is_none_or(|at| now.since(at) > ttl) {
+            SeatState::Unconfirmed
+        } else if self.settling || has_kept {
+            SeatState::Settling
+        } else {
+            SeatState::Serving
+        }
     }
 
     /// Since when in the time from `before` to `now` the seat was not confirmed.
@@ -127,31 +152,122 @@ impl Seat {
         (since < now).then_some(since)
     }
 
+    /// Time passes. Gives for how long this process could not run, if that was a gap: then the seat is to be asked for at
+    /// once.
+    pub(crate) fn advance(&mut self, before: Mono, now: Mono, rules: &Rules) -> Option<Duration> {
+        let unconfirmed_since = self.unconfirmed_since(rules.seat_ttl, before, now);
+        let late_since = self.promised.filter(|at| now.since(*at) > rules.gap_after);
+        if let Some(since) = unconfirmed_since.into_iter().chain(late_since).min() {
+            self.gaps += now.since(since);
+        }
+        match (late_since, unconfirmed_since) {
+            (Some(promised), _) => {
+                self.frozen += now.since(promised);
+                self.settling = true;
+                self.confirmed_at = None;
+                self.not_before = now;
+                Some(now.since(promised))
+            }
+            (None, Some(since)) => {
+                self.unreported += now.since(since);
+                None
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// A gap without a confirmed seat that is over and was long enough to be told, once.
+    pub(crate) fn take_unreported(&mut self, rules: &Rules) -> Option<Duration> {
+        let gap = core::mem::take(&mut self.unreported);
+        (gap > rules.gap_after).then_some(gap)
+    }
+
+    /// The number of a question about the seat, unless it is lost.
+    pub(crate) fn ask(&mut self, now: Mono) -> Option<u64> {
+        if self.lost {
+            return None;
+        }
+        self.asked_at = now;
+        self.asked += 1;
+        self.questions.push_back((self.asked, now));
+        if self.questions.len() > QUESTIONS_KEPT {
+            self.questions.pop_front();
+        }
+        Some(self.asked)
+    }
+
+    /// When the seat wants to be confirmed next.
+    pub(crate) fn pulse(&self, ttl: Duration) -> Mono {
+        let from = self.confirmed_at.map_or(self.asked_at, |at| at.max(self.asked_at));
+        from + ttl / 3
+    }
+
+    /// The seat is ours under this term.
+    pub(crate) fn begin(&mut self, term: Term, newest: Wall, now: Now) {
+        self.term = term;
+        self.clock = LogClock::start(newest, now);
+        self.taken_at = self.clock.at(now.mono);
+        self.asked_at = now.mono;
+    }
+
+    pub(crate) fn set_began(&mut self, began: Seq) {
+        self.began = began;
+    }
+
+    /// An answer confirms the seat as of its question.
+    pub(crate) fn handle_answer(&mut self, term: Term, question: u64, durable: Seq) {
+        if term != self.term {
+            self.lost = true;
+            return;
+        }
+        while let Some((number, asked_at)) = self.questions.front().copied() {
+            if number > question {
+                return;
+            }
+            self.questions.pop_front();
+            if number == question {
+                self.confirm_as_of(asked_at, durable);
+            }
+        }
+    }
+
+    pub(crate) fn confirm_as_of(&mut self, at: Mono, durable: Seq) {
+        if durable >= self.began && at >= self.not_before {
+            self.confirmed_at = self.confirmed_at.max(Some(at));
+        }
+    }
+
+    /// What queued up outside was fed in, and so it was taken or is kept here.
+    pub(crate) fn handle_drained(&mut self) {
+        if self.confirmed_at.is_some() {
+            self.settling = false;
+        }
+    }
+
     /// Whether a question about the seat was asked in the step of this instant.
     pub(super) fn asked_at(&self, now: Mono) -> bool {
         self.asked_at == now
     }
 
+    /// Monotonic time without gaps.
+    pub(crate) fn awake_at(&self, now: Mono) -> Awake {
+        Awake::from_ms(now.as_ms().saturating_sub(span_ms(self.gaps)))
+    }
+
+    /// The clock by which whoever sits here is judged itself: a log that does not answer excuses others, and not us.
+    pub(crate) fn own_awake_at(&self, now: Mono) -> Awake {
+        Awake::from_ms(now.as_ms().saturating_sub(span_ms(self.frozen)))
+    }
+
     /// Awake time as monotonic time, as long as no further gap comes.
-    pub(super) fn mono_of(&self, at: Awake) -> Mono {
+    pub(crate) fn mono_of(&self, at: Awake) -> Mono {
         Mono::from_ms(at.as_ms()) + self.gaps
     }
 }
 
 impl Manager {
     pub fn seat_state(&self) -> SeatState {
-        let seat = &self.seat;
-        if seat.lost {
-            SeatState::Lost
-        } else if seat.term == Term::default() {
-            SeatState::NeverTaken
-        } else if seat.confirmed_at.is_none_or(|at| self.now.mono.since(at) > self.rules.seat_ttl) {
-            SeatState::Unconfirmed
-        } else if seat.settling || !self.kept.is_empty() {
-            SeatState::Settling
-        } else {
-            SeatState::Serving
-        }
+        self.seat.state(self.now.mono, self.rules.seat_ttl, !self.kept.is_empty())
     }
 
     /// Whether calls and messages may be answered.
@@ -183,24 +299,11 @@ impl Manager {
             return;
         }
         let now = self.now.mono;
-        let unconfirmed_since = self.seat.unconfirmed_since(self.rules.seat_ttl, before, now);
-        let late_since = self.seat.promised.filter(|at| now.since(*at) > self.rules.gap_after);
-        if let Some(since) = unconfirmed_since.into_iter().chain(late_since).min() {
-            self.seat.gaps += now.since(since);
+        if let Some(gap) = self.seat.advance(before, now, &self.rules) {
+            self.report(Notice::GapNoticed { gap }, fx);
+            self.ask_for_seat(fx);
         }
-        match (late_since, unconfirmed_since) {
-            (Some(promised), _) => {
-                self.seat.frozen += now.since(promised);
-                self.seat.settling = true;
-                self.seat.confirmed_at = None;
-                self.seat.not_before = now;
-                self.report(Notice::GapNoticed { gap: now.since(promised) }, fx);
-                self.ask_for_seat(fx);
-            }
-            (None, Some(since)) => self.seat.unreported += now.since(since),
-            (None, None) => {}
-        }
-        self.awake = Awake::from_ms(now.as_ms().saturating_sub(span_ms(self.seat.gaps)));
+        self.awake = self.seat.awake_at(now);
         if let Some(step) = self.seat.clock.wall_step(self.now) {
             self.report(Notice::WallClockStepped(step), fx);
         }
@@ -211,7 +314,7 @@ impl Manager {
 
     /// The clock by which this manager judges itself: a log that does not answer excuses others, and not us.
     pub(super) fn own_awake(&self) -> Awake {
-        Awake::from_ms(self.now.mono.as_ms().saturating_sub(span_ms(self.seat.frozen)))
+        self.seat.own_awake_at(self.now.mono)
     }
 
     /// Time without a confirmed seat is reported when it is over, if it was long.
@@ -219,31 +322,21 @@ impl Manager {
         if self.seat.unreported.is_zero() || !self.serving() {
             return;
         }
-        let gap = core::mem::take(&mut self.seat.unreported);
-        if gap > self.rules.gap_after {
+        if let Some(gap) = self.seat.take_unreported(&self.rules) {
             self.report(Notice::GapNoticed { gap }, fx);
         }
     }
 
     fn ask_for_seat(&mut self, fx: &mut Effects) {
-        let seat = &mut self.seat;
-        if seat.lost {
-            return;
+        if let Some(question) = self.seat.ask(self.now.mono) {
+            // It reads the log, and so depends on no event of ours.
+            fx.list.push(PendingEffect { after: Seq::default(), effect: Effect::ConfirmSeat { question } });
         }
-        seat.asked_at = self.now.mono;
-        seat.asked += 1;
-        seat.questions.push_back((seat.asked, self.now.mono));
-        if seat.questions.len() > QUESTIONS_KEPT {
-            seat.questions.pop_front();
-        }
-        // It reads the log, and so depends on no event of ours.
-        fx.list.push(PendingEffect { after: Seq::default(), effect: Effect::ConfirmSeat { question: seat.asked } });
     }
 
     /// When the seat wants to be confirmed next.
     pub(super) fn seat_pulse(&self) -> Mono {
-        let from = self.seat.confirmed_at.map_or(self.seat.asked_at, |at| at.max(self.seat.asked_at));
-        from + self.rules.seat_ttl / 3
+        self.seat.pulse(self.rules.seat_ttl)
     }
 
     /// The log has been replayed and the seat is ours: everything soft is built anew.
@@ -256,39 +349,17 @@ impl Manager {
         assert!(self.restoring.is_none(), "a snapshot is restored as a whole");
         self.replaying = false;
         self.sharing = None;
-        self.seat.term = term;
-        self.seat.clock = LogClock::start(self.state.newest(), self.now);
-        self.seat.taken_at = self.log_now();
-        self.seat.asked_at = self.now.mono;
+        self.seat.begin(term, self.state.newest(), self.now);
         let first_term = self.state.term() == Term::default();
         self.emit(Event::TermBegan { term }, fx);
-        self.seat.began = self.state.seq();
+        self.seat.set_began(self.state.seq());
         if !first_term {
             self.resume();
         }
     }
 
-    /// An answer confirms the seat as of its question.
     pub(super) fn handle_seat_answer(&mut self, term: Term, question: u64) {
-        if term != self.seat.term {
-            self.seat.lost = true;
-            return;
-        }
-        while let Some((number, asked_at)) = self.seat.questions.front().copied() {
-            if number > question {
-                return;
-            }
-            self.seat.questions.pop_front();
-            if number == question {
-                self.confirm_as_of(asked_at);
-            }
-        }
-    }
-
-    fn confirm_as_of(&mut self, at: Mono) {
-        if self.durability.durable() >= self.seat.began && at >= self.seat.not_before {
-            self.seat.confirmed_at = self.seat.confirmed_at.max(Some(at));
-        }
+        self.seat.handle_answer(term, question, self.durability.durable());
     }
 
     /// An append that returned confirms the seat as of its decision.
@@ -296,14 +367,11 @@ impl Manager {
         self.durability.advance(seq);
         while let Some(step) = self.durability.pop_synced() {
             self.flow.count(&self.rules.progress, self.own_awake(), step.handouts);
-            self.confirm_as_of(step.decided_at);
+            self.seat.confirm_as_of(step.decided_at, self.durability.durable());
         }
     }
 
-    /// What queued up outside was fed in, and so it was taken or is kept here.
     pub(super) fn handle_queue_drained(&mut self) {
-        if self.seat.confirmed_at.is_some() {
-            self.seat.settling = false;
-        }
+        self.seat.handle_drained();
     }
 }

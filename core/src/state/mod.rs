@@ -12,7 +12,7 @@ mod job_ids;
 mod records;
 mod schedules;
 mod standing;
-mod stored;
+pub(crate) mod stored;
 mod submitted;
 
 use core::cell::Cell;

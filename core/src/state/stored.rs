@@ -9,13 +9,13 @@ use hashbrown::HashTable;
 use crate::payload::{Digest, Payload, StoredContent};
 
 #[derive(Debug, Default)]
-pub(super) struct StoredCounts {
+pub(crate) struct StoredCounts {
     table: HashTable<(Arc<StoredContent>, u32)>,
 }
 
 impl StoredCounts {
     /// One reference more. Payloads with the same content share one record of it.
-    pub(super) fn hold(&mut self, payload: &mut Payload) {
+    pub(crate) fn hold(&mut self, payload: &mut Payload) {
         let Payload::Stored(stored) = payload else { return };
         let found = self.table.find_mut(hash(&stored.digest), |(known, _)| known.digest == stored.digest);
         match found {
@@ -30,7 +30,7 @@ impl StoredCounts {
     }
 
     /// One reference less. Whether it was the last.
-    pub(super) fn release(&mut self, digest: &Digest) -> bool {
+    pub(crate) fn release(&mut self, digest: &Digest) -> bool {
         let found = self.table.find_entry(hash(digest), |(known, _)| known.digest == *digest);
         let mut entry = found.expect("what is released was held");
         let (_, refs) = entry.get_mut();
@@ -42,11 +42,11 @@ impl StoredCounts {
         last
     }
 
-    pub(super) fn refs(&self, digest: &Digest) -> u32 {
+    pub(crate) fn refs(&self, digest: &Digest) -> u32 {
         self.table.find(hash(digest), |(known, _)| known.digest == *digest).map_or(0, |(_, refs)| *refs)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&StoredContent, u32)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&StoredContent, u32)> {
         self.table.iter().map(|(stored, refs)| (&**stored, *refs))
     }
 }

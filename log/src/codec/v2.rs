@@ -283,6 +283,7 @@ choice! {
         17 QuietSpent;
         18 NotADeadLetter;
         19 UnknownSchedule;
+        20 StaleTerm;
     }
     Timing {
         1 Cron { expression, zone } + {};

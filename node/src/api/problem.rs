@@ -107,6 +107,7 @@ pub const fn status_of(kind: RefusalKind) -> StatusCode {
         | RefusalKind::AlreadyEnded
         | RefusalKind::StaleIncarnation
         | RefusalKind::StaleEpoch
+        | RefusalKind::StaleTerm
         | RefusalKind::NotTerminal
         | RefusalKind::Conflict
         | RefusalKind::UniqueKeyTaken

@@ -93,6 +93,7 @@ const fn code(kind: RefusalKind) -> Code {
         | RefusalKind::AlreadyEnded
         | RefusalKind::StaleIncarnation
         | RefusalKind::StaleEpoch
+        | RefusalKind::StaleTerm
         | RefusalKind::NotTerminal
         | RefusalKind::NotADeadLetter => Code::FailedPrecondition,
         RefusalKind::Conflict | RefusalKind::UniqueKeyTaken => Code::AlreadyExists,
