@@ -2,7 +2,8 @@
 
 use std::error::Error;
 
-const FILES: [&str; 3] = ["onward/v1/common.proto", "onward/v1/worker.proto", "onward/v1/jobs.proto"];
+const FILES: [&str; 4] =
+    ["onward/v1/common.proto", "onward/v1/worker.proto", "onward/v1/jobs.proto", "onward/v1/gate.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");

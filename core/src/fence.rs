@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`AttemptFence`] | a workflow is handed out | beat, extension, result, release |
 //! | [`Term`] | a manager takes the seat of a datacenter's log | log append, reports, dispatch |
-//! | [`GateEpoch`] | a gate takes a job over or decides | global timeout, cancel |
+//! | [`GateEpoch`] | a gate takes the gates' seat; a job is rebuilt from reports | global timeout, cancel, withdraw |
 //!
 //! They are distinct types on purpose: no code can compare a term with an epoch.
 //! ```compile_fail

@@ -6,9 +6,9 @@
 //! stretch a job without end, and of what an operator gave, which is not. The stuck clock of an attempt is in [`crate::beat`].
 //!
 //! **Who decides.** A job submitted straight to a manager is decided here, on the datacenter's leader, once: the first
-//! terminal state written wins. A job that names a gate is decided by that gate for all its datacenters; the manager
-//! then reports what this module finds instead of acting on it. The gate's part has its place in the stored job
-//! (`datacenters`, `timeout_policy`, the highest gate epoch seen); its messages arrive with the gate role.
+//! terminal state written wins. A job that came from a gate is decided by that gate for all its datacenters; the manager
+//! then reports what this module finds instead of acting on it, and acts only if no gate answers for long
+//! (`manager/gates`).
 
 use core::time::Duration;
 

@@ -74,6 +74,7 @@ fn submissions(count: usize) -> Vec<StampedEvent> {
             retry_of: None,
             taken_over: Arc::default(),
             scheduled: None,
+            gate: None,
         })
     };
     let stamped = |n| StampedEvent { at: Wall::from_ms(1_800_000_000_000), event: submitted(n as u128) };

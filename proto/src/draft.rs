@@ -41,11 +41,6 @@ pub fn draft_out(draft: Draft) -> v1::Draft {
         OnStuck::Retry => v1::OnStuck::Retry,
         OnStuck::TimeOut => v1::OnStuck::TimeOut,
     };
-    let timeout_policy = match draft.timeout_policy {
-        TimeoutPolicy::Any => v1::TimeoutPolicy::Any,
-        TimeoutPolicy::Majority => v1::TimeoutPolicy::Majority,
-        TimeoutPolicy::All => v1::TimeoutPolicy::All,
-    };
     let workflow = |workflow: WorkflowDraft| v1::WorkflowDraft {
         name: some_string(workflow.name),
         kind: String::from(&*workflow.kind),
@@ -84,7 +79,7 @@ pub fn draft_out(draft: Draft) -> v1::Draft {
             .collect(),
         retain_ms: draft.retain.map(span_out),
         datacenters: strings(draft.datacenters),
-        timeout_policy: timeout_policy.into(),
+        timeout_policy: timeout_policy_out(draft.timeout_policy).into(),
     }
 }
 
@@ -137,7 +132,15 @@ fn on_stuck_in(number: i32) -> Result<OnStuck, Malformed> {
     }
 }
 
-fn timeout_policy_in(number: i32) -> Result<TimeoutPolicy, Malformed> {
+pub(crate) fn timeout_policy_out(policy: TimeoutPolicy) -> v1::TimeoutPolicy {
+    match policy {
+        TimeoutPolicy::Any => v1::TimeoutPolicy::Any,
+        TimeoutPolicy::Majority => v1::TimeoutPolicy::Majority,
+        TimeoutPolicy::All => v1::TimeoutPolicy::All,
+    }
+}
+
+pub(crate) fn timeout_policy_in(number: i32) -> Result<TimeoutPolicy, Malformed> {
     match v1::TimeoutPolicy::try_from(number) {
         Ok(v1::TimeoutPolicy::Unspecified) => Ok(TimeoutPolicy::default()),
         Ok(v1::TimeoutPolicy::Any) => Ok(TimeoutPolicy::Any),

@@ -6,6 +6,7 @@
 //! - [`worker`]: a worker's frame ↔ [`onward_core::message::FromWorker`]
 //! - [`manager`]: [`onward_core::message::ToWorker`] → a manager's frames → what a worker [`manager::Heard`]
 //! - [`draft`]: a submission ↔ [`onward_core::job::Draft`]
+//! - [`gate`]: what a datacenter and a gate say ↔ [`onward_core::gate::message`]
 //! - [`common`]: claims, spans, names and payloads, each with one function each way
 //!
 //! What comes from outside is checked before core sees it, and is either taken whole or [`Malformed`] with the name of
@@ -13,6 +14,7 @@
 
 pub mod common;
 pub mod draft;
+pub mod gate;
 pub mod malformed;
 pub mod manager;
 pub mod worker;

@@ -40,10 +40,13 @@ impl Gate {
         match message {
             FromDatacenter::Hello(_) => unreachable!("a hello was taken before"),
             FromDatacenter::Health(counts) => {
+                let was_usable = self.datacenters.is_usable(datacenter, &self.rules.gate, self.awake);
                 if let Some(known) = self.datacenters.get_mut(datacenter).filter(|_| is_newest) {
                     known.counts = counts;
                     known.sent = 0;
-                    self.start_resending(datacenter);
+                    if !was_usable {
+                        self.start_resending(datacenter);
+                    }
                 }
             }
             FromDatacenter::Progress(reports) | FromDatacenter::LeaderTransfer(reports) => {

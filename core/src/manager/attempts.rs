@@ -104,6 +104,9 @@ impl Manager {
         let lease_end = live.clock.lease_end();
         self.fleet.move_lease(worker, before, Some(lease_end), now);
         if stepped {
+            if self.fleet.live(key).is_left_to_gate {
+                self.end_local_stuck(key, fx);
+            }
             self.watch().note_step(key);
         } else if was_quiet || quiet.is_some() {
             // A quiet section moves, though it is no step.
@@ -370,6 +373,7 @@ impl Manager {
             clock.grant(granted_until);
         }
         self.watch().begin(key, clock, worker);
+        self.resume_stuck(key);
         if let Some((began, allowed)) = quiet {
             let since = self.awake - self.log_now().since(began);
             self.resume_quiet_notes(key, since, allowed);
@@ -400,7 +404,7 @@ impl Manager {
         if lease_end <= now && lease_end <= stuck_at {
             self.end(key, Ending::LeaseExpired, fx);
             self.send_cancel(worker, claim, CancelWhy::LeaseExpired, fx);
-        } else if stuck_at <= now {
+        } else if stuck_at <= now && !self.leave_stuck_to_gate(key, fx) {
             self.end(key, Ending::Stuck, fx);
             self.send_cancel(worker, claim, CancelWhy::Stuck, fx);
         } else {

@@ -2,6 +2,7 @@
 
 use crate::effect::{Effects, Notice};
 use crate::event::{Event, WorkflowRef};
+use crate::fence::GateEpoch;
 use crate::job::WorkflowState;
 use crate::state::{AttemptKey, JobKey, WorkflowKey};
 use crate::time::Mono;
@@ -48,6 +49,9 @@ impl Manager {
         }
         if let Some(at) = self.agendas.next() {
             first.consider(now.mono + at.since(now.wall), Why::Schedule);
+        }
+        if let Some(at) = self.gates.next(|at| self.seat.clock().mono_at(at)) {
+            first.consider(at, Why::Gate);
         }
         if let Some((at, _)) = self.state.next_key_expiry() {
             first.consider(self.seat.clock().mono_at(at), Why::KeyExpiry);
@@ -99,6 +103,7 @@ impl Manager {
         }
         self.expire_keys(fx);
         self.check_schedules(fx);
+        self.fire_for_gates(fx);
     }
 
     /// How many more workflows the job of this one has: its end may end them all.
@@ -118,11 +123,24 @@ impl Manager {
         if self.log_now() < at {
             return self.job_timers().watch_overall(key);
         }
+        if self.state.job(key).gate().is_some() {
+            return self.time_out_locally(key, TimeoutReason::Overall, None, fx);
+        }
+        self.end_timed_out(key, TimeoutReason::Overall, None, fx);
+    }
+
+    /// The job ends, by its own clock or by a gate's word.
+    pub(super) fn end_timed_out(
+        &mut self,
+        key: JobKey,
+        reason: TimeoutReason,
+        epoch: Option<GateEpoch>,
+        fx: &mut Effects,
+    ) {
         let job = self.state.job(key);
         let (id, running) = (job.id, self.attempts_of(key));
-        let reason = TimeoutReason::Overall;
         let end = Some(self.end_by_timeout(key, reason));
-        self.emit(Event::JobTimedOut { job: id, reason, end }, fx);
+        self.emit(Event::JobTimedOut { job: id, reason, end, epoch }, fx);
         self.report(Notice::JobTimedOut { job: id }, fx);
         self.stop_timed_out(running, fx);
     }
@@ -154,6 +172,9 @@ impl Manager {
                 if !job.dead {
                     self.follow_ups.to_archive.push(job.id);
                 }
+                if job.gate().is_some() {
+                    self.follow_ups.ended_for_gates.push(job.id);
+                }
                 continue;
             }
             let delayed: Vec<WorkflowKey> = self
@@ -163,6 +184,9 @@ impl Manager {
                 .map(|(key, _)| key)
                 .collect();
             self.job_timers().watch_overall(key);
+            if self.state.job(key).gate().is_some() {
+                self.resume_for_gates(key);
+            }
             for workflow in delayed {
                 self.job_timers().arm_delay(workflow);
             }
@@ -172,6 +196,7 @@ impl Manager {
         for key in attempts {
             self.resume_attempt(key);
         }
+        self.gates.note_takeover();
         self.resume_departed();
         self.resume_hold();
         self.resume_schedules();

@@ -4,8 +4,10 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::event::{NextState, StampedEvent};
+use crate::gate::message::Frame;
 use crate::health::{Judgement, Verdict};
-use crate::ids::{Claim, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use crate::ids::{Claim, JobId, Name, RequestId, Seq, SessionId, StreamId, WorkerId};
+use crate::input::GateQuestion;
 use crate::job::EndingKind;
 use crate::message::{Assignment, BeatAnswer, ExtensionAnswer, SettleAnswer, ToWorker};
 use crate::payload::{Digest, Payload};
@@ -54,6 +56,16 @@ pub enum Effect {
     /// queued, then say `Input::Drained`.
     ConfirmSeat {
         question: u64,
+    },
+    /// Say this to a gate. A result that lies in the store is read and sent along.
+    SendGate {
+        stream: StreamId,
+        frame: Box<Frame>,
+    },
+    /// Look for the job of this question in the archive, and answer with `Input::ArchivedFound`.
+    FindArchived {
+        stream: StreamId,
+        question: Box<GateQuestion>,
     },
     /// Compute the due instants of this timing that are later than `after`: all up to `until`, and
     /// [`DUE_AHEAD`](crate::schedule::DUE_AHEAD) more, but not more than

@@ -63,6 +63,34 @@ pub enum Event {
         reason: TimeoutReason,
         /// Older logs do not say.
         end: Option<JobEnd>,
+        /// Of the gate that declared it for all datacenters.
+        epoch: Option<GateEpoch>,
+    },
+    /// A job of a gate would have ended here; the gate decides.
+    LocallyTimedOut {
+        job: JobId,
+        reason: TimeoutReason,
+        /// The attempt that is stuck.
+        stuck: Option<Claim>,
+    },
+    /// The attempt that was stuck has made a forward step.
+    LocalTimeoutOver {
+        job: JobId,
+    },
+    /// A gate has said something about a job that has timed out here; logged now and then.
+    GateAnswered {
+        job: JobId,
+    },
+    /// A gate has given a job time until then: globally there is more of it.
+    TimeGiven {
+        job: JobId,
+        until: Wall,
+    },
+    /// A gate has taken back the submit of a job that never came: if it comes now, it is refused.
+    JobWithdrawn {
+        job: JobId,
+        /// It may be forgotten from then on.
+        key_until: Wall,
     },
     QuietBegan {
         claim: Claim,
@@ -207,6 +235,10 @@ impl Event {
             | Self::ClaimRefused { claim, .. } => visit(claim.job),
             Self::CancelAsked { job, .. }
             | Self::JobTimedOut { job, .. }
+            | Self::LocallyTimedOut { job, .. }
+            | Self::LocalTimeoutOver { job }
+            | Self::GateAnswered { job }
+            | Self::TimeGiven { job, .. }
             | Self::JobExtended { job, .. }
             | Self::DeadLetterDropped { job } => visit(*job),
             Self::ExtensionDecided(decided) => decided.claims.iter().for_each(|claim| visit(claim.job)),
@@ -224,6 +256,7 @@ impl Event {
             | Self::QueuePaused { .. }
             | Self::QueueResumed { .. }
             | Self::KeysExpired { .. }
+            | Self::JobWithdrawn { .. }
             | Self::ScheduleSet(_)
             | Self::ScheduleRemoved { .. }
             | Self::SchedulePaused { .. }
@@ -246,6 +279,16 @@ pub struct JobSubmitted {
     pub taken_over: Arc<[u16]>,
     /// Of a run that a schedule starts: which, and for which due instant. This is the record of the instant.
     pub scheduled: Option<Box<ScheduledRun>>,
+    /// Of a job that a gate submitted, and decides about.
+    pub gate: Option<Box<GateOrigin>>,
+}
+
+/// How a job came from a gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GateOrigin {
+    pub epoch: GateEpoch,
+    /// For how long it could have run before it came.
+    pub waited: Duration,
 }
 
 /// The due instant that a job is the run of.

@@ -9,6 +9,8 @@ pub(crate) struct FollowUps {
     pub to_archive: Vec<JobId>,
     /// Ended in the dead letters.
     pub newly_dead: Vec<JobId>,
+    /// Ended, and a gate has to hear of it.
+    pub ended_for_gates: Vec<JobId>,
     /// Critical schedules that have failed once too often.
     pub newly_failing: Vec<Name>,
     /// Stored content that no job refers to any more.

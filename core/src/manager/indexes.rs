@@ -159,6 +159,9 @@ impl SoftIndexes<'_> {
         let job = state.job(key);
         let ended = if job.dead { &mut self.follow_ups.newly_dead } else { &mut self.follow_ups.to_archive };
         ended.push(job.id);
+        if job.gate().is_some() {
+            self.follow_ups.ended_for_gates.push(job.id);
+        }
         if job.more.as_ref().is_some_and(|more| more.scheduled.is_some()) {
             self.agendas.follow_run(state, job.id, &mut self.follow_ups.newly_failing);
         }

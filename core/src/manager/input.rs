@@ -4,8 +4,9 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::fence::{GateEpoch, Term};
+use crate::gate::message::{Placement, ToDatacenter};
 use crate::health::overload::OverloadLevel;
-use crate::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, WorkerId};
+use crate::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, StreamId, WorkerId};
 use crate::job::{Draft, JobSpec, JobState};
 use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
 use crate::schedule::{Missed, Overlap, Timing};
@@ -61,8 +62,46 @@ pub enum Input {
     Archived {
         jobs: Vec<JobId>,
     },
+    /// A stream to a gate is open, and the gate has proven to be one. This is the datacenter that we speak for.
+    GateOpened {
+        stream: StreamId,
+        datacenter: Name,
+    },
+    GateClosed {
+        stream: StreamId,
+    },
+    Gate {
+        stream: StreamId,
+        message: Box<ToDatacenter>,
+    },
+    /// What the archive has of a job, as `Effect::FindArchived` asked for it.
+    ArchivedFound {
+        stream: StreamId,
+        question: Box<GateQuestion>,
+        image: Option<Box<JobImage>>,
+    },
     /// Due instants of a schedule, as `Effect::FindDue` asked for them.
     Due(DueInstants),
+}
+
+/// What a gate wants to know of a job that is not in memory.
+#[derive(Clone, PartialEq, Debug)]
+pub enum GateQuestion {
+    /// How it ended.
+    Final { job: JobId },
+    /// Whether it has ended long ago; if it never was here, it is submitted.
+    Submit(Box<Placement>),
+    /// The same; if it never was here, it is withdrawn.
+    Withdraw { job: JobId, epoch: GateEpoch },
+}
+
+impl GateQuestion {
+    pub fn job(&self) -> JobId {
+        match self {
+            Self::Final { job } | Self::Withdraw { job, .. } => *job,
+            Self::Submit(placement) => placement.job,
+        }
+    }
 }
 
 /// The due instants of a schedule that follow one another from an instant on, with none left out.

@@ -66,5 +66,7 @@ impl JobTimers<'_> {
 pub(super) fn deadline_of(state: &State, key: JobKey) -> Option<Wall> {
     let job = state.job(key);
     let started = job.started_at.get()?;
-    Some(overall_deadline(started, job.spec.timeout, job.extended(), job.spec.max_extension))
+    let deadline = overall_deadline(started, job.spec.timeout, job.extended(), job.spec.max_extension);
+    // A gate's job could have run before it came here, and may have been given time since.
+    Some(job.gate().map_or(deadline, |tie| (deadline - tie.waited).max(tie.until)))
 }

@@ -198,6 +198,8 @@ impl Manager {
                     self.kept.add_notice(input);
                 }
             }
+            // A gate repeats whatever was not answered.
+            Input::Gate { .. } | Input::ArchivedFound { .. } => {}
             notice => self.kept.add_notice(notice),
         }
     }

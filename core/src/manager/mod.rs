@@ -29,6 +29,7 @@
 //! | `durability` | steps that wait for the log |
 //! | [`crate::dispatch`] | who gets what |
 //! | `flow` | what this manager has got done, and what was wanted of it |
+//! | `gates` | streams to gates, the jobs that they decide about, and what they have not heard yet |
 //! | `kept` | what was said while the seat was not confirmed |
 //! | `follow_ups` | what is said at the end of a step |
 //!
@@ -54,6 +55,7 @@
 //! | `memory` | how long a worker that has gone is remembered |
 //! | `due` | what is done when a timer fires, and when the next wake-up is |
 //! | `schedules`, `schedule_changes` | which schedule is due, and what starts; changes of plans |
+//! | `gates` | what gates are told, and what is obeyed of what they say |
 //! | `view`, `counting` | what can be seen |
 //! | `snapshot`, `sharing` | the whole state at one event, taken bit by bit; and put back, no larger than it was |
 
@@ -71,6 +73,7 @@ mod extension;
 mod fleet;
 pub(crate) mod flow;
 mod follow_ups;
+mod gates;
 pub(crate) mod indexes;
 pub mod input;
 mod job_end;
@@ -119,6 +122,7 @@ use durability::Durability;
 use fleet::Fleet;
 use flow::Flow;
 use follow_ups::FollowUps;
+use gates::Gates;
 use indexes::{Indexes, SoftIndexes};
 use kept::KeptInputs;
 use polls::Polls;
@@ -152,6 +156,7 @@ pub struct Manager {
     agendas: schedules::Agendas,
     changes_of_schedules: schedule_changes::WaitingChanges,
     follow_ups: FollowUps,
+    gates: Gates,
     refusals: RefusalCounts,
     counts: Counts,
     load: OverloadLevel,
@@ -187,6 +192,7 @@ impl Manager {
             agendas: schedules::Agendas::default(),
             changes_of_schedules: schedule_changes::WaitingChanges::default(),
             follow_ups: FollowUps::default(),
+            gates: Gates::default(),
             refusals: RefusalCounts::default(),
             counts: Counts::new(seed),
             load: OverloadLevel::Normal,
@@ -231,6 +237,7 @@ impl Manager {
         self.report_dead_letters(effects);
         self.report_failing(effects);
         self.trim_dead_letters(effects);
+        self.report_ends_to_gates(effects);
         self.flush_archive(effects);
         self.flush_unreferenced(effects);
         if !self.replaying {
@@ -273,6 +280,10 @@ impl Manager {
             Input::SessionClosed { session } => self.handle_session_closed(session),
             Input::Undeliverable { claim, why } => self.handle_undeliverable(&claim, why, fx),
             Input::Archived { jobs } => self.handle_archived(jobs, fx),
+            Input::GateOpened { stream, datacenter } => self.handle_gate_opened(stream, datacenter, fx),
+            Input::GateClosed { stream } => self.gates.close(stream),
+            Input::Gate { stream, message } => self.handle_gate_message(stream, *message, fx),
+            Input::ArchivedFound { stream, question, image } => self.handle_found(stream, *question, image, fx),
             Input::Wake
             | Input::SeatTaken { .. }
             | Input::SeatConfirmed { .. }

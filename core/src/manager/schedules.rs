@@ -279,6 +279,7 @@ impl Manager {
             retry_of: None,
             taken_over: Arc::default(),
             scheduled: Some(Box::new(run)),
+            gate: None,
         };
         self.emit(Event::JobSubmitted(submitted), fx);
         Ok(id)

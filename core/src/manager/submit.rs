@@ -52,7 +52,7 @@ impl Manager {
                 Admission::Known(id) => AcceptedJob { id, duplicate: true },
                 Admission::New { id, spec, fingerprint } => {
                     let (retry_of, taken_over, scheduled) = (None, Arc::default(), None);
-                    let submitted = JobSubmitted { id, spec, fingerprint, retry_of, taken_over, scheduled };
+                    let submitted = JobSubmitted { id, spec, fingerprint, retry_of, taken_over, scheduled, gate: None };
                     self.emit(Event::JobSubmitted(submitted), fx);
                     AcceptedJob { id, duplicate: false }
                 }
@@ -183,7 +183,7 @@ impl Manager {
         spec.keys = (unique.is_some() || key.is_some()).then(|| Box::new(Keys { unique, idempotency: key }));
         let fingerprint = spec.idempotency_key().is_some().then(|| fingerprint(&spec));
         let (spec, retry_of) = (Arc::new(spec), Some(retry_of));
-        let submitted = JobSubmitted { id, spec, fingerprint, retry_of, taken_over, scheduled: None };
+        let submitted = JobSubmitted { id, spec, fingerprint, retry_of, taken_over, scheduled: None, gate: None };
         self.emit(Event::JobSubmitted(submitted), fx);
         Ok(Answer::Retried { job: id })
     }

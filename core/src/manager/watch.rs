@@ -50,6 +50,7 @@ impl AttemptWatch<'_> {
             },
             stuck_after: spec.stuck_after,
             require_progress: spec.require_progress,
+            is_left_to_gate: false,
             motion: Motion::Young,
             counted_stuck_at: None,
             timer: None,
@@ -102,7 +103,8 @@ impl AttemptWatch<'_> {
     /// Counts the attempt as it moves by now.
     pub(super) fn update_motion(&mut self, key: AttemptKey) {
         let live = self.fleet.live(key);
-        let motion = live.clock.motion(self.now, self.rules.progress.window, self.is_cancelling(live));
+        let is_spared = live.is_left_to_gate || self.is_cancelling(live);
+        let motion = live.clock.motion(self.now, self.rules.progress.window, is_spared);
         self.fleet.set_motion(key, motion);
     }
 
@@ -111,7 +113,7 @@ impl AttemptWatch<'_> {
         let Some(live) = self.fleet.get_live(key) else { return };
         let change = live.clock.next_change(self.now, self.rules.progress.window);
         let mut at = live.clock.lease_end().min(change.unwrap_or(Awake::MAX));
-        if self.state.workflow(live.workflow).state == WorkflowState::Running {
+        if self.state.workflow(live.workflow).state == WorkflowState::Running && !live.is_left_to_gate {
             at = at.min(live.clock.stuck_at(live.stuck_after));
         }
         at = at.min(live.notes.due(self.rules.checkpoint_every).unwrap_or(Awake::MAX));

@@ -74,9 +74,24 @@ impl State {
                 self.record(at, key, LedgerFact::CancelAsked { epoch: *epoch });
                 self.end_open(at, key, Cause::CancelAsked, *end, changes);
             }
-            Event::JobTimedOut { job, reason, end } => {
-                self.time_out(at, self.expect_job(*job), *reason, *end, changes);
+            Event::JobTimedOut { job, reason, end, epoch } => {
+                let key = self.expect_job(*job);
+                self.raise_epoch(key, *epoch);
+                self.time_out(at, key, *reason, *end, changes);
             }
+            Event::LocallyTimedOut { job, reason, stuck } => {
+                self.time_out_locally(at, self.expect_job(*job), *reason, *stuck);
+            }
+            Event::LocalTimeoutOver { job } => {
+                let key = self.expect_job(*job);
+                self.tie(key).local = None;
+            }
+            Event::GateAnswered { job } => {
+                let key = self.expect_job(*job);
+                self.tie(key).answered_at = at;
+            }
+            Event::TimeGiven { job, until } => self.give_time(self.expect_job(*job), *until),
+            Event::JobWithdrawn { job, key_until } => self.withdraw(*job, *key_until),
             Event::QuietBegan { claim, allowed } => {
                 let attempt = self.expect_attempt(claim);
                 self.attempts[attempt].quiet = Some((at, *allowed));
@@ -260,6 +275,7 @@ impl State {
         let attempt = self.expect_attempt(claim);
         let ran = at.since(self.attempts[attempt].handed_at);
         let (key, job) = self.close_attempt(at, attempt, ending.clone());
+        self.end_local_stuck(job, claim);
         if !ending.is_reported() && !matches!(ending, Ending::Cancelled) {
             let fact = LedgerFact::AttemptEnded { workflow: claim.workflow, fence: claim.fence, ending: ending.kind() };
             self.record(at, job, fact);

@@ -7,6 +7,7 @@
 mod apply;
 mod check;
 mod dump;
+mod gate;
 mod image;
 mod job_ids;
 mod records;
@@ -37,6 +38,7 @@ use crate::refusal::Refusal;
 use crate::time::Wall;
 
 pub use apply::{Changes, WorkflowChange};
+pub use gate::{WITHDRAWN, gate_key};
 pub use image::{AttemptImage, JobImage, PastImage, WorkflowImage};
 pub use records::*;
 pub use schedules::{FAILURES_TOLERATED, RecordCounts, Schedule, SchedulePlan};

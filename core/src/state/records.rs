@@ -83,7 +83,31 @@ pub struct JobMore {
     pub died: Option<crate::ids::Seq>,
     /// The due instant of a schedule that it is the run of.
     pub scheduled: Option<Box<ScheduledRun>>,
+    /// A gate decides about it.
+    pub gate: Option<Box<GateTie>>,
     pub carried: CarriedFields,
+}
+
+/// What ties a job to the gate that submitted it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct GateTie {
+    /// For how long it could have run before it came.
+    pub waited: Duration,
+    /// It would have ended here.
+    pub local: Option<LocalTimeout>,
+    /// When a gate said something about it since, as far as that was logged.
+    pub answered_at: Wall,
+    /// A gate has given it time until then.
+    pub until: Wall,
+}
+
+/// The end that a job would have had if its datacenter decided about it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalTimeout {
+    pub reason: TimeoutReason,
+    pub at: Wall,
+    /// The attempt that is stuck.
+    pub stuck: Option<Claim>,
 }
 
 /// More time that an operator gave.
@@ -131,6 +155,11 @@ impl Job {
     /// Whether this workflow of it makes it a dead letter, now that it has ended.
     pub fn died_by(&self, workflow: &Workflow) -> bool {
         is_dead_by(workflow.state, workflow.counted, self.timed_out, self.spec.retry.max_attempts)
+    }
+
+    /// Of a job that a gate decides about.
+    pub fn gate(&self) -> Option<&GateTie> {
+        self.more.as_ref()?.gate.as_deref()
     }
 
     pub fn epoch(&self) -> Option<GateEpoch> {

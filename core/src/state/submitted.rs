@@ -77,6 +77,9 @@ impl State {
                 more.took_over.push((retry_of.request.clone(), !submitted.taken_over.is_empty()));
             }
         }
+        if let Some(origin) = &submitted.gate {
+            self.tie_to_gate(job_key, origin);
+        }
         if let Some(run) = &submitted.scheduled {
             self.start_run(at, job_key, submitted.id, run);
         }

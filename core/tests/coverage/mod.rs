@@ -22,7 +22,7 @@ macro_rules! names {
 }
 
 names!(INPUTS, input_name, Input: Wake SeatTaken SeatConfirmed SeatLost Drained Durable Load Call CallGone Session
-    SessionClosed Undeliverable Archived Due);
+    SessionClosed Undeliverable Archived Due GateOpened GateClosed Gate ArchivedFound);
 names!(CALLS, call_name, Call: Submit Cancel CancelWhere Retry RetryArchived Extend Poll Beat Settle RequestExtension
     FetchInput PauseQueue ResumeQueue DrainWorker UndrainWorker Goodbye ReplayDeadLetter DropDeadLetter
     SetSchedule RemoveSchedule PauseSchedule ResumeSchedule RunSchedule);
@@ -31,5 +31,13 @@ names!(EVENTS, event_name, Event: TermBegan JobSubmitted WorkflowDue HandedOut A
     QuietBegan QuietEnded Checkpointed ProgressMarked ExtensionDecided JobExtended ClaimRefused WorkerEvicted
     IncarnationReplaced IncarnationSeen ProbationBegan ProbationEnded GrantsReset WorkerDrained WorkerUndrained
     WorkerForgotten QueuePaused QueueResumed DeadLetterDropped JobsArchived KeysExpired ScheduleSet ScheduleRemoved
-    SchedulePaused ScheduleResumed InstantsPassed InstantWaits);
+    SchedulePaused ScheduleResumed InstantsPassed InstantWaits LocallyTimedOut LocalTimeoutOver GateAnswered TimeGiven
+    JobWithdrawn);
+
+/// Whether something is about gates, which have tests of their own.
+pub fn is_of_gates(what: &str) -> bool {
+    let names = ["Gate", "ArchivedFound", "Local", "TimeGiven", "JobWithdrawn", "stale_term"];
+    let word = what.rsplit("::").next().unwrap_or(what);
+    names.iter().any(|name| word.starts_with(name))
+}
 names!(NEXT_STATES, next_state_name, NextState: Succeeded Ready Delayed Failed TimedOut Cancelled);

@@ -185,7 +185,7 @@ impl Rig {
                 }
             }
             Effect::Report(notice) => self.notices.push(notice),
-            Effect::FindDue { .. } => {}
+            Effect::FindDue { .. } | Effect::SendGate { .. } | Effect::FindArchived { .. } => {}
         }
     }
 

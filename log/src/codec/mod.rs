@@ -1,4 +1,4 @@
-//! What a manager stores, in bytes that outlive the program that wrote them: events in the body of a
+//! What a manager stores (and a gate, by [`gate`]), in bytes that outlive the program that wrote them: events in the body of a
 //! [row](crate::row), records of a snapshot in its chunks, whole jobs in the archive.
 //!
 //! Engines know none of this: the codec stands above them, and another machine brings its own. Every version that was
@@ -14,6 +14,7 @@
 //! the word of a count.
 
 mod bytes;
+pub mod gate;
 #[macro_use]
 mod tail;
 mod v2;

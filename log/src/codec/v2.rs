@@ -22,8 +22,8 @@
 use std::sync::Arc;
 
 use onward_core::event::{
-    Event, ExtensionDecided, HandedOut, JobSubmitted, NextState, RetryOf, ScheduleSet, ScheduledRun, StampedEvent,
-    Verb, Via, WorkflowRef,
+    Event, ExtensionDecided, GateOrigin, HandedOut, JobSubmitted, NextState, RetryOf, ScheduleSet, ScheduledRun,
+    StampedEvent, Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Malformed};
@@ -152,6 +152,7 @@ macro_rules! wrapped_tail {
     };
 }
 
+mod gate;
 mod image;
 
 choice! {
@@ -162,7 +163,7 @@ choice! {
         4 HandedOut(handed);
         5 AttemptEnded { claim, ending, then } + { 1 end: optional; };
         6 CancelAsked { job, epoch } + { 1 end: optional; };
-        7 JobTimedOut { job, reason } + { 1 end: optional; };
+        7 JobTimedOut { job, reason } + { 1 end: optional; 2 epoch: optional; };
         8 QuietBegan { claim, allowed } + {};
         9 QuietEnded { claim, used } + {};
         10 Checkpointed { claim, data } + {};
@@ -190,6 +191,11 @@ choice! {
         32 ScheduleResumed { schedule } + {};
         33 InstantsPassed { schedule, reason, first, last, count } + {};
         34 InstantWaits { schedule, due } + {};
+        35 LocallyTimedOut { job, reason, stuck } + {};
+        36 LocalTimeoutOver { job } + {};
+        37 GateAnswered { job } + {};
+        38 TimeGiven { job, until } + {};
+        39 JobWithdrawn { job, key_until } + {};
     }
     Payload {
         1 Inline(bytes);
@@ -315,7 +321,8 @@ choice! {
 }
 
 record! {
-    JobSubmitted { id, spec, fingerprint, retry_of } + { 1 taken_over: critical; 2 scheduled: critical; }
+    JobSubmitted { id, spec, fingerprint, retry_of } + { 1 taken_over: critical; 2 scheduled: critical; 3 gate: critical; }
+    GateOrigin { epoch, waited } + {}
     ScheduledRun { schedule, due, reason } + {}
     JobEnd { dead, key_until } + {}
     ScheduleSet { schedule, plan, paused, horizon } + {}

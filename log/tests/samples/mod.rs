@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use onward_core::carried::CarriedFields;
 use onward_core::event::{
-    Event, ExtensionDecided, HandedOut, JobSubmitted, NextState, RetryOf, ScheduleSet, ScheduledRun, StampedEvent,
-    Verb, Via, WorkflowRef,
+    Event, ExtensionDecided, GateOrigin, HandedOut, JobSubmitted, NextState, RetryOf, ScheduleSet, ScheduledRun,
+    StampedEvent, Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
 use onward_core::grant::{Denial, ExtensionReason, Fraction, Malformed};
@@ -22,8 +22,8 @@ use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::RefusalKind;
 use onward_core::schedule::{Missed, Overlap, Reason, Record, Records, Timing};
 use onward_core::state::{
-    AttemptImage, EndedAttempt, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
-    PastImage, RecordCounts, Schedule, SchedulePlan, WorkerRecord, WorkflowImage,
+    AttemptImage, EndedAttempt, GateTie, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
+    LocalTimeout, PastImage, RecordCounts, Schedule, SchedulePlan, WorkerRecord, WorkflowImage,
 };
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
@@ -346,6 +346,7 @@ impl Draw {
                     },
                     died: draw.maybe(|draw| Seq(draw.number())),
                     scheduled: draw.maybe(|draw| Box::new(draw.run())),
+                    gate: draw.maybe(|draw| Box::new(draw.tie())),
                     by_hand: draw.list(2, |draw| HandExtension {
                         request: draw.name(),
                         by: draw.span(),
@@ -462,6 +463,15 @@ impl Draw {
         }
     }
 
+    fn tie(&mut self) -> GateTie {
+        let local = self.maybe(|draw| LocalTimeout {
+            reason: draw.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck]),
+            at: draw.wall(),
+            stuck: draw.maybe(Self::claim),
+        });
+        GateTie { waited: self.span(), local, answered_at: self.wall(), until: self.wall() }
+    }
+
     fn job_end(&mut self) -> JobEnd {
         JobEnd { dead: self.chance(2), key_until: self.wall() }
     }
@@ -478,6 +488,7 @@ impl Draw {
                 retry_of: self.maybe(|draw| RetryOf { job: draw.job_id(), request: draw.name() }),
                 taken_over: self.list(2, Self::index).into(),
                 scheduled: self.maybe(|draw| Box::new(draw.run())),
+                gate: self.maybe(|draw| Box::new(GateOrigin { epoch: draw.epoch(), waited: draw.span() })),
             }),
             2 => Event::WorkflowDue(self.workflow()),
             3 => Event::HandedOut(HandedOut {
@@ -503,6 +514,7 @@ impl Draw {
                 job: self.job_id(),
                 reason: self.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck]),
                 end: self.maybe(Self::job_end),
+                epoch: self.maybe(Self::epoch),
             },
             7 => Event::QuietBegan { claim: self.claim(), allowed: self.span() },
             8 => Event::QuietEnded { claim: self.claim(), used: self.span() },
@@ -562,6 +574,15 @@ impl Draw {
                 count: self.number(),
             },
             33 => Event::InstantWaits { schedule: self.name(), due: self.wall() },
+            34 => Event::LocallyTimedOut {
+                job: self.job_id(),
+                reason: self.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck]),
+                stuck: self.maybe(Self::claim),
+            },
+            35 => Event::LocalTimeoutOver { job: self.job_id() },
+            36 => Event::GateAnswered { job: self.job_id() },
+            37 => Event::TimeGiven { job: self.job_id(), until: self.wall() },
+            38 => Event::JobWithdrawn { job: self.job_id(), key_until: self.wall() },
             _ => panic!("there are {VARIANTS} variants"),
         }
     }
@@ -586,7 +607,7 @@ impl Draw {
     }
 }
 
-pub const VARIANTS: usize = 34;
+pub const VARIANTS: usize = 39;
 
 /// A variant that core gains does not compile until it has a number here, and fails until it has a sample above.
 pub const fn variant(event: &Event) -> usize {
@@ -625,5 +646,10 @@ pub const fn variant(event: &Event) -> usize {
         Event::ScheduleResumed { .. } => 31,
         Event::InstantsPassed { .. } => 32,
         Event::InstantWaits { .. } => 33,
+        Event::LocallyTimedOut { .. } => 34,
+        Event::LocalTimeoutOver { .. } => 35,
+        Event::GateAnswered { .. } => 36,
+        Event::TimeGiven { .. } => 37,
+        Event::JobWithdrawn { .. } => 38,
     }
 }

@@ -401,6 +401,7 @@ fn damaged_content_is_refused_with_its_jobs_and_a_loss_can_be_accepted() {
             retry_of: None,
             taken_over: Default::default(),
             scheduled: None,
+            gate: None,
         };
         let event = StampedEvent { at: Wall::from_ms(1), event: Event::JobSubmitted(submitted) };
         let blobs = [Blob { digest, bytes: &CONTENT }];

@@ -15,4 +15,5 @@ mod conformance;
 mod damage;
 mod faults;
 mod formats;
+mod gate_codec;
 mod journal;

@@ -598,6 +598,8 @@ impl Machine<'_> {
                 let ask = FindDue { schedule, revision, timing, after, until };
                 drop(self.find_due.as_ref().map(|find_due| find_due.send(ask)));
             }
+            // No stream to a gate is open, so that nothing is said on one.
+            Effect::SendGate { .. } | Effect::FindArchived { .. } => {}
             Effect::Send { .. } | Effect::Reply { .. } | Effect::ConfirmSeat { .. } => {
                 unreachable!("these do not wait here")
             }

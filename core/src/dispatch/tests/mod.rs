@@ -151,6 +151,7 @@ impl World {
             retry_of: None,
             taken_over: Arc::default(),
             scheduled: None,
+            gate: None,
         };
         self.happen(Event::JobSubmitted(submitted)).expect("a job has a workflow")
     }

@@ -23,6 +23,8 @@ pub(crate) struct LiveAttempt {
     pub lease: Duration,
     pub stuck_after: Duration,
     pub require_progress: bool,
+    /// It is stuck, and a gate decides what becomes of it: its stuck clock is not looked at until it moves again.
+    pub is_left_to_gate: bool,
     pub motion: Motion,
     /// When its stuck clock runs out as its worker counts it, if it is unmoving.
     pub counted_stuck_at: Option<Awake>,

@@ -28,6 +28,7 @@ fn live(worker: WorkerKey, now: Awake) -> LiveAttempt {
         worker,
         lease: LEASE,
         stuck_after: Duration::from_secs(120),
+        is_left_to_gate: false,
         require_progress: false,
         motion: Motion::Young,
         counted_stuck_at: None,

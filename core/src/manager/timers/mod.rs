@@ -77,6 +77,8 @@ pub enum Why {
     DeadLetters,
     /// A schedule has something due, or its runs have changed.
     Schedule,
+    /// A gate is to be reported to, or has not answered for too long.
+    Gate,
 }
 
 /// The first of several instants. Of equal ones that which was considered first.

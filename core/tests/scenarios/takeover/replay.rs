@@ -143,6 +143,12 @@ fn kind_of(event: &Event) -> u32 {
         Event::ScheduleResumed { .. } => 31,
         Event::InstantsPassed { .. } => 32,
         Event::InstantWaits { .. } => 33,
+        // Of jobs of a gate, which have tests of their own.
+        Event::LocallyTimedOut { .. }
+        | Event::LocalTimeoutOver { .. }
+        | Event::GateAnswered { .. }
+        | Event::TimeGiven { .. }
+        | Event::JobWithdrawn { .. } => KINDS,
     }
 }
 

@@ -6,8 +6,8 @@ use onward_core::job::{EndingKind, WorkflowState};
 use onward_core::manager::{JobRecord, KeyExpiry, ScheduleRecord, SnapshotHead, SnapshotRecord};
 use onward_core::schedule::{Record, Records};
 use onward_core::state::{
-    AttemptImage, EndedAttempt, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
-    PastImage, RecordCounts, Schedule, WorkerRecord, WorkflowImage,
+    AttemptImage, EndedAttempt, GateTie, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
+    LocalTimeout, PastImage, RecordCounts, Schedule, WorkerRecord, WorkflowImage,
 };
 
 use crate::codec::DecodeError;
@@ -17,7 +17,9 @@ record! {
     JobImage {
         id, spec, created_at, started_at, ended_at, cancel_asked, timed_out, more, fingerprint, workflows
     } + {}
-    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { 1 by_hand: optional; 2 took_over: optional; 3 scheduled: optional; keep carried }
+    JobMore { extensions, epoch, retry_of, retried_as, ledger, died } + { 1 by_hand: optional; 2 took_over: optional; 3 scheduled: optional; 4 gate: critical; keep carried }
+    GateTie { waited, local, answered_at, until } + {}
+    LocalTimeout { reason, at, stuck } + {}
     Ledger { entries, dropped } + {}
     WorkflowImage {
         state, counted, handouts, last_fence, ready_at, due_at, wall_due, predecessors_left, past, attempt

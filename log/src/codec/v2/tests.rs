@@ -89,6 +89,10 @@ impl Places {
         if let Some(more) = &image.more {
             self.check(&**more);
             self.check(&more.ledger);
+            if let Some(tie) = &more.gate {
+                self.check(&**tie);
+                tie.local.iter().for_each(|local| self.check(local));
+            }
             more.ledger.entries.iter().for_each(|entry| self.check_variant(&entry.what));
         }
         for workflow in &image.workflows {
@@ -115,6 +119,7 @@ impl Places {
                 self.check(submitted);
                 self.check_spec(&submitted.spec);
                 submitted.scheduled.iter().for_each(|run| self.check(&**run));
+                submitted.gate.iter().for_each(|origin| self.check(&**origin));
             }
             Event::ScheduleSet(set) => {
                 self.check(&**set);
@@ -168,8 +173,8 @@ fn every_record_can_grow_and_what_outlives_its_row_keeps_what_it_does_not_know()
             }
         }
     }
-    let records = "AttemptImage ConcurrencyLimit EndedAttempt ExtensionDecided Extras HandedOut JobImage JobMore \
-                   JobRecord JobSpec JobSubmitted KeyExpiry Keys Ledger PastImage Policy Record Records Retry Schedule \
+    let records = "AttemptImage ConcurrencyLimit EndedAttempt ExtensionDecided Extras GateOrigin GateTie HandedOut JobImage \
+                   JobMore JobRecord JobSpec JobSubmitted KeyExpiry Keys Ledger LocalTimeout PastImage Policy Record Records Retry Schedule \
                    SchedulePlan ScheduleRecord ScheduleSet ScheduledRun SnapshotHead WorkerRecord WorkflowImage WorkflowSpec";
     let seen: Vec<&str> = places.seen.iter().map(String::as_str).filter(|name| !name.contains("::")).collect();
     assert_eq!(seen.join(" "), records);

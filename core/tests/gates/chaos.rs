@@ -1,0 +1,268 @@
+//! Gates × managers in a hostile world: drops, doubles, delays, partitions, leader transfers and gate restarts; then
+//! healing.
+//!
+//! | must never happen | checked |
+//! |---|---|
+//! | a decision under a stale token is obeyed | with every decision that is obeyed |
+//! | a partition alone kills | a job that ends as stuck had a datacenter that hung |
+//! | a datacenter runs a job that was ended, once healed | at the end |
+//! | a job outlives timeout + extensions + fallback + slack | at the end |
+//! | gate and datacenters disagree about the end | at the end |
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use onward_core::event::Event as ManagerEvent;
+use onward_core::fence::Term;
+use onward_core::gate::event::{EndCause, Event};
+use onward_core::gate::input::Call;
+use onward_core::gate::message::ToDatacenter;
+use onward_core::ids::JobId;
+use onward_core::job::{Draft, TimeoutPolicy};
+use onward_core::timeout::TimeoutReason;
+
+use super::world::{Habit, Weather, World, impatient, secs, with_policy};
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const DEFAULT_CASES: u64 = 60;
+const STEPS: u32 = 40;
+/// Of every job.
+const TIMEOUT_S: u64 = 400;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("a number"))
+}
+
+struct Case {
+    world: World,
+    jobs: Vec<JobId>,
+    /// Datacenters that hung at some time.
+    hung: bool,
+    down: [bool; 3],
+    seen: BTreeSet<&'static str>,
+}
+
+impl Case {
+    fn new(seed: u64) -> Self {
+        let world = World::with(seed, &NAMES, |_| {});
+        Self { world, jobs: Vec::new(), hung: false, down: [false; 3], seen: BTreeSet::new() }
+    }
+
+    fn act(&mut self, may_hang: bool) {
+        let at = self.world.below(3) as usize;
+        match self.world.below(100) {
+            0..=19 => self.submit(),
+            20..=24 => self.cancel(),
+            25..=44 => self.change_habit(at, may_hang),
+            45..=52 => {
+                self.seen.insert("cut");
+                self.world.cut(at);
+            }
+            53..=64 => self.world.mend(at),
+            65..=71 => self.transfer(at),
+            72..=76 => {
+                self.seen.insert("gate restart");
+                self.world.kill_gate();
+                let away = self.world.below(400);
+                self.world.advance(secs(away));
+                self.world.start_gate();
+            }
+            77..=78 => self.world.snapshot_gate(),
+            79 => self.zombie(at),
+            80..=89 => {
+                let drops = self.world.below(40);
+                let doubles = self.world.below(30);
+                let delay_ms = self.world.below(8_000);
+                self.world.weather = Weather { drops, doubles, delay_ms };
+            }
+            _ => self.world.weather = Weather::default(),
+        }
+        let pause = self.world.below(40);
+        self.world.advance(secs(pause));
+    }
+
+    fn submit(&mut self) {
+        if self.jobs.len() >= 8 {
+            return;
+        }
+        let count = self.world.below(4) as usize;
+        let policies = [TimeoutPolicy::Any, TimeoutPolicy::Majority, TimeoutPolicy::All];
+        let policy = policies[self.world.below(3) as usize];
+        let draft = with_policy(policy, impatient(&NAMES[..count]));
+        let draft = Draft { timeout: Some(secs(TIMEOUT_S)), ..draft };
+        self.jobs.push(self.world.submit(draft));
+    }
+
+    fn cancel(&mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        let at = self.world.below(self.jobs.len() as u64) as usize;
+        self.seen.insert("cancel");
+        let job = self.jobs[at];
+        self.world.call(Call::Cancel { job }).expect("a cancel is safe to repeat");
+    }
+
+    fn change_habit(&mut self, at: usize, may_hang: bool) {
+        let habits = [Habit::Move, Habit::Hang, Habit::Finish, Habit::Fail, Habit::Hang, Habit::Move];
+        let habit = habits[self.world.below(6) as usize];
+        if habit == Habit::Hang && !may_hang {
+            return;
+        }
+        self.hung |= habit == Habit::Hang;
+        self.world.datacenters[at].habit = habit;
+    }
+
+    fn transfer(&mut self, at: usize) {
+        self.seen.insert("leader transfer");
+        self.world.disconnect(at);
+        self.world.datacenters[at].crash();
+        self.down[at] = true;
+        let away = self.world.below(30);
+        self.world.advance(secs(away));
+        let now = self.world.now;
+        self.world.datacenters[at].take_over(now);
+        self.down[at] = false;
+    }
+
+    /// A gate or a leader of another time speaks once more: nothing is done.
+    fn zombie(&mut self, at: usize) {
+        let Some(stream) = self.world.open_stream(at) else { return };
+        let (now, reason) = (self.world.now, TimeoutReason::Stuck);
+        let current = self.world.gate().view().epoch;
+        let (stale, term) = (self.world.epoch(0), Term::new(self.world.datacenters[at].term));
+        for job in self.jobs.clone() {
+            let before = self.world.datacenters[at].state(job);
+            for wrong in [
+                ToDatacenter::Cancel { job, epoch: stale },
+                ToDatacenter::GlobalTimeout { job, epoch: stale, term, reason },
+                ToDatacenter::GlobalTimeout { job, epoch: current, term: Term::new(term.get() + 1), reason },
+                ToDatacenter::GlobalTimeout { job, epoch: current, term: Term::new(term.get() - 1), reason },
+            ] {
+                self.world.datacenters[at].hear_gate(stream, wrong.clone(), now);
+                assert_eq!(self.world.datacenters[at].state(job), before, "{wrong:?} was obeyed");
+            }
+        }
+        self.world.carry(at);
+    }
+
+    /// No decision that was obeyed had a lower epoch than one that was obeyed about the same job before, and none of a
+    /// leader's was based on another's reports: that would have been refused.
+    fn check_tokens(&mut self) {
+        for datacenter in &self.world.datacenters {
+            let mut highest: BTreeMap<JobId, u64> = BTreeMap::new();
+            for stamped in &datacenter.log {
+                let (job, n) = match &stamped.event {
+                    ManagerEvent::JobSubmitted(submitted) => match &submitted.gate {
+                        Some(origin) => (submitted.id, origin.epoch.n),
+                        None => continue,
+                    },
+                    ManagerEvent::JobTimedOut { job, epoch: Some(epoch), .. }
+                    | ManagerEvent::CancelAsked { job, epoch: Some(epoch), .. } => (*job, epoch.n),
+                    _ => continue,
+                };
+                let before = highest.entry(job).or_default();
+                assert!(n >= *before, "{job}: epoch {n} was obeyed after {before}");
+                *before = n;
+            }
+        }
+    }
+
+    fn check_causes(&mut self) {
+        for stamped in &self.world.gate_log {
+            if let Event::EndDecided { why: EndCause::TimedOut(reason), .. } = &stamped.event {
+                self.seen.insert(if *reason == TimeoutReason::Stuck { "declared stuck" } else { "declared overall" });
+                assert!(*reason == TimeoutReason::Overall || self.hung, "nothing ever hung, and a job ended as stuck");
+            }
+        }
+        for datacenter in &self.world.datacenters {
+            for stamped in &datacenter.log {
+                if let ManagerEvent::JobTimedOut { epoch: None, reason, .. } = &stamped.event {
+                    self.seen.insert("fallback");
+                    assert!(*reason == TimeoutReason::Overall || self.hung, "a fallback needs a local timeout");
+                }
+            }
+            for (kind, count) in datacenter.manager.refusals().listed() {
+                if count > 0 && matches!(kind.code(), "stale_term" | "stale_epoch") {
+                    self.seen.insert(kind.code());
+                }
+            }
+        }
+    }
+
+    fn heal_and_finish(&mut self) {
+        self.world.weather = Weather::default();
+        for at in 0..3 {
+            self.world.mend(at);
+            // Nothing is finished by its handlers any more: every job that is open ends by a clock.
+            self.world.datacenters[at].habit = Habit::Move;
+        }
+        let limit = TIMEOUT_S + 300 + 60;
+        self.world.advance(secs(limit));
+        self.check_tokens();
+        self.check_causes();
+        for job in &self.jobs {
+            let view = self.world.view(*job);
+            assert!(view.job.has_ended(), "{job} outlives its timeout at the gate: {view:?}");
+            for datacenter in &self.world.datacenters {
+                assert!(!datacenter.runs(*job), "{job} still runs in {}: {view:?}", datacenter.name);
+            }
+            for target in &view.targets {
+                let end = target.end.as_ref().expect("every target has ended");
+                let at = self.world.datacenters.iter().find(|known| known.name == target.datacenter).unwrap();
+                if let Some(state) = at.state(*job) {
+                    assert_eq!(end.outcome.state(), state, "{job} in {}", at.name);
+                }
+            }
+        }
+        for datacenter in &self.world.datacenters {
+            assert!(datacenter.holding.is_empty(), "a handler is left in {}", datacenter.name);
+        }
+    }
+}
+
+fn run(seed: u64) -> Case {
+    let mut case = Case::new(seed);
+    let may_hang = seed % 4 != 0;
+    for _ in 0..STEPS {
+        case.act(may_hang);
+    }
+    case.heal_and_finish();
+    case
+}
+
+#[test]
+fn nothing_goes_wrong_and_everything_ends() {
+    let seeds: Vec<u64> = match number("ONWARD_CHAOS_SEED") {
+        Some(seed) => vec![seed],
+        None => (0..number("ONWARD_SOAK_CASES").unwrap_or(DEFAULT_CASES)).collect(),
+    };
+    let mut seen: BTreeSet<&'static str> = BTreeSet::new();
+    for seed in &seeds {
+        // Shown only if the case fails.
+        println!("seed {seed}");
+        seen.extend(run(*seed).seen);
+    }
+    if seeds.len() >= 50 {
+        let expected = [
+            "cut",
+            "gate restart",
+            "cancel",
+            "leader transfer",
+            "declared stuck",
+            "declared overall",
+            "fallback",
+            "stale_term",
+            "stale_epoch",
+        ];
+        let missing: Vec<_> = expected.iter().filter(|what| !seen.contains(*what)).collect();
+        assert!(missing.is_empty(), "never happened: {missing:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in 0..3 {
+        let (first, second) = (run(seed), run(seed));
+        assert_eq!(format!("{:?}", first.world.gate_log), format!("{:?}", second.world.gate_log), "seed {seed}");
+    }
+}
