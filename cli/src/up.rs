@@ -2,13 +2,16 @@
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use onward::Client;
 use onward_health::OpenEye;
 use onward_node::auth::read_or_make_token;
+use onward_node::gate::peers::{ClusterKeys, PeerAuthority};
+use onward_node::gates::GateLinks;
 use onward_node::server::{Node, NodeConfig, StartError};
 use onward_node::traces::Endpoint;
 use serde_json::json;
@@ -45,7 +48,7 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let probes = effective.node.http_probes;
-    let config = node_config(effective, traces, commit_mark, accept_loss);
+    let config = node_config(effective, traces, commit_mark, accept_loss)?;
     runtime.block_on(up(config, probes, commands, with_demo, screen))
 }
 
@@ -66,7 +69,7 @@ pub fn log_to_stderr(format: LogFormat, screen: &Screen) {
 }
 
 /// What was given as flags, by the names of the settings.
-fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
+pub fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     let path = |path: PathBuf| path.to_string_lossy().into_owned();
     let data = data.filter(|data| std::env::var_os("ONWARD_DATA").is_none_or(|given| given != *data));
     let given = [
@@ -92,7 +95,7 @@ fn worker_share(grace: Duration) -> Duration {
 }
 
 /// With the options that help, which the node does not know.
-fn not_started(error: &StartError) -> Failure {
+pub fn not_started(error: &StartError) -> Failure {
     let failure = Failure::new("the node did not start").why(error);
     match error {
         StartError::Exposed { .. } => failure.remedy(
@@ -121,7 +124,7 @@ async fn up(
     let (grace, hang_after) = (config.drain.grace, config.probes.hang_after);
     let node = Node::start(config).await.map_err(|error| not_started(&error))?;
     // Held until the end, whichever it is.
-    let eye = service::ready(node.engine(), hang_after, probes)?;
+    let eye = service::ready(node.engine().loops(), hang_after, probes)?;
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
     let has_worker = commands.slots > 0;
     let place = inside(&node, &read_or_make_token(&data)?);
@@ -189,15 +192,23 @@ fn trace_endpoint() -> Result<Option<Endpoint>> {
     Ok(Some(endpoint))
 }
 
-fn node_config(
+pub fn node_config(
     effective: Effective,
     traces: Option<Endpoint>,
     commit_mark: Option<PathBuf>,
     accept_loss: bool,
-) -> NodeConfig {
+) -> Result<NodeConfig, Failure> {
     let settings = effective.node;
+    let gates = match settings.gates.is_empty() {
+        true => None,
+        false => Some(GateLinks {
+            gates: settings.gates,
+            datacenter: settings.datacenter.clone(),
+            authority: cluster_keys(settings.cluster_key_file.as_deref(), "a manager that reports to gates")?,
+        }),
+    };
     // Named one by one, so that what a node can be told has a setting.
-    NodeConfig {
+    Ok(NodeConfig {
         listen: settings.listen,
         listens: true,
         data: settings.data,
@@ -219,7 +230,20 @@ fn node_config(
         traces,
         commit_mark,
         accept_loss,
-    }
+        gates,
+    })
+}
+
+/// What nodes of one cluster prove themselves with.
+pub fn cluster_keys(file: Option<&Path>, who: &str) -> Result<Arc<dyn PeerAuthority>, Failure> {
+    let remedy = "give every node of the cluster the same file: one line of base64 of 32 random bytes, readable by its owner \
+                  alone, as `head -c 32 /dev/urandom | base64` writes it";
+    let Some(file) = file else {
+        return Err(Failure::new(format!("{who} needs `cluster.key_file`")).remedy(remedy).usage());
+    };
+    let keys = ClusterKeys::read(file)
+        .map_err(|error| Failure::new("the cluster's key cannot be used").why(error).remedy(remedy).usage())?;
+    Ok(Arc::new(keys))
 }
 
 fn ready(node: &Node, probes: Option<SocketAddr>, has_worker: bool, screen: &Screen) -> Result<()> {
@@ -249,7 +273,7 @@ fn ready(node: &Node, probes: Option<SocketAddr>, has_worker: bool, screen: &Scr
 }
 
 /// A node that listens on every address is reached from here by loopback; `0.0.0.0` is nobody's address.
-fn usable(url: &str, address: SocketAddr) -> String {
+pub fn usable(url: &str, address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return url.to_owned();
     }

@@ -3,6 +3,7 @@
 
 use super::*;
 use onward_core::dispatch::AgingRule;
+use onward_core::gate::GateRule;
 use onward_core::grant::GrantRule;
 use onward_core::health::overload::Limits as Levels;
 use onward_core::health::{EvictionRule, HoldRule, LivenessRule, OverloadRule, ProgressRule, QuorumRule};
@@ -59,6 +60,7 @@ fn of_rules(settings: Settings) -> Vec<(String, String)> {
         quorum,
         overload,
         aging,
+        gate,
         job,
         limits,
         seat_ttl,
@@ -103,6 +105,7 @@ fn of_rules(settings: Settings) -> Vec<(String, String)> {
     all.push(("overload.better_samples".into(), better_samples.text()));
     all.push(("overload.decay_every".into(), decay_every.text()));
     listed!(all, "aging.", AgingRule { step, max_levels } = aging);
+    listed!(all, "gate.", GateRule { progress_every, fallback_after, silent_after } = gate);
     let JobDefaults { queue, timeout, stuck_after, retry } = job;
     all.push(("job.queue".into(), queue.text()));
     all.push(("job.timeout".into(), timeout.text()));
@@ -133,6 +136,8 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
         listen,
         advertise,
         peers,
+        gates,
+        cluster_key_file,
         data,
         storage,
         slots,
@@ -152,7 +157,10 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     all.push(("datacenter".into(), datacenter.text()));
     all.push(("listen".into(), listen.text()));
     assert!(name.is_none() && advertise.is_none() && peers.is_empty());
-    all.extend(["name", "advertise", "peers"].map(|name| (name.to_owned(), "-".to_owned())));
+    assert!(gates.is_empty() && cluster_key_file.is_none());
+    all.extend(
+        ["name", "advertise", "peers", "gates", "cluster.key_file"].map(|name| (name.to_owned(), "-".to_owned())),
+    );
     all.push(("data".into(), data.display().to_string()));
     all.push(("storage".into(), storage.to_string()));
     all.push(("slots".into(), slots.text()));

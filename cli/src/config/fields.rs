@@ -25,6 +25,10 @@ pub struct NodeSettings {
     pub advertise: Option<String>,
     /// Addresses of other managers of this datacenter.
     pub peers: Vec<String>,
+    /// Addresses of the gates that a manager reports to.
+    pub gates: Vec<String>,
+    /// One or two lines of base64: what nodes of one cluster prove themselves with where TLS is off.
+    pub cluster_key_file: Option<PathBuf>,
     pub data: PathBuf,
     /// What keeps log, archive, output, keys and tokens.
     pub storage: StorageChoice,
@@ -56,6 +60,8 @@ impl NodeSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
             advertise: None,
             peers: Vec::new(),
+            gates: Vec::new(),
+            cluster_key_file: None,
             data,
             storage: StorageChoice::default(),
             slots: crate::work::cores(),
@@ -232,6 +238,8 @@ settings! {
         "listen" => listen: Address,
         "advertise" => advertise: Text,
         "peers" => peers: Names,
+        "gates" => gates: Names,
+        "cluster.key_file" => cluster_key_file: File,
         "data" => data: Folder,
         "storage" => storage: Storage,
         "slots" => slots: Count,

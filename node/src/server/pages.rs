@@ -90,7 +90,7 @@ async fn openapi() -> Response {
     Json(api::openapi::openapi(PagesApi::openapi())).into_response()
 }
 
-fn probe(answer: Result<(), String>) -> Response {
+pub(super) fn probe(answer: Result<(), String>) -> Response {
     match answer {
         Ok(()) => Json(ProbeAnswer { status: "ok".into(), reason: None }).into_response(),
         Err(why) => {
@@ -184,7 +184,7 @@ async fn machine(pages: &Pages) -> Result<Answered, String> {
     }
 }
 
-fn loop_status(report: LoopReport) -> LoopStatus {
+pub(super) fn loop_status(report: LoopReport) -> LoopStatus {
     LoopStatus {
         state: report.state.code().into(),
         reason: report.reason.code().into(),
@@ -240,6 +240,7 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
             reason: pages.app.engine.load_reason().code().into(),
         },
         manager,
+        gate: None,
         loops: pages.app.engine.loops().health().report().loops.into_iter().map(loop_status).collect(),
         trouble,
     })
