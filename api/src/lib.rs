@@ -4,7 +4,8 @@
 //! Requests: [`submit`] is a submission, [`command`] all else that is asked of a job or of many, [`schedule`] and
 //! [`dead_letter`] have their own. Answers: [`job`] is a job as it is shown, [`ledger`] and [`explanation`] say why it is
 //! where it is; [`queue`], [`node`], [`schedule`], [`dead_letter`], [`leader`] and [`backup`] are for operators, [`status`] is the
-//! node itself, [`lease`] is the work of those without a session. [`problem`] is every answer that is no success.
+//! node itself, [`lease`] is the work of those without a session. [`problem`] is every answer that is no success,
+//! [`cluster`] what headers say of who leads.
 //!
 //! What they are made of: [`word`] is a word out of a list that may grow, [`raw`] is JSON of other people, [`instant`]
 //! is RFC 3339, [`few`] is a list with a bound, [`span`] is durations as people write and read them.
@@ -19,6 +20,7 @@
 //! words, a word that is new is kept as it came. A field that was once in an answer stays there.
 
 pub mod backup;
+pub mod cluster;
 pub mod command;
 pub mod dead_letter;
 pub mod explanation;

@@ -23,6 +23,36 @@ pub struct Node {
     pub connected: bool,
     /// Would be evicted, and is not, because too many would be.
     pub held_by_hold: bool,
+    /// Where other nodes reach it. Of nodes that gossip.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datacenter: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gossip: Option<NodeGossip>,
+}
+
+/// What is known of a node by gossip.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeGossip {
+    /// `alive`, `suspect`, `down` or `left`, as the node that answers sees it.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "alive"))]
+    pub state: Word,
+    pub state_for_ms: u64,
+    /// How long ago it last said how it is; none if it never did, and for the node that answers.
+    pub heard_ago_ms: Option<u64>,
+    /// It holds the seat of its datacenter's log.
+    pub leads: bool,
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "normal"))]
+    pub overload: Word,
+    pub workers: u32,
+    pub throughput: u32,
+    pub expected_throughput: u32,
+    /// Where nodes disagree: who takes it for dead.
+    pub doubted_by: Vec<String>,
+    /// And who does not.
+    pub trusted_by: Vec<String>,
 }
 
 /// A verdict, what to do about it, and the three signals that it follows from.

@@ -12,7 +12,7 @@ pub struct ProbeAnswer {
     /// `ok` or `unavailable`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub status: Word,
-    /// Why it is not.
+    /// Why it is not; or whom a node follows that does not lead itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -21,6 +21,28 @@ pub struct ProbeAnswer {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Status {
+    /// The node's name.
+    #[serde(default)]
+    pub node: String,
+    /// `leader`, `follower` or `starting`.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub role: Word,
+    /// Who leads, where that is known.
+    #[serde(default)]
+    pub leader: Option<LeaderStatus>,
+    /// The newest term that the node knows of.
+    #[serde(default)]
+    pub term: Option<u64>,
+    /// The datacenter that it is of.
+    #[serde(default)]
+    pub datacenter: String,
+    /// The newest event that it has decided, or has read of its leader's.
+    #[serde(default)]
+    pub sequence: u64,
+    /// How long ago a node that follows has read its log to the end; null for one that leads.
+    #[serde(default)]
+    pub lag_ms: Option<u64>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub version: Word,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -51,11 +73,20 @@ impl Status {
     pub fn state(&self) -> &str {
         match (&self.manager, &self.gate) {
             _ if self.draining => "draining",
+            _ if &*self.role == "follower" => "follows",
             (Some(manager), _) => &manager.seat,
             (None, Some(gate)) => &gate.seat,
             (None, None) => "not serving",
         }
     }
+}
+
+/// The manager that leads.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaderStatus {
+    pub name: String,
+    pub address: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

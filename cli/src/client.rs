@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onward::client::{JobFilter, NoConnection, Page, Protocol, Retries, Silence};
-use onward::{CallError, NodeAddress};
+use onward::{CallError, NodeAddress, NodeAddresses};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
@@ -17,6 +17,7 @@ use crate::proxy;
 /// Pauses before a call is sent again, after its connection was lost or the node was not able to answer.
 const PAUSES_MS: [u64; 3] = [100, 500, 1_500];
 const ID_DIGITS: usize = 32;
+const WRITE_IT: &str = "write it like http://127.0.0.1:7400 or https://onward.example:7400";
 /// Fewer would name half of all jobs.
 const MIN_ID_DIGITS: usize = 4;
 
@@ -46,48 +47,39 @@ pub struct Target<'a> {
 pub fn token_for(server: &str, given: Option<&str>, file: Option<&Path>) -> Option<String> {
     let token = match given {
         Some(token) => Some(token.to_owned()),
-        None => file
-            .filter(|_| host_of(server).is_some_and(is_loopback))
-            .and_then(|file| std::fs::read_to_string(file).ok()),
+        None => file.filter(|_| is_here(server)).and_then(|file| std::fs::read_to_string(file).ok()),
     };
     token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
 impl Client {
     pub fn new(target: &Target<'_>) -> Result<Self, Failure> {
-        let server = target.server.trim_end_matches('/');
-        let not_an_address = || Failure::new(format!("`{server}` is not the address of a node"));
-        let write_it = "write it like http://127.0.0.1:7400 or https://onward.example:7400";
-        let Some(host) = host_of(server) else { return Err(not_an_address().remedy(write_it).usage()) };
-        if let Some(port) = port_of(server).filter(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
-            return Err(not_an_address()
-                .why(format!("`{port}` is not a port"))
-                .remedy("a port is a number from 1 to 65535, like in http://127.0.0.1:7400")
+        let servers = servers(target.server);
+        let places: Result<Vec<(NodeAddress, &str)>, _> = servers.iter().map(|server| place(server, target)).collect();
+        let places = places?;
+        let path = places.first().map_or("", |(_, path)| *path);
+        if places.iter().any(|(_, other)| *other != path) {
+            return Err(Failure::new("the addresses of a cluster's nodes have different paths")
+                .why(target.server)
+                .remedy("give them all the same path, or none")
                 .usage());
         }
-        let is_here = is_loopback(host);
-        let token = token_for(server, target.token, target.token_file);
-        let token_trouble = match (&token, target.token_file.filter(|_| is_here)) {
+        let addresses = NodeAddresses::of(places.into_iter().map(|(address, _)| address).collect());
+        let mut addresses = addresses.ok_or_else(|| not_an_address(target.server).remedy(WRITE_IT).usage())?;
+        let token = token_for(target.server, target.token, target.token_file);
+        let token_trouble = match (&token, target.token_file.filter(|_| is_here(target.server))) {
             (None, Some(file)) => trouble_with(file),
             _ => None,
         };
-        let (url, path) = split(server);
-        let mut address = match target.ca {
-            Some(file) => trusting(&url, file)?,
-            None => NodeAddress::at(&url).map_err(|_| not_an_address().remedy(write_it).usage())?,
-        };
         if let Some(token) = &token {
-            address = address.with_token(token);
-        }
-        if let Some(proxy) = proxy::of_environment(host, |name| std::env::var(name).ok()).filter(|_| !is_here) {
-            address = address.through(proxy);
+            addresses = addresses.with_token(token);
         }
         let retries = Retries { pauses: PAUSES_MS.map(Duration::from_millis).to_vec(), unreachable: false };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Ok(Self {
-            node: onward::Client::at(address).speaking(Protocol::Http1).retrying(retries).under(path),
+            node: onward::Client::at(addresses).speaking(Protocol::Http1).retrying(retries).under(path),
             runtime: runtime.map_err(|error| Failure::new("cannot begin to ask a node").why(error))?,
-            server: server.to_owned(),
+            server: servers.join(", "),
             token_trouble,
             has_answered: AtomicBool::new(false),
         })
@@ -157,6 +149,11 @@ impl Client {
                     .remedy("look at the node's own output; repeat the command when it is back")
                     .passing()
             }
+            CallError::Unanswered { why: Silence::InDoubt(why), .. } => Failure::new("refused: no_leader")
+                .why(why)
+                .refused("no_leader")
+                .remedy("look whether it was done (`onward list`), and else repeat the command in a moment")
+                .passing(),
             CallError::Unanswered { why, .. } => self.unreachable(&NoConnection::Other(format!("no answer: {why}"))),
             CallError::Unreadable(why) => self.unreadable(why),
             other => Failure::new(other.to_string()),
@@ -228,6 +225,40 @@ impl Client {
             _ => failure,
         }
     }
+}
+
+/// The addresses in a text with commas between them.
+fn servers(text: &str) -> Vec<&str> {
+    text.split(',').map(|server| server.trim().trim_end_matches('/')).filter(|server| !server.is_empty()).collect()
+}
+
+/// Whether all of these nodes are on this machine.
+fn is_here(text: &str) -> bool {
+    servers(text).into_iter().all(|server| host_of(server).is_some_and(is_loopback))
+}
+
+fn not_an_address(server: &str) -> Failure {
+    Failure::new(format!("`{server}` is not the address of a node"))
+}
+
+/// Where one node is, and the path behind its address.
+fn place<'a>(server: &'a str, target: &Target<'_>) -> Result<(NodeAddress, &'a str), Failure> {
+    let Some(host) = host_of(server) else { return Err(not_an_address(server).remedy(WRITE_IT).usage()) };
+    if let Some(port) = port_of(server).filter(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
+        return Err(not_an_address(server)
+            .why(format!("`{port}` is not a port"))
+            .remedy("a port is a number from 1 to 65535, like in http://127.0.0.1:7400")
+            .usage());
+    }
+    let (url, path) = split(server);
+    let mut address = match target.ca {
+        Some(file) => trusting(&url, file)?,
+        None => NodeAddress::at(&url).map_err(|_| not_an_address(server).remedy(WRITE_IT).usage())?,
+    };
+    if let Some(proxy) = proxy::of_environment(host, |name| std::env::var(name).ok()).filter(|_| !is_loopback(host)) {
+        address = address.through(proxy);
+    }
+    Ok((address, path))
 }
 
 /// The lowest cursor above every id that begins with these digits. A list begins below its cursor.

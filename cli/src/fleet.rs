@@ -8,7 +8,7 @@ use anyhow::Result;
 use onward::JobInfo;
 use onward::client::JobFilter;
 use onward_api::dead_letter::{DropAnswer, MAX_JOBS as LETTERS_PER_CALL, ReplayAnswer};
-use onward_api::node::{Datacenter, Node};
+use onward_api::node::{Datacenter, Node, NodeGossip};
 use onward_api::queue::Queue;
 use onward_api::status::LoopStatus;
 use serde::Serialize;
@@ -25,8 +25,9 @@ use crate::screen::{Screen, Styled};
 use crate::span;
 use crate::table::Column;
 
-const NODE_COLUMNS: [Column; 7] = [
+const NODE_COLUMNS: [Column; 8] = [
     Column::whole("id"),
+    Column::whole("role"),
     Column::whole("verdict"),
     Column::optional("action"),
     Column::whole("held"),
@@ -124,9 +125,11 @@ pub fn datacenters(client: &Client, screen: &Screen) -> Result<u8> {
 
 fn node_row(node: &Node) -> Vec<String> {
     let notes = [("drained", node.drained), ("probation", node.probation), ("held_by_hold", node.held_by_hold)];
-    let notes: Vec<&str> = notes.into_iter().filter(|(_, is_so)| *is_so).map(|(note, _)| note).collect();
+    let mut notes: Vec<String> = notes.into_iter().filter(|(_, is_so)| *is_so).map(|(note, _)| note.into()).collect();
+    notes.extend(node.gossip.iter().flat_map(gossip_notes));
     vec![
         node.id.clone(),
+        node.role.to_string(),
         node.health.verdict.to_string(),
         node.health.action.to_string(),
         node.held.to_string(),
@@ -134,6 +137,21 @@ fn node_row(node: &Node) -> Vec<String> {
         if notes.is_empty() { "-".into() } else { notes.join(",") },
         node.health.reason.to_string(),
     ]
+}
+
+/// What is worth a word of what is known by gossip: who leads, who is missing, and who contradicts whom.
+fn gossip_notes(gossip: &NodeGossip) -> Vec<String> {
+    let mut notes = Vec::new();
+    if gossip.leads {
+        notes.push("leads".to_owned());
+    }
+    if &*gossip.state != "alive" {
+        notes.push(gossip.state.to_string());
+    }
+    if !gossip.doubted_by.is_empty() {
+        notes.push(format!("doubted by {}, trusted by {}", gossip.doubted_by.join("+"), gossip.trusted_by.join("+")));
+    }
+    notes
 }
 
 pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen) -> Result<u8> {

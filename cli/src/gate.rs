@@ -9,11 +9,12 @@ use onward_node::server::{GateConfig, GateNode};
 use serde_json::json;
 
 use crate::args::UpArgs;
+use crate::cluster::gate_trust;
 use crate::config;
 use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::service;
-use crate::up::{STOPPED, STOPPING, Stop, cluster_keys, flags, log_to_stderr, node_config, not_started, usable};
+use crate::up::{STOPPED, STOPPING, Stop, flags, log_to_stderr, node_config, not_started, usable};
 
 pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let (accept_loss, log_format, file) = (args.accept_loss, args.log.log_format, args.config.clone());
@@ -24,12 +25,12 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
             Failure::new("a gate has no `gates`").why("managers report to gates; gates of one ring share storage");
         return Err(failure.remedy("name the other gates in `peers`").usage().into());
     }
-    let authority = cluster_keys(effective.node.cluster_key_file.as_deref(), "a gate")?;
+    let trust = gate_trust(&effective.node)?;
     log_to_stderr(log_format, screen);
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let probes = effective.node.http_probes;
-    let config = GateConfig { node: node_config(effective, None, None, accept_loss)?, authority };
+    let config = GateConfig { node: node_config(effective, None, None, accept_loss)?, trust };
     runtime.block_on(serve(config, probes, screen))
 }
 

@@ -7,6 +7,7 @@ mod answer;
 mod args;
 mod certs;
 mod client;
+mod cluster;
 mod config;
 mod demo;
 #[cfg(test)]
@@ -110,6 +111,9 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Restore { file, accept_loss } => restore::run(&file, &data, accept_loss, screen),
         Command::Migrate(args) => migrate::run(&args, screen),
         Command::Certs(CertsCommand::New { hosts, out }) => certs::new(&hosts, &out, screen),
+        Command::Certs(CertsCommand::Ca { out }) => certs::ca(&out, screen),
+        Command::Certs(CertsCommand::Node(args)) => certs::node(&args, screen),
+        Command::Certs(CertsCommand::Key { out }) => certs::key(&out, screen),
         Command::Manager { config, log, accept_loss } => {
             up::run(UpArgs::manager(config, log, accept_loss), global.data, screen)
         }

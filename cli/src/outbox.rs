@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use onward::outbox::{OnPoison, Outbox, OutboxError, Poller, RowFilter, RowInfo, Supervise, store};
-use onward::{Client, NodeAddress};
+use onward::{Client, NodeAddresses};
 use onward_health::{RunError, Supervisor};
 use serde_json::{Value, json};
 
@@ -105,9 +105,9 @@ async fn destination(to: &str, global: &Global, outbox: Outbox) -> Result<Poller
             let place = match &global.ca {
                 Some(file) => {
                     let pem = std::fs::read(file).map_err(|error| unusable(&error))?;
-                    NodeAddress::trusting(url, &pem)
+                    NodeAddresses::trusting(url, &pem)
                 }
-                None => NodeAddress::at(url),
+                None => NodeAddresses::at(url),
             };
             let mut place = place.map_err(|error| unusable(&error))?;
             if let Some(token) = client::token_for(url, global.token.as_deref(), None) {

@@ -2,16 +2,13 @@
 
 use std::io::IsTerminal;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use onward::Client;
 use onward_health::OpenEye;
 use onward_node::auth::read_or_make_token;
-use onward_node::gate::peers::{ClusterKeys, PeerAuthority};
-use onward_node::gates::GateLinks;
 use onward_node::server::{Node, NodeConfig, StartError};
 use onward_node::traces::Endpoint;
 use serde_json::json;
@@ -20,6 +17,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tracing::level_filters::LevelFilter;
 
 use crate::args::{LogFormat, UpArgs};
+use crate::cluster::{self, Place};
 use crate::config::{self, Effective};
 use crate::demo::Cast;
 use crate::failure::Failure;
@@ -48,7 +46,9 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let probes = effective.node.http_probes;
-    let config = node_config(effective, traces, commit_mark, accept_loss)?;
+    let (listen, key_file) = (effective.node.listen, effective.node.cluster_key_file.as_deref());
+    let gossip = cluster::gossip(key_file, &effective.node.data, listen, Place::of_manager(&effective.node)?)?;
+    let config = NodeConfig { gossip, ..node_config(effective, traces, commit_mark, accept_loss)? };
     runtime.block_on(up(config, probes, commands, with_demo, screen))
 }
 
@@ -199,14 +199,7 @@ pub fn node_config(
     accept_loss: bool,
 ) -> Result<NodeConfig, Failure> {
     let settings = effective.node;
-    let gates = match settings.gates.is_empty() {
-        true => None,
-        false => Some(GateLinks {
-            gates: settings.gates,
-            datacenter: settings.datacenter.clone(),
-            authority: cluster_keys(settings.cluster_key_file.as_deref(), "a manager that reports to gates")?,
-        }),
-    };
+    let gates = cluster::gate_links(&settings)?;
     // Named one by one, so that what a node can be told has a setting.
     Ok(NodeConfig {
         listen: settings.listen,
@@ -217,6 +210,7 @@ pub fn node_config(
         datacenter: settings.datacenter.to_string(),
         advertise: settings.advertise,
         tls: settings.tls_cert.zip(settings.tls_key),
+        tls_ca: settings.tls_ca,
         require_tokens: settings.require_tokens,
         insecure: settings.insecure,
         host_names: settings.host_names,
@@ -229,21 +223,10 @@ pub fn node_config(
         snapshot_every: settings.snapshot_every,
         traces,
         commit_mark,
+        gossip: None,
         accept_loss,
         gates,
     })
-}
-
-/// What nodes of one cluster prove themselves with.
-pub fn cluster_keys(file: Option<&Path>, who: &str) -> Result<Arc<dyn PeerAuthority>, Failure> {
-    let remedy = "give every node of the cluster the same file: one line of base64 of 32 random bytes, readable by its owner \
-                  alone, as `head -c 32 /dev/urandom | base64` writes it";
-    let Some(file) = file else {
-        return Err(Failure::new(format!("{who} needs `cluster.key_file`")).remedy(remedy).usage());
-    };
-    let keys = ClusterKeys::read(file)
-        .map_err(|error| Failure::new("the cluster's key cannot be used").why(error).remedy(remedy).usage())?;
-    Ok(Arc::new(keys))
 }
 
 fn ready(node: &Node, probes: Option<SocketAddr>, has_worker: bool, screen: &Screen) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-use onward::NodeAddress;
+use onward::NodeAddresses;
 
 use crate::args::{Global, WorkerArgs};
 use crate::failure::Failure;
@@ -14,14 +14,15 @@ use crate::work::serve::{Commands, serve};
 use crate::{client, work};
 
 pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> Result<u8> {
-    let url = args.manager.as_deref().unwrap_or(&global.server);
+    let url = if args.managers.is_empty() { global.server.clone() } else { args.managers.join(",") };
+    let url = url.as_str();
     let mut place = match &global.ca {
         Some(file) => {
             let pem = std::fs::read(file)
                 .map_err(|error| Failure::new(format!("cannot read {}", file.display())).why(error))?;
-            NodeAddress::trusting(url, &pem)
+            NodeAddresses::trusting(url, &pem)
         }
-        None => NodeAddress::at(url),
+        None => NodeAddresses::at(url),
     }
     .map_err(|error| Failure::new("the worker cannot be started").why(error).usage())?;
     if let Some(token) = client::token_for(url, global.token.as_deref(), Some(&data.join("token"))) {

@@ -772,7 +772,7 @@ async fn a_node_follows_until_it_may_lead_and_who_loses_the_seat_follows() {
     one_may_lead.store(false, Ordering::Relaxed);
     let (other, other_may_lead) = start_following(&log, short_seat());
     let refused = other.call(submit(&other, draft()).1).await;
-    let Err(Refused::NoLeader(why)) = refused else { panic!("{refused:?}") };
+    let Err(Refused::NotBegun(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("`another` leads"), "{why}");
     assert_eq!(other.needs_restart(), None);
     // What the leader goes on writing is there when the other leads.

@@ -1,5 +1,6 @@
 //! The command line as it is written. Every command says what it does and shows an example.
 
+mod certs;
 mod outbox;
 mod schedule;
 mod submit;
@@ -18,6 +19,7 @@ use serde::de::DeserializeOwned;
 
 use crate::demo::Sabotage;
 use crate::span;
+pub use certs::{CertsCommand, NodeCertArgs};
 pub use outbox::{OutboxCommand, OutboxListArgs, OutboxRowsArgs, OutboxRunArgs, RowsArgs};
 pub use schedule::{ScheduleArgs, ScheduleCommand};
 pub use submit::{JobArgs, SubmitArgs};
@@ -47,7 +49,7 @@ pub struct Cli {
 
 #[derive(Debug, Args)]
 pub struct Global {
-    /// The node to talk to
+    /// The node to talk to; several of a cluster, with commas between them, of which any will do
     #[arg(long, global = true, help_heading = COMMON, env = "ONWARD_SERVER", default_value = DEFAULT_SERVER, value_name = "URL")]
     pub server: String,
     /// The token that proves who you are [default: the `token` file in the data folder, for a node on this machine]
@@ -488,20 +490,6 @@ impl UpArgs {
             commit_mark: None,
         }
     }
-}
-
-#[derive(Debug, Subcommand)]
-pub enum CertsCommand {
-    /// Make an authority, and a certificate for a node that it signs
-    #[command(after_help = "Example:\n  onward certs new --host onward.internal --host 10.0.0.5 --out tls")]
-    New {
-        /// A name or address that clients reach the node by; may be repeated
-        #[arg(long = "host", value_name = "NAME", required = true)]
-        hosts: Vec<String>,
-        /// The folder to put them into
-        #[arg(long, value_name = "DIR")]
-        out: PathBuf,
-    },
 }
 
 #[derive(Debug, Subcommand)]

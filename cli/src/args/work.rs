@@ -76,9 +76,9 @@ pub struct LogArgs {
 
 #[derive(Debug, Args)]
 pub struct WorkerArgs {
-    /// The node that gives out the work [default: --server]
-    #[arg(long, value_name = "URL")]
-    pub manager: Option<String>,
+    /// The node that gives out the work; may be repeated for a cluster, of which any will do [default: --server]
+    #[arg(long = "manager", value_name = "URL")]
+    pub managers: Vec<String>,
     /// How many commands to run at a time [default: the number of processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub slots: Option<u32>,

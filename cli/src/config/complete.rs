@@ -137,7 +137,6 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
         advertise,
         peers,
         gates,
-        cluster_key_file,
         data,
         storage,
         slots,
@@ -146,6 +145,8 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
         host_names,
         tls_cert,
         tls_key,
+        tls_ca,
+        cluster_key_file,
         http,
         http_probes,
         archive,
@@ -157,17 +158,21 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     all.push(("datacenter".into(), datacenter.text()));
     all.push(("listen".into(), listen.text()));
     assert!(name.is_none() && advertise.is_none() && peers.is_empty());
-    assert!(gates.is_empty() && cluster_key_file.is_none());
+    assert!(gates.is_empty());
     all.extend(
-        ["name", "advertise", "peers", "gates", "cluster.key_file"].map(|name| (name.to_owned(), "-".to_owned())),
+        ["name", "advertise", "peers", "gates"].map(|name| (name.to_owned(), "-".to_owned())),
     );
     all.push(("data".into(), data.display().to_string()));
     all.push(("storage".into(), storage.to_string()));
     all.push(("slots".into(), slots.text()));
     all.push(("require_tokens".into(), require_tokens.text()));
     all.push(("insecure".into(), insecure.text()));
-    assert!(host_names.is_empty() && tls_cert.is_none() && tls_key.is_none() && http_probes.is_none());
-    all.extend(["host_names", "tls.cert", "tls.key", "http.probes"].map(|name| (name.to_owned(), "-".to_owned())));
+    assert!(host_names.is_empty() && tls_cert.is_none() && tls_key.is_none() && tls_ca.is_none());
+    assert!(cluster_key_file.is_none() && http_probes.is_none());
+    all.extend(
+        ["host_names", "tls.cert", "tls.key", "tls.ca", "cluster.key_file", "http.probes"]
+            .map(|name| (name.to_owned(), "-".to_owned())),
+    );
     listed!(
         all,
         "http.",

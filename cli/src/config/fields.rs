@@ -27,8 +27,6 @@ pub struct NodeSettings {
     pub peers: Vec<String>,
     /// Addresses of the gates that a manager reports to.
     pub gates: Vec<String>,
-    /// One or two lines of base64: what nodes of one cluster prove themselves with where TLS is off.
-    pub cluster_key_file: Option<PathBuf>,
     pub data: PathBuf,
     /// What keeps log, archive, output, keys and tokens.
     pub storage: StorageChoice,
@@ -41,6 +39,10 @@ pub struct NodeSettings {
     pub host_names: Vec<String>,
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
+    /// Who signs the certificates of nodes.
+    pub tls_ca: Option<PathBuf>,
+    /// One or two lines of base64: the keys that the nodes of a cluster share.
+    pub cluster_key_file: Option<PathBuf>,
     pub http: HttpLimits,
     /// Where probes are answered as well, by threads that share nothing with the port's.
     pub http_probes: Option<SocketAddr>,
@@ -61,7 +63,6 @@ impl NodeSettings {
             advertise: None,
             peers: Vec::new(),
             gates: Vec::new(),
-            cluster_key_file: None,
             data,
             storage: StorageChoice::default(),
             slots: crate::work::cores(),
@@ -70,6 +71,8 @@ impl NodeSettings {
             host_names: Vec::new(),
             tls_cert: None,
             tls_key: None,
+            tls_ca: None,
+            cluster_key_file: None,
             http: HttpLimits::default(),
             http_probes: None,
             archive: ArchiveRules::default(),
@@ -239,7 +242,6 @@ settings! {
         "advertise" => advertise: Text,
         "peers" => peers: Names,
         "gates" => gates: Names,
-        "cluster.key_file" => cluster_key_file: File,
         "data" => data: Folder,
         "storage" => storage: Storage,
         "slots" => slots: Count,
@@ -248,6 +250,8 @@ settings! {
         "host_names" => host_names: Names,
         "tls.cert" => tls_cert: File,
         "tls.key" => tls_key: File,
+        "tls.ca" => tls_ca: File,
+        "cluster.key_file" => cluster_key_file: File,
         "http.connections" => http.connections: Size,
         "http.header_read" => http.header_read: Span,
         "http.header_bytes" => http.header_bytes: Count,

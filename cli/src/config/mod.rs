@@ -168,6 +168,9 @@ impl Loading {
         if node.tls_cert.is_some() != node.tls_key.is_some() {
             self.wrong.push("`tls.cert` and `tls.key` go together; give both or neither".into());
         }
+        if node.tls_ca.is_some() && node.tls_cert.is_none() {
+            self.wrong.push("`tls.ca` needs `tls.cert` and `tls.key`: `onward certs node` makes all three".into());
+        }
         let listed = self.listed();
         let mut bad = node.check();
         let rules = self.raw.rules.check().map_err(|more| bad.extend(more));

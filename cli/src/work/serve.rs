@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use onward::{Context, NodeAddress, Worker};
+use onward::{Context, NodeAddresses, Worker};
 use onward_exec::Stream;
 
 use super::handler::{KIND, Manner, Witness, handler};
@@ -36,7 +36,7 @@ pub struct Commands {
 }
 
 /// Runs commands until `stop`, and then those that are under way to their end.
-pub async fn serve(commands: Commands, place: NodeAddress, stop: impl Future<Output = ()>) -> Result<()> {
+pub async fn serve(commands: Commands, place: impl Into<NodeAddresses>, stop: impl Future<Output = ()>) -> Result<()> {
     let grace = commands.manner.grace + SLACK;
     let mut worker = Worker::at(place)
         .slots(commands.slots)

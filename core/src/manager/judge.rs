@@ -15,8 +15,28 @@ use crate::health::{Judgement, Progress, Signals, Verdict};
 use crate::message::ToWorker;
 use crate::time::Awake;
 
+use core::time::Duration;
+
 use super::Manager;
 use super::fleet::{HoldStanding, Link, WorkerKey};
+
+/// What a manager is judged by from outside. The progress window is its own; instants are told as durations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnHealth {
+    /// The log has answered lately.
+    pub has_quorum: bool,
+    /// It serves calls.
+    pub serving: bool,
+    /// Without those that are away.
+    pub workers: usize,
+    pub free_slots: u64,
+    /// Handed out within the progress window.
+    pub done: u64,
+    /// What could be handed out at the moment, and is not.
+    pub demand: u64,
+    /// For how long there has been demand without anything handed out.
+    pub unserved_for: Duration,
+}
 
 impl Manager {
     pub(super) fn judge_touched(&mut self, fx: &mut Effects) {
@@ -187,6 +207,22 @@ impl Manager {
     pub(super) fn note_demand(&mut self) {
         let open = self.durability.has_open_handouts() || (self.dispatch.has_dirty() && self.demand() > 0);
         self.flow.note_demand(open, self.own_awake());
+    }
+
+    /// What this manager is judged by, for those who judge it from outside.
+    pub fn own_health(&self) -> OwnHealth {
+        let now = self.own_awake();
+        let sample = self.flow.sample(now, self.demand());
+        let unserved_since = if sample.demand > 0 { sample.last_done.max(sample.demand_since) } else { None };
+        OwnHealth {
+            has_quorum: self.rules.quorum.has_quorum(self.now.mono, self.seat.confirmed_at()),
+            serving: self.serving(),
+            workers: self.fleet.present(),
+            free_slots: self.fleet.iter().map(|(key, _)| u64::from(self.free_slots(key))).sum(),
+            done: sample.done,
+            demand: sample.demand,
+            unserved_for: unserved_since.map_or(Duration::ZERO, |since| now.since(since)),
+        }
     }
 
     /// This manager as a gate would judge it.

@@ -131,6 +131,7 @@ use timers::Timers;
 
 pub(crate) use fleet::{Worker, WorkerKey};
 
+pub use judge::OwnHealth;
 pub use seat::SeatState;
 pub use snapshot::{JobRecord, KeyExpiry, ScheduleRecord, SnapshotCut, SnapshotHead, SnapshotPart, SnapshotRecord};
 pub use timers::Why;

@@ -48,7 +48,7 @@ pub mod testing;
 pub mod worker;
 
 #[cfg(any(feature = "client", feature = "worker"))]
-pub use address::NodeAddress;
+pub use address::{NodeAddress, NodeAddresses};
 #[cfg(feature = "client")]
 pub use client::{Answer, CallError, Client, Job, JobInfo, JobState};
 #[cfg(feature = "worker")]

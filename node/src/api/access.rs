@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use super::problem::Problem;
 pub use crate::auth::Scope;
 use crate::auth::{Scopes, Shown, Tokens, Validity};
+use crate::peer::PeerIdentity;
 
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -28,12 +29,24 @@ pub struct Access {
 pub struct Connection {
     /// None within this process.
     peer: Option<IpAddr>,
+    /// The node at the other end, by its certificate.
+    identity: Option<PeerIdentity>,
     cut: Arc<Notify>,
 }
 
 impl Connection {
     pub fn from(peer: Option<IpAddr>) -> Self {
-        Self { peer, cut: Arc::default() }
+        Self { peer, identity: None, cut: Arc::default() }
+    }
+
+    #[must_use]
+    pub fn of_node(self, identity: Option<PeerIdentity>) -> Self {
+        Self { identity, ..self }
+    }
+
+    /// The node that has proved itself by its certificate; none for anybody else.
+    pub const fn identity(&self) -> Option<&PeerIdentity> {
+        self.identity.as_ref()
     }
 
     /// Ends it as it is: whoever is at the other end does not read.

@@ -26,6 +26,7 @@ pub mod span;
 use tokio::sync::watch;
 
 use crate::engine::Engine;
+use crate::gossip::GossipHandle;
 use crate::outputs::Outputs;
 use jobs::follow::Followers;
 use receipt::Receipts;
@@ -36,6 +37,8 @@ pub struct App {
     pub engine: Engine,
     pub receipts: Receipts,
     pub outputs: Outputs,
+    /// What is seen of other nodes, if this one gossips.
+    pub gossip: Option<GossipHandle>,
     /// True once the node drains: whoever waits for something is answered now.
     pub draining: watch::Receiver<bool>,
 }

@@ -5,6 +5,7 @@ use core::ops::Deref;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use onward_api::cluster::{CODE, DONE, Done};
 use onward_api::few::TooMany;
 use onward_api::problem::Problem as Body;
 use onward_core::refusal::{Refusal, RefusalKind};
@@ -17,16 +18,32 @@ use crate::engine::Refused;
 /// An answer that is not a success.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(transparent)]
-pub struct Problem(Body);
+pub struct Problem {
+    body: Body,
+    /// Said in a header where it matters: with 503, after which the same is asked again.
+    #[serde(skip)]
+    done: Done,
+}
 
 impl Problem {
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("error").into();
-        Self(Body { code: code.into(), title, status: status.as_u16(), detail: detail.into(), field: None })
+        let body = Body { code: code.into(), title, status: status.as_u16(), detail: detail.into(), field: None };
+        Self { body, done: Done::No }
     }
 
     pub fn into_body(self) -> Body {
-        self.0
+        self.body
+    }
+
+    /// Whether what was asked may have been carried out all the same.
+    pub fn with_done(mut self, done: Done) -> Self {
+        self.done = done;
+        self
+    }
+
+    pub const fn done(&self) -> Done {
+        self.done
     }
 
     pub fn invalid(detail: impl Into<String>) -> Self {
@@ -34,13 +51,13 @@ impl Problem {
     }
 
     pub fn of_field(mut self, field: impl Into<String>) -> Self {
-        self.0.field = Some(field.into());
+        self.body.field = Some(field.into());
         self
     }
 
     /// The same, told in other words.
     pub fn with_detail(mut self, detail: impl Into<String>) -> Self {
-        self.0.detail = detail.into();
+        self.body.detail = detail.into();
         self
     }
 }
@@ -49,7 +66,7 @@ impl Deref for Problem {
     type Target = Body;
 
     fn deref(&self) -> &Body {
-        &self.0
+        &self.body
     }
 }
 
@@ -83,11 +100,13 @@ impl From<Refused> for Problem {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::ByMachine(refusal) => refusal.into(),
-            Refused::Unavailable(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()),
+            Refused::NotBegun(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()),
+            Refused::Unavailable(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()).with_done(Done::Unknown)
+            }
             Refused::Unreadable(_) | Refused::Missing(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", refused.to_string())
             }
-            Refused::NoLeader(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()),
             Refused::TooManyCalls(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", refused.to_string()),
         }
     }
@@ -125,6 +144,10 @@ impl IntoResponse for Problem {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS {
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(DONE, HeaderValue::from_static(self.done.word()));
+            headers.insert(CODE, HeaderValue::from_str(&self.code).expect("codes are words of ASCII"));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

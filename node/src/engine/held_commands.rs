@@ -56,17 +56,13 @@ impl HeldCommands {
         }
     }
 
-    /// Nobody knows when the next machine serves: sessions end by this, and their workers look for who leads.
-    pub(super) fn keep_calls_only(&mut self) {
-        self.commands.retain(|(_, command)| is_call(command));
-    }
-
-    /// Another leads, and calls are for that one: none of these was begun.
-    pub(super) fn refuse_calls(&mut self, shared: &Shared) {
-        for (_, command) in core::mem::take(&mut self.commands) {
-            // Reads are refused by dropping what they are to be answered on; nobody may wait any more, which is fine.
+    /// Another node leads, and nobody knows when the next machine serves here: calls are told that nothing was begun, so
+    /// that they are made again there; sessions end by this, and their workers look for who leads.
+    pub(super) fn refuse_all(&mut self, shared: &Shared) {
+        for (_, command) in self.commands.drain(..) {
             if let Command::Call { reply, .. } = command {
-                drop(reply.send(Err(shared.no_leader())));
+                // Nobody may be waiting any more, which is fine.
+                let _ = reply.send(Err(shared.not_begun()));
             }
         }
     }

@@ -135,7 +135,7 @@ fn run_terms(
                     if kept.keep_for(Duration::ZERO, shared, &mut watchers) == Flow::Stop || shared.is_stopping() {
                         return;
                     }
-                    kept.refuse_calls(shared);
+                    kept.refuse_all(shared);
                     begun = begin(&mut start, shared);
                     continue;
                 }

@@ -109,12 +109,12 @@ pub use watch::Watch;
 pub enum Refused {
     #[error("{0}")]
     ByMachine(Refusal),
+    /// Another node leads, and this was surely not carried out here.
+    #[error("this node does not lead: {0}")]
+    NotBegun(String),
     /// No machine serves at the moment. Whether something was done is not known; repeating it is safe.
     #[error("this node does not serve at the moment: {0}")]
     Unavailable(String),
-    /// This node does not lead, and nothing was done.
-    #[error("{0}")]
-    NoLeader(String),
     /// What was asked for is stored and cannot be read. Asking again gives the same.
     #[error("{0}")]
     Unreadable(onward_log::Error),
@@ -519,18 +519,18 @@ impl Shared {
     }
 
     /// What is said to whoever asks a node that follows. Nothing was done.
-    fn no_leader(&self) -> Refused {
+    fn not_begun(&self) -> Refused {
         let view = self.leader_view.borrow();
         let LeaderView::Following { leader: Some(LeaderAddress { name, address }), .. } = &*view else {
-            return Refused::NoLeader("nobody leads at the moment; try again soon".into());
+            return Refused::NotBegun("nobody leads at the moment; try again soon".into());
         };
-        Refused::NoLeader(format!("this node follows; `{name}` leads, at {address}"))
+        Refused::NotBegun(format!("`{name}` leads, at {address}"))
     }
 
     fn unavailable(&self) -> Refused {
         let trouble = self.trouble();
         if trouble.is_empty() && !self.is_stopping() && self.is_other_leading() {
-            return self.no_leader();
+            return self.not_begun();
         }
         Refused::Unavailable(if trouble.is_empty() {
             "it is stopping, or it has just begun a new term".into()

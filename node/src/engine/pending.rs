@@ -74,7 +74,7 @@ impl Shared {
     /// What is said to whoever waited for a machine that was dropped.
     fn not_known(&self) -> Refused {
         match self.unavailable() {
-            Refused::Unavailable(why) | Refused::NoLeader(why) => Refused::Unavailable(format!("{why}; {NOT_KNOWN}")),
+            Refused::Unavailable(why) | Refused::NotBegun(why) => Refused::Unavailable(format!("{why}; {NOT_KNOWN}")),
             refused => refused,
         }
     }

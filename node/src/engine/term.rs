@@ -70,10 +70,7 @@ pub(super) fn follow_on(
     if kept.keep_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
         return None;
     }
-    kept.keep_calls_only();
-    if shared.is_other_leading() {
-        kept.refuse_calls(shared);
-    }
+    kept.refuse_all(shared);
     Some(match follower.catch_up() {
         Ok(CatchUp::Complete) => {
             shared.set_trouble(String::new());

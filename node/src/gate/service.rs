@@ -23,9 +23,10 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::peers::PeerAuthority;
+use super::peers::PeerTrust;
 use super::streams::Orders;
 use super::{DatacenterStream, GateEngine};
+use crate::api::access::Connection;
 use crate::clock;
 use crate::cluster::leader::LeaderView;
 use crate::grpc::status;
@@ -42,10 +43,10 @@ type Out = Sender<Result<GateFrame, Status>>;
 /// The gates' half of the protocol, without a fallback.
 pub(crate) fn routes(
     engine: GateEngine,
-    authority: Arc<dyn PeerAuthority>,
+    trust: PeerTrust,
     draining: watch::Receiver<bool>,
 ) -> axum::Router {
-    let streams = Streams { engine, authority, draining, places: Arc::new(Semaphore::new(MAX_STREAMS)) };
+    let streams = Streams { engine, trust, draining, places: Arc::new(Semaphore::new(MAX_STREAMS)) };
     let service = GateServiceServer::new(streams).max_decoding_message_size(MAX_FRAME_BYTES);
     axum::Router::new().route_service("/onward.v1.GateService/{method}", service)
 }
@@ -53,7 +54,7 @@ pub(crate) fn routes(
 #[derive(Clone, Debug)]
 struct Streams {
     engine: GateEngine,
-    authority: Arc<dyn PeerAuthority>,
+    trust: PeerTrust,
     draining: watch::Receiver<bool>,
     places: Arc<Semaphore>,
 }
@@ -67,7 +68,9 @@ impl GateService for Streams {
         request: Request<Streaming<DatacenterFrame>>,
     ) -> Result<Response<Self::CoordinateStream>, Status> {
         let headers = request.metadata().clone().into_headers();
-        let datacenter = self.authority.datacenter_of(&headers, clock::now().wall).map_err(|error| {
+        let connection = request.extensions().get::<Connection>();
+        let proved = self.trust.datacenter_of(connection, &headers, clock::now().wall);
+        let datacenter = proved.map_err(|error| {
             self.engine.stats().streams_refused.add(1);
             tracing::warn!(%error, "a stream was refused");
             status::of(Code::Unauthenticated, "unauthorized", error.to_string())

@@ -11,8 +11,13 @@
 //! is on it.
 
 use core::time::Duration;
-use std::sync::Arc;
+use std::error::Error;
+use std::io;
 
+use axum::http::Uri;
+use axum::http::uri::Authority;
+use hyper::rt::{Read, Write};
+use hyper_util::rt::TokioIo;
 use onward_core::ids::Name;
 use onward_core::job::Retry;
 use onward_core::refusal::RefusalKind;
@@ -20,10 +25,13 @@ use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::gate::{down_in, up_out};
 use onward_proto::v1::gate_service_client::GateServiceClient;
 use onward_proto::v1::{DatacenterFrame, GateFrame};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status, Streaming};
@@ -31,7 +39,8 @@ use tonic::{Request, Status, Streaming};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
 use crate::engine::{Engine, ForGate, GateReports, GateStream};
-use crate::gate::peers::{HEADER, PeerAuthority};
+use crate::gate::peers::PeerProof;
+use crate::peer::proof::HEADER;
 
 /// Until a gate has taken the call that opens a stream.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
@@ -53,18 +62,19 @@ pub struct GateLinks {
     pub gates: Vec<String>,
     /// That it speaks for.
     pub datacenter: Name,
-    pub authority: Arc<dyn PeerAuthority>,
+    pub proof: PeerProof,
 }
 
 impl GateLinks {
     /// Keeps a stream to every gate, until the node drains.
     pub(crate) fn keep(&self, engine: &Engine, draining: &watch::Receiver<bool>) {
         for gate in &self.gates {
-            let url = if gate.contains("://") { gate.clone() } else { format!("http://{gate}") };
+            let scheme = if self.proof.tls.is_some() { "https" } else { "http" };
+            let url = if gate.contains("://") { gate.clone() } else { format!("{scheme}://{gate}") };
             let link = GateLink {
                 url,
                 datacenter: self.datacenter.clone(),
-                authority: self.authority.clone(),
+                proof: self.proof.clone(),
                 engine: engine.clone(),
             };
             let mut draining = draining.clone();
@@ -83,7 +93,7 @@ impl GateLinks {
 struct GateLink {
     url: String,
     datacenter: Name,
-    authority: Arc<dyn PeerAuthority>,
+    proof: PeerProof,
     engine: Engine,
 }
 
@@ -155,19 +165,53 @@ impl GateLink {
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWERED_WITHIN)
             .keep_alive_while_idle(true);
-        let connected = endpoint.connect().await.map_err(|error| unreachable(&error))?;
+        let connected = match self.url.strip_prefix("https://") {
+            None => endpoint.connect().await.map_err(|error| unreachable(&error))?,
+            Some(authority) => {
+                // The connector speaks TLS; tonic is told nothing of it.
+                let plain = Endpoint::from_shared(format!("http://{authority}")).map_err(|error| unreachable(&error))?;
+                let plain = plain.origin(endpoint.uri().clone()).http2_keep_alive_interval(PING_EVERY);
+                let plain = plain.keep_alive_timeout(PING_ANSWERED_WITHIN).keep_alive_while_idle(true);
+                plain.connect_with_connector(self.tls_connector(authority)?).await.map_err(|error| unreachable(&error))?
+            }
+        };
         let mut client = GateServiceClient::new(connected)
             .max_decoding_message_size(MAX_FRAME_BYTES)
             .max_encoding_message_size(MAX_FRAME_BYTES);
         let (out, frames) = channel(FRAMES_AHEAD);
         let mut request = Request::new(ReceiverStream::new(frames));
-        let proof = MetadataValue::try_from(self.authority.prove(&self.datacenter, clock::now().wall));
-        let proof = proof.map_err(|_| Status::internal("a proof is fit for a header"))?;
-        request.metadata_mut().insert(HEADER, proof);
+        if let Some(proofs) = &self.proof.proofs {
+            let proof = MetadataValue::try_from(proofs.prove(&self.proof.who, clock::now().wall));
+            request.metadata_mut().insert(HEADER, proof.map_err(|_| Status::internal("a proof is fit for a header"))?);
+        }
         let frames = client.coordinate(request).await?.into_inner();
         Ok((out, frames))
     }
+
+    /// Connects, and checks the gate's certificate by the cluster's authority.
+    fn tls_connector(&self, authority: &str) -> Result<impl Connector + use<>, Status> {
+        let without = || Status::failed_precondition("the gate speaks TLS: give this manager `tls.cert`, `tls.key`, `tls.ca`");
+        let tls = TlsConnector::from(self.proof.tls.clone().ok_or_else(without)?);
+        let wrong = |_| Status::invalid_argument(format!("`{authority}` is no address of a gate"));
+        let authority: Authority = authority.trim_end_matches('/').parse().map_err(wrong)?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = authority.port_u16().unwrap_or(443);
+        Ok(tower::service_fn(move |_: Uri| {
+            let (tls, host) = (tls.clone(), host.clone());
+            async move {
+                let stream = TcpStream::connect((&*host, port)).await?;
+                stream.set_nodelay(true)?;
+                let name = ServerName::try_from(host).map_err(io::Error::other)?;
+                Ok::<_, io::Error>(TokioIo::new(tls.connect(name, stream).await?))
+            }
+        }))
+    }
 }
+
+/// What tonic makes connections by.
+trait Connector: tower::Service<Uri, Response: Read + Write + Send + Unpin, Error: Into<Box<dyn Error + Send + Sync>>, Future: Send> + Send + 'static {}
+
+impl<C> Connector for C where C: tower::Service<Uri, Response: Read + Write + Send + Unpin, Error: Into<Box<dyn Error + Send + Sync>>, Future: Send> + Send + 'static {}
 
 fn take(stream: &GateStream, frame: GateFrame, retry: &Retry) -> Result<(), Status> {
     let order = down_in(frame, retry);

@@ -21,6 +21,7 @@ mod unanswered;
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
+use onward_api::cluster::Done;
 use onward_core::refusal::RefusalKind;
 use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::v1::job_service_server::JobServiceServer;
@@ -55,14 +56,20 @@ pub(crate) fn is_call(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The answer to a call that is not let in.
+/// The answer to a call that is not let in, or that nobody can answer now.
 pub(crate) fn refused(problem: &Problem) -> axum::response::Response {
     status::problem(problem).into_http()
 }
 
 /// The answer to a call that is shed.
 pub(crate) fn overloaded(text: String) -> axum::response::Response {
-    status::of(Code::Unavailable, RefusalKind::Overloaded.code(), text).into_http()
+    status::unavailable(RefusalKind::Overloaded.code(), text, Done::No).into_http()
+}
+
+/// The answer to a message that is too large, or did not come as a whole.
+pub(crate) fn unreadable(error: &(dyn core::error::Error + Send + Sync + 'static)) -> axum::response::Response {
+    let text = format!("not a frame of at most {MAX_FRAME_BYTES} bytes: {error}");
+    status::invalid("frame", text).into_http()
 }
 
 fn guard(scope: Scope) -> impl FnMut(Request<()>) -> Result<Request<()>, Status> + Clone + Send + Sync {

@@ -1,5 +1,6 @@
 //! Refusals as gRPC statuses: `onward-code` has the stable word, `onward-field` the field at fault.
 
+use onward_api::cluster::{DONE, Done};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_proto::{MAX_FRAME_BYTES, Malformed, v1};
 use tonic::metadata::MetadataValue;
@@ -12,6 +13,13 @@ pub fn of(code: Code, word: &str, text: impl Into<String>) -> Status {
     let mut status = Status::new(code, text);
     let word = MetadataValue::try_from(word).expect("codes are words of ASCII");
     status.metadata_mut().insert("onward-code", word);
+    status
+}
+
+/// To be asked again; `done` says whether this time may count.
+pub fn unavailable(word: &str, text: impl Into<String>, done: Done) -> Status {
+    let mut status = of(Code::Unavailable, word, text);
+    status.metadata_mut().insert(DONE, MetadataValue::from_static(done.word()));
     status
 }
 
@@ -38,6 +46,7 @@ pub fn problem(problem: &Problem) -> Status {
     let code = match problem.status {
         401 => Code::Unauthenticated,
         403 => Code::PermissionDenied,
+        503 => return unavailable(&problem.code, problem.detail.clone(), problem.done()),
         _ => Code::Unknown,
     };
     of(code, &problem.code, problem.detail.clone())
@@ -54,7 +63,10 @@ pub fn refusal(refusal: &Refusal) -> Status {
         return self::refusal(cause);
     }
     let kind = refusal.kind();
-    let status = of(code(kind), kind.code(), refusal.to_string());
+    let status = match code(kind) {
+        Code::Unavailable => unavailable(kind.code(), refusal.to_string(), Done::No),
+        code => of(code, kind.code(), refusal.to_string()),
+    };
     match refusal {
         Refusal::Invalid(invalid) => with_field(status, invalid.field),
         _ => status,
@@ -64,11 +76,10 @@ pub fn refusal(refusal: &Refusal) -> Status {
 pub fn refused(refused: &Refused) -> Status {
     match refused {
         Refused::ByMachine(by_machine) => refusal(by_machine),
-        Refused::NoLeader(_) | Refused::Unavailable(_) => {
-            of(Code::Unavailable, RefusalKind::NoLeader.code(), refused.to_string())
-        }
+        Refused::NotBegun(_) => unavailable(RefusalKind::NoLeader.code(), refused.to_string(), Done::No),
+        Refused::Unavailable(_) => unavailable(RefusalKind::NoLeader.code(), refused.to_string(), Done::Unknown),
         Refused::Unreadable(_) | Refused::Missing(_) => of(Code::DataLoss, "damaged", refused.to_string()),
-        Refused::TooManyCalls(_) => of(Code::Unavailable, RefusalKind::Overloaded.code(), refused.to_string()),
+        Refused::TooManyCalls(_) => unavailable(RefusalKind::Overloaded.code(), refused.to_string(), Done::No),
     }
 }
 

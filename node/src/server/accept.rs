@@ -24,6 +24,7 @@ use tower::ServiceExt;
 use super::config::HttpLimits;
 use super::preface::{Version, sniff};
 use crate::api::access::Connection;
+use crate::peer::certificate::of_chain;
 
 /// After an accept that failed, as for want of file descriptors.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
@@ -31,8 +32,11 @@ const TRY_AGAIN: Duration = Duration::from_millis(100);
 const INSIDE_BYTES: usize = 256 << 10;
 /// The smallest that hyper takes.
 const MIN_BUFFER_BYTES: usize = 8 << 10;
+/// What a client may send on one stream that is not read yet. A connection has room for several of them, so that one that
+/// is not read on, such as a session that another manager passes on, holds up no other.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nonward-done: no\r\nconnection: close\r\n\
     content-type: application/problem+json\r\ncontent-length: 113\r\n\r\n\
     {\"code\":\"overloaded\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"too many connections; try again later\"}";
@@ -168,6 +172,7 @@ impl Acceptor {
             Some(b"h2") => Version::Http2,
             _ => Version::Http1,
         };
+        let connection = connection.of_node(of_chain(stream.get_ref().1.peer_certificates()));
         self.converse(version, stream, connection).await
     }
 
@@ -192,6 +197,8 @@ impl Acceptor {
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(self.limits.streams)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(4 * STREAM_WINDOW_BYTES)
             .max_header_list_size(self.limits.header_bytes)
             .keep_alive_interval(HTTP2_PING_EVERY)
             .keep_alive_timeout(self.limits.header_read);

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 
 use crate::auth::{FileError, SecretError, TokenTableError};
+use crate::cluster::forward::{self, Member};
 use crate::engine::{ArchiveRules, Start};
 use crate::gates::GateLinks;
+use crate::gossip::GossipConfig;
 use crate::outputs::OutputRules;
 use crate::storage::{DEFAULT_DATACENTER, DatabaseUrl, OpenError, StorageChoice};
 use crate::traces::Endpoint;
@@ -33,6 +35,8 @@ pub struct NodeConfig {
     pub advertise: Option<String>,
     /// PEM files: the certificates, the node's own first, and its private key.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// PEM file: who signs the certificates of nodes. With it, those are asked for theirs.
+    pub tls_ca: Option<PathBuf>,
     /// Nobody does anything without a token.
     pub require_tokens: bool,
     /// The gates that this manager reports to, and as whom.
@@ -55,6 +59,8 @@ pub struct NodeConfig {
     pub traces: Option<Endpoint>,
     /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
     pub commit_mark: Option<PathBuf>,
+    /// The node's part in the gossip of its ring, if it has one.
+    pub gossip: Option<GossipConfig>,
     /// Start with what is left, if acknowledged events are missing from the log.
     pub accept_loss: bool,
 }
@@ -70,6 +76,7 @@ impl NodeConfig {
             datacenter: DEFAULT_DATACENTER.into(),
             advertise: None,
             tls: None,
+            tls_ca: None,
             require_tokens: false,
             gates: None,
             insecure: false,
@@ -83,8 +90,27 @@ impl NodeConfig {
             outputs: OutputRules::default(),
             traces: None,
             commit_mark: None,
+            gossip: None,
             accept_loss: false,
         }
+    }
+
+    /// What this node, which listens at `address`, is to the others that share its log.
+    pub(super) fn member(&self, address: SocketAddr) -> Result<Member, StartError> {
+        let own = self.tls.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
+        let tls = self.tls_ca.as_ref().map(|ca| forward::tls_client(ca, own)).transpose();
+        let is_alone = self.storage == StorageChoice::Embedded && self.advertise.is_none();
+        let listens = (!address.ip().is_unspecified()).then(|| address.to_string());
+        let with_scheme = |address: String| match own.is_some() && !address.contains("://") {
+            true => format!("https://{address}"),
+            false => address,
+        };
+        Ok(Member {
+            name: self.name.clone().unwrap_or_else(|| address.to_string()),
+            address: self.advertise.clone().or(listens).map(with_scheme),
+            is_alone,
+            tls: tls.map_err(|(path, what)| StartError::Tls { path, what })?,
+        })
     }
 
     /// See [`DrainRule::ready_grace`].
@@ -221,6 +247,8 @@ pub enum StartError {
     Settings(String),
     #[error("cannot listen on {listen}: {error}; free the port, or listen on another one")]
     Listen { listen: SocketAddr, error: std::io::Error },
+    #[error("gossip cannot listen on {bind} (UDP): {error}; free the port, or listen on another one")]
+    Gossip { bind: SocketAddr, error: std::io::Error },
     #[error("{0}")]
     Log(#[from] onward_log::Error),
     #[error("the node does not serve after {within:?}: {why}; see to its storage, and start again")]

@@ -31,11 +31,12 @@ use super::{
 use crate::api::problem::Problem;
 use crate::auth::Tokens;
 use crate::clock;
+use crate::cluster::forward::{self, Forwarder};
 use crate::cluster::leader::LeaderView;
 use crate::engine::Pacing;
 use crate::gate::api::follow::Followers;
 use crate::gate::api::{self, GateApp};
-use crate::gate::peers::PeerAuthority;
+use crate::gate::peers::PeerTrust;
 use crate::gate::{GATES_LOG, GateEngine, GateStart, service};
 use crate::grpc;
 use crate::storage::{SharedIdentity, Standbys};
@@ -46,7 +47,7 @@ pub struct GateConfig {
     /// Of which a gate has no datacenter, and neither archive nor output.
     pub node: NodeConfig,
     /// Says who may speak for a datacenter. Nobody opens a stream without it.
-    pub authority: Arc<dyn PeerAuthority>,
+    pub trust: PeerTrust,
 }
 
 /// A running gate. Dropped without [`GateNode::shutdown`], it stops at once: what was decided is durable, what is under way
@@ -68,10 +69,10 @@ pub struct GateNode {
 
 impl GateNode {
     pub async fn start(config: GateConfig) -> Result<Self, StartError> {
-        let GateConfig { mut node, authority } = config;
+        let GateConfig { mut node, trust } = config;
         node.check()?;
         node.datacenter = GATES_LOG.into();
-        let tls = node.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key)).transpose()?;
+        let tls = node.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key, node.tls_ca.as_deref())).transpose()?;
         let about = |error| StartError::Listen { listen: node.listen, error };
         let listener = TcpListener::bind(node.listen).await.map_err(about)?;
         let address = listener.local_addr().map_err(about)?;
@@ -107,10 +108,12 @@ impl GateNode {
         engine.loops().add("acceptor", node.probes.hang_after, &accepts);
         let (draining, drained) = watch::channel(false);
         let app = GateApp { engine, name: identity.name.clone(), draining: drained };
+        let member = node.member(address)?;
+        let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         let about = About {
+            forwarder,
             started_at: clock::now().wall,
             listen: address.to_string(),
-            address: identity.address.clone(),
             data: node.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
             storage: node.storage.to_string(),
             standbys,
@@ -125,7 +128,7 @@ impl GateNode {
             limits: node.limits.clone(),
         });
         tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
-        let streams = service::routes(app.engine.clone(), authority, app.draining.clone());
+        let streams = service::routes(app.engine.clone(), trust, app.draining.clone());
         let pages = GatePages { app: app.clone(), about: Arc::new(about) };
         router.set(self::router(pages, guard, streams)).expect("it is set here only");
         phase.send_replace(Phase::Serving);
@@ -277,6 +280,7 @@ fn router(pages: GatePages, guard: Arc<Guard>, streams: Router) -> Router {
     let engine = pages.app.engine.clone();
     let api = api::routes_for(Followers::at_most(guard.limits.followers))
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(pages.about.forwarder.under("/v1"), forward::forward))
         .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
         .with_state(pages.app.clone());
     Router::new()

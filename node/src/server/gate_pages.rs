@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use onward_api::instant::At;
 use onward_api::status::{GateStatus, Load, Status};
+use onward_core::fence::Term;
 use onward_core::gate::{DatacenterView, GateView};
 use onward_core::time::Wall;
 use tokio::sync::watch;
@@ -19,9 +20,10 @@ use utoipa::OpenApi as _;
 
 use super::accept::{Counts, Phase};
 use super::config::ProbeRule;
-use super::pages::{loop_status, probe};
+use super::pages::{follows, leader_status, loop_status, probe};
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
+use crate::cluster::forward::Forwarder;
 use crate::cluster::leader::LeaderView;
 use crate::gate::api::{GateApi, GateApp};
 use crate::storage::Standbys;
@@ -33,10 +35,9 @@ pub(super) struct GatePages {
 }
 
 pub(super) struct About {
+    pub(super) forwarder: Forwarder,
     pub(super) started_at: Wall,
     pub(super) listen: String,
-    /// What others dial.
-    pub(super) address: String,
     /// The name of the data folder, without the way to it.
     pub(super) data: String,
     /// Without a password.
@@ -97,21 +98,19 @@ async fn readyz(State(pages): State<GatePages>) -> Response {
     if let Some(why) = pages.app.engine.loops().health().report().why_not_ready() {
         return probe(Err(why));
     }
-    let view = pages.app.engine.leader_view().borrow().clone();
-    match view {
-        LeaderView::Following { leader: Some(_), .. } => probe(Ok(())),
-        LeaderView::Following { leader: None, .. } => probe(Err("it follows, and no gate is known to lead".into())),
-        LeaderView::Starting | LeaderView::Leading { .. } => probe(machine(&pages).await.map(drop)),
+    match follows(&pages.about.forwarder, pages.about.probes.answer_within).await {
+        Some(answer) => answer,
+        None => probe(machine(&pages).await.map(drop)),
     }
 }
 
 /// What the machine says about itself, or why it does not.
-async fn machine(pages: &GatePages) -> Result<(GateView, Vec<DatacenterView>), String> {
+async fn machine(pages: &GatePages) -> Result<(GateView, u64, Vec<DatacenterView>), String> {
     let within = pages.about.probes.answer_within;
     if let Some(trouble) = pages.app.engine.trouble() {
         return Err(trouble);
     }
-    match timeout(within, pages.app.engine.read(|gate| (gate.view(), gate.datacenters().collect()))).await {
+    match timeout(within, pages.app.engine.read(|gate| (gate.view(), gate.newest().0, gate.datacenters().collect()))).await {
         Ok(answer) => answer.map_err(|refused| refused.to_string()),
         Err(_) => Err(format!("the machine did not answer within {within:?}")),
     }
@@ -119,8 +118,8 @@ async fn machine(pages: &GatePages) -> Result<(GateView, Vec<DatacenterView>), S
 
 /// How the gate is.
 async fn status(_: May<Read>, State(pages): State<GatePages>) -> Response {
-    let (gate, trouble) = match machine(&pages).await {
-        Ok((view, datacenters)) => {
+    let (gate, sequence, trouble) = match machine(&pages).await {
+        Ok((view, newest, datacenters)) => {
             let gate = GateStatus {
                 seat: view.seat.code().into(),
                 epoch: view.epoch.n,
@@ -131,19 +130,26 @@ async fn status(_: May<Read>, State(pages): State<GatePages>) -> Response {
                 verdict: view.judgement.verdict.code().into(),
                 reason: view.judgement.reason.code().into(),
             };
-            (Some(gate), None)
+            (Some(gate), newest, None)
         }
-        Err(trouble) => (None, Some(trouble)),
+        Err(trouble) => (None, 0, Some(trouble)),
     };
     let (about, engine) = (&pages.about, &pages.app.engine);
     let synchronous_standbys = match about.standbys.clone() {
         Some(ask) => engine.ask_storage(move || ask()).await.ok(),
         None => None,
     };
-    let view = engine.leader_view().borrow().clone();
+    let view = about.forwarder.view();
     // That another gate leads is none.
     let trouble = trouble.filter(|_| !matches!(view, LeaderView::Following { .. }));
     Json(Status {
+        node: pages.app.name.clone(),
+        role: view.role().into(),
+        leader: leader_status(&about.forwarder, &about.listen),
+        term: view.term().map(Term::get),
+        datacenter: String::new(),
+        sequence,
+        lag_ms: None,
         version: env!("CARGO_PKG_VERSION").into(),
         started_at: At(about.started_at),
         listen: about.listen.clone(),
@@ -178,7 +184,7 @@ async fn metrics(_: May<Read>, State(pages): State<GatePages>) -> Response {
     let connections = [("accepted", accepted), ("refused", refused), ("failed", failed)]
         .map(|(what, count)| (format!("{{what=\"{what}\"}}"), count.load(Ordering::Relaxed) as f64));
     put("onward_connections_total", "counter", "Connections, by what became of them.", &connections);
-    if let Ok((view, datacenters)) = machine(&pages).await {
+    if let Ok((view, _, datacenters)) = machine(&pages).await {
         put("onward_gate_jobs", "gauge", "Jobs that are kept.", &plain(view.jobs as u64));
         put("onward_gate_open_jobs", "gauge", "Jobs that have not ended.", &plain(view.open_jobs as u64));
         put("onward_gate_epoch", "gauge", "The epoch of what this gate decides.", &plain(view.epoch.n));

@@ -17,6 +17,7 @@ use onward_core::health::Verdict;
 use onward_core::job::{EndingKind, JobState};
 use onward_core::manager::{ManagerView, WorkerState};
 use onward_core::refusal::RefusalCounts;
+use onward_gossip::{MemberState, View as GossipView};
 use onward_health::{LoopReport, LoopState};
 use tokio::time::timeout;
 
@@ -136,6 +137,9 @@ fn render(pages: &Pages, seen: Option<Seen>) -> String {
     of_loops(&mut text, &pages.app.engine.loops().health().report().loops);
     engine(&mut text, pages);
     outputs(&mut text, pages);
+    if let Some(gossip) = &pages.app.gossip {
+        of_gossip(&mut text, &gossip.view());
+    }
     if let Some(seen) = seen {
         overview(&mut text, &seen, &pages.app.engine.refusals(&seen.view.refusals));
         of_queues(&mut text, &seen);
@@ -194,6 +198,15 @@ fn engine(text: &mut Text, pages: &Pages) {
     ] {
         text.counter(&format!("http_connections_{name}_total"), what).sample(&[], counter.load(Ordering::Relaxed));
     }
+    let counts = pages.about.forwarder.counts();
+    for (name, what, counter) in [
+        ("answered", "Calls that were passed on to the manager that leads, and answered by it.", &counts.answered),
+        ("repeated", "Calls to the manager that leads that came to nothing and were made again.", &counts.repeated),
+        ("refused", "Calls that were refused because no manager leads, or it was not reached.", &counts.refused),
+        ("in_doubt", "Refused calls of which it is not known whether they were carried out.", &counts.in_doubt),
+    ] {
+        text.counter(&format!("forwarded_{name}_total"), what).sample(&[], counter.get());
+    }
 }
 
 fn outputs(text: &mut Text, pages: &Pages) {
@@ -217,6 +230,24 @@ fn outputs(text: &mut Text, pages: &Pages) {
     }
     text.gauge("output_kept_bytes", "Output of attempts that is kept now.").sample(&[], outputs.kept_bytes.get());
     text.gauge("output_kept_files", "Files with output that are kept now.").sample(&[], outputs.kept_files.get());
+}
+
+fn of_gossip(text: &mut Text, view: &GossipView) {
+    text.counter("gossip_received_total", "Datagrams of gossip that came in.").sample(&[], view.received);
+    text.counter("gossip_sent_total", "Datagrams of gossip that went out.").sample(&[], view.sent);
+    let mut drops = text.counter("gossip_dropped_total", "Datagrams of gossip that were dropped, by reason.");
+    for (reason, count) in view.drops.listed() {
+        drops = drops.sample(&[("reason", reason.code())], count);
+    }
+    let mut members = text.gauge("gossip_members", "Other nodes, by how they look from here.");
+    for state in [MemberState::Alive, MemberState::Suspect, MemberState::Down, MemberState::Left] {
+        let count = view.members.iter().filter(|member| member.state == state).count();
+        members = members.sample(&[("state", state.code())], count);
+    }
+    text.gauge("gossip_disagreements", "Nodes that some take for dead and others do not.")
+        .sample(&[], view.disagreements.len());
+    text.gauge("gossip_stretch", "By how much timers of gossip are stretched: 1 unless this node is slow.")
+        .sample(&[], view.stretch);
 }
 
 fn overview(text: &mut Text, seen: &Seen, refusals_given: &RefusalCounts) {

@@ -41,8 +41,11 @@ use crate::api::{self, App};
 use crate::auth::Tokens;
 use crate::clock;
 use crate::cluster::HandoverError;
+use crate::cluster::forward::{self, Forwarder};
 use crate::cluster::leader::LeaderView;
 use crate::engine::{Engine, Start};
+use crate::gossip::GossipHandle;
+use crate::gossip::feed::report_health;
 use crate::grpc;
 use crate::outputs::Outputs;
 use crate::storage::{SharedIdentity, Standbys, Storage, StorageChoice};
@@ -87,7 +90,8 @@ impl Node {
     /// them too; what their bodies are is their own affair.
     pub async fn start_with(config: NodeConfig, more: impl FnOnce(&App) -> Router) -> Result<Self, StartError> {
         config.check()?;
-        let tls = config.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key)).transpose()?;
+        let tls =
+            config.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key, config.tls_ca.as_deref())).transpose()?;
         let about = |error| StartError::Listen { listen: config.listen, error };
         let listener = match config.listens {
             true => Some(TcpListener::bind(config.listen).await.map_err(about)?),
@@ -96,6 +100,14 @@ impl Node {
         let address = match &listener {
             Some(listener) => listener.local_addr().map_err(about)?,
             None => config.listen,
+        };
+        let gossips = Pulse::default();
+        let gossip = match config.gossip.clone().map(|gossip| gossip.on_port(address.port())) {
+            Some(gossip) => {
+                let started = GossipHandle::start(&gossip, gossips.clone()).await;
+                Some(started.map_err(|error| StartError::Gossip { bind: gossip.bind, error })?)
+            }
+            None => None,
         };
         let is_tls = tls.is_some();
         let identity = identity(&config, address, is_tls);
@@ -134,9 +146,25 @@ impl Node {
         if config.listens {
             engine.loops().add("acceptor", config.probes.hang_after, &accepts);
         }
+        if let Some(gossip) = gossip.clone() {
+            engine.loops().add_reporting_only("gossip", config.probes.hang_after, &gossips);
+            let (engine, mut until, phase) = (engine.clone(), phase_seen.clone(), phase_seen.clone());
+            let within = config.probes.answer_within;
+            tokio::spawn(async move {
+                let is_accepting = move || *phase.borrow() == Phase::Serving;
+                tokio::select! {
+                    () = report_health(gossip, engine, within, is_accepting) => {}
+                    _ = until.wait_for(|phase| *phase >= Phase::Draining) => {}
+                }
+            });
+        }
         let (draining, drained) = watch::channel(false);
-        let app = App { engine, receipts, outputs, draining: drained };
+        let app = App { engine, receipts, outputs, gossip, draining: drained };
+        let member = config.member(address)?;
+        let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         let about = About {
+            datacenter: config.datacenter.clone(),
+            forwarder: forwarder.clone(),
             started_at: clock::now().wall,
             listen: address.to_string(),
             data: config.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
@@ -158,6 +186,7 @@ impl Node {
             gates.keep(&engine, &app.draining);
         }
         let services = grpc::routes_for(engine, outputs, app.draining.clone(), config.limits.sessions);
+        let services = services.layer(middleware::from_fn_with_state(forwarder.under(""), forward::forward));
         let more = more(&app).merge(services);
         let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
         router.set(full).expect("it is set here only");
@@ -198,6 +227,11 @@ impl Node {
         &self.app.engine
     }
 
+    /// What it sees of other nodes, if it gossips.
+    pub fn gossip(&self) -> Option<&GossipHandle> {
+        self.app.gossip.as_ref()
+    }
+
     /// `/readyz` says from now on that the node drains, and everything else goes on as before. The graces of
     /// [`Self::shutdown`] count from here.
     pub fn leave(&self) {
@@ -235,6 +269,9 @@ impl Node {
             tracing::warn!(?grace, "requests that did not finish in time are cut");
             self.phase.send_replace(Phase::Closing);
             let _all = self.places.acquire_many(self.connections).await;
+        }
+        if let Some(gossip) = &self.app.gossip {
+            gossip.leave().await;
         }
         let app = self.app.clone();
         spawn_blocking(move || stop(&app.outputs, &app.engine)).await.expect("stopping does not panic");
@@ -376,6 +413,7 @@ fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
     let engine = pages.app.engine.clone();
     let api = api::routes_for(Followers::at_most(guard.limits.followers))
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(pages.about.forwarder.under("/v1"), forward::forward))
         .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
         .with_state(pages.app.clone());
     Router::new()

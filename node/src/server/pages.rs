@@ -1,5 +1,6 @@
 //! What is outside `/v1`: probes, status, the description of the API, and a first page.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use axum::Router;
@@ -8,7 +9,8 @@ use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 use onward_api::instant::At;
-use onward_api::status::{FailingSchedule, Load, LoopStatus, ManagerStatus, ProbeAnswer, Status};
+use onward_api::status::{FailingSchedule, LeaderStatus, Load, LoopStatus, ManagerStatus, ProbeAnswer, Status};
+use onward_core::fence::Term;
 use onward_core::manager::ManagerView;
 use onward_core::time::Wall;
 use onward_health::LoopReport;
@@ -22,6 +24,8 @@ use crate::api::json::Json;
 use crate::api::may::{May, Read};
 use crate::api::problem::Problem;
 use crate::api::{self, App};
+use crate::cluster::forward::Forwarder;
+use crate::cluster::leader::LeaderView;
 use crate::storage::Standbys;
 
 #[derive(Clone, Debug)]
@@ -31,6 +35,8 @@ pub(super) struct Pages {
 }
 
 pub(super) struct About {
+    pub(super) datacenter: String,
+    pub(super) forwarder: Forwarder,
     pub(super) started_at: Wall,
     pub(super) listen: String,
     /// The name of the data folder, without the way to it.
@@ -107,7 +113,8 @@ async fn livez(State(pages): State<Pages>) -> Response {
     probe(pages.app.engine.needs_restart().map_or(Ok(()), Err))
 }
 
-/// Does this node accept calls, and store them durably: is every critical loop of it healthy, and does the machine answer?
+/// Does this node accept calls, and store them durably: is every critical loop of it healthy, and does the machine answer,
+/// or the node that leads?
 #[utoipa::path(get, path = "/readyz",
     responses((status = 200, body = ProbeAnswer), (status = 503, description = "not ready", body = ProbeAnswer)))]
 async fn readyz(State(pages): State<Pages>) -> Response {
@@ -117,7 +124,30 @@ async fn readyz(State(pages): State<Pages>) -> Response {
     if let Some(why) = pages.app.engine.loops().health().report().why_not_ready() {
         return probe(Err(why));
     }
-    probe(machine(&pages).await.map(drop))
+    match follows(&pages.about.forwarder, pages.about.probes.answer_within).await {
+        Some(answer) => answer,
+        None => probe(machine(&pages).await.map(drop)),
+    }
+}
+
+/// A node that follows stores nothing itself: it is ready if whoever leads can be reached from it.
+pub(super) async fn follows(forwarder: &Forwarder, within: Duration) -> Option<Response> {
+    let LeaderView::Following { term, leader } = forwarder.view() else { return None };
+    if let Some(trouble) = pages.app.engine.trouble() {
+        return Some(probe(Err(format!("it follows, and cannot read its log: {trouble}"))));
+    }
+    let Some(leader) = leader else {
+        return Some(probe(Err(format!("it follows, and nobody is known to lead after term {}", term.get()))));
+    };
+    let reached = timeout(within, forwarder.reach(&leader)).await;
+    let late = || Err(format!("`{}`, which leads, was not reached within {within:?}", leader.name));
+    Some(match reached.unwrap_or_else(|_| late()) {
+        Err(why) => probe(Err(why)),
+        Ok(()) => {
+            let whom = format!("it follows `{}` at {}, term {}", leader.name, leader.address, term.get());
+            Json(ProbeAnswer { status: "ok".into(), reason: Some(whom) }).into_response()
+        }
+    })
 }
 
 /// Has the node started: was the log replayed and the seat taken?
@@ -150,6 +180,8 @@ const STARTING: &str = "the node is starting: it reads its log";
 struct Answered {
     view: ManagerView,
     term: u64,
+    /// The newest event.
+    newest: u64,
     schedules: usize,
     failing: Vec<FailingSchedule>,
 }
@@ -168,6 +200,7 @@ async fn machine(pages: &Pages) -> Result<Answered, String> {
         Answered {
             view: ManagerView { judgement, ..view.manager.view() },
             term: state.term().get(),
+            newest: view.manager.newest().0,
             schedules: state.schedules().len(),
             failing: failing
                 .map(|(name, schedule)| FailingSchedule {
@@ -197,6 +230,21 @@ pub(super) fn loop_status(report: LoopReport) -> LoopStatus {
     }
 }
 
+/// Who leads, as this node, which listens there, knows it.
+pub(super) fn leader_status(forwarder: &Forwarder, listen: &str) -> Option<LeaderStatus> {
+    let member = forwarder.member();
+    match forwarder.view() {
+        LeaderView::Leading { .. } => {
+            let address = member.address.clone().unwrap_or_else(|| listen.to_owned());
+            Some(LeaderStatus { name: member.name.clone(), address })
+        }
+        LeaderView::Following { leader: Some(leader), .. } => {
+            Some(LeaderStatus { name: leader.name, address: leader.address })
+        }
+        LeaderView::Starting | LeaderView::Following { leader: None, .. } => None,
+    }
+}
+
 /// More are counted by metrics, and not listed.
 const MAX_FAILING: usize = 100;
 
@@ -204,30 +252,48 @@ const MAX_FAILING: usize = 100;
 #[utoipa::path(get, path = "/status", responses((status = 200, body = Status)))]
 async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     let (manager, trouble) = match machine(&pages).await {
-        Ok(Answered { view, term, schedules, failing }) => (
-            Some(ManagerStatus {
-                seat: view.seat.code().into(),
-                term,
-                jobs: view.jobs,
-                open_jobs: view.open_jobs,
-                archived_jobs: pages.app.engine.archived_count().await.ok(),
-                dead_letters: view.dead_letters,
-                workers: view.workers,
-                verdict: view.judgement.verdict.code().into(),
-                reason: view.judgement.reason.code().into(),
-                schedules,
-                failing_schedules: failing,
-            }),
+        Ok(Answered { view, term, newest, schedules, failing }) => (
+            Some((
+                ManagerStatus {
+                    seat: view.seat.code().into(),
+                    term,
+                    jobs: view.jobs,
+                    open_jobs: view.open_jobs,
+                    archived_jobs: pages.app.engine.archived_count().await.ok(),
+                    dead_letters: view.dead_letters,
+                    workers: view.workers,
+                    verdict: view.judgement.verdict.code().into(),
+                    reason: view.judgement.reason.code().into(),
+                    schedules,
+                    failing_schedules: failing,
+                },
+                newest,
+            )),
             None,
         ),
         Err(trouble) => (None, Some(trouble)),
     };
     let about = &pages.about;
+    let (view, member) = (about.forwarder.view(), about.forwarder.member());
+    // That another node leads is none.
+    let is_following = matches!(view, LeaderView::Following { .. });
+    let trouble = if is_following { pages.app.engine.trouble() } else { trouble };
+    let (applied, lag) = pages.app.engine.followed();
+    let sequence = manager.as_ref().map_or(applied.0, |(_, sequence)| *sequence);
+    let manager = manager.map(|(manager, _)| manager);
+    let leader = leader_status(&about.forwarder, &about.listen);
     let synchronous_standbys = match about.standbys.clone() {
         Some(ask) => pages.app.engine.ask_storage(move || ask()).await.ok(),
         None => None,
     };
     Json(Status {
+        node: member.name.clone(),
+        role: view.role().into(),
+        leader,
+        term: view.term().map(Term::get),
+        datacenter: about.datacenter.clone(),
+        sequence,
+        lag_ms: is_following.then(|| u64::try_from(lag.as_millis()).unwrap_or(u64::MAX)),
         version: env!("CARGO_PKG_VERSION").into(),
         started_at: At(about.started_at),
         listen: about.listen.clone(),

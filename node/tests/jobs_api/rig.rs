@@ -93,6 +93,7 @@ impl Rig {
             engine: engine.clone(),
             receipts: Receipts::new(&[0; 32]),
             outputs: outputs.clone(),
+            gossip: None,
             draining: draining.subscribe(),
         });
         Self { engine, outputs, router, access: Access::full(), _draining: draining, _folder: folder }

@@ -18,7 +18,16 @@ const CORE_MAY_USE: &[&str] =
 /// A crate that is not here (the simulator, the benchmark, the test kit, this one) may use any, and none of these may use it.
 const LAYERS: &[&[&str]] = &[
     &[CORE],
-    &["onward-api", "onward-database", "onward-exec", "onward-health", "onward-lease", "onward-log", "onward-proto"],
+    &[
+        "onward-api",
+        "onward-database",
+        "onward-exec",
+        "onward-gossip",
+        "onward-health",
+        "onward-lease",
+        "onward-log",
+        "onward-proto",
+    ],
     &["onward-agent", "onward-nats", "onward-outbox", "onward-postgres", "onward-redis", "onward-sqs"],
     &["onward"],
     &["onward-node"],

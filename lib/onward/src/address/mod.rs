@@ -1,5 +1,6 @@
 //! Where a node is, and how to get a connection to it.
 
+mod list;
 mod proxy;
 
 use core::fmt;
@@ -16,10 +17,15 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+pub use list::NodeAddresses;
 pub use proxy::Proxy;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 const DEFAULT_PORT: u16 = 7400;
+/// A node that answers no ping of HTTP/2 within [`PING_ANSWERED_WITHIN`] is gone or frozen: whoever waits for it learns
+/// that less than three seconds after it fell silent.
+pub(crate) const PING_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const PING_ANSWERED_WITHIN: Duration = Duration::from_millis(1_500);
 
 /// A connection to a node, whatever it runs over.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -46,6 +52,14 @@ enum Transport {
 struct Tls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
+}
+
+/// `host:port` as it was written, and its parts.
+struct HostPort {
+    authority: String,
+    /// Without brackets.
+    host: String,
+    port: u16,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -107,26 +121,37 @@ impl NodeAddress {
             Some(("https", rest)) => (true, rest),
             _ => return Err(wrong()),
         };
-        let authority: hyper::Uri = format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| wrong())?;
-        if !matches!(authority.path(), "" | "/") || authority.query().is_some() {
-            return Err(wrong());
-        }
-        let host = authority.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
-        let port = authority.port_u16();
-        // A port that is none is left out by the parser, as is a user before the host.
-        let whole = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
-        if authority.authority().is_none_or(|named| named.as_str() != whole) {
-            return Err(wrong());
-        }
-        let port = port.unwrap_or(DEFAULT_PORT);
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let tls = is_tls.then(|| Tls::new(bare, roots)).transpose().map_err(|_| wrong())?;
-        let authority = format!("{host}:{port}");
+        let HostPort { authority, host, port } = HostPort::parse(rest).ok_or_else(wrong)?;
+        let tls = is_tls.then(|| Tls::new(&host, roots)).transpose().map_err(|_| wrong())?;
         Ok(Self {
-            transport: Transport::Tcp { host: bare.into(), port, tls, proxy: None },
+            transport: Transport::Tcp { host: host.into(), port, tls, proxy: None },
             authority: authority.into(),
             token: None,
         })
+    }
+
+    /// The same way to another node, `host:port` or a URL: with the same token, the same trust and the same proxy. None
+    /// where that is no way: to a node in this process, or in or out of TLS.
+    fn elsewhere(&self, address: &str) -> Option<Self> {
+        let Transport::Tcp { tls, proxy, .. } = &self.transport else { return None };
+        let (is_tls, rest) = match address.split_once("://") {
+            None => (tls.is_some(), address),
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some(_) => return None,
+        };
+        if is_tls != tls.is_some() {
+            return None;
+        }
+        let HostPort { authority, host, port } = HostPort::parse(rest)?;
+        let tls = match tls {
+            Some(Tls { config, .. }) => {
+                Some(Tls { config: config.clone(), name: ServerName::try_from(host.clone()).ok()? })
+            }
+            None => None,
+        };
+        let transport = Transport::Tcp { host: host.into(), port, tls, proxy: proxy.clone() };
+        Some(Self { transport, authority: authority.into(), token: self.token.clone() })
     }
 
     /// `host:port`, as a request names it.
@@ -168,6 +193,26 @@ impl NodeAddress {
                 })?
             }
         }
+    }
+}
+
+impl HostPort {
+    /// With the port of nodes where none is given.
+    fn parse(text: &str) -> Option<Self> {
+        let uri: hyper::Uri = format!("http://{}", text.trim_end_matches('/')).parse().ok()?;
+        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return None;
+        }
+        let host = uri.host().filter(|host| !host.is_empty())?;
+        let port = uri.port_u16();
+        // A port that is none is left out by the parser, as is a user before the host.
+        let whole = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+        if uri.authority().is_none_or(|named| named.as_str() != whole) {
+            return None;
+        }
+        let port = port.unwrap_or(DEFAULT_PORT);
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        Some(Self { authority: format!("{host}:{port}"), host: bare.to_owned(), port })
     }
 }
 

@@ -8,14 +8,15 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::{Method, Request, StatusCode, header};
+use onward_api::cluster::LEADER;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
 use super::answer::Answer;
-use super::connection::{Busy, Connections, Protocol, reason};
+use super::connection::{Busy, Connections, Nodes, Protocol, reason};
 use super::error::{CallError, Silence};
-use crate::address::NodeAddress;
+use crate::address::NodeAddresses;
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
@@ -39,7 +40,7 @@ impl Default for Retries {
 
 #[derive(Clone, Debug)]
 pub(super) struct Calls {
-    connections: Arc<Connections>,
+    nodes: Arc<Nodes>,
     retries: Arc<Retries>,
     /// Before every path.
     prefix: Arc<str>,
@@ -101,9 +102,9 @@ fn written(body: &impl Serialize) -> Result<Bytes, CallError> {
 }
 
 impl Calls {
-    pub(super) fn new(address: NodeAddress) -> Self {
+    pub(super) fn new(addresses: NodeAddresses) -> Self {
         Self {
-            connections: Arc::new(Connections::new(address, Protocol::default())),
+            nodes: Arc::new(Nodes::new(addresses, Protocol::default())),
             retries: Arc::default(),
             prefix: "".into(),
             within: ANSWERED_WITHIN,
@@ -111,8 +112,7 @@ impl Calls {
     }
 
     pub(super) fn speaking(self, protocol: Protocol) -> Self {
-        let connections = Connections::new(self.connections.address().clone(), protocol);
-        Self { connections: Arc::new(connections), ..self }
+        Self { nodes: Arc::new(Nodes::new(self.nodes.addresses.clone(), protocol)), ..self }
     }
 
     pub(super) fn retrying(self, retries: Retries) -> Self {
@@ -127,8 +127,8 @@ impl Calls {
         Self { within: within.min(ANSWERED_WITHIN), ..self }
     }
 
-    pub(super) fn authority(&self) -> &str {
-        self.connections.address().authority()
+    pub(super) fn authority(&self) -> String {
+        self.nodes.addresses.next().authority().to_owned()
     }
 
     pub(super) async fn ask<T: DeserializeOwned>(&self, call: Call) -> Result<Answer<T>, CallError> {
@@ -139,15 +139,28 @@ impl Calls {
     pub(super) async fn ask_raw(&self, call: Call) -> Result<(HeaderMap, Bytes), CallError> {
         let mut pauses = self.retries.pauses.iter();
         let mut was_lost = false;
+        let mut tried = 0;
         let within = self.within.saturating_add(call.wait);
         loop {
-            let failed = match timeout(within, self.exchange(&call)).await {
+            let connections = self.nodes.connections();
+            let (failed, is_undone) = match timeout(within, self.exchange(&connections, &call)).await {
                 Ok(Ok((status, headers, body))) if status.is_success() => return Ok((headers, body)),
-                Ok(Ok((status, _, body))) => CallError::refused(status.as_u16(), &body),
-                Ok(Err(error)) => error,
-                Err(_) => self.connections.too_long(within),
+                Ok(Ok((status, headers, body))) => connections.refused(status, &headers, &body),
+                Ok(Err(error)) => {
+                    let is_undone = matches!(error, CallError::Unreachable { .. });
+                    (error, is_undone)
+                }
+                Err(_) => (connections.too_long(within), false),
             };
-            was_lost |= matches!(failed, CallError::Unanswered { why: Silence::Lost(_), .. });
+            let is_unanswered = matches!(failed, CallError::Unanswered { .. });
+            if is_undone || is_unanswered {
+                self.nodes.addresses.leave(connections.address());
+            }
+            tried += 1;
+            if is_undone && tried < self.nodes.addresses.round() {
+                continue;
+            }
+            was_lost |= matches!(failed, CallError::Unanswered { why: Silence::Lost(_) | Silence::InDoubt(_), .. });
             let may_pass = match &failed {
                 CallError::Refused { status, code, .. } => *status == 503 && code != "internal",
                 CallError::Unanswered { .. } if call.repeat == Repeat::Never => false,
@@ -158,49 +171,69 @@ impl Calls {
                 Some(pause) if may_pass => sleep(*pause).await,
                 _ => return Err(failed),
             }
+            tried = 0;
         }
     }
 
-    async fn exchange(&self, call: &Call) -> Result<(StatusCode, HeaderMap, Bytes), CallError> {
-        let (answer, busy) = self.connections.send(self.request(call, None)?).await?;
+    async fn exchange(
+        &self,
+        connections: &Connections,
+        call: &Call,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), CallError> {
+        let (answer, busy) = connections.send(self.request(connections, call, None)?).await?;
         let (head, body) = answer.into_parts();
-        let body = self.read(body, MAX_ANSWER_BYTES).await?;
-        self.connections.give_back(busy);
+        self.learn(&head.headers);
+        let body = read(connections, body, MAX_ANSWER_BYTES).await?;
+        connections.give_back(busy);
         Ok((head.status, head.headers, body))
     }
 
-    async fn read(&self, body: Incoming, most: usize) -> Result<Bytes, CallError> {
-        let read = Limited::new(body, most).collect().await.map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                CallError::Unreadable(format!("it has more than {most} bytes"))
-            } else {
-                self.connections.unanswered(Silence::Lost(reason(&*error)))
-            }
-        })?;
-        Ok(read.to_bytes())
+    fn learn(&self, headers: &HeaderMap) {
+        // Behind something that serves more than a node, the leader is not reached by its own address.
+        if let Some(Ok(hint)) = headers.get(LEADER).filter(|_| self.prefix.is_empty()).map(|hint| hint.to_str()) {
+            self.nodes.addresses.learn(hint);
+        }
     }
 
     /// An answer that goes on, and what carries it.
     pub(super) async fn stream(&self, path: &str) -> Result<(Incoming, Busy), CallError> {
-        let sending = self.connections.send(self.request(&Call::get(path), Some("text/event-stream"))?);
-        let answer = timeout(self.within, sending).await.map_err(|_| self.connections.too_long(self.within))?;
-        let (answer, busy) = answer?;
-        let status = answer.status();
-        if status.is_success() {
-            return Ok((answer.into_body(), busy));
-        }
-        Err(CallError::refused(status.as_u16(), &self.read(answer.into_body(), 1 << 20).await?))
+        let connections = self.nodes.connections();
+        let request = self.request(&connections, &Call::get(path), Some("text/event-stream"))?;
+        let failed = match timeout(self.within, connections.send(request)).await {
+            Ok(Ok((answer, busy))) if answer.status().is_success() => {
+                self.learn(answer.headers());
+                return Ok((answer.into_body(), busy));
+            }
+            Ok(Ok((answer, _))) => {
+                let (head, body) = answer.into_parts();
+                let text = read(&connections, body, 1 << 20).await?;
+                let (failed, is_undone) = connections.refused(head.status, &head.headers, &text);
+                if !is_undone && matches!(failed, CallError::Refused { .. }) {
+                    return Err(failed);
+                }
+                failed
+            }
+            Ok(Err(error)) => error,
+            Err(_) => connections.too_long(self.within),
+        };
+        self.nodes.addresses.leave(connections.address());
+        Err(failed)
     }
 
-    fn request(&self, call: &Call, accept: Option<&str>) -> Result<Request<Full<Bytes>>, CallError> {
-        let address = self.connections.address();
-        let uri = match self.connections.protocol() {
+    fn request(
+        &self,
+        connections: &Connections,
+        call: &Call,
+        accept: Option<&str>,
+    ) -> Result<Request<Full<Bytes>>, CallError> {
+        let address = connections.address();
+        let uri = match connections.protocol() {
             Protocol::Http2 => format!("http://{}{}{}", address.authority(), self.prefix, call.path),
             Protocol::Http1 => format!("{}{}", self.prefix, call.path),
         };
         let mut request =
             Request::builder().method(call.method.clone()).uri(uri).header(header::USER_AGENT, USER_AGENT);
-        if self.connections.protocol() == Protocol::Http1 {
+        if connections.protocol() == Protocol::Http1 {
             request = request.header(header::HOST, address.authority());
         }
         if call.method != Method::GET {
@@ -216,4 +249,15 @@ impl Calls {
             .body(Full::new(call.body.clone().unwrap_or_default()))
             .map_err(|error| CallError::Unreadable(format!("not a request: {error}")))
     }
+}
+
+async fn read(connections: &Connections, body: Incoming, most: usize) -> Result<Bytes, CallError> {
+    let read = Limited::new(body, most).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            CallError::Unreadable(format!("it has more than {most} bytes"))
+        } else {
+            connections.unanswered(Silence::Lost(reason(&*error)))
+        }
+    })?;
+    Ok(read.to_bytes())
 }

@@ -1,18 +1,20 @@
 //! Connections to a node, opened when they are needed and again when they are lost.
 
 use core::time::Duration;
-use std::sync::{Mutex as StdMutex, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::header::HeaderMap;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use onward_api::cluster::{DONE, Done};
 use tokio::sync::Mutex;
 
 use super::error::{CallError, NoConnection, Silence};
-use crate::address::NodeAddress;
+use crate::address::{NodeAddress, NodeAddresses, PING_ANSWERED_WITHIN, PING_EVERY};
 
 /// What is spoken. A program that makes many calls at once uses one connection for all of them; a command line makes one
 /// after the other, and also through whatever stands in between.
@@ -25,6 +27,31 @@ pub enum Protocol {
 
 /// Idle connections that are kept. More are only open while more calls are made at once.
 const MAX_IDLE: usize = 4;
+
+/// Connections to whichever node is asked.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    pub(super) addresses: NodeAddresses,
+    pub(super) protocol: Protocol,
+    current: StdMutex<Arc<Connections>>,
+}
+
+impl Nodes {
+    pub(super) fn new(addresses: NodeAddresses, protocol: Protocol) -> Self {
+        let current = StdMutex::new(Arc::new(Connections::new(addresses.next(), protocol)));
+        Self { addresses, protocol, current }
+    }
+
+    /// To the node that is to be asked now. Those to another one end with the calls on them.
+    pub(super) fn connections(&self) -> Arc<Connections> {
+        let next = self.addresses.next();
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.address.authority() != next.authority() {
+            *current = Arc::new(Connections::new(next, self.protocol));
+        }
+        current.clone()
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Connections {
@@ -80,7 +107,12 @@ impl Connections {
             return Ok(sender.clone());
         }
         let stream = self.address.open().await.map_err(|error| self.unreachable(NoConnection::of(&error)))?;
-        let opening = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let opening = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_ANSWERED_WITHIN)
+            .handshake(TokioIo::new(stream))
+            .await;
         let (sender, connection) = opening.map_err(|error| self.unreachable(NoConnection::Other(error.to_string())))?;
         // It ends with the last sender; what goes wrong with it, every call is told.
         tokio::spawn(async move { drop(connection.await) });
@@ -123,6 +155,21 @@ impl Connections {
 
     pub(super) fn unanswered(&self, why: Silence) -> CallError {
         CallError::Unanswered { authority: self.address.authority().to_owned(), why }
+    }
+
+    /// What an answer means that is no success; and whether the node has surely done nothing, and another may.
+    pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> (CallError, bool) {
+        let refused = CallError::refused(status.as_u16(), body);
+        let done = headers.get(DONE).and_then(|done| Done::of(done.as_bytes()));
+        match (done, refused) {
+            (Some(Done::Unknown), CallError::Refused { status: 503, detail, .. }) => {
+                (self.unanswered(Silence::InDoubt(detail)), false)
+            }
+            (done, refused) => {
+                let is_undone = done == Some(Done::No) && refused.code() == Some("no_leader");
+                (refused, is_undone)
+            }
+        }
     }
 
     pub(super) fn too_long(&self, within: Duration) -> CallError {

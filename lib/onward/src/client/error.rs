@@ -55,6 +55,9 @@ pub enum Silence {
     /// The connection ended before the answer.
     #[error("{0}")]
     Lost(String),
+    /// The node lost its place, or its storage, before it could say what became of the call.
+    #[error("{0}")]
+    InDoubt(String),
     #[error("it took more than {}", onward_api::span::human(*.0))]
     TooLong(Duration),
 }

@@ -29,7 +29,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 pub use watch::Watch;
 
-use crate::address::{AddressError, NodeAddress};
+use crate::address::{AddressError, NodeAddresses};
 
 /// The longest that one call waits for a job; longer waits are several calls.
 const WAIT: Duration = Duration::from_secs(30);
@@ -54,17 +54,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// For the node at `url`; nothing is sent yet. A token is taken from `ONWARD_TOKEN`.
+    /// For the node at `url`, or for a cluster of which several are given with commas between them; nothing is sent yet. A
+    /// token is taken from `ONWARD_TOKEN`.
     pub fn connect(url: &str) -> Result<Self, AddressError> {
-        let place = NodeAddress::at(url)?;
+        let place = NodeAddresses::at(url)?;
         Ok(Self::at(match std::env::var("ONWARD_TOKEN") {
             Ok(token) => place.with_token(&token),
             Err(_) => place,
         }))
     }
 
-    pub fn at(place: NodeAddress) -> Self {
-        Self { calls: Calls::new(place) }
+    /// For one node, or for a cluster: what one of them has surely not done is asked of the next.
+    pub fn at(place: impl Into<NodeAddresses>) -> Self {
+        Self { calls: Calls::new(place.into()) }
     }
 
     /// Speaks another protocol than HTTP/2, over connections of its own.

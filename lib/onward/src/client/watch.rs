@@ -51,6 +51,8 @@ impl Watch {
                 Err(error @ (CallError::Unanswered { .. } | CallError::Unreachable { .. })) => {
                     self.failed(error).await?
                 }
+                // None leads at the moment, and one will.
+                Err(error) if error.code() == Some("no_leader") => self.failed(error).await?,
                 Err(error) => return Err(error),
             }
             return Ok(());
@@ -73,8 +75,7 @@ impl Watch {
     async fn lost(&mut self, why: String) -> Result<(), CallError> {
         self.body = None;
         self.unread.clear();
-        self.failed(CallError::Unanswered { authority: self.calls.authority().to_owned(), why: Silence::Lost(why) })
-            .await
+        self.failed(CallError::Unanswered { authority: self.calls.authority(), why: Silence::Lost(why) }).await
     }
 
     async fn failed(&mut self, error: CallError) -> Result<(), CallError> {

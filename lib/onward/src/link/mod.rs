@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tonic::{Status, Streaming};
 
-use crate::address::NodeAddress;
+use crate::address::{NodeAddress, NodeAddresses};
 use crate::clock;
 use crate::context::{Context, Reason};
 use crate::machine::{Effect, Granted, HandlerOutcome, HandlerReport, Input, Machine};
@@ -77,7 +77,7 @@ pub(crate) enum LinkEvent {
 
 pub(crate) struct Link {
     pub(crate) machine: Machine,
-    pub(crate) place: NodeAddress,
+    pub(crate) place: NodeAddresses,
     pub(crate) commands: UnboundedReceiver<SessionCommand>,
     /// The other end of `words`, for contexts.
     pub(crate) commands_in: UnboundedSender<SessionCommand>,
@@ -115,6 +115,8 @@ struct LinkLoop {
     printers: Vec<Context>,
     /// To go with the next frames, of whichever session.
     outputs: VecDeque<Output>,
+    /// Whom the session is with that is open.
+    manager: Option<NodeAddress>,
     dial: bool,
     hang_up: bool,
     ended: Option<SessionEnd>,
@@ -131,6 +133,7 @@ impl LinkLoop {
             unsent: Vec::new(),
             printers: Vec::new(),
             outputs: VecDeque::new(),
+            manager: None,
             dial: false,
             hang_up: false,
             ended: None,
@@ -188,6 +191,7 @@ impl LinkLoop {
                     match opened {
                         Ok(talk) => {
                             (out, frames) = (Some(talk.out), Some(talk.frames));
+                            self.manager = Some(talk.place);
                             self.unsent.clear();
                             self.fetches.use_service(Some(talk.service));
                             (self.link.on_event)(LinkEvent::Connected);
@@ -233,6 +237,9 @@ impl LinkLoop {
     fn disconnected(&mut self, status: &Status) {
         self.unsent.clear();
         self.fetches.use_service(None);
+        if let Some(manager) = self.manager.take() {
+            self.link.place.skip(&manager);
+        }
         (self.link.on_event)(LinkEvent::Disconnected(tell(status)));
         self.step(Input::Disconnected);
     }

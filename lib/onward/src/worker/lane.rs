@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::supervise::Starter;
 use super::{Handler, Notice, Watch, WorkerError};
-use crate::address::NodeAddress;
+use crate::address::NodeAddresses;
 use crate::clock;
 use crate::link::{Link, LinkEvent, SessionCommand, SessionEnd};
 use crate::machine::{Identity, Machine, SessionConfig};
@@ -18,7 +18,7 @@ use crate::machine::{Identity, Machine, SessionConfig};
 pub(super) struct Lane {
     pub(super) identity: Identity,
     pub(super) handlers: BTreeMap<String, Handler>,
-    pub(super) place: NodeAddress,
+    pub(super) place: NodeAddresses,
     pub(super) config: SessionConfig,
     pub(super) cancel_grace: Duration,
     pub(super) watch: Option<Watch>,

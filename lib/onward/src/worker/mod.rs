@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use crate::address::{AddressError, NodeAddress};
+use crate::address::{AddressError, NodeAddresses};
 use crate::clock;
 use crate::context::Context;
 use crate::link::SessionCommand;
@@ -57,7 +57,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// # Ok(()) }
 /// ```
 pub struct Worker {
-    place: NodeAddress,
+    place: NodeAddresses,
     id: Option<String>,
     queues: Vec<String>,
     slots: u32,
@@ -141,21 +141,28 @@ impl core::fmt::Debug for WorkerError {
 }
 
 impl Worker {
-    /// A worker for the node at `url`, which must answer. A token is taken from `ONWARD_TOKEN`.
+    /// A worker for the node at `url`, or for a cluster of which several are given with commas between them; one must
+    /// answer. A token is taken from `ONWARD_TOKEN`.
     pub async fn connect(url: &str) -> Result<Self, WorkerError> {
-        let mut place = NodeAddress::at(url)?;
+        let mut place = NodeAddresses::at(url)?;
         if let Ok(token) = std::env::var("ONWARD_TOKEN") {
             place = place.with_token(&token);
         }
-        let opened = place.open().await;
-        opened.map_err(|error| WorkerError::Unreachable { authority: place.authority().to_owned(), error })?;
+        for left in (0..place.round()).rev() {
+            let next = place.next();
+            match next.open().await {
+                Ok(_) => break,
+                Err(_) if left > 0 => place.leave(&next),
+                Err(error) => return Err(WorkerError::Unreachable { authority: place.authorities(), error }),
+            }
+        }
         Ok(Self::at(place))
     }
 
-    /// A worker for a node that need not be there yet.
-    pub fn at(place: NodeAddress) -> Self {
+    /// A worker for a node, or for a cluster of which any will do, that need not be there yet.
+    pub fn at(place: impl Into<NodeAddresses>) -> Self {
         Self {
-            place,
+            place: place.into(),
             id: None,
             queues: vec!["default".into()],
             slots: 1,

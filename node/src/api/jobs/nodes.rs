@@ -2,10 +2,13 @@
 
 use axum::extract::State;
 use onward_api::command::Nothing;
-use onward_api::node::{Datacenter, DatacenterList, DrainAnswer, Health, Node, NodeList, Signals};
+use onward_api::node::{Datacenter, DatacenterList, DrainAnswer, Health, Node, NodeGossip, NodeList, Signals};
 use onward_core::health::{DatacenterCounts, Judgement, Verdict, datacenter::datacenter};
 use onward_core::manager::WorkerView;
 use onward_core::refusal::Refusal;
+use onward_core::settings::Rules;
+use onward_core::time::span_ms;
+use onward_gossip::{Label, MemberState, View};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -15,6 +18,7 @@ use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, WorkerPath, bad_cursor, page_size, unknown_worker};
 use super::super::problem::Problem;
 use crate::engine::{Engine, Refused};
+use crate::gossip::members::{JudgedMember, judged};
 
 /// A judgement as it is shown.
 pub fn health(judgement: &Judgement) -> Health {
@@ -47,6 +51,51 @@ fn node(worker: &WorkerView) -> Node {
         probation: worker.probation,
         connected: worker.connected,
         held_by_hold: worker.held_by_hold,
+        address: None,
+        datacenter: None,
+        gossip: None,
+    }
+}
+
+/// The nodes of a view, this one first.
+fn gossiped(rules: &Rules, view: &View) -> Vec<Node> {
+    judged(rules, view).iter().map(|one| member(one, view)).collect()
+}
+
+/// A node that gossips as it is shown.
+fn member(one: &JudgedMember, view: &View) -> Node {
+    let identity = &one.identity;
+    let said = one.health.unwrap_or_default();
+    let disagreement = view.disagreements.iter().find(|found| found.about.address == identity.address);
+    let names = |labels: &[Label]| labels.iter().map(Label::to_string).collect();
+    let verdict = if one.evicted { "evicted".into() } else { one.judgement.verdict.code().into() };
+    Node {
+        id: identity.name.to_string(),
+        role: identity.role.code().into(),
+        incarnation: identity.incarnation.to_string(),
+        health: Health { verdict, ..health(&one.judgement) },
+        slots: 0,
+        held: 0,
+        free: said.capacity,
+        drained: false,
+        evicted: one.evicted,
+        probation: false,
+        connected: one.state.is_none_or(MemberState::is_live),
+        held_by_hold: one.held_by_hold,
+        address: Some(identity.address.to_string()),
+        datacenter: identity.datacenter.as_ref().map(Label::to_string),
+        gossip: Some(NodeGossip {
+            state: one.state.unwrap_or(MemberState::Alive).code().into(),
+            state_for_ms: span_ms(one.state_for),
+            heard_ago_ms: one.heard_ago.map(span_ms),
+            leads: said.leads,
+            overload: said.overload.code().into(),
+            workers: said.workers,
+            throughput: said.throughput,
+            expected_throughput: said.expected_throughput,
+            doubted_by: disagreement.map_or_else(Vec::new, |found| names(&found.doubted_by)),
+            trusted_by: disagreement.map_or_else(Vec::new, |found| names(&found.trusted_by)),
+        }),
     }
 }
 
@@ -70,7 +119,12 @@ pub async fn list(
     let limit = page_size(query.limit)?;
     let place = query.cursor.map_or(Ok(0), |text| text.parse::<u32>().map_err(|_| bad_cursor()))?;
     let (workers, next) = app.engine.read(move |view| view.manager.workers_from(place as usize, limit)).await?;
-    let nodes = workers.iter().map(node).collect();
+    // Managers and gates stand before the first worker, whatever the limit: there are few of them.
+    let mut nodes = match (&app.gossip, place) {
+        (Some(gossip), 0) => gossiped(app.engine.rules(), &gossip.view()),
+        _ => Vec::new(),
+    };
+    nodes.extend(workers.iter().map(node));
     Ok(Json(NodeList { nodes, next_cursor: next.map(|place| place.to_string()) }))
 }
 
@@ -79,8 +133,13 @@ pub async fn list(
     responses((status = 200, body = Node),
         (status = 404, description = "unknown_worker", body = Problem, content_type = "application/problem+json")))]
 pub async fn get(_: May<Read>, State(app): State<App>, WorkerPath(id): WorkerPath) -> Result<Json<Node>, Problem> {
+    let wanted = id.clone();
     let worker = app.engine.read(move |view| view.manager.worker(&id)).await?;
-    worker.map(|worker| Json(node(&worker))).ok_or_else(unknown_worker)
+    let gossiped = || {
+        let gossip = app.gossip.as_ref()?;
+        gossiped(app.engine.rules(), &gossip.view()).into_iter().find(|node| node.id == wanted.as_str())
+    };
+    worker.map(|worker| node(&worker)).or_else(gossiped).map(Json).ok_or_else(unknown_worker)
 }
 
 /// Give a node no new work; what it holds may end.

@@ -4,25 +4,20 @@
 //! The load and the record of what was answered are those of the tests that kill a single node. Each test makes one kind
 //! of failure; the times that must hold are in the assertions.
 
-#[path = "../kill/load.rs"]
-mod load;
-#[path = "../kill/record.rs"]
-mod record;
-#[path = "../support/mod.rs"]
-mod support;
-
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use load::{Stretch, Submitter, Worker, read};
+use crate::load::{Stretch, Submitter, Worker, read};
+use crate::record::{Record, is_doomed};
+use crate::support::http::Client;
+use crate::support::process::until;
+use crate::support::{Dice, PATIENCE, a_moment, own_loopback};
 use onward_testkit::{Cluster, ClusterOptions};
-use record::{Record, is_doomed};
 use serde_json::{Value, json};
-use support::http::Client;
-use support::process::until;
-use support::{Dice, PATIENCE, a_moment};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -314,4 +309,37 @@ async fn while_commits_hang_callers_are_told_so_in_time_and_nobody_is_asked_to_r
     load.goes_on(200).await;
     Client::new(addresses[0]).post("/v1/jobs/cancel", &json!({ "kind": "other" })).await;
     load.end(&addresses).await;
+}
+
+/// The commands of docs/cluster.md, word for word, and what it says that they print.
+#[test]
+fn the_page_about_clusters_is_true() {
+    let (server, folder) = (onward_testkit::Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/cluster.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let block = |kind: &str| -> Vec<&str> {
+        page.split(&format!("```{kind}\n")).skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+    };
+    // The reader's database and managers have ports of their own; so have ours, on an address of our own.
+    let (database, own) = (format!("127.0.0.1:{}", server.port()), own_loopback().replace(":0", ""));
+    let script =
+        block("sh").concat().replace("127.0.0.1:740", &format!("{own}:740")).replace("127.0.0.1:5432", &database);
+    let script = format!("trap 'kill -9 $(cat *.pid) 2>/dev/null; wait' EXIT\nset -e\n{script}");
+    let file = folder.path().join("script.sh");
+    std::fs::write(&file, script).unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_onward")).parent().unwrap().display().to_string();
+    let path = format!("{binary}:{}", std::env::var("PATH").unwrap_or_default());
+    let mut command = crate::support::in_own_environment(Command::new("sh"));
+    command.arg(&file).current_dir(folder.path()).env("PATH", path);
+    command.env("PGHOST", "127.0.0.1").env("PGPORT", server.port().to_string()).env("PGUSER", "onward");
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let log = |n: u32| std::fs::read_to_string(folder.path().join(format!("manager-{n}.log"))).unwrap_or_default();
+    assert_eq!(
+        text(&output.stdout),
+        block("text")[1..].concat(),
+        "{}\n{}",
+        text(&output.stderr),
+        (1..=3).map(log).collect::<String>()
+    );
 }

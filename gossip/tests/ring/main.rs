@@ -1,0 +1,5 @@
+//! Whole rings in simulated time.
+
+mod membership;
+mod trust;
+mod world;

@@ -1,0 +1,124 @@
+//! Connections to one leader: few, shared, and bounded in what they carry.
+//!
+//! Calls share connections, a hundred and more on each. Streams that last, and on which clients send without end, share
+//! them in small numbers: HTTP/2 gives a whole connection one window for what is not read yet, and a stream that the
+//! leader does not read on holds up its neighbours.
+
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use axum::body::Body;
+use hyper::client::conn::http2::SendRequest;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::rustls::ClientConfig;
+
+use super::target::Target;
+
+/// For this long nobody tries again what has just failed: many who come at once share one answer.
+const FAILURE_HOLDS: Duration = Duration::from_millis(50);
+
+/// What a call needs of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lane {
+    Calls,
+    Streams,
+}
+
+/// Why there is no connection for a call; nothing of it was sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum NoLink {
+    Unreachable(String),
+    /// As many calls as may are on their way.
+    Full,
+}
+
+#[derive(Debug)]
+pub(super) struct Links {
+    pub(super) target: Target,
+    tls: Option<Arc<ClientConfig>>,
+    calls: Shared,
+    streams: Shared,
+}
+
+/// A place on a connection, for one call.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) sender: SendRequest<Body>,
+    pub(super) place: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+struct Shared {
+    each: usize,
+    connections: usize,
+    open: Mutex<Vec<(SendRequest<Body>, Arc<Semaphore>)>>,
+    /// Whoever opens a connection; and what came of the last try, if that was nothing.
+    opening: tokio::sync::Mutex<Option<(Instant, String)>>,
+}
+
+impl Links {
+    pub(super) fn to(target: Target, tls: Option<Arc<ClientConfig>>) -> Self {
+        Self { target, tls, calls: Shared::of(128, 64), streams: Shared::of(16, 512) }
+    }
+
+    /// A place on a connection that is open, or on a new one.
+    pub(super) async fn open(&self, lane: Lane) -> Result<Link, NoLink> {
+        let shared = match lane {
+            Lane::Calls => &self.calls,
+            Lane::Streams => &self.streams,
+        };
+        if let Some(link) = shared.free() {
+            return Ok(link);
+        }
+        let mut failed = shared.opening.lock().await;
+        if let Some(link) = shared.free() {
+            return Ok(link);
+        }
+        if shared.count() >= shared.connections {
+            return Err(NoLink::Full);
+        }
+        if let Some((at, why)) = &*failed
+            && at.elapsed() < FAILURE_HOLDS
+        {
+            return Err(NoLink::Unreachable(why.clone()));
+        }
+        match self.target.connect(self.tls.as_ref(), shared.each).await {
+            Ok(sender) => {
+                *failed = None;
+                Ok(shared.add(sender))
+            }
+            Err(error) => {
+                let why = error.to_string();
+                *failed = Some((Instant::now(), why.clone()));
+                Err(NoLink::Unreachable(why))
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn of(each: usize, connections: usize) -> Self {
+        Self { each, connections, open: Mutex::default(), opening: tokio::sync::Mutex::default() }
+    }
+
+    fn free(&self) -> Option<Link> {
+        let mut open = self.open.lock().expect("no thread panics while it holds this");
+        open.retain(|(sender, _)| !sender.is_closed());
+        open.iter().find_map(|(sender, places)| {
+            let place = places.clone().try_acquire_owned().ok()?;
+            Some(Link { sender: sender.clone(), place })
+        })
+    }
+
+    fn count(&self) -> usize {
+        self.open.lock().expect("no thread panics while it holds this").len()
+    }
+
+    fn add(&self, sender: SendRequest<Body>) -> Link {
+        let places = Arc::new(Semaphore::new(self.each));
+        let place = places.clone().try_acquire_owned().expect("nobody else has it yet");
+        self.open.lock().expect("no thread panics while it holds this").push((sender.clone(), places));
+        Link { sender, place }
+    }
+}

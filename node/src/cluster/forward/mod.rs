@@ -1,0 +1,392 @@
+//! Any manager answers any client: one that follows passes calls on to the one that leads, and its answers back.
+//!
+//! ```text
+//!   client ──▶ follower: guard, limits ──▶ forward ──HTTP/2──▶ leader: guard, limits ──▶ forward ──▶ handler
+//!                 ▲                          │  ▲                                                       │
+//!                 └──────── pieces, trailers ┘  └── 503, surely not done: wait for who leads, again ────┘
+//! ```
+//!
+//! - **Once.** What is passed on carries a mark. A node that gets a marked call and does not lead refuses it: calls never
+//!   go round in circles while nodes disagree about who leads.
+//! - **Who may call** is found out here as on any node, and again by the leader, which gets the same token. Sessions and
+//!   streams end with their token there.
+//! - **Nothing is kept but short requests**, in case they have to be sent again, and all of those together are bounded.
+//!   Answers, and streams in both directions, pass piece by piece. A client that goes away ends its call at the leader.
+//! - **What came to nothing is made again**, for up to [`REPEAT_FOR`], if it was surely not carried out, or if once more
+//!   is the same (`repeat.rs`). Meanwhile another node may have begun to lead, or this one. Else the client is told, in
+//!   the header `onward-done`, what is known.
+//!
+//! Probes, status, metrics and the page are each node's own and never come here.
+
+mod call;
+mod links;
+mod relay;
+mod repeat;
+mod target;
+
+use core::pin::pin;
+use core::time::Duration;
+use std::sync::{Arc, Mutex};
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Incoming;
+use onward_api::cluster::{CODE, DONE, Done, LEADER, LeaderHint};
+use onward_api::lease::Leases;
+use onward_core::fence::Term;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::rustls::ClientConfig;
+
+use super::leader::{LeaderAddress, LeaderView};
+use crate::api::access::{Access, Connection};
+use crate::api::json::Json;
+use crate::api::problem::Problem;
+use crate::engine::Counter;
+use crate::grpc;
+use call::{BodyRoom, Call};
+use links::{Link, Links, NoLink};
+use relay::relay;
+use target::Target;
+pub(crate) use target::tls_client;
+
+/// For how long a call is made again, from when it came, or from when it first failed if it waited longer than that.
+const REPEAT_FOR: Duration = Duration::from_secs(5);
+/// Before the same node is asked again.
+const PAUSE: Duration = Duration::from_millis(50);
+/// A machine that is dropped because it has lost its seat is so a moment before it is known who leads.
+const LEARN_WITHIN: Duration = Duration::from_millis(300);
+
+/// What a node is in its cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// Where others reach it, if they can.
+    pub(crate) address: Option<String>,
+    /// Nobody shares its log: there is nobody to pass anything on to.
+    pub(crate) is_alone: bool,
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+}
+
+/// Passes calls on to the node that leads. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Forwarder(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    member: Member,
+    mark: HeaderValue,
+    view: watch::Receiver<LeaderView>,
+    draining: watch::Receiver<bool>,
+    room: BodyRoom,
+    /// To the node that leads, as far as is known.
+    links: Mutex<Option<(LeaderAddress, Arc<Links>)>>,
+    counts: ForwardCounts,
+}
+
+/// What became of calls that this node passed on.
+#[derive(Debug, Default)]
+pub(crate) struct ForwardCounts {
+    pub(crate) answered: Counter,
+    /// Made again after they came to nothing.
+    pub(crate) repeated: Counter,
+    /// Refused because no node leads, or the one that does was not reached.
+    pub(crate) refused: Counter,
+    /// Of these it is not known whether they were carried out.
+    pub(crate) in_doubt: Counter,
+}
+
+/// What one try came to.
+enum Tried {
+    Answered(Response),
+    NotDone(String),
+    Unknown(String),
+}
+
+/// What became of waiting for the leader's answer.
+enum Waited {
+    Sent(hyper::Result<hyper::Response<Incoming>>),
+    /// This node drains, and the call is one that waits for something.
+    Drained,
+    /// Another node leads, and the call may be made there too.
+    LedElsewhere,
+}
+
+/// Routes that are answered by whoever leads.
+#[derive(Clone, Debug)]
+pub(crate) struct Routes {
+    pub(crate) forwarder: Forwarder,
+    /// What is in front of their paths, and they do not see.
+    pub(crate) prefix: &'static str,
+}
+
+pub(crate) async fn forward(State(routes): State<Routes>, request: Request, next: Next) -> Response {
+    let Routes { forwarder, prefix } = routes;
+    // Whoever may not call is told so by the handler.
+    if forwarder.0.member.is_alone || request.extensions().get::<Access>().is_none() {
+        return next.run(request).await;
+    }
+    match Call::of(request, prefix, &forwarder.0.room).await {
+        Ok(call) => forwarder.answer(call, &next).await,
+        Err(refused) => refused,
+    }
+}
+
+impl Forwarder {
+    pub(crate) fn new(member: Member, view: watch::Receiver<LeaderView>, draining: watch::Receiver<bool>) -> Self {
+        // A name need not be fit for a header; that there is a mark is what counts.
+        let mark = HeaderValue::from_str(&member.name).unwrap_or_else(|_| HeaderValue::from_static("1"));
+        let (room, counts) = (BodyRoom::default(), ForwardCounts::default());
+        Self(Arc::new(Inner { member, mark, view, draining, room, links: Mutex::default(), counts }))
+    }
+
+    /// The same for routes under a prefix.
+    pub(crate) fn under(&self, prefix: &'static str) -> Routes {
+        Routes { forwarder: self.clone(), prefix }
+    }
+
+    pub(crate) fn member(&self) -> &Member {
+        &self.0.member
+    }
+
+    pub(crate) fn view(&self) -> LeaderView {
+        self.0.view.borrow().clone()
+    }
+
+    pub(crate) fn counts(&self) -> &ForwardCounts {
+        &self.0.counts
+    }
+
+    /// Whether the leader can be reached from here.
+    pub(crate) async fn reach(&self, leader: &LeaderAddress) -> Result<(), String> {
+        let links = self.links_to(leader)?;
+        match links.open(links::Lane::Calls).await {
+            Ok(_) | Err(NoLink::Full) => Ok(()),
+            Err(NoLink::Unreachable(why)) => Err(unreachable(leader, &why)),
+        }
+    }
+
+    async fn answer(&self, mut call: Call, next: &Next) -> Response {
+        let (mut view, came_at) = (self.0.view.clone(), Instant::now());
+        let (mut deadline, mut done) = (None, Done::No);
+        loop {
+            let known = view.borrow_and_update().clone();
+            let tried = match &known {
+                LeaderView::Leading { term } => self.run_here(&mut call, next, *term).await,
+                _ if call.is_forwarded() => Tried::Answered(unavailable(
+                    &call,
+                    "this node does not lead, and the call was forwarded to it",
+                    done,
+                )),
+                LeaderView::Following { leader: Some(leader), .. } => self.send(&mut call, leader).await,
+                LeaderView::Starting | LeaderView::Following { leader: None, .. } => {
+                    Tried::NotDone("no manager leads at the moment".into())
+                }
+            };
+            let why = match tried {
+                Tried::Answered(response) => return response,
+                Tried::NotDone(why) => why,
+                Tried::Unknown(why) => {
+                    done = Done::Unknown;
+                    why
+                }
+            };
+            let deadline = *deadline.get_or_insert_with(|| {
+                let now = Instant::now();
+                if now - came_at > REPEAT_FOR { now + REPEAT_FOR } else { came_at + REPEAT_FOR }
+            });
+            let may_again = call.is_whole() && (done == Done::No || call.is_repeatable());
+            if !may_again || Instant::now() + PAUSE >= deadline {
+                self.0.counts.refused.add(1);
+                self.0.counts.in_doubt.add(u64::from(done == Done::Unknown));
+                return unavailable(&call, &why, done);
+            }
+            self.0.counts.repeated.add(1);
+            let pause = match known {
+                LeaderView::Following { leader: Some(_), .. } => Instant::now() + PAUSE,
+                _ => deadline,
+            };
+            // An error means that the engine is gone, and then nothing changes any more.
+            if let Ok(Err(_)) = timeout_at(pause, view.changed()).await {
+                tokio::time::sleep_until(pause).await;
+            }
+        }
+    }
+
+    /// This node leads: it answers by itself, and says so.
+    async fn run_here(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
+        let mut answer = next.clone().run(call.local_request()).await;
+        if let Some(address) = &self.0.member.address
+            && let Ok(hint) =
+                HeaderValue::try_from(LeaderHint { address: address.clone(), term: term.get() }.to_string())
+        {
+            answer.headers_mut().insert(LEADER, hint);
+        }
+        let Some(done) = without_leader(answer.headers()) else { return Tried::Answered(answer) };
+        if call.is_forwarded() || !self.is_deposed(term).await {
+            return Tried::Answered(answer);
+        }
+        match done {
+            Done::No => Tried::NotDone("this node leads no longer".into()),
+            Done::Unknown => Tried::Unknown("this node lost its seat before there was an answer".into()),
+        }
+    }
+
+    /// Whether this node has stopped leading under that term, or is about to.
+    async fn is_deposed(&self, term: Term) -> bool {
+        let mut view = self.0.view.clone();
+        let other = view.wait_for(|view| *view != LeaderView::Leading { term });
+        timeout(LEARN_WITHIN, other).await.is_ok_and(|other| other.is_ok())
+    }
+
+    async fn send(&self, call: &mut Call, leader: &LeaderAddress) -> Tried {
+        let links = match self.links_to(leader) {
+            Ok(links) => links,
+            Err(why) => return Tried::NotDone(why),
+        };
+        let (answer, place) = loop {
+            let link = match links.open(call.lane()).await {
+                Ok(link) => link,
+                Err(NoLink::Unreachable(why)) => return Tried::NotDone(unreachable(leader, &why)),
+                Err(NoLink::Full) => return Tried::Answered(refused(call, too_many())),
+            };
+            let Link { mut sender, place } = link;
+            let sending = sender.send_request(call.forwarded_request(&links.target, &self.0.mark));
+            match self.wait(sending, call, leader).await {
+                Waited::Sent(Ok(answer)) => break (answer, place),
+                Waited::Sent(Err(error)) if is_unsent(&error) => {
+                    return Tried::NotDone(unreachable(leader, &reason(&error)));
+                }
+                Waited::Sent(Err(error)) => return Tried::Unknown(unreachable(leader, &reason(&error))),
+                Waited::Drained if call.is_poll() => {
+                    return Tried::Answered(Json(Leases { leases: Vec::new() }).into_response());
+                }
+                Waited::Drained => call.stop_waiting(),
+                Waited::LedElsewhere => return Tried::Unknown(format!("`{}` leads no longer", leader.name)),
+            }
+        };
+        match without_leader(answer.headers()) {
+            Some(Done::No) => return Tried::NotDone(format!("`{}` does not lead, or cannot serve now", leader.name)),
+            Some(Done::Unknown) if call.is_repeatable() => {
+                return Tried::Unknown(format!("`{}` lost its seat before there was an answer", leader.name));
+            }
+            _ => {}
+        }
+        self.0.counts.answered.add(1);
+        let connection = call.parts().extensions.get::<Connection>().cloned();
+        let forwarder = self.clone();
+        let drained = Box::pin(async move { forwarder.drained().await });
+        Tried::Answered(relay(answer, place, connection, drained))
+    }
+
+    /// Waits for the answer, or for a reason to wait no longer.
+    async fn wait(
+        &self,
+        sending: impl Future<Output = hyper::Result<hyper::Response<Incoming>>>,
+        call: &mut Call,
+        leader: &LeaderAddress,
+    ) -> Waited {
+        let mut sending = pin!(sending);
+        let mut may_move = true;
+        loop {
+            tokio::select! {
+                biased;
+                sent = &mut sending => return Waited::Sent(sent),
+                // Whoever waits for something to happen is answered now, as on any node that drains.
+                () = self.drained(), if call.is_waiting() => return Waited::Drained,
+                // A leader that is frozen answers nothing, and is found to be so only after a while.
+                () = self.led_elsewhere(leader), if may_move => {
+                    if call.is_repeatable() {
+                        return Waited::LedElsewhere;
+                    }
+                    may_move = false;
+                }
+            }
+        }
+    }
+
+    /// Resolves once another node leads.
+    async fn led_elsewhere(&self, leader: &LeaderAddress) {
+        let is_other = |view: &LeaderView| match view {
+            LeaderView::Leading { .. } => true,
+            LeaderView::Following { leader: Some(known), .. } => known.address != leader.address,
+            LeaderView::Starting | LeaderView::Following { leader: None, .. } => false,
+        };
+        if self.0.view.clone().wait_for(is_other).await.is_err() {
+            // The engine is gone: nobody will say who leads.
+            core::future::pending().await
+        }
+    }
+
+    async fn drained(&self) {
+        // An error means that the node is gone, which is the end of all waiting too.
+        let _ = self.0.draining.clone().wait_for(|draining| *draining).await;
+    }
+
+    /// Connections to a node that leads no longer end with the calls on them.
+    fn links_to(&self, leader: &LeaderAddress) -> Result<Arc<Links>, String> {
+        let mut links = self.0.links.lock().expect("no thread panics while it holds this");
+        if let Some((_, known)) = links.as_ref().filter(|(to, _)| to.address == leader.address) {
+            return Ok(known.clone());
+        }
+        let fresh = Arc::new(Links::to(Target::parse(&leader.address)?, self.0.member.tls.clone()));
+        *links = Some((leader.clone(), fresh.clone()));
+        Ok(fresh)
+    }
+}
+
+fn too_many() -> Problem {
+    let detail = "as many calls as may are on their way to the leader; try again later, or call it directly";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+}
+
+/// Whether this says that its node does not lead, and if so, what became of the call.
+fn without_leader(headers: &HeaderMap) -> Option<Done> {
+    let is_it = headers.get(CODE).is_some_and(|code| code == "no_leader");
+    headers.get(DONE).filter(|_| is_it).and_then(|done| Done::of(done.as_bytes()))
+}
+
+/// Whether the leader has surely not begun with a call that failed like this: it was never sent, or the leader has said
+/// that it will not look at it.
+fn is_unsent(error: &hyper::Error) -> bool {
+    if error.is_canceled() {
+        return true;
+    }
+    let mut cause = core::error::Error::source(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            let is_refused = error.reason() == Some(h2::Reason::REFUSED_STREAM);
+            return error.is_remote() && (is_refused || error.is_go_away());
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn reason(error: &hyper::Error) -> String {
+    match core::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn unreachable(leader: &LeaderAddress, why: &str) -> String {
+    format!("`{}`, which leads, does not answer at {}: {why}", leader.name, leader.address)
+}
+
+fn unavailable(call: &Call, why: &str, done: Done) -> Response {
+    let detail = match done {
+        Done::No => format!("{why}; nothing was done, so ask again"),
+        Done::Unknown => format!(
+            "{why}; whether this was carried out is not known, and repeating it with the same idempotency key or request id \
+             does nothing twice"
+        ),
+    };
+    refused(call, Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", detail).with_done(done))
+}
+
+fn refused(call: &Call, problem: Problem) -> Response {
+    if call.is_grpc() { grpc::refused(&problem) } else { problem.into_response() }
+}

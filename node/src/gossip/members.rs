@@ -1,0 +1,227 @@
+//! The others as they are judged by what they say about themselves, and by whether they answer.
+//!
+//! Liveness is SWIM's: a member that is suspect still counts, one that is down does not. Readiness and progress follow
+//! from its own report by the rules that it judges itself by. Eviction of a manager or a gate means that nobody is
+//! routed to it; it is held like that of workers, per role.
+
+use core::time::Duration;
+
+use onward_core::health::hold::{Hold, hold};
+use onward_core::health::progress::flow;
+use onward_core::health::verdict::{evict_at, gate_ready, judge, manager_ready, worker_ready};
+use onward_core::health::{FlowSample, Judgement, NotLive, NotReady};
+use onward_core::settings::Rules;
+use onward_core::time::Awake;
+use onward_gossip::{MemberState, MemberView, NodeHealth, NodeIdentity, Role, View};
+
+/// One node of the ring with the verdict on it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JudgedMember {
+    pub identity: NodeIdentity,
+    /// None for the node that looks.
+    pub state: Option<MemberState>,
+    pub state_for: Duration,
+    pub health: Option<NodeHealth>,
+    pub heard_ago: Option<Duration>,
+    pub judgement: Judgement,
+    /// Its grace is over, and nothing holds its eviction: nobody is routed to it.
+    pub evicted: bool,
+    pub held_by_hold: bool,
+}
+
+/// An instant that is later than any span before it is long.
+const NOW: Awake = Awake::from_ms(u64::MAX / 2);
+
+/// Every node of the view, the one that looks first.
+pub fn judged(rules: &Rules, view: &View) -> Vec<JudgedMember> {
+    let own = JudgedMember {
+        identity: view.own.clone(),
+        state: None,
+        state_for: Duration::ZERO,
+        health: Some(view.own_health),
+        heard_ago: None,
+        judgement: judgement(rules, view.own.role, Ok(()), Some((view.own_health, Duration::ZERO))),
+        evicted: false,
+        held_by_hold: false,
+    };
+    let mut all = vec![own];
+    all.extend(view.members.iter().map(|member| judge_member(rules, member)));
+    for role in Role::ALL {
+        let of_role = |one: &&mut JudgedMember| one.identity.role == role;
+        let tracked =
+            all.iter().filter(|one| one.identity.role == role && one.state != Some(MemberState::Left)).count();
+        let failing = all.iter().filter(|one| one.identity.role == role && is_due(rules, one)).count();
+        let hold = hold(tracked, failing);
+        for one in all.iter_mut().filter(of_role) {
+            let is_due = is_due(rules, one);
+            one.held_by_hold = is_due && hold == Hold::Held;
+            one.evicted = is_due && hold == Hold::Clear;
+        }
+    }
+    all
+}
+
+fn judge_member(rules: &Rules, member: &MemberView) -> JudgedMember {
+    let live = match member.state {
+        MemberState::Alive | MemberState::Suspect => Ok(()),
+        MemberState::Down => Err(NotLive::MissedProbes),
+        MemberState::Left => Err(NotLive::SessionClosed),
+    };
+    let health = member.report.as_ref().map(|report| report.health);
+    let heard = health.zip(member.heard_ago);
+    JudgedMember {
+        identity: member.identity.clone(),
+        state: Some(member.state),
+        state_for: member.state_for,
+        health,
+        heard_ago: member.heard_ago,
+        judgement: judgement(rules, member.identity.role, live, heard),
+        evicted: false,
+        held_by_hold: false,
+    }
+}
+
+/// Whether its grace is over. Who left on its own needs no eviction.
+fn is_due(rules: &Rules, one: &JudgedMember) -> bool {
+    let since = Awake::from_ms(NOW.as_ms().saturating_sub(one.state_for.as_millis() as u64));
+    let is_suspect = one.state.is_some_and(|state| state == MemberState::Down);
+    is_suspect && evict_at(&rules.eviction, one.judgement.verdict, since).is_some_and(|at| at <= NOW)
+}
+
+/// By the health it reported, and how long ago that was.
+fn judgement(rules: &Rules, role: Role, live: Result<(), NotLive>, heard: Option<(NodeHealth, Duration)>) -> Judgement {
+    let (health, ago) = heard.unwrap_or_default();
+    let ready = match role {
+        _ if heard.is_none() => Err(NotReady::NotAccepting),
+        Role::Manager => manager_ready(health.has_quorum, health.accepting, health.workers as usize),
+        Role::Gate => gate_ready(usize::from(health.datacenters), health.overload),
+        Role::Worker => worker_ready(health.accepting, health.capacity),
+    };
+    let unserved = Duration::from_millis(health.unserved_ms.into()) + ago;
+    let demand = u64::from(health.expected_throughput.saturating_sub(health.throughput));
+    let sample = FlowSample {
+        done: health.throughput.into(),
+        demand,
+        last_done: None,
+        demand_since: (demand > 0).then_some(NOW - unserved),
+    };
+    judge(live, ready, &flow(&rules.progress, NOW, &sample))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onward_gossip::health::HealthReport;
+    use onward_gossip::{DropCounts, Label, Ring};
+
+    fn identity(number: u16, role: Role) -> NodeIdentity {
+        let label = |text: &str| Label::new(text).unwrap();
+        let address = ([127, 0, 0, 1], number).into();
+        NodeIdentity::new(address, role, Some(label("dc-a")), label(&format!("m{number}")), 1)
+    }
+
+    const WELL: NodeHealth = NodeHealth {
+        accepting: true,
+        has_quorum: true,
+        leads: false,
+        overload: onward_core::health::OverloadLevel::Normal,
+        capacity: 4,
+        workers: 2,
+        throughput: 0,
+        expected_throughput: 0,
+        unserved_ms: 0,
+        datacenters: 1,
+    };
+
+    fn view(members: &[(Role, MemberState, u64, Option<NodeHealth>)]) -> View {
+        let member =
+            |(number, (role, state, seconds, health)): (usize, &(Role, MemberState, u64, Option<NodeHealth>))| {
+                MemberView {
+                    identity: identity(number as u16 + 2, *role),
+                    state: *state,
+                    state_for: Duration::from_secs(*seconds),
+                    report: health.map(|health| HealthReport { health, ..HealthReport::default() }),
+                    heard_ago: health.map(|_| Duration::from_secs(1)),
+                }
+            };
+        View {
+            ring: Ring::Datacenter,
+            own: identity(1, Role::Manager),
+            own_health: WELL,
+            members: members.iter().enumerate().map(member).collect(),
+            disagreements: Vec::new(),
+            stretch: 1,
+            gaps: 0,
+            received: 0,
+            sent: 0,
+            drops: DropCounts::default(),
+        }
+    }
+
+    fn rules() -> Rules {
+        Rules::default()
+    }
+
+    #[test]
+    fn a_manager_is_judged_by_swim_and_by_its_own_word() {
+        use MemberState::*;
+        let busy = NodeHealth { throughput: 9, expected_throughput: 10, ..WELL };
+        let slow = NodeHealth { throughput: 5, expected_throughput: 10, ..WELL };
+        let idle_hands = NodeHealth { expected_throughput: 10, unserved_ms: 30_000, ..WELL };
+        let table = [
+            (Alive, Some(WELL), "healthy", "route", "nothing_to_count"),
+            (Suspect, Some(WELL), "healthy", "route", "nothing_to_count"),
+            (Alive, Some(busy), "healthy", "route", "rate_as_expected"),
+            (Alive, Some(slow), "slow", "investigate", "rate_below_expected"),
+            (Alive, Some(NodeHealth { accepting: false, ..WELL }), "busy", "drain", "not_accepting"),
+            (Alive, Some(NodeHealth { has_quorum: false, ..WELL }), "busy", "drain", "no_quorum"),
+            (Alive, Some(NodeHealth { workers: 0, ..WELL }), "busy", "drain", "no_worker"),
+            (Alive, Some(idle_hands), "slow", "investigate", "demand_not_served"),
+            (Alive, Some(NodeHealth { unserved_ms: 119_000, ..idle_hands }), "stuck", "drain", "demand_not_served"),
+            (Alive, None, "busy", "drain", "not_accepting"),
+            (Down, Some(WELL), "suspect", "evict", "missed_probes"),
+            (Left, Some(WELL), "suspect", "evict", "session_closed"),
+        ];
+        for (state, health, verdict, action, reason) in table {
+            let judged = judged(&rules(), &view(&[(Role::Manager, state, 1, health)]));
+            let found = judged[1].judgement;
+            assert_eq!(
+                (found.verdict.code(), found.verdict.action().code(), found.reason.code()),
+                (verdict, action, reason),
+                "{state:?} {health:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn gates_are_ready_by_another_rule() {
+        let gate = |health| judged(&rules(), &view(&[(Role::Gate, MemberState::Alive, 1, Some(health))]))[1].judgement;
+        assert_eq!(gate(NodeHealth { workers: 0, has_quorum: false, ..WELL }).verdict.code(), "healthy");
+        assert_eq!(gate(NodeHealth { datacenters: 0, ..WELL }).reason.code(), "no_datacenter");
+        let strained = NodeHealth { overload: onward_core::health::OverloadLevel::Stressed, ..WELL };
+        assert_eq!(gate(strained).reason.code(), "overloaded");
+    }
+
+    #[test]
+    fn eviction_has_its_grace_and_is_held_when_most_fail() {
+        use MemberState::{Alive, Down, Left};
+        let manager = |state, seconds| (Role::Manager, state, seconds, Some(WELL));
+        // members -> (evicted, held) of each; the node that looks is one more
+        let table: [(&[_], &[(bool, bool)]); 6] = [
+            (&[manager(Down, 9), manager(Alive, 9)], &[(false, false), (false, false)]),
+            (&[manager(Down, 10), manager(Alive, 9)], &[(true, false), (false, false)]),
+            (&[manager(Down, 10), manager(Down, 10)], &[(false, true), (false, true)]),
+            (&[manager(Down, 10)], &[(true, false)]),
+            (&[manager(Left, 10), manager(Alive, 10)], &[(false, false), (false, false)]),
+            (
+                &[manager(Left, 10), manager(Down, 10), manager(Down, 10)],
+                &[(false, false), (false, true), (false, true)],
+            ),
+        ];
+        for (members, expected) in table {
+            let judged = judged(&rules(), &view(members));
+            let found: Vec<(bool, bool)> = judged[1..].iter().map(|one| (one.evicted, one.held_by_hold)).collect();
+            assert_eq!(found, expected, "{members:?}");
+        }
+    }
+}
