@@ -36,7 +36,10 @@ mod tests {
     use super::*;
     use DatacenterClass::{Busy, Degraded, Healthy, Unhealthy};
 
-    fn chosen(list: &[(&str, DatacenterClass, u64, u64)]) -> Option<String> {
+    /// Name, class, free slots, and jobs sent since.
+    type Row = (&'static str, DatacenterClass, u64, u64);
+
+    fn chosen(list: &[Row]) -> Option<String> {
         let names: Vec<Name> = list.iter().map(|(name, ..)| Name::new(*name).expect("valid")).collect();
         let candidates = names.iter().zip(list).map(|(datacenter, (_, class, free_slots, sent))| Candidate {
             datacenter,
@@ -49,7 +52,7 @@ mod tests {
 
     #[test]
     fn the_best_class_counts_first_and_then_the_room_that_is_left() {
-        let table: &[(&[(&str, DatacenterClass, u64, u64)], Option<&str>)] = &[
+        let table: &[(&[Row], Option<&str>)] = &[
             (&[], None),
             (&[("a", Unhealthy, 90, 0)], None),
             (&[("a", Degraded, 90, 0), ("b", Busy, 0, 0), ("c", Healthy, 1, 0)], Some("c")),

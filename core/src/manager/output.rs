@@ -11,10 +11,14 @@ impl Manager {
     /// Whether what this attempt has printed is kept, or why not. It is kept of the attempt that runs, and of the newest
     /// one if its holder has ended it: the last lines may come behind the outcome. `session` is where it came on; what
     /// came by HTTP is proven by its receipt.
+    ///
+    /// Output that comes on a session is refused without a look into the archive, so that refusal is counted here.
     pub fn check_output(&mut self, claim: &Claim, session: Option<SessionId>) -> Result<(), Refusal> {
         let answer = self.may_print(claim, session);
-        if let Err(refusal) = &answer {
-            self.refusals.note(refusal);
+        match &answer {
+            Ok(()) => {}
+            Err(refusal) if session.is_some() => self.refusals.count(refusal.kind()),
+            Err(refusal) => self.refusals.note(refusal),
         }
         answer
     }

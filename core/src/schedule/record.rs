@@ -131,11 +131,7 @@ impl Records {
     /// instant that waits for its turn has no record yet.
     pub fn pass(&mut self, at: Wall, passed: &Passed, is_any_between: impl Fn(Wall, Wall) -> bool) {
         match self.list.back_mut() {
-            Some(before)
-                if before.job.is_none()
-                    && before.reason == passed.reason
-                    && !is_any_between(before.last, passed.first) =>
-            {
+            Some(before) if before.reason == passed.reason && !is_any_between(before.last, passed.first) => {
                 before.last = passed.last;
                 before.count += passed.count;
                 before.at = at;

@@ -4,6 +4,12 @@ use onward_core::gate::effect::Notice;
 use onward_core::job::{JobState, TimeoutPolicy};
 use onward_core::timeout::TimeoutReason;
 
+use onward_core::gate::input::Call;
+use onward_core::ids::JobId;
+use onward_core::input::Submission;
+use onward_core::limits::{Limit, LimitMet};
+use onward_core::refusal::Refusal;
+
 use super::world::{Habit, World, impatient, secs, with_policy};
 
 /// How many of three datacenters hang, and whether the job ends by it within three minutes.
@@ -80,4 +86,28 @@ fn a_gate_that_answers_keeps_the_fallback_away_also_over_a_takeover() {
     world.kill_gate();
     world.until(secs(310), "nobody answers any more", |world| !world.datacenters[0].runs(job));
     assert!(world.datacenters[1].runs(job), "the other moves");
+}
+
+#[test]
+fn a_gate_knows_so_many_datacenters_and_keeps_so_many_ended_jobs() {
+    let mut world = World::with(1, &["a"], |settings| {
+        settings.limits.datacenters = 2;
+        settings.limits.finished_jobs = 3;
+    });
+    let submission = |names: &[&str]| Submission { id: JobId::from_u128(9), draft: impatient(names) };
+    let met = Refusal::Limited(LimitMet { limit: Limit::Datacenters, max: 2 });
+    let refused = Refusal::InBatch { index: 0, cause: Box::new(met) };
+    assert_eq!(world.call(Call::Submit(vec![submission(&["a", "b", "c"])])), Err(refused));
+    assert!(world.call(Call::Submit(vec![submission(&["a", "b"])])).is_ok());
+    world.datacenters[0].habit = Habit::Finish;
+    let jobs: Vec<JobId> = (0..5)
+        .map(|_| {
+            let job = world.submit(impatient(&["a"]));
+            world.advance(secs(10));
+            job
+        })
+        .collect();
+    let kept: Vec<bool> = jobs.iter().map(|job| world.gate().job(*job).is_some()).collect();
+    assert_eq!(kept, [false, false, true, true, true], "the oldest go first");
+    assert!(world.gate().job(JobId::from_u128(9)).is_some(), "and none that is open");
 }

@@ -421,7 +421,33 @@ fn a_manager_cannot_speak_for_another_datacenter() {
     let frame = Frame { term: Term::new(99), number: 1, message: FromDatacenter::Hello(hello) };
     world.step_gate(Input::Datacenter { stream, frame });
     assert!(world.notices.contains(&Notice::WrongDatacenter { proven: name("b"), said: name("a") }));
-    assert_eq!(world.gate().state().datacenter(&name("a")).unwrap().term, Term::new(1));
+    for datacenter in ["a", "b"] {
+        let known = world.gate().state().datacenter(&name(datacenter)).unwrap();
+        assert_eq!(known.term, Term::new(1), "{datacenter}: nothing was taken from it");
+    }
+}
+
+#[test]
+fn an_epoch_below_the_one_that_placed_a_job_is_stale_whoever_leads() {
+    let mut world = World::new(&["a"]);
+    let (stream, now) = (world.stream(0), world.now);
+    let job = onward_core::ids::JobId::from_u128(42);
+    let placement = onward_core::gate::message::Placement {
+        job,
+        epoch: world.epoch(5),
+        again: false,
+        waited: secs(0),
+        draft: impatient(&["a"]),
+    };
+    world.datacenters[0].hear_gate(stream, ToDatacenter::Submit(Box::new(placement)), now);
+    assert_eq!(world.datacenters[0].state(job), Some(JobState::Running));
+    // The gate that leads has said that its epoch is 1.
+    let (stale, current) = (world.epoch(4), world.epoch(5));
+    world.datacenters[0].hear_gate(stream, ToDatacenter::Cancel { job, epoch: stale }, now);
+    assert_eq!(world.datacenters[0].state(job), Some(JobState::Running));
+    assert_eq!(world.datacenters[0].manager.refusals().of(RefusalKind::StaleEpoch), 1);
+    world.datacenters[0].hear_gate(stream, ToDatacenter::Cancel { job, epoch: current }, now);
+    assert!(!world.datacenters[0].runs(job));
 }
 
 #[test]

@@ -43,6 +43,8 @@ fn field(limits: &mut Limits, limit: Limit) -> &mut usize {
         Limit::IdempotencyKeys => &mut limits.idempotency_keys,
         Limit::ExtensionsPerJob => &mut limits.extensions_per_job,
         Limit::RetriesPerJob => &mut limits.retries_per_job,
+        Limit::Datacenters => &mut limits.datacenters,
+        Limit::FinishedJobs => &mut limits.finished_jobs,
         Limit::DatacentersPerJob => &mut limits.datacenters_per_job,
         Limit::Schedules => &mut limits.schedules,
         Limit::ScheduleRuns => &mut limits.schedule_runs,
@@ -184,6 +186,8 @@ fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Optio
         }
         // The oldest makes room.
         Limit::DeadLetters => return None,
+        // Of a gate, in its own tests.
+        Limit::Datacenters | Limit::FinishedJobs => return None,
     };
     assert_eq!((rig.manager.state().dump(), rig.log.len()), before, "{limit:?} changed something");
     Some(answer.expect_err("the limit is met"))

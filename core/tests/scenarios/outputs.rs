@@ -28,6 +28,9 @@ fn who_holds_an_attempt_prints_and_nobody_else() {
     }
     assert_eq!(rig.refused(RefusalKind::StaleAttempt), 1);
     assert_eq!(rig.refused(RefusalKind::UnknownJob), 1);
+    let archived = Claim { job: rig.new_id(), ..claim };
+    assert!(matches!(rig.manager.check_output(&archived, None), Err(Refusal::NotInMemory { .. })));
+    assert_eq!(rig.refused(RefusalKind::UnknownJob), 1, "the archive has the last word, and whoever asks it counts");
 }
 
 #[test]

@@ -147,6 +147,48 @@ fn a_change_that_waits_when_the_seat_is_not_confirmed_is_kept_and_refused_after_
     assert_eq!(rig.reply(request), Some(Err(Refusal::NoLeader)));
 }
 
+/// Both begin at the same instant, so that only the revision tells their instants apart.
+#[test]
+fn what_was_asked_for_a_schedule_that_was_removed_is_not_taken_for_the_next_of_its_name() {
+    let mut rig = Rig::new();
+    rig.finds_due = false;
+    set(&mut rig, every_minute());
+    assert_eq!(rig.call(Call::RemoveSchedule(name("tidy"))), DONE.unwrap());
+    set(&mut rig, hourly());
+    assert_eq!(rig.found.len(), 2);
+    tell_found(&mut rig);
+    rig.advance(secs(60 * MINUTE));
+    assert_eq!(records(&rig), [(60, 1, "on_time")]);
+    check_log(&rig);
+}
+
+/// What waits for the seat is refused after its own time, whichever schedule it is about.
+#[test]
+fn changes_of_several_schedules_that_wait_for_the_seat_are_refused_the_oldest_first() {
+    let mut rig = Rig::new();
+    let named = |schedule: &str, timing: u64| {
+        let timing = Timing::Every(secs(timing));
+        ScheduleDraft { schedule: name(schedule), timing, ..every_minute() }
+    };
+    ["a", "b"].into_iter().for_each(|schedule| set(&mut rig, named(schedule, MINUTE)));
+    rig.finds_due = false;
+    rig.restart(secs(3 * MINUTE));
+    let older = change(&mut rig, named("b", 3_600));
+    rig.advance(ms(2_500));
+    rig.log_answers = false;
+    rig.advance(secs(1));
+    let newer = change(&mut rig, named("a", 3_600));
+    let mut refused_at = [None; 2];
+    for tick in 0..100 {
+        rig.advance(ms(100));
+        for (at, request) in refused_at.iter_mut().zip([older, newer]) {
+            *at = at.or(rig.replies.contains_key(&request).then_some(tick));
+        }
+    }
+    assert!(refused_at[0].is_some() && refused_at[0] < refused_at[1], "{refused_at:?}");
+    assert_eq!((rig.reply(older), rig.reply(newer)), (Some(Err(Refusal::NoLeader)), Some(Err(Refusal::NoLeader))));
+}
+
 /// Spread over 50 s, and seen when an instant has come and not started.
 fn while_an_instant_is_delayed() -> Rig {
     let draft = ScheduleDraft { jitter: secs(50), ..every_minute() };
@@ -173,6 +215,13 @@ fn an_instant_that_jitter_delays_is_not_lost_by_a_change() {
     rig.advance(secs(50));
     assert_eq!(records(&rig), [(1, 1, "on_time")]);
     check_log(&rig);
+    // A successor, which knows only what the log says of it, starts it as well.
+    let mut rig = while_an_instant_is_delayed();
+    set(&mut rig, ScheduleDraft { jitter: secs(50), critical: true, ..every_minute() });
+    rig.restart(ms(100));
+    rig.advance(secs(50));
+    assert_eq!(records(&rig), [(1, 1, "on_time")]);
+    check_log(&rig);
 }
 
 #[test]
@@ -192,6 +241,16 @@ fn a_change_of_the_timing_waits_for_many_instants_that_jitter_delays() {
         assert_eq!(counts.fired + counts.skipped + counts.missed, span / every, "{decided_before:?} before");
         check_log(&rig);
     }
+}
+
+#[test]
+fn a_run_that_somebody_asks_for_takes_the_place_of_no_instant() {
+    let mut rig = while_an_instant_is_delayed();
+    assert!(matches!(rig.call(Call::RunSchedule { schedule: name("tidy"), request: None }), Ok(Answer::Submitted(_))));
+    rig.restart(ms(100));
+    rig.advance(secs(50));
+    assert_eq!(records(&rig), [(1, 1, "run_now"), (1, 1, "still_running")]);
+    check_log(&rig);
 }
 
 #[test]

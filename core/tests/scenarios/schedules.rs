@@ -12,7 +12,7 @@ use onward_core::input::{Call, DueInstants, Input, ScheduleDraft};
 use onward_core::job::{Draft, Retry};
 use onward_core::manager::Why;
 use onward_core::payload::{Digest, Payload};
-use onward_core::refusal::Refusal;
+use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::schedule::{Missed, Overlap, Timing};
 use onward_core::state::Schedule;
 use onward_core::time::Wall;
@@ -64,7 +64,9 @@ fn a_due_instant_starts_a_job_at_its_millisecond_with_its_record() {
     let mut rig = Rig::new();
     let session = rig.worker("w", 1, 4, &["k"]);
     rig.jump(ms(250));
-    set(&mut rig, every_minute());
+    // What the handler learns of its run is not for whoever sets the schedule to say.
+    let forged = vec![("onward-schedule".into(), "forged".into()), ("mine".into(), "kept".into())];
+    set(&mut rig, ScheduleDraft { job: Draft { headers: forged, ..patient("k") }, ..every_minute() });
     rig.advance(ms(59_749));
     assert_eq!(records(&rig), []);
     rig.advance(ms(1));
@@ -73,7 +75,8 @@ fn a_due_instant_starts_a_job_at_its_millisecond_with_its_record() {
     let view = rig.view(run);
     let headers: BTreeMap<String, String> =
         view.spec.headers().iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    assert_eq!(headers["onward-schedule"], "tidy");
+    assert_eq!((headers.len(), view.spec.headers().len()), (3, 3), "each name is there once: {headers:?}");
+    assert_eq!((&*headers["onward-schedule"], &*headers["mine"]), ("tidy", "kept"));
     assert_eq!(headers["onward-due-ms"], (EPOCH_MS + 60_000).to_string());
     assert_eq!(succeed_all(&mut rig, session), [run]);
     assert_eq!((schedule(&rig).open.len(), schedule(&rig).last().unwrap().job), (0, Some(run)));
@@ -215,6 +218,10 @@ fn while_paused_instants_are_skipped_and_somebody_may_still_run_it() {
     rig.restart(secs(1));
     assert_eq!(run(&mut rig, Some("r1")), (first, true), "remembered by the log");
     check_log(&rig);
+    set(&mut rig, ScheduleDraft { schedule: name("other"), ..every_minute() });
+    let of_other = rig.call(Call::RunSchedule { schedule: name("other"), request: Some(name("r1")) });
+    let is_new = |answer| matches!(answer, Ok(Answer::Submitted(runs)) if runs[0].id != first && !runs[0].duplicate);
+    assert!(is_new(of_other), "the same request of another schedule is another one");
 }
 
 #[test]
@@ -225,6 +232,7 @@ fn a_run_that_is_not_accepted_is_what_became_of_its_instant() {
     set(&mut rig, ScheduleDraft { job: held, ..every_minute() });
     rig.advance(secs(2 * MINUTE));
     assert_eq!(records(&rig), [(1, 2, "unique_key_taken")]);
+    assert_eq!(rig.refused(RefusalKind::UniqueKeyTaken), 2);
     check_log(&rig);
     let mut rig = Rig::with(|settings| settings.limits.jobs = 1);
     rig.submit(job("k"));

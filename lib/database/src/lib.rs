@@ -4,16 +4,19 @@
 //! What they have in common is here and nowhere else: a URL is read, TLS is used where it asks for it, a connection that
 //! broke is made anew, and every wait for an answer has an end. What is asked is theirs. Behind a pooler that gives out a
 //! server connection per transaction (PgBouncer's transaction mode) nothing may live longer than a transaction: so
-//! statements are sent without a name, and several of them go as one flight.
+//! statements are sent without a name, and several of them go as one flight. Nobody else's statement may come into a
+//! flight: it would be part of that transaction, and be undone with it. So a connection has one user at a time.
 //!
 //! This is no interface for users: the driver's types are part of it.
 
 mod tls;
 
 use core::future::Future;
+use core::ops::Deref;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
@@ -44,6 +47,22 @@ pub enum DatabaseError {
 pub struct Database {
     config: Config,
     client: Mutex<Option<Arc<Client>>>,
+    turn: Arc<AsyncMutex<()>>,
+}
+
+/// The connection in use, for one user at a time: others wait until this is dropped.
+#[derive(Debug)]
+pub struct ClientInUse {
+    client: Arc<Client>,
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Deref for ClientInUse {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
 }
 
 impl Database {
@@ -55,17 +74,23 @@ impl Database {
         if config.get_application_name().is_none() {
             config.application_name(program);
         }
-        Ok(Self { config, client: Mutex::default() })
+        Ok(Self { config, client: Mutex::default(), turn: Arc::default() })
     }
 
-    /// The connection in use, or a new one.
-    pub async fn client(&self) -> Result<Arc<Client>, DatabaseError> {
-        if let Some(client) = self.in_use().as_ref().filter(|client| !client.is_closed()) {
-            return Ok(client.clone());
-        }
-        let client = Arc::new(self.connect(|_| {}).await?);
-        *self.in_use() = Some(client.clone());
-        Ok(client)
+    /// The connection in use, or a new one. Waits until nobody else uses it, which takes each of them no longer than an
+    /// answer may take.
+    pub async fn client(&self) -> Result<ClientInUse, DatabaseError> {
+        let turn = self.turn.clone().lock_owned().await;
+        let found = self.in_use().as_ref().filter(|client| !client.is_closed()).cloned();
+        let client = match found {
+            Some(client) => client,
+            None => {
+                let client = Arc::new(self.connect(|_| {}).await?);
+                *self.in_use() = Some(client.clone());
+                client
+            }
+        };
+        Ok(ClientInUse { client, _turn: turn })
     }
 
     /// A connection of its own. `seen` is called with what the database says by itself.

@@ -22,6 +22,7 @@ struct State {
     /// When each call to extend came, and how many it was for.
     extends: Vec<(Duration, usize)>,
     wants: Vec<usize>,
+    settles: u32,
     failing: Option<MailboxError>,
     receive_fails: Option<MailboxError>,
     extend_takes: Duration,
@@ -44,6 +45,7 @@ impl Spy {
             began: Instant::now(),
             extends: Vec::new(),
             wants: Vec::new(),
+            settles: 0,
             failing: None,
             receive_fails: None,
             extend_takes: Duration::ZERO,
@@ -106,6 +108,11 @@ impl Spy {
     /// How many leases each call to extend was for.
     pub(crate) fn extend_batches(&self) -> Vec<usize> {
         self.state.lock().unwrap().extends.iter().map(|(_, count)| *count).collect()
+    }
+
+    /// How many calls to settle there were.
+    pub(crate) fn settles(&self) -> u32 {
+        self.state.lock().unwrap().settles
     }
 
     pub(crate) fn extended(&self) -> usize {
@@ -176,6 +183,7 @@ impl Mailbox for Spy {
     async fn settle(&self, batch: Vec<(Receipt, End)>) -> Vec<Result<(), MailboxError>> {
         let (cut, counting, unheard) = {
             let mut state = self.state.lock().unwrap();
+            state.settles += 1;
             (core::mem::take(&mut state.cut_next), state.counting, state.unheard)
         };
         let unheard = unheard.filter(|unheard| Instant::now() < unheard.until);

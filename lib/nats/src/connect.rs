@@ -104,6 +104,7 @@ impl NatsBuilder {
         Ok(Nats { parts: Arc::new(parts) })
     }
 
+    /// A work queue takes no consumer that does not wait for an ack of each message, so nobody needs to look at that.
     async fn consumer(&self, stream: &Stream) -> Result<(PullConsumer, Duration), MailboxError> {
         let ours = pull::Config {
             durable_name: Some(CONSUMER.into()),
@@ -140,9 +141,6 @@ impl NatsBuilder {
         }
         if !config.filter_subject.is_empty() || !config.filter_subjects.is_empty() {
             return refuse("hands out a part of the messages only".into(), "remove its filter");
-        }
-        if config.ack_policy != AckPolicy::Explicit {
-            return refuse("does not wait for an ack of each message".into(), "set its ack_policy to explicit");
         }
         let lease = config.ack_wait;
         Ok((consumer, lease))

@@ -55,8 +55,9 @@ pub enum Ended {
 pub enum Claim {
     /// Ours, under this revision.
     Held(u64),
-    /// Settled before; it remains to be carried out, and then the key of this revision to be removed.
-    Settled(Ended, u64),
+    /// Settled before, and its dead letter is stored if it is one: it remains to be told to the server, and then the key of
+    /// this revision to be removed.
+    Settled(u64),
     /// A later hand-out was first.
     Stale,
 }
@@ -83,7 +84,7 @@ impl Fences {
                 }
             };
             match hold.ended {
-                Some(ended @ (Ended::Ack | Ended::Dead(_))) => return Ok(Claim::Settled(ended, revision)),
+                Some(Ended::Ack | Ended::Dead(_)) => return Ok(Claim::Settled(revision)),
                 _ if hold.delivery > delivery => return Ok(Claim::Stale),
                 _ => {}
             }
@@ -165,4 +166,22 @@ async fn is_there(stream: &Stream, sequence: u64) -> Result<bool, MailboxError> 
 
 fn encode(hold: &Hold) -> Bytes {
     serde_json::to_vec(hold).expect("numbers and texts are JSON").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use async_nats::jetstream::kv::Config;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_hand_out_that_arrives_behind_a_later_one_is_stale() {
+        let server = onward_testkit::Nats::start().unwrap();
+        let context = async_nats::jetstream::new(async_nats::connect(server.url()).await.unwrap());
+        let config = Config { bucket: "fences".into(), history: 1, ..Default::default() };
+        let fences = Fences::new(context.create_key_value(config).await.unwrap(), "orders");
+        assert!(matches!(fences.claim(7, 2).await, Ok(Claim::Held(_))));
+        assert_eq!(fences.claim(7, 1).await, Ok(Claim::Stale));
+        assert!(matches!(fences.claim(7, 3).await, Ok(Claim::Held(_))));
+    }
 }

@@ -244,10 +244,7 @@ impl Nats {
             match fences.claim(sequence, delivery).await? {
                 Claim::Held(revision) => held.revision = revision,
                 Claim::Stale => return Ok(None),
-                Claim::Settled(ended, revision) => {
-                    if let Ended::Dead(why) = &ended {
-                        self.copy_to_dead(&held, why, delivery - 1).await?;
-                    }
+                Claim::Settled(revision) => {
                     self.tell(&held.ack, AckKind::Ack).await?;
                     fences.forget(sequence, revision).await?;
                     return Ok(None);

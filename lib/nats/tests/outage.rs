@@ -95,11 +95,51 @@ async fn a_cut_between_fence_and_ack_is_carried_out_by_the_next() {
         assert_eq!(orders.receive(want).await, Ok(Vec::new()), "it is dead");
     }
     let letters = orders.dead_letters(10).await.unwrap();
-    assert_eq!(
-        letters.iter().map(|one| one.why.as_str()).collect::<Vec<_>>(),
-        ["no"],
-        "one letter, though copied twice"
-    );
+    assert_eq!(letters.iter().map(|one| one.why.as_str()).collect::<Vec<_>>(), ["no"]);
+}
+
+/// The server drops a copy of the same name for two minutes, and a lease may be longer than that.
+#[tokio::test]
+async fn a_dead_letter_is_stored_once_however_long_the_cut_lasts() {
+    let server = Server::start().unwrap();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let (name, subjects) = ("orders_dead".into(), vec!["onward.dead.orders".into()]);
+    let forgetful = Config { name, subjects, duplicate_window: Duration::from_millis(100), ..Config::default() };
+    async_nats::jetstream::new(client).create_stream(forgetful).await.unwrap();
+    let orders = builder(&server.url(), "orders").await.lease(SHORT).fenced("fences").connect().await.unwrap();
+    orders.send(vec![Message::new("dead")]).await.remove(0).unwrap();
+    let held = take(&orders).await;
+    settle(&orders, &cut(&held.receipt), End::Dead { why: "no".into() }).await.unwrap_err();
+    let want = Want { max: 1, lease: LONG, wait: Duration::from_millis(100) };
+    while orders.depth().await.unwrap().held > 0 {
+        assert_eq!(orders.receive(want).await, Ok(Vec::new()), "it is dead");
+    }
+    assert_eq!(orders.dead_letters(10).await.unwrap().len(), 1);
+}
+
+/// Whoever does not know whether it was heard says it again, and is right.
+#[tokio::test]
+async fn an_end_that_was_decided_and_not_heard_may_be_said_again() {
+    let server = Server::start().unwrap();
+    let orders = builder(&server.url(), "orders").await.lease(LONG).fenced("fences").connect().await.unwrap();
+    orders.send(vec![Message::new("acked")]).await.remove(0).unwrap();
+    let held = take(&orders).await;
+    let error = settle(&orders, &cut(&held.receipt), End::ACK).await.unwrap_err();
+    assert!(error.is_passing(), "{error}");
+    let other = settle(&orders, &held.receipt, End::Retry { after: Duration::ZERO }).await;
+    assert_eq!(other, Err(MailboxError::Stale), "it has ended in another way");
+    settle(&orders, &held.receipt, End::ACK).await.unwrap();
+    assert_eq!(orders.depth().await.unwrap().held, 0);
+}
+
+#[tokio::test]
+async fn a_bucket_whose_keys_expire_is_refused() {
+    let server = Server::start().unwrap();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let bucket = async_nats::jetstream::kv::Config { bucket: "fences".into(), max_age: LONG, ..Default::default() };
+    async_nats::jetstream::new(client).create_key_value(bucket).await.unwrap();
+    let error = builder(&server.url(), "orders").await.fenced("fences").connect().await.unwrap_err();
+    assert!(error.to_string().contains("use a bucket without a time to live"), "{error}");
 }
 
 const CHILD: &str = "ONWARD_NATS_CHILD";
@@ -158,7 +198,12 @@ async fn a_consumer_that_does_not_fit_is_refused() {
         let name = format!("c{number}");
         let (subjects, retention) = (vec![name.clone()], RetentionPolicy::WorkQueue);
         let stream = Config { name: name.clone(), subjects, retention, ..Config::default() };
-        context.create_stream(stream).await.unwrap().create_consumer(consumer).await.unwrap();
+        let stream = context.create_stream(stream).await.unwrap();
+        for ack_policy in [AckPolicy::None, AckPolicy::All] {
+            let silent = pull::Config { ack_policy, ..ours.clone() };
+            assert!(stream.create_consumer(silent).await.is_err(), "a work queue takes none that does not ack each");
+        }
+        stream.create_consumer(consumer).await.unwrap();
         let error = Nats::connect(client.clone(), name).await.unwrap_err().to_string();
         assert!(error.contains(remedy), "{number}: {error}");
     }

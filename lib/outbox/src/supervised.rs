@@ -263,7 +263,7 @@ mod tests {
     use crate::outbox::Outbox;
     use crate::publisher::{PublishError, Publisher};
     use crate::row::Row;
-    use crate::store::tests::World;
+    use crate::store::tests::{World, Writer};
 
     struct TakesAll;
 
@@ -311,6 +311,39 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(120), "nobody vacuumed it");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// By itself it would look once an hour.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_commit_wakes_a_poller_that_listens() {
+        let world = World::postgres().await;
+        world.run(crate::store::POSTGRES_NOTIFY).await;
+        let Writer::Postgres { url, .. } = &world.writer else { unreachable!("it is on PostgreSQL") };
+        let hour = Duration::from_secs(3_600);
+        let poller = Outbox { store: Arc::new(world.again().await) }.publish_to(TakesAll);
+        let poller = poller.every(hour).freshness(3 * hour).listen(url);
+        let counts = poller.counts.clone();
+        let service = Supervisor::new("shop").without_signals();
+        service.outbox(poller);
+        let (health, stopper) = (service.health(), service.stopper());
+        let running = tokio::spawn(service.run());
+        let began = Instant::now();
+        let patient = async || {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", health.report().loops);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        while world.number("SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN onward_outbox'").await == 0 {
+            patient().await;
+        }
+        // When it begins to listen it looks once, which may be in time for the first.
+        for round in 1..=3 {
+            world.run("INSERT INTO onward_outbox (topic, payload) VALUES ('t', 'x')").await;
+            while counts.published.load(Ordering::Relaxed) < round {
+                patient().await;
+            }
+        }
+        stopper.stop();
+        running.await.unwrap().unwrap();
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -382,3 +382,17 @@ fn strange() -> MailboxError {
 fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(1 << 50)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_never_shorter_than_was_asked_for() {
+        let table = [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2)];
+        for (nanos, expected) in table {
+            assert_eq!(millis(Duration::from_nanos(nanos)), expected, "{nanos} ns");
+        }
+        assert_eq!(millis(Duration::MAX), 1 << 50, "as much as the script can count");
+    }
+}

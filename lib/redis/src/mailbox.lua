@@ -122,8 +122,7 @@ function calls.extend(box)
     for at = 2, #ARGV, 3 do
         local id, fence, span = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2])
         local ends = tonumber(redis.call('ZSCORE', key(box, 'timed'), id) or 0)
-        local is_held = redis.call('HEXISTS', key(box, 'held'), id) == 1 and ends > now
-        if is_held and redis.call('HGET', key(box, 'fence'), id) == fence then
+        if ends > now and redis.call('HGET', key(box, 'fence'), id) == fence then
             ends = math.max(ends, now + span)
             redis.call('ZADD', key(box, 'timed'), text(ends), id)
             answers[#answers + 1] = ends - now

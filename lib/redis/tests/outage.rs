@@ -93,3 +93,77 @@ async fn a_full_mailbox_refuses_and_keeps_what_it_has() {
     assert_eq!(sent[2], Err(MailboxError::Full { max: 2 }));
     assert_eq!(orders.depth().await.unwrap().waiting, 2);
 }
+
+/// Nobody has received it since, and its holder has lost it all the same.
+#[tokio::test]
+async fn a_lease_that_is_over_is_not_extended_and_its_message_waits() {
+    let server = Server::start().unwrap();
+    let orders = connect(&server.url(), "orders").await;
+    orders.send(vec![Message::new("late")]).await.remove(0).unwrap();
+    let held = take(&orders, Duration::from_millis(1)).await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(orders.extend(vec![(held.receipt.clone(), LONG)]).await, [Err(MailboxError::Stale)]);
+    assert_eq!(orders.depth().await, Ok(Depth { waiting: 1, held: 0, dead: 0 }));
+    // Its fence is still the newest: its holder may say when it is to be tried again.
+    settle(&orders, &held.receipt, End::Retry { after: LONG }).await.unwrap();
+    assert_eq!(orders.receive(Want { max: 1, lease: LONG, wait: Duration::ZERO }).await, Ok(Vec::new()));
+    assert_eq!(orders.depth().await, Ok(Depth { waiting: 1, held: 0, dead: 0 }));
+}
+
+#[tokio::test]
+async fn a_reply_to_a_full_mailbox_is_refused_and_its_message_stays_held() {
+    let server = Server::start().unwrap();
+    let open = async |name: &str| {
+        let client = redis::Client::open(server.url()).unwrap();
+        Redis::builder(client, name).max_messages(1).connect().await.unwrap()
+    };
+    let (orders, replies) = (open("orders").await, open("replies").await);
+    for mailbox in [&orders, &replies] {
+        mailbox.send(vec![Message::new("1")]).await.remove(0).unwrap();
+    }
+    let held = take(&orders, LONG).await;
+    let end = End::Ack { reply: Some(Reply { to: replies.address().into(), message: Message::new("answer") }) };
+    assert_eq!(settle(&orders, &held.receipt, end.clone()).await, Err(MailboxError::Full { max: 1 }));
+    assert_eq!(orders.depth().await, Ok(Depth { waiting: 0, held: 1, dead: 0 }));
+    settle(&replies, &take(&replies, LONG).await.receipt, End::ACK).await.unwrap();
+    settle(&orders, &held.receipt, end).await.unwrap();
+    assert_eq!(take(&replies, LONG).await.message.body, "answer");
+}
+
+/// By itself it would look once a second.
+#[tokio::test]
+async fn whoever_waits_is_told_of_what_is_sent() {
+    let server = Server::start().unwrap();
+    let (orders, elsewhere) = (connect(&server.url(), "orders").await, connect(&server.url(), "orders").await);
+    let began = std::time::Instant::now();
+    for _ in 0..20 {
+        let sending = async {
+            // Until it waits.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            elsewhere.send(vec![Message::new("1")]).await
+        };
+        tokio::join!(take(&orders, LONG), sending);
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "20 rounds took {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn what_is_remembered_has_a_bound_and_dead_letters_their_order() {
+    let server = Server::start().unwrap();
+    let orders = connect(&server.url(), "orders").await;
+    for _ in 0..42 {
+        orders.send(vec![Message::new("1"); 100]).await;
+        let held = orders.receive(Want { max: 100, lease: LONG, wait: Duration::ZERO }).await.unwrap();
+        let ends = held.iter().map(|one| (one.receipt.clone(), End::ACK)).collect();
+        assert_eq!(orders.settle(ends).await, vec![Ok(()); 100]);
+    }
+    let mut connection = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let ended: u64 = redis::cmd("ZCARD").arg("onward:mailbox:orders:ended").query_async(&mut connection).await.unwrap();
+    assert_eq!(ended, 4_096, "of 4,200");
+    for body in ["first", "second"] {
+        orders.send(vec![Message::new(body)]).await.remove(0).unwrap();
+        settle(&orders, &take(&orders, LONG).await.receipt, End::Dead { why: "no".into() }).await.unwrap();
+    }
+    let oldest = orders.dead_letters(1).await.unwrap();
+    assert_eq!(oldest.iter().map(|one| one.message.body.as_ref()).collect::<Vec<_>>(), [b"first"]);
+}

@@ -126,11 +126,11 @@ impl Holds {
     }
 }
 
-impl Hold {
-    /// The longest delay that SQS takes for its next hand-out: it counts as a part of this hold.
-    pub fn longest_delay(&self, now: Instant) -> Duration {
-        (self.since + LONGEST).saturating_duration_since(now)
-    }
+/// How long a message waits for its next hand-out, which SQS counts as a part of this hold. Of one that another process got
+/// it is not known since when it is held.
+pub fn delay(hold: Option<&Hold>, now: Instant, after: Duration) -> Duration {
+    let longest = hold.map_or(LONGEST, |hold| (hold.since + LONGEST).saturating_duration_since(now));
+    whole_seconds(after.min(longest))
 }
 
 /// SQS counts in whole seconds: rounded up, so that a lease is never shorter than was asked for.
@@ -160,8 +160,12 @@ mod tests {
         holds.extended(&receipt, since + MINUTE, LONGEST - MINUTE, true);
         assert_eq!(extension(20 * MINUTE, LONGEST), Ok(Extension::Enough(LONGEST - 20 * MINUTE)));
         let hold = holds.find(&receipt, since + 20 * MINUTE).unwrap().unwrap();
-        assert_eq!(hold.longest_delay(since + 20 * MINUTE), LONGEST - 20 * MINUTE);
-        assert_eq!(hold.longest_delay(since + LONGEST + MINUTE), Duration::ZERO);
+        let delay = |after, by| delay(Some(&hold), since + after, by);
+        assert_eq!(delay(20 * MINUTE, MINUTE), MINUTE);
+        assert_eq!(delay(20 * MINUTE, Duration::from_millis(1)), Duration::from_secs(1));
+        assert_eq!(delay(20 * MINUTE, LONGEST), LONGEST - 20 * MINUTE);
+        assert_eq!(delay(LONGEST + MINUTE, MINUTE), Duration::ZERO);
+        assert_eq!(super::delay(None, since, 2 * LONGEST), LONGEST);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::batch::MAX_BATCH;
 use crate::errors::{of_change, of_look};
-use crate::holds::{Extension, LONGEST, whole_seconds};
+use crate::holds::{Extension, LONGEST, delay, whole_seconds};
 use crate::{Sqs, pack};
 
 /// The longest wait of one call.
@@ -267,10 +267,7 @@ impl Sqs {
                 self.reply(reply).await?;
                 Ok(Step::Delete(Some("the reply was sent")))
             }
-            End::Retry { after } | End::Release { after } => {
-                let longest = hold.map_or(LONGEST, |hold| hold.longest_delay(now));
-                Ok(Step::Return(whole_seconds((*after).min(longest))))
-            }
+            End::Retry { after } | End::Release { after } => Ok(Step::Return(delay(hold.as_ref(), now, *after))),
             End::Dead { why } => {
                 let hold = hold.ok_or_else(|| MailboxError::Refused {
                     why: "SQS tells the content of a message only to who receives it".into(),

@@ -54,7 +54,7 @@ async fn an_outage_in_mid_work_loses_nothing() {
 async fn a_cut_between_reply_and_ack_leaves_both() {
     let stand_in = StandIn::new(Server::ministack().unwrap());
     let (url, replies) = (stand_in.queue(false).await, stand_in.queue(false).await);
-    let cut = cut_at("DeleteMessage", &stand_in.server.url()).await;
+    let cut = cut_at("DeleteMessage", 0, &stand_in.server.url()).await;
     let orders = Sqs::connect(hasty_client(&cut), &url).await.unwrap();
     let replies = Sqs::connect(stand_in.client.clone(), replies).await.unwrap();
     orders.send(vec![Message::new("question").reply_to(replies.address())]).await.remove(0).unwrap();
@@ -105,6 +105,31 @@ async fn a_message_that_aborts_its_process_reaches_the_dead_letters() {
     let orders = Sqs::builder(stand_in.client.clone(), &url).max_deliveries(2).connect().await.unwrap();
     let addresses = format!("{} {url}", stand_in.server.url());
     conformance::check_abort(&orders, 2, || conformance::run_test("receives_and_aborts", CHILD, &addresses)).await;
+    let depth = orders.depth().await.unwrap();
+    assert_eq!((depth.waiting, depth.held, depth.dead), (0, 0, 1), "it is a dead letter, and nothing else");
+}
+
+/// SQS takes no more bytes in one call than in one message.
+#[tokio::test]
+async fn a_batch_that_is_too_large_for_one_call_is_several() {
+    let stand_in = StandIn::new(Server::moto().unwrap());
+    let orders = Sqs::connect(stand_in.client.clone(), stand_in.queue(false).await).await.unwrap();
+    let sent = orders.send(vec![Message::new(vec![b'x'; 150 << 10]); 10]).await;
+    assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+}
+
+/// A FIFO queue is asked once for each message.
+#[tokio::test]
+async fn what_came_before_a_cut_is_not_lost_with_it() {
+    let stand_in = StandIn::new(Server::ministack().unwrap());
+    let url = stand_in.queue(true).await;
+    let cut = cut_at("ReceiveMessage", 1, &stand_in.server.url()).await;
+    let orders = Sqs::connect(hasty_client(&cut), &url).await.unwrap();
+    let sent = orders.send(["a", "b"].map(|group| Message::new("1").group(group)).into()).await;
+    assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+    let want = Want { max: 2, lease: LONG, wait: Duration::ZERO };
+    assert_eq!(orders.receive(want).await.unwrap().len(), 1);
+    assert!(orders.receive(want).await.unwrap_err().is_passing());
 }
 
 /// Does nothing, unless it is run by the test above.

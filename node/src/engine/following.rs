@@ -52,7 +52,9 @@ impl Engine {
             LeaderView::Following { leader, .. } => return Err(HandoverError::NotLeading(leader)),
             LeaderView::Starting => return Err(HandoverError::NotLeading(None)),
         };
-        let heir = find(to)?;
+        // It asks the storage, and waits for the answer.
+        let to = to.map(str::to_owned);
+        let heir = tokio::task::spawn_blocking(move || find(to.as_deref())).await.expect("looking for it does not panic")?;
         let name = heir.leader.name.clone();
         let (reply, answer) = oneshot::channel();
         self.0.send(Command::HandOver(Handover { heir, reply }));

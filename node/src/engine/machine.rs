@@ -245,6 +245,7 @@ fn serve(mut machine: Machine<'_>, mut committer: Committer<Shared>) -> TermEnd 
     if !committer.has_failed() {
         shared.set_trouble(String::new());
         shared.publish(LeaderView::Leading { term: machine.term });
+        machine.request_commit(CommitRequest::ListBlobs { after: None });
     }
     machine.now = clock::now();
     machine.look_at_log();

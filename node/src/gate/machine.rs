@@ -144,6 +144,7 @@ fn serve_term(term: NewTerm<Gate>, start: &GateStart, shared: &Arc<Shared>, watc
     if !committer.has_failed() {
         shared.set_trouble(String::new());
         shared.publish(LeaderView::Leading { term: machine.term });
+        machine.log.push(CommitRequest::ListBlobs { after: None });
     }
     shared.vitals.takeover.rest();
     let ended = take_turns(machine, committer, shared);

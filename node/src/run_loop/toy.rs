@@ -1,6 +1,8 @@
 //! A machine of a few lines on the same loop: it adds numbers up. That it runs, follows, leads, is snapshotted and
 //! restored shows that nothing here knows more of a machine than its traits say.
 
+mod doubt;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -302,6 +302,10 @@ impl World {
     fn replied(&mut self, request: RequestId, answer: Result<Answer, Refusal>) {
         assert!(self.open_requests.remove(&request).is_some(), "a call was answered twice, or never made");
         match answer {
+            // The manager leaves it to whoever looks into the archive to count this.
+            Err(refusal @ Refusal::NotInMemory { .. }) => {
+                self.seen.insert(refusal.kind().code());
+            }
             Ok(Answer::Submitted(accepted)) => self.acknowledged.extend(accepted.iter().map(|one| one.id)),
             Ok(Answer::Retried { job }) => {
                 self.acknowledged.insert(job);

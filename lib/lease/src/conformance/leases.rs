@@ -35,6 +35,9 @@ impl<S: Subject> Suite<'_, S> {
                 assert_eq!(extended, Err(MailboxError::Stale), "a stale receipt extended a lease");
                 let refused = acked.expect_err("a stale ack was taken, and declared as refused");
                 assert_eq!((&refused, refused.changed()), (&MailboxError::Stale, Changed::No));
+                let buried = settle(&mailbox, &first.receipt, End::Dead { why: "late".into() }).await;
+                assert_eq!(buried, Err(MailboxError::Stale), "a stale receipt buried a message");
+                assert_eq!(mailbox.dead_letters(10).await, Ok(Vec::new()), "what was refused left a dead letter");
             }
             StaleAck::MayBeTaken => {
                 assert!(matches!(acked, Ok(()) | Err(MailboxError::Stale)), "{acked:?}");

@@ -293,6 +293,33 @@ async fn a_quiet_section_keeps_the_lease_for_at_most_its_time_and_its_budget() {
     assert_eq!(began.elapsed(), secs(540 + 300));
 }
 
+/// Afterwards only beats renew the lease, however long the section might have been.
+#[tokio::test(start_paused = true)]
+async fn a_quiet_section_that_ends_early_keeps_the_lease_no_longer() {
+    let (spy, extender) = (Arc::new(Spy::new()), extender());
+    let delivery = spy.deliver(LEASE).await;
+    let _lease = extender.attach(&delivery, &delivery).unwrap();
+    let began = Instant::now();
+    delivery.quietly(secs(500), sleep(secs(100))).await;
+    delivery.cancelled().await;
+    // Its end is a beat, which renews once more.
+    assert_eq!((spy.extends_at(), began.elapsed()), (vec![60, 120], secs(120 + 300)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_never_answered_is_over_after_an_interval_and_asked_for_again() {
+    let (spy, extender) = (Arc::new(Spy::new()), extender());
+    let delivery = spy.deliver_of_age(LEASE, None).await;
+    let lease = extender.attach(&delivery, &delivery).unwrap();
+    spy.slow_extensions(secs(100_000));
+    beat_at(&delivery, [0]).await;
+    spy.slow_extensions(Duration::ZERO);
+    beat_at(&delivery, (10..600).step_by(10)).await;
+    assert!(matches!(lease.state(), LeaseState::Held { .. }) && !delivery.is_cancelled());
+    let extends_at = spy.extends_at();
+    assert!((60..=75).contains(&extends_at[1]), "{extends_at:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn beats_without_progress_end_at_stuck_after() {
     let (spy, extender) = (Arc::new(Spy::new()), extender().stuck_after(secs(600), false));

@@ -209,8 +209,12 @@ impl Runner {
                 return Some(End::Release { after: wait });
             }
             place = place.or_else(|| Place::take(self));
-            if place.is_none() || tries == TRIES_IN_PLACE || delivery.is_cancelled() {
+            if place.is_none() || delivery.is_cancelled() {
                 return Some(End::Retry { after: wait });
+            }
+            if tries == TRIES_IN_PLACE {
+                // The loop receives again after `wait`, and another message is to be first then.
+                return Some(End::Retry { after: 2 * wait });
             }
             tries += 1;
             tokio::select! {

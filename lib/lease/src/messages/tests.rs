@@ -1,5 +1,6 @@
 //! The message loop in injected time, on the mailbox in memory.
 
+mod in_place;
 mod reaching;
 mod settling;
 
@@ -14,6 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use super::MessageLoop;
+use super::probation::TRIES_IN_PLACE;
 use crate::delivery::Delivery;
 use crate::failure::Failure;
 use crate::mailbox::{Depth, End, Mailbox, Memory, Message, Want};

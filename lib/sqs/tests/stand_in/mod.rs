@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -68,21 +69,27 @@ fn config(url: &str) -> aws_sdk_sqs::config::Builder {
         .endpoint_url(url)
 }
 
-/// An address that leads to the server, until a request says this word: then its connection is cut.
-pub async fn cut_at(word: &'static str, url: &str) -> String {
+/// An address that leads to the server, until a request says this word, or says it after so many that may: then its
+/// connection is cut.
+pub async fn cut_at(word: &'static str, passing: u32, url: &str) -> String {
+    let passing = Arc::new(AtomicU32::new(passing));
     let upstream = url.strip_prefix("http://").unwrap().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
-            let upstream = upstream.clone();
+            let (upstream, passing) = (upstream.clone(), passing.clone());
+            let may_pass =
+                move || passing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
             tokio::spawn(async move {
                 let mut far = TcpStream::connect(upstream).await.unwrap();
                 let (mut asked, mut answered) = ([0; 8_192], [0; 8_192]);
                 loop {
                     let gone = tokio::select! {
                         count = near.read(&mut asked) => match count {
-                            Ok(count) if count > 0 && !contains(&asked[..count], word) => far.write_all(&asked[..count]).await.is_err(),
+                            Ok(count) if count > 0 && (!contains(&asked[..count], word) || may_pass()) => {
+                                far.write_all(&asked[..count]).await.is_err()
+                            }
                             _ => true,
                         },
                         count = far.read(&mut answered) => match count {

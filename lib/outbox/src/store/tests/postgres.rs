@@ -83,6 +83,29 @@ async fn pollers_side_by_side_share_the_rows_and_keep_keys_apart() {
     assert_eq!(keys.len(), 20);
 }
 
+/// A handle and its clones share a connection, and a transaction is several statements.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn those_who_share_a_handle_do_not_mix_their_transactions() {
+    let world = World::postgres().await;
+    let store = std::sync::Arc::new(world.again().await);
+    let mut users = tokio::task::JoinSet::new();
+    for user in 0..8 {
+        let store = store.clone();
+        users.spawn(async move {
+            for _ in 0..1_000 {
+                match user % 2 {
+                    0 => drop(store.claim(&RULE).await?),
+                    _ => drop(store.look(true).await?),
+                }
+            }
+            Ok::<(), OutboxError>(())
+        });
+    }
+    while let Some(done) = users.join_next().await {
+        assert_eq!(done.unwrap(), Ok(()));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_of_another_shape_is_refused_when_the_outbox_is_opened() {
     let url = Server::shared().database().unwrap();
@@ -114,7 +137,8 @@ async fn whoever_listens_is_woken_by_a_commit() {
     listener.check().await.unwrap();
     assert!(wakes.is_empty());
     world.write_keys("a").await;
-    wakes.recv().await.expect("it listens");
+    let woken = tokio::time::timeout(Duration::from_secs(60), wakes.recv()).await;
+    woken.expect("nobody is woken").expect("it listens");
 }
 
 /// Pages that a claim of a hundred rows touches, of which it takes none.
