@@ -109,16 +109,16 @@ pub fn gate_links(settings: &NodeSettings) -> Result<Option<GateLinks>, Failure>
     let Place { name, datacenter, .. } = Place::of_manager(settings)?;
     let datacenter = datacenter.expect("a manager has one");
     let tls = peer_tls(settings).map(|tls| client_config(&tls)).transpose().map_err(|error| {
-        Failure::new("this node's certificate cannot be used").why(error).remedy("`onward certs node` makes one").usage()
+        Failure::new("this node's certificate cannot be used")
+            .why(error)
+            .remedy("`onward certs node` makes one")
+            .usage()
     })?;
     if tls.is_none() && settings.cluster_key_file.is_none() {
         return Err(unproven("a manager that reports to gates"));
     }
-    let proof = PeerProof {
-        who: PeerIdentity::manager(datacenter, name),
-        proofs: proofs(settings)?,
-        tls: tls.map(Arc::new),
-    };
+    let proof =
+        PeerProof { who: PeerIdentity::manager(datacenter, name), proofs: proofs(settings)?, tls: tls.map(Arc::new) };
     Ok(Some(GateLinks { gates: settings.gates.clone(), datacenter: settings.datacenter.clone(), proof }))
 }
 

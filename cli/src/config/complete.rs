@@ -159,9 +159,7 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     all.push(("listen".into(), listen.text()));
     assert!(name.is_none() && advertise.is_none() && peers.is_empty());
     assert!(gates.is_empty());
-    all.extend(
-        ["name", "advertise", "peers", "gates"].map(|name| (name.to_owned(), "-".to_owned())),
-    );
+    all.extend(["name", "advertise", "peers", "gates"].map(|name| (name.to_owned(), "-".to_owned())));
     all.push(("data".into(), data.display().to_string()));
     all.push(("storage".into(), storage.to_string()));
     all.push(("slots".into(), slots.text()));

@@ -378,7 +378,7 @@ impl Shared {
         let why = if !trouble.is_empty() {
             trouble
         } else if !self.is_stopping() && self.is_other_leading() {
-            return self.no_leader();
+            "it leads no longer".into()
         } else {
             "it is stopping, or it has just begun a new term".into()
         };
@@ -386,11 +386,11 @@ impl Shared {
     }
 
     /// What is said to whoever asks a gate that follows. Nothing was done.
-    fn no_leader(&self) -> Refused {
+    fn not_begun(&self) -> Refused {
         let view = self.leader_view.borrow();
         let LeaderView::Following { leader: Some(LeaderAddress { name, address }), .. } = &*view else {
-            return Refused::NoLeader("no gate leads at the moment; try again soon".into());
+            return Refused::NotBegun("no gate leads at the moment; try again soon".into());
         };
-        Refused::NoLeader(format!("this gate follows; `{name}` leads, at {address}"))
+        Refused::NotBegun(format!("it follows; `{name}` leads, at {address}"))
     }
 }

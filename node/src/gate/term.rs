@@ -166,7 +166,7 @@ impl HeldCalls {
         for (_, command) in core::mem::take(&mut self.calls) {
             // Reads are refused by dropping what they are to be answered on; nobody may wait any more, which is fine.
             if let Command::Call { reply, .. } = command {
-                drop(reply.send(Err(shared.no_leader())));
+                drop(reply.send(Err(shared.not_begun())));
             }
         }
     }

@@ -11,12 +11,9 @@
 //! is on it.
 
 use core::time::Duration;
-use std::error::Error;
 use std::io;
 
 use axum::http::Uri;
-use axum::http::uri::Authority;
-use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
 use onward_core::ids::Name;
 use onward_core::job::Retry;
@@ -31,6 +28,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tonic::metadata::MetadataValue;
 use tonic::transport::Endpoint;
@@ -165,16 +163,19 @@ impl GateLink {
             .http2_keep_alive_interval(PING_EVERY)
             .keep_alive_timeout(PING_ANSWERED_WITHIN)
             .keep_alive_while_idle(true);
-        let connected = match self.url.strip_prefix("https://") {
-            None => endpoint.connect().await.map_err(|error| unreachable(&error))?,
-            Some(authority) => {
-                // The connector speaks TLS; tonic is told nothing of it.
-                let plain = Endpoint::from_shared(format!("http://{authority}")).map_err(|error| unreachable(&error))?;
-                let plain = plain.origin(endpoint.uri().clone()).http2_keep_alive_interval(PING_EVERY);
-                let plain = plain.keep_alive_timeout(PING_ANSWERED_WITHIN).keep_alive_while_idle(true);
-                plain.connect_with_connector(self.tls_connector(authority)?).await.map_err(|error| unreachable(&error))?
+        let connected = match (self.url.strip_prefix("https://"), &self.proof.tls) {
+            (None, _) => endpoint.connect().await,
+            (Some(_), None) => {
+                let text = "the gate speaks TLS: give this manager `tls.cert`, `tls.key` and `tls.ca`";
+                return Err(Status::failed_precondition(text));
+            }
+            (Some(_), Some(tls)) => {
+                let tls = TlsConnector::from(tls.clone());
+                let connector = tower::service_fn(move |gate: Uri| connect_tls(tls.clone(), gate));
+                endpoint.connect_with_connector(connector).await
             }
         };
+        let connected = connected.map_err(|error| unreachable(&error))?;
         let mut client = GateServiceClient::new(connected)
             .max_decoding_message_size(MAX_FRAME_BYTES)
             .max_encoding_message_size(MAX_FRAME_BYTES);
@@ -187,31 +188,16 @@ impl GateLink {
         let frames = client.coordinate(request).await?.into_inner();
         Ok((out, frames))
     }
-
-    /// Connects, and checks the gate's certificate by the cluster's authority.
-    fn tls_connector(&self, authority: &str) -> Result<impl Connector + use<>, Status> {
-        let without = || Status::failed_precondition("the gate speaks TLS: give this manager `tls.cert`, `tls.key`, `tls.ca`");
-        let tls = TlsConnector::from(self.proof.tls.clone().ok_or_else(without)?);
-        let wrong = |_| Status::invalid_argument(format!("`{authority}` is no address of a gate"));
-        let authority: Authority = authority.trim_end_matches('/').parse().map_err(wrong)?;
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = authority.port_u16().unwrap_or(443);
-        Ok(tower::service_fn(move |_: Uri| {
-            let (tls, host) = (tls.clone(), host.clone());
-            async move {
-                let stream = TcpStream::connect((&*host, port)).await?;
-                stream.set_nodelay(true)?;
-                let name = ServerName::try_from(host).map_err(io::Error::other)?;
-                Ok::<_, io::Error>(TokioIo::new(tls.connect(name, stream).await?))
-            }
-        }))
-    }
 }
 
-/// What tonic makes connections by.
-trait Connector: tower::Service<Uri, Response: Read + Write + Send + Unpin, Error: Into<Box<dyn Error + Send + Sync>>, Future: Send> + Send + 'static {}
-
-impl<C> Connector for C where C: tower::Service<Uri, Response: Read + Write + Send + Unpin, Error: Into<Box<dyn Error + Send + Sync>>, Future: Send> + Send + 'static {}
+/// Connects, and checks the gate's certificate by the cluster's authority.
+async fn connect_tls(tls: TlsConnector, gate: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+    let host = gate.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let stream = TcpStream::connect((&*host, gate.port_u16().unwrap_or(443))).await?;
+    stream.set_nodelay(true)?;
+    let name = ServerName::try_from(host).map_err(io::Error::other)?;
+    Ok(TokioIo::new(tls.connect(name, stream).await?))
+}
 
 fn take(stream: &GateStream, frame: GateFrame, retry: &Retry) -> Result<(), Status> {
     let order = down_in(frame, retry);

@@ -98,7 +98,8 @@ async fn readyz(State(pages): State<GatePages>) -> Response {
     if let Some(why) = pages.app.engine.loops().health().report().why_not_ready() {
         return probe(Err(why));
     }
-    match follows(&pages.about.forwarder, pages.about.probes.answer_within).await {
+    let trouble = pages.app.engine.trouble();
+    match follows(&pages.about.forwarder, trouble, pages.about.probes.answer_within).await {
         Some(answer) => answer,
         None => probe(machine(&pages).await.map(drop)),
     }

@@ -124,16 +124,17 @@ async fn readyz(State(pages): State<Pages>) -> Response {
     if let Some(why) = pages.app.engine.loops().health().report().why_not_ready() {
         return probe(Err(why));
     }
-    match follows(&pages.about.forwarder, pages.about.probes.answer_within).await {
+    let trouble = pages.app.engine.trouble();
+    match follows(&pages.about.forwarder, trouble, pages.about.probes.answer_within).await {
         Some(answer) => answer,
         None => probe(machine(&pages).await.map(drop)),
     }
 }
 
 /// A node that follows stores nothing itself: it is ready if whoever leads can be reached from it.
-pub(super) async fn follows(forwarder: &Forwarder, within: Duration) -> Option<Response> {
+pub(super) async fn follows(forwarder: &Forwarder, trouble: Option<String>, within: Duration) -> Option<Response> {
     let LeaderView::Following { term, leader } = forwarder.view() else { return None };
-    if let Some(trouble) = pages.app.engine.trouble() {
+    if let Some(trouble) = trouble {
         return Some(probe(Err(format!("it follows, and cannot read its log: {trouble}"))));
     }
     let Some(leader) = leader else {

@@ -65,5 +65,8 @@ fn gate_node(name: &str, judgement: &Judgement) -> Node {
         probation: false,
         connected: true,
         held_by_hold: false,
+        address: None,
+        datacenter: None,
+        gossip: None,
     }
 }

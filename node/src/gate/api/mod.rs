@@ -11,7 +11,7 @@ pub mod follow;
 pub mod jobs;
 pub mod shape;
 
-use axum::extract::{DefaultBodyLimit, OriginalUri};
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::routing::{any, get, post};
 use axum::{Extension, Router};
@@ -81,11 +81,11 @@ const ELSEWHERE: [&str; 15] = [
 ];
 
 /// The call makes sense, and not here.
-pub async fn elsewhere(OriginalUri(uri): OriginalUri) -> Problem {
+pub async fn elsewhere(request: Request) -> Problem {
     let detail = format!(
-        "a gate does not serve `{}`: it belongs to one datacenter, so ask a manager there (`GET /v1/jobs/{{id}}` here \
+        "a gate does not serve `/v1{}`: it belongs to one datacenter, so ask a manager there (`GET /v1/jobs/{{id}}` here \
          tells in which datacenters a job runs, under the same id)",
-        uri.path()
+        request.uri().path()
     );
     Problem::new(StatusCode::NOT_FOUND, "not_at_a_gate", detail)
 }
