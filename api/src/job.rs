@@ -3,7 +3,8 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
-use serde::de::{DeserializeOwned, Error as _};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::instant::At;
@@ -60,7 +61,9 @@ pub struct Job {
     pub unique_key: Option<String>,
     pub idempotency_key: Option<String>,
     pub headers: BTreeMap<String, String>,
-    pub datacenters: Vec<String>,
+    /// Where it runs: names, at a manager; at a gate, how it is in each.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<serde_json::Value>))]
+    pub datacenters: Vec<JobDatacenter>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub timeout_policy: Word,
     pub retain_s: Option<f64>,
@@ -94,6 +97,86 @@ impl Job {
     /// What the last attempt that failed has said.
     pub fn last_error(&self) -> Option<&str> {
         self.attempts().filter_map(|attempt| attempt.error.as_deref()).rfind(|error| !error.is_empty())
+    }
+}
+
+/// A datacenter of a job.
+#[derive(Clone, PartialEq, Debug)]
+pub enum JobDatacenter {
+    /// As a manager shows it.
+    Named(String),
+    /// As a gate shows it.
+    Seen(Box<JobInDatacenter>),
+}
+
+/// How a job is in one datacenter, as its gate knows it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct JobInDatacenter {
+    pub name: String,
+    /// `submitting`, `running`, `succeeded`, `failed`, `cancelled`, `timed_out`, or `unreachable`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "running"))]
+    pub state: Word,
+    /// Once the gate has decided that the job ends: the datacenter has said how it ended there. Before: that it has the
+    /// job.
+    pub confirmed: bool,
+    pub reason: Option<String>,
+    /// Since the newest forward step there, as it was reported last.
+    pub since_progress_ms: Option<u64>,
+    /// Since that report.
+    pub since_report_ms: Option<u64>,
+    pub attempts: u32,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub ended_at: Option<At>,
+    pub error: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>))]
+    pub result: Option<Raw>,
+    /// Likewise, if it is not JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result_base64: Option<String>,
+}
+
+impl JobDatacenter {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Named(name) => name,
+            Self::Seen(seen) => &seen.name,
+        }
+    }
+}
+
+impl Serialize for JobDatacenter {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Named(name) => serializer.serialize_str(name),
+            Self::Seen(seen) => seen.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for JobDatacenter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// Derived as untagged it would lose a result as it was written.
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = JobDatacenter;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a datacenter, or an object that has one")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<JobDatacenter, E> {
+                Ok(JobDatacenter::Named(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<JobDatacenter, A::Error> {
+                let seen = JobInDatacenter::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(JobDatacenter::Seen(Box::new(seen)))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
     }
 }
 

@@ -114,6 +114,18 @@ pub struct Datacenter {
     pub workers: u32,
     pub workers_healthy_or_busy: u32,
     pub free_slots: u64,
+    /// At a gate: whether its leader is connected there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connected: Option<bool>,
+    /// At a gate: the term of its leader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<u64>,
+    /// At a gate: how long ago it was heard last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_heard_ms: Option<u64>,
+    /// At a gate: jobs about which it is owed something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owed: Option<usize>,
     /// There are too many workers to look at all of them.
     pub approximate: bool,
 }

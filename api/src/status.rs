@@ -60,6 +60,9 @@ pub struct Status {
     pub load: Load,
     /// Null while no machine answers.
     pub manager: Option<ManagerStatus>,
+    /// Of a gate, in the place of a manager's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateStatus>,
     /// What runs in this node; it is ready only while every critical one is healthy.
     pub loops: Vec<LoopStatus>,
     pub trouble: Option<String>,
@@ -68,11 +71,12 @@ pub struct Status {
 impl Status {
     /// What the node does, in a word. One that drains still holds its seat.
     pub fn state(&self) -> &str {
-        match &self.manager {
+        match (&self.manager, &self.gate) {
             _ if self.draining => "draining",
             _ if &*self.role == "follower" => "follows",
-            Some(manager) => &manager.seat,
-            None => "not serving",
+            (Some(manager), _) => &manager.seat,
+            (None, Some(gate)) => &gate.seat,
+            (None, None) => "not serving",
         }
     }
 }
@@ -135,6 +139,24 @@ pub struct ManagerStatus {
     pub schedules: usize,
     /// Critical schedules of which three or more runs in a row have failed; at most 100 of them.
     pub failing_schedules: Vec<FailingSchedule>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GateStatus {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub seat: Word,
+    /// Of what it decides.
+    pub epoch: u64,
+    pub jobs: usize,
+    pub open_jobs: usize,
+    /// Datacenters that it knows, and those of them that are connected.
+    pub datacenters: usize,
+    pub connected: usize,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub verdict: Word,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reason: Word,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

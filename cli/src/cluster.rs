@@ -2,10 +2,17 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
+use std::sync::Arc;
 
 use onward_gossip::{GossipRule, Label, Role};
 use onward_node::auth::FileError;
+use onward_node::gate::peers::{PeerProof, PeerTrust};
+use onward_node::gates::GateLinks;
 use onward_node::gossip::{GossipConfig, next_incarnation, read_keys};
+
+use onward_node::peer::PeerIdentity;
+use onward_node::peer::certificate::{PeerTls, client_config};
+use onward_node::peer::proof::PeerProofs;
 
 use crate::config::NodeSettings;
 use crate::failure::Failure;
@@ -92,4 +99,53 @@ pub fn gossip(
         peers: place.peers,
         rule: GossipRule::default(),
     }))
+}
+
+/// The gates that a manager reports to, and what it shows them; none if it has no gates.
+pub fn gate_links(settings: &NodeSettings) -> Result<Option<GateLinks>, Failure> {
+    if settings.gates.is_empty() {
+        return Ok(None);
+    }
+    let Place { name, datacenter, .. } = Place::of_manager(settings)?;
+    let datacenter = datacenter.expect("a manager has one");
+    let tls = peer_tls(settings).map(|tls| client_config(&tls)).transpose().map_err(|error| {
+        Failure::new("this node's certificate cannot be used")
+            .why(error)
+            .remedy("`onward certs node` makes one")
+            .usage()
+    })?;
+    if tls.is_none() && settings.cluster_key_file.is_none() {
+        return Err(unproven("a manager that reports to gates"));
+    }
+    let proof =
+        PeerProof { who: PeerIdentity::manager(datacenter, name), proofs: proofs(settings)?, tls: tls.map(Arc::new) };
+    Ok(Some(GateLinks { gates: settings.gates.clone(), datacenter: settings.datacenter.clone(), proof }))
+}
+
+/// Whom a gate believes: certificates where it serves TLS, else the cluster's key.
+pub fn gate_trust(settings: &NodeSettings) -> Result<PeerTrust, Failure> {
+    if peer_tls(settings).is_some() {
+        return Ok(PeerTrust::Certificates);
+    }
+    proofs(settings)?.map(PeerTrust::Proofs).ok_or_else(|| unproven("a gate"))
+}
+
+fn peer_tls(settings: &NodeSettings) -> Option<PeerTls> {
+    let NodeSettings { tls_cert, tls_key, tls_ca, .. } = settings.clone();
+    Some(PeerTls { cert: tls_cert?, key: tls_key?, ca: tls_ca? })
+}
+
+fn proofs(settings: &NodeSettings) -> Result<Option<PeerProofs>, Failure> {
+    let cannot = |error: FileError| {
+        Failure::new("the cluster's key cannot be used").why(error).remedy("`onward certs key` makes one").usage()
+    };
+    let Some(file) = &settings.cluster_key_file else { return Ok(None) };
+    Ok(Some(PeerProofs::new(&read_keys(file).map_err(cannot)?)))
+}
+
+/// Without either nobody could tell a datacenter's leader from anybody else.
+fn unproven(who: &str) -> Failure {
+    Failure::new(format!("{who} needs `cluster.key_file`, or `tls.cert`, `tls.key` and `tls.ca`"))
+        .remedy("`onward certs key` makes a key, and every node of the cluster gets the same; `onward certs node` makes certificates")
+        .usage()
 }

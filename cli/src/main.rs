@@ -16,6 +16,7 @@ mod failure;
 mod fleet;
 mod folder;
 mod follow;
+mod gate;
 mod inside;
 mod jobs;
 mod logs;
@@ -116,6 +117,9 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Manager { config, log, accept_loss } => {
             up::run(UpArgs::manager(config, log, accept_loss), global.data, screen)
         }
+        Command::Gate { config, log, accept_loss } => {
+            gate::run(UpArgs::manager(config, log, accept_loss), global.data, screen)
+        }
         Command::Demo { sabotage } => demo::run(sabotage, screen),
         Command::Run(args) => Ok(run::run(*args, screen)),
         Command::Worker(args) => worker::run(args, &global, &data, screen),
@@ -184,6 +188,7 @@ fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
         | Command::Up(_)
         | Command::Certs(_)
         | Command::Manager { .. }
+        | Command::Gate { .. }
         | Command::Demo { .. }
         | Command::Run(_)
         | Command::Worker(_)

@@ -9,8 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use onward_health::OpenEye;
-use onward_node::engine::Engine;
+use onward_health::{LoopWatch, OpenEye};
 
 use crate::failure::Failure;
 
@@ -19,8 +18,8 @@ pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PI
 
 /// Says that the node is ready, and from then on that it is alive, for as long as it is and this is held. Fails only where
 /// probes were to be answered and cannot be.
-pub fn ready(engine: &Engine, hang_after: Duration, probes: Option<SocketAddr>) -> Result<Option<OpenEye>> {
-    match (engine.loops().open_eye(hang_after, probes), probes) {
+pub fn ready(loops: &LoopWatch, hang_after: Duration, probes: Option<SocketAddr>) -> Result<Option<OpenEye>> {
+    match (loops.open_eye(hang_after, probes), probes) {
         (Ok(eye), _) => Ok(Some(eye)),
         (Err(error), Some(address)) => {
             let failure = Failure::new(format!("probes cannot be answered on {address}")).why(error);

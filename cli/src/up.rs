@@ -48,7 +48,7 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let probes = effective.node.http_probes;
     let (listen, key_file) = (effective.node.listen, effective.node.cluster_key_file.as_deref());
     let gossip = cluster::gossip(key_file, &effective.node.data, listen, Place::of_manager(&effective.node)?)?;
-    let config = NodeConfig { gossip, ..node_config(effective, traces, commit_mark, accept_loss) };
+    let config = NodeConfig { gossip, ..node_config(effective, traces, commit_mark, accept_loss)? };
     runtime.block_on(up(config, probes, commands, with_demo, screen))
 }
 
@@ -69,7 +69,7 @@ pub fn log_to_stderr(format: LogFormat, screen: &Screen) {
 }
 
 /// What was given as flags, by the names of the settings.
-fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
+pub fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     let path = |path: PathBuf| path.to_string_lossy().into_owned();
     let data = data.filter(|data| std::env::var_os("ONWARD_DATA").is_none_or(|given| given != *data));
     let given = [
@@ -95,7 +95,7 @@ fn worker_share(grace: Duration) -> Duration {
 }
 
 /// With the options that help, which the node does not know.
-fn not_started(error: &StartError) -> Failure {
+pub fn not_started(error: &StartError) -> Failure {
     let failure = Failure::new("the node did not start").why(error);
     match error {
         StartError::Exposed { .. } => failure.remedy(
@@ -124,7 +124,7 @@ async fn up(
     let (grace, hang_after) = (config.drain.grace, config.probes.hang_after);
     let node = Node::start(config).await.map_err(|error| not_started(&error))?;
     // Held until the end, whichever it is.
-    let eye = service::ready(node.engine(), hang_after, probes)?;
+    let eye = service::ready(node.engine().loops(), hang_after, probes)?;
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();
     let has_worker = commands.slots > 0;
     let place = inside(&node, &read_or_make_token(&data)?);
@@ -192,15 +192,16 @@ fn trace_endpoint() -> Result<Option<Endpoint>> {
     Ok(Some(endpoint))
 }
 
-fn node_config(
+pub fn node_config(
     effective: Effective,
     traces: Option<Endpoint>,
     commit_mark: Option<PathBuf>,
     accept_loss: bool,
-) -> NodeConfig {
+) -> Result<NodeConfig, Failure> {
     let settings = effective.node;
+    let gates = cluster::gate_links(&settings)?;
     // Named one by one, so that what a node can be told has a setting.
-    NodeConfig {
+    Ok(NodeConfig {
         listen: settings.listen,
         listens: true,
         data: settings.data,
@@ -224,7 +225,8 @@ fn node_config(
         commit_mark,
         gossip: None,
         accept_loss,
-    }
+        gates,
+    })
 }
 
 fn ready(node: &Node, probes: Option<SocketAddr>, has_worker: bool, screen: &Screen) -> Result<()> {
@@ -254,7 +256,7 @@ fn ready(node: &Node, probes: Option<SocketAddr>, has_worker: bool, screen: &Scr
 }
 
 /// A node that listens on every address is reached from here by loopback; `0.0.0.0` is nobody's address.
-fn usable(url: &str, address: SocketAddr) -> String {
+pub fn usable(url: &str, address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return url.to_owned();
     }

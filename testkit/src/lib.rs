@@ -5,6 +5,7 @@
 //! - [`Postgres::start_synchronous_standby`] gives a cluster a standby that its commits wait for, and
 //!   [`Postgres::promote`] puts it in the cluster's place.
 //! - [`Cluster`] is managers of Onward itself on such a database, and workers, all of them processes.
+//! - [`World`] is gates of Onward, and datacenters that report to them.
 //! - [`Proxy`] stands between a client and any of them, and cuts, silences, holds back or loses what passes.
 //! - [`Server`] is the process behind each. A test [freezes](Server::freeze), [thaws](Server::thaw), [kills](Server::kill)
 //!   and [starts it again](Server::start_again) to make an outage.
@@ -27,6 +28,7 @@ mod redis;
 mod server;
 mod sqs;
 pub mod venv;
+mod world;
 
 pub use cluster::{Cluster, ClusterOptions, ManagerProcess, WorkerProcess};
 pub use nats::{Nats, NatsOptions};
@@ -36,3 +38,4 @@ pub use proxy::{Proxy, Way};
 pub use redis::Redis;
 pub use server::{Server, ServerError};
 pub use sqs::Sqs;
+pub use world::{ManagerOfDatacenter, World, WorldGate, WorldOptions, WorldWorker};

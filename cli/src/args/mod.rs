@@ -99,6 +99,18 @@ pub enum Command {
         #[arg(long)]
         accept_loss: bool,
     },
+    /// Run a gate: clients submit to it, and it runs their jobs in one datacenter or in several
+    #[command(after_help = "Example:\n  onward gate --config /etc/onward-gate.toml")]
+    Gate {
+        /// The settings file; `onward config` prints what can be in it
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        #[command(flatten)]
+        log: LogArgs,
+        /// Start with what is left, once, if acknowledged events are missing from the log
+        #[arg(long)]
+        accept_loss: bool,
+    },
     /// Submit a job: a command to run, or a kind with its payload
     #[command(after_help = submit::EXAMPLES)]
     Submit(Box<SubmitArgs>),

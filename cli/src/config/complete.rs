@@ -104,8 +104,8 @@ fn of_rules(settings: Settings) -> Vec<(String, String)> {
     all.push(("overload.rise_from".into(), rise_from.text()));
     all.push(("overload.better_samples".into(), better_samples.text()));
     all.push(("overload.decay_every".into(), decay_every.text()));
-    listed!(all, "gate.", GateRule { progress_every, fallback_after, silent_after } = gate);
     listed!(all, "aging.", AgingRule { step, max_levels } = aging);
+    listed!(all, "gate.", GateRule { progress_every, fallback_after, silent_after } = gate);
     let JobDefaults { queue, timeout, stuck_after, retry } = job;
     all.push(("job.queue".into(), queue.text()));
     all.push(("job.timeout".into(), timeout.text()));
@@ -136,6 +136,7 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
         listen,
         advertise,
         peers,
+        gates,
         data,
         storage,
         slots,
@@ -157,7 +158,8 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
     all.push(("datacenter".into(), datacenter.text()));
     all.push(("listen".into(), listen.text()));
     assert!(name.is_none() && advertise.is_none() && peers.is_empty());
-    all.extend(["name", "advertise", "peers"].map(|name| (name.to_owned(), "-".to_owned())));
+    assert!(gates.is_empty());
+    all.extend(["name", "advertise", "peers", "gates"].map(|name| (name.to_owned(), "-".to_owned())));
     all.push(("data".into(), data.display().to_string()));
     all.push(("storage".into(), storage.to_string()));
     all.push(("slots".into(), slots.text()));

@@ -25,6 +25,8 @@ pub struct NodeSettings {
     pub advertise: Option<String>,
     /// Addresses of other managers of this datacenter.
     pub peers: Vec<String>,
+    /// Addresses of the gates that a manager reports to.
+    pub gates: Vec<String>,
     pub data: PathBuf,
     /// What keeps log, archive, output, keys and tokens.
     pub storage: StorageChoice,
@@ -60,6 +62,7 @@ impl NodeSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 7400)),
             advertise: None,
             peers: Vec::new(),
+            gates: Vec::new(),
             data,
             storage: StorageChoice::default(),
             slots: crate::work::cores(),
@@ -238,6 +241,7 @@ settings! {
         "listen" => listen: Address,
         "advertise" => advertise: Text,
         "peers" => peers: Names,
+        "gates" => gates: Names,
         "data" => data: Folder,
         "storage" => storage: Storage,
         "slots" => slots: Count,

@@ -73,6 +73,11 @@ impl Gate {
         self.seat.own_awake_at(self.now.mono)
     }
 
+    /// How much was said that waits for the seat to be confirmed.
+    pub fn kept_inputs(&self) -> usize {
+        self.kept.len()
+    }
+
     /// Whether calls and frames may be taken.
     fn serving(&self) -> bool {
         matches!(self.seat_state(), SeatState::Serving | SeatState::Settling)

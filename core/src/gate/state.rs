@@ -165,6 +165,12 @@ impl State {
         self.jobs.values()
     }
 
+    /// The newest first, beginning before `before`.
+    pub fn jobs_before(&self, before: Option<JobId>) -> impl Iterator<Item = &Job> {
+        let end = before.unwrap_or(JobId::from_u128(u128::MAX));
+        self.jobs.range(..end).rev().map(|(_, job)| job)
+    }
+
     pub fn job_count(&self) -> usize {
         self.jobs.len()
     }

@@ -17,7 +17,7 @@ use super::{Engine, Refused};
 
 /// Content that a call brings along, to be stored with the events that name it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Contents(Vec<OwnedBlob>);
+pub(crate) struct Contents(Vec<OwnedBlob>);
 
 impl Contents {
     /// The payload that stands for these bytes. Hashing a megabyte takes a while: not for the machine's thread.
@@ -64,7 +64,7 @@ impl Contents {
         }
     }
 
-    fn replace(&mut self, payload: &mut Payload) {
+    pub(crate) fn replace(&mut self, payload: &mut Payload) {
         if let Payload::Inline(bytes) = payload
             && bytes.len() > Payload::INLINE_MAX
         {
@@ -72,17 +72,32 @@ impl Contents {
         }
     }
 
-    pub(super) fn append(&mut self, mut more: Self) {
+    pub(crate) fn append(&mut self, mut more: Self) {
         self.0.append(&mut more.0);
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         // Of an outage it may have been a lot.
         self.0 = Vec::new();
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Those that `name` is called for.
+    pub(crate) fn named(&self, payloads: impl FnOnce(&mut dyn FnMut(&Payload))) -> Vec<OwnedBlob> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut brought: HashMap<RawDigest, &OwnedBlob> = self.0.iter().map(|blob| (blob.digest, blob)).collect();
+        let mut named = Vec::new();
+        payloads(&mut |payload| {
+            if let Payload::Stored(stored) = payload {
+                named.extend(brought.remove(&stored.digest.0).cloned());
+            }
+        });
+        named
     }
 }
 
@@ -197,25 +212,16 @@ impl Engine {
 
 /// Of what was brought along, only what an event names is stored: the rest was refused, or is kept for later.
 pub(super) fn named_by(events: &[StampedEvent], contents: &Contents) -> Vec<OwnedBlob> {
-    if contents.is_empty() {
-        return Vec::new();
-    }
-    let mut brought: HashMap<RawDigest, &OwnedBlob> = contents.0.iter().map(|blob| (blob.digest, blob)).collect();
-    let mut named = Vec::new();
-    let mut name = |payload: &Payload| {
-        if let Payload::Stored(stored) = payload {
-            named.extend(brought.remove(&stored.digest.0).cloned());
-        }
-    };
-    for stamped in events {
-        match &stamped.event {
-            Event::JobSubmitted(submitted) => {
-                submitted.spec.workflows.iter().for_each(|workflow| name(&workflow.payload));
+    contents.named(|name| {
+        for stamped in events {
+            match &stamped.event {
+                Event::JobSubmitted(submitted) => {
+                    submitted.spec.workflows.iter().for_each(|workflow| name(&workflow.payload));
+                }
+                Event::ScheduleSet(set) => set.plan.job.workflows.iter().for_each(|workflow| name(&workflow.payload)),
+                Event::AttemptEnded { ending: Ending::Succeeded { result }, .. } => name(result),
+                _ => {}
             }
-            Event::ScheduleSet(set) => set.plan.job.workflows.iter().for_each(|workflow| name(&workflow.payload)),
-            Event::AttemptEnded { ending: Ending::Succeeded { result }, .. } => name(result),
-            _ => {}
         }
-    }
-    named
+    })
 }

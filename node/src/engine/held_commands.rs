@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::run_loop::RunQueue;
 use super::watch::Watchers;
 use super::{Command, Shared};
+use crate::run_loop::RunQueue;
 
 #[derive(PartialEq, Eq)]
 pub(super) enum Flow {

@@ -7,8 +7,8 @@ use onward_core::manager::Manager;
 use onward_health::Pulse;
 
 use super::outgoing::Outgoing;
-use super::run_loop::{CommitAnswer, Host, RunQueue};
 use super::{Command, Shared};
+use crate::run_loop::{CommitAnswer, Host, RunQueue};
 
 impl Host for Shared {
     type Machine = Manager;

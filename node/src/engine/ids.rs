@@ -7,21 +7,21 @@ use rand_chacha::ChaCha8Rng;
 
 /// Ids of one millisecond count up, so that jobs sort in the order in which they came; their ends are random, so that
 /// nodes do not make the same ones. The system is asked for randomness once, not once a job.
-pub(super) struct Ids {
+pub(crate) struct Ids {
     at: Wall,
     turn: u64,
     random: ChaCha8Rng,
 }
 
 impl Ids {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).expect("the system has randomness");
         Self { at: Wall::ZERO, turn: 0, random: ChaCha8Rng::from_seed(seed) }
     }
 
     /// From now on ids are higher than this one, whatever the clock says.
-    pub(super) fn stay_above(&mut self, known: JobId) {
+    pub(crate) fn stay_above(&mut self, known: JobId) {
         let raw = known.as_u128();
         let at = Wall::from_ms((raw >> 80) as u64);
         if at >= self.at {
@@ -30,7 +30,7 @@ impl Ids {
         }
     }
 
-    pub(super) fn next(&mut self, now: Wall) -> JobId {
+    pub(crate) fn next(&mut self, now: Wall) -> JobId {
         (self.at, self.turn) = if now > self.at { (now, 0) } else { (self.at, self.turn + 1) };
         JobId::v7(self.at, u128::from(self.turn) << 32 | u128::from(self.random.next_u32()))
     }

@@ -13,11 +13,11 @@ use onward_core::time::Mono;
 use super::memory;
 
 /// Between two samples.
-pub(super) const EVERY: Duration = Duration::from_secs(1);
+pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
 /// The level as every thread can read it.
 #[derive(Debug)]
-pub(super) struct Gauge {
+pub(crate) struct Gauge {
     level: AtomicU8,
     reason: Mutex<OverloadReason>,
 }
@@ -29,7 +29,7 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    pub(super) fn level(&self) -> OverloadLevel {
+    pub(crate) fn level(&self) -> OverloadLevel {
         match self.level.load(Ordering::Relaxed) {
             0 => OverloadLevel::Normal,
             1 => OverloadLevel::Busy,
@@ -38,18 +38,18 @@ impl Gauge {
         }
     }
 
-    pub(super) fn reason(&self) -> OverloadReason {
+    pub(crate) fn reason(&self) -> OverloadReason {
         *self.reason.lock().expect("no thread panics while it holds this")
     }
 
-    pub(super) fn set(&self, level: OverloadLevel, reason: OverloadReason) {
+    pub(crate) fn set(&self, level: OverloadLevel, reason: OverloadReason) {
         *self.reason.lock().expect("no thread panics while it holds this") = reason;
         self.level.store(level as u8, Ordering::Relaxed);
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     last: Option<(Mono, Duration)>,
     cores: f64,
     memory_bytes: f64,
@@ -57,7 +57,7 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Processor and memory in percent, about once a second; none in between, or where the system does not tell.
-    pub(super) fn sample(&mut self, now: Mono) -> Option<(f64, f64)> {
+    pub(crate) fn sample(&mut self, now: Mono) -> Option<(f64, f64)> {
         if self.last.is_some_and(|(at, _)| now.since(at) < EVERY) {
             return None;
         }

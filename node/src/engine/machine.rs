@@ -9,7 +9,7 @@ use onward_core::effect::{Answer, Effect, Effects};
 use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::health::overload::{OverloadDetector, OverloadLevel};
-use onward_core::ids::{RequestId, Seq, SessionId};
+use onward_core::ids::{RequestId, Seq, SessionId, StreamId};
 use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
 use onward_core::message::ToWorker;
@@ -22,14 +22,11 @@ use super::archivist::ToArchive;
 use super::content::{self, Contents};
 use super::decision_log::DecisionLog;
 use super::following::Handover;
+use super::gate_stream::{self, ForGate};
 use super::load::{self, Meter};
 use super::notices::jobs_of;
 use super::outgoing::Outgoing;
 use super::questions::{KeptQuestions, Question};
-use super::run_loop::{
-    CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer, Host, OutgoingSender, Rounds, Snapshots,
-    StateMachine, TermEnd, Wait, take_turns,
-};
 use super::session::Outbox;
 use super::spans::Spans;
 use super::term::Leading;
@@ -40,6 +37,10 @@ use crate::catalog::Catalog;
 use crate::clock;
 use crate::cluster::HandoverError;
 use crate::cluster::leader::LeaderView;
+use crate::run_loop::{
+    CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer, Host, OutgoingSender, Rounds, Snapshots,
+    StateMachine, TermEnd, Wait, take_turns,
+};
 
 /// How many asks are taken before what they decided is handed to the log.
 const ROUND: usize = 1_024;
@@ -79,6 +80,7 @@ pub(super) fn machine_of<'a>(
         spans: shared.exporter.clone().map(Spans::new),
         replies: HashMap::new(),
         sessions: HashMap::new(),
+        gates: HashMap::new(),
         watchers,
         load: OverloadDetector::new(start.rules.overload),
         level: OverloadLevel::Normal,
@@ -130,6 +132,7 @@ pub(super) struct Machine<'a> {
     durable: Seq,
     replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
     sessions: HashMap<SessionId, Outbox>,
+    gates: HashMap<StreamId, gate_stream::Outbox>,
     watchers: &'a mut Watchers,
     decisions: DecisionLog,
     spans: Option<Spans>,
@@ -189,8 +192,18 @@ impl Rounds for Machine<'_> {
             return Some(TermEnd::SeatLost);
         }
         // A stop waits for what was decided before it to be durable and answered, not for work that goes on in bites.
-        let end = if self.hands_over { TermEnd::HandsOver } else { TermEnd::Stopped };
-        self.stopping.is_some_and(|decided| self.durable >= decided).then_some(end)
+        if self.stopping.is_none_or(|decided| self.durable < decided) {
+            return None;
+        }
+        if !self.hands_over {
+            return Some(TermEnd::Stopped);
+        }
+        // Of what still waits nothing was begun: it is for the next leader.
+        for (_, reply) in self.replies.drain() {
+            // Nobody may be waiting any more, which is fine.
+            let _ = reply.send(Err(self.shared.not_begun()));
+        }
+        Some(TermEnd::HandsOver)
     }
 
     /// For how long there is nothing to do unless somebody asks. Load that is high is looked at again in a while: with
@@ -284,6 +297,13 @@ impl Machine<'_> {
             Command::Open { session, outbox } => {
                 self.sessions.insert(session, outbox);
             }
+            Command::OpenGate { stream, datacenter, outbox } => {
+                self.gates.insert(stream, outbox);
+                self.step(Input::GateOpened { stream, datacenter });
+            }
+            Command::GateMessage { stream, message, contents } => {
+                self.step_with(Input::Gate { stream, message }, contents);
+            }
             Command::Watch { job, bell } => self.watchers.add(job, bell),
             Command::Unwatch { job, bell } => self.watchers.remove(job, bell),
             Command::FromLog(CommitAnswer { term, what }) if term == self.term => match what {
@@ -351,8 +371,10 @@ impl Machine<'_> {
 
     fn step_with(&mut self, input: Input, contents: Contents) {
         self.shared.stats.inputs.add(1);
-        if let Input::SessionClosed { session } = &input {
-            self.sessions.remove(session);
+        match &input {
+            Input::SessionClosed { session } => drop(self.sessions.remove(session)),
+            Input::GateClosed { stream } => drop(self.gates.remove(stream)),
+            _ => {}
         }
         let mut effects = core::mem::take(&mut self.effects);
         StateMachine::step(&mut self.manager, self.now, input, &mut effects);
@@ -366,6 +388,10 @@ impl Machine<'_> {
             match waiting.effect {
                 Effect::ConfirmSeat { question } => self.request_commit(CommitRequest::ConfirmSeat { question }),
                 Effect::Send { session, message } => self.say(waiting.after, session, message),
+                Effect::SendGate { stream, frame } => self.say_to_gate(waiting.after, stream, ForGate::Say(frame)),
+                Effect::FindArchived { stream, question } => {
+                    self.say_to_gate(waiting.after, stream, ForGate::Find(question));
+                }
                 Effect::Reply { request, answer } => {
                     if let Some(reply) = self.replies.remove(&request) {
                         let answer = answer.map_err(Refused::ByMachine);
@@ -424,6 +450,13 @@ impl Machine<'_> {
         }
     }
 
+    fn say_to_gate(&mut self, after: Seq, stream: StreamId, message: ForGate) {
+        if let Some(outbox) = self.gates.get(&stream) {
+            let outbox = outbox.clone();
+            self.hold(after, Outgoing::SayGate { stream, outbox, message });
+        }
+    }
+
     /// What waits for no event at all says that there is no seat: it must not stand in a line that waits for the log.
     fn hold(&mut self, after: Seq, out: Outgoing) {
         if after == Seq::default() {
@@ -460,9 +493,11 @@ impl Machine<'_> {
                 let ask = FindDue { schedule, revision, timing, after, until };
                 drop(self.find_due.as_ref().map(|find_due| find_due.send(ask)));
             }
-            // No stream to a gate is open, so that nothing is said on one.
-            Effect::SendGate { .. } | Effect::FindArchived { .. } => {}
-            Effect::Send { .. } | Effect::Reply { .. } | Effect::ConfirmSeat { .. } => {
+            Effect::Send { .. }
+            | Effect::SendGate { .. }
+            | Effect::FindArchived { .. }
+            | Effect::Reply { .. }
+            | Effect::ConfirmSeat { .. } => {
                 unreachable!("these do not wait here")
             }
         }

@@ -11,7 +11,7 @@ use onward_core::time::{Mono, Now};
 use onward_log::codec::{self, DecodeError};
 use onward_log::{Digest, Error, StoredRow};
 
-use super::run_loop::StateMachine;
+use crate::run_loop::StateMachine;
 
 impl StateMachine for Manager {
     type Input = Input;

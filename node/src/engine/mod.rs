@@ -28,15 +28,16 @@ mod archived;
 mod archivist;
 mod backups;
 mod calls;
-mod content;
+pub(crate) mod content;
 mod decision_log;
 mod delivery;
 mod disk_reads;
 mod following;
+mod gate_stream;
 mod held_commands;
 mod host;
-mod ids;
-mod load;
+pub(crate) mod ids;
+pub(crate) mod load;
 mod machine;
 mod manager_machine;
 mod memory;
@@ -45,7 +46,6 @@ mod outgoing;
 mod pacing;
 mod pending;
 mod questions;
-mod run_loop;
 mod session;
 mod spans;
 mod start;
@@ -53,8 +53,8 @@ mod stats;
 mod term;
 mod terms;
 mod timetable;
-mod vitals;
-mod watch;
+pub(crate) mod vitals;
+pub(crate) mod watch;
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -66,8 +66,9 @@ use std::time::Duration;
 
 use onward_core::effect::Answer;
 use onward_core::fence::Term;
+use onward_core::gate::message::ToDatacenter;
 use onward_core::health::overload::{OverloadLevel, OverloadReason};
-use onward_core::ids::{Claim, JobId, RequestId, SessionId};
+use onward_core::ids::{Claim, JobId, Name, RequestId, SessionId, StreamId};
 use onward_core::input::{Call, Input};
 use onward_core::manager::Manager;
 use onward_core::message::FromWorker;
@@ -83,13 +84,13 @@ use crate::catalog::Catalog;
 use crate::clock;
 use crate::cluster::Heirs;
 use crate::cluster::leader::{LeaderAddress, LeaderView};
+use crate::run_loop::{CommitAnswer, RunQueue};
 use crate::traces::Exporter;
 use content::Contents;
 use following::{FollowingGauge, Handover};
 use ids::Ids;
 use pending::{InFlightPermit, Pending};
 use questions::Question;
-use run_loop::{CommitAnswer, RunQueue};
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
@@ -97,6 +98,7 @@ pub use backups::{Backup, BackupError, BackupMade, BackupProgress, MAX_BACKUPS};
 pub use content::{DamagedContent, Field};
 pub use delivery::{Delivery, DeliveryLimits};
 pub use disk_reads::MAX_DISK_READS;
+pub use gate_stream::{ForGate, GateReports, GateStream, GateStreamGone};
 pub use pacing::Pacing;
 pub use session::{Session, SessionGone};
 pub use start::Start;
@@ -163,6 +165,17 @@ enum Command {
     Open {
         session: SessionId,
         outbox: session::Outbox,
+    },
+    /// A stream to a gate is open.
+    OpenGate {
+        stream: StreamId,
+        datacenter: Name,
+        outbox: gate_stream::Outbox,
+    },
+    GateMessage {
+        stream: StreamId,
+        message: Box<ToDatacenter>,
+        contents: Contents,
     },
     Watch {
         job: JobId,

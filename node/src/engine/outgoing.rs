@@ -3,19 +3,22 @@
 use std::sync::Arc;
 
 use onward_core::effect::Answer;
-use onward_core::ids::SessionId;
+use onward_core::ids::{SessionId, StreamId};
 use onward_core::input::Input;
 use onward_core::message::ToWorker;
 use tokio::sync::{Notify, oneshot};
 
-use super::session::{Outbox, PutResult};
+use super::gate_stream::{ForGate, Outbox as GateOutbox};
+use super::session::Outbox;
 use super::{Command, Deliver, Refused, Shared};
+use crate::outbox::PutResult;
 
 /// Something for others, complete in itself: whoever holds it can let it go.
 pub(super) enum Outgoing {
     Deliver(Deliver),
     Ring(Arc<Notify>),
     Say { session: SessionId, outbox: Outbox, message: ToWorker },
+    SayGate { stream: StreamId, outbox: GateOutbox, message: ForGate },
     Reply { reply: oneshot::Sender<Result<Answer, Refused>>, answer: Result<Answer, Refused> },
 }
 
@@ -28,6 +31,11 @@ impl Outgoing {
                 if outbox.put(message) == PutResult::CutOff {
                     shared.stats.sessions_cut_off.add(1);
                     shared.send(Command::Input(Input::SessionClosed { session }));
+                }
+            }
+            Self::SayGate { stream, outbox, message } => {
+                if outbox.put(message) == PutResult::CutOff {
+                    shared.send(Command::Input(Input::GateClosed { stream }));
                 }
             }
             Self::Reply { reply, answer } => {

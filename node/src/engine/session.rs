@@ -1,18 +1,17 @@
 //! A worker's connection, as the engine sees it: what it says goes in, what it is told comes out.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use onward_core::ids::SessionId;
 use onward_core::input::Input;
 use onward_core::message::{FromWorker, ToWorker};
 use onward_proto::manager::weight;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::content::Contents;
 use super::delivery::{Room, Undelivered};
 use super::{Command, Engine};
+use crate::outbox::{self, Unread};
 
 /// A worker that reads nothing while it goes on talking is cut off here: its answers would grow without end.
 /// More than the largest worker may have slots.
@@ -22,52 +21,19 @@ const MAX_UNREAD: usize = 200_000;
 const READ_AT_ONCE: usize = 1 << 20;
 
 /// Where what a session is told is put.
-#[derive(Clone)]
-pub(super) struct Outbox {
-    sender: UnboundedSender<ToWorker>,
-    reader: Arc<Reader>,
-}
-
-#[derive(Default)]
-struct Reader {
-    unread: AtomicUsize,
-    is_cut_off: AtomicBool,
-}
-
-/// Whether a session has taken what it was told.
-#[derive(PartialEq, Eq)]
-pub(super) enum PutResult {
-    Taken,
-    /// It reads too little, or is gone, and must be closed. Said once.
-    CutOff,
-    CutOffBefore,
-}
+pub(super) type Outbox = outbox::Outbox<ToWorker>;
 
 #[derive(Debug)]
 pub struct SessionGone;
-
-impl Outbox {
-    pub(super) fn put(&self, message: ToWorker) -> PutResult {
-        let Reader { unread, is_cut_off } = &*self.reader;
-        if unread.fetch_add(1, Ordering::Relaxed) < MAX_UNREAD && self.sender.send(message).is_ok() {
-            PutResult::Taken
-        } else if is_cut_off.swap(true, Ordering::Relaxed) {
-            PutResult::CutOffBefore
-        } else {
-            PutResult::CutOff
-        }
-    }
-}
 
 /// Dropping it closes the session.
 pub struct Session {
     id: SessionId,
     engine: Engine,
-    run_queue: UnboundedReceiver<ToWorker>,
+    unread: Unread<ToWorker>,
     /// Received, and not yet completed by what only the store or the archive knows.
     heard: VecDeque<ToWorker>,
     complete: Vec<ToWorker>,
-    reader: Arc<Reader>,
     fetches_inputs: bool,
 }
 
@@ -81,10 +47,9 @@ impl Session {
     pub(super) fn open(engine: Engine) -> Self {
         let shared = &engine.0;
         let id = SessionId(shared.next.fetch_add(1, Ordering::Relaxed));
-        let (sender, run_queue) = unbounded_channel();
-        let reader = Arc::<Reader>::default();
-        shared.send(Command::Open { session: id, outbox: Outbox { sender, reader: reader.clone() } });
-        Self { id, engine, run_queue, heard: VecDeque::new(), complete: Vec::new(), reader, fetches_inputs: false }
+        let (outbox, unread) = outbox::channel(MAX_UNREAD);
+        shared.send(Command::Open { session: id, outbox });
+        Self { id, engine, unread, heard: VecDeque::new(), complete: Vec::new(), fetches_inputs: false }
     }
 
     /// Results come with their bytes; the large ones go to the store from here.
@@ -110,9 +75,7 @@ impl Session {
         loop {
             if self.heard.is_empty() && self.complete.is_empty() {
                 let mut heard = Vec::new();
-                let count = self.run_queue.recv_many(&mut heard, max).await;
-                self.reader.unread.fetch_sub(count, Ordering::Relaxed);
-                if count == 0 {
+                if self.unread.take(&mut heard, max).await == 0 {
                     return Err(SessionGone);
                 }
                 self.heard.extend(heard);

@@ -13,12 +13,12 @@ use onward_core::manager::Manager;
 use onward_log::{Changed, Error};
 
 use super::held_commands::{Flow, HeldCommands};
-use super::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
 use super::watch::Watchers;
 use super::{Shared, Start};
 use crate::clock;
 use crate::cluster::SeatLook;
 use crate::cluster::leader::LeaderView;
+use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
 
 /// Between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -12,13 +12,13 @@ use super::archivist::{self, ToArchive};
 use super::following::Handover;
 use super::held_commands::{Flow, HeldCommands};
 use super::machine::{machine_of, serve};
-use super::run_loop::{CloseAtEnd, Host as _, TermEnd};
 use super::term::{Begun, Leading, begin, begin_first, follow_on, say_trouble};
 use super::timetable::{self, FindDue};
 use super::vitals::DieOnPanic;
 use super::watch::Watchers;
 use super::{RunningThread, Shared, Start};
 use crate::cluster::leader::LeaderView;
+use crate::run_loop::{CloseAtEnd, Host as _, TermEnd};
 
 pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
     // The first term is begun here, so that whoever starts a node learns at once what is wrong.

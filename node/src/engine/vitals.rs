@@ -21,7 +21,7 @@ use onward_health::{Input, LoopWatch, Pulse};
 const SLOW: u32 = 30;
 
 /// A thread that panics takes its loop along.
-pub(super) struct DieOnPanic<'a>(pub(super) &'a Pulse);
+pub(crate) struct DieOnPanic<'a>(pub(crate) &'a Pulse);
 
 impl Drop for DieOnPanic<'_> {
     fn drop(&mut self) {
@@ -32,21 +32,30 @@ impl Drop for DieOnPanic<'_> {
 }
 
 #[derive(Debug)]
-pub(super) struct Vitals {
-    pub(super) watch: LoopWatch,
-    pub(super) machine: Pulse,
+pub(crate) struct Vitals {
+    pub(crate) watch: LoopWatch,
+    pub(crate) machine: Pulse,
     /// The committer, at one call to the log.
-    pub(super) log: Pulse,
-    pub(super) snapshots: Pulse,
-    pub(super) archive: Pulse,
+    pub(crate) log: Pulse,
+    pub(crate) snapshots: Pulse,
+    pub(crate) archive: Pulse,
     /// At one search for due instants.
-    pub(super) schedules: Pulse,
+    pub(crate) schedules: Pulse,
     /// Between two machines. Reading a long log takes its time, and is no hang.
-    pub(super) takeover: Pulse,
+    pub(crate) takeover: Pulse,
 }
 
 impl Vitals {
-    pub(super) fn new(hang_after: Duration, seat_ttl: Duration, has_archive: bool) -> Self {
+    pub(crate) fn new(hang_after: Duration, seat_ttl: Duration, has_archive: bool) -> Self {
+        Self::with(hang_after, seat_ttl, true, has_archive)
+    }
+
+    /// Of a gate, which has neither schedules nor an archive.
+    pub(crate) fn of_gate(hang_after: Duration, seat_ttl: Duration) -> Self {
+        Self::with(hang_after, seat_ttl, false, false)
+    }
+
+    fn with(hang_after: Duration, seat_ttl: Duration, has_schedules: bool, has_archive: bool) -> Self {
         let vitals = Self {
             watch: LoopWatch::new("node"),
             machine: Pulse::default(),
@@ -60,7 +69,9 @@ impl Vitals {
         // A store that does not answer is no better for it if we begin anew; nothing can be stored, and that is known by
         // whoever asks whether we are ready.
         vitals.watch.add_reporting_only("committer", hang_after, &vitals.log);
-        vitals.watch.add("schedules", hang_after, &vitals.schedules);
+        if has_schedules {
+            vitals.watch.add("schedules", hang_after, &vitals.schedules);
+        }
         vitals.watch.add_reporting_only("snapshots", hang_after * SLOW, &vitals.snapshots);
         if has_archive {
             vitals.watch.add_reporting_only("archive", hang_after * SLOW, &vitals.archive);
@@ -71,7 +82,7 @@ impl Vitals {
     }
 
     /// For how long nothing can have been answered that waits for the log, or for a machine.
-    pub(super) fn stalled_for(&self) -> Duration {
+    pub(crate) fn stalled_for(&self) -> Duration {
         stalled_for(&self.log, &self.takeover)
     }
 }

@@ -9,9 +9,9 @@ use tokio::sync::Notify;
 
 use super::{Command, Shared};
 
-pub(super) struct Bell {
-    pub(super) id: u64,
-    pub(super) rings: Arc<Notify>,
+pub(crate) struct Bell {
+    pub(crate) id: u64,
+    pub(crate) rings: Arc<Notify>,
 }
 
 /// Rings after a change; several changes may ring once. Dropping it ends the watch.
@@ -49,18 +49,18 @@ impl Drop for Watch {
 
 /// All bells, by job.
 #[derive(Default)]
-pub(super) struct Watchers(HashMap<JobId, Vec<Bell>>);
+pub(crate) struct Watchers(HashMap<JobId, Vec<Bell>>);
 
 impl Watchers {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn add(&mut self, job: JobId, bell: Bell) {
+    pub(crate) fn add(&mut self, job: JobId, bell: Bell) {
         self.0.entry(job).or_default().push(bell);
     }
 
-    pub(super) fn remove(&mut self, job: JobId, bell: u64) {
+    pub(crate) fn remove(&mut self, job: JobId, bell: u64) {
         if let Some(bells) = self.0.get_mut(&job) {
             bells.retain(|known| known.id != bell);
             if bells.is_empty() {
@@ -69,12 +69,12 @@ impl Watchers {
         }
     }
 
-    pub(super) fn bells(&self, job: JobId) -> impl Iterator<Item = Arc<Notify>> + '_ {
+    pub(crate) fn bells(&self, job: JobId) -> impl Iterator<Item = Arc<Notify>> + '_ {
         self.0.get(&job).into_iter().flatten().map(|bell| bell.rings.clone())
     }
 
     /// A new term began: whatever they saw may be different now.
-    pub(super) fn ring_all(&self) {
+    pub(crate) fn ring_all(&self) {
         self.0.values().flatten().for_each(|bell| bell.rings.notify_one());
     }
 }

@@ -15,7 +15,7 @@
 
 mod jobs;
 mod session;
-mod status;
+pub(crate) mod status;
 mod submissions;
 mod unanswered;
 

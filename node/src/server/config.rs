@@ -9,6 +9,7 @@ use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
 use crate::auth::{FileError, SecretError, TokenTableError};
 use crate::cluster::forward::{self, Member};
 use crate::engine::{ArchiveRules, Start};
+use crate::gates::GateLinks;
 use crate::gossip::GossipConfig;
 use crate::outputs::OutputRules;
 use crate::storage::{DEFAULT_DATACENTER, DatabaseUrl, OpenError, StorageChoice};
@@ -38,6 +39,8 @@ pub struct NodeConfig {
     pub tls_ca: Option<PathBuf>,
     /// Nobody does anything without a token.
     pub require_tokens: bool,
+    /// The gates that this manager reports to, and as whom.
+    pub gates: Option<GateLinks>,
     /// Listen beyond loopback without TLS or without tokens all the same.
     pub insecure: bool,
     /// By which names, besides the address, clients may call this node: `name` with any port, or `name:port`.
@@ -75,6 +78,7 @@ impl NodeConfig {
             tls: None,
             tls_ca: None,
             require_tokens: false,
+            gates: None,
             insecure: false,
             host_names: Vec::new(),
             rules: Rules::default(),
@@ -270,6 +274,11 @@ pub enum StartError {
          before all the same, remove the file `moved` in it. Nothing was changed", folder.display()
     )]
     Moved { folder: PathBuf, to: String },
+    #[error(
+        "{} has the data of a {is}, and this is a {wanted}; give each node a data folder of its own. Nothing was \
+         changed", folder.display()
+    )]
+    OtherRole { folder: PathBuf, is: &'static str, wanted: &'static str },
     #[error("{0}")]
     File(#[from] FileError),
     #[error("{0}")]

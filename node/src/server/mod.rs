@@ -7,6 +7,8 @@
 mod accept;
 mod backup;
 mod config;
+mod gate;
+mod gate_pages;
 mod guard;
 mod hosts;
 mod metrics;
@@ -52,6 +54,7 @@ use accept::{Acceptor, Counts, Phase};
 pub(crate) use backup::backup_of;
 pub use backup::{RestoreError, restore};
 pub use config::{DrainRule, HttpLimits, NodeConfig, ProbeRule, StartError};
+pub use gate::{GateConfig, GateNode};
 use guard::Guard;
 use hosts::Hosts;
 pub use onward_log::OnLoss;
@@ -179,6 +182,9 @@ impl Node {
         });
         tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
         let (engine, outputs) = (app.engine.clone(), app.outputs.clone());
+        if let Some(gates) = &config.gates {
+            gates.keep(&engine, &app.draining);
+        }
         let services = grpc::routes_for(engine, outputs, app.draining.clone(), config.limits.sessions);
         let services = services.layer(middleware::from_fn_with_state(forwarder.under(""), forward::forward));
         let more = more(&app).merge(services);
@@ -340,6 +346,7 @@ fn open_storage(config: &NodeConfig, identity: &SharedIdentity) -> Result<Storag
 
 /// Everything that takes its time before a node can serve, and whether the log was whole.
 fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<(Opened, bool), StartError> {
+    gate::check_role(config, false)?;
     let storage = open_storage(config, identity)?;
     let receipts = Receipts::new(&storage.secrets.key(KEY_FILE)?);
     let commit_mark = config.commit_mark.as_ref().map(|path| {

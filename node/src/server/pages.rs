@@ -1,5 +1,6 @@
 //! What is outside `/v1`: probes, status, the description of the API, and a first page.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use axum::Router;
@@ -95,7 +96,7 @@ async fn openapi() -> Response {
     Json(api::openapi::openapi(PagesApi::openapi())).into_response()
 }
 
-fn probe(answer: Result<(), String>) -> Response {
+pub(super) fn probe(answer: Result<(), String>) -> Response {
     match answer {
         Ok(()) => Json(ProbeAnswer { status: "ok".into(), reason: None }).into_response(),
         Err(why) => {
@@ -123,17 +124,17 @@ async fn readyz(State(pages): State<Pages>) -> Response {
     if let Some(why) = pages.app.engine.loops().health().report().why_not_ready() {
         return probe(Err(why));
     }
-    match follows(&pages).await {
+    let trouble = pages.app.engine.trouble();
+    match follows(&pages.about.forwarder, trouble, pages.about.probes.answer_within).await {
         Some(answer) => answer,
         None => probe(machine(&pages).await.map(drop)),
     }
 }
 
 /// A node that follows stores nothing itself: it is ready if whoever leads can be reached from it.
-async fn follows(pages: &Pages) -> Option<Response> {
-    let (forwarder, within) = (&pages.about.forwarder, pages.about.probes.answer_within);
+pub(super) async fn follows(forwarder: &Forwarder, trouble: Option<String>, within: Duration) -> Option<Response> {
     let LeaderView::Following { term, leader } = forwarder.view() else { return None };
-    if let Some(trouble) = pages.app.engine.trouble() {
+    if let Some(trouble) = trouble {
         return Some(probe(Err(format!("it follows, and cannot read its log: {trouble}"))));
     }
     let Some(leader) = leader else {
@@ -217,7 +218,7 @@ async fn machine(pages: &Pages) -> Result<Answered, String> {
     }
 }
 
-fn loop_status(report: LoopReport) -> LoopStatus {
+pub(super) fn loop_status(report: LoopReport) -> LoopStatus {
     LoopStatus {
         state: report.state.code().into(),
         reason: report.reason.code().into(),
@@ -227,6 +228,21 @@ fn loop_status(report: LoopReport) -> LoopStatus {
         last_success_ms: report.last_success_ms,
         failures: report.failures,
         error: report.error,
+    }
+}
+
+/// Who leads, as this node, which listens there, knows it.
+pub(super) fn leader_status(forwarder: &Forwarder, listen: &str) -> Option<LeaderStatus> {
+    let member = forwarder.member();
+    match forwarder.view() {
+        LeaderView::Leading { .. } => {
+            let address = member.address.clone().unwrap_or_else(|| listen.to_owned());
+            Some(LeaderStatus { name: member.name.clone(), address })
+        }
+        LeaderView::Following { leader: Some(leader), .. } => {
+            Some(LeaderStatus { name: leader.name, address: leader.address })
+        }
+        LeaderView::Starting | LeaderView::Following { leader: None, .. } => None,
     }
 }
 
@@ -266,16 +282,7 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     let (applied, lag) = pages.app.engine.followed();
     let sequence = manager.as_ref().map_or(applied.0, |(_, sequence)| *sequence);
     let manager = manager.map(|(manager, _)| manager);
-    let leader = match &view {
-        LeaderView::Leading { .. } => {
-            let address = member.address.clone().unwrap_or_else(|| about.listen.clone());
-            Some(LeaderStatus { name: member.name.clone(), address })
-        }
-        LeaderView::Following { leader: Some(leader), .. } => {
-            Some(LeaderStatus { name: leader.name.clone(), address: leader.address.clone() })
-        }
-        LeaderView::Starting | LeaderView::Following { leader: None, .. } => None,
-    };
+    let leader = leader_status(&about.forwarder, &about.listen);
     let synchronous_standbys = match about.standbys.clone() {
         Some(ask) => pages.app.engine.ask_storage(move || ask()).await.ok(),
         None => None,
@@ -300,6 +307,7 @@ async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
             reason: pages.app.engine.load_reason().code().into(),
         },
         manager,
+        gate: None,
         loops: pages.app.engine.loops().health().report().loops.into_iter().map(loop_status).collect(),
         trouble,
     })

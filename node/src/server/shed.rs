@@ -14,7 +14,7 @@ use crate::engine::{Engine, Stats};
 use crate::grpc;
 
 /// What each route is to a node under load. The one table of it: a route that is not here is one that nobody thought of.
-fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
+pub(super) fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
     use LoadClass::{Control, Other, Submission, Telemetry};
     let is_get = method == Method::GET || method == Method::HEAD;
     Some(match path {
@@ -49,6 +49,8 @@ fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         "/v1/schedules" | "/v1/schedules/{name}" | "/v1/schedules/{name}/records" => Other,
         // Beats and results come over it. What is handed out there is the machine's to say.
         "/onward.v1.WorkerService/{method}" => Control,
+        // Decisions, and what they are made of, come over it.
+        "/onward.v1.GateService/{method}" => Control,
 
         // What attempts print is the first thing that can wait.
         "/v1/leases/{receipt}/output" => Telemetry,
@@ -94,7 +96,7 @@ fn count(stats: &Stats, class: LoadClass) {
     }
 }
 
-fn refusal(level: OverloadLevel, reason: OverloadReason, class: LoadClass) -> String {
+pub(super) fn refusal(level: OverloadLevel, reason: OverloadReason, class: LoadClass) -> String {
     let what = match class {
         LoadClass::Telemetry => "this is left out until there is time for it",
         LoadClass::Submission => "new jobs are not taken; those that were are worked on",

@@ -54,7 +54,7 @@ impl Conditions {
     }
 }
 
-fn state(word: &str) -> Result<JobState, Problem> {
+pub(crate) fn state(word: &str) -> Result<JobState, Problem> {
     JobState::ALL.into_iter().find(|state| state.word() == word).ok_or_else(|| {
         let words: Vec<_> = JobState::ALL.into_iter().map(JobState::word).collect();
         let detail = format!("`state` is `{word}`; it must be one of {}", words.join(", "));
@@ -62,7 +62,7 @@ fn state(word: &str) -> Result<JobState, Problem> {
     })
 }
 
-fn name(field: &'static str, text: Option<String>) -> Result<Option<Name>, Problem> {
+pub(crate) fn name(field: &'static str, text: Option<String>) -> Result<Option<Name>, Problem> {
     let bad =
         || Problem::invalid(format!("`{field}` must be 1 to 128 bytes without control characters")).of_field(field);
     text.map(|text| Name::new(text).ok_or_else(bad)).transpose()

@@ -14,7 +14,7 @@ pub mod command;
 pub mod dead_letters;
 pub mod explain;
 mod feed;
-mod filter;
+pub(crate) mod filter;
 pub mod follow;
 pub mod ledger;
 pub mod nodes;

@@ -193,6 +193,10 @@ pub async fn datacenters(_: May<Read>, State(app): State<App>) -> Result<Json<Da
         workers: counts.workers,
         workers_healthy_or_busy: counts.workers_healthy_or_busy,
         free_slots: counts.free_slots,
+        connected: None,
+        term: None,
+        since_heard_ms: None,
+        owed: None,
         approximate,
     };
     Ok(Json(DatacenterList { datacenters: vec![this] }))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use onward_api::instant::At;
 use onward_api::job::{
-    Attempt, AttemptClocks, Job, KeyWaitShown, LeftOutShown, LimitShown, Progress, RetryShown, Workflow,
+    Attempt, AttemptClocks, Job, JobDatacenter, KeyWaitShown, LeftOutShown, LimitShown, Progress, RetryShown, Workflow,
 };
 use onward_api::raw::Raw;
 use onward_core::job::spec::{ConcurrencyLimit, OnStuck, Retry, Start, TimeoutPolicy};
@@ -62,7 +62,7 @@ pub fn job(view: &JobView, detail: Detail) -> Job {
         unique_key: spec.unique_key().map(ToString::to_string),
         idempotency_key: spec.idempotency_key().map(ToString::to_string),
         headers: headers(spec),
-        datacenters: datacenters(spec),
+        datacenters: datacenters(spec).into_iter().map(JobDatacenter::Named).collect(),
         timeout_policy: timeout_policy(spec).into(),
         retain_s: extras.and_then(|extras| extras.retain).map(|retain| retain.as_secs_f64()),
         retry_of: view.retry_of.map(|job| job.to_string()),
@@ -84,14 +84,14 @@ pub fn job_with_damage(view: &JobView, detail: Detail, damaged: &[DamagedContent
     job
 }
 
-pub(super) const fn on_stuck(action: OnStuck) -> &'static str {
+pub(crate) const fn on_stuck(action: OnStuck) -> &'static str {
     match action {
         OnStuck::Retry => "retry",
         OnStuck::TimeOut => "time_out",
     }
 }
 
-pub(super) fn timeout_policy(spec: &JobSpec) -> &'static str {
+pub(crate) fn timeout_policy(spec: &JobSpec) -> &'static str {
     match spec.extras.as_deref().map_or(TimeoutPolicy::Any, |extras| extras.timeout_policy) {
         TimeoutPolicy::Any => "any",
         TimeoutPolicy::Majority => "majority",
@@ -99,16 +99,16 @@ pub(super) fn timeout_policy(spec: &JobSpec) -> &'static str {
     }
 }
 
-pub(super) fn retry(retry: &Retry) -> RetryShown {
+pub(crate) fn retry(retry: &Retry) -> RetryShown {
     let Retry { max_attempts, base, max } = *retry;
     RetryShown { max_attempts, base_s: base.as_secs_f64(), max_s: max.as_secs_f64() }
 }
 
-pub(super) fn limit(limit: &ConcurrencyLimit) -> LimitShown {
+pub(crate) fn limit(limit: &ConcurrencyLimit) -> LimitShown {
     LimitShown { key: limit.key.to_string(), max: limit.max, ordered: limit.ordered }
 }
 
-pub(super) fn headers(spec: &JobSpec) -> BTreeMap<String, String> {
+pub(crate) fn headers(spec: &JobSpec) -> BTreeMap<String, String> {
     spec.headers().iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
@@ -144,7 +144,7 @@ const fn field_word(field: Field) -> &'static str {
 }
 
 /// As a shell would take it, cut where it is no longer of use to people.
-fn command(workflows: &[WorkflowSpec]) -> Option<String> {
+pub(crate) fn command(workflows: &[WorkflowSpec]) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Command {
         argv: Vec<String>,
@@ -166,7 +166,7 @@ fn key_wait(wait: &KeyWait) -> KeyWaitShown {
     KeyWaitShown { key: wait.key.to_string(), kept_by: wait.kept_by.map(|job| job.to_string()) }
 }
 
-fn run_at(created_at: Wall, start: Start) -> Option<At> {
+pub(crate) fn run_at(created_at: Wall, start: Start) -> Option<At> {
     match start {
         Start::AtOnce => None,
         Start::After(delay) => Some(At(created_at + delay)),

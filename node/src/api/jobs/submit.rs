@@ -29,7 +29,7 @@ pub fn needs_token_for_exec() -> Problem {
     Problem::new(StatusCode::FORBIDDEN, "exec_needs_token", detail)
 }
 
-fn check_exec(access: &Access, draft: &Draft) -> Result<(), Problem> {
+pub(crate) fn check_exec(access: &Access, draft: &Draft) -> Result<(), Problem> {
     if !access.may_exec() && draft.workflows.iter().any(|workflow| &*workflow.kind == EXEC) {
         return Err(needs_token_for_exec());
     }
@@ -103,7 +103,7 @@ pub async fn submit_batch(
 }
 
 /// What is wrong with a body as JSON is told without the job that it is in. Then each is read for itself.
-fn parse_batch(body: &[u8]) -> Result<SubmitBatch, Problem> {
+pub(crate) fn parse_batch(body: &[u8]) -> Result<SubmitBatch, Problem> {
     #[derive(Deserialize)]
     struct Texts<'a> {
         #[serde(borrow)]
@@ -117,7 +117,7 @@ fn parse_batch(body: &[u8]) -> Result<SubmitBatch, Problem> {
     })
 }
 
-fn at_index(index: usize, problem: Problem) -> Problem {
+pub(crate) fn at_index(index: usize, problem: Problem) -> Problem {
     let field =
         problem.field.as_ref().map_or_else(|| format!("jobs[{index}]"), |field| format!("jobs[{index}].{field}"));
     let detail = format!("jobs[{index}]: {}; none of this batch was stored", problem.detail);

@@ -20,7 +20,7 @@ const A_FEW: usize = 64;
 const REST: u32 = 2;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-pub(in crate::engine) struct Snapshots<M: StateMachine> {
+pub(crate) struct Snapshots<M: StateMachine> {
     every: u64,
     newest: Seq,
     stage: Stage<M>,
@@ -58,18 +58,14 @@ impl Pace {
 
 impl<M: StateMachine> Snapshots<M> {
     /// `newest`: up to where the newest snapshot reaches.
-    pub(in crate::engine) fn after(newest: Seq, every: u64, pulse: Pulse) -> Self {
+    pub(crate) fn after(newest: Seq, every: u64, pulse: Pulse) -> Self {
         pulse.rest();
         Self { every, newest, stage: Stage::Idle, pulse }
     }
 
     /// What to tell the log now, if anything. A snapshot costs as much as there is to store, so the more there is the later
     /// it is due; replaying twice as many events takes about as long as reading them.
-    pub(in crate::engine) fn advance<H: Host<Machine = M>>(
-        &mut self,
-        now: Instant,
-        machine: &mut M,
-    ) -> Option<CommitRequest<H>> {
+    pub(crate) fn advance<H: Host<Machine = M>>(&mut self, now: Instant, machine: &mut M) -> Option<CommitRequest<H>> {
         match &mut self.stage {
             Stage::Idle => {
                 let events = machine.newest().0 - self.newest.0;
@@ -104,7 +100,7 @@ impl<M: StateMachine> Snapshots<M> {
         }
     }
 
-    pub(in crate::engine) fn chunk_stored(&mut self, now: Instant) {
+    pub(crate) fn chunk_stored(&mut self, now: Instant) {
         self.pulse.rest();
         if let Stage::Taking { pace: pace @ Pace::Storing(_), .. } = &mut self.stage
             && let Pace::Storing(since) = *pace
@@ -114,14 +110,14 @@ impl<M: StateMachine> Snapshots<M> {
     }
 
     /// How long there is nothing to do here, if it is known.
-    pub(in crate::engine) fn rest(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
         match self.stage {
             Stage::Taking { pace: Pace::Resting(until), .. } => Some(until.saturating_duration_since(now)),
             _ => None,
         }
     }
 
-    pub(in crate::engine) fn finished(&mut self) {
+    pub(crate) fn finished(&mut self) {
         self.pulse.rest();
         self.pulse.recover();
         if let Stage::Taking { covers, .. } = self.stage {
@@ -130,12 +126,12 @@ impl<M: StateMachine> Snapshots<M> {
         }
     }
 
-    pub(in crate::engine) fn truncated(&mut self) {
+    pub(crate) fn truncated(&mut self) {
         self.stage = Stage::Idle;
     }
 
     /// It is begun anew after as many events as if it had been taken.
-    pub(in crate::engine) fn failed(&mut self, error: &Error, machine: &mut M) {
+    pub(crate) fn failed(&mut self, error: &Error, machine: &mut M) {
         self.pulse.rest();
         self.pulse.fail(error);
         machine.abandon_snapshot();
@@ -147,7 +143,7 @@ impl<M: StateMachine> Snapshots<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::run_loop::toy::{Toy, ToyHost};
+    use crate::run_loop::toy::{Toy, ToyHost};
 
     #[test]
     fn between_two_chunks_the_log_has_time_for_others() {

@@ -22,7 +22,7 @@ use super::{Host, StateMachine};
 use crate::clock;
 
 /// What is to be done with the log, in the order in which it was told.
-pub(in crate::engine) enum CommitRequest<H: Host> {
+pub(crate) enum CommitRequest<H: Host> {
     /// Either may be empty, save that blobs come with events that name them.
     Append {
         events: Vec<<H::Machine as StateMachine>::Event>,
@@ -51,12 +51,12 @@ pub(in crate::engine) enum CommitRequest<H: Host> {
 }
 
 /// What it answers, into the run queue of the machine. The term tells answers to an earlier machine apart.
-pub(in crate::engine) struct CommitAnswer {
-    pub(in crate::engine) term: Term,
-    pub(in crate::engine) what: CommitReply,
+pub(crate) struct CommitAnswer {
+    pub(crate) term: Term,
+    pub(crate) what: CommitReply,
 }
 
-pub(in crate::engine) enum CommitReply {
+pub(crate) enum CommitReply {
     /// There is [`CommitProgress`] that was asked for.
     Progress,
     Seat {
@@ -83,28 +83,28 @@ const BLOBS_PAGE: usize = 1_000;
 /// How far the log is. The machine looks before every round, and is woken by it only if it waits for it: waking a thread
 /// takes longer than most of what it would do.
 #[derive(Default)]
-pub(in crate::engine) struct CommitProgress {
+pub(crate) struct CommitProgress {
     commits: Mutex<Option<Commits>>,
     is_waited_for: AtomicBool,
 }
 
 /// What was committed since the last look.
-pub(in crate::engine) struct Commits {
-    pub(in crate::engine) durable: Seq,
+pub(crate) struct Commits {
+    pub(crate) durable: Seq,
     /// How long each took, up to some of them.
-    pub(in crate::engine) took: Vec<Duration>,
+    pub(crate) took: Vec<Duration>,
 }
 
 /// Enough to judge the load by.
 const MAX_TOOK: usize = 64;
 
 impl CommitProgress {
-    pub(in crate::engine) fn take(&self) -> Option<Commits> {
+    pub(crate) fn take(&self) -> Option<Commits> {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// From now on every commit is told; look once more after this.
-    pub(in crate::engine) fn wait_for(&self, is_waited_for: bool) {
+    pub(crate) fn wait_for(&self, is_waited_for: bool) {
         self.is_waited_for.store(is_waited_for, Ordering::SeqCst);
     }
 
@@ -119,21 +119,21 @@ impl CommitProgress {
 }
 
 /// How the machine tells the log something.
-pub(in crate::engine) struct CommitQueue<H: Host> {
+pub(crate) struct CommitQueue<H: Host> {
     sender: Sender<CommitRequest<H>>,
     /// Told, and not yet taken up.
     pending: Arc<AtomicUsize>,
     is_busy: Arc<AtomicBool>,
-    pub(in crate::engine) progress: Arc<CommitProgress>,
+    pub(crate) progress: Arc<CommitProgress>,
 }
 
 impl<H: Host> CommitQueue<H> {
     /// Whether somebody is at the log already, who will take along what is told.
-    pub(in crate::engine) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed)
     }
 
-    pub(in crate::engine) fn push(&self, request: CommitRequest<H>) {
+    pub(crate) fn push(&self, request: CommitRequest<H>) {
         self.pending.fetch_add(1, Ordering::SeqCst);
         // If nobody takes it up any more, the reason is in our run queue already.
         let _ = self.sender.send(request);
@@ -141,7 +141,7 @@ impl<H: Host> CommitQueue<H> {
 }
 
 /// The log of one term, and what waits for it.
-pub(in crate::engine) struct Committer<H: Host> {
+pub(crate) struct Committer<H: Host> {
     log: Box<dyn Log>,
     term: Term,
     group: GroupCommit,
@@ -165,7 +165,7 @@ pub(in crate::engine) struct Committer<H: Host> {
 
 impl<H: Host> Committer<H> {
     /// Of a term whose seat was taken by a write that began at `taken_at`, when `last` was the newest event.
-    pub(in crate::engine) fn new(
+    pub(crate) fn new(
         log: Box<dyn Log>,
         (term, taken_at): (Term, Mono),
         last: Seq,
@@ -202,14 +202,14 @@ impl<H: Host> Committer<H> {
     }
 
     /// Does all that was told. After a failure nothing is done any more, and what waits is let go of unseen.
-    pub(in crate::engine) fn work(&mut self) {
+    pub(crate) fn work(&mut self) {
         self.is_busy.store(true, Ordering::Relaxed);
         self.work_off();
         self.is_busy.store(false, Ordering::Relaxed);
     }
 
     /// Whether it does nothing any more.
-    pub(in crate::engine) const fn has_failed(&self) -> bool {
+    pub(crate) const fn has_failed(&self) -> bool {
         self.has_failed
     }
 

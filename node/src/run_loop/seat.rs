@@ -18,7 +18,7 @@ use crate::clock;
 
 /// The end of the time for which the seat is confirmed, in milliseconds of [`Mono`]. Clones share it.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct SeatDeadline {
+pub(crate) struct SeatDeadline {
     until: Arc<AtomicU64>,
     ttl: Duration,
 }

@@ -13,7 +13,7 @@ use super::run_queue::EndOnPanic;
 use super::{Committer, Host, Wait};
 
 /// A machine with all that it is given in a term, as it is run.
-pub(in crate::engine) trait Rounds: Send {
+pub(crate) trait Rounds: Send {
     type Host: Host;
 
     /// Does what was asked, and what is asked meanwhile; says if that was the end. What it leaves is for the next turn.
@@ -25,7 +25,7 @@ pub(in crate::engine) trait Rounds: Send {
 
 /// Why a term ended.
 #[derive(Debug)]
-pub(in crate::engine) enum TermEnd {
+pub(crate) enum TermEnd {
     Stopped,
     SeatLost,
     /// It was told to hand the seat over; all that it decided is durable.
@@ -34,7 +34,7 @@ pub(in crate::engine) enum TermEnd {
 }
 
 /// Runs a term to its end.
-pub(in crate::engine) fn take_turns<R: Rounds>(rounds: R, committer: Committer<R::Host>, host: &R::Host) -> TermEnd {
+pub(crate) fn take_turns<R: Rounds>(rounds: R, committer: Committer<R::Host>, host: &R::Host) -> TermEnd {
     let pending = committer.pending();
     let (rounds, committer, ended) = (Mutex::new(rounds), Mutex::new(committer), Mutex::new(None));
     let run_queue = host.run_queue();

@@ -32,15 +32,15 @@ use onward_health::Pulse;
 use onward_log::codec::DecodeError;
 use onward_log::{Digest, Error, StoredRow};
 
-pub(super) use committer::{CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer};
-pub(super) use follow::{CatchUp, Follower, NewTerm, Tried};
-pub(super) use outgoing::OutgoingSender;
-pub(super) use run_queue::{CloseAtEnd, RunQueue, Wait};
-pub(super) use snapshots::Snapshots;
-pub(super) use turns::{Rounds, TermEnd, take_turns};
+pub(crate) use committer::{CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer};
+pub(crate) use follow::{CatchUp, Follower, NewTerm, Tried};
+pub(crate) use outgoing::OutgoingSender;
+pub(crate) use run_queue::{CloseAtEnd, RunQueue, Wait};
+pub(crate) use snapshots::Snapshots;
+pub(crate) use turns::{Rounds, TermEnd, take_turns};
 
 /// A machine as the loop sees it. It is told the time, decides events, and can be built again from them.
-pub(super) trait StateMachine: Send {
+pub(crate) trait StateMachine: Send {
     type Input;
     type Effects;
     type Event: Send;
@@ -90,7 +90,7 @@ pub(super) trait StateMachine: Send {
 }
 
 /// What is around a machine.
-pub(super) trait Host: Send + Sync + 'static {
+pub(crate) trait Host: Send + Sync + 'static {
     type Machine: StateMachine;
     /// What is asked.
     type Command: Send;

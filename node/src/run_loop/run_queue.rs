@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(in crate::engine) struct RunQueue<C> {
+pub(crate) struct RunQueue<C> {
     state: Mutex<State<C>>,
     bell: Condvar,
     /// A thread that is called runs at once, and on few cores in the place of whoever called it.
@@ -20,11 +20,11 @@ const LATE: Duration = Duration::from_millis(10);
 
 /// For how long the machine needs no turn although nobody asks.
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct Wait {
+pub(crate) struct Wait {
     /// Until a timer of its own is due, which somebody watches for even while a commit takes long.
-    pub(in crate::engine) for_timers: Duration,
+    pub(crate) for_timers: Duration,
     /// Until anything is to be done, what is done for later included. That can wait for whoever has left the place.
-    pub(in crate::engine) for_all: Duration,
+    pub(crate) for_all: Duration,
 }
 
 /// How many threads take turns.
@@ -50,7 +50,7 @@ struct Waiter {
 }
 
 impl<C> RunQueue<C> {
-    pub(in crate::engine) fn on(cores: usize) -> Self {
+    pub(crate) fn on(cores: usize) -> Self {
         let state = State {
             commands: VecDeque::new(),
             is_taken: false,
@@ -63,7 +63,7 @@ impl<C> RunQueue<C> {
         Self { state: Mutex::new(state), bell: Condvar::new(), has_few_cores: cores <= THREADS }
     }
 
-    pub(in crate::engine) fn put(&self, command: C) {
+    pub(crate) fn put(&self, command: C) {
         let mut state = self.state();
         if state.is_closed {
             return;
@@ -76,7 +76,7 @@ impl<C> RunQueue<C> {
 
     /// Waits until the place is free and there is something to do; puts what was asked into `asks`, which may be nothing
     /// if it is only time. False once it has ended.
-    pub(in crate::engine) fn take_turn(&self, thread: usize, commands: &mut VecDeque<C>) -> bool {
+    pub(crate) fn take_turn(&self, thread: usize, commands: &mut VecDeque<C>) -> bool {
         let mut state = self.state();
         loop {
             if state.has_ended {
@@ -114,13 +114,13 @@ impl<C> RunQueue<C> {
     }
 
     /// What was asked since the turn was taken.
-    pub(in crate::engine) fn take_more(&self, commands: &mut VecDeque<C>) {
+    pub(crate) fn take_more(&self, commands: &mut VecDeque<C>) {
         core::mem::swap(&mut self.state().commands, commands);
     }
 
     /// Leaves the place. With few cores nobody is called for what is left of the asks: the commit that is about to begin
     /// would only begin after it. Who leaves comes back, and whoever asks next calls the other thread.
-    pub(in crate::engine) fn end_turn(&self, wait: Wait) {
+    pub(crate) fn end_turn(&self, wait: Wait) {
         let mut state = self.state();
         let now = Instant::now();
         (state.is_taken, state.wake_at) = (false, Some(now + wait.for_all));
@@ -133,7 +133,7 @@ impl<C> RunQueue<C> {
     }
 
     /// Nobody gets a turn any more.
-    pub(in crate::engine) fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut state = self.state();
         (state.has_ended, state.is_taken) = (true, false);
         drop(state);
@@ -141,7 +141,7 @@ impl<C> RunQueue<C> {
     }
 
     /// What was taken and not looked at is for the next machine.
-    pub(in crate::engine) fn give_back(&self, commands: &mut VecDeque<C>) {
+    pub(crate) fn give_back(&self, commands: &mut VecDeque<C>) {
         let mut state = self.state();
         while let Some(command) = commands.pop_back() {
             state.commands.push_front(command);
@@ -150,7 +150,7 @@ impl<C> RunQueue<C> {
 
     /// There will be no machine any more. What is asked is dropped from now on, and whoever waits for an answer finds
     /// that out by it.
-    pub(in crate::engine) fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
         let dropped = core::mem::take(&mut state.commands);
@@ -159,13 +159,13 @@ impl<C> RunQueue<C> {
     }
 
     /// As before the first turn; what was asked is kept.
-    pub(in crate::engine) fn begin_anew(&self) {
+    pub(crate) fn begin_anew(&self) {
         let mut state = self.state();
         (state.has_ended, state.is_taken, state.is_called, state.wake_at) = (false, false, false, Some(Instant::now()));
     }
 
     /// Without a machine: the next ask, if one comes in time.
-    pub(in crate::engine) fn next_within(&self, span: Duration) -> Option<C> {
+    pub(crate) fn next_within(&self, span: Duration) -> Option<C> {
         let until = Instant::now() + span;
         let mut state = self.state();
         loop {
@@ -195,7 +195,7 @@ impl<C> RunQueue<C> {
 }
 
 /// Closes the queue when its threads have ended, however they did.
-pub(in crate::engine) struct CloseAtEnd<'a, C>(pub(in crate::engine) &'a RunQueue<C>);
+pub(crate) struct CloseAtEnd<'a, C>(pub(crate) &'a RunQueue<C>);
 
 impl<C> Drop for CloseAtEnd<'_, C> {
     fn drop(&mut self) {

@@ -27,7 +27,7 @@ const READ_EVENTS: usize = 10_000;
 const AHEAD: usize = 4;
 
 /// A machine that has all that was read of its log, and decides nothing.
-pub(in crate::engine) struct Follower<M> {
+pub(crate) struct Follower<M> {
     log: Box<dyn Log>,
     pub(super) machine: M,
     /// Up to where the snapshot reached that it was built from.
@@ -39,7 +39,7 @@ pub(in crate::engine) struct Follower<M> {
 
 /// What became of reading on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum CatchUp {
+pub(crate) enum CatchUp {
     /// All that the log holds is in the machine.
     Complete,
     /// The log no longer has what comes next, or has something else than what was applied: read it anew.
@@ -47,19 +47,19 @@ pub(in crate::engine) enum CatchUp {
 }
 
 /// The seat was taken, and all that the log holds is in the machine.
-pub(in crate::engine) struct NewTerm<M> {
-    pub(in crate::engine) log: Box<dyn Log>,
-    pub(in crate::engine) machine: M,
-    pub(in crate::engine) term: Term,
+pub(crate) struct NewTerm<M> {
+    pub(crate) log: Box<dyn Log>,
+    pub(crate) machine: M,
+    pub(crate) term: Term,
     /// When the write began by which the seat was taken.
-    pub(in crate::engine) taken_at: Mono,
-    pub(in crate::engine) last: Seq,
+    pub(crate) taken_at: Mono,
+    pub(crate) last: Seq,
     /// Up to where the newest snapshot reaches.
-    pub(in crate::engine) snapshot: Seq,
+    pub(crate) snapshot: Seq,
 }
 
 /// What became of a try for the seat.
-pub(in crate::engine) enum Tried<M> {
+pub(crate) enum Tried<M> {
     Leads(NewTerm<M>),
     /// Somebody else was faster.
     Follows(Follower<M>),
@@ -67,7 +67,7 @@ pub(in crate::engine) enum Tried<M> {
 
 impl<M: StateMachine> Follower<M> {
     /// Builds an empty machine from the log as it is now.
-    pub(in crate::engine) fn read(mut log: Box<dyn Log>, mut machine: M) -> Result<Self, Error> {
+    pub(crate) fn read(mut log: Box<dyn Log>, mut machine: M) -> Result<Self, Error> {
         // Before anything is read: a term that begins meanwhile is one that was not seen.
         let seen = log.tail()?.term;
         let (snapshot, applied) = thread::scope(|scope| {
@@ -83,12 +83,12 @@ impl<M: StateMachine> Follower<M> {
     }
 
     /// The newest event that was applied.
-    pub(in crate::engine) fn newest(&self) -> Seq {
+    pub(crate) fn newest(&self) -> Seq {
         self.machine.newest()
     }
 
     /// Applies what was written since.
-    pub(in crate::engine) fn catch_up(&mut self) -> Result<CatchUp, Error> {
+    pub(crate) fn catch_up(&mut self) -> Result<CatchUp, Error> {
         let tail = self.log.tail()?;
         let has_moved = tail.term != self.seen || tail.last != self.machine.newest();
         self.seen = tail.term;
@@ -123,7 +123,7 @@ impl<M: StateMachine> Follower<M> {
     }
 
     /// Takes the seat, unless another has since the log was last looked at.
-    pub(in crate::engine) fn lead(mut self) -> Result<Tried<M>, Error> {
+    pub(crate) fn lead(mut self) -> Result<Tried<M>, Error> {
         let taken_at = clock::mono();
         let tail = match self.log.take_seat(self.seen) {
             Ok(tail) => tail,

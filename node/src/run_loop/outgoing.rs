@@ -13,7 +13,7 @@ use super::seat::SeatDeadline;
 
 /// The machine's end of the line: what waits for nothing goes at once, unless it would overtake something or the seat's
 /// deadline is over; all else goes in order, by the committer.
-pub(in crate::engine) struct OutgoingSender<H: Host> {
+pub(crate) struct OutgoingSender<H: Host> {
     /// Not handed over yet.
     outs: Vec<(Seq, H::Outgoing)>,
     handed: u64,
@@ -38,7 +38,7 @@ pub(super) fn channel<H: Host>(durable: Seq, seat: SeatDeadline) -> (OutgoingSen
 }
 
 impl<H: Host> OutgoingSender<H> {
-    pub(in crate::engine) fn put(&mut self, after: Seq, out: H::Outgoing, durable: Seq, host: &H) {
+    pub(crate) fn put(&mut self, after: Seq, out: H::Outgoing, durable: Seq, host: &H) {
         if after <= durable && self.is_clear() && self.seat.is_ahead() {
             host.deliver(out);
         } else {
@@ -50,12 +50,12 @@ impl<H: Host> OutgoingSender<H> {
         self.outs.is_empty() && self.delivered.load(Ordering::Acquire) == self.handed
     }
 
-    pub(in crate::engine) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.outs.is_empty()
     }
 
     /// To be handed to the committer.
-    pub(in crate::engine) fn take(&mut self) -> Vec<(Seq, H::Outgoing)> {
+    pub(crate) fn take(&mut self) -> Vec<(Seq, H::Outgoing)> {
         self.handed += self.outs.len() as u64;
         // The next are likely to be as many.
         let next = Vec::with_capacity(self.outs.len());

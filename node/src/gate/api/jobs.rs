@@ -1,0 +1,277 @@
+//! Submitting to a gate, looking at its jobs, and commanding them. All of it is safe to repeat.
+
+use core::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use onward_api::command::{CancelAnswer, Extend, ExtendAnswer, Nothing};
+use onward_api::job::{Job, JobList};
+use onward_api::submit::{BatchAnswer, BatchSubmitted, SubmitAnswer, SubmitBatch, SubmitJob};
+use onward_core::gate::{Gate, JobView};
+use onward_core::ids::{JobId, Name};
+use onward_core::input::Submission;
+use onward_core::job::JobState;
+use onward_core::job::draft::MAX_SPAN;
+use onward_core::payload::Payload;
+use onward_core::refusal::Refusal;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::follow::{Followers, wait_until_ended};
+use super::{GateApp, shape};
+use crate::api::access::Connection;
+use crate::api::answers::Answers;
+use crate::api::jobs::command::request_id;
+use crate::api::jobs::filter;
+use crate::api::jobs::request::{add_idempotency_key, add_trace, draft};
+use crate::api::jobs::submit::{at_index, check_exec, parse_batch};
+use crate::api::json::{Json, JsonText};
+use crate::api::may::{May, Operate, Read, Submit};
+use crate::api::params::{JobPath, Params, bad_cursor, page_size};
+use crate::api::problem::Problem;
+use crate::api::span;
+use crate::engine::Refused;
+use crate::gate::GateEngine;
+
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Of one read: everything else waits for the machine's thread meanwhile.
+const EXAMINED_PER_READ: usize = 2_000;
+const EXAMINED_PER_PAGE: usize = 200_000;
+/// Results over 4 KiB in one answer, all together.
+const MAX_CONTENT_BYTES: usize = 16 << 20;
+
+/// Submit a job, to run in one datacenter or in those that it names.
+#[utoipa::path(post, path = "/v1/jobs", tag = "jobs", request_body = SubmitJob,
+    params(("Idempotency-Key" = Option<String>, Header, description = "the same submission again gives the same job")),
+    responses(
+        (status = 201, description = "stored", body = SubmitAnswer),
+        (status = 200, description = "known: the same key with the same body came before", body = SubmitAnswer),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "conflict, unique_key_taken", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "no_leader, overloaded", body = Problem, content_type = "application/problem+json")))]
+pub async fn submit(
+    May { access, .. }: May<Submit>,
+    State(app): State<GateApp>,
+    headers: HeaderMap,
+    Json(mut job): Json<SubmitJob>,
+) -> Result<(StatusCode, Json<SubmitAnswer>), Problem> {
+    add_idempotency_key(&mut job, &headers)?;
+    let mut draft = draft(job, app.engine.rules())?;
+    add_trace(&mut draft, &headers);
+    check_exec(&access, &draft)?;
+    let submission = Submission { id: app.engine.new_job_id(), draft };
+    let accepted = app.engine.submit(vec![submission]).await?[0];
+    let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(SubmitAnswer { id: accepted.id.to_string() })))
+}
+
+/// Submit many jobs, all or nothing.
+#[utoipa::path(post, path = "/v1/jobs/batch", tag = "jobs", request_body = SubmitBatch,
+    responses(
+        (status = 201, description = "all are stored", body = BatchSubmitted),
+        (status = 200, description = "all were known", body = BatchSubmitted),
+        (status = 400, description = "invalid; `field` begins with the index of the job at fault", body = Problem, content_type = "application/problem+json")))]
+pub async fn submit_batch(
+    May { access, .. }: May<Submit>,
+    State(app): State<GateApp>,
+    headers: HeaderMap,
+    JsonText(body): JsonText,
+) -> Result<(StatusCode, Json<BatchSubmitted>), Problem> {
+    if headers.contains_key("idempotency-key") {
+        let detail = "a batch takes no header `Idempotency-Key`; give each job its own `idempotency_key`";
+        return Err(Problem::invalid(detail).of_field("idempotency_key"));
+    }
+    let jobs = parse_batch(&body)?.jobs.take("jobs")?;
+    let mut submissions = Vec::with_capacity(jobs.len());
+    for (index, job) in jobs.into_iter().enumerate() {
+        let mut draft = draft(job, app.engine.rules()).map_err(|problem| at_index(index, problem))?;
+        add_trace(&mut draft, &headers);
+        check_exec(&access, &draft).map_err(|problem| at_index(index, problem))?;
+        submissions.push(Submission { id: app.engine.new_job_id(), draft });
+    }
+    let accepted = match app.engine.submit(submissions).await {
+        Err(Refused::ByMachine(Refusal::InBatch { index, cause })) => {
+            return Err(at_index(index, Problem::from(*cause)));
+        }
+        other => other?,
+    };
+    let status = if accepted.iter().any(|job| !job.duplicate) { StatusCode::CREATED } else { StatusCode::OK };
+    let jobs = accepted.iter().map(|job| BatchAnswer { id: job.id.to_string(), duplicate: job.duplicate }).collect();
+    Ok((status, Json(BatchSubmitted { jobs })))
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct ListQuery {
+    /// A state's word.
+    state: Option<String>,
+    kind: Option<String>,
+    queue: Option<String>,
+    tag: Option<String>,
+    /// Only jobs that run, or are to run, in this datacenter.
+    datacenter: Option<String>,
+    /// From 1 to 1000; 100 unless said.
+    limit: Option<usize>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Which jobs are listed.
+#[derive(Clone, Debug)]
+struct Conditions {
+    state: Option<JobState>,
+    kind: Option<Name>,
+    queue: Option<Name>,
+    tag: Option<Name>,
+    datacenter: Option<Name>,
+}
+
+impl Conditions {
+    fn admit(&self, view: &JobView) -> bool {
+        let is = |wanted: &Option<Name>, own: &Name| wanted.as_ref().is_none_or(|wanted| wanted == own);
+        let job = &view.job;
+        let tags = job.spec.as_ref().map_or(&[][..], |spec| spec.tags());
+        self.state.is_none_or(|state| state == view.state)
+            && is(&self.kind, &job.outline.kind)
+            && is(&self.queue, &job.outline.queue)
+            && self.tag.as_ref().is_none_or(|tag| tags.contains(tag))
+            && self.datacenter.as_ref().is_none_or(|name| job.target(name).is_some())
+    }
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct GetQuery {
+    /// Answer when the job has ended, or after this long: 0 to 60.
+    wait_s: Option<f64>,
+}
+
+/// List jobs, the newest first.
+#[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(ListQuery),
+    responses((status = 200, body = JobList),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+pub async fn list(
+    _: May<Read>,
+    State(app): State<GateApp>,
+    Params(query): Params<ListQuery>,
+) -> Result<Json<JobList>, Problem> {
+    let limit = page_size(query.limit)?;
+    let mut cursor = query.cursor.as_deref().map(|text| JobId::parse(text).ok_or_else(bad_cursor)).transpose()?;
+    let conditions = Conditions {
+        state: query.state.map(|word| filter::state(&word)).transpose()?,
+        kind: filter::name("kind", query.kind)?,
+        queue: filter::name("queue", query.queue)?,
+        tag: filter::name("tag", query.tag)?,
+        datacenter: filter::name("datacenter", query.datacenter)?,
+    };
+    let (mut jobs, mut examined) = (Vec::new(), 0);
+    loop {
+        let (asked, room) = (conditions.clone(), limit - jobs.len());
+        let (mut found, next) = app.engine.read(move |gate| examine(gate, &asked, cursor, room)).await?;
+        jobs.append(&mut found);
+        examined += EXAMINED_PER_READ;
+        if jobs.len() == limit || examined >= EXAMINED_PER_PAGE || next.is_none() {
+            let jobs = jobs.iter().map(shape::job).collect();
+            return Ok(Json(JobList { jobs, next_cursor: next.map(|job| job.to_string()) }));
+        }
+        cursor = next;
+    }
+}
+
+/// The matching ones of the next jobs, and where to go on.
+fn examine(gate: &Gate, conditions: &Conditions, cursor: Option<JobId>, room: usize) -> (Vec<JobView>, Option<JobId>) {
+    let mut found = Vec::new();
+    let mut jobs = gate.state().jobs_before(cursor).enumerate().peekable();
+    while let Some((place, job)) = jobs.next() {
+        found.extend(gate.job(job.id).filter(|view| conditions.admit(view)));
+        if found.len() == room || place + 1 == EXAMINED_PER_READ {
+            let next = jobs.peek().map(|_| job.id);
+            return (found, next);
+        }
+    }
+    (found, None)
+}
+
+/// Look at one job; with `wait_s`, when it has ended.
+#[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path), GetQuery),
+    responses((status = 200, body = Job),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+pub async fn get(
+    May { access, .. }: May<Read>,
+    State(app): State<GateApp>,
+    Extension(followers): Extension<Followers>,
+    Extension(answers): Extension<Answers>,
+    connection: Option<Extension<Connection>>,
+    JobPath(job): JobPath,
+    Params(query): Params<GetQuery>,
+) -> Result<Response, Problem> {
+    let wait = query.wait_s.map(|wait| span::from_seconds("wait_s", wait, Duration::ZERO..=MAX_WAIT)).transpose()?;
+    let mut view = match wait {
+        Some(wait) if !wait.is_zero() => wait_until_ended(&app, &access, &followers, job, wait).await?,
+        _ => view_of(&app.engine, job).await?,
+    };
+    let room = answers.room(4_096 + result_bytes(&view).min(MAX_CONTENT_BYTES))?;
+    fetch_results(&app.engine, &mut view).await?;
+    Ok(room.answer(&shape::job(&view), connection.map(|Extension(connection)| connection)))
+}
+
+fn result_bytes(view: &JobView) -> usize {
+    let ends = view.targets.iter().filter_map(|target| target.end.as_ref()?.result.as_ref());
+    ends.map(Payload::len).sum()
+}
+
+/// Puts the bytes of results into the view, if all of them together are not too many.
+pub(super) async fn fetch_results(engine: &GateEngine, view: &mut JobView) -> Result<(), Problem> {
+    if result_bytes(view) > MAX_CONTENT_BYTES {
+        return Ok(());
+    }
+    let job = view.job.id;
+    for target in &mut view.targets {
+        if let Some(result) = target.end.as_mut().and_then(|end| end.result.as_mut()) {
+            engine.fetch(job, result).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The job, without what is large of its results.
+pub(super) async fn view_of(engine: &GateEngine, job: JobId) -> Result<JobView, Problem> {
+    engine.read(move |gate| gate.job(job)).await?.ok_or_else(|| Refusal::UnknownJob.into())
+}
+
+/// Cancel a job in all its datacenters. One that has ended stays as it is.
+#[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path)), request_body = Nothing,
+    responses((status = 200, body = CancelAnswer),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+pub async fn cancel(
+    _: May<Submit>,
+    State(app): State<GateApp>,
+    JobPath(job): JobPath,
+    _: Json<Nothing>,
+) -> Result<Json<CancelAnswer>, Problem> {
+    app.engine.cancel(job).await?;
+    let state = view_of(&app.engine, job).await?.state.into();
+    Ok(Json(CancelAnswer { id: job.to_string(), state }))
+}
+
+/// Give a job more time by hand, in all its datacenters.
+#[utoipa::path(post, path = "/v1/jobs/{id}/extend", tag = "jobs", params(("id" = String, Path)), request_body = Extend,
+    responses((status = 200, body = ExtendAnswer),
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "already_ended, conflict", body = Problem, content_type = "application/problem+json")))]
+pub async fn extend(
+    _: May<Operate>,
+    State(app): State<GateApp>,
+    JobPath(job): JobPath,
+    Json(extend): Json<Extend>,
+) -> Result<Json<ExtendAnswer>, Problem> {
+    let by = span::from_seconds("by_s", extend.by_s, Duration::from_millis(1)..=MAX_SPAN)?;
+    let request = request_id(extend.request_id)?;
+    let total = app.engine.extend(job, by, extend.reason.into(), request).await?;
+    Ok(Json(ExtendAnswer { extensions_s: total.as_secs_f64() }))
+}

@@ -1,0 +1,396 @@
+//! The gate's engine: core's gate on the same run loop as a manager.
+//!
+//! ```text
+//!   clients ──calls──▶ the machine ──events, and what waits for them──▶ the log of the gates
+//!                       ▲      │
+//!   datacenters ─frames─┘      └── orders, once durable ──▶ streams ──▶ datacenters
+//! ```
+//!
+//! **Durable before visible**, as for a manager: an order, an answer and a read wait until the newest event that they could
+//! have seen is durable. **One leads**: a gate that is alone with its log always does; of those that share a database, the
+//! one that holds the seat of the log [`GATES_LOG`]. The others keep the streams that datacenters open to them, unheard,
+//! until they lead themselves (`service`).
+//!
+//! `machine` is the thread that owns the machine, `term` says when it follows and when it leads, `streams` is a
+//! datacenter's connection as the engine sees it, `service` is the same as gRPC sees it, [`api`] is what clients see.
+//! [`peers`] is how a datacenter's leader proves who it is.
+
+pub mod api;
+mod gate_machine;
+mod host;
+mod machine;
+mod notices;
+pub mod peers;
+mod reads;
+pub(crate) mod service;
+mod stats;
+mod streams;
+mod term;
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use onward_core::effect::AcceptedJob;
+use onward_core::gate::Gate;
+use onward_core::gate::effect::Answer;
+use onward_core::gate::input::Call;
+use onward_core::gate::message::{Frame, ToDatacenter};
+use onward_core::health::overload::{OverloadLevel, OverloadReason};
+use onward_core::ids::{JobId, Name, RequestId, StreamId};
+use onward_core::input::Submission;
+use onward_core::settings::Rules;
+use onward_health::LoopWatch;
+use onward_log::{BlobReader, Error, Log};
+use tokio::sync::{Semaphore, oneshot, watch as watch_channel};
+
+use crate::clock;
+use crate::cluster::Leadership;
+use crate::cluster::leader::{LeaderAddress, LeaderView};
+use crate::engine::content::Contents;
+use crate::engine::ids::Ids;
+use crate::engine::vitals::Vitals;
+use crate::engine::watch::Bell;
+use crate::engine::{Pacing, Refused, load};
+use crate::outbox::Outbox;
+use crate::run_loop::{CommitAnswer, RunQueue};
+
+pub use reads::JobWatch;
+pub use stats::GateStats;
+pub use streams::{DatacenterStream, Orders, StreamGone};
+
+/// The log that gates share in a database. No datacenter can have this name.
+pub const GATES_LOG: &str = ":gates";
+
+type Deliver = Box<dyn FnOnce() + Send>;
+type ReadWork = Box<dyn FnOnce(&Gate) -> Deliver + Send>;
+
+/// What a gate's engine is started with.
+pub struct GateStart {
+    pub rules: Rules,
+    /// Which gate this is, in epochs.
+    pub id: u64,
+    /// Gives a handle on the log; asked again for every term.
+    pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
+    /// Says when to try for the seat.
+    pub leadership: Box<dyn Leadership>,
+    /// After how many events a snapshot is due.
+    pub snapshot_every: u64,
+    pub pacing: Pacing,
+    /// A loop that is at one thing for this long hangs.
+    pub hang_after: Duration,
+}
+
+impl core::fmt::Debug for GateStart {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("GateStart").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// What the machine's thread is asked.
+enum Command {
+    Call {
+        request: RequestId,
+        call: Call,
+        contents: Contents,
+        reply: oneshot::Sender<Result<Answer, Refused>>,
+    },
+    Read(ReadWork),
+    Open {
+        stream: StreamId,
+        datacenter: Name,
+        outbox: Outbox<ToDatacenter>,
+    },
+    Frame {
+        stream: StreamId,
+        frame: Box<Frame>,
+        contents: Contents,
+    },
+    Close {
+        stream: StreamId,
+    },
+    Watch {
+        job: JobId,
+        bell: Bell,
+    },
+    Unwatch {
+        job: JobId,
+        bell: u64,
+    },
+    FromLog(CommitAnswer),
+    /// Everything that was queued before this has been fed in.
+    Drained,
+    Stop,
+}
+
+/// A handle on a running gate. Cheap to clone.
+#[derive(Clone)]
+pub struct GateEngine(Arc<Shared>);
+
+struct Shared {
+    run_queue: RunQueue<Command>,
+    in_hand: AtomicUsize,
+    next: AtomicU64,
+    ids: Mutex<Ids>,
+    rules: Rules,
+    pacing: Pacing,
+    stats: GateStats,
+    load: load::Gauge,
+    vitals: Vitals,
+    /// Why no machine serves, or why the one that does cannot store anything; else empty.
+    trouble: Mutex<String>,
+    leader_view: watch_channel::Sender<LeaderView>,
+    thread: Mutex<Option<RunningThread>>,
+    /// Nobody waits for the threads any more: what they still do is told to nobody.
+    is_given_up: AtomicBool,
+    /// Of the log of this term.
+    blobs: Mutex<Option<BlobReader>>,
+    stopping: AtomicBool,
+    disk_reads: Arc<Semaphore>,
+}
+
+/// The machine's thread, and what tells that it has ended: nothing is ever sent.
+struct RunningThread {
+    thread: JoinHandle<()>,
+    ended: Receiver<()>,
+}
+
+/// How many calls may wait for their answers at a time. Each holds memory.
+const MAX_IN_HAND: usize = 65_536;
+/// What is waited for on top of the time for which anybody waits for the log.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+/// How many reads are at the disk at a time.
+const MAX_DISK_READS: usize = 64;
+
+impl core::fmt::Debug for GateEngine {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("GateEngine").finish_non_exhaustive()
+    }
+}
+
+impl GateEngine {
+    /// Starts the threads and returns once the log was replayed, and the seat was taken unless another holds it; or with what
+    /// stood in the way.
+    pub fn start(start: GateStart) -> Result<Self, Error> {
+        let shared = Arc::new(Shared::new(&start));
+        machine::spawn(start, &shared)?;
+        Ok(Self(shared))
+    }
+
+    pub fn rules(&self) -> &Rules {
+        &self.0.rules
+    }
+
+    pub fn stats(&self) -> &GateStats {
+        &self.0.stats
+    }
+
+    /// How much more this gate can take on. One atomic read.
+    pub fn load(&self) -> OverloadLevel {
+        self.0.load.level()
+    }
+
+    pub fn load_reason(&self) -> OverloadReason {
+        self.0.load.reason()
+    }
+
+    /// Why nothing can be stored, if that is so.
+    pub fn trouble(&self) -> Option<String> {
+        Some(self.0.trouble()).filter(|trouble| !trouble.is_empty())
+    }
+
+    /// Where it is published who leads.
+    pub fn leader_view(&self) -> &watch_channel::Sender<LeaderView> {
+        &self.0.leader_view
+    }
+
+    pub fn loops(&self) -> &LoopWatch {
+        &self.0.vitals.watch
+    }
+
+    /// A new id; ids of one millisecond count up, so that jobs sort in the order in which they came.
+    pub fn new_job_id(&self) -> JobId {
+        let wall = clock::now().wall;
+        self.0.ids.lock().expect("no thread panics while it holds this").next(wall)
+    }
+
+    /// All or nothing. A refusal says which submission is at fault, where one is.
+    pub async fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<AcceptedJob>, Refused> {
+        match self.call(Call::Submit(submissions)).await? {
+            Answer::Submitted(accepted) => Ok(accepted),
+            other => mismatch("submit", &other),
+        }
+    }
+
+    pub async fn cancel(&self, job: JobId) -> Result<(), Refused> {
+        match self.call(Call::Cancel { job }).await? {
+            Answer::Done => Ok(()),
+            other => mismatch("cancel", &other),
+        }
+    }
+
+    /// Gives the time that was added in all.
+    pub async fn extend(&self, job: JobId, by: Duration, reason: Box<str>, request: Name) -> Result<Duration, Refused> {
+        match self.call(Call::Extend { job, by, reason, request }).await? {
+            Answer::Extended { total } => Ok(total),
+            other => mismatch("extend", &other),
+        }
+    }
+
+    /// Asks the machine and waits for its answer. Payloads come with their bytes; the large ones go to the store from here.
+    async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
+        let mut contents = Contents::default();
+        if let Call::Submit(submissions) = &mut call {
+            let workflows = submissions.iter_mut().flat_map(|submission| &mut submission.draft.workflows);
+            workflows.for_each(|workflow| contents.replace(&mut workflow.payload));
+        }
+        let _permit = self.0.admit_call()?;
+        let request = RequestId(self.0.next.fetch_add(1, Ordering::Relaxed));
+        let (reply, mut answer) = oneshot::channel();
+        self.0.send(Command::Call { request, call, contents, reply });
+        self.0.wait_for(&mut answer).await?
+    }
+
+    /// Takes no more asks, makes everything durable that was decided, and ends the threads.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Relaxed);
+        self.0.send(Command::Stop);
+        let running = self.0.thread.lock().expect("no thread panics while it holds this").take();
+        let Some(RunningThread { thread, ended }) = running else { return };
+        let within = self.0.rules.seat_ttl + STOP_GRACE;
+        if ended.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+            tracing::error!(?within, "the store has not answered in time; the gate stops without it");
+            self.0.is_given_up.store(true, Ordering::Relaxed);
+            self.0.run_queue.close();
+            return self.0.close();
+        }
+        if thread.join().is_err() {
+            tracing::error!("the machine's thread panicked");
+        }
+    }
+}
+
+/// The machine answers every call in its own way, or refuses it.
+#[track_caller]
+fn mismatch(call: &str, answer: &Answer) -> ! {
+    unreachable!("{call} is answered with {answer:?}")
+}
+
+/// One of the calls in hand.
+struct InFlightPermit(Arc<Shared>);
+
+impl Drop for InFlightPermit {
+    fn drop(&mut self) {
+        self.0.in_hand.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+const NOT_KNOWN: &str = "whether this was carried out is not known, and repeating it with the same idempotency key or \
+                         request id does nothing twice";
+
+impl Shared {
+    fn new(start: &GateStart) -> Self {
+        Self {
+            run_queue: RunQueue::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
+            in_hand: AtomicUsize::new(0),
+            next: AtomicU64::new(1),
+            ids: Mutex::new(Ids::new()),
+            rules: start.rules.clone(),
+            pacing: start.pacing,
+            stats: GateStats::default(),
+            load: load::Gauge::default(),
+            vitals: Vitals::of_gate(start.hang_after, start.rules.seat_ttl),
+            trouble: Mutex::new(String::new()),
+            leader_view: LeaderView::channel(),
+            thread: Mutex::new(None),
+            is_given_up: AtomicBool::new(false),
+            blobs: Mutex::new(None),
+            stopping: AtomicBool::new(false),
+            disk_reads: Arc::new(Semaphore::new(MAX_DISK_READS)),
+        }
+    }
+
+    /// Asks of a machine that is gone are dropped: whoever waits for an answer finds that out by itself.
+    fn send(&self, command: Command) {
+        self.run_queue.put(command);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    fn trouble(&self) -> String {
+        self.trouble.lock().expect("no thread panics while it holds this").clone()
+    }
+
+    /// Lets go of the files, although handles on this engine may be left.
+    fn close(&self) {
+        self.blobs.lock().expect("no thread panics while it holds this").take();
+    }
+
+    fn publish(&self, view: LeaderView) {
+        self.leader_view.send_if_modified(|known| {
+            let is_news = *known != view;
+            if is_news {
+                tracing::info!(role = view.role(), view = ?view, "leadership");
+                *known = view;
+            }
+            is_news
+        });
+    }
+
+    /// Whether calls are better asked elsewhere.
+    fn is_other_leading(&self) -> bool {
+        matches!(&*self.leader_view.borrow(), LeaderView::Following { leader: Some(_), .. })
+    }
+
+    fn admit_call(self: &Arc<Self>) -> Result<InFlightPermit, Refused> {
+        if self.in_hand.fetch_add(1, Ordering::Relaxed) >= MAX_IN_HAND {
+            self.in_hand.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refused::TooManyCalls(MAX_IN_HAND));
+        }
+        Ok(InFlightPermit(self.clone()))
+    }
+
+    /// What is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what was asked is
+    /// then given up, and may be carried out all the same.
+    async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
+        // The machine refuses in time what it has not begun, and knows that nothing was done.
+        const MACHINE_FIRST: Duration = Duration::from_millis(200);
+        let patience = self.rules.seat_ttl + MACHINE_FIRST;
+        let mut left = patience;
+        while !left.is_zero() {
+            match tokio::time::timeout(left, &mut *answer).await {
+                Ok(answer) => return answer.map_err(|_| self.not_known()),
+                Err(_) => left = patience.saturating_sub(self.vitals.stalled_for()),
+            }
+        }
+        let span = self.rules.seat_ttl;
+        Err(Refused::Unavailable(format!("its storage has not answered for {span:?}; {NOT_KNOWN}")))
+    }
+
+    /// What is said to whoever waited for a machine that was dropped.
+    fn not_known(&self) -> Refused {
+        let trouble = self.trouble();
+        let why = if !trouble.is_empty() {
+            trouble
+        } else if !self.is_stopping() && self.is_other_leading() {
+            "it leads no longer".into()
+        } else {
+            "it is stopping, or it has just begun a new term".into()
+        };
+        Refused::Unavailable(format!("{why}; {NOT_KNOWN}"))
+    }
+
+    /// What is said to whoever asks a gate that follows. Nothing was done.
+    fn not_begun(&self) -> Refused {
+        let view = self.leader_view.borrow();
+        let LeaderView::Following { leader: Some(LeaderAddress { name, address }), .. } = &*view else {
+            return Refused::NotBegun("no gate leads at the moment; try again soon".into());
+        };
+        Refused::NotBegun(format!("it follows; `{name}` leads, at {address}"))
+    }
+}

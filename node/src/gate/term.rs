@@ -1,0 +1,178 @@
+//! How a gate follows, and when it leads: as a manager does, by [`crate::cluster::Leadership`].
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use onward_core::fence::Term;
+use onward_core::gate::Gate;
+use onward_core::ids::Seq;
+use onward_log::{Changed, Error};
+
+use super::{Command, GateStart, Shared};
+use crate::clock;
+use crate::cluster::SeatLook;
+use crate::cluster::leader::LeaderView;
+use crate::engine::watch::Watchers;
+use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
+
+/// Between two looks at a log that somebody else writes.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What a gate is, once it has read its log.
+pub(super) enum Begun {
+    Leads(NewTerm<Gate>),
+    Follows(Follower<Gate>),
+}
+
+/// In doubt it is tried again for a while: whoever starts a gate may have to come and do it once more.
+pub(super) fn begin_first(start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
+    let since = Instant::now();
+    loop {
+        match begin(start, shared) {
+            Err(error) if error.changed() == Changed::Maybe && since.elapsed() < start.rules.seat_ttl => {
+                thread::sleep(start.pacing.ask_again);
+            }
+            known => return known,
+        }
+    }
+}
+
+/// Reads the log to its end, and takes the seat if it may.
+pub(super) fn begin(start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
+    // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
+    if let SeatLook::Follow { term, leader } = start.leadership.look(Seq::default(), false)
+        && term != Term::default()
+    {
+        shared.publish(LeaderView::Following { term, leader });
+    }
+    let log = (start.log)()?;
+    let gate = Gate::new(start.rules.clone(), start.id, clock::now());
+    try_for_seat(Follower::read(log, gate)?, start, shared)
+}
+
+/// Follows until it leads, or has to begin anew; none if the gate stops.
+pub(super) fn follow_on(
+    mut follower: Follower<Gate>,
+    start: &mut GateStart,
+    shared: &Shared,
+    held: &mut HeldCalls,
+    watchers: &mut Watchers,
+) -> Option<Result<Begun, Error>> {
+    if held.wait_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
+        return None;
+    }
+    if shared.is_other_leading() {
+        held.refuse(shared);
+    }
+    Some(match follower.catch_up() {
+        Ok(CatchUp::Complete) => {
+            shared.set_trouble(String::new());
+            try_for_seat(follower, start, shared)
+        }
+        Ok(CatchUp::Outdated) => begin(start, shared),
+        // What was read is still worth having.
+        Err(error @ (Error::Io { .. } | Error::Unknown { .. })) => {
+            say_trouble(shared, &error);
+            Ok(Begun::Follows(follower))
+        }
+        Err(error) => Err(error),
+    })
+}
+
+fn try_for_seat(follower: Follower<Gate>, start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
+    if let SeatLook::Follow { term, leader } = start.leadership.look(follower.newest(), true) {
+        // A follower that has read all there is does what it is there for.
+        shared.vitals.takeover.rest();
+        shared.publish(LeaderView::Following { term, leader });
+        return Ok(Begun::Follows(follower));
+    }
+    shared.vitals.takeover.begin_unless_begun();
+    let term = match follower.lead()? {
+        Tried::Follows(follower) => return Ok(Begun::Follows(follower)),
+        Tried::Leads(term) => term,
+    };
+    start.leadership.leads(term.term);
+    if let Some(newest) = term.machine.state().jobs().next_back() {
+        shared.ids.lock().expect("no thread panics while it holds this").stay_above(newest.id);
+    }
+    *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
+    shared.stats.terms.add(1);
+    Ok(Begun::Leads(term))
+}
+
+/// Says once what is wrong, for as long as it stays the same.
+pub(super) fn say_trouble(shared: &Shared, error: &Error) {
+    let cause = error.cause();
+    if shared.trouble() != cause {
+        tracing::error!(%error, "the gate cannot serve; it will try again");
+    }
+    shared.set_trouble(cause);
+}
+
+#[derive(PartialEq, Eq)]
+pub(super) enum Flow {
+    Go,
+    Stop,
+}
+
+/// What is asked between two terms. Calls and reads wait for as long as they would wait for a seat; then they are refused,
+/// by dropping what they are to be answered on. Streams end: a datacenter dials again.
+pub(super) struct HeldCalls {
+    wait_for: Duration,
+    calls: VecDeque<(Instant, Command)>,
+}
+
+/// How often it is looked whether somebody has waited long enough.
+const LOOK_FOR_OVERDUE: Duration = Duration::from_millis(100);
+
+impl HeldCalls {
+    pub(super) fn for_as_long_as(wait_for: Duration) -> Self {
+        Self { wait_for, calls: VecDeque::new() }
+    }
+
+    pub(super) fn wait_for(&mut self, span: Duration, shared: &Shared, watchers: &mut Watchers) -> Flow {
+        let until = Instant::now() + span;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match shared.run_queue.next_within(left.min(LOOK_FOR_OVERDUE)) {
+                Some(Command::Stop) => return Flow::Stop,
+                Some(Command::Watch { job, bell }) => watchers.add(job, bell),
+                Some(Command::Unwatch { job, bell }) => watchers.remove(job, bell),
+                Some(command @ (Command::Call { .. } | Command::Read(_))) => {
+                    self.calls.push_back((Instant::now(), command));
+                }
+                // Of and to the machine that is no more.
+                Some(
+                    Command::Open { .. }
+                    | Command::Frame { .. }
+                    | Command::Close { .. }
+                    | Command::FromLog(_)
+                    | Command::Drained,
+                ) => {}
+                None => {
+                    let wait_for = self.wait_for;
+                    self.calls.retain(|(came_at, _)| came_at.elapsed() < wait_for);
+                    if left.is_zero() {
+                        return Flow::Go;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Another leads, and calls are for that one: none of these was begun.
+    fn refuse(&mut self, shared: &Shared) {
+        for (_, command) in core::mem::take(&mut self.calls) {
+            // Reads are refused by dropping what they are to be answered on; nobody may wait any more, which is fine.
+            if let Command::Call { reply, .. } = command {
+                drop(reply.send(Err(shared.not_begun())));
+            }
+        }
+    }
+
+    pub(super) fn give_back(&mut self, shared: &Shared) {
+        let mut calls = core::mem::take(&mut self.calls).into_iter().map(|(_, command)| command).collect();
+        shared.run_queue.give_back(&mut calls);
+    }
+}

@@ -1,0 +1,315 @@
+//! A gate on its port: as a node is, with the gate's engine, API and streams behind the same guard.
+
+use core::time::Duration;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use onward_core::health::overload::{LoadClass, OverloadLevel, sheds};
+use onward_core::manager::SeatState;
+use onward_health::Pulse;
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+
+use super::accept::{Acceptor, Counts, Phase};
+use super::config::{NodeConfig, StartError};
+use super::gate_pages::{self, About, GatePages};
+use super::guard::{self, Guard};
+use super::hosts::Hosts;
+use super::{
+    LOOK_AGAIN, SERVES_WITHIN, identity, open_storage, own_names, pages, shed, tls, unknown_path, wrong_method,
+};
+use crate::api::problem::Problem;
+use crate::auth::Tokens;
+use crate::clock;
+use crate::cluster::forward::{self, Forwarder};
+use crate::cluster::leader::LeaderView;
+use crate::engine::Pacing;
+use crate::gate::api::follow::Followers;
+use crate::gate::api::{self, GateApp};
+use crate::gate::peers::PeerTrust;
+use crate::gate::{GATES_LOG, GateEngine, GateStart, service};
+use crate::grpc;
+use crate::storage::{SharedIdentity, Standbys};
+
+/// What a gate is started with.
+#[derive(Clone, Debug)]
+pub struct GateConfig {
+    /// Of which a gate has no datacenter, and neither archive nor output.
+    pub node: NodeConfig,
+    /// Says who may speak for a datacenter. Nobody opens a stream without it.
+    pub trust: PeerTrust,
+}
+
+/// A running gate. Dropped without [`GateNode::shutdown`], it stops at once: what was decided is durable, what is under way
+/// is cut.
+#[derive(Debug)]
+pub struct GateNode {
+    app: GateApp,
+    address: SocketAddr,
+    is_tls: bool,
+    phase: watch::Sender<Phase>,
+    draining: watch::Sender<bool>,
+    accepting: JoinHandle<()>,
+    places: Arc<Semaphore>,
+    connections: u32,
+    ready_grace: Duration,
+    left_at: OnceLock<Instant>,
+    is_leaving: Arc<AtomicBool>,
+}
+
+impl GateNode {
+    pub async fn start(config: GateConfig) -> Result<Self, StartError> {
+        let GateConfig { mut node, trust } = config;
+        node.check()?;
+        node.datacenter = GATES_LOG.into();
+        let tls = node.tls.as_ref().map(|(cert, key)| tls::acceptor(cert, key, node.tls_ca.as_deref())).transpose()?;
+        let about = |error| StartError::Listen { listen: node.listen, error };
+        let listener = TcpListener::bind(node.listen).await.map_err(about)?;
+        let address = listener.local_addr().map_err(about)?;
+        let is_tls = tls.is_some();
+        let identity = identity(&node, address, is_tls);
+        let (phase, phase_seen) = watch::channel(Phase::Starting);
+        let connections = u32::try_from(node.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
+        let places = Arc::new(Semaphore::new(connections as usize));
+        let counts = Arc::new(Counts::default());
+        let router = Arc::new(OnceLock::new());
+        let accepts = Pulse::default();
+        let acceptor = Arc::new(Acceptor {
+            starting: pages::starting(),
+            router: router.clone(),
+            limits: node.limits.clone(),
+            places: places.clone(),
+            phase: phase_seen.clone(),
+            counts: counts.clone(),
+            pulse: accepts.clone(),
+            tls,
+            runtime: Handle::current(),
+        });
+        let accepting = tokio::spawn(acceptor.run(listener));
+        let Opened { engine, tokens, standbys } = match begin_serving(&node, &identity).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                phase.send_replace(Phase::Closing);
+                // The port is free when whoever started us learns that it did not work.
+                let _ = accepting.await;
+                return Err(error);
+            }
+        };
+        engine.loops().add("acceptor", node.probes.hang_after, &accepts);
+        let (draining, drained) = watch::channel(false);
+        let app = GateApp { engine, name: identity.name.clone(), draining: drained };
+        let member = node.member(address)?;
+        let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
+        let about = About {
+            forwarder,
+            started_at: clock::now().wall,
+            listen: address.to_string(),
+            data: node.data.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            storage: node.storage.to_string(),
+            standbys,
+            counts,
+            phase: phase_seen,
+            probes: node.probes.clone(),
+        };
+        let guard = Arc::new(Guard {
+            hosts: Hosts::new(address, is_tls, &own_names(&node)),
+            tokens,
+            require_tokens: node.require_tokens,
+            limits: node.limits.clone(),
+        });
+        tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
+        let streams = service::routes(app.engine.clone(), trust, app.draining.clone());
+        let pages = GatePages { app: app.clone(), about: Arc::new(about) };
+        router.set(self::router(pages, guard, streams)).expect("it is set here only");
+        phase.send_replace(Phase::Serving);
+        tracing::info!(%address, tls = is_tls, "listening");
+        Ok(Self {
+            app,
+            address,
+            is_tls,
+            phase,
+            draining,
+            accepting,
+            places,
+            connections,
+            ready_grace: node.effective_ready_grace(),
+            left_at: OnceLock::new(),
+            is_leaving: identity.is_leaving,
+        })
+    }
+
+    /// Where it listens, the port being the real one.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.is_tls { "https" } else { "http" }, self.address)
+    }
+
+    pub fn engine(&self) -> &GateEngine {
+        &self.app.engine
+    }
+
+    /// `/readyz` says from now on that the gate drains, and everything else goes on as before.
+    pub fn leave(&self) {
+        self.left_at.get_or_init(|| {
+            self.is_leaving.store(true, Ordering::Relaxed);
+            self.phase.send_replace(Phase::Leaving);
+            self.app.engine.loops().stopping();
+            Instant::now()
+        });
+    }
+
+    /// Leaves, if it has not done so, and takes connections until its ready grace is over; then ends the streams, lets
+    /// requests finish, and stops the engine. Requests that are left `grace` after the gate began to leave are cut.
+    pub async fn shutdown(mut self, grace: Duration) {
+        self.leave();
+        let left_at = *self.left_at.get().expect("the gate has just left");
+        let stop_by = left_at + grace;
+        sleep_until(stop_by.min(left_at + self.ready_grace)).await;
+        self.draining.send_replace(true);
+        self.phase.send_replace(Phase::Draining);
+        if let Err(error) = (&mut self.accepting).await {
+            tracing::error!(%error, "the loop that accepts connections failed");
+        }
+        if timeout_at(stop_by, self.places.acquire_many(self.connections)).await.is_err() {
+            tracing::warn!(?grace, "requests that did not finish in time are cut");
+            self.phase.send_replace(Phase::Closing);
+            let _all = self.places.acquire_many(self.connections).await;
+        }
+        let engine = self.app.engine.clone();
+        spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
+    }
+}
+
+impl Drop for GateNode {
+    fn drop(&mut self) {
+        self.phase.send_replace(Phase::Closing);
+        self.app.engine.stop();
+    }
+}
+
+struct Opened {
+    engine: GateEngine,
+    tokens: Box<dyn Tokens>,
+    standbys: Option<Standbys>,
+}
+
+async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
+    let (config, identity) = (config.clone(), identity.clone());
+    let opened = spawn_blocking(move || open(&config, &identity)).await.expect("opening a log does not panic")?;
+    if let Err(error) = wait_until_serving(&opened.engine).await {
+        spawn_blocking(move || opened.engine.stop()).await.expect("stopping does not panic");
+        return Err(error);
+    }
+    Ok(opened)
+}
+
+/// In the data folder: what the log in it is of.
+const ROLE: &str = "role";
+const GATE: &str = "gate";
+
+/// Refuses a folder with the log of a manager to a gate, and one of a gate to a manager: neither could read it.
+pub(super) fn check_role(config: &NodeConfig, is_gate: bool) -> Result<(), StartError> {
+    let folder = &config.data;
+    let is_used = folder.join("onward.redb").exists();
+    let is_of_gate = std::fs::read_to_string(folder.join(ROLE)).is_ok_and(|role| role.trim() == GATE);
+    match (is_used, is_of_gate) {
+        (true, false) if is_gate => Err(StartError::OtherRole { folder: folder.clone(), is: "manager", wanted: GATE }),
+        (_, true) if !is_gate => Err(StartError::OtherRole { folder: folder.clone(), is: GATE, wanted: "manager" }),
+        _ => Ok(()),
+    }
+}
+
+/// Everything that takes its time before a gate can serve.
+fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
+    check_role(config, true)?;
+    let storage = open_storage(config, identity)?;
+    let role = config.data.join(ROLE);
+    std::fs::write(&role, GATE)
+        .map_err(|error| onward_log::Error::Io { cause: format!("{}: {error}", role.display()) })?;
+    let engine = GateEngine::start(GateStart {
+        rules: config.rules.clone(),
+        id: id_of(&identity.name),
+        log: storage.log,
+        leadership: storage.leadership,
+        snapshot_every: config.snapshot_every,
+        pacing: Pacing::default(),
+        hang_after: config.probes.hang_after,
+    })?;
+    Ok(Opened { engine, tokens: storage.tokens, standbys: storage.standbys })
+}
+
+/// A gate's place in epochs: the same for the same name.
+fn id_of(name: &str) -> u64 {
+    let digest = Sha256::digest(name.as_bytes());
+    u64::from_be_bytes(digest[..8].try_into().expect("a digest has more than 8 bytes"))
+}
+
+/// The seat is taken, but serving begins only once the log has confirmed that; or another has it, and this gate follows.
+async fn wait_until_serving(engine: &GateEngine) -> Result<(), StartError> {
+    let serving = async {
+        loop {
+            if matches!(&*engine.leader_view().borrow(), LeaderView::Following { leader: Some(_), .. }) {
+                return;
+            }
+            if let Ok(SeatState::Serving) = engine.read(|gate| gate.seat_state()).await {
+                return;
+            }
+            sleep(LOOK_AGAIN).await;
+        }
+    };
+    timeout(SERVES_WITHIN, serving).await.map_err(|_| StartError::NotServing {
+        within: SERVES_WITHIN,
+        why: engine.trouble().unwrap_or_else(|| "the log did not confirm the seat".into()),
+    })
+}
+
+fn router(pages: GatePages, guard: Arc<Guard>, streams: Router) -> Router {
+    let engine = pages.app.engine.clone();
+    let api = api::routes_for(Followers::at_most(guard.limits.followers))
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(pages.about.forwarder.under("/v1"), forward::forward))
+        .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
+        .with_state(pages.app.clone());
+    Router::new()
+        .nest("/v1", api)
+        .merge(gate_pages::routes())
+        .with_state(pages)
+        .merge(streams)
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(guard, guard::admit))
+        .layer(middleware::from_fn_with_state(engine, shed_at_gate))
+        .layer(middleware::from_fn(guard::observe))
+}
+
+/// As for a manager: what a gate under load turns away.
+async fn shed_at_gate(State(engine): State<GateEngine>, request: Request, next: Next) -> Response {
+    let level = engine.load();
+    if level == OverloadLevel::Normal {
+        return next.run(request).await;
+    }
+    let Some(path) = request.extensions().get::<MatchedPath>().cloned() else { return next.run(request).await };
+    let class = shed::class_of(request.method(), path.as_str()).unwrap_or(LoadClass::Other);
+    if !sheds(level, class) {
+        return next.run(request).await;
+    }
+    engine.stats().shed.add(1);
+    let text = shed::refusal(level, engine.load_reason(), class);
+    if grpc::is_call(request.headers()) {
+        return grpc::overloaded(text);
+    }
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", text).into_response()
+}
