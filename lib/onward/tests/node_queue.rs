@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
 use onward::client::Retries;
 use onward::mailbox::{Changed, Depth, End, Mailbox, MailboxError, Message, NodeQueue, Received, Reply, Want};
 use onward::{Client, Delivery, Job, JobState, MessageLoop, NodeAddress};
@@ -155,12 +157,19 @@ async fn a_node_that_is_away_in_mid_work_loses_nothing() {
 /// A client whose connection is cut once, when a message is acknowledged: before the node hears it, or before its answer
 /// comes back. It makes no call again by itself.
 fn cut_once(node: &TestNode, is_heard: bool) -> Client {
+    cut_once_at(node, "\"succeed\"", is_heard)
+}
+
+/// The same, when a call has this word.
+fn cut_once_at(node: &TestNode, word: &'static str, is_heard: bool) -> Client {
     let (address, was_cut) = (node.url().strip_prefix("http://").unwrap().to_owned(), Arc::new(AtomicBool::new(false)));
     let authority = address.clone();
     let open = move || {
         let (near, other) = tokio::io::duplex(64 << 10);
         let (address, was_cut) = (address.clone(), was_cut.clone());
-        tokio::spawn(async move { carry(other, TcpStream::connect(address).await.unwrap(), was_cut, is_heard).await });
+        tokio::spawn(async move {
+            carry(other, TcpStream::connect(address).await.unwrap(), word.as_bytes(), was_cut, is_heard).await
+        });
         Ok(Box::new(near) as Box<dyn onward::address::Stream>)
     };
     let retries = Retries { pauses: Vec::new(), unreachable: false };
@@ -177,14 +186,14 @@ async fn settle_again(mailbox: &NodeQueue, received: &Received, end: End) -> Res
     }
 }
 
-async fn carry(mut near: DuplexStream, mut far: TcpStream, was_cut: Arc<AtomicBool>, is_heard: bool) {
+async fn carry(mut near: DuplexStream, mut far: TcpStream, word: &[u8], was_cut: Arc<AtomicBool>, is_heard: bool) {
     let (mut asked, mut answered) = ([0; 16_384], [0; 16_384]);
     loop {
         tokio::select! {
             count = near.read(&mut asked) => {
                 let asked = &asked[..count.unwrap_or(0)];
-                let is_ack = asked.windows(9).any(|window| window == b"\"succeed\"");
-                let is_cut = is_ack && !was_cut.swap(true, Ordering::SeqCst);
+                let has_word = asked.windows(word.len()).any(|window| window == word);
+                let is_cut = has_word && !was_cut.swap(true, Ordering::SeqCst);
                 if asked.is_empty() || (is_cut && !is_heard) || far.write_all(asked).await.is_err() {
                     return;
                 }
@@ -348,4 +357,116 @@ async fn a_message_loop_runs_on_it() {
     messages.run_until(over).await.unwrap();
     let letters = orders.dead_letters(9).await.unwrap();
     assert!(letters.len() == 1 && letters[0].why.starts_with("the body does not fit this handler"), "{letters:?}");
+}
+
+/// A poll whose answer was lost is made again, and may bring more than is wanted by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_answer_brought_beyond_what_is_wanted_is_given_back() {
+    let node = start().await;
+    let orders = NodeQueue::connect(cut_once_at(&node, "\"poll_id\"", true), "orders").await.unwrap();
+    let uncut = NodeQueue::connect(client(&node), "orders").await.unwrap();
+    uncut.send(["1", "2", "3"].map(Message::new).into()).await.into_iter().for_each(|sent| drop(sent.unwrap()));
+    let want = |max| Want { max, lease: LONG, wait: Duration::from_secs(60) };
+    let lost = orders.receive(want(3)).await.unwrap_err();
+    assert!(lost.is_passing(), "{lost}");
+    assert_eq!(uncut.depth().await.unwrap(), Depth { waiting: 0, held: 3, dead: 0 });
+    assert_eq!(orders.receive(want(1)).await.unwrap().len(), 1);
+    assert_eq!(uncut.depth().await.unwrap(), Depth { waiting: 2, held: 1, dead: 0 });
+}
+
+/// Behind one that was handed out too often there may be another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_buries_a_message_gives_the_one_behind_it() {
+    let node = start().await;
+    let orders = NodeQueue::builder(client(&node), "orders").max_deliveries(1).connect().await.unwrap();
+    orders.send(vec![Message::new("poison")]).await.remove(0).unwrap();
+    settle(&orders, &take(&orders, LONG).await, End::Retry { after: Duration::ZERO }).await.unwrap();
+    orders.send(vec![Message::new("good")]).await.remove(0).unwrap();
+    let now = Want { max: 1, lease: LONG, wait: Duration::ZERO };
+    let came = orders.receive(now).await.unwrap();
+    assert_eq!(came.iter().map(|one| one.message.body.as_ref()).collect::<Vec<_>>(), [b"good"]);
+}
+
+/// One call could not take them: neither their bytes nor their number.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_batches_and_many_dead_letters_are_several_calls() {
+    const LETTERS: usize = 1_050;
+    let node = start().await;
+    let orders = NodeQueue::connect(client(&node), "orders").await.unwrap();
+    let large = vec![Message::new(vec![0xff; 1 << 20]); 32];
+    orders.send(large).await.into_iter().for_each(|sent| drop(sent.unwrap()));
+    assert_eq!(orders.depth().await.unwrap().waiting, 32);
+
+    let graves = NodeQueue::connect(client(&node), "graves").await.unwrap();
+    graves.send(vec![Message::new("1"); LETTERS]).await.into_iter().for_each(|sent| drop(sent.unwrap()));
+    let mut buried = 0;
+    while buried < LETTERS {
+        let held = graves.receive(Want { max: 100, lease: LONG, wait: Duration::from_secs(60) }).await.unwrap();
+        let ends: Vec<_> = held.into_iter().map(|one| (one.receipt, End::Dead { why: "no".into() })).collect();
+        buried += ends.len();
+        graves.settle(ends).await.into_iter().for_each(|settled| settled.unwrap());
+    }
+    assert_eq!(graves.depth().await.unwrap(), Depth { waiting: 0, held: 0, dead: LETTERS as u64 });
+}
+
+/// A node that answers each call with what stands here for its path, and counts the calls.
+fn answering(answers: &'static [(&'static str, u16, &'static str)]) -> (Client, Arc<AtomicU32>) {
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = calls.clone();
+    let open = move || {
+        let (near, other) = tokio::io::duplex(64 << 10);
+        let counted = counted.clone();
+        let answer = move |request: hyper::Request<hyper::body::Incoming>| {
+            let path = request.uri().path();
+            let (_, status, body) = answers.iter().find(|one| path.starts_with(one.0)).expect("a path from the list");
+            counted.fetch_add(1, Ordering::SeqCst);
+            let body = http_body_util::Full::new(bytes::Bytes::from_static(body.as_bytes()));
+            let response = hyper::Response::builder().status(*status).header("content-type", "application/json");
+            core::future::ready(response.body(body))
+        };
+        tokio::spawn(async move {
+            let serving = auto::Builder::new(TokioExecutor::new());
+            // Until whoever asks has gone.
+            drop(serving.serve_connection(TokioIo::new(other), hyper::service::service_fn(answer)).await);
+        });
+        Ok(Box::new(near) as Box<dyn onward::address::Stream>)
+    };
+    (Client::at(NodeAddress::inside("127.0.0.1:0", Arc::new(open))), calls)
+}
+
+const QUEUES: (&str, u16, &str) = ("/v1/queues", 200, r#"{"queues":[]}"#);
+
+/// A node that is about to stop answers at once, and is not asked without end.
+#[tokio::test]
+async fn a_poll_that_is_answered_with_nothing_before_its_time_is_made_again_after_a_pause() {
+    let (client, calls) = answering(&[QUEUES, ("/v1/leases", 200, r#"{"leases":[]}"#)]);
+    let orders = NodeQueue::connect(client, "orders").await.unwrap();
+    let want = Want { max: 1, lease: LONG, wait: Duration::from_secs(2) };
+    assert_eq!(orders.receive(want).await, Ok(Vec::new()));
+    assert!((3..=5).contains(&calls.load(Ordering::SeqCst)), "{calls:?} calls in two seconds");
+}
+
+/// Whoever looks at dead letters is not the only one.
+#[tokio::test]
+async fn a_dead_letter_that_somebody_takes_away_meanwhile_is_passed_over() {
+    const LETTERS: &str = r#"{"dead_letters":[
+        {"id":"gone","headers":{},"workflows":[{"name":"w","counted":1,"attempts":[]}]},
+        {"id":"there","headers":{},"workflows":[{"name":"w","counted":1,"attempts":[]}]}],"next_cursor":null}"#;
+    let (client, _) = answering(&[
+        QUEUES,
+        ("/v1/dead-letters/replay", 200, r#"{"jobs":[{"id":null},{"id":"new"}]}"#),
+        ("/v1/dead-letters", 200, LETTERS),
+        ("/v1/jobs/gone", 404, r#"{"status":404,"code":"unknown_job","title":"x","detail":"there is no such job"}"#),
+        (
+            "/v1/jobs/there",
+            200,
+            r#"{"id":"there","headers":{},"workflows":[{"name":"w","counted":1,"payload":7,
+                "attempts":[{"outcome":"failed","error":"no"}]}]}"#,
+        ),
+    ]);
+    let orders = NodeQueue::connect(client, "orders").await.unwrap();
+    let letters = orders.dead_letters(9).await.unwrap();
+    let told: Vec<_> = letters.iter().map(|one| (one.id.as_str(), one.why.as_str())).collect();
+    assert_eq!(told, [("there", "no")]);
+    assert_eq!(orders.replay(9).await, Ok(1), "the other one was gone");
 }

@@ -407,6 +407,33 @@ mod tests {
     }
 
     #[test]
+    fn headers_that_no_message_can_have_are_left_out() {
+        let headers =
+            ["trace-id", "X-Other", "with space", GROUP, REPLY_TO].map(|name| (name.to_owned(), "v".to_owned()));
+        let content = Content { payload: None, payload_base64: None, content_type: Some(BYTES) };
+        let message = message(content, headers.into()).unwrap();
+        assert_eq!(message.headers.keys().collect::<Vec<_>>(), ["trace-id"]);
+        assert_eq!((message.group.as_deref(), message.reply_to.as_deref()), (Some("v"), Some("v")));
+    }
+
+    /// Whoever runs the handler of a message judges it, not the node.
+    #[test]
+    fn a_message_has_all_the_time_that_a_node_allows() {
+        let names = Names { queue: "orders".into(), kind: "message".into() };
+        let draft = serde_json::to_value(JobDraft::of(&names, &Message::new("1"), "k".into())).unwrap();
+        let longest = json!(LONGEST.as_secs_f64());
+        assert_eq!((&draft["timeout_s"], &draft["stuck_after_s"]), (&longest, &longest));
+        assert_eq!(draft["retry"], json!({ "max_attempts": MAX_ATTEMPTS }));
+    }
+
+    #[test]
+    fn a_reason_is_no_longer_than_a_node_takes() {
+        let why = "\u{fc}".repeat(MAX_WHY_BYTES) + "!";
+        let Value::String(error) = Settlement::dead("r", &why).end["fail"]["error"].take() else { panic!("a text") };
+        assert_eq!((error.len(), why.starts_with(&error)), (MAX_WHY_BYTES, true));
+    }
+
+    #[test]
     fn a_group_of_any_length_is_one_key() {
         assert_eq!(group_key("orders", "a"), "mailbox:orders:a");
         let long = group_key("orders", &"g".repeat(128));
