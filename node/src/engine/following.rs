@@ -54,7 +54,8 @@ impl Engine {
         };
         // It asks the storage, and waits for the answer.
         let to = to.map(str::to_owned);
-        let heir = tokio::task::spawn_blocking(move || find(to.as_deref())).await.expect("looking for it does not panic")?;
+        let heir =
+            tokio::task::spawn_blocking(move || find(to.as_deref())).await.expect("looking for it does not panic")?;
         let name = heir.leader.name.clone();
         let (reply, answer) = oneshot::channel();
         self.0.send(Command::HandOver(Handover { heir, reply }));

@@ -465,7 +465,7 @@ fn named_by(events: &[StampedEvent], contents: &Contents) -> Vec<OwnedBlob> {
                 Event::JobSubmitted(submitted) => {
                     submitted.spec.workflows.iter().for_each(|workflow| name(&workflow.payload));
                 }
-                Event::TargetEnded(ended) => ended.end.result.iter().for_each(|result| name(result)),
+                Event::TargetEnded(ended) => ended.end.result.iter().for_each(&mut *name),
                 _ => {}
             }
         }

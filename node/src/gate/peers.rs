@@ -20,7 +20,9 @@ use crate::peer::{PeerIdentity, PeerRefusal};
 /// Why nobody was believed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unproven {
-    #[error("the manager has shown no certificate; give it one: `onward certs node`, and `tls.cert`, `tls.key`, `tls.ca`")]
+    #[error(
+        "the manager has shown no certificate; give it one: `onward certs node`, and `tls.cert`, `tls.key`, `tls.ca`"
+    )]
     NoCertificate,
     #[error("the call proves nothing; give the manager the cluster's key: `cluster.key_file`")]
     NoProof,
@@ -50,9 +52,7 @@ impl PeerTrust {
         now: Wall,
     ) -> Result<Name, Unproven> {
         let who = match self {
-            Self::Certificates => {
-                connection.and_then(Connection::identity).cloned().ok_or(Unproven::NoCertificate)?
-            }
+            Self::Certificates => connection.and_then(Connection::identity).cloned().ok_or(Unproven::NoCertificate)?,
             Self::Proofs(proofs) => {
                 let value = headers.get(HEADER).ok_or(Unproven::NoProof)?;
                 proofs.check(value.to_str().map_err(|_| ProofError::Malformed)?, now)?

@@ -41,11 +41,7 @@ const MAX_STREAMS: usize = 1_024;
 type Out = Sender<Result<GateFrame, Status>>;
 
 /// The gates' half of the protocol, without a fallback.
-pub(crate) fn routes(
-    engine: GateEngine,
-    trust: PeerTrust,
-    draining: watch::Receiver<bool>,
-) -> axum::Router {
+pub(crate) fn routes(engine: GateEngine, trust: PeerTrust, draining: watch::Receiver<bool>) -> axum::Router {
     let streams = Streams { engine, trust, draining, places: Arc::new(Semaphore::new(MAX_STREAMS)) };
     let service = GateServiceServer::new(streams).max_decoding_message_size(MAX_FRAME_BYTES);
     axum::Router::new().route_service("/onward.v1.GateService/{method}", service)

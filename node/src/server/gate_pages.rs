@@ -111,7 +111,9 @@ async fn machine(pages: &GatePages) -> Result<(GateView, u64, Vec<DatacenterView
     if let Some(trouble) = pages.app.engine.trouble() {
         return Err(trouble);
     }
-    match timeout(within, pages.app.engine.read(|gate| (gate.view(), gate.newest().0, gate.datacenters().collect()))).await {
+    match timeout(within, pages.app.engine.read(|gate| (gate.view(), gate.newest().0, gate.datacenters().collect())))
+        .await
+    {
         Ok(answer) => answer.map_err(|refused| refused.to_string()),
         Err(_) => Err(format!("the machine did not answer within {within:?}")),
     }
