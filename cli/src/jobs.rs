@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onward::{JobInfo, JobState};
 use onward_api::instant::At;
+use onward_api::job::JobDatacenter;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -39,6 +40,15 @@ const ATTEMPT_COLUMNS: [Column; 9] = [
     Column::cut("worker"),
     Column::whole("outcome"),
     Column::whole("took"),
+    Column::cut("error"),
+];
+const DATACENTER_COLUMNS: [Column; 7] = [
+    Column::whole("datacenter"),
+    Column::whole("state"),
+    Column::whole("confirmed"),
+    Column::whole("attempts"),
+    Column::optional("no step for"),
+    Column::cut("reason"),
     Column::cut("error"),
 ];
 
@@ -160,12 +170,38 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
              GET /v1/jobs/{id}?workflow={name} gives those of one workflow"
         ))?;
     }
+    let rows = datacenter_rows(&job);
+    if !rows.is_empty() {
+        screen.line("")?;
+        screen.table(&DATACENTER_COLUMNS, rows)?;
+    }
     let rows = attempt_rows(&job, now);
     if !rows.is_empty() {
         screen.line("")?;
         screen.table(&ATTEMPT_COLUMNS, rows)?;
     }
     Ok(0)
+}
+
+/// How a gate's job is in each datacenter; none of a manager's job, which is in one.
+fn datacenter_rows(job: &JobInfo) -> Vec<Vec<String>> {
+    let seen = job.datacenters.iter().filter_map(|datacenter| match datacenter {
+        JobDatacenter::Seen(seen) => Some(seen),
+        JobDatacenter::Named(_) => None,
+    });
+    let ago = |ms: Option<u64>| ms.map_or_else(|| "-".into(), |ms| span::human(Duration::from_millis(ms)));
+    seen.map(|one| {
+        vec![
+            one.name.clone(),
+            one.state.to_string(),
+            if one.confirmed { "yes" } else { "no" }.into(),
+            one.attempts.to_string(),
+            ago(one.since_progress_ms),
+            read::word(one.reason.as_deref()).into(),
+            read::word(one.error.as_deref()).into(),
+        ]
+    })
+    .collect()
 }
 
 /// The results that an answer has, as one harmless line.

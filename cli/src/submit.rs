@@ -147,7 +147,8 @@ fn body(
     let run_at = args.run_at.map(|at| WrittenInstant::Text(at.to_string()));
     // Sent again after a lost connection, the call must not make a second job.
     let key = args.idempotency_key.map_or_else(new_key, Ok)?;
-    Ok(SubmitJob { run_at, idempotency_key: Some(key), ..job })
+    let datacenters = (!args.datacenters.is_empty()).then(|| args.datacenters.into());
+    Ok(SubmitJob { run_at, idempotency_key: Some(key), datacenters, ..job })
 }
 
 /// What a run of a schedule is, too.
@@ -298,6 +299,8 @@ mod tests {
             "--ordered=account=1",
             "--unique-key=u",
             "--idempotency-key=i",
+            "--datacenter=dc-a",
+            "--datacenter=dc-b",
             "--tag=a",
             "--tag=b",
             "--header=x=y",
@@ -307,7 +310,7 @@ mod tests {
             "kind": "k", "payload": {"a": 1}, "queue": "q", "priority": -5, "timeout_s": 5400.0, "stuck_after_s": 0.25,
             "on_stuck": "time_out", "require_progress": true, "delay_s": 120.0, "retry": {"max_attempts": 4},
             "limits": [{"key": "gpu", "max": 2}, {"key": "account=1", "max": 1, "ordered": true}], "unique_key": "u", "idempotency_key": "i", "tags": ["a", "b"],
-            "headers": {"x": "y"}, "retain_s": 86400.0
+            "headers": {"x": "y"}, "retain_s": 86400.0, "datacenters": ["dc-a", "dc-b"]
         });
         assert_eq!(body.unwrap(), expected);
         let at = body_of(&["--kind=k", "--run-at=2026-11-16T10:00:00+02:00"]).unwrap();

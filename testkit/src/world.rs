@@ -80,7 +80,7 @@ impl WorldOptions {
         let written = std::fs::write(&key, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n");
         written.map_err(|source| ServerError::Files { folder: shared.path().to_owned(), source })?;
         let needs_database = self.gates > 1 || self.has_second_manager;
-        let postgres = needs_database.then(|| Postgres::options().start()).transpose()?;
+        let postgres = needs_database.then(|| Postgres::options().fsync().start()).transpose()?;
         let mut world =
             World { workers: Vec::new(), managers: Vec::new(), gates: Vec::new(), postgres, shared, options: self };
         world.start_nodes()?;

@@ -14,6 +14,7 @@ pub enum Command {
     Manifests,
     Tidy,
     Cluster { as_json: bool },
+    World { as_json: bool },
     Dist,
     Soak(soak::Plan),
 }
@@ -37,6 +38,7 @@ const CLIENTS: &str = "cargo xtask clients";
 const MANIFESTS: &str = "cargo xtask manifests";
 const TIDY: &str = "cargo xtask tidy";
 const CLUSTER: &str = "cargo xtask cluster";
+const WORLD: &str = "cargo xtask world";
 const DIST: &str = "cargo xtask dist";
 const SOAK: &str = "cargo xtask soak";
 
@@ -44,7 +46,7 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
     let mut args = args.into_iter();
     let Some(first) = args.next() else {
         return Err(Usage {
-            what: "which command? test, clients, manifests, tidy, cluster, soak or dist".to_owned(),
+            what: "which command? test, clients, manifests, tidy, cluster, world, soak or dist".to_owned(),
             see: XTASK,
         });
     };
@@ -55,11 +57,12 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
         "manifests" => parse_plain(args, Command::Manifests, help_manifests, MANIFESTS),
         "tidy" => parse_plain(args, Command::Tidy, help_tidy, TIDY),
         "cluster" => parse_cluster(args),
+        "world" => parse_world(args),
         "soak" => parse_soak(args),
         "dist" => parse_plain(args, Command::Dist, help_dist, DIST),
         other => Err(Usage {
             what: format!(
-                "unknown command `{other}`; the commands are test, clients, manifests, tidy, cluster, soak and dist"
+                "unknown command `{other}`; the commands are test, clients, manifests, tidy, cluster, world, soak and dist"
             ),
             see: XTASK,
         }),
@@ -104,6 +107,18 @@ fn parse_cluster(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
     Ok(Command::Cluster { as_json })
 }
 
+fn parse_world(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+    let mut as_json = false;
+    for arg in args {
+        match arg.as_str() {
+            "-h" | "--help" => return Ok(Command::Help(help_world())),
+            "--json" => as_json = true,
+            _ => return Err(unknown(&arg, WORLD)),
+        }
+    }
+    Ok(Command::World { as_json })
+}
+
 fn parse_soak(mut args: impl Iterator<Item = String>) -> Result<Command, Usage> {
     let mut plan = soak::Plan::default();
     while let Some(arg) = args.next() {
@@ -142,6 +157,7 @@ Usage: {XTASK} <command>
   manifests  check the files in `deploy` against the schemas of their readers
   tidy       only our own checks: core's purity, names, file lengths, links
   cluster    start three managers, two workers and PostgreSQL with a standby, to try things on
+  world      start two gates and three datacenters, to try things on
   dist       make what is handed out: static binary, Debian package, container context, completions, manual pages
   soak       the tests of core, log and node with much larger numbers, in the release profile
 
@@ -210,6 +226,17 @@ Usage: {CLUSTER} [--json]
     )
 }
 
+fn help_world() -> String {
+    format!(
+        "Starts two gates that share a PostgreSQL database, and three datacenters of a manager and a worker each; the last has a
+second manager. Says how to reach each, and stops all of it on Ctrl-C.
+
+Usage: {WORLD} [--json]
+
+  --json    once all are ready, print one line: {{nodes: [{{name, role, datacenter, address, pid, data}}], postgres: [...]}}"
+    )
+}
+
 fn help_dist() -> String {
     format!(
         "Makes what is handed out, in `dist/`:
@@ -260,6 +287,7 @@ mod tests {
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
         assert_eq!(parsed("cluster"), Ok(Command::Cluster { as_json: false }));
         assert_eq!(parsed("cluster --json"), Ok(Command::Cluster { as_json: true }));
+        assert_eq!(parsed("world --json"), Ok(Command::World { as_json: true }));
         assert_eq!(parsed("dist"), Ok(Command::Dist));
         assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 6_000, at_least_for: None })));
         assert_eq!(
@@ -277,6 +305,7 @@ mod tests {
             ("tidy now", "`now`"),
             ("dist now", "`now`"),
             ("cluster now", "`now`"),
+            ("world now", "`now`"),
             ("soak --rounds 3", "`--rounds`"),
             ("soak --cases", "`nothing`"),
             ("soak --cases many", "`many`"),

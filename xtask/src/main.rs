@@ -9,6 +9,7 @@
 //! - [`manifests`] checks what is deployed against the schemas of its readers;
 //! - [`tidy`] holds the checks that are ours alone;
 //! - [`cluster`] starts a datacenter on this machine, to try things on;
+//! - [`world`] starts gates and datacenters;
 //! - [`dist`] builds the binary to hand out;
 //! - [`soak`] runs core's tests with much larger numbers.
 //!
@@ -30,6 +31,7 @@ mod steps;
 mod stream;
 mod tidy;
 mod workspace;
+mod world;
 
 use std::process::ExitCode;
 
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Manifests => workspace::root().and_then(|root| manifests::check(&root)),
         Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
         Command::Cluster { as_json } => workspace::root().and_then(|root| cluster::run(&root, as_json)),
+        Command::World { as_json } => workspace::root().and_then(|root| world::run(&root, as_json)),
         Command::Dist => workspace::root().and_then(|root| dist::run(&root)),
         Command::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),
     };

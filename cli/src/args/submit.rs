@@ -18,7 +18,7 @@ Examples:
 ";
 
 /// Every option but `--file`: each would be about one job, and a file has many.
-const NOT_WITH_A_FILE: [&str; 23] = [
+const NOT_WITH_A_FILE: [&str; 24] = [
     "kind",
     "payload",
     "queue",
@@ -34,6 +34,7 @@ const NOT_WITH_A_FILE: [&str; 23] = [
     "ordered",
     "unique_key",
     "idempotency_key",
+    "datacenters",
     "tags",
     "headers",
     "retain",
@@ -129,6 +130,9 @@ pub struct SubmitArgs {
     /// The same key and job again give the same id [default: a new one each time]
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
+    /// At a gate: a datacenter to run it in; may be repeated [default: one that the gate chooses]
+    #[arg(long = "datacenter", value_name = "NAME")]
+    pub datacenters: Vec<String>,
     /// Submit every job in a file, one JSON object a line as for `POST /v1/jobs`, or - for stdin; prints an id for each.
     /// A line says all about its job: no other option of `submit` goes with this one
     #[arg(long, value_name = "FILE|-", conflicts_with_all = NOT_WITH_A_FILE)]

@@ -1,0 +1,81 @@
+//! One decision ends a job in every datacenter, and what has ended there before stands.
+
+use serde_json::json;
+
+use super::support::process::Mark;
+use super::*;
+
+/// The first that comes hangs; the other goes forward for as long as it may.
+fn one_hangs(folder: &tempfile::TempDir) -> String {
+    let place = folder.path().join("first").display().to_string();
+    format!(
+        "if mkdir {place} 2>/dev/null; then exec sleep 600; fi; n=0; while :; do n=$((n+1)); echo \"@onward progress $n\"; \
+         sleep 0.2; done"
+    )
+}
+
+#[tokio::test]
+async fn a_job_that_is_stuck_in_one_datacenter_ends_in_all_and_leaves_no_process() {
+    let world = world(options(), 2).await;
+    let (gate, mark, folder) = (gate(&world), Mark::new(), tempfile::tempdir().expect("a folder"));
+    let both = json!({ "datacenters": ["dc-a", "dc-b"], "stuck_after_s": 2, "on_stuck": "time_out", "require_progress": true });
+    let id = gate.submit(&command(&one_hangs(&folder), &mark, both)).await;
+    mark.runs("sleep", 1).await;
+    let job = gate.ended(&id).await;
+    assert_eq!((&job["state"], &job["reason"]), (&json!("timed_out"), &json!("stuck")), "{job}");
+    assert!(all_confirmed(&job), "{job}");
+    mark.gone(ENDS_WITHIN).await;
+    for manager in &world.managers {
+        let there = at_manager(manager, &id).await;
+        assert_eq!(there["state"], "timed_out", "{there}");
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_reaches_process_trees_in_all_datacenters() {
+    let world = world(options(), 3).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let all = json!({ "datacenters": ["dc-a", "dc-b", "dc-c"], "stuck_after_s": 600 });
+    let id = gate.submit(&command("setsid sleep 601 & sleep 602; wait", &mark, all)).await;
+    mark.runs("sleep", 6).await;
+    let reply = gate.client().post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+    assert_eq!((reply.status, &reply.json()["state"]), (200, &json!("cancelling")));
+    mark.gone(ENDS_WITHIN).await;
+    let job = gate.ended(&id).await;
+    assert_eq!(job["state"], "cancelled", "{job}");
+    assert!(all_confirmed(&job), "{job}");
+    let again = gate.client().post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+    assert_eq!((again.status, &again.json()["state"]), (200, &json!("cancelled")), "safe to repeat");
+}
+
+/// Jobs that end about when their time does: whatever was first written in the datacenter is what the gate says too.
+#[tokio::test]
+async fn completion_against_timeout_has_one_outcome() {
+    let world = world(options().slots(8), 1).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let mut ids = Vec::new();
+    for tenths in 16..24 {
+        let script = format!("sleep {}.{}", tenths / 10, tenths % 10);
+        ids.push(gate.submit(&command(&script, &mark, json!({ "timeout_s": 2, "stuck_after_s": 60 }))).await);
+    }
+    for id in &ids {
+        let job = gate.ended(id).await;
+        let there = at_manager(&world.managers[0], id).await;
+        assert_eq!(job["state"], there["state"], "{job} against {there}");
+        assert_eq!(in_datacenter(&job, "dc-a")["state"], there["state"], "{job}");
+        assert!(["succeeded", "timed_out"].contains(&job["state"].as_str().unwrap_or_default()), "{job}");
+    }
+    assert_eq!(gate.ended(&ids[0]).await["state"], "succeeded", "it had time");
+    mark.gone(ENDS_WITHIN).await;
+}
+
+#[tokio::test]
+async fn time_that_is_given_at_the_gate_counts_in_the_datacenter() {
+    let world = world(options(), 1).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let id = gate.submit(&command("sleep 4", &mark, json!({ "timeout_s": 2, "stuck_after_s": 60 }))).await;
+    let more = json!({ "by_s": 60, "reason": "it is slow today", "request_id": "1" });
+    let reply = gate.client().post(&format!("/v1/jobs/{id}/extend"), &more).await;
+    assert_eq!((reply.status, &reply.json()["extensions_s"]), (200, &json!(60.0)), "{}", reply.text());
+    assert_eq!(gate.ended(&id).await["state"], "succeeded");
+}

@@ -1,0 +1,152 @@
+//! Gates and managers that are killed, and datacenters that are cut off, while a decision is due.
+
+use serde_json::json;
+
+use super::support::process::{Mark, until};
+use super::support::{PATIENCE, a_moment};
+use super::*;
+
+#[tokio::test]
+async fn a_datacenter_that_is_cut_off_during_a_global_timeout_ends_the_job_once_it_is_back() {
+    let world = world(options().proxies(), 2).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let both = json!({ "datacenters": ["dc-a", "dc-b"], "timeout_s": 5, "stuck_after_s": 600 });
+    let id = gate.submit(&command("exec sleep 600", &mark, both)).await;
+    mark.runs("sleep", 2).await;
+    world.managers[1].cut_off(true);
+    let ended_in_a = |job: &Value| in_datacenter(job, "dc-a")["state"] == "timed_out";
+    let job = gate.until_job(&id, "the one that is reached ends it", ended_in_a).await;
+    assert_eq!(
+        (&job["state"], &in_datacenter(&job, "dc-b")["confirmed"]),
+        (&json!("cancelling"), &json!(false)),
+        "{job}"
+    );
+    let reason = job["reason"].as_str().unwrap_or_default();
+    assert!(reason.starts_with("ending: dc-b "), "{job}");
+    mark.runs("sleep", 1).await;
+    world.managers[1].cut_off(false);
+    let job = gate.ended(&id).await;
+    assert_eq!(job["state"], "timed_out", "{job}");
+    assert!(all_confirmed(&job), "{job}");
+    mark.gone(ENDS_WITHIN).await;
+}
+
+#[tokio::test]
+async fn silence_ends_no_job_that_goes_forward() {
+    let world = world(options().proxies(), 1).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let script = "n=0; while :; do n=$((n+1)); echo \"@onward progress $n\"; sleep 0.2; done";
+    let id = gate.submit(&command(script, &mark, json!({ "stuck_after_s": 2, "on_stuck": "time_out" }))).await;
+    mark.runs("sleep", 1).await;
+    world.managers[0].cut_off(true);
+    let job =
+        gate.until_job(&id, "it is unreachable", |job| in_datacenter(job, "dc-a")["state"] == "unreachable").await;
+    assert_eq!(job["state"], "running", "{job}");
+    world.managers[0].cut_off(false);
+    let job = gate.until_job(&id, "it is heard", |job| in_datacenter(job, "dc-a")["state"] == "running").await;
+    assert_eq!((&job["state"], &job["ended_at"]), (&json!("running"), &Value::Null), "{job}");
+    gate.client().post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+    mark.gone(ENDS_WITHIN).await;
+}
+
+#[tokio::test]
+async fn a_gate_that_was_killed_decides_by_the_reports_that_are_repeated() {
+    let world = world(options(), 2).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let both = json!({ "datacenters": ["dc-a", "dc-b"], "stuck_after_s": 3, "on_stuck": "time_out" });
+    let id = gate.submit(&command("exec sleep 600", &mark, both)).await;
+    mark.runs("sleep", 2).await;
+    world.gates[0].server.kill();
+    // They find that the job is stuck, and leave it to the gate.
+    until("the managers know that it is stuck", PATIENCE, async || {
+        for manager in &world.managers {
+            let there = at_manager(manager, &id).await;
+            assert!(there["ended_at"].is_null(), "{there}");
+            let attempt = &there["workflows"][0]["attempts"][0];
+            if attempt["since_step_ms"].as_u64().unwrap_or_default() < 4_000 {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+    mark.runs("sleep", 2).await;
+    world.gates[0].server.start_again().expect("it starts");
+    let job = gate.ended(&id).await;
+    assert_eq!((&job["state"], &job["reason"]), (&json!("timed_out"), &json!("stuck")), "{job}");
+    assert!(all_confirmed(&job), "{job}");
+    mark.gone(ENDS_WITHIN).await;
+}
+
+#[tokio::test]
+async fn without_a_gate_datacenters_end_a_job_by_themselves_and_the_gate_agrees() {
+    let short = "gate.progress_every = \"300ms\"\ngate.silent_after = \"3s\"\ngate.fallback_after = \"3s\"\n";
+    let world = options().datacenters(2).settings(short).start().expect("a world");
+    let (gate, mark) = (gate(&world), Mark::new());
+    are_healthy(&gate, 2).await;
+    let both = json!({ "datacenters": ["dc-a", "dc-b"], "stuck_after_s": 2, "on_stuck": "time_out" });
+    let id = gate.submit(&command("exec sleep 600", &mark, both)).await;
+    mark.runs("sleep", 2).await;
+    world.gates[0].server.kill();
+    for manager in &world.managers {
+        until("the manager ends it", PATIENCE, async || {
+            (at_manager(manager, &id).await["state"] == "timed_out").then_some(())
+        })
+        .await;
+    }
+    mark.gone(ENDS_WITHIN).await;
+    world.gates[0].server.start_again().expect("it starts");
+    let job = gate.ended(&id).await;
+    assert_eq!((&job["state"], &job["reason"]), (&json!("timed_out"), &json!("stuck")), "{job}");
+    assert!(all_confirmed(&job), "{job}");
+}
+
+#[tokio::test]
+async fn a_manager_that_was_killed_takes_its_jobs_up_again_under_a_higher_term() {
+    let world = world(options(), 1).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let term = async || gate.client().get("/v1/datacenters").await.json()["datacenters"][0]["term"].as_u64();
+    let before = term().await.expect("a term");
+    let id = gate.submit(&command("sleep 3", &mark, json!({ "stuck_after_s": 600 }))).await;
+    mark.runs("sleep", 1).await;
+    let started_at = gate.job(&id).await.expect("it is known")["started_at"].clone();
+    world.managers[0].server.kill();
+    tokio::time::sleep(a_moment()).await;
+    world.managers[0].server.start_again().expect("it starts");
+    let job = gate.ended(&id).await;
+    assert_eq!((&job["state"], &job["started_at"]), (&json!("succeeded"), &started_at), "{job}");
+    assert!(term().await.expect("a term") > before);
+}
+
+#[tokio::test]
+async fn of_two_gates_either_is_asked_and_the_other_takes_over() {
+    let world = options().gates(2).datacenters(2).settings(SOON).start().expect("a world");
+    let gates: Vec<Gate> = world.gates.iter().map(|gate| Gate { address: gate.address, data: gate.data() }).collect();
+    are_healthy(&gates[0], 2).await;
+    let mark = Mark::new();
+    let leads = async |gate: &Gate| {
+        let reply = gate.client().try_call("GET", "/status", "").await.ok()?;
+        (reply.json()["role"] == "leader").then_some(())
+    };
+    let leader = until("one leads", PATIENCE, async || {
+        for (index, gate) in gates.iter().enumerate() {
+            if leads(gate).await.is_some() {
+                return Some(index);
+            }
+        }
+        None
+    })
+    .await;
+    let other = 1 - leader;
+    let both = json!({ "datacenters": ["dc-a", "dc-b"], "stuck_after_s": 600 });
+    let id = gates[other].submit(&command("exec sleep 600", &mark, both)).await;
+    mark.runs("sleep", 2).await;
+    world.gates[leader].server.kill();
+    until("the other leads", PATIENCE, async || leads(&gates[other]).await).await;
+    let cancelled = gates[other].client().post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+    assert_eq!(cancelled.status, 200, "{}", cancelled.text());
+    let job = gates[other].ended(&id).await;
+    assert_eq!(job["state"], "cancelled", "{job}");
+    assert!(all_confirmed(&job), "{job}");
+    mark.gone(ENDS_WITHIN).await;
+}
