@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use onward_testkit::{World, WorldManager, WorldOptions};
+use onward_testkit::{ManagerOfDatacenter, World, WorldOptions};
 use serde_json::{Value, json};
 use support::PATIENCE;
 use support::http::Client;
@@ -103,7 +103,7 @@ fn in_datacenter<'a>(job: &'a Value, name: &str) -> &'a Value {
 }
 
 /// How the manager of a datacenter has it.
-async fn at_manager(manager: &WorldManager, id: &str) -> Value {
+async fn at_manager(manager: &ManagerOfDatacenter, id: &str) -> Value {
     let reply = Client::new(manager.address).get(&format!("/v1/jobs/{id}")).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply.json()
