@@ -88,6 +88,12 @@ impl Stretch {
                 return Ok(reply);
             }
             self.told_later.fetch_add(1, Ordering::Relaxed);
+            // A node that is not ready is left, as by a balancer.
+            if !self.others.is_empty() {
+                cut_off += 1;
+                let next = cut_off % (self.others.len() + 1);
+                *client = Client::new(if next == 0 { self.address } else { self.others[next - 1] });
+            }
             sleep(Duration::from_millis(20)).await;
         }
     }

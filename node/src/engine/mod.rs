@@ -405,8 +405,12 @@ impl Engine {
         // Nobody may be waiting any more, which is fine.
         let told = move |mut answers: Vec<_>| drop(reply.send(answers.pop().expect("one answer to one claim")));
         self.0.send(Command::Ask(Question::Printed { claims: vec![claim], session: None, reply: Box::new(told) }));
-        let hangs = || Err(Refused::disk_hangs(self.0.rules.seat_ttl));
-        self.0.wait_in_time(&mut answer).await.unwrap_or_else(hangs)
+        match self.0.wait_in_time(&mut answer).await {
+            // Nothing is printed before there is an answer, so that nothing was.
+            Some(Err(Refused::Unavailable(_))) => Err(self.0.not_begun()),
+            Some(answer) => answer,
+            None => Err(Refused::disk_hangs(self.0.rules.seat_ttl)),
+        }
     }
 
     /// Rings when something about this job has changed, durably.
