@@ -81,7 +81,7 @@ async fn a_gate_that_was_killed_decides_by_the_reports_that_are_repeated() {
 #[tokio::test]
 async fn without_a_gate_datacenters_end_a_job_by_themselves_and_the_gate_agrees() {
     let short = "gate.progress_every = \"300ms\"\ngate.silent_after = \"3s\"\ngate.fallback_after = \"3s\"\n";
-    let world = options().datacenters(2).settings(short).start().expect("a world");
+    let world = options().datacenters(2).settings(short).settings(PATIENT).start().expect("a world");
     let (gate, mark) = (gate(&world), Mark::new());
     are_healthy(&gate, 2).await;
     let both = json!({ "datacenters": ["dc-a", "dc-b"], "stuck_after_s": 2, "on_stuck": "time_out" });
@@ -120,7 +120,7 @@ async fn a_manager_that_was_killed_takes_its_jobs_up_again_under_a_higher_term()
 
 #[tokio::test]
 async fn of_two_gates_either_is_asked_and_the_other_takes_over() {
-    let world = options().gates(2).datacenters(2).settings(SOON).start().expect("a world");
+    let world = options().gates(2).datacenters(2).settings(SOON).settings(PATIENT).start().expect("a world");
     let gates: Vec<Gate> = world.gates.iter().map(|gate| Gate { address: gate.address, data: gate.data() }).collect();
     are_healthy(&gates[0], 2).await;
     let mark = Mark::new();

@@ -35,6 +35,12 @@ async fn a_job_runs_in_one_datacenter_and_its_end_is_told() {
     let output = onward(&["--server", &server, "datacenter", "list"]).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("dc-a") && text.contains("dc-b") && text.contains("healthy"), "{text}");
+    // A job is a gate's because it came over a gate's stream: who submits one cannot say so.
+    for address in [gate.address, world.managers[0].address] {
+        let told = json!({ "kind": "k", "gate": gate.address.to_string() });
+        let reply = Client::new(address).post("/v1/jobs", &told).await;
+        assert_eq!((reply.status, reply.code().as_str()), (400, "invalid"), "{}", reply.text());
+    }
     // What belongs to one datacenter is not asked of a gate.
     let reply = Client::new(gate.address).get("/v1/queues").await;
     assert_eq!((reply.status, reply.code().as_str()), (404, "not_at_a_gate"));

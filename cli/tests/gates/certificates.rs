@@ -1,0 +1,79 @@
+//! Where TLS is on, it is a certificate that says for which datacenter a manager speaks.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::support::process::until;
+use super::support::{Node, PATIENCE, onward};
+use super::*;
+
+/// The authority of a cluster, and a folder for each node.
+struct Certificates(TempDir);
+
+impl Certificates {
+    fn new() -> Self {
+        let this = Self(tempfile::tempdir().expect("a folder"));
+        run(&["certs", "ca", "--out", &this.path("authority")]);
+        this
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// Makes a certificate, and gives the settings that use it.
+    fn node(&self, name: &str, role: &str, datacenter: Option<&str>) -> String {
+        let (authority, out) = (self.path("authority"), self.path(name));
+        let place: Vec<&str> = datacenter.iter().flat_map(|datacenter| ["--datacenter", datacenter]).collect();
+        let args = ["certs", "node", "--ca", &authority, "--role", role, "--name", name, "--host", "127.0.0.1"];
+        run(&[&args[..], &place, &["--out", &out]].concat());
+        format!(
+            "name = \"{name}\"\nlisten = \"127.0.0.1:0\"\ntls.cert = \"{out}/cert.pem\"\ntls.key = \"{out}/key.pem\"\ntls.ca = \"{out}/ca.pem\"\n{SOON}"
+        )
+    }
+
+    fn start(&self, name: &str, role: &str, settings: &str) -> Node {
+        let (file, data) = (self.path(&format!("{name}.toml")), self.path(&format!("{name}.data")));
+        fs::write(Path::new(&file), settings).expect("a file");
+        Node::start_as(onward(&[role, "--config", &file, "--data", &data]))
+    }
+}
+
+fn run(args: &[&str]) -> String {
+    let output = onward(args).output().expect("it runs");
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn a_manager_cannot_speak_for_another_datacenter_than_its_certificates() {
+    let certificates = Certificates::new();
+    let gate = certificates.start("gate-1", "gate", &certificates.node("gate-1", "gate", None));
+    let ca = format!("{}/ca.pem", certificates.path("gate-1"));
+    let datacenters = || -> Vec<String> {
+        let text = run(&["--server", &gate.url, "--ca", &ca, "--json", "datacenter", "list"]);
+        let body: Value = serde_json::from_str(&text).expect("JSON");
+        let all = body["datacenters"].as_array().expect("a list");
+        all.iter().filter(|known| known["connected"] == true).map(|known| known["name"].to_string()).collect()
+    };
+    let manager = |name: &str, certified: &str, role: &str, said: &str| {
+        let settings = certificates.node(name, role, Some(certified));
+        let settings = format!("datacenter = \"{said}\"\ngates = [\"{}\"]\n{settings}", gate.address);
+        certificates.start(name, "manager", &settings)
+    };
+    // The certificate is of dc-b, and the manager says that it speaks for dc-a.
+    let _liar = manager("liar", "dc-b", "manager", "dc-a");
+    // The certificate is a worker's.
+    let _worker = manager("worker", "dc-a", "worker", "dc-a");
+    let honest = manager("honest", "dc-c", "manager", "dc-c");
+    until("the honest one is heard", PATIENCE, async || (datacenters() == ["\"dc-c\""]).then_some(())).await;
+    until("the others were refused", PATIENCE, async || {
+        let text = run(&["--server", &gate.url, "--ca", &ca, "datacenter", "list"]);
+        (!text.contains("dc-a") && text.contains("dc-c")).then_some(())
+    })
+    .await;
+    drop(honest);
+}
