@@ -47,7 +47,7 @@ async fn the_worker_of_the_examples_does_a_job() {
     let nodes = String::from_utf8(node.call(folder.path(), &["node", "list"]).stdout).unwrap();
     let row = nodes.lines().find(|line| line.starts_with("curl-")).unwrap_or_else(|| panic!("it is gone: {nodes}"));
     let words: Vec<&str> = row.split_whitespace().skip(1).collect();
-    assert_eq!(words, ["away", "none", "0", "0", "-", "goodbye"], "it said goodbye");
+    assert_eq!(words, ["worker", "away", "none", "0", "0", "-", "goodbye"], "it said goodbye");
 }
 
 #[tokio::test]
