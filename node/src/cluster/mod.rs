@@ -1,7 +1,7 @@
 //! Several managers that share one log: which of them leads, when another tries to, how the seat is handed over, and how any
 //! of them answers any client.
 //!
-//! [`Leadership`] says when to try for the seat. [`leader`] is who leads, as this node knows it. [`forward`] passes calls on
+//! [`Leadership`] says when to try for the seat. [`leader`] is who leads, as this node knows it. `forward` passes calls on
 //! to that node, unless it is this one.
 
 pub(crate) mod forward;
