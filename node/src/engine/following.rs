@@ -78,14 +78,6 @@ impl Shared {
         });
     }
 
-    /// A term ended. Where others share the log one of them may lead by now, and who that is has to be looked up.
-    pub(super) fn publish_deposed(&self) {
-        let view = self.leader_view.borrow().clone();
-        if let (LeaderView::Leading { term }, Some(_)) = (view, &self.heirs) {
-            self.publish(LeaderView::Following { term, leader: None });
-        }
-    }
-
     /// Whether calls are better asked elsewhere.
     pub(super) fn is_other_leading(&self) -> bool {
         matches!(&*self.leader_view.borrow(), LeaderView::Following { leader: Some(_), .. })

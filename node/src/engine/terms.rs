@@ -105,12 +105,10 @@ fn run_terms(
                 }
             }
             TermEnd::Failed(error) => {
-                shared.publish_deposed();
                 start.leadership.term_ended();
                 say_trouble(shared, &error);
             }
             TermEnd::SeatLost => {
-                shared.publish_deposed();
                 start.leadership.term_ended();
                 tracing::warn!("another process took the seat");
                 shared.set_trouble("another process took the seat".into());
