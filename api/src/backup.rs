@@ -27,6 +27,6 @@ pub struct DamagedShown {
     pub contents: u64,
     /// The jobs that they belong to, a hundred at most.
     pub jobs: Vec<String>,
-    /// How many jobs these are.
+    /// The number of these jobs.
     pub jobs_total: usize,
 }

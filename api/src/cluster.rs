@@ -3,22 +3,22 @@
 use core::fmt;
 use core::str::FromStr;
 
-/// Where the leader is reached, and under which term: `onward-leader: host:port; term=7`.
+/// The header with the leader's address and term: `onward-leader: host:port; term=7`.
 pub const LEADER: &str = "onward-leader";
-/// Whether a call that got 503 was carried out: see [`Done`].
+/// The header of a 503 that says whether the call was carried out: see [`Done`].
 pub const DONE: &str = "onward-done";
 /// The stable word of an answer that is not a success, for those who do not read its body.
 pub const CODE: &str = "onward-code";
 /// A manager has forwarded this request; nobody forwards it again.
 pub const FORWARDED: &str = "onward-forwarded";
 
-/// Whether a call was carried out that got no answer of its own.
+/// The fate of a call that got no answer of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Done {
     /// Surely not: it was refused before anything was decided, and may be made again anywhere.
     #[default]
     No,
-    /// It may have been.
+    /// The call may have been carried out.
     Unknown,
 }
 

@@ -31,8 +31,8 @@ pub struct Extend {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Extended))]
 pub struct ExtendAnswer {
-    /// Of all extensions so far, grants included. Of those, what counts is capped by the job's `max_extension_s`; of what
-    /// was given by hand all counts.
+    /// Total of all extensions so far, grants included. Of those, what counts is capped by the job's `max_extension_s`;
+    /// extensions given by hand count in full.
     pub extensions_s: f64,
 }
 
@@ -40,12 +40,12 @@ pub struct ExtendAnswer {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelAnswer {
     pub id: String,
-    /// As it is now: what runs is `cancelling` until its worker has stopped.
+    /// The state now: what runs is `cancelling` until its worker has stopped.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub state: JobState,
 }
 
-/// Which jobs; what is not given matches all.
+/// A filter for jobs; fields that are not given match all.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -70,7 +70,7 @@ pub struct CancelWhere {
     /// Count the jobs that would be cancelled, and change nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dry_run: Option<bool>,
-    /// How many this call cancels (or counts) at most: 1 to 100000, which is what it is unless said.
+    /// The most jobs that this call cancels (or counts): 1 to 100000; 100000 if it is not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
     /// `next_cursor` of the call before, to go on behind it.
@@ -81,14 +81,14 @@ pub struct CancelWhere {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Cancelled))]
 pub struct CancelWhereAnswer {
-    /// By this call; 0 in a dry run.
+    /// Jobs cancelled by this call; 0 in a dry run.
     pub cancelled: usize,
-    /// In a dry run: how many would be cancelled without it.
+    /// Jobs that would be cancelled, in a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub would_cancel: Option<usize>,
-    /// In a dry run: the newest ten of them.
+    /// The newest ten of them, in a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jobs: Option<Vec<String>>,
-    /// There may be more: repeat the call with it as `cursor`. None once all were looked at.
+    /// A cursor where there may be more: repeat the call with it as `cursor`. None once all were looked at.
     pub next_cursor: Option<String>,
 }

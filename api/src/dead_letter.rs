@@ -13,7 +13,7 @@ pub const MAX_JOBS: usize = 1_000;
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DeadLetterList {
-    /// Those that died first come first.
+    /// Jobs in the order in which they died.
     pub dead_letters: Vec<Job>,
     /// None at the end. A page may be short and have one all the same.
     pub next_cursor: Option<String>,
@@ -31,7 +31,7 @@ pub struct Replay {
     pub from: ReplayFromWord,
 }
 
-/// Which workflows run again: those that have not succeeded, while the others keep their results; or all.
+/// The workflows that run again: those that have not succeeded, while the others keep their results; or all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -52,7 +52,7 @@ pub struct DropLetters {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Replayed))]
 pub struct ReplayAnswers {
-    /// In the order of the request.
+    /// Answers in the order of the request.
     pub jobs: Vec<ReplayAnswer>,
 }
 
@@ -63,7 +63,7 @@ pub struct ReplayAnswer {
     pub job: String,
     /// The new job, if there is one.
     pub id: Option<String>,
-    /// Why there is none.
+    /// The reason why there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
 }
@@ -71,7 +71,7 @@ pub struct ReplayAnswer {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Dropped))]
 pub struct DropAnswers {
-    /// In the order of the request.
+    /// Answers in the order of the request.
     pub jobs: Vec<DropAnswer>,
 }
 

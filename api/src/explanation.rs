@@ -11,15 +11,15 @@ pub struct Explanation {
     /// The situation in a stable word.
     #[cfg_attr(feature = "openapi", schema(example = "no_worker"))]
     pub code: String,
-    /// What is the case, in a sentence or two.
+    /// The situation in a sentence or two.
     pub summary: String,
-    /// What was decided so far, by whom and under which fence; the oldest first.
+    /// Decisions so far, by whom and under which fence; the oldest first.
     pub so_far: Vec<String>,
     /// The clocks that run over the job.
     pub clocks: Vec<Clock>,
-    /// What happens next, and when.
+    /// Events to come, and when.
     pub next: Vec<String>,
-    /// What somebody can do about it.
+    /// Remedies for people.
     pub can_do: Vec<Remedy>,
 }
 
@@ -30,7 +30,7 @@ pub struct Clock {
     #[cfg_attr(feature = "openapi", schema(example = "stuck clock"))]
     pub name: String,
     pub text: String,
-    /// Until it runs out; 0 where it has, none where it does not run yet.
+    /// The time until the clock runs out; 0 where it has, none where it does not run yet.
     pub remaining_ms: Option<u64>,
 }
 

@@ -15,8 +15,8 @@ pub struct TooMany {
     pub max: usize,
 }
 
-/// At most `MAX` entries are kept of what is read. Taking them out refuses a list that had more, by the name of its
-/// field. One that is made here is written whole, and refused by its reader.
+/// A list of which at most `MAX` entries are kept when it is read. Taking them out refuses a list that had more, by the
+/// name of its field. One that is made here is written whole, and refused by its reader.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Few<T, const MAX: usize> {
     kept: Vec<T>,

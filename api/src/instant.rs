@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct At(pub Wall);
 
-/// What is no instant from 1970 to 9999.
+/// The error for anything that is no instant from 1970 to 9999.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("this is no instant from 1970 to 9999; write it like 2030-01-31T09:30:00Z or in milliseconds since 1970")]
 pub struct NoInstant;
@@ -33,7 +33,7 @@ impl At {
         self.0.as_ms()
     }
 
-    /// To the millisecond; the very end of the year 9999 is a little earlier.
+    /// The timestamp to the millisecond; the very end of the year 9999 is a little earlier.
     pub fn timestamp(self) -> Timestamp {
         let ms = i64::try_from(self.as_ms()).unwrap_or(i64::MAX);
         Timestamp::from_millisecond(ms).unwrap_or(Timestamp::MAX)

@@ -16,19 +16,19 @@ use crate::word::Word;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Job {
     pub id: String,
-    /// Of all its workflows; none if they differ.
+    /// The kind of all its workflows; none if they differ.
     pub kind: Option<String>,
-    /// What a job of kind `exec` runs, in a line; none where that is long and was not fetched.
+    /// The command line of a job of kind `exec`; none where that is long and was not fetched.
     pub command: Option<String>,
     pub queue: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "running"))]
     pub state: JobState,
-    /// Why it is where it is: a stable word, and after a colon what there is to say about it.
+    /// The reason why the job is where it is: a stable word, and after a colon what there is to say about it.
     pub reason: Option<String>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub created_at: At,
-    /// When it could first run: at its submission, or at the end of its delay. Its time counts from then on. When work on it
-    /// began is in its attempts.
+    /// The time when the job could first run: at its submission, or at the end of its delay. Its time counts from then
+    /// on. When work on it began is in its attempts.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub started_at: Option<At>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
@@ -37,14 +37,14 @@ pub struct Job {
     pub tags: Vec<String>,
     pub progress: Progress,
     pub workflows: Vec<Workflow>,
-    /// Of the only workflow, or by name.
+    /// The result of the only workflow, or the results by name.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>))]
     pub result: Option<Raw>,
     /// Likewise, of those that are not JSON.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_base64: Option<Raw>,
-    /// When it is over at the latest, extensions included.
+    /// The latest time at which the job is over, extensions included.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub deadline_at: Option<At>,
     pub timeout_s: f64,
@@ -61,7 +61,7 @@ pub struct Job {
     pub unique_key: Option<String>,
     pub idempotency_key: Option<String>,
     pub headers: BTreeMap<String, String>,
-    /// Where it runs: names, at a manager; at a gate, how it is in each.
+    /// The datacenters that it runs in: names, at a manager; at a gate, its state in each.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<serde_json::Value>))]
     pub datacenters: Vec<JobDatacenter>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -94,7 +94,7 @@ impl Job {
         self.workflows.iter().flat_map(|workflow| &workflow.attempts)
     }
 
-    /// What the last attempt that failed has said.
+    /// The error of the last attempt that failed.
     pub fn last_error(&self) -> Option<&str> {
         self.attempts().filter_map(|attempt| attempt.error.as_deref()).rfind(|error| !error.is_empty())
     }
@@ -103,13 +103,13 @@ impl Job {
 /// A datacenter of a job.
 #[derive(Clone, PartialEq, Debug)]
 pub enum JobDatacenter {
-    /// As a manager shows it.
+    /// A name, as a manager shows it.
     Named(String),
-    /// As a gate shows it.
+    /// The job's state there, as a gate shows it.
     Seen(Box<JobInDatacenter>),
 }
 
-/// How a job is in one datacenter, as its gate knows it.
+/// A job in one datacenter, as its gate knows it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct JobInDatacenter {
@@ -180,7 +180,7 @@ impl<'de> Deserialize<'de> for JobDatacenter {
     }
 }
 
-/// Where a job is.
+/// The state of a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum JobState {
@@ -330,18 +330,18 @@ pub struct Workflow {
     pub state: Word,
     /// The job that it succeeded in, where this one repeats that job from the failed workflow on.
     pub taken_from: Option<String>,
-    /// Why it does not run although it could.
+    /// The reason why the workflow does not run although it could.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub blocked: Option<Word>,
-    /// Where it is blocked by a limit.
+    /// The key whose limit blocks the workflow.
     pub waits_for_key: Option<KeyWaitShown>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub due_at: Option<At>,
     /// Names of the workflows that it waits for.
     pub after: Vec<String>,
-    /// How many attempts count against `retry.max_attempts`.
+    /// Attempts that count against `retry.max_attempts`.
     pub counted: u32,
-    /// Not in lists.
+    /// The payload, which lists leave out.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Raw>,

@@ -15,9 +15,9 @@ use crate::word::Word;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PollBody {
-    /// What this worker calls itself; the same over its restarts.
+    /// The worker's own name; the same over its restarts.
     pub worker_id: String,
-    /// One life of this worker; a new one takes the place of the old, and what that held is given to others.
+    /// The life of this worker; a new one takes the place of the old, and the leases of the old are given to others.
     pub incarnation: String,
     /// The node's default queue (setting `job.queue`) if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,7 +26,7 @@ pub struct PollBody {
     /// 1 to 1000; 1 if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
-    /// How long to wait for work, 0 to 60; 0 if left out.
+    /// The time to wait for work, 0 to 60; 0 if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_s: Option<f64>,
     /// 1 to 43200.
@@ -35,8 +35,8 @@ pub struct PollBody {
     /// The same id again gives the same leases, should the answer have been lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub poll_id: Option<String>,
-    /// This worker fetches inputs: where they have more than 16 MiB in one answer, they come by reference. Without it a
-    /// lease has all of them, and an attempt of more than 255 MiB fails.
+    /// Set by a worker that fetches inputs: where they have more than 16 MiB in one answer, they come by reference.
+    /// Without it a lease has all of them, and an attempt of more than 255 MiB fails.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inputs_by_reference: Option<bool>,
 }
@@ -53,7 +53,7 @@ pub struct GoodbyeBody {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GoodbyeAnswer {
-    /// How many leases the worker still holds.
+    /// The number of leases that the worker still holds.
     pub held: u32,
 }
 
@@ -63,7 +63,7 @@ pub struct Leases<'a> {
     pub leases: Vec<Lease<'a>>,
 }
 
-/// One attempt of a workflow, for this worker alone until the lease ends.
+/// An attempt of a workflow, for this worker alone until the lease ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease<'a> {
@@ -92,18 +92,18 @@ pub struct Lease<'a> {
     /// Results of the workflows that this one waited for, by their names.
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, serde_json::Value>))]
     pub inputs: BTreeMap<Cow<'a, str>, Cow<'a, RawValue>>,
-    /// Those of them that are not JSON.
+    /// Inputs that are not JSON.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub inputs_base64: BTreeMap<Cow<'a, str>, String>,
-    /// Those of them that are to be fetched (`GET /v1/leases/{receipt}/inputs/{workflow}`) before the work begins. Only
+    /// Inputs that are to be fetched (`GET /v1/leases/{receipt}/inputs/{workflow}`) before the work begins. Only
     /// for a worker whose poll said `inputs_by_reference`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, InputReference>))]
     pub inputs_by_reference: BTreeMap<Cow<'a, str>, InputReference>,
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, String>))]
     pub headers: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-    /// What an earlier attempt left with its last beat that had one.
+    /// The checkpoint of the last beat of an earlier attempt that had one.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<serde_json::Value>))]
     pub checkpoint: Option<Cow<'a, RawValue>>,
     pub lease_remaining_ms: u64,
@@ -116,7 +116,7 @@ pub struct Lease<'a> {
 pub struct InputReference {
     /// SHA-256 of the content, in hexadecimal; equal ones need one fetch.
     pub digest: String,
-    /// Of the content.
+    /// The length of the content.
     pub bytes: u32,
 }
 
@@ -147,7 +147,7 @@ pub struct BeatAnswerBody {
     pub lease_remaining_ms: u64,
     /// The handler should stop.
     pub cancel: bool,
-    /// What was allowed of the quiet section that was asked for.
+    /// The time allowed of the quiet section that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quiet_allowed_ms: Option<u64>,
 }
@@ -184,7 +184,7 @@ impl BeatItem {
     }
 }
 
-/// In the order of the request.
+/// Answers in the order of the request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BeatsAnswer {
@@ -280,14 +280,14 @@ pub struct SettleItem {
     pub release: Option<ReleaseBody>,
 }
 
-/// In the order of the request.
+/// Answers in the order of the request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SettleAnswerBody {
     pub settlements: Vec<SettleItemAnswer>,
 }
 
-/// Without an error it was accepted.
+/// The answer for one settlement: without an error it was accepted.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SettleItemAnswer {
@@ -307,7 +307,7 @@ pub struct Acceptance {}
 pub struct ExtensionBody {
     /// `long_workflow`, `gc_pause` or `resource_contention`.
     pub reason: String,
-    /// How much of the work is done, 0 to 1. A grant after the first needs more than at the last one.
+    /// The part of the work that is done, 0 to 1. A grant after the first needs more than at the last one.
     pub progress: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_remaining_s: Option<f64>,
@@ -318,10 +318,10 @@ pub struct ExtensionBody {
 pub struct ExtensionAnswerBody {
     pub granted: bool,
     pub extension_ms: u64,
-    /// Until the worker's health deadline.
+    /// The time until the worker's health deadline.
     pub remaining_ms: u64,
     pub remaining_extensions: u32,
-    /// Why not; null where it was granted.
+    /// The reason of a denial; null where it was granted.
     pub denial: Option<DenialBody>,
 }
 

@@ -24,7 +24,7 @@ pub struct Ledger {
 pub struct Entry {
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub at: Option<At>,
-    /// How often the same was decided in a row; `at` is of the last.
+    /// The number of times in a row that the same was decided; `at` is of the last.
     pub times: u32,
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "granted"))]
     pub what: Word,

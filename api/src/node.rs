@@ -18,12 +18,12 @@ pub struct Node {
     pub free: u32,
     pub drained: bool,
     pub evicted: bool,
-    /// One attempt at a time until one succeeds.
+    /// Set while the worker gets one attempt at a time, until one succeeds.
     pub probation: bool,
     pub connected: bool,
     /// Would be evicted, and is not, because too many would be.
     pub held_by_hold: bool,
-    /// Where other nodes reach it. Of nodes that gossip.
+    /// The address that other nodes reach this one by. Only for nodes that gossip.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,7 +32,7 @@ pub struct Node {
     pub gossip: Option<NodeGossip>,
 }
 
-/// What is known of a node by gossip.
+/// A node, as gossip knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeGossip {
@@ -40,18 +40,18 @@ pub struct NodeGossip {
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "alive"))]
     pub state: Word,
     pub state_for_ms: u64,
-    /// How long ago it last said how it is; none if it never did, and for the node that answers.
+    /// Time since the node last reported its health; none if it never did, and for the node that answers.
     pub heard_ago_ms: Option<u64>,
-    /// It holds the seat of its datacenter's log.
+    /// Set where the node holds the seat of its datacenter's log.
     pub leads: bool,
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "normal"))]
     pub overload: Word,
     pub workers: u32,
     pub throughput: u32,
     pub expected_throughput: u32,
-    /// Where nodes disagree: who takes it for dead.
+    /// Nodes that take this one for dead, where nodes disagree.
     pub doubted_by: Vec<String>,
-    /// And who does not.
+    /// Nodes that do not, where nodes disagree.
     pub trusted_by: Vec<String>,
 }
 
@@ -114,18 +114,18 @@ pub struct Datacenter {
     pub workers: u32,
     pub workers_healthy_or_busy: u32,
     pub free_slots: u64,
-    /// At a gate: whether its leader is connected there.
+    /// Whether the leader is connected, at a gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<bool>,
-    /// At a gate: the term of its leader.
+    /// The term of the leader, at a gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub term: Option<u64>,
-    /// At a gate: how long ago it was heard last.
+    /// Time since the leader was heard last, at a gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_heard_ms: Option<u64>,
-    /// At a gate: jobs about which it is owed something.
+    /// Jobs about which the datacenter is owed something, at a gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owed: Option<usize>,
-    /// There are too many workers to look at all of them.
+    /// Set where there are too many workers to look at all of them.
     pub approximate: bool,
 }

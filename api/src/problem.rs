@@ -20,7 +20,7 @@ pub struct Problem {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub status: u16,
-    /// What is wrong in this case, and what to do.
+    /// The problem in this case, and its remedy.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = true))]
     pub detail: String,

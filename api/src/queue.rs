@@ -25,7 +25,7 @@ pub struct Queue {
     pub ready_workflows: u64,
     /// Ready workflows and running jobs: what workers are needed for. Zero, and nobody needs to run.
     pub demand: u64,
-    /// For how long the first workflow of the queue has waited for a worker; 0 if none waits.
+    /// The time for which the first workflow of the queue has waited for a worker; 0 if none waits.
     pub oldest_waiting_s: f64,
     /// Jobs in memory by state: exact.
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, u64>))]
@@ -35,7 +35,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// How many jobs of it are in a state.
+    /// The number of its jobs in a state.
     pub fn count(&self, state: &str) -> u64 {
         self.counts.get(state).copied().unwrap_or(0)
     }
@@ -57,14 +57,14 @@ pub struct StatsShown {
     pub term: u64,
     #[serde(flatten)]
     pub health: Health,
-    /// In memory: open, or ended and not yet archived, or a dead letter.
+    /// Jobs in memory: open, or ended and not yet archived, or a dead letter.
     pub jobs: usize,
     pub open_jobs: usize,
     /// Ended jobs that have left memory and are kept.
     pub archived_jobs: u64,
     pub dead_letters: usize,
     pub workers: usize,
-    /// How often each kind of refusal was given.
+    /// Refusals that were given, by kind.
     #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, u64>))]
     pub refusals: BTreeMap<Word, u64>,
     /// Counters of this process.

@@ -26,18 +26,18 @@ pub struct SetSchedule {
     /// Every multiple of this since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_s: Option<f64>,
-    /// What every run is, as it would be submitted. It has neither `idempotency_key` nor `run_at`.
+    /// The job of every run, as it would be submitted. It has neither `idempotency_key` nor `run_at`.
     pub job: SubmitJob,
-    /// What becomes of an instant while an earlier run is open. `skip` if it is not given.
+    /// The fate of an instant while an earlier run is open. `skip` if it is not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlap: Option<OverlapWord>,
-    /// What becomes of instants that have come together. `once` if it is not given.
+    /// The fate of instants that have come together. `once` if it is not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed: Option<MissedWord>,
     /// Start up to this much later; how much depends on the schedule and the instant alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter_s: Option<f64>,
-    /// Its repeated failure is shown by `/status` and by metrics.
+    /// Set to have its repeated failure shown by `/status` and by metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub critical: Option<bool>,
     /// Left as it is if it is not given.
@@ -100,7 +100,7 @@ pub struct Schedule {
     /// The next due instant; none if it is paused, or never due again.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub next_at: Option<At>,
-    /// What became of the newest due instant.
+    /// The record of the newest due instant.
     pub last: Option<RecordShown>,
     /// Runs that have not ended.
     pub open: Vec<String>,
@@ -109,8 +109,13 @@ pub struct Schedule {
     pub waiting: Vec<At>,
     /// Runs that failed or timed out since the last one that succeeded.
     pub failures: u32,
-    /// It is critical, and three or more runs in a row have failed.
+    /// Set where the schedule is critical, and three or more runs in a row have failed, or it was due and none has succeeded
+    /// in time.
     pub failing: bool,
+    /// `runs_fail`, `not_fresh` or `never_succeeded`, while it is failing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub failing_reason: Option<Word>,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub failing_since: Option<At>,
     pub counts: RecordCountsShown,
@@ -123,7 +128,7 @@ pub struct RemoveAnswer {
     pub removed: bool,
 }
 
-/// How many due instants became what, since the schedule was made.
+/// Due instants by their fate, since the schedule was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RecordCountsShown {
@@ -142,7 +147,7 @@ pub struct RecordList {
     pub dropped: u64,
 }
 
-/// What became of a due instant, or of several in a row that shared one fate.
+/// The record of a due instant, or of several in a row that shared one fate.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RecordShown {
@@ -153,12 +158,12 @@ pub struct RecordShown {
     pub record: Word,
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "on_time"))]
     pub reason: Word,
-    /// Of a run that was started.
+    /// The job of a run that was started.
     pub job_id: Option<String>,
-    /// How the run ended; none while it has not.
+    /// The outcome of the run; none while it has not ended.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub outcome: Option<Word>,
-    /// How many instants in a row this is about.
+    /// The number of instants in a row that this is about.
     pub count: u64,
     /// The last of them.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -180,7 +185,7 @@ pub struct JobTemplate {
     pub payload_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// Of a job with several.
+    /// Workflows of a job that has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workflows: Option<Vec<WorkflowTemplate>>,
     pub queue: String,

@@ -42,7 +42,7 @@ pub fn parse(given: &str) -> Result<Duration, BadSpan> {
     Ok(Duration::from_millis(total_ms))
 }
 
-/// As [`parse`]; a number without a unit is seconds.
+/// Reads a span as [`parse`] does; a number without a unit is seconds.
 pub fn parse_or_seconds(given: &str) -> Result<Duration, BadSpan> {
     let is_bare = !given.is_empty() && given.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     if is_bare { parse(&format!("{given}s")) } else { parse(given) }
@@ -74,7 +74,7 @@ fn split(text: &str, part: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !part(c)).unwrap_or(text.len()))
 }
 
-/// For people: the two largest units that say something.
+/// The span for people: the two largest units that say something.
 pub fn human(span: Duration) -> String {
     let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     if ms == 0 {

@@ -12,7 +12,7 @@ pub struct ProbeAnswer {
     /// `ok` or `unavailable`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub status: Word,
-    /// Why it is not; or whom a node follows that does not lead itself.
+    /// The reason why it is unavailable; or the node that a follower follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -28,7 +28,7 @@ pub struct Status {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub role: Word,
-    /// Who leads, where that is known.
+    /// The leader, where it is known.
     #[serde(default)]
     pub leader: Option<LeaderStatus>,
     /// The newest term that the node knows of.
@@ -40,7 +40,7 @@ pub struct Status {
     /// The newest event that it has decided, or has read of its leader's.
     #[serde(default)]
     pub sequence: u64,
-    /// How long ago a node that follows has read its log to the end; null for one that leads.
+    /// Time since a node that follows has read its log to the end; null for one that leads.
     #[serde(default)]
     pub lag_ms: Option<u64>,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
@@ -49,7 +49,7 @@ pub struct Status {
     pub started_at: At,
     pub listen: String,
     pub data: String,
-    /// What keeps its data: `embedded`, or the address of a database, without the password.
+    /// The place of the node's data: `embedded`, or the address of a database, without the password.
     #[serde(default)]
     pub storage: String,
     /// The standbys that a commit waits for, in the words of the database; empty if there are none, null where storage is
@@ -60,16 +60,16 @@ pub struct Status {
     pub load: Load,
     /// Null while no machine answers.
     pub manager: Option<ManagerStatus>,
-    /// Of a gate, in the place of a manager's.
+    /// The gate's state, in the place of a manager's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gate: Option<GateStatus>,
-    /// What runs in this node; it is ready only while every critical one is healthy.
+    /// The loops of this node; it is ready only while every critical one is healthy.
     pub loops: Vec<LoopStatus>,
     pub trouble: Option<String>,
 }
 
 impl Status {
-    /// What the node does, in a word. One that drains still holds its seat.
+    /// The state of the node in a word. One that drains still holds its seat.
     pub fn state(&self) -> &str {
         match (&self.manager, &self.gate) {
             _ if self.draining => "draining",
@@ -99,16 +99,16 @@ pub struct LoopStatus {
     pub state: Word,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: Word,
-    /// For how long the reason has held.
+    /// The time for which the reason has held.
     pub since_ms: u64,
-    /// How long ago it was last seen to do, or to wait for, what it is there for.
+    /// Time since the loop was last seen to do, or to wait for, its work.
     pub last_success_ms: Option<u64>,
-    /// In a row.
+    /// Failures in a row.
     pub failures: u32,
     pub error: Option<String>,
 }
 
-/// How much more the node can take on, and what says so.
+/// The load of the node: how much more it can take on, and the measure that says so.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Load {
@@ -124,20 +124,20 @@ pub struct ManagerStatus {
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub seat: Word,
     pub term: u64,
-    /// In memory: open, or ended and not yet archived, or a dead letter.
+    /// Jobs in memory: open, or ended and not yet archived, or a dead letter.
     pub jobs: usize,
     pub open_jobs: usize,
     /// Ended jobs that have left memory and are kept; null if the archive cannot be read.
     pub archived_jobs: Option<u64>,
     pub dead_letters: usize,
-    /// Without those that are away.
+    /// Workers without those that are away.
     pub workers: usize,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub verdict: Word,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: Word,
     pub schedules: usize,
-    /// Critical schedules of which three or more runs in a row have failed; at most 100 of them.
+    /// Critical schedules of which three or more runs in a row have failed, or none has succeeded in time; at most 100.
     pub failing_schedules: Vec<FailingSchedule>,
 }
 
@@ -146,7 +146,7 @@ pub struct ManagerStatus {
 pub struct GateStatus {
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub seat: Word,
-    /// Of what it decides.
+    /// The epoch of the gate's decisions.
     pub epoch: u64,
     pub jobs: usize,
     pub open_jobs: usize,
@@ -163,6 +163,9 @@ pub struct GateStatus {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailingSchedule {
     pub name: String,
+    /// `runs_fail`, `not_fresh` or `never_succeeded`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reason: Word,
     pub failures: u32,
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub since_at: Option<At>,

@@ -12,7 +12,7 @@ const MAX_WORKFLOWS: usize = 10_000;
 /// Jobs of one call.
 pub const MAX_BATCH: usize = 10_000;
 
-/// One job: either `kind`, or `workflows`.
+/// A job: either `kind`, or `workflows`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -34,7 +34,7 @@ pub struct SubmitJob {
     pub workflows: Option<Few<SubmitWorkflow, MAX_WORKFLOWS>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// From −100 to 100, higher first.
+    /// The priority, from −100 to 100, higher first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ pub struct SubmitJob {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<KeyLimit>>))]
     pub limits: Option<Few<KeyLimit, MANY>>,
-    /// One job at a time that has not ended.
+    /// A key that one job at a time carries until it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique_key: Option<String>,
     /// The same submission again gives the same job. The header `Idempotency-Key` says the same.
@@ -75,7 +75,7 @@ pub struct SubmitJob {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<std::collections::BTreeMap<String, String>>))]
     pub headers: Option<FewPairs<MANY>>,
-    /// How long the ended job is kept.
+    /// The time for which the ended job is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retain_s: Option<f64>,
 }
@@ -112,7 +112,7 @@ pub struct RetryPolicy {
     pub max_s: Option<f64>,
 }
 
-/// At most `max` running workflows that carry `key`.
+/// A limit of `max` running workflows that carry `key`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -161,7 +161,7 @@ pub struct SubmitBatch {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BatchSubmitted {
-    /// In the order of the submission.
+    /// Answers in the order of the submission.
     pub jobs: Vec<BatchAnswer>,
 }
 

@@ -14,7 +14,7 @@ use crate::runs::median;
 const THREADS: u32 = 8;
 const LEASES: usize = 10_000;
 
-/// With a lease attached, as a handler has it.
+/// Times beats with a lease attached, as a handler has it.
 pub fn beats(rounds: usize, count: u32) -> Vec<Figure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");

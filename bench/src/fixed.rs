@@ -43,7 +43,7 @@ struct Node {
     row: Vec<u8>,
     body: Vec<u8>,
     wire: Vec<u8>,
-    /// For the worker, not sent yet.
+    /// The frame for the worker, not sent yet.
     frame: ManagerFrame,
     ended: Vec<JobId>,
     events: u64,

@@ -30,9 +30,9 @@ pub struct Curve {
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
     pub size: u64,
-    /// From beginning to end, by the clock.
+    /// The time from beginning to end, by the clock.
     pub taken: f64,
-    /// Of the node's processor time. The rest is the client's, the disk's and waiting.
+    /// Processor time of the node. The rest is the client's, the disk's and waiting.
     pub node: f64,
 }
 

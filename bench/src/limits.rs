@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::runs::median;
 
-/// Of a record, about what a job with a small payload takes in a log.
+/// The size of a record, about what a job with a small payload takes in a log.
 const RECORD: usize = 200;
-/// What the file is made of before: a sync then carries data alone.
+/// The size that the file has before: a sync then carries data alone.
 const FILE: usize = 16 << 20;
 const PING: usize = 128;
 
-/// How many times a second.
+/// The number of times a second of each.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// A record written and synced.
@@ -34,7 +34,7 @@ impl Limits {
         Ok(Self { sync, records, round_trip: echo.round_trips(time)? })
     }
 
-    /// Of each, the one in the middle.
+    /// The median of each.
     pub fn median(all: [Self; 3]) -> Self {
         let of = |what: fn(&Self) -> f64| median(all.iter().map(what).collect()).0;
         Self { sync: of(|one| one.sync), records: of(|one| one.records), round_trip: of(|one| one.round_trip) }
@@ -62,7 +62,7 @@ fn syncs(bytes: usize, time: Duration) -> std::io::Result<f64> {
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// This program once more, answering what it is sent with the same.
+/// This program once more, echoing what it is sent.
 struct Echo {
     process: Child,
     stream: TcpStream,
@@ -98,7 +98,7 @@ impl Drop for Echo {
     }
 }
 
-/// What `--echo` does: one connection, until it closes.
+/// Echoes one connection until it closes, for `--echo`.
 pub fn echo() -> std::io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);

@@ -66,7 +66,7 @@ impl Machine {
         }
     }
 
-    /// One step; what a log would say to it comes next. Not by recursion: work that is cut into bites goes on with each
+    /// Makes a step; the log's answer to it comes next. Not by recursion: work that is cut into bites goes on with each
     /// word of the log, thousands of times.
     fn step(&mut self, input: Input, inputs: &mut VecDeque<Input>) {
         let begun = self.longest.map(|_| Stopwatch::start());
@@ -97,7 +97,7 @@ impl Machine {
         }
     }
 
-    /// From now on steps are timed.
+    /// Times steps from now on.
     pub fn begin_timing(&mut self) {
         self.longest = Some(Duration::ZERO);
     }
@@ -126,7 +126,7 @@ impl Machine {
         self.now = Now { mono: end, wall: self.now.wall + step };
     }
 
-    /// As [`Self::advance`], and workers answer probes in time.
+    /// Advances like [`Self::advance`], and workers answer probes in time.
     pub fn advance_answering(&mut self, span: Duration) {
         let end = self.now.mono + span;
         while self.now.mono < end {

@@ -7,9 +7,14 @@
 
 mod allocation;
 mod beats;
+#[cfg(feature = "peers")]
+mod cluster;
 mod contest;
 mod cpu;
 mod fixed;
+mod gate_machine;
+#[cfg(feature = "peers")]
+mod gate_world;
 mod growth;
 mod limits;
 mod machine;

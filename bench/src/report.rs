@@ -6,13 +6,13 @@ use crate::contest::rows::{Measured, What};
 use crate::growth::{Curve, Point};
 use crate::limits::Limits;
 
-/// One figure, and what it should be.
+/// A figure, and its goal.
 #[derive(Debug)]
 pub struct Figure {
     pub what: String,
     pub value: f64,
     pub unit: &'static str,
-    /// What it should reach; none where the line only explains another.
+    /// The goal; none where the line only explains another.
     pub wanted: Option<f64>,
     /// Whether more is better.
     pub more: bool,
@@ -26,7 +26,7 @@ impl Figure {
     }
 }
 
-/// Everything that was measured.
+/// All figures that were measured.
 #[derive(Debug, Default)]
 pub struct Report {
     pub limits: Option<Limits>,

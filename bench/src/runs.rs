@@ -12,6 +12,7 @@ use onward_core::payload::Payload;
 use crate::allocation::live_bytes;
 use crate::beats::beats;
 use crate::cpu::Stopwatch;
+use crate::gate_machine::gates;
 use crate::machine::Machine;
 use crate::reopen::reopen;
 use crate::report::Figure;
@@ -19,7 +20,7 @@ use crate::steps::steps;
 
 const IN_FLIGHT: usize = 64;
 
-/// One part of the run, by its name.
+/// A part of the run, by its name.
 pub fn stage(name: &str, quick: bool) -> Vec<Figure> {
     let (rounds, jobs) = if quick { (3, 200_000) } else { (5, 1_000_000) };
     match name {
@@ -31,6 +32,8 @@ pub fn stage(name: &str, quick: bool) -> Vec<Figure> {
         "steps" => steps(3_000_000),
         "beats" if quick => beats(3, 5_000_000),
         "beats" => beats(9, 20_000_000),
+        "gates" if quick => gates(3, 20_000),
+        "gates" => gates(9, 100_000),
         "reopen" if quick => reopen(200_000, 600_000),
         "reopen" => reopen(1_000_000, 3_000_000),
         _ => Vec::new(),

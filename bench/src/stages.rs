@@ -15,10 +15,21 @@ use crate::report::{Figure, Report};
 use crate::runs;
 
 /// The parts of a whole run, by the names that `--only` knows.
-pub const STAGES: [&str; 11] =
-    ["limits", "contest", "mixed", "idle", "outbox", "cycles", "backlog", "workers", "steps", "reopen", "beats"];
+pub const STAGES: [&str; 12] = [
+    "limits", "contest", "mixed", "idle", "outbox", "cycles", "backlog", "workers", "steps", "reopen", "beats", "gates",
+];
 /// Parts that are run only by name.
-pub const EXTRA: [&str; 5] = ["ours", "growth", "growth-backlog", "growth-workers", "growth-payload"];
+pub const EXTRA: [&str; 9] = [
+    "ours",
+    "growth",
+    "growth-backlog",
+    "growth-workers",
+    "growth-payload",
+    "takeover",
+    "takeover-large",
+    "postgres",
+    "decisions",
+];
 
 pub struct Run {
     pub quick: bool,
@@ -53,9 +64,13 @@ impl Run {
         if self.wants("outbox") {
             runtime.block_on(outbox(&mut report, self.quick));
         }
+        for part in ["takeover", "takeover-large", "postgres", "decisions"].into_iter().filter(|part| self.wants(part))
+        {
+            runtime.block_on(cluster(&mut report, part, self.quick));
+        }
         let curve = |name: &str| self.wants("growth") || self.wants(&format!("growth-{name}"));
         report.growth = runtime.block_on(growth::curves(self.quick, plan, curve, say))?;
-        let core: Vec<&str> = ["cycles", "backlog", "workers", "steps", "reopen", "beats"]
+        let core: Vec<&str> = ["cycles", "backlog", "workers", "steps", "reopen", "beats", "gates"]
             .into_iter()
             .filter(|stage| self.wants(stage))
             .collect();
@@ -127,6 +142,28 @@ async fn outbox(report: &mut Report, _: bool) {
     report.absent.push(("outbox", "this was built without the feature `outbox`".into()));
 }
 
+#[cfg(feature = "peers")]
+async fn cluster(report: &mut Report, part: &'static str, quick: bool) {
+    use crate::cluster::{drains, large_takeovers, takeovers};
+    say(part);
+    let measured = match part {
+        "takeover" => takeovers(quick).await,
+        "takeover-large" => large_takeovers(quick).await,
+        "decisions" => crate::gate_world::decisions(quick).await,
+        _ => drains(quick).await,
+    };
+    match measured {
+        Ok(figures) => report.figures.extend(figures),
+        Err(error) => report.absent.push((part, error.to_string())),
+    }
+}
+
+#[cfg(not(feature = "peers"))]
+#[expect(clippy::unused_async, reason = "the other one waits")]
+async fn cluster(report: &mut Report, part: &'static str, _: bool) {
+    report.absent.push((part, "this was built without the feature `peers`".into()));
+}
+
 async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {
     let name = contender.about().name;
     if let Some(missing) = contender.missing() {
@@ -140,7 +177,7 @@ async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {
     }
 }
 
-/// What the contest should show.
+/// The goals of the contest.
 fn judge(report: &Report) -> Vec<Figure> {
     let find = |name: &str| report.contenders.iter().find(|one| one.about.name == name);
     let (Some(ours), Some(limits)) = (find(Grpc.about().name), report.limits) else { return Vec::new() };

@@ -11,7 +11,7 @@ use crate::cpu::Stopwatch;
 use crate::machine::Machine;
 use crate::report::Figure;
 
-/// In milliseconds.
+/// The goal in milliseconds.
 const WANTED: f64 = 50.0;
 const HOUR: Duration = Duration::from_secs(3600);
 const KIND: &str = "resize";
@@ -86,7 +86,7 @@ fn keyed_batch(jobs: u64) -> Duration {
 }
 
 fn cancelling(jobs: u64) -> Duration {
-    /// As many as a node cancels in one turn.
+    /// The number of jobs that a node cancels in one turn.
     const A_FEW: usize = 500;
     let mut machine = Machine::new();
     submit(&mut machine, jobs, draft);
@@ -112,7 +112,7 @@ fn due(jobs: u64, due: u64) -> Duration {
     machine.longest()
 }
 
-/// So many that they could take all of these at once.
+/// Adds workers that could take all of these at once.
 fn workers(machine: &mut Machine, slots: u64) {
     let kind = Name::new(KIND).expect("valid");
     for worker in 0..slots.div_ceil(10_000) {
@@ -167,7 +167,7 @@ fn replacing(jobs: u64) -> Duration {
 }
 
 fn snapshot(jobs: u64) -> Duration {
-    /// As many as a node takes in one turn.
+    /// The number of jobs that a node takes in one turn.
     const A_FEW: usize = 64;
     let mut machine = machine_with(jobs);
     let begun = Stopwatch::start();

@@ -30,12 +30,12 @@ impl<T: DeserializeOwned> Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// As it came.
+    /// The text of the answer as it came.
     pub fn text(&self) -> &RawValue {
         &self.text
     }
 
-    /// As it came too, with names that can be sent back to the node, and other people's JSON to the digit.
+    /// The answer as it came too, with names that can be sent back to the node, and other people's JSON to the digit.
     pub fn exact(&self) -> &T {
         &self.exact
     }
@@ -86,7 +86,7 @@ fn make_harmless(value: &mut Value) {
     }
 }
 
-/// How JSON is laid out.
+/// The layout of JSON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// No space between tokens: one document is one line.

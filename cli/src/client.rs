@@ -27,17 +27,17 @@ pub struct Client {
     /// What a call needs, and nothing more: a command line that asks one question starts no threads.
     runtime: Runtime,
     server: String,
-    /// Why the token of this machine's own node is not used, although it is there.
+    /// The reason why the token of this machine's own node is not used, although it is there.
     token_trouble: Option<String>,
     has_answered: AtomicBool,
 }
 
-/// Where the node is, and how to prove who we are.
+/// The node's address, and the proof of who we are.
 #[derive(Debug, Default)]
 pub struct Target<'a> {
     pub server: &'a str,
     pub token: Option<&'a str>,
-    /// Of this machine's own node; sent to nobody else.
+    /// The token file of this machine's own node; sent to nobody else.
     pub token_file: Option<&'a Path>,
     /// Certificates to trust instead of the public ones.
     pub ca: Option<&'a Path>,
@@ -241,7 +241,7 @@ fn not_an_address(server: &str) -> Failure {
     Failure::new(format!("`{server}` is not the address of a node"))
 }
 
-/// Where one node is, and the path behind its address.
+/// The address of one node, and the path behind it.
 fn place<'a>(server: &'a str, target: &Target<'_>) -> Result<(NodeAddress, &'a str), Failure> {
     let Some(host) = host_of(server) else { return Err(not_an_address(server).remedy(WRITE_IT).usage()) };
     if let Some(port) = port_of(server).filter(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {

@@ -30,21 +30,34 @@ pub struct Place {
 impl Place {
     /// A manager's, as its settings say.
     pub fn of_manager(settings: &NodeSettings) -> Result<Self, Failure> {
+        Self::of(settings, Role::Manager, Some(label("datacenter", settings.datacenter.as_str())?))
+    }
+
+    /// A gate's, which is in no datacenter.
+    pub fn of_gate(settings: &NodeSettings) -> Result<Self, Failure> {
+        Self::of(settings, Role::Gate, None)
+    }
+
+    fn of(settings: &NodeSettings, role: Role, datacenter: Option<Label>) -> Result<Self, Failure> {
         let listen = settings.listen;
-        let name =
-            settings.name.clone().unwrap_or_else(|| listen.to_string().replace(['[', ']'], "").replace(':', "-"));
         let advertise = settings.advertise.as_deref().map(|text| address("advertise", text)).transpose()?;
         let peers = settings.peers.iter().map(|text| address("peers", text)).collect::<Result<Vec<_>, _>>()?;
         let advertise = advertise.unwrap_or(listen);
         Ok(Self {
-            name: label("name", &name)?,
-            role: Role::Manager,
-            datacenter: Some(label("datacenter", settings.datacenter.as_str())?),
+            name: own_name(settings)?,
+            role,
+            datacenter,
             // A node may well be in the list that all of them share.
             peers: peers.into_iter().filter(|peer| *peer != advertise).collect(),
             advertise,
         })
     }
+}
+
+/// The name that the node was given, or its address.
+fn own_name(settings: &NodeSettings) -> Result<Label, Failure> {
+    let of_address = || settings.listen.to_string().replace(['[', ']'], "").replace(':', "-");
+    label("name", &settings.name.clone().unwrap_or_else(of_address))
 }
 
 fn label(setting: &str, text: &str) -> Result<Label, Failure> {
@@ -127,7 +140,8 @@ pub fn gate_trust(settings: &NodeSettings) -> Result<PeerTrust, Failure> {
     if peer_tls(settings).is_some() {
         return Ok(PeerTrust::Certificates);
     }
-    proofs(settings)?.map(PeerTrust::Proofs).ok_or_else(|| unproven("a gate"))
+    let proofs = proofs(settings)?.ok_or_else(|| unproven("a gate"))?;
+    Ok(PeerTrust::Proofs { proofs: Box::new(proofs), own: PeerIdentity::gate(own_name(settings)?) })
 }
 
 fn peer_tls(settings: &NodeSettings) -> Option<PeerTls> {
@@ -143,7 +157,7 @@ fn proofs(settings: &NodeSettings) -> Result<Option<PeerProofs>, Failure> {
     Ok(Some(PeerProofs::new(&read_keys(file).map_err(cannot)?)))
 }
 
-/// Without either nobody could tell a datacenter's leader from anybody else.
+/// The failure for a node without a certificate and a key: nobody could tell a datacenter's leader from anybody else.
 fn unproven(who: &str) -> Failure {
     Failure::new(format!("{who} needs `cluster.key_file`, or `tls.cert`, `tls.key` and `tls.ca`"))
         .remedy("`onward certs key` makes a key, and every node of the cluster gets the same; `onward certs node` makes certificates")

@@ -26,7 +26,7 @@ impl Failure {
         self
     }
 
-    /// And this.
+    /// Adds a further reason.
     pub fn and_why(self, more: &str) -> Self {
         let why = self.why.as_ref().map_or_else(|| more.to_owned(), |why| format!("{why}\n{more}"));
         self.why(why)
@@ -44,7 +44,7 @@ impl Failure {
         self
     }
 
-    /// That the node has refused it, with this code.
+    /// Notes that the node has refused it, with this code.
     pub fn refused(mut self, code: &str) -> Self {
         self.refusal = Some(code.into());
         self
@@ -66,7 +66,7 @@ impl Failure {
         self.may_pass
     }
 
-    /// Which job of a batch is at fault: `jobs[3].kind` is 3.
+    /// The index of the job of a batch that is at fault: `jobs[3].kind` is 3.
     pub fn job_at_fault(&self) -> Option<usize> {
         self.field.as_deref()?.strip_prefix("jobs[")?.split(']').next()?.parse().ok()
     }
@@ -80,7 +80,7 @@ impl Failure {
         self.refusal.as_deref() == Some(code)
     }
 
-    /// In a few words.
+    /// The failure in a few words.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -89,7 +89,7 @@ impl Failure {
         self.code
     }
 
-    /// For programs.
+    /// The failure for programs.
     pub fn json(&self) -> Value {
         json!({ "error": self.what, "why": self.why, "try": self.remedy, "code": self.refusal })
     }

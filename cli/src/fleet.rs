@@ -81,7 +81,7 @@ pub fn queue_row(queue: &Queue, states: &[&str]) -> Vec<String> {
     row
 }
 
-/// Whether anything is known of it. One that cannot be asked about is not called unknown.
+/// Whether anything is known of the queue. One that cannot be asked about is not called unknown.
 fn knows_queue(client: &Client, name: &str) -> bool {
     let Ok(answer) = client.run(client.node().queues()) else { return true };
     answer.queues.iter().any(|queue| queue.name == name)
@@ -139,7 +139,7 @@ fn node_row(node: &Node) -> Vec<String> {
     ]
 }
 
-/// What is worth a word of what is known by gossip: who leads, who is missing, and who contradicts whom.
+/// Notes on what gossip knows: who leads, who is missing, and who contradicts whom.
 fn gossip_notes(gossip: &NodeGossip) -> Vec<String> {
     let mut notes = Vec::new();
     if gossip.leads {
@@ -211,7 +211,7 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
     }
 }
 
-/// Those that were named, or those that match and were confirmed; or the exit code if nothing is to be done.
+/// Dead letters that were named, or those that match and were confirmed; or the exit code if nothing is to be done.
 fn letters(args: &LettersArgs, verb: Verb, client: &Client, screen: &Screen) -> Result<ControlFlow<u8, Vec<String>>> {
     args.which.beside(args.ids.first(), &args.confirm)?;
     let named = whole_ids(client, &args.ids)?;
@@ -230,7 +230,7 @@ fn whole_ids(client: &Client, ids: &[String]) -> Result<Vec<String>, Failure> {
     ids.iter().map(|id| client.whole_id(id)).collect()
 }
 
-/// One answer per job; those that were refused are told at the end, and make the command fail.
+/// Prints one answer per job; refused jobs are told at the end, and make the command fail.
 fn each<T: Serialize>(
     screen: &Screen,
     jobs: &[T],
@@ -277,7 +277,12 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
         lines.push(("workers", Styled::new(&manager.workers.to_string())));
         for schedule in &manager.failing_schedules {
             let (name, failures) = (&schedule.name, schedule.failures);
-            let text = format!("{name} failed {failures} times in a row; `onward schedule show {name}` shows its runs");
+            let what = match &*schedule.reason {
+                "not_fresh" => "has not succeeded in time".to_owned(),
+                "never_succeeded" => "was due and has never succeeded".to_owned(),
+                _ => format!("failed {failures} times in a row"),
+            };
+            let text = format!("{name} {what}; `onward schedule show {name}` shows its runs");
             lines.push(("schedule", Styled::new(&text)));
         }
         lines.push(("seat", Styled::new(&format!("{}, term {}", manager.seat, manager.term))));

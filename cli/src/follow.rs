@@ -18,7 +18,7 @@ use crate::status_line::{Status, StatusLine};
 use crate::work::exit;
 use crate::work::handler::KIND;
 
-/// How long the node may take to answer while nothing happens. Short, so that a bar moves.
+/// The time that the node may take to answer while nothing happens. Short, so that a bar moves.
 const WAIT: Duration = Duration::from_secs(1);
 /// The last question is asked when the time is over; a node that is there has answered it by then.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -114,7 +114,7 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
     Ok(exit_code(&job))
 }
 
-/// As `onward run` would exit: of a command that failed, its own code.
+/// The exit code of `onward run`: of a command that failed, its own.
 fn exit_code(job: &JobInfo) -> u8 {
     match job.state {
         JobState::Succeeded => 0,
@@ -124,7 +124,7 @@ fn exit_code(job: &JobInfo) -> u8 {
     }
 }
 
-/// One line about how it ended.
+/// A line about how the job ended.
 fn ended(job: &JobInfo) -> String {
     let mut line = job.state.word().replace('_', " ");
     if let (Some(from), Some(to)) = (job.started_at, job.ended_at) {
@@ -142,7 +142,7 @@ fn ended(job: &JobInfo) -> String {
     line
 }
 
-/// What the last attempt that failed has said, unless another succeeded after it.
+/// The error of the last attempt that failed, unless another succeeded after it.
 fn last_error(job: &JobInfo) -> Option<&str> {
     job.last_error().filter(|_| job.state != JobState::Succeeded)
 }
@@ -172,7 +172,7 @@ pub fn watch(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
     Ok(exit_code(&job))
 }
 
-/// What is new since `before`; nothing if only clocks moved.
+/// The news since `before`; nothing if only clocks moved.
 fn changes(before: Option<&JobInfo>, job: &JobInfo) -> Option<Vec<String>> {
     let mut lines = Vec::new();
     for workflow in &job.workflows {

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use onward_health::OpenEye;
-use onward_node::server::{GateConfig, GateNode};
+use onward_node::server::{GateConfig, GateNode, NodeConfig};
 use serde_json::json;
 
 use crate::args::UpArgs;
-use crate::cluster::gate_trust;
+use crate::cluster::{self, Place, gate_trust};
 use crate::config;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -30,7 +30,10 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let probes = effective.node.http_probes;
-    let config = GateConfig { node: node_config(effective, None, None, accept_loss)?, trust };
+    let (listen, key_file) = (effective.node.listen, effective.node.cluster_key_file.as_deref());
+    let gossip = cluster::gossip(key_file, &effective.node.data, listen, Place::of_gate(&effective.node)?)?;
+    let node = NodeConfig { gossip, ..node_config(effective, None, None, accept_loss)? };
+    let config = GateConfig { node, trust };
     runtime.block_on(serve(config, probes, screen))
 }
 

@@ -62,7 +62,7 @@ pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
     table(screen, &answer, &JOB_COLUMNS, &answer.jobs, |job| row(job, now), "no jobs", answer.next_cursor.as_deref())
 }
 
-/// How many jobs share what was asked for, most first.
+/// Prints how many jobs share what was asked for, most first.
 fn grouped(by: &str, args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
     let mut groups: BTreeMap<String, (u64, String)> = BTreeMap::new();
     many::each_job(client, &args.which.filter(), |job| {
@@ -183,7 +183,7 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
-/// How a gate's job is in each datacenter; none of a manager's job, which is in one.
+/// The state of a gate's job in each datacenter; none of a manager's job, which is in one.
 fn datacenter_rows(job: &JobInfo) -> Vec<Vec<String>> {
     let seen = job.datacenters.iter().filter_map(|datacenter| match datacenter {
         JobDatacenter::Seen(seen) => Some(seen),
@@ -218,7 +218,7 @@ fn shown_result(job: &Answer<JobInfo>) -> Result<Option<String>> {
     Ok(result.map(|result| harmless(&result)).transpose()?.map(|result| read::plain(&result)))
 }
 
-/// When what happened to a job. It can run for a while before somebody begins, so that is told by its attempts.
+/// The instants in a job's life. It can run for a while before somebody begins, so that is told by its attempts.
 fn times(job: &JobInfo) -> Vec<(&'static str, At)> {
     let all = [
         ("created", Some(job.created_at)),
@@ -370,7 +370,7 @@ pub fn extend(
     done(screen, &answer, format!("{id} has {} more; {total} by extensions so far", span::human(by)))
 }
 
-/// As in "it has failed".
+/// The state as in "it has failed".
 fn ending(state: &JobState) -> &'static str {
     match state {
         JobState::Succeeded => "succeeded",

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::patience::Patience;
 use crate::screen::Screen;
 
-/// Between two questions while an attempt runs.
+/// The pause between two questions while an attempt runs.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
@@ -61,7 +61,7 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
     }
 }
 
-/// All that the attempts of a job print, until it ends: each from its first byte that is kept.
+/// Prints all output of a job's attempts, until it ends: each from its first byte that is kept.
 pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &str) -> Result<()> {
     let mut told: BTreeMap<(String, u32), u64> = BTreeMap::new();
     let mut over: BTreeSet<(String, u32)> = BTreeSet::new();
@@ -105,7 +105,7 @@ impl Chosen {
         client.run(client.node().output(id, &self.workflow, self.attempt))
     }
 
-    /// As it is now. One that is no longer listed is over.
+    /// The attempt as it is now. One that is no longer listed is over.
     fn again(&self, job: &JobInfo) -> Option<Self> {
         let workflow = job.workflows.iter().find(|one| one.name == self.workflow);
         let attempts = workflow.map_or(&[][..], |workflow| &workflow.attempts);
@@ -156,12 +156,12 @@ fn never_handed_out(job: &JobInfo, args: &LogsArgs) -> Failure {
     }
 }
 
-/// What was not told yet.
+/// Output that was not told yet.
 #[derive(PartialEq, Eq, Debug)]
 struct Fresh<'a> {
     /// Bytes that are not kept, between what was told and this.
     missed: u64,
-    /// Where it begins, counted from the first byte that the attempt has printed.
+    /// The place where it begins, counted from the first byte that the attempt has printed.
     start: u64,
     bytes: &'a [u8],
 }

@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What goes wrong is told on stderr; that nobody reads our output any more is no failure.
+/// Tells an error on stderr; that nobody reads our output any more is no failure.
 fn told(error: &anyhow::Error, json: bool) -> ExitCode {
     let broken = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe);
     if broken {

@@ -18,7 +18,7 @@ use crate::read;
 use crate::screen::Screen;
 use crate::status_line::{Status, StatusLine};
 
-/// Of one page.
+/// Jobs of one page.
 const PAGE: usize = 1_000;
 /// Cancels so many with one call: short enough for a bar to move.
 const CANCELLED_PER_CALL: usize = 10_000;
@@ -43,7 +43,7 @@ impl Verb {
         }
     }
 
-    /// As in "two jobs would be …".
+    /// The verb as in "two jobs would be …".
     fn done(self) -> &'static str {
         match self {
             Self::Cancel => "cancelled",
@@ -227,7 +227,7 @@ pub fn retry(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen: 
     })
 }
 
-/// Which dead letters match.
+/// The dead letters that match.
 pub fn dead_letters(which: &WhichArgs, confirm: &ConfirmArgs, verb: Verb, client: &Client) -> Result<Found> {
     which.check(confirm, verb)?;
     let (which, mut page, mut found) = (which.filter(), Page { limit: PAGE, cursor: None }, Vec::new());
@@ -241,7 +241,7 @@ pub fn dead_letters(which: &WhichArgs, confirm: &ConfirmArgs, verb: Verb, client
     }
 }
 
-/// What would happen to a job that was named.
+/// Tells what would happen to a job that was named.
 pub fn try_one(id: &str, verb: Verb, client: &Client, screen: &Screen) -> Result<u8> {
     let confirm = ConfirmArgs { dry_run: true, ..ConfirmArgs::default() };
     let found = Found::of(fitting(&[client.whole_id(id)?], verb, client)?);
@@ -251,7 +251,7 @@ pub fn try_one(id: &str, verb: Verb, client: &Client, screen: &Screen) -> Result
     }
 }
 
-/// Those of the named jobs that something can be done to. One that is not there is an error.
+/// The named jobs that something can be done to. One that is not there is an error.
 pub fn fitting(named: &[String], verb: Verb, client: &Client) -> Result<Vec<String>, Failure> {
     let mut fit = Vec::new();
     for id in named {
@@ -321,8 +321,8 @@ fn jobs(count: u64) -> String {
     counted(count, "job")
 }
 
-/// One after the other. What the node refuses is told at the end, and makes the command fail; one that cannot be reached
-/// ends it.
+/// Acts on one job after the other. A refusal by the node is told at the end, and makes the command fail; one that
+/// cannot be reached ends it.
 fn act(
     ids: &[String],
     verb: Verb,

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::status_line::{Status, StatusLine};
 
-/// Between two times that the line is drawn.
+/// The interval at which the line is drawn.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 
 pub fn run(args: &MigrateArgs, screen: &Screen) -> Result<u8> {

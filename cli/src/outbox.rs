@@ -46,7 +46,7 @@ fn schema(database: &str, notify: bool, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
-/// For whoever looks at what should be there: a name that was mistyped makes nothing.
+/// Opens an outbox that should be there: a name that was mistyped makes nothing.
 async fn open_existing(url: &str) -> Result<Outbox, Failure> {
     Outbox::open_existing(url).await.map_err(|error| not_opened(url, error))
 }
@@ -88,7 +88,7 @@ async fn publish(args: OutboxRunArgs, global: &Global, screen: &Screen) -> Resul
     Ok(0)
 }
 
-/// By the word before the first colon.
+/// The destination by the word before the first colon.
 async fn destination(to: &str, global: &Global, outbox: Outbox) -> Result<Poller, Failure> {
     match to.split_once(':') {
         Some(("nats", place)) if !place.is_empty() => {

@@ -9,14 +9,14 @@ use crate::screen::Screen;
 use crate::span;
 use crate::status_line::StatusLine;
 
-/// Between two questions, if the node answers at once, or not at all.
+/// The pause between two questions, if the node answers at once, or not at all.
 pub const PAUSE: Duration = Duration::from_millis(250);
 /// A node that was there and is away has this long to start again.
 const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long somebody wants to wait for a job, and so for a node that does not answer. With a limit, it is asked until
-/// that is over. Without one, a node that never answered is not waited for, since that might have no end; one that did
-/// has the time that a restart takes.
+/// The time that somebody wants to wait for a job, and so for a node that does not answer. With a limit, it is asked
+/// until that is over. Without one, a node that never answered is not waited for, since that might have no end; one
+/// that did has the time that a restart takes.
 #[derive(Debug)]
 pub struct Patience {
     began: Instant,

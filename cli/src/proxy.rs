@@ -2,7 +2,7 @@
 
 use onward::address::Proxy;
 
-/// In the order in which they are looked at.
+/// Variables in the order in which they are looked at.
 const NAMES: [&str; 6] = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 
 /// The proxy for a host, unless `NO_PROXY` has it.

@@ -17,7 +17,7 @@ pub fn instant(at: Option<At>) -> String {
     at.map_or_else(|| "-".into(), |at| at.to_string())
 }
 
-/// From `earlier` to `later`; zero if they are the other way round.
+/// The time from `earlier` to `later`; zero if they are the other way round.
 pub fn between(earlier: At, later: At) -> Duration {
     Duration::from_millis(later.as_ms().saturating_sub(earlier.as_ms()))
 }

@@ -10,10 +10,10 @@ use serde_json::value::{RawValue, to_raw_value};
 use crate::client::Client;
 use crate::failure::Failure;
 
-/// What an answer has of the results of a job with several workflows, each as it was written.
+/// Results in an answer about a job with several workflows, each as it was written.
 #[derive(Debug, Default)]
 pub struct Results {
-    /// By workflow. A result that is not JSON is `{"base64": "…"}`.
+    /// Results by workflow. A result that is not JSON is `{"base64": "…"}`.
     pub here: BTreeMap<String, Box<RawValue>>,
     /// The workflows whose results the answer leaves out.
     pub left_out: Vec<String>,

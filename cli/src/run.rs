@@ -33,7 +33,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(120);
 const BEAT_EVERY: Duration = Duration::from_millis(200);
 const SIGNALLED: u8 = 128;
 const SIGPIPE: u8 = 13;
-/// For the last lines, where stderr does not take them.
+/// The time for the last lines, where stderr does not take them.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 pub fn run(args: RunArgs, screen: &Screen) -> u8 {
@@ -134,7 +134,8 @@ fn stuck_after(args: &RunArgs) -> Duration {
     args.stuck_after.unwrap_or(STUCK_AFTER)
 }
 
-/// On stderr, which may be a pipe that is full and that nobody reads: the end of a command does not wait for that.
+/// Tells lines on stderr, which may be a pipe that is full and that nobody reads: the end of a command does not wait
+/// for that.
 fn tell(screen: &Screen, lines: Vec<String>) {
     let (screen, (told, is_told)) = (*screen, mpsc::channel());
     thread::spawn(move || {
@@ -159,7 +160,7 @@ fn code(ended: &JobInfo, last: Option<&Exit>, unwritten: Option<&Unwritten>, ask
     }
 }
 
-/// What to say at the end; nothing where the command's own exit code says it all.
+/// The verdict at the end; nothing where the command's own exit code says it all.
 fn verdict(args: &RunArgs, ended: &JobInfo, last: Option<&Exit>, seen: &Seen, took: Duration) -> Vec<String> {
     let name = args.command.first().map_or("", String::as_str);
     let took = span::human(took);

@@ -91,7 +91,7 @@ fn add(args: ScheduleArgs, client: &Client, screen: &Screen) -> Result<u8> {
     done(screen, &answer, format!("schedule {name} is set; {next}"))
 }
 
-/// What was not given is left to the node.
+/// A plan from the arguments. Options that were not given are left to the node.
 fn plan(
     args: ScheduleArgs,
     job_of: impl FnOnce(crate::args::JobArgs) -> Result<SubmitJob, Failure>,

@@ -13,14 +13,14 @@ use serde_json::{Value, json};
 use crate::answer::{Layout, laid_out};
 use crate::table::{Column, Table};
 
-/// How to print, by what was asked for and where it goes.
+/// The way to print, by what was asked for and where it goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
     pub json: bool,
     colours: bool,
     /// Bars may be drawn on stderr.
     pub bars: bool,
-    /// Of the terminal that stdout is, if it is one.
+    /// The size of the terminal that stdout is, if it is one.
     size: Option<Size>,
 }
 
@@ -50,7 +50,7 @@ impl Screen {
         self.print(&Styled::new(text.as_ref()))
     }
 
-    /// With the end of a line after it.
+    /// Prints the text and the end of its line.
     pub fn print(&self, text: &Styled) -> Result<()> {
         write_line(&text.0)
     }
@@ -63,12 +63,12 @@ impl Screen {
         }
     }
 
-    /// What we have made ourselves, as JSON.
+    /// Prints what we have made ourselves, as JSON.
     pub fn json(&self, value: &Value) -> Result<()> {
         write_line(&serde_json::to_string_pretty(value)?)
     }
 
-    /// One JSON document a line, for what goes on.
+    /// Prints one JSON document a line, for events that go on.
     pub fn json_line(&self, value: &Value) -> Result<()> {
         write_line(&value.to_string())
     }
@@ -78,7 +78,8 @@ impl Screen {
         write_line(&laid_out(json, layout))
     }
 
-    /// For people, on stderr, so that stdout stays for programs. Programs that read stderr as well get JSON there too.
+    /// Prints a note for people, on stderr, so that stdout stays for programs. Programs that read stderr as well get
+    /// JSON there too.
     pub fn note(&self, text: impl AsRef<str>) {
         let text = match self.json {
             true => json!({ "note": text.as_ref() }).to_string(),
@@ -92,7 +93,7 @@ impl Screen {
         self.print(&self.table_text(columns, rows))
     }
 
-    /// Without the end of its last line.
+    /// The table without the end of its last line.
     pub fn table_text(&self, columns: &[Column], rows: Vec<Vec<String>>) -> Styled {
         let table = Table::new(columns, rows, self.size.map(|size| size.columns));
         let mut text = Styled::default();
@@ -135,7 +136,7 @@ impl Styled {
         Self(several_lines(text))
     }
 
-    /// And then this.
+    /// Adds a text.
     pub fn text(mut self, text: &str) -> Self {
         self.0 += &several_lines(text);
         self
@@ -146,7 +147,7 @@ impl Styled {
         self
     }
 
-    /// And then a word in the colour of what it means.
+    /// Adds a word in the colour of its meaning.
     pub fn word(self, screen: &Screen, word: &str) -> Self {
         let Some(colour) = colour_of(word).filter(|_| screen.colours) else { return self.text(word) };
         Self(format!("{}\u{1b}[{colour}m", self.0)).text(word).end_of_colour()
@@ -183,7 +184,7 @@ fn steers(c: char) -> bool {
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// What would steer the terminal is made visible; lines stay lines.
+/// The text with characters made visible that would steer the terminal; lines stay lines.
 pub fn several_lines(text: &str) -> String {
     made_visible(text, |c| steers(c) && !matches!(c, '\n' | '\t'))
 }

@@ -13,7 +13,7 @@ use onward_health::{LoopWatch, OpenEye};
 
 use crate::failure::Failure;
 
-/// What a service manager gives to a process to be told by it: to this one, and to no command that it runs.
+/// Variables by which a service manager lets a process report to it: for this one, and for no command that it runs.
 pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// Says that the node is ready, and from then on that it is alive, for as long as it is and this is held. Fails only where

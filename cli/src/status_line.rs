@@ -10,18 +10,18 @@ const CLEAR: &str = "\r\u{1b}[K";
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 const BAR: usize = 30;
 
-/// What is known of something that goes on.
+/// The state of something that goes on.
 #[derive(Clone, Default, Debug)]
 pub struct Status {
     pub what: String,
     pub done: Option<u64>,
     pub total: Option<u64>,
     pub lasts: Duration,
-    /// At the end, if anything is worth saying.
+    /// Further words at the end, if anything is worth saying.
     pub more: String,
 }
 
-/// On stderr; whoever writes elsewhere on the same terminal clears it first.
+/// A line on stderr; whoever writes elsewhere on the same terminal clears it first.
 #[derive(Debug, Default)]
 pub struct StatusLine {
     is_shown: bool,
@@ -38,7 +38,7 @@ impl StatusLine {
         self.is_shown = true;
     }
 
-    /// Whatever line there is, where there may be one.
+    /// Wipes the line, where there may be one.
     pub fn wipe(may_be_shown: bool) {
         Self { is_shown: may_be_shown, turn: 0 }.clear();
     }
@@ -50,7 +50,7 @@ impl StatusLine {
     }
 }
 
-/// One column less than there are: a full line would begin the next on some terminals.
+/// The line, one column shorter than there are: a full one would begin the next on some terminals.
 fn line(status: &Status, spinner: char, columns: usize) -> String {
     let mut parts = vec![status.what.clone()];
     match (status.done, status.total.filter(|total| *total > 0)) {

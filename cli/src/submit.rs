@@ -57,7 +57,7 @@ pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
     follow::to_the_end(&patience, client, screen, id)
 }
 
-/// Of one call: what the node takes at once, with room to spare.
+/// Jobs of one call: the number that the node takes at once, with room to spare.
 const BATCH_JOBS: usize = 1_000;
 const BATCH_BYTES: usize = 8 << 20;
 
@@ -151,7 +151,7 @@ fn body(
     Ok(SubmitJob { run_at, idempotency_key: Some(key), datacenters, ..job })
 }
 
-/// What a run of a schedule is, too.
+/// A job from the arguments, which a run of a schedule is, too.
 pub fn job_of(args: JobArgs) -> Result<SubmitJob, Failure> {
     job_body(args, std::env::current_dir().ok(), payload_text)
 }

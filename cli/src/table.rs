@@ -5,11 +5,11 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::screen::one_line;
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
-/// What a text needs to say something: columns are left out to give it this much.
+/// The width that a text needs to say something: columns are left out to give it this much.
 const ENOUGH: usize = 24;
-/// What is left of a text at least, where there is nothing more to leave out.
+/// The least width of a text, where there is nothing more to leave out.
 const SHORTEST: usize = 10;
 const CUT: &str = "…";
 
@@ -19,14 +19,14 @@ pub struct Column {
     fit: Fit,
 }
 
-/// What becomes of a column where there is too little space.
+/// The fate of a column where there is too little space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fit {
     /// Nothing: ids are for copying, and half a number is another one.
     Whole,
-    /// Its texts are cut.
+    /// Texts of the column are cut.
     Cut,
-    /// It is left out; the last such column first.
+    /// The column is left out; the last such column first.
     Optional,
 }
 
@@ -100,7 +100,7 @@ impl Table {
         }
     }
 
-    /// How wide the columns are if texts are cut to this.
+    /// The widths of the columns if texts are cut to this.
     fn narrowed(&self, to: usize) -> Vec<usize> {
         let cut = |(column, width): (&Column, &usize)| match column.fit {
             Fit::Cut => (*width).min(to.max(column.name.len())),

@@ -18,7 +18,7 @@ use crate::table::Column;
 
 pub const SCOPES: [&str; 4] = ["read", "submit", "work", "operate"];
 
-/// Where the tokens of a node are.
+/// The place of a node's tokens.
 enum Place {
     Folder(PathBuf),
     Database(DatabaseUrl, Box<TokenTable>),
@@ -44,7 +44,7 @@ pub fn run(args: TokenArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8
 }
 
 impl Place {
-    /// As the node's own settings say, from the same places.
+    /// Finds the place as the node's own settings say, from the same sources.
     fn find(config: Option<&Path>, data: Option<PathBuf>) -> Result<Self> {
         let env = |name: &str| std::env::var_os(name);
         let given = data.filter(|data| env("ONWARD_DATA").is_none_or(|given| given != *data));

@@ -20,12 +20,12 @@ use crate::screen::{Screen, Styled};
 use crate::span;
 use crate::table::Column;
 
-/// What fits on a screen.
+/// The number of jobs that fit on a screen.
 const JOBS: usize = 15;
 const NODES: usize = 15;
-/// To the upper left corner.
+/// Moves to the upper left corner.
 const HOME: &str = "\u{1b}[H";
-/// What was on the line, or on all lines from here on.
+/// Clears the rest of the line; below, all lines from here on.
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_BELOW: &str = "\u{1b}[J";
 
@@ -53,7 +53,7 @@ const RUNNING: [Column; 6] = [
     Column::cut("note"),
 ];
 
-/// On a terminal until Ctrl-C; elsewhere once.
+/// Shows the node: on a terminal until Ctrl-C; elsewhere once.
 pub fn run(every: Duration, once: bool, client: &Client, screen: &Screen) -> Result<u8> {
     let goes_on = !once && std::io::stdout().is_terminal();
     loop {
@@ -74,7 +74,8 @@ pub fn run(every: Duration, once: bool, client: &Client, screen: &Screen) -> Res
     }
 }
 
-/// As many lines as there are on the screen: one more would scroll, and the next picture would begin in the middle.
+/// Draws as many lines as there are on the screen: one more would scroll, and the next picture would begin in the
+/// middle.
 fn draw(text: &Styled, lines: usize) -> Result<()> {
     let mut picture = HOME.to_owned();
     let shown: Vec<&str> = text.lines().take(lines.saturating_sub(1)).collect();

@@ -52,7 +52,7 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     runtime.block_on(up(config, probes, commands, with_demo, screen))
 }
 
-/// What the node has to say for itself: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
+/// Writes the node's log: `ONWARD_LOG` is `error`, `warn`, `info` (the default), `debug`, `trace` or `off`;
 /// lines of JSON where they, or output, are asked for in JSON.
 pub fn log_to_stderr(format: LogFormat, screen: &Screen) {
     let given = std::env::var("ONWARD_LOG").ok();
@@ -68,7 +68,7 @@ pub fn log_to_stderr(format: LogFormat, screen: &Screen) {
     }
 }
 
-/// What was given as flags, by the names of the settings.
+/// Settings that were given as flags, by their names.
 pub fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     let path = |path: PathBuf| path.to_string_lossy().into_owned();
     let data = data.filter(|data| std::env::var_os("ONWARD_DATA").is_none_or(|given| given != *data));
@@ -86,15 +86,15 @@ pub fn flags(args: UpArgs, data: Option<PathBuf>) -> Vec<(String, String)> {
     given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// What the node itself needs after its worker has ended.
+/// The time that the node itself needs after its worker has ended.
 const NODE_SHARE: Duration = Duration::from_secs(2);
 
-/// How much of the time to stop the local worker may use.
+/// The part of the time to stop that the local worker may use.
 fn worker_share(grace: Duration) -> Duration {
     grace - NODE_SHARE.min(grace / 10)
 }
 
-/// With the options that help, which the node does not know.
+/// The failure with the options that help, which the node does not know.
 pub fn not_started(error: &StartError) -> Failure {
     let failure = Failure::new("the node did not start").why(error);
     match error {
@@ -179,7 +179,7 @@ fn flat(ended: Result<Result<()>, JoinError>) -> Result<()> {
     ended.map_err(anyhow::Error::from).and_then(|ended| ended)
 }
 
-/// Where `OTEL_EXPORTER_OTLP_ENDPOINT` wants traces to go.
+/// The endpoint for traces that `OTEL_EXPORTER_OTLP_ENDPOINT` names.
 fn trace_endpoint() -> Result<Option<Endpoint>> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let Some(url) = set("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| set("OTEL_SDK_DISABLED").as_deref() != Some("true"))

@@ -28,7 +28,7 @@ pub fn told(error: &clap::Error) -> ExitCode {
     code
 }
 
-/// What is ours on the command line: after `--` stands somebody else's.
+/// Our own words on the command line: those after `--` are somebody else's.
 fn own(words: &[String]) -> impl Iterator<Item = &String> {
     words.iter().take_while(|word| *word != "--")
 }

@@ -12,7 +12,7 @@ use support::process::until;
 use support::{Node, onward, own_loopback};
 use tokio::time::timeout;
 
-/// What the contract allows it.
+/// The longest time that the contract allows the demo.
 const AT_MOST: Duration = Duration::from_secs(60);
 
 async fn demo(args: &[&str]) -> (Option<i32>, String) {

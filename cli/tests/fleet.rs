@@ -26,10 +26,10 @@ struct Size {
     untouched: u64,
     slots: u64,
     submits_for: Duration,
-    /// What a command takes, in hundredths of a second.
+    /// The longest time of a command, in hundredths of a second.
     longest: u64,
     lease: Duration,
-    /// From one blow to the next, at most.
+    /// The longest time from one blow to the next.
     blows_within: Duration,
     drains_within: Duration,
 }
@@ -177,7 +177,7 @@ fn part(dice: &mut Dice, of: Duration) -> Duration {
     Duration::from_millis(dice.below(of.as_millis() as u64))
 }
 
-/// As many jobs at a time as keep all slots busy and some waiting.
+/// Submits as many jobs at a time as keep all slots busy and some waiting.
 async fn submit_all(mut client: Client, size: Size, seed: u64, records: std::path::PathBuf) -> Vec<String> {
     let mut dice = Dice::new(seed);
     let began = Instant::now();
@@ -201,7 +201,7 @@ async fn submit_all(mut client: Client, size: Size, seed: u64, records: std::pat
     ids
 }
 
-/// How often each fence has come to its end.
+/// The number of ends of each fence.
 fn record(path: &Path) -> BTreeMap<u64, u32> {
     let mut fences = BTreeMap::new();
     for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
@@ -240,12 +240,12 @@ fn judge(id: &str, job: &Value, record: &BTreeMap<u64, u32>, untouched: u64) -> 
 #[derive(Default, Debug)]
 struct Seen {
     looks: u64,
-    /// Those that were left alone, and seen working.
+    /// Workers that were left alone, and seen working.
     well: BTreeSet<String>,
     ill: Vec<String>,
 }
 
-/// What the node thinks of those that are left alone.
+/// Watches the node's verdicts on workers that are left alone.
 async fn watch(mut client: Client, untouched: u64, over: Arc<AtomicBool>) -> Seen {
     let spared: BTreeSet<String> = (0..untouched).map(name).collect();
     let mut seen = Seen::default();

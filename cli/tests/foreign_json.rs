@@ -29,7 +29,7 @@ fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Without the spaces between tokens.
+/// The JSON without the spaces between tokens.
 fn squeezed(json: &str) -> String {
     json.chars().filter(|c| !c.is_whitespace()).collect()
 }

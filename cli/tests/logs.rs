@@ -113,7 +113,7 @@ impl Following {
         line(&mut self.out)
     }
 
-    /// Its exit code, with what it has printed and said after the lines that were read.
+    /// The exit code, with everything printed and said after the lines that were read.
     async fn end(mut self) -> (Option<i32>, String, String) {
         let code = ended(&mut self.child, PATIENCE).await;
         let (mut out, mut err) = (String::new(), String::new());

@@ -171,23 +171,51 @@ async fn rows_become_jobs_of_a_node_and_a_row_that_it_refuses_is_parked() {
         r#"INSERT INTO onward_outbox (topic, key, payload, headers) VALUES
              ('orders.paid', '17', '{"order": 17}', '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'),
              ('orders.paid', '17', x'ff00', '{}'),
-             (printf('%.*c', 5000, 'x'), NULL, '1', '{}')"#,
+             (printf('%.*c', 5000, 'x'), NULL, '1', '{}');
+           CREATE TABLE first AS SELECT * FROM onward_outbox WHERE id = 1"#,
     )
     .unwrap();
     let to = format!("onward:{}", node.url);
     let mut command = onward(&["outbox", "run", "--database", &database, "--to", &to, "--max-attempts", "1"]);
     let mut poller = Running(command.env("ONWARD_LOG", "error").spawn().unwrap());
-    until("both are jobs, and one is parked", PATIENCE, async || {
+    let one_is_left = async || {
         let rows = json(&outbox(&database, &["list", "--json"]));
         let rows = rows["rows"].as_array().unwrap();
         (rows.len() == 1 && rows[0]["state"] == "parked").then_some(())
+    };
+    until("both are jobs, and one is parked", PATIENCE, one_is_left).await;
+    let published = jobs(&node, &data);
+    assert_eq!(published.iter().filter(|job| job["kind"] == "orders.paid").count(), 2, "{published:?}");
+    let shown = json(&node.call(&data, &["show", published[1]["id"].as_str().unwrap(), "--json"]));
+    assert_eq!(shown["workflows"][0]["payload"], serde_json::json!({"order": 17}));
+    assert_eq!(shown["limits"], serde_json::json!([{"key": "17", "max": 1, "ordered": true}]), "{shown}");
+    assert!(shown.to_string().contains("4bf92f3577b34da6a3ce929d0e0e4736"), "{shown}");
+
+    // As after a crash between the publication and its record.
+    shop.execute_batch(
+        "INSERT INTO onward_outbox (dedup, topic, key, payload, headers)
+         SELECT dedup, topic, key, payload, headers FROM first",
+    )
+    .unwrap();
+    until("the row is published once more", PATIENCE, one_is_left).await;
+    assert_eq!(jobs(&node, &data).len(), published.len(), "a row that is published twice is one job");
+
+    shop.execute_batch(
+        "CREATE TABLE given_back (id INTEGER);
+         CREATE TRIGGER note_given_back AFTER UPDATE OF attempts ON onward_outbox WHEN NEW.attempts < OLD.attempts
+         BEGIN INSERT INTO given_back VALUES (NEW.id); END",
+    )
+    .unwrap();
+    node.kill();
+    shop.execute_batch("INSERT INTO onward_outbox (topic, payload) VALUES ('orders.sent', '1')").unwrap();
+    let count = |what: &str| shop.query_one(&format!("SELECT count(*) FROM {what}"), [], |row| row.get::<_, u32>(0));
+    until("the row is given back, or parked", PATIENCE, async || {
+        let parked = count("onward_outbox WHERE parked_at IS NOT NULL").unwrap() - 1;
+        (parked + count("given_back").unwrap() > 0).then_some(())
     })
     .await;
-    let jobs = jobs(&node, &data);
-    assert_eq!(jobs.iter().filter(|job| job["kind"] == "orders.paid").count(), 2, "{jobs:?}");
-    let shown = json(&node.call(&data, &["show", jobs[1]["id"].as_str().unwrap(), "--json"]));
-    assert_eq!(shown["workflows"][0]["payload"], serde_json::json!({"order": 17}));
-    assert!(shown.to_string().contains("4bf92f3577b34da6a3ce929d0e0e4736"), "{shown}");
     support::process::signal(poller.0.id(), rustix::process::Signal::TERM);
     assert_eq!(support::process::ended(&mut poller.0, PATIENCE).await, Some(0));
+    let waiting = "onward_outbox WHERE topic = 'orders.sent' AND parked_at IS NULL AND attempts = 0";
+    assert_eq!(count(waiting), Ok(1), "it is not the row's fault that the node is away");
 }

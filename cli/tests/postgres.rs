@@ -25,7 +25,7 @@ fn start(data: &Path, storage: &str) -> Node {
     Node::start_with(data, &own_loopback(), &["--storage", storage])
 }
 
-/// What a node says that does not start.
+/// The words of a node that does not start.
 fn refused(data: &Path, storage: &str) -> String {
     let mut command = onward(&["up", "--slots", "0", "--listen", &own_loopback(), "--data"]);
     command.arg(data).env("ONWARD_STORAGE", storage).env("ONWARD_LOG", "off");
@@ -34,7 +34,7 @@ fn refused(data: &Path, storage: &str) -> String {
     text(&output.stderr)
 }
 
-/// What a command said that ends by itself. One that does not is killed.
+/// The output of a command that ends by itself. One that does not is killed.
 fn ended(mut command: Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (pid, (said, hear)) = (child.id(), channel());
@@ -138,7 +138,7 @@ async fn with_token(address: SocketAddr, token: &str) -> Reply {
     Client::new(address).exchange(request.as_bytes()).await.unwrap()
 }
 
-/// All that can be read of these jobs.
+/// Everything that can be read of these jobs.
 async fn documents(client: &mut Client, jobs: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for id in jobs {

@@ -136,12 +136,13 @@ fn patient(script: &str) -> String {
     text
 }
 
-/// Of this process alone, so that the port is free.
+/// A loopback address of this process alone, so that the port is free.
 fn own_loopback() -> String {
     support::own_loopback().trim_end_matches(":0").to_owned()
 }
 
-/// Without what differs from run to run: ids, instants, spans, numbers of more than three digits, names with a pid.
+/// The text without what differs from run to run: ids, instants, spans, numbers of more than three digits, names with a
+/// pid.
 fn normal(text: &str) -> String {
     let text = text.replace(&own_loopback(), "127.0.0.1");
     let lines = text.lines().map(|line| {

@@ -117,11 +117,12 @@ async fn a_critical_schedule_that_fails_again_and_again_is_seen() {
     out(&stage.call(&["schedule", "add", "doomed", "--every", "1s", "--critical", "--", "false"]));
     stage.until("doomed", |schedule| schedule["failing"] == true).await;
     let failing = &status()["manager"]["failing_schedules"][0];
-    assert_eq!(failing["name"], "doomed");
+    assert_eq!((&failing["name"], &failing["reason"]), (&"doomed".into(), &"runs_fail".into()));
     assert!(failing["failures"].as_u64().unwrap() >= 3, "{failing}");
     assert!(out(&stage.call(&["status"])).contains("doomed failed"));
     let mut client = support::http::Client::with_token(stage.node.address, stage.folder.path());
     let metrics = client.get("/metrics").await.text();
     assert!(metrics.contains("onward_schedules_failing 1"), "{metrics}");
+    assert!(metrics.contains("onward_schedule_failing{schedule=\"doomed\",reason=\"runs_fail\"} 1"), "{metrics}");
     assert!(metrics.contains("onward_schedule_failures{schedule=\"doomed\"}"), "{metrics}");
 }

@@ -71,7 +71,7 @@ async fn tables_have_colours_fit_and_show_nothing_that_a_job_has_drawn() {
             (&["node", "list"], true, "w"),
             (&["queue", "list"], false, "default"),
             (&["dead-letter", "list"], false, &*failed),
-            (&["datacenter", "list"], true, "local"),
+            (&["datacenter", "list"], true, "default"),
             (&["token", "list"], false, "NAME"),
             (&["config"], false, "lease.initial"),
         ] {

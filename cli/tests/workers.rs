@@ -30,7 +30,7 @@ impl NodeAddress {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
-    /// With leases so short that a test can wait for their end.
+    /// A node with leases so short that a test can wait for their end.
     fn with_short_leases() -> Self {
         let place = Self::new();
         std::fs::create_dir(place.data()).unwrap();
@@ -65,14 +65,14 @@ impl NodeAddress {
         .await
     }
 
-    /// For how long the node could not run at all, as it has noticed itself: its clocks do not count that.
+    /// The time for which the node could not run at all, as it has noticed itself: its clocks do not count that.
     fn gaps(&self) -> Duration {
         let lines = self.lines("log");
         let of = |line: &String| line.split_once("gap_ms=")?.1.split_whitespace().next()?.parse::<u64>().ok();
         Duration::from_millis(lines.iter().filter_map(of).sum())
     }
 
-    /// Its log goes to this folder.
+    /// A node whose log goes to this folder.
     fn node(&self, listen: &str, slots: &str, mark: &Mark) -> Node {
         let log = std::fs::File::options().create(true).append(true).open(self.at("log")).unwrap();
         let mut command = onward(&["up", "--slots", slots, "--listen", listen, "--grace", "500ms", "--data"]);

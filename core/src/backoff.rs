@@ -1,4 +1,4 @@
-//! How long to wait after a failure: exponential, with full jitter.
+//! The wait after a failure: exponential, with full jitter.
 //!
 //! The wait is drawn from all of `0..=ceiling`, so that a crowd that failed together does not come back together. The
 //! draw is given by the caller, who owns the seeded generator: the same draw, the same wait.

@@ -16,7 +16,7 @@ use core::time::Duration;
 use crate::lease;
 use crate::time::Awake;
 
-/// What is known of one running attempt. Beats change it; nothing here is logged by itself.
+/// The clock of one running attempt. Beats change it; nothing here is logged by itself.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AttemptClock {
     /// Like `last_step` moved by every quiet section, so that the attempt does not age in one.
@@ -32,7 +32,8 @@ pub struct AttemptClock {
     quiet: Option<Quiet>,
     quiet_used: Duration,
     grant_until: Awake,
-    /// After a takeover, until its worker is heard of: only the lease runs, which is the time that it has for that.
+    /// Set after a takeover until the worker is heard of: only the lease runs, which is the time that the worker has
+    /// for that.
     unheard: bool,
 }
 
@@ -94,8 +95,8 @@ impl AttemptClock {
         self.unheard
     }
 
-    /// Its worker is back after a takeover: the attempt counts as handed out now. Of a quiet section that goes on, only
-    /// the rest holds the clocks from here on; they had not begun before.
+    /// Starts the clocks once the worker is back after a takeover: the attempt counts as handed out now. Of a quiet
+    /// section that goes on, only the rest holds the clocks from here on; they had not begun before.
     pub fn heard_again(&mut self, now: Awake) {
         if !core::mem::take(&mut self.unheard) {
             return;
@@ -149,7 +150,7 @@ impl AttemptClock {
         Ok(allowed)
     }
 
-    /// What its budget has left for the section that lasts, and those to come.
+    /// The part of the quiet budget that is left for the section that lasts, and those to come.
     pub fn quiet_left(&self, budget: Duration) -> Duration {
         budget.saturating_sub(self.quiet_used)
     }
@@ -170,12 +171,12 @@ impl AttemptClock {
         self.grant_until = self.grant_until.max(until);
     }
 
-    /// Until when a grant covers this attempt; zero before the first.
+    /// The end of the grant that covers this attempt; zero before the first.
     pub fn granted_until(&self) -> Awake {
         self.grant_until
     }
 
-    /// When the lease runs out if nothing more is heard.
+    /// The end of the lease if nothing more is heard.
     pub fn lease_end(&self) -> Awake {
         let end = match self.quiet {
             Some(quiet) => quiet.until + self.lease_until.since(quiet.began),
@@ -184,7 +185,7 @@ impl AttemptClock {
         end.max(self.promised)
     }
 
-    /// When the attempt is stuck if no forward step is made.
+    /// The instant at which the attempt is stuck if no forward step is made.
     pub fn stuck_at(&self, stuck_after: Duration) -> Awake {
         if self.unheard {
             return Awake::MAX;
@@ -211,7 +212,7 @@ impl AttemptClock {
         }
     }
 
-    /// When [`Self::motion`] may change, or a quiet section end, with nothing heard.
+    /// The instant at which [`Self::motion`] may change, or a quiet section end, with nothing heard.
     pub fn next_change(&self, now: Awake, window: Duration) -> Option<Awake> {
         [
             self.quiet.map(|quiet| quiet.until),

@@ -10,12 +10,13 @@
 //! | the seat was handed over to me | at once |
 //! | the link to the holder broke, and it refuses connections | `rank_step` for each candidate before me |
 //! | the seat and the newest batch have not moved for `seat_ttl`, by the own clock | the same, after `seat_ttl` |
+//! | the holder writes, and neither this manager nor any other reaches it | the same, after twice `seat_ttl` |
 //! | the seat was handed over to another | only if it does not move for `seat_ttl` |
 //! | an import into the log is under way | never |
 //!
-//! Whoever is not caught up, not healthy, or more than `max_clock_skew` off the log's clock does not try at all: log time
-//! would jump. A manager whose own term ended early backs off while others are there who may lead: what ended its term
-//! may be its own network.
+//! A manager that is not caught up, not healthy, or more than `max_clock_skew` off the log's clock does not try at all:
+//! log time would jump. A manager whose own term ended early backs off while others are there who may lead: what ended
+//! its term may be its own network.
 
 use core::fmt;
 use core::time::Duration;
@@ -27,10 +28,10 @@ use crate::time::Mono;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CandidateRule {
     pub seat_ttl: Duration,
-    /// How much longer a candidate waits than the one before it.
+    /// The time that a candidate waits longer than the one before it.
     pub rank_step: Duration,
     pub max_clock_skew: Duration,
-    /// After a term that ended early; it doubles with each in a row.
+    /// The wait after a term that ended early; it doubles with each in a row.
     pub backoff: Duration,
     pub max_backoff: Duration,
     /// A term that lasted for so long did not end early.
@@ -50,7 +51,7 @@ impl CandidateRule {
     }
 }
 
-/// One life of one process, as the seat names its holder.
+/// The name of the seat's holder: one life of one process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HolderId(pub u128);
 
@@ -61,49 +62,53 @@ pub struct SeatSight {
     /// None if nobody ever sat.
     pub holder: Option<HolderId>,
     pub beat: i64,
-    /// Where the newest batch begins.
+    /// The beginning of the newest batch.
     pub newest: Option<i64>,
-    /// To whom the holder has handed it over.
+    /// The manager that the holder has handed the seat over to.
     pub handover: Option<HolderId>,
     /// Another engine's data are being imported into this log.
     pub is_importing: bool,
 }
 
-/// How this manager stands when it looks at the seat.
+/// The state of this manager when it looks at the seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CandidateStanding {
-    /// All that the log holds has been applied.
+    /// Everything in the log has been applied.
     pub is_caught_up: bool,
-    /// It accepts calls, and its loops move.
+    /// The manager accepts calls, and its loops move.
     pub is_healthy: bool,
-    /// How far the own wall clock is off the log's, in either direction.
+    /// The difference between this manager's wall clock and the log's, in either direction.
     pub clock_skew: Duration,
-    /// How many candidates come before this one.
+    /// The number of candidates before this one.
     pub rank: u32,
-    /// Whether others are there who could lead.
+    /// Whether other managers are there that could lead.
     pub has_peers: bool,
     /// The holder's address refuses connections, which were open before.
     pub is_leader_refusing: bool,
+    /// Neither this manager nor any other besides the holder gets an answer from it, and there are at least two of them. Of
+    /// two managers that do not reach each other nobody can say which one is cut off.
+    pub is_leader_unreached: bool,
 }
 
-/// What a candidate is to do now.
+/// The advice to a candidate after one look at the seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advice {
     Try(TryReason),
     Wait(WaitReason),
 }
 
-/// Why a try makes sense.
+/// The reason why a try makes sense.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TryReason {
     NeverTaken,
     OwnEarlierLife,
     HandedOver,
     LeaderGone,
+    LeaderUnreached,
     SeatStill,
 }
 
-/// Why a candidate does not try.
+/// The reason why a candidate does not try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitReason {
     Importing,
@@ -125,6 +130,7 @@ impl TryReason {
             Self::OwnEarlierLife => "own_earlier_life",
             Self::HandedOver => "handed_over",
             Self::LeaderGone => "leader_gone",
+            Self::LeaderUnreached => "leader_unreached",
             Self::SeatStill => "seat_still",
         }
     }
@@ -155,6 +161,8 @@ pub struct Candidate {
     seen: Option<(SeatSight, Mono)>,
     /// The holder that refuses connections, and since when.
     refusing: Option<(HolderId, Mono)>,
+    /// The holder that nobody else reaches, and since when.
+    unreached: Option<(HolderId, Mono)>,
     led_since: Option<Mono>,
     short_terms: u32,
     not_before: Mono,
@@ -162,10 +170,20 @@ pub struct Candidate {
 
 impl Candidate {
     pub const fn new(rule: CandidateRule, me: HolderId, earlier: Option<HolderId>) -> Self {
-        Self { rule, me, earlier, seen: None, refusing: None, led_since: None, short_terms: 0, not_before: Mono::ZERO }
+        Self {
+            rule,
+            me,
+            earlier,
+            seen: None,
+            refusing: None,
+            unreached: None,
+            led_since: None,
+            short_terms: 0,
+            not_before: Mono::ZERO,
+        }
     }
 
-    /// What to do, after a look at the seat. Asked again at every look.
+    /// The advice after a look at the seat. Asked again at every look.
     pub fn advise(&mut self, now: Mono, seat: &SeatSight, standing: &CandidateStanding) -> Advice {
         let still_since = match self.seen {
             Some((seen, since)) if seen == *seat => since,
@@ -174,7 +192,8 @@ impl Candidate {
                 now
             }
         };
-        self.follow_link(now, seat, standing);
+        self.refusing = since_when(self.refusing, seat.holder.filter(|_| standing.is_leader_refusing), now);
+        self.unreached = since_when(self.unreached, seat.holder.filter(|_| standing.is_leader_unreached), now);
         if let Some(wait) = self.obstacle(now, seat, standing) {
             return Advice::Wait(wait);
         }
@@ -192,17 +211,22 @@ impl Candidate {
             (Some(_), None) if self.refusing.is_some_and(|(_, since)| now.since(since) >= turn) => {
                 Advice::Try(TryReason::LeaderGone)
             }
+            (Some(_), None)
+                if self.unreached.is_some_and(|(_, since)| now.since(since) >= 2 * self.rule.seat_ttl + turn) =>
+            {
+                Advice::Try(TryReason::LeaderUnreached)
+            }
             (Some(_), None) => Advice::Wait(WaitReason::LeaderMoves),
         }
     }
 
-    /// This manager leads from now on.
+    /// Notes that this manager leads from now on.
     pub fn leads(&mut self, now: Mono) {
         self.led_since = Some(now);
-        self.refusing = None;
+        (self.refusing, self.unreached) = (None, None);
     }
 
-    /// Its term has ended, and not by handing the seat over.
+    /// Notes that this manager's term has ended, and not by handing the seat over.
     pub fn term_ended(&mut self, now: Mono) {
         let Some(since) = self.led_since.take() else { return };
         self.short_terms = if now.since(since) >= self.rule.steady_after { 0 } else { self.short_terms + 1 };
@@ -210,7 +234,7 @@ impl Candidate {
         self.not_before = now + doubled.min(self.rule.max_backoff);
     }
 
-    /// It has handed the seat over.
+    /// Notes that this manager has handed the seat over.
     pub fn handed_over(&mut self) {
         self.led_since = None;
         self.short_terms = 0;
@@ -231,16 +255,12 @@ impl Candidate {
             None
         }
     }
+}
 
-    fn follow_link(&mut self, now: Mono, seat: &SeatSight, standing: &CandidateStanding) {
-        self.refusing = match (seat.holder, self.refusing) {
-            (Some(holder), Some((refusing, since))) if standing.is_leader_refusing && refusing == holder => {
-                Some((holder, since))
-            }
-            (Some(holder), _) if standing.is_leader_refusing => Some((holder, now)),
-            _ => None,
-        };
-    }
+/// Since when this has been so of a holder, if it is so of one now.
+fn since_when(known: Option<(HolderId, Mono)>, holder: Option<HolderId>, now: Mono) -> Option<(HolderId, Mono)> {
+    let holder = holder?;
+    Some(known.filter(|(known, _)| *known == holder).unwrap_or((holder, now)))
 }
 
 #[cfg(test)]
@@ -272,6 +292,7 @@ mod tests {
             rank,
             has_peers: true,
             is_leader_refusing: false,
+            is_leader_unreached: false,
         }
     }
 
@@ -322,6 +343,28 @@ mod tests {
         assert_eq!(second.advise(at(0), &held_by(OTHER, 1), &gone(1)), MOVES);
         assert_eq!(second.advise(at(99), &held_by(OTHER, 1), &gone(1)), MOVES);
         assert_eq!(second.advise(at(100), &held_by(OTHER, 1), &gone(1)), taken);
+    }
+
+    #[test]
+    fn a_leader_that_writes_and_is_reached_by_nobody_is_replaced_in_turn_after_twice_the_ttl() {
+        let taken = Advice::Try(TryReason::LeaderUnreached);
+        let unreached = |rank| CandidateStanding { is_leader_unreached: true, ..well(rank) };
+        let mut candidate = candidate();
+        for (ms, holder, standing, expected) in [
+            (0, OTHER, unreached(1), MOVES),
+            (5_000, OTHER, unreached(1), MOVES),
+            // One answer is enough to begin anew, and so is another leader.
+            (5_500, OTHER, well(1), MOVES),
+            (6_100, OTHER, unreached(1), MOVES),
+            (12_100, THIRD, unreached(1), MOVES),
+            (18_199, THIRD, unreached(1), MOVES),
+            (18_200, THIRD, unreached(1), taken),
+            (18_200, THIRD, unreached(0), taken),
+        ] {
+            // It writes all the time.
+            let advice = candidate.advise(at(ms), &held_by(holder, i64::try_from(ms).unwrap()), &standing);
+            assert_eq!(advice, expected, "{ms}");
+        }
     }
 
     #[test]

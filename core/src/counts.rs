@@ -27,34 +27,34 @@ pub struct Counts {
     queues: ByName<QueueCounts>,
     kinds: ByName<KindCounts>,
     other_kinds: KindCounts,
-    /// What queues had counted that were forgotten.
+    /// Counts of queues that were forgotten.
     forgotten: QueueCounts,
     grants: u64,
     denials: [u64; Denial::ALL.len()],
 }
 
-/// One queue.
+/// Counts of one queue.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct QueueCounts {
-    /// In memory, by state.
+    /// Jobs in memory, by state.
     pub jobs: [u64; JobState::ALL.len()],
     pub submitted: u64,
-    /// By state; only terminal ones are ever counted.
+    /// Ended jobs by state; only terminal states are ever counted.
     pub ended: [u64; JobState::ALL.len()],
-    /// From when a workflow could first run until its first hand-out.
+    /// Spans from when a workflow could first run until its first hand-out.
     pub wait: Histogram,
 }
 
-/// One kind.
+/// Counts of one kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct KindCounts {
     /// Attempts that ended, by how they did.
     pub attempts: [u64; EndingKind::ALL.len()],
-    /// From the hand-out of an attempt to its end.
+    /// Spans from the hand-out of an attempt to its end.
     pub run: Histogram,
 }
 
-/// How many of a number of spans were how long.
+/// Numbers of spans by their length.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Histogram {
     /// The last is for those that are longer than every bound.

@@ -18,7 +18,7 @@
 
 use core::fmt;
 
-/// One manager's tenure of the seat. The first is 1; 0 means that nobody ever sat.
+/// A manager's tenure of the seat. The first is 1; 0 means that nobody ever sat.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Term(u64);
 
@@ -49,7 +49,7 @@ impl AttemptFence {
         Some(Self((term.0 << 20) | handout as u64))
     }
 
-    /// As carried by a receipt or a message.
+    /// A fence as a receipt or a message carries it.
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
@@ -62,7 +62,7 @@ impl AttemptFence {
         Term(self.0 >> 20)
     }
 
-    /// How many times the workflow had been handed out with this one, 1 for the first.
+    /// The number of the hand-out that has this fence, 1 for the workflow's first.
     pub const fn handout(self) -> u32 {
         (self.0 & Self::MAX_HANDOUTS as u64) as u32
     }

@@ -27,7 +27,7 @@ use core::time::Duration;
 pub struct GrantRule {
     pub base: Duration,
     pub min: Duration,
-    /// To a worker since its reset, and to an attempt ever.
+    /// The limit of grants to a worker since its reset, and of grants to an attempt ever.
     pub max_grants: u32,
 }
 
@@ -38,7 +38,7 @@ impl Default for GrantRule {
 }
 
 impl GrantRule {
-    /// What is granted after `n` grants: `max(min, base / 2^n)`.
+    /// The time granted after `n` grants: `max(min, base / 2^n)`.
     pub fn grant(&self, n: u32) -> Duration {
         let ms = span_ms(self.base).checked_shr(n).unwrap_or(0);
         Duration::from_millis(ms.max(span_ms(self.min)))
@@ -76,7 +76,7 @@ impl FromStr for ExtensionReason {
     }
 }
 
-/// How much of the work is done: a number within 0..=1, never NaN.
+/// The part of the work that is done: a number within 0..=1, never NaN.
 ///
 /// Held as the bits of a float, which order like the number itself where there is no sign.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -140,7 +140,7 @@ impl Denial {
         Self::NoProgress,
     ];
 
-    /// Its place in [`Self::ALL`].
+    /// The denial's place in [`Self::ALL`].
     pub fn index(self) -> usize {
         Self::ALL.iter().position(|denial| *denial == self).expect("all are listed")
     }
@@ -172,7 +172,7 @@ pub struct WorkerFacts {
 pub struct AttemptFacts {
     /// Ever.
     pub grants_used: u32,
-    /// As reported with its last grant; `None` before the first.
+    /// Progress at the attempt's last grant; `None` before the first.
     pub last_progress: Option<Fraction>,
 }
 
@@ -189,9 +189,9 @@ pub struct GrantFacts<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     pub grant: Duration,
-    /// Which of the worker's grants this is, counted from 1.
+    /// The number of the grant among the worker's, counted from 1.
     pub number: u32,
-    /// How many more could follow: the least of what is left to the worker and to each attempt.
+    /// The number of grants that could follow: the least of what is left to the worker and to each attempt.
     pub remaining: u32,
 }
 

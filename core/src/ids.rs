@@ -93,11 +93,11 @@ text_id! {
     Name
 }
 text_id! {
-    /// What a worker calls itself; stays the same over its restarts.
+    /// The name of a worker; stays the same over its restarts.
     WorkerId
 }
 text_id! {
-    /// One life of a node: opaque, and a new one replaces the old.
+    /// A life of a node: opaque, and a new one replaces the old.
     Incarnation
 }
 
@@ -107,19 +107,20 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= MAX_NAME_BYTES && !text.chars().any(char::is_control)
 }
 
-/// One worker's connection to this process.
+/// A worker's connection to this process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u64);
 
-/// One stream between a datacenter's leader and a gate, as this process calls it.
+/// A stream between a datacenter's leader and a gate, as this process calls it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StreamId(pub u64);
 
-/// One call that waits for its answer in this process.
+/// A call that waits for its answer in this process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// Who asks, as the shell tells its callers apart, for shares of what is limited. The default is nobody in particular.
+/// The caller, as the shell tells its callers apart, for shares of what is limited. The default is nobody in
+/// particular.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ClientId(pub u64);
 

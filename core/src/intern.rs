@@ -11,7 +11,7 @@ use hashbrown::HashTable;
 
 /// A value that is cheap to clone because its clones share what they hold.
 pub trait Shared: Clone + Eq + Hash {
-    /// Whether a clone of it is held elsewhere.
+    /// Whether a clone of the value is held elsewhere.
     fn is_shared(&self) -> bool;
 }
 
@@ -21,7 +21,7 @@ impl<T: ?Sized + Eq + Hash> Shared for Arc<T> {
     }
 }
 
-/// One of each value that it was given, with its hash.
+/// Known values, one of each, with its hash.
 #[derive(Debug)]
 pub struct Interner<T> {
     hasher: FixedState,
@@ -29,7 +29,7 @@ pub struct Interner<T> {
     sweep_at: usize,
 }
 
-/// So many values are known before the first look for those that nobody has any more.
+/// The number of known values at which values that nobody holds any more are first looked for.
 const SWEEP_FROM: usize = 64;
 
 impl<T: Shared> Interner<T> {

@@ -33,7 +33,7 @@ impl<T> Key<T> {
         }
     }
 
-    /// Where it lies in whatever is kept by key.
+    /// The index of the key's place in whatever is kept by key.
     #[inline]
     pub const fn index(self) -> usize {
         self.number.get() as usize

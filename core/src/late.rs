@@ -1,4 +1,4 @@
-//! What is said about a job that is not in memory: the same as if it were.
+//! Answers about a job that is not in memory: the same as if it were.
 //!
 //! The machine does not know whether such a job was archived or never was. It hands the question back whole
 //! ([`Refusal::NotInMemory`]). Whoever can read the archive looks for the job, and [`LateReport::answer`] says what is
@@ -33,14 +33,14 @@ pub enum LateQuestion {
         from: ReplayFrom,
     },
     DropDeadLetter,
-    /// Somebody speaks for an attempt, and may say how it ended.
+    /// Speaks for an attempt, and may say how it ended.
     Claim {
         claim: Claim,
         outcome: Option<Ending>,
     },
 }
 
-/// What is done about a question once the job was looked for.
+/// The answer to a question once the job was looked for.
 #[derive(Clone, PartialEq, Debug)]
 pub enum LateAnswer {
     Answer(Answer),
@@ -53,7 +53,7 @@ impl LateReport {
         Refusal::NotInMemory { report: Box::new(Self { job, question }) }
     }
 
-    /// Of somebody who speaks for this attempt and says nothing of its end.
+    /// The refusal to a caller who speaks for this attempt and says nothing of its end.
     pub(crate) fn of_claim(claim: &Claim) -> Refusal {
         Self::refusal(claim.job, LateQuestion::Claim { claim: *claim, outcome: None })
     }
@@ -92,7 +92,7 @@ impl LateReport {
         }
     }
 
-    /// Whether somebody spoke for an attempt.
+    /// Whether the question speaks for an attempt.
     pub fn is_claim(&self) -> bool {
         matches!(self.question, LateQuestion::Claim { .. })
     }

@@ -8,7 +8,7 @@ macro_rules! limits {
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub struct Limits { $($(#[$doc])* pub $field: usize,)* }
 
-        /// Which limit was met.
+        /// The limit that was met.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum Limit { $($variant,)* }
 

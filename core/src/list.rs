@@ -16,7 +16,7 @@ pub struct Links<K> {
 }
 
 impl<K> Links<K> {
-    /// Of what is in no list: nobody reads them before it is put into one.
+    /// Links of an item that is in no list: nobody reads them before it is put into one.
     pub const UNLINKED: Self = Self { prev: Key::FIRST, next: Key::FIRST };
 }
 

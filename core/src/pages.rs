@@ -36,7 +36,7 @@ pub struct Pages<T> {
 }
 
 impl<T> Pages<T> {
-    /// What one entry takes, vacant or not. No more than `T` where `T` has a niche beside room for a `u32`.
+    /// Size of one entry, vacant or not. No more than `T` where `T` has a niche beside room for a `u32`.
     pub const ENTRY_BYTES: usize = size_of::<Entry<T>>();
 
     pub const fn new() -> Self {
@@ -116,7 +116,7 @@ impl<T> Pages<T> {
         }
     }
 
-    /// In the order of the keys.
+    /// Entries in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = (Key<T>, &T)> {
         (0..).zip(self.pages.iter().flat_map(|page| page.iter())).filter_map(|(index, entry)| match entry {
             Entry::Full(value) => Some((Key::at(index)?, value)),

@@ -1,4 +1,4 @@
-//! What a user gave us to carry: a payload or a result.
+//! Bytes that a user gave us to carry: a payload or a result.
 //!
 //! Small content lies in memory with its job. Large content lies in the store, under the digest of its bytes, and only
 //! the digest is here: ten thousand queued jobs of a megabyte each cost ten thousand digests. Equal content has one
@@ -46,7 +46,7 @@ impl Payload {
         Self::Stored(Arc::new(StoredContent { digest, len }))
     }
 
-    /// Of the content, wherever it lies.
+    /// Length of the content, wherever it lies.
     pub fn len(&self) -> usize {
         match self {
             Self::Inline(bytes) => bytes.len(),
@@ -58,7 +58,7 @@ impl Payload {
         self.len() == 0
     }
 
-    /// Of the content, wherever it lies. Computed anew where that is in memory.
+    /// Digest of the content, wherever it lies. Computed anew where that is in memory.
     pub fn digest(&self) -> Digest {
         match self {
             Self::Inline(bytes) => Digest::of(bytes),

@@ -43,18 +43,19 @@ pub use record::{RECORDS_KEPT, Reason, Record, RecordKind, Records};
 
 /// An instant that starts later than this after its time is late.
 pub const LATE_AFTER: Duration = Duration::from_secs(60);
-/// How many instants of a schedule wait for their turn.
+/// The most instants of a schedule that wait for their turn.
 pub const MAX_WAITING: usize = 64;
-/// How many runs of a schedule may be open at a time.
+/// The most runs of a schedule that may be open at a time.
 pub const MAX_OPEN: usize = 64;
-/// How many instants are looked at together.
+/// The most instants that are looked at together.
 pub const DUE_PER_LOT: usize = 4_096;
-/// How many instants behind the present are computed with a lot, so that few lots are asked for.
+/// The number of instants ahead of the present that are computed with a lot, so that few lots are asked for.
 pub const DUE_AHEAD: usize = 16;
 /// The longest jitter.
 pub const MAX_JITTER: Duration = Duration::from_secs(24 * 3600);
 
-/// When a schedule is due, as people write it. Instants are computed outside: zones and calendars are not known here.
+/// The due instants of a schedule, as people write them. They are computed outside: zones and calendars are not known
+/// here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Timing {
     Cron {
@@ -66,7 +67,7 @@ pub enum Timing {
     Every(Duration),
 }
 
-/// What becomes of an instant while an earlier run is open.
+/// The fate of an instant while an earlier run is open.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Overlap {
     #[default]
@@ -87,7 +88,7 @@ impl Overlap {
     }
 }
 
-/// What becomes of instants that have come together.
+/// The fate of instants that have come together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Missed {
     Skip,
@@ -108,7 +109,7 @@ impl Missed {
     }
 }
 
-/// How a schedule stands when instants have come.
+/// The situation of a schedule when instants have come.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     pub now: Wall,
@@ -119,17 +120,17 @@ pub struct Situation<'a> {
     pub paused: bool,
     pub overlap: Overlap,
     pub missed: Missed,
-    /// How much later than its time an instant starts on purpose, at most.
+    /// The longest delay by which an instant starts late on purpose.
     pub jitter: Duration,
     /// Runs of this schedule that have not ended.
     pub open: usize,
     /// Instants that wait for their turn.
     pub waiting: usize,
-    /// How many runs may be started now.
+    /// The number of runs that may be started now.
     pub room: usize,
 }
 
-/// What becomes of some instants.
+/// The fate of some instants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// A run starts for this instant.
@@ -149,7 +150,7 @@ pub struct Passed {
     pub count: u64,
 }
 
-/// What becomes of the instants that have come, oldest first. Those that are not named are left for the next time: more
+/// Decides about the instants that have come, oldest first. Those that are not named are left for the next time: more
 /// of them must be known first, or there was no room.
 pub fn decide(at: &Situation<'_>) -> Vec<Decision> {
     let mut run = Run { open: at.open, waiting: at.waiting, room: at.room, decisions: Vec::new() };
@@ -244,8 +245,8 @@ pub fn take_lot(mut instants: impl Iterator<Item = Wall>, until: Wall) -> (Vec<W
     (lot, false)
 }
 
-/// How much later than its time this instant of this schedule starts: in `0..=max`, and the same on every node, so that a
-/// takeover changes nothing and schedules that are due at one instant do not start at one.
+/// The delay by which this instant of this schedule starts on purpose: in `0..=max`, and the same on every node, so
+/// that a takeover changes nothing and schedules that are due at one instant do not start at one.
 pub fn jitter(schedule: &str, due: Wall, max: Duration) -> Duration {
     // FNV-1a, then the finalizer of splitmix64: written out, because the answer must not change with a library.
     let bytes = schedule.bytes().chain(due.as_ms().to_le_bytes());

@@ -33,12 +33,12 @@ pub struct Settings {
     pub seat_ttl: Duration,
     /// A late wake-up by more than this is a gap of our own.
     pub gap_after: Duration,
-    /// After a takeover no overall timeout fires before this.
+    /// The time after a takeover before which no overall timeout fires.
     pub takeover_grace: Duration,
     /// Quiet time that one attempt may use.
     pub quiet_budget: Duration,
     pub checkpoint_every: Duration,
-    /// How often the watermark of a running attempt is logged, at most.
+    /// The shortest time between two logged watermarks of a running attempt.
     pub mark_every: Duration,
     /// The longest that a poll may wait.
     pub max_poll_wait: Duration,
@@ -131,7 +131,7 @@ pub fn span_in_range(
 }
 
 impl Settings {
-    /// All that is wrong, not only the first.
+    /// Checks the settings. Gives all that is wrong, not only the first.
     pub fn check(self) -> Result<Rules, Vec<BadSetting>> {
         let mut bad = Vec::new();
         self.check_spans(&mut bad);

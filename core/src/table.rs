@@ -15,7 +15,7 @@ const PAGE: usize = 512;
 #[derive(Clone, Debug)]
 pub struct Table<K, T> {
     pages: Vec<Box<[T; PAGE]>>,
-    /// What lies under a key that nothing was put under.
+    /// The value under a key that nothing was put under.
     blank: T,
     by: PhantomData<fn(K)>,
 }
@@ -25,7 +25,7 @@ impl<K, T: Clone> Table<K, T> {
         Self { pages: Vec::new(), blank, by: PhantomData }
     }
 
-    /// What lies under this key; pages up to it are made where there are none.
+    /// The value under this key; pages up to it are made where there are none.
     #[inline]
     pub fn entry(&mut self, key: Key<K>) -> &mut T {
         let (page, slot) = split(key);
@@ -60,7 +60,7 @@ impl<K, T> Table<K, T> {
         }
     }
 
-    /// In the order of the keys, blanks included.
+    /// Values in the order of the keys, blanks included.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.pages.iter().flat_map(|page| page.iter())
     }

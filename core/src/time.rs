@@ -120,7 +120,7 @@ impl LogClock {
         self.base + mono.since(self.origin)
     }
 
-    /// When log time will read `stamp`; the origin for what already lies before it.
+    /// The monotonic instant when log time will read `stamp`; the origin if `stamp` lies before it.
     pub fn mono_at(&self, stamp: Wall) -> Mono {
         self.origin + stamp.since(self.base)
     }

@@ -14,7 +14,7 @@ use core::time::Duration;
 
 use crate::time::Wall;
 
-/// Why a job was timed out.
+/// The reason why a job was timed out.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TimeoutReason {
     Overall,
@@ -35,7 +35,7 @@ impl TimeoutReason {
 pub struct ExtensionTotals {
     /// Earned by workers.
     pub grants: Duration,
-    /// By operators.
+    /// Extensions by operators.
     pub by_hand: Duration,
 }
 
@@ -44,8 +44,8 @@ pub fn overall_deadline(started_at: Wall, timeout: Duration, extended: Extension
     started_at + timeout + extended.grants.min(cap) + extended.by_hand
 }
 
-/// After a takeover downtime counts, but what began before it does not fire until the new leader has had time to hear
-/// from anyone.
+/// The instant at which a deadline fires. After a takeover downtime counts, but what began before it does not fire
+/// until the new leader has had time to hear from anyone.
 pub fn fires_at(deadline: Wall, started_at: Wall, seat_taken: Wall, takeover_grace: Duration) -> Wall {
     if started_at < seat_taken { deadline.max(seat_taken + takeover_grace) } else { deadline }
 }

@@ -18,7 +18,7 @@ pub struct TraceId(pub [u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanId(pub [u8; 8]);
 
-/// What one span tells the next: where they belong, and whether anybody looks.
+/// The context that one span hands to the next: where both belong, and whether anybody looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceContext {
     pub trace: TraceId,
@@ -28,7 +28,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// That of a job: given by whoever submitted it, else a trace of its own.
+    /// The context of a job: given by whoever submitted it, else a trace of its own.
     pub fn of_job(job: JobId, traceparent: Option<&str>) -> Self {
         let own = Self { trace: TraceId(job.as_u128().to_be_bytes()), span: None, sampled: true };
         traceparent.and_then(Self::parse).unwrap_or(own)

@@ -35,7 +35,7 @@ pub type TimerKey<T> = Key<Timer<T>>;
 #[derive(Clone, Debug)]
 pub struct Timer<T> {
     at_ms: u64,
-    /// In the list of its slot, or of those that are to be spread.
+    /// Links in the list of the timer's slot, or of the timers that are to be spread.
     links: Links<Self>,
     item: T,
 }
@@ -149,7 +149,7 @@ impl<T: Copy> Wheel<T> {
         None
     }
 
-    /// When `pop_due` has to be called next, and an item that this is for.
+    /// The instant at which `pop_due` has to be called next, and an item that this is for.
     ///
     /// Never later than the earliest deadline, and exact if that is on the lowest level. Otherwise it is the start of
     /// its slot: a wakeup that pops nothing, but brings the entry closer. After `pop_due(now)` answered `None`, it lies

@@ -11,20 +11,22 @@ use crate::tree::{self, Process};
 
 #[derive(Debug, Default)]
 pub struct Activity {
-    /// What each process had done when it was last seen. One that is gone needs no place: its part is in the total.
+    /// The work that each process had done when it was last seen. One that is gone needs no place: its part is in the
+    /// total.
     seen: HashMap<(i32, u64), u64>,
     total: u64,
 }
 
 impl Activity {
-    /// What the descendants of `root` have done up to now. Never less than the time before.
+    /// The work of the descendants of `root` up to now. Never less than the time before.
     pub fn sample(&mut self, root: i32) -> u64 {
         let mut there = tree::below(root);
         there.extend(self.overlooked(&there));
         self.add(there.iter().map(|process| (name(process), process.cpu + io_bytes(process))))
     }
 
-    /// Those that were seen before and are still there, but not in `found`: forgotten, they would count as new next time.
+    /// Processes that were seen before and are still there, but not in `found`: forgotten, they would count as new next
+    /// time.
     fn overlooked(&self, found: &[Process]) -> Vec<Process> {
         let found: HashSet<(i32, u64)> = found.iter().map(name).collect();
         let missing = self.seen.keys().filter(|known| !found.contains(known));

@@ -24,14 +24,14 @@ use crate::{guard, orphans};
 /// Events that may wait for whoever reads them. When it is full, the command's output waits in its pipe.
 const QUEUE: usize = 16;
 
-/// What to run, and how.
+/// The command to run, and its circumstances.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// On top of this process's own environment.
+    /// Variables on top of this process's own environment.
     pub env: BTreeMap<String, String>,
-    /// Not handed down from this process's environment.
+    /// Variables of this process's environment that are not handed down.
     pub env_remove: Vec<String>,
     pub cwd: Option<PathBuf>,
     pub stdin: Stdin,
@@ -39,17 +39,17 @@ pub struct Options {
     pub payload: Option<Vec<u8>>,
     /// Whether lines like `@onward progress 3/10` on stdout are understood, and taken out.
     pub directives: bool,
-    /// How often to look at the activity of the tree; `None` leaves it to output and reports alone. The first look is
-    /// what the second is compared with, so be a few times quicker than whoever waits for a beat.
+    /// The interval at which the activity of the tree is looked at; `None` leaves it to output and reports alone. The
+    /// first look is what the second is compared with, so be a few times quicker than whoever waits for a beat.
     pub sample_every: Option<Duration>,
-    /// From SIGTERM to SIGKILL.
+    /// The time from SIGTERM to SIGKILL.
     pub grace: Duration,
     /// Whether the command stays in the foreground of this process's terminal, and gets its Ctrl-C.
     pub foreground: bool,
     pub guard: GuardProgram,
     /// Told to every process of the attempt, so that a successor finds them.
     pub identity: Option<Identity>,
-    /// Where the attempt's private folder is made: by default, where temporary files are.
+    /// The folder in which the attempt's private folder is made: by default, where temporary files are.
     pub folder: Option<PathBuf>,
 }
 
@@ -58,11 +58,11 @@ pub enum Stdin {
     #[default]
     Null,
     Bytes(Vec<u8>),
-    /// This process's own.
+    /// The stdin of this process.
     Inherit,
 }
 
-/// How a guard is started: the program, and what comes before the path of the socket.
+/// The command line of a guard: the program, and the words before the path of the socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardProgram {
     pub program: PathBuf,
@@ -103,7 +103,7 @@ impl From<Payload> for Options {
     }
 }
 
-/// What an attempt does. [`Event::Started`] comes first, unless it could not start; [`Event::Ended`] comes last.
+/// An event of an attempt. [`Event::Started`] comes first, unless it could not start; [`Event::Ended`] comes last.
 #[derive(Debug, Clone)]
 pub enum Event {
     Started {
@@ -120,9 +120,9 @@ pub enum Event {
         total: Option<u64>,
         note: Option<String>,
     },
-    /// It asks to be silent for as long as this.
+    /// The command asks to be silent for as long as this.
     Quiet(Duration),
-    /// What the job wants to have as its result. A later one replaces it.
+    /// The result of the job. A later one replaces it.
     Result(Box<RawValue>),
     /// The command has ended, nothing of its tree is left, and all of its output has been told.
     Ended(Exit),
@@ -134,7 +134,7 @@ pub enum Stream {
     Stderr,
 }
 
-/// Which streams nobody reads any more.
+/// The streams that nobody reads any more.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Closed {
     stdout: bool,
@@ -160,11 +160,11 @@ pub enum Exit {
     NotExecutable {
         why: String,
     },
-    /// It never began, for another reason than the program itself.
+    /// The command never began, for another reason than the program itself.
     NotStarted {
         why: String,
     },
-    /// It was started, and its guard was killed: nobody knows how it ended. It has been killed as well.
+    /// The command was started, and its guard was killed: nobody knows how it ended. It has been killed as well.
     Lost {
         why: String,
     },
@@ -206,7 +206,7 @@ pub struct Running {
 impl Running {
     /// The next event, in order; `None` after [`Event::Ended`]. Safe to cancel.
     ///
-    /// Whoever does not ask slows the command down: its output waits in its pipe.
+    /// A caller that does not ask slows the command down: its output waits in its pipe.
     pub async fn next(&mut self) -> Option<Event> {
         if self.has_ended {
             return None;

@@ -31,7 +31,7 @@ pub enum Piece {
 pub struct Splitter {
     /// The start of a line that may become a directive.
     held: Vec<u8>,
-    /// This line is output for certain.
+    /// The line under way is output for certain.
     is_output: bool,
 }
 
@@ -93,7 +93,7 @@ fn output(bytes: &[u8], out: &mut Vec<Piece>) {
     }
 }
 
-/// One line, with or without its end.
+/// Reads a line, with or without its end.
 fn parse(line: &[u8]) -> Option<Directive> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);

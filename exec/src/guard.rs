@@ -27,7 +27,7 @@ use crate::{leaf, start};
 /// The word that the binary is called with to be a guard, before the path of the socket.
 pub const SUBCOMMAND: &str = "exec-guard";
 
-/// What a terminal or an operator sends to a whole group is meant for the command, not for its guard.
+/// Signals that a terminal or an operator sends to a whole group: they are meant for the command, not for its guard.
 const NOT_FOR_US: [i32; 4] = [
     signal_hook::consts::SIGINT,
     signal_hook::consts::SIGTERM,
@@ -35,7 +35,7 @@ const NOT_FOR_US: [i32; 4] = [
     signal_hook::consts::SIGQUIT,
 ];
 
-/// How long to wait at most where the kernel cannot tell us that a process has ended.
+/// The longest wait where the kernel cannot tell us that a process has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Is a guard. `args` is what follows [`SUBCOMMAND`]: the path of the socket.
@@ -106,7 +106,7 @@ impl<'a> Guard<'a> {
         self.worker.say_the_rest();
     }
 
-    /// Until the command has ended by itself, or somebody wants it to.
+    /// Waits until the command has ended by itself, or somebody wants it to.
     fn watch(&mut self) -> Order {
         let every = self.spec.sample_every_ms.map(Duration::from_millis);
         let mut next_look = every.map(|every| Instant::now() + every);
@@ -188,7 +188,7 @@ fn own_pid() -> i32 {
 struct Worker {
     stream: UnixStream,
     input: Vec<u8>,
-    /// What did not fit and must not be lost.
+    /// A message that did not fit and must not be lost.
     unsaid: Option<Vec<u8>>,
     is_gone: bool,
 }
@@ -211,7 +211,7 @@ impl Worker {
         }
     }
 
-    /// What the worker wants by now. That it is gone means: stop.
+    /// The latest order of the worker. A worker that is gone wants it to stop.
     fn order(&mut self) -> Option<Order> {
         let mut wanted = None;
         if !self.is_gone {
@@ -249,7 +249,7 @@ impl Worker {
         let _ = self.stream.set_nonblocking(false).and_then(|()| self.stream.write_all(&line));
     }
 
-    /// Until the worker says something, one of the processes ends, or the time is over.
+    /// Waits until the worker says something, one of the processes ends, or the time is over.
     fn wait(&self, processes: &[OwnedFd], at_most: Option<Duration>) {
         let mut fds: Vec<PollFd<'_>> = processes.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         if !self.is_gone {

@@ -26,7 +26,7 @@ use crate::wire::Spec;
 /// The word that a guard is called with to be a leaf instead.
 pub(crate) const WORD: &str = "--leaf";
 
-/// What `sh` says for a command that it cannot start. Nobody looks at it: the guard was told why.
+/// The exit code of `sh` for a command that it cannot start. Nobody looks at it: the guard was told why.
 const NOT_STARTED: u8 = 126;
 
 /// Starts the command in this process. `args` is the pid of the guard. Comes back only if that failed.

@@ -20,7 +20,7 @@ const CONNECTIONS: usize = 16;
 /// A connection that says nothing for so long is closed. The next report makes a new one.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Until it is aborted. Each report is answered when it has become an event.
+/// Serves until it is aborted. Each report is answered when it has become an event.
 pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();

@@ -13,12 +13,12 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// A process that we may not kill is left after this; there is nothing more that we could do.
 const ROUNDS: usize = 250;
 
-/// How the processes of one attempt are known without their guard.
+/// The mark by which the processes of one attempt are known without their guard.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    /// In the environment of each that did not clear it. The path is unique.
+    /// The variable in the environment of each that did not clear it. The path is unique.
     variable: Vec<u8>,
-    /// Of those that the guard started in the background and that made no session of their own.
+    /// The session of those that the guard started in the background and that made none of their own.
     session: Option<i32>,
 }
 

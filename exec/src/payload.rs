@@ -1,4 +1,4 @@
-//! What a job of the kind `exec` says about the command that it wants.
+//! The payload of a job of the kind `exec`: the command that it wants.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ impl Payload {
         Ok(payload)
     }
 
-    /// What the kernel would refuse is refused here, where the text can say which field it is.
+    /// Refuses what the kernel would refuse, because here the text can say which field it is.
     pub fn check(&self) -> Result<(), BadPayload> {
         if self.argv.first().is_none_or(String::is_empty) {
             return Err(BadPayload::NoProgram);

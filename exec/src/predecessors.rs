@@ -22,7 +22,7 @@ const FENCE: &str = "ONWARD_FENCE";
 /// Only in the environment of a guard: the process that has started it.
 pub(crate) const WORKER: &str = "ONWARD_WORKER_PID";
 
-/// Which attempt a command is. Its processes carry it in their environment.
+/// The attempt that a command is. Its processes carry it in their environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub job: String,
@@ -43,7 +43,7 @@ impl Identity {
         }
     }
 
-    /// Whether there are any. Those that nobody else will end are killed.
+    /// Whether there are any predecessors. Those that nobody else will end are killed.
     pub async fn has_predecessors(&self) -> bool {
         let identity = self.clone();
         let look = move || {
@@ -76,7 +76,7 @@ impl Identity {
         found
     }
 
-    /// One that belongs to an earlier attempt of the same workflow.
+    /// The process as a carrier, if it belongs to an earlier attempt of the same workflow.
     fn carrier<'a>(&self, process: &'a Process) -> Option<Carrier<'a>> {
         if !process.is_alive() {
             return None;
@@ -97,7 +97,7 @@ impl Identity {
 
 struct Predecessor {
     process: Process,
-    /// Its guard is gone too.
+    /// The guard of the process is gone too.
     is_orphan: bool,
 }
 

@@ -16,7 +16,7 @@ use crate::wire;
 /// The variable that tells a job where its socket is.
 pub const SOCKET_VARIABLE: &str = "ONWARD_SOCKET";
 
-/// What a result may be at most.
+/// The largest result.
 pub const MAX_RESULT_BYTES: usize = 1024 * 1024;
 
 /// A result with room for what is around it.

@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use crate::leaf;
 use crate::wire::{FailedKind, GuardMessage, Spec};
 
-/// With the guard's own stdin, stdout and stderr.
+/// Starts the command with the guard's own stdin, stdout and stderr.
 pub(crate) fn start(spec: &Spec) -> Result<Pid, GuardMessage> {
     let failed = |text| GuardMessage::Failed { kind: FailedKind::Other, text };
     let Some(program) = spec.argv.first() else {

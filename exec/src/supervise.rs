@@ -21,15 +21,16 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// A guard connects in milliseconds. On a machine so busy that it takes this long, nothing else would work either.
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 
-/// When the tree is gone, all that it wrote is in the pipe. Somebody else may hold the other end, for ever.
+/// The wait for the last output. Once the tree is gone all that it wrote is in the pipe, but somebody else may hold the
+/// other end for ever.
 const LAST_READ: Duration = Duration::from_millis(100);
 
 pub(crate) struct Supervisor {
     pub folder: TempDir,
     pub child: Child,
-    /// Until the guard has connected.
+    /// The listener for the guard, until it has connected.
     pub guard: Option<UnixListener>,
-    /// Until it is served.
+    /// The listener for reports, until it is served.
     pub reports: Option<UnixListener>,
     pub spec: Spec,
     pub events: mpsc::Sender<Event>,
@@ -94,7 +95,7 @@ impl Supervisor {
         if text.trim().is_empty() { String::new() } else { format!(": {}", text.trim()) }
     }
 
-    /// From the spec to the end of the tree.
+    /// Follows the command from the spec to the end of the tree.
     async fn follow(&mut self, guard: UnixStream, inside: &mut Inside, is_gone: watch::Receiver<bool>) -> Exit {
         let (input, mut output) = guard.into_split();
         let mut lines = BufReader::new(input).lines();
@@ -175,7 +176,7 @@ fn exited(how: ExitStatus) -> Exit {
     }
 }
 
-/// What listens to the command while it runs.
+/// Tasks that listen to the command while it runs.
 #[derive(Default)]
 struct Inside {
     readers: Vec<JoinHandle<()>>,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// What is kept of one attempt's output.
+/// The part of one attempt's output that is kept.
 pub const TAIL_BYTES: usize = 64 * 1024;
 
 /// Keeps the last bytes that it is given, and counts those before.
@@ -33,7 +33,7 @@ impl Tail {
         self.dropped += (skipped + overflow) as u64;
     }
 
-    /// How many bytes came before those that are kept.
+    /// The number of bytes before those that are kept.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-/// One line of `/proc/PID/stat`, as far as we need it.
+/// The part that we need of one line of `/proc/PID/stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     pub pid: i32,
@@ -43,7 +43,7 @@ impl Process {
     }
 }
 
-/// One process, if it is there.
+/// The process with this pid, if it is there.
 pub fn read(pid: i32) -> Option<Process> {
     parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -78,7 +78,7 @@ pub fn below(root: i32) -> Vec<Process> {
     found
 }
 
-/// Not every kernel is built with it.
+/// Whether the kernel lists the children of a thread: not every kernel is built with that.
 fn children_are_told() -> bool {
     static TOLD: OnceLock<bool> = OnceLock::new();
     *TOLD.get_or_init(|| fs::exists("/proc/thread-self/children").unwrap_or(false))
@@ -95,7 +95,7 @@ fn numbers(text: &str) -> Vec<i32> {
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Those of `all` that descend from `root`, without itself.
+/// Processes of `all` that descend from `root`, without itself.
 pub fn descendants(root: i32, all: &[Process]) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
     for process in all {

@@ -11,9 +11,9 @@ use crate::wire::Order;
 
 /// While killing: new processes may have been born between our look and our blow.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
-/// For what does not die (a process of another user, or one stuck in the kernel) we get slower up to this.
+/// The longest pause between two blows at a process that does not die (of another user, or stuck in the kernel).
 const KILL_SLOWLY: Duration = Duration::from_secs(1);
-/// In the grace: an orphan that ended in between is reaped no later than this.
+/// The pause between two looks in the grace, after which an orphan that has ended is reaped.
 const REAP_AGAIN: Duration = Duration::from_millis(50);
 
 pub(crate) struct TreeKill {
@@ -22,17 +22,17 @@ pub(crate) struct TreeKill {
     grace: Duration,
     phase: Phase,
     fds: Vec<OwnedFd>,
-    /// Those that were there when we last killed.
+    /// Processes that were there when we last killed.
     survivors: HashSet<(i32, u64)>,
     again: Duration,
 }
 
-/// Whose session the tree is in.
+/// The session that the tree is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Session {
-    /// That of `root`, which has begun it. Whoever is in it, or in one begun by somebody in it, is in the tree.
+    /// The session of `root`, which has begun it. Whoever is in it, or in one begun by somebody in it, is in the tree.
     Own,
-    /// Somebody else's. Strangers may be in the same group.
+    /// A session of somebody else. Strangers may be in the same group.
     Shared,
 }
 
@@ -43,7 +43,7 @@ enum Phase {
 }
 
 impl TreeKill {
-    /// Of all descendants of `root`, which must be their subreaper, and reap between one push and the next.
+    /// Kills all descendants of `root`, which must be their subreaper, and reap between one push and the next.
     pub fn new(root: i32, session: Session, order: Order, grace: Duration) -> Self {
         let phase = if order == Order::Kill { Phase::Kill } else { Phase::Begin };
         Self { root, session, grace, phase, fds: Vec::new(), survivors: HashSet::new(), again: KILL_AGAIN }

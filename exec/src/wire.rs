@@ -1,4 +1,4 @@
-//! What the worker's process and the guard say to each other: one JSON value per line, over the guard's socket.
+//! Messages between the worker's process and the guard: one JSON value per line, over the guard's socket.
 //!
 //! ```text
 //!   worker                          guard
@@ -19,16 +19,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub argv: Vec<String>,
-    /// On top of what the guard inherited from the worker.
+    /// Variables on top of the environment that the guard inherited from the worker.
     pub env: BTreeMap<String, String>,
     pub env_remove: Vec<String>,
     pub cwd: Option<PathBuf>,
     /// Stay in the terminal's foreground group: the command reads from it, and gets its Ctrl-C.
     pub foreground: bool,
     pub grace_ms: u64,
-    /// How often to look for activity; never, if there is none.
+    /// The interval at which activity is looked for; never, if there is none.
     pub sample_every_ms: Option<u64>,
-    /// What makes the guard's program a guard, or a leaf.
+    /// Words that make the guard's program a guard, or a leaf.
     pub guard_args: Vec<String>,
     /// The attempt's folder, removed at the end, also if the worker is not there to do it.
     pub folder: PathBuf,

@@ -104,7 +104,7 @@ async fn activity(script: &str, sample_every: Option<Duration>, enough: usize) -
     seen
 }
 
-/// Until this process runs the program, and is in this state.
+/// Waits until this process runs the program, and is in this state.
 async fn until_it_is(life: Life, program: &str, state: char) {
     let wanted = format!("{} ({program}) {state} ", life.pid);
     let looking = async {

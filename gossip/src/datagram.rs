@@ -20,13 +20,13 @@ const COUNTER_AT: usize = 1;
 const MAC_AT: usize = COUNTER_AT + 8;
 const MAC_BYTES: usize = 16;
 const BODY_AT: usize = MAC_AT + MAC_BYTES;
-/// What is left for foca.
+/// Bytes that are left for foca.
 pub const MAX_FOCA_BYTES: usize = MAX_DATAGRAM_BYTES - BODY_AT - MAX_BLOCK_BYTES;
 
 const PURPOSE: &str = "onward gossip datagram";
 const ID_PURPOSE: &str = "onward gossip key id";
 
-/// Why a datagram was dropped. None of them changes anything but its count.
+/// The reason why a datagram was dropped. None of them changes anything but its count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum DropReason {
     /// Longer than any datagram of ours.
@@ -38,15 +38,15 @@ pub enum DropReason {
     /// Seen before, or of a life of its sender that is over.
     Replayed,
     UnknownVersion,
-    /// Of the other ring.
+    /// The datagram is of the other ring.
     OtherRing,
-    /// For somebody else, or for an earlier life of ours.
+    /// The datagram is for somebody else, or for an earlier life of ours.
     Misdirected,
-    /// From a node that does not belong into this ring: another datacenter, or another role.
+    /// The sender does not belong into this ring: another datacenter, or another role.
     Foreign,
-    /// From a node that claims our own address.
+    /// The sender claims our own address.
     OwnAddress,
-    /// There are too many members to take up another.
+    /// The ring has too many members to take up another.
     Crowded,
 }
 
@@ -80,7 +80,7 @@ impl DropReason {
     }
 }
 
-/// How many datagrams were dropped, by reason.
+/// The number of dropped datagrams, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DropCounts([u64; DropReason::ALL.len()]);
 
@@ -128,7 +128,7 @@ impl Seal {
     }
 }
 
-/// What was in a datagram of ours.
+/// The parts of a datagram of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened<'a> {
     pub counter: u64,

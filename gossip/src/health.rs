@@ -22,7 +22,7 @@ use crate::identity::Ring;
 
 pub const VERSION: u8 = 1;
 pub const MAX_BLOCK_BYTES: usize = 64;
-/// So many of the nodes that it takes for suspect or down does a node name.
+/// The most names that a node gives of the nodes that it takes for suspect or down.
 pub const MAX_DOUBTS: usize = 6;
 
 const FIXED_REPORT_BYTES: usize = 4 + 1 + 1 + 5 * 4 + 2 + 1 + 1;
@@ -43,17 +43,17 @@ pub struct NodeHealth {
     pub accepting: bool,
     /// The log has answered lately. Of managers.
     pub has_quorum: bool,
-    /// It holds the seat of its ring's log.
+    /// The node holds the seat of its ring's log.
     pub leads: bool,
     pub overload: OverloadLevel,
     /// Free slots.
     pub capacity: u32,
     pub workers: u32,
-    /// What was dispatched, forwarded or completed within the progress window.
+    /// Work that was dispatched, forwarded or completed within the progress window.
     pub throughput: u32,
     /// The same and what could have been besides.
     pub expected_throughput: u32,
-    /// For how long there has been demand of which nothing was served.
+    /// The time for which there has been demand of which nothing was served.
     pub unserved_ms: u32,
     /// Datacenters that a gate reaches.
     pub datacenters: u16,
@@ -76,11 +76,11 @@ pub struct HealthReport {
     /// Rises with every report in one life of its node.
     pub sequence: u32,
     pub health: NodeHealth,
-    /// It is on its way out: that it will not answer is no failure.
+    /// The node is on its way out: that it will not answer is no failure.
     pub leaving: bool,
     /// Nodes that it takes for suspect or down, by [`address_hash`].
     pub doubts: Vec<u32>,
-    /// How many those are, listed or not.
+    /// The number of these nodes, listed or not.
     pub doubts_in_all: u8,
 }
 
@@ -104,7 +104,7 @@ impl From<TryGetError> for BlockError {
     }
 }
 
-/// What a datagram says before foca's bytes begin.
+/// The part of a datagram before foca's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Block {
     pub ring: Ring,

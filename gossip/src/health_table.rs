@@ -12,7 +12,7 @@ use onward_core::time::Mono;
 use crate::health::{BlockError, Broadcast, HealthReport};
 use crate::identity::NodeIdentity;
 
-/// What one node said last.
+/// The last report of one node.
 #[derive(Clone, Debug)]
 pub(crate) struct Heard {
     pub(crate) incarnation: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Heard {
 
 #[derive(Debug)]
 pub(crate) struct HealthTable {
-    /// When the machine was last stepped.
+    /// The instant when the machine was last stepped.
     pub(crate) now: Mono,
     own: SocketAddr,
     max: usize,

@@ -1,4 +1,4 @@
-//! Who a node is: its address, role, datacenter and name, and which of its lives this is.
+//! The identity of a node: its address, role, datacenter and name, and which of its lives this is.
 //!
 //! Health is no part of it: an identity that changed with every change of health would be a new member each time.
 
@@ -56,7 +56,7 @@ impl fmt::Debug for Label {
     }
 }
 
-/// What a node is there for.
+/// The role of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
     Gate,
@@ -95,18 +95,18 @@ impl FromStr for Role {
     }
 }
 
-/// One node in one of its lives.
+/// A node in one of its lives.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NodeIdentity {
-    /// Where others reach it, by UDP for gossip and by TCP for everything else.
+    /// The address by which others reach it, by UDP for gossip and by TCP for everything else.
     pub address: SocketAddr,
     pub role: Role,
     /// A gate has none.
     pub datacenter: Option<Label>,
     pub name: Label,
-    /// One life of the process. It rises from one life to the next; whoever starts a node sees to that.
+    /// The life of the process. The number rises from one life to the next; whoever starts a node sees to that.
     pub incarnation: u64,
-    /// How often this life was declared down by the others and came back.
+    /// The number of times that this life was declared down by the others and came back.
     pub(crate) renewals: u32,
 }
 
@@ -121,7 +121,7 @@ impl NodeIdentity {
         Self { address, role, datacenter, name, incarnation, renewals: 0 }
     }
 
-    /// Somebody at this address of whom nothing else is known: the addressee of a first announcement.
+    /// An unknown node at this address: the addressee of a first announcement.
     pub(crate) fn unknown_at(address: SocketAddr) -> Self {
         Self::new(address, Role::Manager, None, Label("unknown".into()), 0)
     }
@@ -154,7 +154,7 @@ impl foca::Identity for NodeIdentity {
     }
 }
 
-/// Who gossips with whom. A manager is in both, with one machine for each.
+/// A ring of nodes that gossip with each other. A manager is in both, with one machine for each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Ring {
     /// Managers and workers of one datacenter.

@@ -15,7 +15,7 @@ use sha2::Sha256;
 
 pub const KEY_BYTES: usize = 32;
 
-/// One secret that all nodes of a cluster share.
+/// A secret that all nodes of a cluster share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKey([u8; KEY_BYTES]);
 
@@ -30,7 +30,7 @@ impl ClusterKey {
         Self(bytes)
     }
 
-    /// As a line of a key file.
+    /// The key as a line of a key file.
     pub fn to_line(&self) -> String {
         STANDARD.encode(self.0)
     }
@@ -46,7 +46,7 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("HMAC takes a key of any length")
 }
 
-/// Why a key file cannot be used. Its content is not repeated.
+/// The reason why a key file cannot be used. Its content is not repeated.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyError {
     #[error("there is no key in it; `onward certs key` makes one")]
@@ -71,7 +71,7 @@ impl ClusterKeys {
         Self { first, second }
     }
 
-    /// One or two lines of base64; empty lines and lines that begin with `#` are passed over.
+    /// Reads one or two lines of base64; empty lines and lines that begin with `#` are passed over.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
         let lines: Vec<_> = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).collect();
@@ -94,7 +94,7 @@ impl ClusterKeys {
         &self.first
     }
 
-    /// All that are accepted, the one that is used first.
+    /// All keys that are accepted, the one that is used first.
     pub fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
         core::iter::once(&self.first).chain(&self.second)
     }

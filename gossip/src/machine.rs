@@ -35,31 +35,31 @@ use crate::replay::Replays;
 use crate::stretch::Stretch;
 use crate::view::{MemberState, MemberView, View, disagreements};
 
-/// So many members are known at most, those that are down included. A datagram may go beyond it by the few that it names.
+/// The most members that are known, those that are down included. A datagram may go beyond it by the few that it names.
 pub const MAX_MEMBERS: usize = 4_096;
 /// Members probed on our behalf, or gossiped with at a time.
 const FEW: NonZeroUsize = NonZeroUsize::new(3).unwrap();
-/// How often one piece of news is passed on.
+/// The number of times that one piece of news is passed on.
 const TRANSMISSIONS: NonZeroU8 = NonZeroU8::new(12).unwrap();
 
 /// The tempo of a ring; the same for all of its nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GossipRule {
-    /// One member is probed per period.
+    /// The period, in which one member is probed.
     pub probe_every: Duration,
     /// A member that has not answered within this is probed by others too. Well below `probe_every`.
     pub answer_within: Duration,
-    /// How long a suspect may take to say that it lives.
+    /// The time that a suspect has to say that it lives.
     pub suspect_for: Duration,
     /// News are passed on this often.
     pub spread_every: Duration,
-    /// How often all peers are announced to while there is no other member.
+    /// The interval at which all peers are announced to while there is no other member.
     pub join_every: Duration,
-    /// How often peers that are missing are announced to otherwise, and members that are down.
+    /// The interval at which peers that are missing, and members that are down, are announced to otherwise.
     pub look_for_missing_every: Duration,
     /// A member that is down is forgotten after this.
     pub forget_after: Duration,
-    /// This process did not run if it is later than this.
+    /// The delay of a wake-up that shows that this process did not run.
     pub gap_after: Duration,
 }
 
@@ -97,13 +97,13 @@ impl GossipRule {
     }
 }
 
-/// What comes in.
+/// An input of the machine.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
-    /// It is time, as [`Gossip::next_wakeup`] asked.
+    /// A wake-up that is due, as [`Gossip::next_wakeup`] asked.
     Wake,
     Datagram(&'a [u8]),
-    /// How this node is now.
+    /// The health of this node now.
     Health(NodeHealth),
     /// Other keys from now on.
     Keys(&'a ClusterKeys),
@@ -111,7 +111,7 @@ pub enum Input<'a> {
     Leave,
 }
 
-/// What is to be done, or made known.
+/// An effect to carry out, or to make known.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     Send {
@@ -128,9 +128,9 @@ pub enum Effect {
         old: NodeIdentity,
         new: NodeIdentity,
     },
-    /// There are others.
+    /// Other members are there.
     Joined,
-    /// There are no others any more.
+    /// No other members are there any more.
     Alone,
     /// The others had taken this node for dead; it goes on under a new number.
     Rejoined {
@@ -146,7 +146,7 @@ struct Record {
     since: Mono,
 }
 
-/// One node's part in one ring.
+/// A node's part in a ring.
 pub struct Gossip {
     ring: Ring,
     rule: GossipRule,
@@ -158,7 +158,7 @@ pub struct Gossip {
     replays: Replays,
     health: SharedHealth,
     own: HealthReport,
-    /// By instant, then in the order they were set in.
+    /// Timers by instant, then in the order they were set in.
     timers: BTreeMap<(Mono, u64), Timer<NodeIdentity>>,
     timers_set: u64,
     announce_at: Mono,
@@ -220,7 +220,7 @@ impl Gossip {
         self.foca.identity()
     }
 
-    /// When it wants to be woken; none after it has left.
+    /// The instant when the machine wants to be woken; none after it has left.
     pub fn next_wakeup(&self) -> Option<Mono> {
         if self.has_left {
             return None;
@@ -308,7 +308,7 @@ impl Gossip {
         self.records.len() >= MAX_MEMBERS
     }
 
-    /// Whether a datagram would add a member. `behind` is what stands behind its header.
+    /// Whether a datagram would add a member. `behind` is the part behind its header.
     fn names_a_stranger(&self, from: &NodeIdentity, message: &Message<NodeIdentity>, mut behind: &[u8]) -> bool {
         let is_stranger = |node: &NodeIdentity| !self.records.contains_key(&node.address);
         if is_stranger(from) {
@@ -381,7 +381,7 @@ impl Gossip {
         self.carry_out(now, effects);
     }
 
-    /// Between three and five quarters of it, so that nodes that started together do not stay together.
+    /// A span between three and five quarters of this one, so that nodes that started together do not stay together.
     fn jittered(&mut self, span: Duration) -> Duration {
         let ms = u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(4);
         Duration::from_millis(ms - ms / 4 + self.jitter.random_range(0..=ms / 2))
@@ -466,7 +466,7 @@ impl Gossip {
         self.own.doubts = listed.collect();
     }
 
-    /// What this node sees at the moment.
+    /// The ring as this node sees it at the moment.
     pub fn view(&self, now: Mono) -> View {
         let table = self.health.lock();
         let member = |record: &Record| {

@@ -9,8 +9,8 @@
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
-/// So many of the latest numbers are told apart. A sender numbers what it sends to all others together, so two datagrams
-/// to one receiver may lie as far apart as there are members.
+/// The number of the latest numbers that are told apart. A sender numbers what it sends to all others together, so two
+/// datagrams to one receiver may lie as far apart as there are members.
 pub const WINDOW: u64 = 1_024;
 const WORDS: usize = (WINDOW / 64) as usize;
 
@@ -29,7 +29,7 @@ impl Default for ReplayWindow {
 }
 
 impl ReplayWindow {
-    /// Whether the number is new, and from now on it is not.
+    /// Admits a number if it is new; from now on it is not.
     pub fn admit(&mut self, number: u64) -> bool {
         if number == 0 || self.highest.saturating_sub(number) >= WINDOW {
             return false;
@@ -80,7 +80,7 @@ impl Replays {
         Self { senders: BTreeMap::new(), max, heard: 0 }
     }
 
-    /// Whether this datagram was not seen before, and is not of a life that is over.
+    /// Admits a datagram if it was not seen before, and is not of a life that is over.
     pub fn admit(&mut self, sender: SocketAddr, incarnation: u64, number: u64) -> bool {
         self.heard += 1;
         if !self.senders.contains_key(&sender) && self.senders.len() >= self.max {

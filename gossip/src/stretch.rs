@@ -9,7 +9,7 @@ use core::time::Duration;
 /// No timer is stretched by more than this.
 pub const MAX_FACTOR: u32 = 8;
 
-/// By how much timers are stretched at the moment.
+/// The factor by which timers are stretched at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stretch {
     factor: u32,

@@ -10,14 +10,14 @@ use crate::datagram::DropCounts;
 use crate::health::{HealthReport, NodeHealth, address_hash};
 use crate::identity::{Label, NodeIdentity, Ring};
 
-/// How a member stands with the node that looks.
+/// The standing of a member with the node that looks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum MemberState {
     Alive,
-    /// It did not answer, and has not yet answered for that.
+    /// The member did not answer, and has not yet answered for that.
     Suspect,
     Down,
-    /// It said goodbye.
+    /// The member said goodbye.
     Left,
 }
 
@@ -31,27 +31,27 @@ impl MemberState {
         }
     }
 
-    /// Whether it is taken for one that does not answer though it should.
+    /// Whether the member is taken for one that does not answer though it should.
     pub const fn is_doubted(self) -> bool {
         matches!(self, Self::Suspect | Self::Down)
     }
 
-    /// Whether it still counts as a member: one that is suspect may answer yet.
+    /// Whether the member still counts: one that is suspect may answer yet.
     pub const fn is_live(self) -> bool {
         matches!(self, Self::Alive | Self::Suspect)
     }
 }
 
-/// One other node.
+/// A view of one other node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberView {
     pub identity: NodeIdentity,
     pub state: MemberState,
-    /// For how long it has been in that state.
+    /// The time for which it has been in that state.
     pub state_for: Duration,
-    /// What it said last in this life of it.
+    /// The last report of this life of the member.
     pub report: Option<HealthReport>,
-    /// How long ago that was heard.
+    /// Time since that was heard.
     pub heard_ago: Option<Duration>,
 }
 
@@ -72,9 +72,9 @@ pub struct View {
     /// Sorted by name.
     pub members: Vec<MemberView>,
     pub disagreements: Vec<Disagreement>,
-    /// By how much this node stretches its timers: 1 unless it is slow.
+    /// The factor by which this node stretches its timers: 1 unless it is slow.
     pub stretch: u32,
-    /// How often this process did not run when it should have.
+    /// The number of times that this process did not run when it should have.
     pub gaps: u64,
     pub received: u64,
     pub sent: u64,

@@ -84,7 +84,7 @@ fn submissions(count: usize) -> Vec<StampedEvent> {
 struct Appended {
     /// Batches a second.
     rate: f64,
-    /// Of one batch.
+    /// Processor time of one batch.
     cpu_us: f64,
     longest: Duration,
 }
@@ -105,14 +105,14 @@ fn append_rate(folder: &Path, events: &[StampedEvent]) -> Result<Appended, Box<d
     Ok(Appended { rate: batches / began.elapsed().as_secs_f64(), cpu_us: (cpu_us()? - cpu) / batches, longest })
 }
 
-/// What this process has used so far, by the kernel's count of hundredths of a second.
+/// The processor time that this process has used so far, by the kernel's count of hundredths of a second.
 fn cpu_us() -> Result<f64, Box<dyn Error>> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let ticks = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
     Ok(ticks.map(str::parse::<f64>).sum::<Result<f64, _>>()? * 1e4)
 }
 
-/// How long opening takes, and how fast everything is read back.
+/// The time that opening takes, and the rate at which everything is read back.
 fn read_rate(folder: &Path) -> Result<(f64, f64), Box<dyn Error>> {
     let began = Instant::now();
     let mut log = EmbeddedLog::open(folder)?;

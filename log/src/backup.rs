@@ -40,7 +40,7 @@ use copy::{Copy, count};
 
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("backup");
 const EXTRAS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("extras");
-/// In front of the names of the tables that were copied.
+/// The prefix of the names of tables that were copied.
 const LOG_PREFIX: &str = "log_";
 const ARCHIVE_PREFIX: &str = "archive_";
 
@@ -51,7 +51,7 @@ const CACHE_BYTES: usize = 32 << 20;
 const UNFINISHED: &str = ".unfinished";
 /// Longer than it takes from the last write to a backup until it has its name.
 const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(3600);
-/// What a file of redb begins with.
+/// The first bytes of a file of redb.
 const REDB: &[u8] = b"redb";
 
 /// Writes a backup to `to`, which must not exist. `progress` is told how many rows of how many are done, and whenever
@@ -86,7 +86,7 @@ fn backup_and(
     let unfinished = with_suffix(to, &format!(".{number:016x}{UNFINISHED}"));
     let written = write(&log, &archive, extra, &unfinished, &mut progress);
     let named = written.and_then(|damage| give_name(&unfinished, to).map(|()| damage));
-    // What is left of it has no use, and takes room on what may be a full disk.
+    // The rest of an unfinished file has no use, and takes room on what may be a full disk.
     let _ = changes::remove_if_there(&unfinished);
     let damage = named?;
     changes::sync(folder::parent(to))
@@ -175,7 +175,7 @@ fn write(
     let (damage, total) = copied().map_err(Fault::into_error)?;
     drop(database);
     changes::sync(to).map_err(|error| about(to, &error))?;
-    // From here on it is a backup, if that is still wanted.
+    // The file is a backup from here on, if that is still wanted.
     go_on(progress(total, total)).map_err(Fault::into_error)?;
     Ok(damage)
 }
@@ -187,10 +187,10 @@ fn go_on(told: ControlFlow<()>) -> Result<(), Fault> {
     }
 }
 
-/// What a restore gives, besides the folder.
+/// The results of a restore, besides the folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Restored {
-    /// What else was put into the backup.
+    /// Further files that were put into the backup.
     pub extras: Vec<(String, Vec<u8>)>,
     /// Content that was damaged in the backup, and is so in the folder.
     pub damage: Damage,
@@ -264,7 +264,7 @@ fn fill(
 ) -> Result<Damage, Error> {
     let failed = |error| about(folder, &error);
     let (file, unfinished) = (folder.join(names.file), folder.join(names.unfinished));
-    // Of a restore that did not finish.
+    // Left by a restore that did not finish.
     changes::remove_if_there(&file).map_err(failed)?;
     changes::remove_if_there(&unfinished).map_err(failed)?;
     changes::make_private(&unfinished).map_err(failed)?;
@@ -292,7 +292,8 @@ fn fill(
     Ok(damage)
 }
 
-/// Whoever held the seat of the log that was copied does not hold that of the copy, and its journal stays where it was.
+/// Leaves the seat: its holder in the log that was copied does not hold that of the copy, and its journal stays where
+/// it was.
 fn leave_the_seat(database: &Database) -> Result<(), Fault> {
     let transaction = database.begin_write()?;
     let mut facts = transaction.open_table(rows::FACTS)?;

@@ -8,7 +8,7 @@ use crate::Error;
 /// The SHA-256 of a blob's content, by which it is found. The log takes its writer's word for it.
 pub type Digest = [u8; 32];
 
-/// What is stored with a batch.
+/// Content that is stored with a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Blob<'a> {
     pub digest: Digest,
@@ -41,7 +41,7 @@ impl BlobReader {
         Self(Arc::new(read))
     }
 
-    /// As [`Log::blob`](crate::Log::blob).
+    /// The content, as [`Log::blob`](crate::Log::blob) gives it.
     pub fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
         (self.0)(digest)
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for BlobReader {
     }
 }
 
-/// Their content may be large, and somebody's secret.
+/// Shown without the content, which may be large, and somebody's secret.
 impl fmt::Debug for Blob<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         shown(f, &self.digest, self.bytes.len())

@@ -79,11 +79,12 @@ const fn check() -> io::Result<()> {
 #[cfg(any(test, feature = "faults"))]
 use faults::check;
 
-/// Changes that fail, on the thread that a test runs on.
+/// Changes that fail: on the thread that a test runs on, or wherever the test says.
 #[cfg(any(test, feature = "faults"))]
 pub mod faults {
-    use core::cell::Cell;
+    use core::cell::{Cell, RefCell};
     use std::io;
+    use std::sync::{Arc, Mutex};
 
     /// Which changes fail, and how.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,15 +104,23 @@ pub mod faults {
         static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
         static COUNT: Cell<u64> = const { Cell::new(0) };
         static IS_HEALED: Cell<bool> = const { Cell::new(true) };
+        static AT_RANDOM: RefCell<Option<AtRandom>> = const { RefCell::new(None) };
+        /// Half of the write that fails now is written.
+        static IS_SHORT: Cell<bool> = const { Cell::new(false) };
     }
 
     pub(super) fn check() -> io::Result<()> {
+        if let Some((errno, is_short)) = AT_RANDOM.with_borrow(|faults| faults.as_ref()?.next()) {
+            IS_SHORT.set(is_short);
+            return Err(io::Error::from_raw_os_error(errno));
+        }
         if IS_HEALED.get() {
             return Ok(());
         }
         COUNT.set(COUNT.get() + 1);
         match FAULT.get() {
-            Some(Fault { from, times, errno, .. }) if COUNT.get() >= from && COUNT.get() - from < times => {
+            Some(Fault { from, times, errno, is_short }) if COUNT.get() >= from && COUNT.get() - from < times => {
+                IS_SHORT.set(is_short);
                 Err(io::Error::from_raw_os_error(errno))
             }
             _ => Ok(()),
@@ -119,7 +128,69 @@ pub mod faults {
     }
 
     pub(super) fn written_of(length: usize) -> usize {
-        if FAULT.get().is_some_and(|fault| fault.is_short) { length / 2 } else { 0 }
+        if IS_SHORT.get() { length / 2 } else { 0 }
+    }
+
+    /// Some of the changes made within it fail, on whichever thread. Clones are the same.
+    #[derive(Clone, Default, Debug)]
+    pub struct AtRandom(Arc<Mutex<Dice>>);
+
+    #[derive(Default, Debug)]
+    struct Dice {
+        state: u64,
+        /// Of so many changes about one fails; none at 0.
+        one_in: u64,
+        met: u64,
+    }
+
+    impl Dice {
+        /// SplitMix64: a test needs no better dice, and its seed repeats them.
+        fn roll(&mut self) -> u64 {
+            self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            mixed ^ (mixed >> 31)
+        }
+    }
+
+    impl AtRandom {
+        pub fn new(seed: u64) -> Self {
+            Self(Arc::new(Mutex::new(Dice { state: seed, ..Dice::default() })))
+        }
+
+        /// From now on about one change of so many fails.
+        pub fn fail_one_in(&self, changes: u64) {
+            self.dice().one_in = changes;
+        }
+
+        /// Nothing fails any more. Says how often something did.
+        pub fn heal(&self) -> u64 {
+            let mut dice = self.dice();
+            dice.one_in = 0;
+            core::mem::take(&mut dice.met)
+        }
+
+        /// Runs `work`, in which changes fail.
+        pub fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+            let before = AT_RANDOM.replace(Some(self.clone()));
+            let done = work();
+            AT_RANDOM.set(before);
+            done
+        }
+
+        fn next(&self) -> Option<(i32, bool)> {
+            let mut dice = self.dice();
+            if dice.one_in == 0 || !dice.roll().is_multiple_of(dice.one_in) {
+                return None;
+            }
+            dice.met += 1;
+            let roll = dice.roll();
+            Some((if roll & 1 == 0 { EIO } else { ENOSPC }, roll & 2 == 0))
+        }
+
+        fn dice(&self) -> std::sync::MutexGuard<'_, Dice> {
+            self.0.lock().expect("no thread panics while it holds this")
+        }
     }
 
     /// Runs `work`, in which no change fails.

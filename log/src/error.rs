@@ -5,7 +5,7 @@ use crate::backup::Damage;
 use crate::engines::embedded::Loss;
 use crate::row::DecodeError;
 
-/// Why a log did not do what was asked. [`Self::changed`] says whether it may have, all the same.
+/// The reason why a log did not do what was asked. [`Self::changed`] says whether it may have, all the same.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Error {
     #[error("stale term {given}: term {current} holds the seat; stop acting for this datacenter. Nothing was stored")]
@@ -30,7 +30,7 @@ pub enum Error {
     Locked { folder: String },
     #[error("written in format {found}, and this program knows {known}; use a newer onward. Nothing was changed")]
     NewerFormat { found: u8, known: u8 },
-    /// Not damage: a newer program reads it.
+    /// The data are of a newer format, which is no damage: a newer program reads them.
     #[error("written by a newer version, which knows {what} number {number}; use a newer onward. Nothing was changed")]
     NewerVersion { what: &'static str, number: u64 },
     #[error("the store is damaged: {what}; restore it from a backup. Nothing was changed")]
@@ -67,12 +67,12 @@ pub enum Error {
     DamagedBackup { path: String, damage: Damage },
     #[error("{folder} holds data already ({found}); restore into an empty folder. Nothing was changed")]
     Occupied { folder: String, found: &'static str },
-    /// What lies there is not to be believed: parts of a backup at most.
+    /// The files there are not to be believed: parts of a backup at most.
     #[error("a restore into {folder} did not finish; restore again, or use another folder. Nothing was changed")]
     HalfRestored { folder: String },
 }
 
-/// How the text of every error goes on that changed nothing.
+/// The words that continue the text of every error that changed nothing.
 const NO_CHANGE: &str = ". Nothing was ";
 
 /// Whether the log may have changed by the call that failed.
@@ -111,7 +111,8 @@ impl Error {
 }
 
 impl Error {
-    /// What is wrong, without what became of the call that met it: for those who hear of it and asked for something else.
+    /// The cause alone, without the fate of the call that met it: for those who hear of it and asked for something
+    /// else.
     pub fn cause(&self) -> String {
         match self {
             Self::Unknown { cause } => cause.clone(),
@@ -122,7 +123,7 @@ impl Error {
         }
     }
 
-    /// Whether asking again gives the same: something is stored, and this program cannot read it.
+    /// Whether asking again gives the same: the data are stored, and this program cannot read them.
     pub const fn is_permanent(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Lost(_) | Self::NewerFormat { .. } | Self::NewerVersion { .. })
     }

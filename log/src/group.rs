@@ -25,14 +25,14 @@ pub struct GroupCommit {
     max_events: usize,
     max_blob_bytes: usize,
     waiting: Load,
-    /// What each push brought, oldest first.
+    /// Sizes of the pushes, oldest first.
     pushes: VecDeque<Push>,
     under_way: Load,
-    /// Where the batch under way begins, or the next one if there is none.
+    /// The first event of the batch under way, or of the next one if there is none.
     first: Seq,
 }
 
-/// What to append: see [`Log::append`](crate::Log::append).
+/// A group to append: see [`Log::append`](crate::Log::append).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Group<'a> {
     pub key: BatchKey,
@@ -43,7 +43,7 @@ pub struct Group<'a> {
 #[derive(Debug, Default)]
 struct Load {
     events: usize,
-    /// Their bytes.
+    /// Bytes of the events.
     body: Vec<u8>,
     blobs: Vec<OwnedBlob>,
 }
@@ -57,8 +57,8 @@ struct Push {
 }
 
 impl GroupCommit {
-    /// For one term, beginning after `last`. A batch takes pushes until it has `max_events`, or `max_blob_bytes` of
-    /// blobs; one push alone may be larger.
+    /// A group commit for one term, beginning after `last`. A batch takes pushes until it has `max_events`, or
+    /// `max_blob_bytes` of blobs; one push alone may be larger.
     pub fn new(term: Term, last: Seq, max_events: usize, max_blob_bytes: usize) -> Self {
         Self {
             term,

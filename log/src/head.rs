@@ -1,4 +1,4 @@
-//! What may be written next. One home for the rule, whatever engine keeps the rows.
+//! The head of a log: what may be written next. One home for the rule, whatever engine keeps the rows.
 
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
@@ -6,7 +6,7 @@ use onward_core::ids::Seq;
 use crate::row::StoredRow;
 use crate::{BatchId, Error, Snapshot, Tail};
 
-/// Under which term, as which batch, and beginning where.
+/// The key of a batch: its term, its id, and its first event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchKey {
     pub term: Term,
@@ -14,7 +14,7 @@ pub struct BatchKey {
     pub first: Seq,
 }
 
-/// What an engine must know before it writes.
+/// The facts that an engine must know before it writes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Head {
     pub tail: Tail,
@@ -23,11 +23,11 @@ pub struct Head {
     pub unfinished: Option<Snapshot>,
 }
 
-/// What to do about a request that is in order.
+/// The way to treat a request that is in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admitted {
     Write,
-    /// It was written before, and its answer was lost.
+    /// The row was written before, and its answer was lost.
     AlreadyThere,
 }
 
@@ -63,7 +63,7 @@ impl Head {
         self.tail.last = Seq(key.first.0.saturating_add(u64::from(count) - 1));
     }
 
-    /// As [`Self::appended`], for a row that was read when the log was opened.
+    /// Takes in, as [`Self::appended`] does, a row that was read when the log was opened.
     pub(crate) fn found(&mut self, row: &StoredRow) {
         self.appended(row.key, row.count);
     }

@@ -65,14 +65,14 @@ pub use engines::memory::MemoryLog;
 pub use error::{Changed, Error};
 pub use group::{Group, GroupCommit};
 pub use head::{Admitted, BatchKey, Head};
-pub use row::{Row, StoredRow};
+pub use row::{Row, RowIdentity, StoredRow};
 
 /// Tells a batch that is tried again from another that came in between. Any number that its writer does not use twice
 /// within a term will do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BatchId(pub u64);
 
-/// Where a log ends.
+/// The end of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tail {
     /// The term that holds the seat; 0 if nobody ever sat.
@@ -91,7 +91,7 @@ pub struct Snapshot {
 
 /// See the [crate] for what each of these promises.
 pub trait Log: Send {
-    /// Where the log ends, and which term holds its seat.
+    /// The end of the log, and the term that holds its seat.
     fn tail(&mut self) -> Result<Tail, Error>;
 
     /// Begins a new term, if `seen` is still the newest; else [`Error::SeatTaken`] says which one is. After
@@ -116,7 +116,7 @@ pub trait Log: Send {
     /// The content of a blob; `None` if it was never stored, or was dropped.
     fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;
 
-    /// For other threads, and for as long as they like.
+    /// A reader of blobs for other threads, and for as long as they like.
     fn blob_reader(&self) -> BlobReader;
 
     /// Up to `max` digests of blobs that are stored, in order, beginning after `after`. A manager that has read its

@@ -21,7 +21,7 @@ pub const KNOWN: u8 = 2;
 
 const PREFIX: usize = 5;
 
-/// Why bytes that were stored cannot be read.
+/// The reason why bytes that were stored cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
     #[error("written in format {found}, and this program knows {known}; use a newer onward")]
@@ -35,7 +35,7 @@ pub enum DecodeError {
 
 const CUT_OFF: DecodeError = DecodeError::Corrupt("the row ends too early");
 
-/// What is appended as one row: this many events, in these bytes.
+/// A row to append: this many events, in these bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row<'a> {
     pub count: u32,
@@ -67,12 +67,21 @@ pub struct StoredRow {
     /// The format that its body is in.
     pub format: u8,
     bytes: Vec<u8>,
-    /// Where the body begins.
+    /// The place where the body begins.
     at: usize,
 }
 
+/// The identity of a row, and of its content: after a database was replaced by one that lacks the newest batches, the
+/// same term may write others of the same key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RowIdentity {
+    pub key: BatchKey,
+    pub count: u32,
+    checksum: u32,
+}
+
 impl StoredRow {
-    /// What [`Row::put`] wrote.
+    /// Reads a row that [`Row::put`] wrote.
     pub fn read(bytes: Vec<u8>) -> Result<Self, DecodeError> {
         let (format, mut rest) = unframe(&bytes)?;
         let term = Term::new(take_number(&mut rest)?);
@@ -99,12 +108,17 @@ impl StoredRow {
         put_row(self.format, self.key, &Row { count: self.count, body: self.body() }, out);
     }
 
+    /// Tells it from a row that another history has in its place.
+    pub fn identity(&self) -> RowIdentity {
+        RowIdentity { key: self.key, count: self.count, checksum: crc32fast::hash(self.body()) }
+    }
+
     /// The sequence number behind its last event.
     pub const fn next(&self) -> Seq {
         Seq(self.key.first.0.saturating_add(self.count as u64))
     }
 
-    /// How many of its events have this sequence number or a higher one.
+    /// The number of its events that have this sequence number or a higher one.
     pub(crate) fn events_from(&self, from: Seq) -> usize {
         usize::try_from(self.next().0.saturating_sub(from.0.max(self.key.first.0))).unwrap_or(usize::MAX)
     }

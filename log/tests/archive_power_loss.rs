@@ -26,7 +26,7 @@ struct World {
     draw: Draw,
     disk: Disk,
     archive: Option<EmbeddedArchive>,
-    /// As it was acknowledged, and as it may be too.
+    /// The archive as it was acknowledged, and as it may be too.
     model: Model,
     or: Option<Model>,
     seen: BTreeMap<&'static str, u64>,
@@ -145,7 +145,7 @@ fn what_was_acknowledged_survives_a_loss_of_power() {
     every_case(1, &["acknowledged", "in doubt", "doubt: stored", "doubt: not stored"], lives);
 }
 
-/// As for the log: if this goes unnoticed, the test above shows nothing.
+/// A lie about syncs is found out, as for the log: if it goes unnoticed, the test above shows nothing.
 #[test]
 fn a_disk_that_lies_about_syncs_is_found_out() {
     let found_out = (0..50).filter(|&seed| {

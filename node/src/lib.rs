@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod auth;
+mod backlog;
 pub mod catalog;
 pub mod clock;
 pub mod cluster;

@@ -26,11 +26,11 @@ struct Reader {
     is_cut_off: AtomicBool,
 }
 
-/// Whether a reader has taken what it was told.
+/// Whether a reader has taken a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PutResult {
     Taken,
-    /// It reads too little, or is gone, and must be closed. Said once.
+    /// The reader reads too little, or is gone, and must be closed. Said once.
     CutOff,
     CutOffBefore,
 }

@@ -32,7 +32,7 @@ impl TestNode {
         Self::start_with(|_| {}).await
     }
 
-    /// With settings that differ, such as shorter leases.
+    /// Starts a node with settings that differ, such as shorter leases.
     ///
     /// # Panics
     /// If they are out of their ranges.
@@ -64,7 +64,7 @@ impl Drop for TestNode {
     }
 }
 
-/// How busy the computer is that tests run on is not what they are about: nothing is turned away for that, and nobody
+/// Settings for any computer: its load is not what tests are about, so nothing is turned away for that, and nobody
 /// loses a seat by it.
 fn patient() -> Settings {
     let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };

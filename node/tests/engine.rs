@@ -3,33 +3,37 @@
 #[path = "rig/waiting.rs"]
 mod waiting;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use onward_core::candidate::HolderId;
 use onward_core::effect::Answer;
 use onward_core::fence::Term;
+use onward_core::gate::message::{FinalStatus, Frame, FromDatacenter, JobOutline, JobReport, Outcome, WorkflowCounts};
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
-use onward_core::job::{Draft, JobState};
+use onward_core::job::{Draft, JobState, TimeoutPolicy};
 use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::payload::{self, Payload};
 use onward_core::refusal::Refusal;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::Wall;
+use onward_core::timeout::ExtensionTotals;
 use onward_log::engines::memory::Fault;
 use onward_log::{
-    BatchKey, Blob, BlobReader, Digest, EmbeddedArchive, EmbeddedLog, Error, Log, MemoryLog, Row, Snapshot, StoredRow,
-    Tail,
+    Archive, ArchivedJob, BatchKey, Blob, BlobReader, Digest, EmbeddedArchive, EmbeddedLog, Error, Log, MemoryLog, Row,
+    Scanned, Snapshot, StoredRow, Tail,
 };
 use onward_node::cluster::leader::LeaderAddress;
-use onward_node::cluster::{HandoverError, Heir, Leadership, SeatLook};
-use onward_node::engine::{Engine, Refused, Start};
+use onward_node::cluster::{HandoverError, Heir, Leadership, OwnStanding, SeatLook};
+use onward_node::engine::{Engine, Pacing, Refused, Start};
 use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
 use onward_proto::worker::Output;
 use waiting::until_seen;
 
-/// Without gaps and questions about the seat: on a busy computer they would come in between.
+/// Rules without gaps and questions about the seat: on a busy computer they would come in between.
 fn rules() -> Rules {
     let long = Duration::from_secs(600);
     Settings { seat_ttl: 2 * long, gap_after: long, ..Settings::default() }.check().unwrap()
@@ -419,6 +423,47 @@ async fn a_session_is_welcomed_given_work_and_closed_with_its_handle() {
 }
 
 /// How many jobs wait for their time.
+/// What is said first on every stream must be sayable, or a gate hears nothing of this datacenter any more.
+#[tokio::test]
+async fn the_end_of_a_job_whose_result_is_lost_is_told_without_the_result() {
+    let engine = start(&MemoryLog::new());
+    let (stream, _reports) = engine.open_gate(Name::new("dc-a").expect("a name"));
+    let (known, call) = submit(&engine, draft());
+    engine.call(call).await.expect("it is accepted");
+    let name = Name::new("k").expect("a name");
+    for job in [known, JobId::from_u128(1)] {
+        let outline = JobOutline {
+            kind: name.clone(),
+            queue: name.clone(),
+            targets: [].into(),
+            policy: TimeoutPolicy::default(),
+            timeout: Duration::ZERO,
+            max_extension: Duration::ZERO,
+        };
+        let report = JobReport {
+            job,
+            outline,
+            epoch: None,
+            elapsed: None,
+            extended: ExtensionTotals::default(),
+            since_progress: None,
+            state: JobState::Succeeded,
+            timed_out: None,
+            workflows: WorkflowCounts::default(),
+            attempts: 1,
+        };
+        let lost = Some(Payload::stored(payload::Digest([7; 32]), 5_000));
+        let status = FinalStatus { report, outcome: Outcome::Succeeded, result: lost, error: None };
+        let message = FromDatacenter::Final(Box::new(status));
+        let mut frame = Frame { term: Term::new(1), number: 1, message };
+        stream.complete(&mut frame).await.expect("it can be said");
+        let FromDatacenter::Final(status) = frame.message else { panic!("{frame:?}") };
+        assert_eq!((status.outcome, &status.result), (Outcome::Succeeded, &None));
+        let error = status.error.expect("it says what is missing");
+        assert!(error.starts_with("its result cannot be read in this datacenter: "), "{error}");
+    }
+}
+
 async fn delayed(engine: &Engine) -> usize {
     let count = |view: &onward_node::engine::View<'_>| {
         let state = view.manager.state();
@@ -648,7 +693,7 @@ async fn what_queued_up_while_the_machine_could_not_run_is_taken_and_not_refused
     assert_eq!(state_of(&engine, claim.job).await, Some(JobState::Succeeded));
 }
 
-/// What became of a job of which nobody knew whether it was stored; none while the node does not serve.
+/// The state of a job of which nobody knew whether it was stored; none while the node does not serve.
 async fn state_of_stalled(engine: &Engine, job: JobId) -> Option<JobState> {
     engine.read(move |view| view.manager.job(job).expect("it was stored").state).await.ok()
 }
@@ -740,9 +785,9 @@ async fn a_call_between_two_terms_is_for_the_next_one() {
 struct WhenTold(Arc<AtomicBool>);
 
 impl Leadership for WhenTold {
-    fn look(&mut self, _applied: Seq, is_caught_up: bool) -> SeatLook {
+    fn look(&mut self, own: OwnStanding) -> SeatLook {
         let leader = LeaderAddress { name: "another".into(), address: "127.0.0.1:1".into() };
-        match is_caught_up && self.0.load(Ordering::Relaxed) {
+        match own.is_caught_up && self.0.load(Ordering::Relaxed) {
             true => SeatLook::Try,
             false => SeatLook::Follow { term: Term::new(1), leader: Some(leader) },
         }
@@ -792,6 +837,114 @@ async fn a_node_follows_until_it_may_lead_and_who_loses_the_seat_follows() {
     while other.call(call.clone()).await.is_err() {}
     assert_eq!(found(third).await, Some(JobState::Ready));
     assert_eq!((one.stats().terms.get(), other.stats().terms.get()), (1, 1));
+    one.stop();
+    other.stop();
+}
+
+/// Leads whenever it can, and hands over whatever it is asked to.
+struct HandsOver;
+
+impl Leadership for HandsOver {
+    fn look(&mut self, own: OwnStanding) -> SeatLook {
+        match own.is_caught_up {
+            true => SeatLook::Try,
+            false => SeatLook::Follow { term: Term::default(), leader: None },
+        }
+    }
+
+    fn hand_over(&mut self, _term: Term, _heir: &Heir) -> Result<(), HandoverError> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_that_came_to_nothing_is_not_in_the_way_of_the_next() {
+    let log = MemoryLog::new();
+    let theirs = log.clone();
+    let mut start = Start::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
+    start.pacing.ask_again = Duration::from_millis(1);
+    start.leadership = Box::new(HandsOver);
+    let leader = LeaderAddress { name: "heir".into(), address: "127.0.0.1:1".into() };
+    start.heirs = Some(Arc::new(move |_| Ok(Heir { holder: HolderId(2), leader: leader.clone() })));
+    let engine = Engine::start(start).unwrap();
+    let (_, call) = submit(&engine, draft());
+    while engine.call(call.clone()).await.is_err() {}
+    // It waits for what was decided before to be durable, and the term ends first.
+    log.doubt(true);
+    let before = engine.stats().commits_begun.get();
+    let deciding = tokio::spawn({
+        let (engine, (_, call)) = (engine.clone(), submit(&engine, draft()));
+        async move { engine.call(call).await }
+    });
+    until_seen("a commit of what was decided", || engine.stats().commits_begun.get() > before).await;
+    assert_eq!(engine.hand_over(None).await, Err(HandoverError::TermOver));
+    deciding.await.unwrap().unwrap_err();
+    log.doubt(false);
+    until_seen("a second term", || engine.stats().terms.get() == 2).await;
+    assert_eq!(engine.hand_over(None).await, Ok("heir".to_owned()));
+    engine.stop();
+}
+
+/// An archive of several nodes, and how often one of them asked for what is too old to be removed.
+#[derive(Debug)]
+struct SharedArchive {
+    archive: Arc<EmbeddedArchive>,
+    expiries: Arc<AtomicU64>,
+}
+
+impl Archive for SharedArchive {
+    fn put(&self, jobs: &[ArchivedJob<'_>]) -> Result<(), Error> {
+        self.archive.put(jobs)
+    }
+    fn put_blobs(&self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Error> {
+        self.archive.put_blobs(id, blobs)
+    }
+    fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error> {
+        self.archive.get(id)
+    }
+    fn blob(&self, id: u128, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        self.archive.blob(id, digest)
+    }
+    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Scanned, Error> {
+        self.archive.scan(before, max_rows, max_bytes)
+    }
+    fn count(&self) -> Result<u64, Error> {
+        self.archive.count()
+    }
+    fn expire(&self, now_ms: u64, keep_at_most: u64, max_rows: usize) -> Result<usize, Error> {
+        self.expiries.fetch_add(1, Ordering::Relaxed);
+        self.archive.expire(now_ms, keep_at_most, max_rows)
+    }
+    fn under(&self, _term: Term) -> Arc<dyn Archive> {
+        Arc::new(Self { archive: self.archive.clone(), expiries: self.expiries.clone() })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_node_that_leads_removes_what_is_too_old() {
+    let (log, folder) = (MemoryLog::new(), tempfile::tempdir().unwrap());
+    let archive = Arc::new(EmbeddedArchive::open(folder.path()).unwrap());
+    let node = || {
+        let (log, may_lead) = (log.clone(), Arc::new(AtomicBool::new(false)));
+        let own = Arc::new(SharedArchive { archive: archive.clone(), expiries: Arc::default() });
+        let mut start = Start::new(short_seat(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+        start.leadership = Box::new(WhenTold(may_lead.clone()));
+        start.archive = Some(own.clone());
+        start.pacing = Pacing { expire_every: Duration::from_millis(2), ..start.pacing };
+        (Engine::start(start).expect("a log in memory can be opened"), may_lead, own)
+    };
+    let ((one, one_may_lead, by_one), (other, other_may_lead, by_other)) = (node(), node());
+    let asked = |archive: &SharedArchive| archive.expiries.load(Ordering::Relaxed);
+    one_may_lead.store(true, Ordering::Relaxed);
+    until_seen("the one that leads asks", || asked(&by_one) > 20).await;
+    assert_eq!(asked(&by_other), 0, "the other follows");
+    one_may_lead.store(false, Ordering::Relaxed);
+    other_may_lead.store(true, Ordering::Relaxed);
+    until_seen("the first follows", || one.leader_view().borrow().role() == "follower").await;
+    let (before, by_heir) = (asked(&by_one), asked(&by_other));
+    until_seen("its heir asks", || asked(&by_other) > by_heir + 20).await;
+    // It may have been about to ask when it lost the seat.
+    assert!(asked(&by_one) <= before + 1, "{} after {before}", asked(&by_one));
     one.stop();
     other.stop();
 }

@@ -168,7 +168,7 @@ async fn a_job_in_the_archive_is_answered_for_as_if_it_were_in_memory() {
     assert_eq!(code_of(result).as_deref(), Some("stale_attempt"));
 }
 
-/// What is answered from the archive makes room for more, like everything else.
+/// An answer from the archive makes room for more, like every other.
 #[tokio::test]
 async fn a_worker_may_ask_about_archived_jobs_as_often_as_it_likes() {
     const OFTEN: usize = 1_500;
@@ -402,7 +402,7 @@ async fn a_submission_is_all_or_nothing_and_says_what_is_wrong() {
     assert_eq!(jobs().await, before);
 }
 
-/// What is kept of an attempt once everything that was said before has been taken.
+/// The kept output of an attempt once everything that was said before has been taken.
 async fn kept(node: &Node, worker: &mut Worker, claim: Claim) -> Option<Vec<u8>> {
     worker.say([FromWorker::Beats(vec![Beat::plain(claim)])]).await;
     while !matches!(worker.hear().await, Heard::BeatAnswer { .. }) {}

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::routing::get;
 use axum::{Extension, Router};
@@ -17,7 +17,7 @@ use onward_node::api::access::Connection;
 use onward_node::gossip::GossipConfig;
 use onward_node::peer::PeerIdentity;
 use onward_node::peer::certificate::{PeerTls, client_config};
-use onward_node::server::{Node, NodeConfig};
+use onward_node::server::{HttpLimits, Node, NodeConfig};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
     SanType,
@@ -61,12 +61,20 @@ impl Authority {
 
     /// A certificate for localhost with these URIs in it.
     fn sign(&self, uris: &[&str], folder: &Path) -> PeerTls {
+        self.sign_for(uris, folder, None)
+    }
+
+    /// Good for so long from now; for many years if that is not said.
+    fn sign_for(&self, uris: &[&str], folder: &Path, good_for: Option<Duration>) -> PeerTls {
         fs::create_dir_all(folder).unwrap();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap()));
         params.subject_alt_names.extend(uris);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        if let Some(good_for) = good_for {
+            params.not_after = (SystemTime::now() + good_for).into();
+        }
         let signed = params.signed_by(&key, &self.issuer).unwrap();
         let tls = PeerTls { cert: folder.join("cert.pem"), key: folder.join("key.pem"), ca: folder.join("ca.pem") };
         fs::write(&tls.cert, pem("CERTIFICATE", signed.der())).unwrap();
@@ -130,6 +138,52 @@ async fn a_node_is_who_its_certificate_says() {
     assert!(taken_for(&node, client_config(&theirs).unwrap()).await.is_err(), "the client refuses the server");
     let believing = PeerTls { ca: server.ca.clone(), ..theirs };
     assert!(taken_for(&node, client_config(&believing).unwrap()).await.is_err(), "the server refuses the client");
+}
+
+/// Whoever keeps a connection open is somebody for no longer than its certificate says.
+#[tokio::test]
+async fn a_connection_ends_with_the_certificate_that_it_was_opened_with() {
+    const GOOD_FOR: Duration = Duration::from_secs(2);
+    let folder = tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let authority = Authority::new();
+    let server = authority.sign(&["onward://manager/dc-a/m1"], &at("m1"));
+    let plain = config(&at("data"));
+    let config = NodeConfig {
+        tls: Some((server.cert.clone(), server.key.clone())),
+        tls_ca: Some(server.ca.clone()),
+        // Else it would end for want of a request.
+        limits: HttpLimits { header_read: Duration::from_secs(3_600), ..plain.limits.clone() },
+        ..plain
+    };
+    let node = Node::start(config).await.unwrap();
+    let ask = async |good_for| {
+        let tls = authority.sign_for(&["onward://worker/dc-a/w1"], &at("w1"), good_for);
+        let mut client = client_config(&tls).unwrap();
+        client.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let stream = TcpStream::connect(node.address()).await.ok()?;
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = TlsConnector::from(Arc::new(client)).connect(name, stream).await.ok()?;
+        stream.write_all(Request::get("/livez").text(node.address()).as_bytes()).await.ok()?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.ok()?;
+        (answer == *b"HTTP/1.1 200").then_some(stream)
+    };
+    let mut lasting = ask(None).await.unwrap();
+    // On a busy computer it may have expired before it was shown.
+    let mut expiring = loop {
+        if let Some(stream) = ask(Some(GOOD_FOR)).await {
+            break stream;
+        }
+    };
+    let mut rest = Vec::new();
+    let ended = timeout(PATIENCE, expiring.read_to_end(&mut rest)).await;
+    ended.expect("it ends with the certificate").ok();
+    lasting.write_all(Request::get("/livez").text(node.address()).as_bytes()).await.unwrap();
+    let mut seen = Vec::new();
+    while seen.windows(12).filter(|text| text == b"HTTP/1.1 200").count() < 1 {
+        assert_ne!(lasting.read_buf(&mut seen).await.unwrap(), 0, "the other goes on");
+    }
 }
 
 fn gossip(name: &str, incarnation: u64, peers: &[SocketAddr]) -> GossipConfig {

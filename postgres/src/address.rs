@@ -10,8 +10,8 @@ use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
 use crate::failure::OpenError;
 
-/// What a session depends on, in the form of `options` when a connection starts. It wins over the settings of the role, of
-/// the database and of the server.
+/// Settings that a session depends on, in the form of `options` when a connection starts. They win over the settings of
+/// the role, of the database and of the server.
 ///
 /// - `client_min_messages`: a warning that is not sent cannot be seen.
 /// - `client_connection_check_interval`: a request that waits for the seat's lock ends soon after its sender has gone.
@@ -43,12 +43,12 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(3);
 pub struct DatabaseUrl(String);
 
 impl DatabaseUrl {
-    /// With its password, for whoever connects.
+    /// The address with its password, for a connection.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is meant to be the address of a database at all.
+    /// Whether the text is meant to be the address of a database at all.
     pub fn is_meant(text: &str) -> bool {
         SCHEMES.iter().any(|scheme| text.starts_with(scheme))
     }
@@ -56,7 +56,7 @@ impl DatabaseUrl {
 
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
-/// What stands in a password's place.
+/// The text in a password's place.
 const HIDDEN: &str = "…";
 
 impl FromStr for DatabaseUrl {
@@ -109,7 +109,7 @@ impl fmt::Debug for DatabaseUrl {
 /// An address that can be used.
 #[derive(Clone)]
 pub(crate) struct Address {
-    /// One per host, in the order given.
+    /// Configurations, one per host, in the order given.
     pub(crate) hosts: Vec<Config>,
     /// Encrypted, and checked against this file, or against what browsers trust.
     pub(crate) tls: Option<Option<PathBuf>>,

@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use onward_core::fence::Term;
 use onward_log::{Archive, ArchivedJob, Blob, Digest, Error, Scanned};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::connection::Pool;
 use crate::failure::Failure;
 
 const PUT: &str = include_str!("../sql/archive_put.sql");
-const PUT_BLOBS: &str = "insert into onward.archive_blob (log, id, digest, bytes)
-    select $1::text, $2::uuid, blob.* from unnest($3::bytea[], $4::bytea[]) blob on conflict do nothing";
+const PUT_BLOBS: &str = include_str!("../sql/archive_put_blobs.sql");
+const TERM: &str = "select term from onward.seat where log = $1::text";
 const GET: &str = "select row from onward.archive where log = $1::text and id = $2::uuid";
 const BLOB: &str = "select bytes from onward.archive_blob
     where log = $1::text and id = $2::uuid and digest = $3::bytea";
@@ -24,11 +27,28 @@ const EXPIRE: &str = include_str!("../sql/archive_expire.sql");
 pub struct PostgresArchive {
     name: String,
     pool: Arc<Pool>,
+    /// Once another term holds the seat, nothing is changed. None during an import, when nobody can take the seat.
+    term: Option<Term>,
 }
 
 impl PostgresArchive {
     pub(crate) fn new(name: &str, pool: Arc<Pool>) -> Self {
-        Self { name: name.to_owned(), pool }
+        Self { name: name.to_owned(), pool, term: None }
+    }
+
+    fn term(&self) -> Option<i64> {
+        self.term.map(|term| term.get().cast_signed())
+    }
+
+    /// The only row of a change that says by it that the term holds the seat.
+    fn admitted(&self, rows: Vec<Row>) -> Result<Row, Error> {
+        if let Some(row) = rows.into_iter().next() {
+            return Ok(row);
+        }
+        let given = self.term.expect("without a term everything is admitted");
+        let rows = self.pool.look(TERM, &[&self.name]).map_err(Failure::of_look)?;
+        let current = rows.first().map_or(0, |row| row.get::<_, i64>(0).cast_unsigned());
+        Err(Error::StaleTerm { given, current: Term::new(current) })
     }
 }
 
@@ -48,9 +68,9 @@ impl Archive for PostgresArchive {
         let digests: Vec<&[u8]> = blobs().map(|(_, blob)| &blob.digest[..]).collect();
         let contents: Vec<&[u8]> = blobs().map(|(_, blob)| blob.bytes).collect();
         let bytes = rows.iter().chain(&contents).map(|bytes| bytes.len()).sum();
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
-            [&self.name, &ids, &ended, &expires, &rows, &of, &digests, &contents];
-        self.pool.change(PUT, &params, bytes).map_err(Failure::of_change).map(drop)
+        let params: [&(dyn ToSql + Sync); 9] =
+            [&self.name, &ids, &ended, &expires, &rows, &of, &digests, &contents, &self.term()];
+        self.admitted(self.pool.change(PUT, &params, bytes).map_err(Failure::of_change)?).map(drop)
     }
 
     fn put_blobs(&self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Error> {
@@ -60,8 +80,8 @@ impl Archive for PostgresArchive {
         let digests: Vec<&[u8]> = blobs.iter().map(|blob| &blob.digest[..]).collect();
         let contents: Vec<&[u8]> = blobs.iter().map(|blob| blob.bytes).collect();
         let bytes = contents.iter().map(|bytes| bytes.len()).sum();
-        let stored = self.pool.change(PUT_BLOBS, &[&self.name, &Uuid::from_u128(id), &digests, &contents], bytes);
-        stored.map_err(Failure::of_change).map(drop)
+        let params: [&(dyn ToSql + Sync); 5] = [&self.name, &Uuid::from_u128(id), &digests, &contents, &self.term()];
+        self.admitted(self.pool.change(PUT_BLOBS, &params, bytes).map_err(Failure::of_change)?).map(drop)
     }
 
     fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error> {
@@ -96,10 +116,14 @@ impl Archive for PostgresArchive {
     }
 
     fn expire(&self, now_ms: u64, keep_at_most: u64, max_rows: usize) -> Result<usize, Error> {
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
-            [&self.name, &ms(now_ms), &ms(keep_at_most), &at_most(max_rows)];
-        let rows = self.pool.change(EXPIRE, &params, 0).map_err(Failure::of_change)?;
-        Ok(usize::try_from(rows[0].get::<_, i64>(0)).unwrap_or_default())
+        let params: [&(dyn ToSql + Sync); 5] =
+            [&self.name, &ms(now_ms), &ms(keep_at_most), &at_most(max_rows), &self.term()];
+        let row = self.admitted(self.pool.change(EXPIRE, &params, 0).map_err(Failure::of_change)?)?;
+        Ok(usize::try_from(row.get::<_, i64>(0)).unwrap_or_default())
+    }
+
+    fn under(&self, term: Term) -> Arc<dyn Archive> {
+        Arc::new(Self { term: Some(term), ..self.clone() })
     }
 }
 
@@ -108,7 +132,7 @@ fn ms(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// One more than this is asked for.
+/// The number as a limit of SQL, which leaves room for one more.
 fn at_most(number: usize) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX).min(i64::MAX - 1)
 }

@@ -13,10 +13,10 @@ use tokio_postgres::types::ToSql;
 use crate::failure::{Failure, OpenError};
 use crate::session::{Answer, Connector, Session};
 
-/// What a slow network still carries: requests that carry much get so much more time.
+/// The rate that a slow network still carries: requests that carry much get so much more time.
 const BYTES_PER_MS: usize = 4 << 10;
 
-/// How much longer than a change something that is only read may take: it may be much.
+/// The factor by which a read may take longer than a change: it may be much that is read.
 const READ_FACTOR: u32 = 5;
 
 /// Connections in use at a time, besides those of the logs.
@@ -38,7 +38,7 @@ impl Connection {
         Ok(Self { connector, session: None, runtime: Some(runtime) })
     }
 
-    /// When a change that begins now and carries so many bytes is given up.
+    /// The instant when a change that begins now and carries so many bytes is given up.
     pub(crate) fn deadline(&self, bytes: usize) -> Instant {
         Instant::now() + self.connector.answered_within + Duration::from_millis((bytes / BYTES_PER_MS) as u64)
     }

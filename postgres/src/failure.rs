@@ -3,7 +3,7 @@
 use onward_log::Error;
 use tokio_postgres::error::{DbError, Severity};
 
-/// Why a database cannot be used. Nothing was stored.
+/// The reason why a database cannot be used. Nothing was stored.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("the address of the database cannot be used: {0}")]
@@ -31,7 +31,7 @@ pub enum OpenError {
     Computer(String),
 }
 
-/// What became of a request.
+/// The fate of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Failure {
     /// Nothing was sent.
@@ -45,7 +45,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// What a failed request means by the database's own answer, or by the lack of one.
+    /// The meaning of a failed request by the database's own answer, or by the lack of one.
     ///
     /// An `ERROR` ends its transaction before it committed. `FATAL` and `PANIC` end the backend, at whichever moment, so they
     /// say nothing of what it did last; neither do errors of the connection, of an operator's hand (class 57) or of the server's
@@ -67,7 +67,7 @@ impl Failure {
         }
     }
 
-    /// What this means to whoever asked for a change.
+    /// The error for a caller who asked for a change.
     pub(crate) fn of_change(self) -> Error {
         match self {
             Self::Full { cause } => Error::Full { cause },
@@ -78,7 +78,7 @@ impl Failure {
         }
     }
 
-    /// What this means to whoever only looked.
+    /// The error for a caller who only looked.
     pub(crate) fn of_look(self) -> Error {
         match self {
             Self::Full { cause } | Self::Refused { cause } | Self::Unknown { cause } => Error::Io { cause },
@@ -110,7 +110,7 @@ impl From<OpenError> for Error {
     }
 }
 
-/// Whether a message of the server puts in doubt what it stands beside. Whatever is not surely harmless does.
+/// Whether a message of the server puts in doubt the answer beside it. Any message that is not surely harmless does.
 pub(crate) fn is_warning(notice: &DbError) -> bool {
     use Severity::{Debug, Info, Log, Notice};
     !matches!(notice.parsed_severity(), Some(Debug | Info | Log | Notice))

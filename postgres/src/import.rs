@@ -29,7 +29,7 @@ const FINISH: &str = include_str!("../sql/import_finish.sql");
 const IS_DONE: &str = "update onward.seat set beat = beat + 1
     where log = $1::text and not is_importing and holder is null and term = $2::bigint returning 1";
 
-/// What is removed before an import begins: each of these has rows of the log by its name.
+/// Statements that remove the log's rows from every table before an import begins.
 const TABLES: [&str; 10] = [
     "delete from onward.batch where log = $1::text",
     "delete from onward.blob where log = $1::text",
@@ -43,17 +43,17 @@ const TABLES: [&str; 10] = [
     "delete from onward.output where log = $1::text",
 ];
 
-/// How long one statement may take that removes much.
+/// The time that one statement may take that removes much.
 const REMOVED_WITHIN: Duration = Duration::from_secs(3_600);
 
-/// In doubt, for how long and how often the same is asked again.
+/// The time, and the number of times, for which the same is asked again in doubt.
 const IN_DOUBT_FOR: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Why an import did not begin, or did not go on. The log cannot be led.
+/// The reason why an import did not begin, or did not go on. The log cannot be led.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ImportError {
-    /// Somebody has led this log, or has made tokens for it.
+    /// The log has been led by somebody, or has tokens.
     #[error("the database holds a node's data already (its log ends at event {}, under term {})", .0.last.0, .0.term)]
     NotEmpty(Tail),
     #[error("another import into this database has begun since")]
@@ -136,7 +136,7 @@ impl Import {
         self.put(PUT_TOKEN, &[&token.name, &token.scopes, &created, &token.hint, &&token.sha256[..]], 0)
     }
 
-    /// What is kept of what an attempt has printed, after so many bytes that are not.
+    /// Puts the kept output of an attempt, after so many bytes that are not kept.
     pub fn put_output(
         &mut self,
         key: OutputKey,

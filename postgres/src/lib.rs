@@ -1,4 +1,4 @@
-//! What a manager stores, on PostgreSQL 15 or newer.
+//! Everything that a manager stores, on PostgreSQL 15 or newer.
 //!
 //! The promises are those of [`onward_log::Log`]. How they are kept here:
 //!
@@ -64,11 +64,11 @@ pub use seat::Seat;
 pub use secrets::PostgresSecrets;
 pub use tokens::{Added, PostgresTokens, StoredToken};
 
-/// How long a request may take before its connection is given up and its outcome is not known. Shorter than `seat_ttl`, so
-/// that there is time to ask again.
+/// The time that a request may take before its connection is given up and its outcome is not known. Shorter than
+/// `seat_ttl`, so that there is time to ask again.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
-/// How a database is opened.
+/// Options with which a database is opened.
 #[derive(Clone, Debug)]
 pub struct DatabaseOptions {
     answered_within: Duration,
@@ -81,7 +81,8 @@ impl Default for DatabaseOptions {
 }
 
 impl DatabaseOptions {
-    /// How long a request may take before its connection is given up; 2 s unless told. Requests that carry much get more.
+    /// The time that a request may take before its connection is given up; 2 s unless told. Requests that carry much
+    /// get more.
     pub fn answered_within(mut self, limit: Duration) -> Self {
         self.answered_within = limit;
         self
@@ -106,7 +107,7 @@ pub struct Database {
     holder: Holder,
 }
 
-/// Who takes seats by the logs of a database: one life of one process, and where it is reached.
+/// The holder of seats by the logs of a database: one life of one process, and its address.
 #[derive(Clone, Debug)]
 struct Holder {
     id: Uuid,
@@ -114,7 +115,7 @@ struct Holder {
     address: String,
 }
 
-/// Whoever was not heard of for so long has lost its name to the next who uses it.
+/// The silence after which a name is free for the next who uses it.
 const KEEPS_NAME: Duration = Duration::from_secs(10);
 
 const STANDBYS: &str = "select current_setting('synchronous_standby_names')";
@@ -139,7 +140,7 @@ impl Database {
         self
     }
 
-    /// Who takes seats by the logs of this database and of its clones.
+    /// The identity that takes seats by the logs of this database and of its clones.
     pub fn holder(&self) -> HolderId {
         seat::holder_id(self.holder.id)
     }
@@ -156,7 +157,13 @@ impl Database {
     }
 
     /// Says that we share the log of this name and live. False if our own name belongs to another that lives.
-    pub fn put_member(&self, name: &str, applied: Seq, is_candidate: bool) -> Result<bool, onward_log::Error> {
+    pub fn put_member(
+        &self,
+        name: &str,
+        applied: Seq,
+        is_candidate: bool,
+        reaches_leader: bool,
+    ) -> Result<bool, onward_log::Error> {
         let member = Member {
             name: self.holder.name.clone(),
             holder: self.holder(),
@@ -164,12 +171,13 @@ impl Database {
             version: env!("CARGO_PKG_VERSION").into(),
             applied,
             is_candidate,
+            reaches_leader,
             silent_for: Duration::ZERO,
         };
         member.put(name, &self.pool, KEEPS_NAME)
     }
 
-    /// Those who share the log of this name, by their names.
+    /// Members that share the log of this name, by their names.
     pub fn members(&self, name: &str) -> Result<Vec<Member>, onward_log::Error> {
         Member::list(name, &self.pool)
     }
@@ -179,7 +187,7 @@ impl Database {
         Member::remove(name, self.holder.id, &self.pool)
     }
 
-    /// What is seen of the seat of the log of this name.
+    /// The seat of the log of this name, as it is seen.
     pub fn seat(&self, name: &str) -> Result<Seat, onward_log::Error> {
         Seat::look(name, &self.pool)
     }

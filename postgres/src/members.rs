@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::seat::holder_id;
 
 const PUT: &str = include_str!("../sql/member_put.sql");
-const LIST: &str = "select name, holder, address, version, applied, is_candidate,
+const LIST: &str = "select name, holder, address, version, applied, is_candidate, reaches_leader,
         (extract(epoch from clock_timestamp() - at) * 1000)::bigint
     from onward.member where log = $1::text order by name limit 256";
 const REMOVE: &str = "delete from onward.member where log = $1::text and holder = $2::uuid returning 1";
@@ -22,15 +22,17 @@ const REMOVE: &str = "delete from onward.member where log = $1::text and holder 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
     pub name: String,
-    /// One life of its process.
+    /// The life of the member's process.
     pub holder: HolderId,
     pub address: String,
     pub version: String,
     /// The newest event that it has read.
     pub applied: Seq,
-    /// Whether it would lead if the seat were free.
+    /// Whether the member would lead if the seat were free.
     pub is_candidate: bool,
-    /// How long ago it was last heard of; nothing for one that says so now.
+    /// False if it follows, and the leader does not answer it.
+    pub reaches_leader: bool,
+    /// Time since it was last heard of; zero for one that says so now.
     pub silent_for: Duration,
 }
 
@@ -40,8 +42,9 @@ impl Member {
         let holder = Uuid::from_u128(self.holder.0);
         let applied = self.applied.0.cast_signed();
         let (address, version, candidate) = (&self.address, &self.version, &self.is_candidate);
-        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
-            [&log, &self.name, &holder, address, version, &applied, candidate, &keeps_name.as_secs_f64()];
+        let keeps_name = keeps_name.as_secs_f64();
+        let params: [&(dyn tokio_postgres::types::ToSql + Sync); 9] =
+            [&log, &self.name, &holder, address, version, &applied, candidate, &keeps_name, &self.reaches_leader];
         Ok(!pool.change(PUT, &params, 0).map_err(Failure::of_change)?.is_empty())
     }
 
@@ -58,7 +61,8 @@ impl Member {
             version: row.get(3),
             applied: Seq(row.get::<_, i64>(4).cast_unsigned()),
             is_candidate: row.get(5),
-            silent_for: Duration::from_millis(row.get::<_, i64>(6).max(0).cast_unsigned()),
+            reaches_leader: row.get(6),
+            silent_for: Duration::from_millis(row.get::<_, i64>(7).max(0).cast_unsigned()),
         };
         Ok(rows.iter().map(member).collect())
     }

@@ -19,7 +19,7 @@ const REMOVE: &str = "delete from onward.output
 /// A part that has grown to this grows no more: adding to it rewrites it.
 const PART_BYTES: i32 = 8 << 10;
 
-/// Which attempt has printed something.
+/// The attempt that has printed something.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct OutputKey {
     pub job: u128,
@@ -27,7 +27,7 @@ pub struct OutputKey {
     pub fence: u64,
 }
 
-/// What is kept of an attempt, and since when.
+/// The size of an attempt's kept output, and the time since when it is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutputFound {
     pub key: OutputKey,
@@ -81,7 +81,7 @@ impl PostgresOutputs {
         Ok(rows.map_err(Failure::of_change)?[0].get::<_, i64>(0).unsigned_abs())
     }
 
-    /// What is kept of an attempt: how many bytes came before it, and the bytes, as many as are to be kept.
+    /// The kept output of an attempt: the number of bytes before it, and the bytes, as many as are to be kept.
     pub fn read(&self, key: OutputKey) -> Result<Option<(u64, Vec<u8>)>, Error> {
         let mut connection = self.connection();
         let deadline = connection.deadline(0);

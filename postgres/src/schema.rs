@@ -8,13 +8,14 @@ use tokio_postgres::Row;
 use crate::connection::Connection;
 use crate::failure::{Failure, OpenError};
 
-/// What leads to each version, from the one before.
-const STEPS: &[&str] = &[include_str!("../schema/1.sql"), include_str!("../schema/2.sql")];
+/// Statements that lead to each version, from the one before.
+const STEPS: &[&str] =
+    &[include_str!("../schema/1.sql"), include_str!("../schema/2.sql"), include_str!("../schema/3.sql")];
 
 /// The version of onward that made the newest step, and reads what it leaves.
 const NEEDS: &str = env!("CARGO_PKG_VERSION");
 
-/// One that migrates keeps others waiting: the letters `onwd`, and `s`.
+/// The lock by which one that migrates keeps others waiting: the letters `onwd`, and `s`.
 const LOCK: i64 = (0x6f6e_7764 << 8) + 0x73;
 
 const EXISTS: &str = "select to_regclass('onward.version') is not null";
@@ -42,8 +43,8 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
     }
 }
 
-/// What brings the tables from one version to another, if they are still of that version once it is our turn. Sent at once,
-/// it is one transaction.
+/// Statements that bring the tables from one version to another, if they are still of that version once it is our turn.
+/// Sent at once, it is one transaction.
 fn script(found: i32, known: i32) -> String {
     let first = usize::try_from(found).unwrap_or_default();
     let steps = STEPS[first..].join("\n");

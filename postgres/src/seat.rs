@@ -25,7 +25,7 @@ pub struct Seat {
     /// The name and the address that its holder gave.
     pub name: Option<String>,
     pub address: Option<String>,
-    /// How far the database's clock is ahead of ours, in milliseconds.
+    /// Milliseconds by which the database's clock is ahead of ours.
     pub clock_ahead_ms: i64,
 }
 
@@ -50,7 +50,7 @@ impl Seat {
         Ok(Self { sight, name: row.get(6), address: row.get(7), clock_ahead_ms: row.get::<_, i64>(8) - ours })
     }
 
-    /// Whether the seat is now handed over to this life; not if the term is over.
+    /// Hands the seat over. Gives whether it now is this heir's; not if the term is over.
     pub(crate) fn hand_over(log: &str, term: Term, holder: Uuid, heir: Uuid, pool: &Pool) -> Result<bool, Error> {
         let changed = pool.change(HAND_OVER, &[&log, &term.get().cast_signed(), &heir, &holder], 0);
         Ok(!changed.map_err(Failure::of_change)?.is_empty())

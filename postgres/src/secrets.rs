@@ -11,7 +11,7 @@ const GET: &str = "select key from onward.secret where log = $1::text and name =
 const PUT: &str =
     "insert into onward.secret (log, name, key) values ($1::text, $2::text, $3::bytea) on conflict do nothing";
 
-/// How often a key is looked for before it is said that nothing is known of it.
+/// The number of times that a key is looked for before it is said that nothing is known of it.
 const TRIES: usize = 3;
 
 /// The keys that belong to one log.

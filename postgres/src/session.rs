@@ -34,7 +34,7 @@ const CHECK: &str = "select current_setting('server_version_num'), current_setti
 const NEWER_SETTINGS: &str =
     "select set_config(name, '0', false) from pg_catalog.pg_settings where name in ('transaction_timeout')";
 
-/// What a check compares with, by the columns after the mark and `fsync`.
+/// Values that a check compares with, by the columns after the mark and `fsync`.
 const WANTED: [(&str, &str); 4] = [
     ("synchronous_commit", "on"),
     ("transaction_isolation", "read committed"),
@@ -131,11 +131,11 @@ pub(crate) struct Session {
     client: Client,
     messages: Box<Messages>,
     statements: Vec<(&'static str, Statement)>,
-    /// Why nothing can be asked any more.
+    /// The reason why nothing can be asked any more.
     lost: Option<String>,
 }
 
-/// What was answered, and what was said beside it.
+/// The answer, and the messages beside it.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) rows: Vec<Row>,
@@ -188,7 +188,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether it was lost while nobody asked anything.
+    /// Whether the session was lost while nobody asked anything.
     pub(crate) async fn is_lost(&mut self) -> bool {
         if self.lost.is_none() {
             // What came while nobody waited is seen once the runtime has asked the kernel.

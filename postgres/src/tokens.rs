@@ -1,4 +1,4 @@
-//! What is known of tokens, on PostgreSQL.
+//! Tokens on PostgreSQL.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -26,13 +26,13 @@ pub struct StoredToken {
     pub sha256: [u8; 32],
 }
 
-/// What became of a token that was to be added.
+/// The fate of a token that was to be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Added {
     Stored,
-    /// There is one of this name.
+    /// Another token has this name.
     NameTaken,
-    /// There are as many as may be.
+    /// The table has as many tokens as it may.
     TooMany,
 }
 

@@ -28,7 +28,7 @@ pub fn payload_in(bytes: &Bytes) -> Payload {
     Payload::Inline(bytes_in(bytes))
 }
 
-/// Whoever sends a payload has fetched its bytes before; what was not fetched goes without them.
+/// The bytes of a payload. The sender has fetched them before; a payload that was not fetched goes without them.
 pub fn payload_out(payload: &Payload) -> Bytes {
     payload.as_inline().map_or_else(Bytes::new, bytes_out)
 }

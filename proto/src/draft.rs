@@ -9,7 +9,7 @@ use crate::common::{job_id_in, job_id_out, payload_in, payload_out, some_span_in
 use crate::malformed::{Malformed, Problem};
 use crate::v1;
 
-/// What a retry policy leaves out is taken from `retry`.
+/// Reads a draft. Fields that a retry policy leaves out are taken from `retry`.
 pub fn draft_in(wire: v1::Draft, retry: &Retry) -> Result<Draft, Malformed> {
     Ok(Draft {
         on_stuck: on_stuck_in(wire.on_stuck)?,

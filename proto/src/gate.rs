@@ -7,9 +7,10 @@ use onward_core::gate::message::{
 };
 use onward_core::health::DatacenterCounts;
 use onward_core::ids::{JobId, Name};
-use onward_core::job::{JobState, Retry};
+use onward_core::job::{Draft, JobState, Retry};
 use onward_core::refusal::RefusalKind;
 use onward_core::timeout::{ExtensionTotals, TimeoutReason};
+use prost::Message as _;
 
 use crate::common::{
     each, job_id_in, job_id_out, name_in, names_in, needed, payload_in, payload_out, some_span_in, span_in, span_out,
@@ -23,7 +24,7 @@ use crate::{MAX_FRAME_ENTRIES, v1};
 /// The word for a submit that its gate has withdrawn.
 const WITHDRAWN: &str = "withdrawn";
 
-/// What a datacenter said, or nothing of it.
+/// Everything in a datacenter's frame, or nothing of it.
 pub fn up_in(wire: v1::DatacenterFrame) -> Result<Frame, Malformed> {
     let message = match needed(wire.message, "message")? {
         Up::Hello(hello) => FromDatacenter::Hello(hello_in(&hello).map_err(|error| error.under("hello"))?),
@@ -90,7 +91,7 @@ pub fn up_out(frame: Frame) -> v1::DatacenterFrame {
     v1::DatacenterFrame { term: frame.term.get(), number: frame.number, message: Some(message) }
 }
 
-/// What a gate said, or nothing of it. What a retry policy leaves out is taken from `retry`.
+/// Everything in a gate's frame, or nothing of it. Fields that a retry policy leaves out are taken from `retry`.
 pub fn down_in(wire: v1::GateFrame, retry: &Retry) -> Result<ToDatacenter, Malformed> {
     Ok(match needed(wire.message, "message")? {
         Down::Welcome(epoch) => ToDatacenter::Welcome { epoch: epoch_in(&epoch) },
@@ -127,7 +128,15 @@ pub fn down_in(wire: v1::GateFrame, retry: &Retry) -> Result<ToDatacenter, Malfo
     })
 }
 
-/// Whoever sends a submit has fetched its payloads before.
+/// Bytes that an order to run this job takes in a frame. The draft has the bytes of its payloads, and nothing is
+/// copied.
+pub fn submit_bytes(draft: &Draft) -> usize {
+    /// The id and epoch, and what stands before the draft.
+    const AROUND: usize = 128;
+    draft_out(draft.clone()).encoded_len() + AROUND
+}
+
+/// The frame of a message. The sender of a submit has fetched its payloads before.
 pub fn down_out(message: ToDatacenter) -> v1::GateFrame {
     let order = |job, epoch| v1::JobOrder { job_id: job_id_out(job), epoch: Some(epoch_out(epoch)) };
     let ids = |jobs: Vec<JobId>| v1::JobIds { job_ids: jobs.into_iter().map(job_id_out).collect() };

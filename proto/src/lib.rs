@@ -1,4 +1,4 @@
-//! What Onward says over gRPC.
+//! The gRPC protocol of Onward.
 //!
 //! The protocol is taught in `proto/onward/v1/*.proto`; [`v1`] is the code made from it. Everything else here stands
 //! between those messages and core's types, which no other crate has to know about each other:
@@ -29,11 +29,13 @@ pub mod v1 {
 
 /// The largest frame, or submission, that a node takes.
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
+/// The largest frame of a gate: an order to run a job carries all its payloads, and a batch of jobs may be one job.
+pub const MAX_ORDER_BYTES: usize = 32 << 20;
 /// Entries of all parts of one frame together; also the jobs of one submission.
 pub const MAX_FRAME_ENTRIES: usize = 10_000;
-/// What the inputs of an attempt may have together in a frame, for a worker that can fetch them instead.
+/// Bytes that the inputs of an attempt may have together in a frame, for a worker that can fetch them instead.
 pub const MAX_INLINE_INPUTS: usize = 2 << 20;
 /// The largest assignment that a worker gets which fetches nothing; it must decode such a frame.
 pub const MAX_ASSIGNMENT_BYTES: usize = 256 << 20;
-/// What one attempt may send of its output at a time, and what is kept of it.
+/// Bytes of its output that one attempt may send at a time, and that are kept of it.
 pub const MAX_OUTPUT_BYTES: usize = 64 << 10;

@@ -1,4 +1,4 @@
-//! What is wrong with a message, and where.
+//! The error of a malformed message: what is wrong, and where.
 
 use core::time::Duration;
 

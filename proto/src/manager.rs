@@ -60,7 +60,7 @@ pub fn is_empty(frame: &v1::ManagerFrame) -> bool {
     *frame == v1::ManagerFrame::default()
 }
 
-/// What a worker is told, as it can know it: refusals and denials by their code.
+/// A message to a worker, as the worker can know it: refusals and denials by their code.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Heard {
     Welcome {
@@ -68,7 +68,8 @@ pub enum Heard {
     },
     /// The worker must not come back as this incarnation.
     Rejected(Refused),
-    /// Without `workflow.after`, which is no worker's business. Inputs that are to be fetched are `Payload::Stored`.
+    /// An assignment without `workflow.after`, which is no worker's business. Inputs that are to be fetched are
+    /// `Payload::Stored`.
     Assign(Assignment),
     BeatAnswer {
         claim: Claim,
@@ -184,7 +185,7 @@ fn assignment_in(wire: &v1::Assignment) -> Result<Assignment, Malformed> {
     })
 }
 
-/// What is not here goes by reference.
+/// An input of an assignment; one that is not here goes by reference.
 fn input_out(name: &Name, result: &Payload) -> v1::NamedResult {
     let reference = result
         .as_stored()

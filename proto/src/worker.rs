@@ -55,7 +55,7 @@ pub fn entries(frame: &v1::WorkerFrame) -> usize {
         + frame.outputs.len()
 }
 
-/// What attempts have printed, which is no business of core's.
+/// Output of attempts, which is no business of core's.
 pub fn outputs_in(frame: &v1::WorkerFrame) -> Result<Vec<Output>, Malformed> {
     each(&frame.outputs, "outputs", |wire: &v1::Output| {
         if wire.data.len() > MAX_OUTPUT_BYTES {
@@ -69,7 +69,7 @@ pub fn output_out(output: Output) -> v1::Output {
     v1::Output { claim: Some(output.claim.into()), data: output.data, skipped: output.skipped }
 }
 
-/// What an attempt has printed since the last one.
+/// Output of an attempt since the last one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Output {
     pub claim: Claim,
@@ -78,7 +78,7 @@ pub struct Output {
     pub skipped: u64,
 }
 
-/// Which input is asked for, and by whom.
+/// The input that is asked for, and the claim that asks.
 pub fn fetch_in(wire: &v1::FetchInputRequest) -> Result<(Claim, Name), Malformed> {
     Ok((claim_in(wire.claim.as_ref())?, name_in(&wire.workflow, "workflow")?))
 }

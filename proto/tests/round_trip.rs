@@ -73,7 +73,7 @@ fn take_all(bytes: &[u8]) {
     let _ = v1::Accepted::decode(bytes).map(|wire| draft::accepted_in(&wire));
 }
 
-/// What a worker must make of what it was told.
+/// The messages that a worker must make of what it was told.
 fn as_heard(told: ToWorker) -> Vec<Heard> {
     let refused = |refusal: onward_core::refusal::Refusal| Refused {
         code: refusal.kind().code().into(),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::server::{Plan, folder};
 use crate::{Postgres, Proxy, Server, ServerError};
 
-/// What a cluster is made of.
+/// The parts of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// The binary.
@@ -21,6 +21,8 @@ pub struct ClusterOptions {
     has_proxies: bool,
     port: u16,
     settings: String,
+    /// Environment variables for the process of one manager, by its number.
+    variables: Vec<(usize, &'static str, String)>,
 }
 
 impl ClusterOptions {
@@ -35,6 +37,7 @@ impl ClusterOptions {
             has_proxies: false,
             port: 7400,
             settings: String::new(),
+            variables: Vec::new(),
         }
     }
 
@@ -43,7 +46,7 @@ impl ClusterOptions {
         self
     }
 
-    /// So many workers that run commands, each at so many at a time.
+    /// Sets the number of workers that run commands, and of commands that each runs at a time.
     pub fn workers(mut self, workers: usize, slots: u32) -> Self {
         (self.workers, self.slots) = (workers, slots);
         self
@@ -55,7 +58,7 @@ impl ClusterOptions {
         self
     }
 
-    /// What goes to a database, and to a manager, goes through a proxy.
+    /// Puts proxies in front of databases and managers.
     pub fn proxies(mut self) -> Self {
         self.has_proxies = true;
         self
@@ -64,6 +67,12 @@ impl ClusterOptions {
     /// Further lines for the settings of every manager.
     pub fn settings(mut self, lines: &str) -> Self {
         self.settings.push_str(lines);
+        self
+    }
+
+    /// A variable in the environment of one manager; they count from 1.
+    pub fn variable_of(mut self, manager: usize, name: &'static str, value: impl Into<String>) -> Self {
+        self.variables.push((manager, name, value.into()));
         self
     }
 
@@ -101,14 +110,14 @@ pub struct Cluster {
 #[derive(Debug)]
 pub struct ManagerProcess {
     pub name: String,
-    /// Where it listens.
+    /// The address that it listens at.
     pub listen: SocketAddr,
-    /// What others dial: a proxy, if there is one.
+    /// The address that others dial: a proxy, if there is one.
     pub address: SocketAddr,
     pub server: Server,
-    /// In front of the databases, as this manager reaches them.
+    /// Proxies in front of the databases, as this manager reaches them.
     pub to_databases: Vec<Proxy>,
-    /// In front of this manager.
+    /// The proxy in front of this manager.
     pub in_front: Option<Proxy>,
 }
 
@@ -178,7 +187,10 @@ impl Cluster {
         let data = folder.path().join("data");
         let text = |path: &Path| path.display().to_string();
         let arguments = ["manager".into(), "--config".into(), text(&file), "--data".into(), text(&data)];
-        let server = Server::start(&self.plan(arguments.into(), "onward: ready on "), folder)?;
+        let mut plan = self.plan(arguments.into(), "onward: ready on ");
+        let own = self.options.variables.iter().filter(|(manager, ..)| *manager == index);
+        plan.variables.extend(own.map(|(_, name, value)| (*name, value.clone())));
+        let server = Server::start(&plan, folder)?;
         Ok(ManagerProcess { name, listen, address, server, to_databases, in_front })
     }
 

@@ -15,7 +15,7 @@ pub struct Nats {
     port: u16,
 }
 
-/// How a NATS server is started.
+/// Options of a NATS server.
 #[derive(Clone, Debug, Default)]
 pub struct NatsOptions {
     sync_always: bool,

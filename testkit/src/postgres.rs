@@ -22,7 +22,7 @@ const ROLE: &str = "onward";
 /// The name by which a primary knows its standby.
 const STANDBY: &str = "standby";
 
-/// How long a standby may take until it is what it was asked to be, on a busy computer too.
+/// The time that a standby has to become what it was asked to be, on a busy computer too.
 const SETTLED: Duration = Duration::from_secs(120);
 
 /// A PostgreSQL cluster.
@@ -34,7 +34,7 @@ pub struct Postgres {
     databases: AtomicU32,
 }
 
-/// How a PostgreSQL cluster is started.
+/// Options of a PostgreSQL cluster.
 #[derive(Clone, Debug, Default)]
 pub struct PostgresOptions {
     fsync: bool,

@@ -50,14 +50,14 @@ struct State {
     links: Vec<Link>,
 }
 
-/// One connection of a client, and the one to the server that belongs to it.
+/// A connection of a client, and the one to the server that belongs to it.
 #[derive(Debug)]
 struct Link {
     /// The client's port, which tells links apart.
     port: u16,
     client: TcpStream,
     server: TcpStream,
-    /// How many pieces still pass each way before they are held.
+    /// The number of pieces that still pass each way before they are held.
     held: [Option<usize>; 2],
     /// Bytes that wait because they are held.
     waiting: usize,
@@ -145,7 +145,7 @@ impl Proxy {
         self.shared.state().links.iter_mut().for_each(|link| link.loses_answer = true);
     }
 
-    /// How long everything is under way, each way.
+    /// Sets the time that everything is under way, each way.
     pub fn delay(&self, delay: Duration) {
         self.shared.state().delay = delay;
     }

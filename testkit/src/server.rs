@@ -13,16 +13,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use thiserror::Error;
 
-/// How long a server may take until it says that it is ready, on a busy computer too.
+/// The time that a server has until it says that it is ready, on a busy computer too.
 const START: Duration = Duration::from_secs(120);
 
-/// How often a starting server's output is looked at.
+/// The interval at which a starting server's output is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Lines of a server's output that an error shows.
 const SHOWN_LINES: usize = 15;
 
-/// What the guard process does: it starts the server once per line that it reads, and when the lines end, because the
+/// The guard process: it starts the server once per line that it reads, and when the lines end, because the
 /// test process closed them or died, it ends the server and removes the folder.
 const GUARD: &str = r#"
 end_by=$1 folder=$2
@@ -54,21 +54,21 @@ pub enum ServerError {
     Broken { program: String, what: String, said: String },
 }
 
-/// As `unwrap` shows it: the text, with its lines.
+/// Shown as `unwrap` shows it: the text, with its lines.
 impl fmt::Debug for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// How to start a server.
+/// The plan by which a server is started.
 pub(crate) struct Plan {
     pub program: PathBuf,
     pub arguments: Vec<String>,
     pub variables: Vec<(&'static str, String)>,
     /// `setpriv` is asked to become this user first.
     pub user: Option<&'static str>,
-    /// What the server says when it can be used.
+    /// The line that the server prints when it can be used.
     pub ready: &'static str,
     /// `KILL`, unless that would leave something of the server behind.
     pub end_by: &'static str,
@@ -173,13 +173,13 @@ impl Server {
         is_alive(self.pid())
     }
 
-    /// What it has said since it was last started.
+    /// Output of the server since it was last started.
     pub fn said(&self) -> String {
         let starts = self.running().starts;
         text_of(&self.folder.join(format!("{}.{starts}.output", self.program)))
     }
 
-    /// Where the server keeps its files.
+    /// The folder in which the server keeps its files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -279,7 +279,7 @@ pub(crate) fn output_of(command: &mut Command) -> Result<String, ServerError> {
     Err(ServerError::Broken { program, what: format!("failed ({})", output.status), said: end_of(&said) })
 }
 
-/// What to put before a command for it to run as this user.
+/// Words to put before a command for it to run as this user.
 pub(crate) fn as_user(user: Option<&str>) -> Vec<String> {
     let Some(user) = user else { return Vec::new() };
     // The kernel forgets the death signal of a process that changes its user, so it is set again.
@@ -292,8 +292,8 @@ fn signal(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
 
-/// Whether a thread of the process runs or is frozen. A process that ended and was not yet waited for is dead; one whose
-/// first thread ended is not, and may still have its sockets.
+/// Whether a thread of the process runs or is frozen. A process that ended and was not yet waited for is dead; one
+/// whose first thread ended is not, and may still have its sockets.
 fn is_alive(pid: Pid) -> bool {
     thread_states(pid).iter().any(|state| !matches!(state, 'Z' | 'X'))
 }

@@ -11,7 +11,7 @@ use crate::port;
 use crate::server::{Plan, folder};
 use crate::{Postgres, Proxy, Server, ServerError};
 
-/// What a world is made of.
+/// The parts of a world.
 #[derive(Clone, Debug)]
 pub struct WorldOptions {
     /// The binary.
@@ -25,7 +25,7 @@ pub struct WorldOptions {
 }
 
 impl WorldOptions {
-    /// One gate with embedded storage and one datacenter, of this binary.
+    /// A gate with embedded storage and a datacenter, of this binary.
     pub fn of(onward: impl Into<PathBuf>) -> Self {
         Self {
             onward: onward.into(),
@@ -49,7 +49,7 @@ impl WorldOptions {
         self
     }
 
-    /// Of each worker.
+    /// Sets the slots of each worker.
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
@@ -61,7 +61,7 @@ impl WorldOptions {
         self
     }
 
-    /// What a manager says to a gate goes through a proxy.
+    /// Puts proxies between managers and gates.
     pub fn proxies(mut self) -> Self {
         self.has_proxies = true;
         self
@@ -114,7 +114,7 @@ pub struct ManagerOfDatacenter {
     pub datacenter: String,
     pub address: SocketAddr,
     pub server: Server,
-    /// In front of each gate, as this manager reaches it.
+    /// Proxies in front of each gate, as this manager reaches it.
     pub to_gates: Vec<Proxy>,
 }
 
@@ -225,14 +225,17 @@ impl World {
     fn start_manager(&mut self, index: usize, to_gates: Vec<Proxy>, shared: &str) -> Result<(), ServerError> {
         let datacenter = Self::datacenter(index);
         let is_double = self.options.has_second_manager && index + 1 == self.options.datacenters;
-        let place = self.managers.iter().filter(|known| known.datacenter == datacenter).count() + 1;
+        let others = self.managers.iter().filter(|known| known.datacenter == datacenter);
+        let peers: Vec<String> = others.map(|other| other.address.to_string()).collect();
+        let place = peers.len() + 1;
         let name = format!("{datacenter}-manager-{place}");
         let gates: Vec<String> = match to_gates.is_empty() {
             true => self.gates.iter().map(|gate| gate.address.to_string()).collect(),
             false => to_gates.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect(),
         };
         let storage = if is_double { shared } else { "embedded" };
-        let settings = format!("datacenter = \"{datacenter}\"\nstorage = \"{storage}\"\ngates = {gates:?}\n");
+        let settings =
+            format!("datacenter = \"{datacenter}\"\nstorage = \"{storage}\"\ngates = {gates:?}\npeers = {peers:?}\n");
         let listen = address()?;
         let server = self.start_node(NodePlan { role: "manager", name: &name, listen, settings })?;
         self.managers.push(ManagerOfDatacenter { name, datacenter, address: listen, server, to_gates });
@@ -281,7 +284,7 @@ impl World {
     }
 }
 
-/// On loopback, with a port that nobody else is given.
+/// An address on loopback, with a port that nobody else is given.
 fn address() -> Result<SocketAddr, ServerError> {
     let port = port::reserve().map_err(|source| ServerError::Files { folder: PathBuf::from("."), source })?;
     Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))

@@ -143,7 +143,7 @@ fn holds_a_server_until_it_is_killed() {
     }
 }
 
-/// What a server that runs is seen by.
+/// The traces of a server that runs.
 #[derive(Debug)]
 struct Traces {
     process: PathBuf,

@@ -37,7 +37,7 @@ pub fn run(root: &Path) -> Result<()> {
     node.still_serves()
 }
 
-/// In an environment of its own under `target`.
+/// Installs the tool in an environment of its own under `target`.
 fn installed(target: &Path) -> Result<PathBuf> {
     let tool = target.join("venv/bin/schemathesis");
     if !tool.exists() {

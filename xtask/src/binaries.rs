@@ -47,7 +47,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<Counts> {
     bail!("{} of the binaries failed, {} were not started after that", failures.len(), waiting.len());
 }
 
-/// One lane: runs binaries until there is none left or one is red.
+/// Runs a lane of binaries until there is none left or one is red.
 fn work(root: &Path, state: &Mutex<State>, from_the_end: bool) {
     // Not `while let`, whose condition would hold the lock until the binary has ended.
     loop {
@@ -87,7 +87,7 @@ struct State {
     waiting: VecDeque<Binary>,
     ended: usize,
     counts: Counts,
-    /// What to repeat at the end.
+    /// Failures to repeat at the end.
     failures: Vec<String>,
 }
 
@@ -122,7 +122,7 @@ fn execute(binary: &Binary, path: &Path) -> Result<(ExitStatus, String)> {
     Ok((status, String::from_utf8_lossy(&output).into_owned()))
 }
 
-/// Which tests failed, or how the binary ended if none says so.
+/// The tests that failed, or the end of the binary if none says so.
 fn failure(label: &str, ended: &str, output: &str) -> String {
     let failed: Vec<&str> =
         output.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED")).collect();

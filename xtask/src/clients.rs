@@ -24,7 +24,7 @@ pub fn run(root: &Path) -> Result<()> {
     check(root)
 }
 
-/// With the program that the tests were run with.
+/// Checks clients against the program that the tests were run with.
 pub fn check(root: &Path) -> Result<()> {
     let here = root.join("target/clients");
     fs::create_dir_all(&here)?;
@@ -123,7 +123,7 @@ fn fresh(folder: &Path) -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// What it says matters only if it fails.
+/// Runs a command whose output matters only if it fails.
 pub fn run_quietly(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     let said = [output.stdout, output.stderr].concat();

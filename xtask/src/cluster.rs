@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::workspace;
 
-/// How long a node may take to end.
+/// The time that a node has to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(root: &Path, as_json: bool) -> Result<()> {

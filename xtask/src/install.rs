@@ -24,7 +24,7 @@ struct Need {
 enum Detect {
     /// A program of this name is on `PATH`.
     OnPath(&'static str),
-    /// This program with these arguments succeeds.
+    /// The program with these arguments succeeds.
     Runs(&'static str, &'static [&'static str]),
     /// `cargo <this> --version` works.
     Cargo(&'static str),
@@ -132,7 +132,7 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// After this, everything in [`NEEDS`] is there, or the error says what is not and what to run by hand.
+/// Makes sure that everything in [`NEEDS`] is there; else the error says what is not and what to run by hand.
 pub fn ensure_present(root: &Path, may_install: bool) -> Result<()> {
     let missing = missing(NEEDS, |need| is_present(root, &need.seen_by));
     if missing.is_empty() {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::workspace;
 
-/// Where the number that is expected is written down. Change it there, on purpose, with the change that explains it.
+/// The file with the number that is expected. Change it there, on purpose, with the change that explains it.
 const EXPECTED: &str = "bench/instructions.json";
 /// The same run with few and with many jobs: what they share, such as starting, is not counted.
 const FEW: u64 = 2_048;
@@ -32,7 +32,7 @@ pub fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What to say of so many instructions for a job; an error if they are too many, or so few that the book is wrong.
+/// The verdict on so many instructions for a job; an error if they are too many, or so few that the book is wrong.
 fn judge(found: u64, expected: &str) -> Result<String> {
     let expected: Value = serde_json::from_str(expected).with_context(|| format!("{EXPECTED} is not JSON"))?;
     let number = |name: &str| expected[name].as_f64().with_context(|| format!("{EXPECTED}: `{name}` is not a number"));
@@ -60,7 +60,7 @@ fn count(program: &Path, jobs: u64) -> Result<u64> {
     collected(&said).with_context(|| format!("valgrind did not say how many instructions it saw: {said}"))
 }
 
-/// From a line such as `==1== Collected : 123456`.
+/// Reads a line such as `==1== Collected : 123456`.
 fn collected(said: &str) -> Option<u64> {
     said.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok())
 }

@@ -13,7 +13,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Without a worker.
+    /// Starts a node without a worker.
     pub fn start(program: &Path, data: &Path) -> Result<Self> {
         let mut command = Command::new(program);
         command.args(["up", "--slots", "0", "--data"]).arg(data);

@@ -12,7 +12,7 @@ use crate::steps::short;
 use crate::stream::{self, Counts};
 use crate::workspace;
 
-/// For property tests that do not choose a number of cases themselves.
+/// The number of cases for property tests that do not choose one themselves.
 pub const PROPTEST_CASES: u64 = 20_000;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Default for Plan {
 struct Part {
     package: &'static str,
     targets: &'static [&'static str],
-    /// One case for so many of the plan's.
+    /// The share: one case for so many of the plan's.
     share: u64,
     at_most: u64,
     env: &'static [(&'static str, &'static str)],

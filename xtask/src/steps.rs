@@ -79,7 +79,7 @@ impl Step {
         format!("{set}cargo {}", cargo.args.join(" "))
     }
 
-    /// What the step has counted, if it counts; an error if it is red.
+    /// Runs the step. Gives its counts, if it counts; an error if it is red.
     fn run(&self, root: &Path, has_nextest: bool) -> Result<Option<Counts>> {
         let Some(cargo) = self.cargo(has_nextest) else {
             let check = match self.work {

@@ -44,7 +44,7 @@ pub fn run(mut command: Command) -> Result<(ExitStatus, Counts)> {
     Ok((status, counts))
 }
 
-/// What all the summary lines in a text say together.
+/// The sum of all the summary lines in a text.
 pub fn counts(text: &str) -> Counts {
     let mut counts = Counts::default();
     text.lines().filter_map(summary).for_each(|found| counts.add(found));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{build, stop_signal};
 
-/// How long a node may take to end.
+/// The time that a node has to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A node as it is told about.

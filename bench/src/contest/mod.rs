@@ -21,14 +21,14 @@ pub const BATCH: usize = 256;
 
 pub type Failed = Box<dyn Error + Send + Sync>;
 
-/// What a table says of a contender.
+/// A contender, as a table describes it.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// Its row, such as `beanstalkd -f0`.
+    /// The name of its row, such as `beanstalkd -f0`.
     pub name: &'static str,
-    /// What is safe from a power cut when, in a few words, such as "fsync before each answer".
+    /// The point from which a job is safe from a power cut, in a few words, such as "fsync before each answer".
     pub durable: &'static str,
-    /// Whether what it has acknowledged survives a power cut.
+    /// Whether everything that it has acknowledged survives a power cut.
     pub before_answer: bool,
 }
 
@@ -38,7 +38,7 @@ pub trait Contender {
 
     fn about(&self) -> About;
 
-    /// What is not installed here, and so keeps it out: a program, a package.
+    /// The program or package that is not installed here, and so keeps the contender out.
     fn missing(&self) -> Option<String>;
 
     /// Starts its server with its files in this empty folder, and connects.

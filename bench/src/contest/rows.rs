@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{About, BATCH, Contender, Failed, Running};
 
-/// How much is run.
+/// The amounts that are run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub runs: usize,
@@ -35,7 +35,7 @@ impl Plan {
     };
 }
 
-/// What is measured.
+/// The kind of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum What {
     EnqueueOne,
@@ -63,7 +63,7 @@ impl What {
     ];
 }
 
-/// What was measured of one contender, run by run.
+/// Figures of one contender, run by run.
 #[derive(Debug)]
 pub struct Measured {
     pub about: About,
@@ -126,8 +126,8 @@ pub async fn measure<C: Contender>(contender: &C, plan: Plan) -> Result<Measured
     Ok(measured)
 }
 
-/// As many jobs as take about that long, by a short run before.
-async fn drain(running: &mut impl Running, in_flight: usize, time: Duration) -> Result<f64, Failed> {
+/// Drains as many jobs as take about that long, by a short run before.
+pub async fn drain(running: &mut impl Running, in_flight: usize, time: Duration) -> Result<f64, Failed> {
     let few = (2 * in_flight as u64).max(200);
     running.fill(few).await?;
     let rate = few as f64 / running.drain(few, in_flight).await?.as_secs_f64();

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::span;
 
-/// As the setting would be printed.
+/// A setting as it would be printed.
 trait Text {
     fn text(&self) -> String;
 }

@@ -13,7 +13,7 @@ use onward_node::storage::{DEFAULT_DATACENTER, StorageChoice};
 
 use crate::span;
 
-/// What the node itself needs to know, besides the rules.
+/// Settings of the node itself, besides the rules.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NodeSettings {
     /// The node's name, unique among those that share its storage; without one it follows from its address.
@@ -21,16 +21,16 @@ pub struct NodeSettings {
     /// The datacenter that a manager is of.
     pub datacenter: Name,
     pub listen: SocketAddr,
-    /// What others dial; without it, where it listens.
+    /// The address that others dial; without it, the one that it listens at.
     pub advertise: Option<String>,
     /// Addresses of other managers of this datacenter.
     pub peers: Vec<String>,
     /// Addresses of the gates that a manager reports to.
     pub gates: Vec<String>,
     pub data: PathBuf,
-    /// What keeps log, archive, output, keys and tokens.
+    /// The storage of log, archive, output, keys and tokens.
     pub storage: StorageChoice,
-    /// How many jobs the local worker runs at a time; 0: there is none.
+    /// The number of jobs that the local worker runs at a time; 0: there is none.
     pub slots: u32,
     pub require_tokens: bool,
     /// Listen on other addresses than loopback without TLS and tokens.
@@ -39,12 +39,12 @@ pub struct NodeSettings {
     pub host_names: Vec<String>,
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
-    /// Who signs the certificates of nodes.
+    /// The authority that signs the certificates of nodes.
     pub tls_ca: Option<PathBuf>,
-    /// One or two lines of base64: the keys that the nodes of a cluster share.
+    /// The file with the keys that the nodes of a cluster share: one or two lines of base64.
     pub cluster_key_file: Option<PathBuf>,
     pub http: HttpLimits,
-    /// Where probes are answered as well, by threads that share nothing with the port's.
+    /// A further address that answers probes, by threads that share nothing with the port's.
     pub http_probes: Option<SocketAddr>,
     pub archive: ArchiveRules,
     pub output: OutputRules,
@@ -83,7 +83,7 @@ impl NodeSettings {
         }
     }
 
-    /// All that is out of its range.
+    /// All settings that are out of their range.
     pub fn check(&self) -> Vec<BadSetting> {
         let rules = [self.archive.check(), self.output.check(), self.drain.check(), self.probes.check()];
         let mut bad = [self.http.check(), rules.concat()].concat();
@@ -101,10 +101,10 @@ pub struct Raw {
     pub node: NodeSettings,
 }
 
-/// How a setting is written that follows from others.
+/// The word for a setting that follows from others.
 const AUTO: &str = "auto";
 
-/// One setting, to be read or written.
+/// A setting, to be read or written.
 #[derive(Debug)]
 pub enum Field<'a> {
     Span(&'a mut Duration),
@@ -129,7 +129,7 @@ pub enum Field<'a> {
 }
 
 impl Field<'_> {
-    /// As it is printed, and could be written.
+    /// The value as it is printed, and could be written.
     pub fn text(&self) -> String {
         match self {
             Self::Span(span) => span::exact(**span),
@@ -152,7 +152,7 @@ impl Field<'_> {
         }
     }
 
-    /// Whether what was written may have a password in it.
+    /// Whether the value may have a password in it.
     pub const fn may_be_secret(&self) -> bool {
         matches!(self, Self::Storage(_))
     }

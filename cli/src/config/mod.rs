@@ -28,7 +28,7 @@ pub struct Effective {
     pub listed: Vec<Setting>,
 }
 
-/// One setting as it is in effect.
+/// A setting as it is in effect.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Setting {
     pub name: &'static str,
@@ -55,7 +55,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// All that is wrong with the settings. Nothing was started with them.
+/// All errors of the settings. Nothing was started with them.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {}: {why}", path.display())]

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::zombie;
 
 pub const TAKES_S: u64 = 10;
-/// How long the demo's jobs may go without a forward step.
+/// The time that the demo's jobs may go without a forward step.
 pub const STUCK_AFTER: Duration = Duration::from_secs(3);
 /// Longer than the demo waits: as if nobody looked.
 const NEVER: Duration = Duration::from_secs(3_600);
@@ -101,13 +101,14 @@ impl Cast {
         let released = Arc::new(tokio::sync::Notify::new());
         let worker = worker(place, released.clone(), sabotage == Some(Sabotage::Fence));
         let (stop, stopped) = oneshot::channel::<()>();
-        // The zombie asks first: its successor begins only when the lease has run out.
-        let zombie = tokio::spawn(zombie::play(client.clone(), sabotage, released));
+        // The zombie has its job before there is anybody else: its successor begins only when the lease has run out.
+        let receipt = zombie::take(client).await?;
+        let zombie = tokio::spawn(zombie::play(client.clone(), receipt, sabotage, released));
         let worker = tokio::spawn(worker.run_until(async { drop(stopped.await) }));
         Ok(Self { jobs, stop, worker, zombie })
     }
 
-    /// Whoever still plays is sent home.
+    /// Sends home whoever still plays.
     pub async fn end(self) {
         self.zombie.abort();
         drop(self.stop);

@@ -19,7 +19,7 @@ pub struct Verdict {
     pub part: Part,
     pub id: String,
     pub state: String,
-    /// What the node decided, and why.
+    /// Decisions of the node, with their reasons.
     pub reasons: Vec<String>,
     pub wrong: Option<String>,
     pub took: Duration,
@@ -75,7 +75,7 @@ fn refused(ledger: &Ledger) -> Option<&Entry> {
     ledger.entries.iter().find(|entry| entry.what == "refused")
 }
 
-/// What is not as it must be, if anything.
+/// The error of a part that is not as it must be, if there is one.
 fn wrong(part: Part, job: &JobInfo, ledger: &Ledger) -> Option<String> {
     let state = &job.state;
     let outcomes: Vec<&str> = job.attempts().map(outcome).collect();

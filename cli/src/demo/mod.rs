@@ -23,7 +23,7 @@ use crate::work::inside;
 pub use cast::{Cast, Sabotage};
 use judge::Verdict;
 
-/// By then all of them have ended, or something is wrong.
+/// The time within which all of them end, or something is wrong.
 const ALL_ENDED_WITHIN: Duration = Duration::from_secs(25);
 
 pub fn run(sabotage: Option<Sabotage>, screen: &Screen) -> Result<u8> {

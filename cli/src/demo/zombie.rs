@@ -11,19 +11,18 @@ use tokio::time::sleep;
 
 use super::cast::{Part, Sabotage};
 
-/// It freezes for good, as far as its lease is concerned.
+/// The lease of a worker that then freezes for good, as far as its lease is concerned.
 pub const LEASE: Duration = Duration::from_secs(2);
 pub const RESULT: &str = "the zombie's result";
 
-/// Takes the job as a thin worker over HTTP, and says nothing until `awake`. Then it hands in its result.
-pub async fn play(client: Client, sabotage: Option<Sabotage>, awake: Arc<Notify>) {
-    if let Err(error) = try_play(&client, sabotage, &awake).await {
+/// Says nothing of the job that it took until `awake`. Then it hands in its result.
+pub async fn play(client: Client, receipt: String, sabotage: Option<Sabotage>, awake: Arc<Notify>) {
+    if let Err(error) = try_play(&client, &receipt, sabotage, &awake).await {
         tracing::debug!(%error, "the zombie's part ended");
     }
 }
 
-async fn try_play(client: &Client, sabotage: Option<Sabotage>, awake: &Notify) -> Result<(), CallError> {
-    let receipt = take(client).await?;
+async fn try_play(client: &Client, receipt: &str, sabotage: Option<Sabotage>, awake: &Notify) -> Result<(), CallError> {
     if sabotage == Some(Sabotage::Lease) {
         loop {
             sleep(LEASE / 4).await;
@@ -41,7 +40,8 @@ async fn try_play(client: &Client, sabotage: Option<Sabotage>, awake: &Notify) -
     Ok(())
 }
 
-async fn take(client: &Client) -> Result<String, CallError> {
+/// Takes the job as a thin worker over HTTP; the receipt of its lease.
+pub async fn take(client: &Client) -> Result<String, CallError> {
     let poll = PollBody {
         worker_id: "frozen".into(),
         incarnation: "a".into(),

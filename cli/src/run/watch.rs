@@ -37,10 +37,10 @@ struct State {
     is_busy: bool,
 }
 
-/// Why output of the command was not passed on.
+/// The reason why output of the command was not passed on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unwritten {
-    /// Nobody reads it.
+    /// Nobody reads the output.
     NoReader,
     Failed(String),
 }
@@ -65,7 +65,7 @@ impl Seen {
         }
     }
 
-    /// When to draw next.
+    /// Waits until the next drawing.
     pub async fn tick(&self) {
         if self.has_line {
             tokio::time::sleep(DRAW_EVERY).await;
@@ -125,7 +125,7 @@ impl Seen {
     }
 }
 
-/// For the line: the newest sign of life.
+/// The newest sign of life, for the line.
 fn brief(state: &State) -> String {
     match (state.progress, state.output_at.max(state.activity_at)) {
         (Some((_, _, at)), _) => format!("last step {} ago", ago(at)),

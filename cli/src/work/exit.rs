@@ -2,7 +2,7 @@
 
 use onward_exec::Exit;
 
-/// As `timeout(1)` and shells have it.
+/// The exit code of a timeout, as `timeout(1)` and shells have it.
 pub const TIMED_OUT: u8 = 124;
 pub const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -15,7 +15,7 @@ const MISSING: &str = "not found: ";
 const FORBIDDEN: &str = "not executable: ";
 const UNSTARTED: &str = "could not be started: ";
 
-/// For the job's attempt.
+/// The words for the end of the job's attempt.
 pub fn words(exit: &Exit) -> String {
     match exit {
         Exit::Code(code) => format!("{CODE}{code}"),

@@ -20,20 +20,21 @@ pub const KIND: &str = "exec";
 /// Often enough for jobs that may stand still for a few seconds only. The second look is the first that can find
 /// something.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-/// After the end of a command that was stopped, for a reader that is slow.
+/// The time after the end of a command that was stopped, for a reader that is slow.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 /// Longer than any sensible grace; what is left after that is stuck, and so is its successor.
 const PREDECESSORS_END_WITHIN: Duration = Duration::from_secs(300);
 
-/// How commands are run here.
+/// The manner in which commands are run here.
 #[derive(Clone, Debug)]
 pub struct Manner {
-    /// How often to look at CPU time and I/O of the tree, which count as beats, as output does; `None`: they do not.
+    /// The interval at which CPU time and I/O of the tree are looked at, which count as beats, as output does; `None`:
+    /// they do not.
     pub sample_every: Option<Duration>,
     pub directives: bool,
-    /// From SIGTERM to SIGKILL.
+    /// The time from SIGTERM to SIGKILL.
     pub grace: Duration,
-    /// For one command that this process stands for: its terminal, its stdin.
+    /// Set for one command that this process stands for: its terminal, its stdin.
     pub foreground: bool,
 }
 
@@ -52,9 +53,9 @@ impl From<&ExecArgs> for Manner {
 
 /// Sees what a command does, as it does it.
 pub trait Witness: Send + Sync + 'static {
-    /// What it printed, without the directives. Whoever is slow here slows the command. After an error nothing more comes
-    /// from this stream. As with a pipe, a reader that is gone ends the command when it writes again; any other error
-    /// ends it at once.
+    /// Takes output of the command, without the directives. Whoever is slow here slows the command. After an error
+    /// nothing more comes from this stream. As with a pipe, a reader that is gone ends the command when it writes
+    /// again; any other error ends it at once.
     fn output(&self, context: &Context, stream: Stream, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
     /// Anything but output.
     fn event(&self, _context: &Context, _event: &Event) {}
@@ -164,7 +165,8 @@ async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, w
     }
 }
 
-/// Until nothing of an earlier attempt runs here that a killed worker has left behind. False if it was cancelled first.
+/// Waits until nothing of an earlier attempt runs here that a killed worker has left behind. False if it was cancelled
+/// first.
 async fn wait_for_predecessors(context: &Context, identity: &Identity) -> bool {
     if AttemptFence::from_raw(identity.fence).handout() == 1 || !identity.has_predecessors().await {
         return true;

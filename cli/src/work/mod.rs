@@ -20,7 +20,7 @@ pub fn inside(node: &Node, token: &str) -> NodeAddress {
     NodeAddress::inside(&node.address().to_string(), Arc::new(opener)).with_token(token)
 }
 
-/// As many commands at a time as there are processors, unless told otherwise.
+/// The number of commands at a time unless told otherwise: that of processors.
 pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
 }

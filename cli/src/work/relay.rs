@@ -25,7 +25,7 @@ pub struct Relay<'a, W> {
     passing: Option<Passing<'a>>,
     waiting: VecDeque<(Stream, Vec<u8>)>,
     waiting_bytes: usize,
-    /// Nobody takes what comes from these.
+    /// Streams whose output nobody takes.
     closed: Vec<Stream>,
 }
 
@@ -34,7 +34,7 @@ impl<'a, W: Witness> Relay<'a, W> {
         Self { witness, context, passing: None, waiting: VecDeque::new(), waiting_bytes: 0, closed: Vec::new() }
     }
 
-    /// Everything was passed on.
+    /// Whether everything was passed on.
     pub fn is_idle(&self) -> bool {
         self.passing.is_none() && self.waiting.is_empty()
     }

@@ -12,7 +12,7 @@ use onward_exec::Stream;
 use super::handler::{KIND, Manner, Witness, handler};
 use crate::failure::Failure;
 
-/// What a stopped command may take beyond its own grace before its worker gives up on it.
+/// The time beyond its own grace that a stopped command may take before its worker gives up on it.
 const SLACK: Duration = Duration::from_secs(2);
 
 /// Output goes to the node, which keeps the end of it.
@@ -31,7 +31,7 @@ pub struct Commands {
     pub slots: u32,
     pub queues: Vec<String>,
     pub manner: Manner,
-    /// How long the worker may take to end once it should stop.
+    /// The time that the worker has to end once it should stop.
     pub stop_within: Duration,
 }
 

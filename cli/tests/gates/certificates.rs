@@ -38,7 +38,15 @@ impl Certificates {
     fn start(&self, name: &str, role: &str, settings: &str) -> Node {
         let (file, data) = (self.path(&format!("{name}.toml")), self.path(&format!("{name}.data")));
         fs::write(Path::new(&file), settings).expect("a file");
-        Node::start_as(onward(&[role, "--config", &file, "--data", &data]))
+        let mut command = onward(&[role, "--config", &file, "--data", &data]);
+        let log = fs::File::create(self.path(&format!("{name}.log"))).expect("a file");
+        command.env("ONWARD_LOG", "info").stderr(log);
+        Node::start_as(command)
+    }
+
+    /// What this node has logged.
+    fn said(&self, name: &str) -> String {
+        fs::read_to_string(self.path(&format!("{name}.log"))).expect("it logs")
     }
 }
 
@@ -76,4 +84,28 @@ async fn a_manager_cannot_speak_for_another_datacenter_than_its_certificates() {
     })
     .await;
     drop(honest);
+}
+
+/// Who has a certificate of the same authority for the host that gates are dialled at could else order a datacenter about.
+#[tokio::test]
+async fn a_gate_with_the_certificate_of_a_worker_or_manager_is_not_obeyed() {
+    let certificates = Certificates::new();
+    for role in ["worker", "manager"] {
+        let impostor = format!("no-gate-but-{role}");
+        let settings = certificates.node(&impostor, role, Some("dc-a"));
+        let gate = certificates.start(&impostor, "gate", &settings);
+        let name = format!("honest-{role}");
+        let settings = certificates.node(&name, "manager", Some("dc-a"));
+        let settings = format!("datacenter = \"dc-a\"\ngates = [\"{}\"]\n{settings}", gate.address);
+        let _manager = certificates.start(&name, "manager", &settings);
+        until("the manager says that this is no gate", PATIENCE, async || {
+            let said = certificates.said(&name);
+            assert!(!said.contains("a gate that leads is reported to"), "{said}");
+            said.contains(&format!("onward://{role}/dc-a/{impostor} is no gate")).then_some(())
+        })
+        .await;
+        let ca = format!("{}/ca.pem", certificates.path(&impostor));
+        let text = run(&["--server", &gate.url, "--ca", &ca, "datacenter", "list"]);
+        assert!(!text.contains("dc-a"), "{text}");
+    }
 }

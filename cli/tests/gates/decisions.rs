@@ -5,12 +5,14 @@ use serde_json::json;
 use super::support::process::Mark;
 use super::*;
 
-/// The first that comes hangs; the other goes forward for as long as it may.
-fn one_hangs(folder: &tempfile::TempDir) -> String {
-    let place = folder.path().join("first").display().to_string();
+/// The first so many that come hang; the others go forward for as long as they may.
+fn some_hang(folder: &tempfile::TempDir, count: usize) -> String {
+    let place = folder.path().display();
+    let numbers: Vec<String> = (1..=count).map(|number| number.to_string()).collect();
     format!(
-        "if mkdir {place} 2>/dev/null; then exec sleep 600; fi; n=0; while :; do n=$((n+1)); echo \"@onward progress $n\"; \
-         sleep 0.2; done"
+        "for i in {}; do if mkdir {place}/$i 2>/dev/null; then exec sleep 600; fi; done; n=0; while :; do n=$((n+1)); \
+         echo \"@onward progress $n\"; sleep 0.2; done",
+        numbers.join(" ")
     )
 }
 
@@ -19,7 +21,7 @@ async fn a_job_that_is_stuck_in_one_datacenter_ends_in_all_and_leaves_no_process
     let world = world(options(), 2).await;
     let (gate, mark, folder) = (gate(&world), Mark::new(), tempfile::tempdir().expect("a folder"));
     let both = json!({ "datacenters": ["dc-a", "dc-b"], "stuck_after_s": 2, "on_stuck": "time_out", "require_progress": true });
-    let id = gate.submit(&command(&one_hangs(&folder), &mark, both)).await;
+    let id = gate.submit(&command(&some_hang(&folder, 1), &mark, both)).await;
     mark.runs("sleep", 1).await;
     let job = gate.ended(&id).await;
     assert_eq!((&job["state"], &job["reason"]), (&json!("timed_out"), &json!("stuck")), "{job}");
@@ -29,6 +31,45 @@ async fn a_job_that_is_stuck_in_one_datacenter_ends_in_all_and_leaves_no_process
         let there = at_manager(manager, &id).await;
         assert_eq!(there["state"], "timed_out", "{there}");
     }
+}
+
+/// How many stuck datacenters end a job is the job's to say.
+#[tokio::test]
+async fn a_job_ends_when_as_many_are_stuck_as_its_policy_says_and_not_before() {
+    let world = world(options().slots(4), 3).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let stuck_after = 2;
+    let submit = async |policy: &str, hang: usize| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let all = json!({ "datacenters": ["dc-a", "dc-b", "dc-c"], "timeout_policy": policy, "require_progress": true,
+            "stuck_after_s": stuck_after, "on_stuck": "time_out" });
+        let id = gate.submit(&command(&some_hang(&folder, hang), &mark, all)).await;
+        (id, hang, folder)
+    };
+    let short = [submit("majority", 1).await, submit("all", 2).await];
+    let enough = [submit("majority", 2).await, submit("all", 3).await];
+    for (id, ..) in &enough {
+        let job = gate.ended(id).await;
+        assert_eq!((&job["state"], &job["reason"]), (&json!("timed_out"), &json!("stuck")), "{job}");
+        assert!(all_confirmed(&job), "{job}");
+    }
+    let stuck = |job: &Value| -> usize {
+        let all = job["datacenters"].as_array().expect("datacenters");
+        all.iter().filter(|one| one["reason"] == "stuck").count()
+    };
+    let mut since = Vec::new();
+    for (id, hang, _) in &short {
+        gate.until_job(id, "the gate knows who is stuck", |job| stuck(job) == *hang).await;
+        since.push(tokio::time::Instant::now());
+    }
+    tokio::time::sleep_until(since[1] + Duration::from_secs(3 * stuck_after)).await;
+    for (id, hang, _) in &short {
+        let job = gate.job(id).await.expect("it is known");
+        assert_eq!((&job["state"], &job["ended_at"], stuck(&job)), (&json!("running"), &Value::Null, *hang), "{job}");
+        gate.client().post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
+        assert_eq!(gate.ended(id).await["state"], "cancelled");
+    }
+    mark.gone(ENDS_WITHIN).await;
 }
 
 #[tokio::test]

@@ -3,8 +3,10 @@
 
 mod certificates;
 mod decisions;
+mod gossip;
 mod outages;
 mod page;
+mod puppet;
 mod routing;
 #[path = "../support/mod.rs"]
 mod support;
@@ -23,7 +25,7 @@ use support::process::{Mark, until};
 const SOON: &str = "gate.progress_every = \"300ms\"\ngate.silent_after = \"3s\"\ngate.fallback_after = \"10m\"\n";
 /// How busy the computer is that these tests run on is not what they are about: nobody is turned away for that.
 const PATIENT: &str = "[overload]\nrise = { busy = 1e6, stressed = 2e6, overloaded = 3e6 }\nlatency_ms = { busy = 1e6, stressed = 2e6, overloaded = 3e6 }\nresource_percent = { busy = 1e6, stressed = 2e6, overloaded = 3e6 }\n";
-/// After a decision: workers have 10 s to end a process that does not obey.
+/// The time for an end after a decision: workers have 10 s to end a process that does not obey.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 fn options() -> WorldOptions {
@@ -37,7 +39,7 @@ async fn world(options: WorldOptions, datacenters: usize) -> World {
     world
 }
 
-/// Who asks a gate, and may submit commands.
+/// A client of the gate that may submit commands.
 struct Gate {
     address: SocketAddr,
     data: PathBuf,
@@ -74,7 +76,7 @@ impl Gate {
     }
 }
 
-/// Until so many datacenters may be routed to.
+/// Waits until so many datacenters may be routed to.
 async fn are_healthy(gate: &Gate, count: usize) {
     until("the datacenters are healthy", PATIENCE, async || {
         let reply = gate.client().try_call("GET", "/v1/datacenters", "").await.ok()?;
@@ -99,13 +101,13 @@ fn command(script: &str, mark: &Mark, more: Value) -> Value {
     job
 }
 
-/// How the job is in a datacenter, as the gate says.
+/// The job in a datacenter, as the gate shows it.
 fn in_datacenter<'a>(job: &'a Value, name: &str) -> &'a Value {
     let all = job["datacenters"].as_array().expect("datacenters");
     all.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("{name} is not in {job}"))
 }
 
-/// How the manager of a datacenter has it.
+/// The job as the manager of a datacenter shows it.
 async fn at_manager(manager: &ManagerOfDatacenter, id: &str) -> Value {
     let reply = Client::new(manager.address).get(&format!("/v1/jobs/{id}")).await;
     assert_eq!(reply.status, 200, "{}", reply.text());

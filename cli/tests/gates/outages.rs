@@ -1,9 +1,11 @@
 //! Gates and managers that are killed, and datacenters that are cut off, while a decision is due.
 
+use std::fs;
+
 use serde_json::json;
 
 use super::support::process::{Mark, until};
-use super::support::{PATIENCE, a_moment};
+use super::support::{PATIENCE, a_moment, onward};
 use super::*;
 
 #[tokio::test]
@@ -52,7 +54,24 @@ async fn silence_ends_no_job_that_goes_forward() {
 #[tokio::test]
 async fn a_gate_that_was_killed_decides_by_the_reports_that_are_repeated() {
     let world = world(options(), 2).await;
-    let (gate, mark) = (gate(&world), Mark::new());
+    decides_after(&world, || ()).await;
+    let said = world.gates[0].server.said();
+    assert!(!said.contains(REBUILT), "it knows the job: {said}");
+}
+
+#[tokio::test]
+async fn a_gate_that_has_lost_all_rebuilds_the_job_from_reports_and_decides() {
+    let world = world(options(), 2).await;
+    decides_after(&world, || fs::remove_dir_all(world.gates[0].data()).expect("it is removed")).await;
+    let said = world.gates[0].server.said();
+    assert!(said.contains(REBUILT), "{said}");
+}
+
+const REBUILT: &str = "a job that was not known here was taken over from a report";
+
+/// The gate is killed, and started again after a job has got stuck and `meanwhile` was done.
+async fn decides_after(world: &World, meanwhile: impl FnOnce()) {
+    let (gate, mark) = (gate(world), Mark::new());
     let both = json!({ "datacenters": ["dc-a", "dc-b"], "stuck_after_s": 3, "on_stuck": "time_out" });
     let id = gate.submit(&command("exec sleep 600", &mark, both)).await;
     mark.runs("sleep", 2).await;
@@ -71,6 +90,7 @@ async fn a_gate_that_was_killed_decides_by_the_reports_that_are_repeated() {
     })
     .await;
     mark.runs("sleep", 2).await;
+    meanwhile();
     world.gates[0].server.start_again().expect("it starts");
     let job = gate.ended(&id).await;
     assert_eq!((&job["state"], &job["reason"]), (&json!("timed_out"), &json!("stuck")), "{job}");
@@ -110,11 +130,15 @@ async fn a_manager_that_was_killed_takes_its_jobs_up_again_under_a_higher_term()
     let id = gate.submit(&command("sleep 3", &mark, json!({ "stuck_after_s": 600 }))).await;
     mark.runs("sleep", 1).await;
     let started_at = gate.job(&id).await.expect("it is known")["started_at"].clone();
+    let started_there = at_manager(&world.managers[0], &id).await["started_at"].clone();
+    assert!(started_there.is_string(), "{started_there}");
     world.managers[0].server.kill();
     tokio::time::sleep(a_moment()).await;
     world.managers[0].server.start_again().expect("it starts");
     let job = gate.ended(&id).await;
     assert_eq!((&job["state"], &job["started_at"]), (&json!("succeeded"), &started_at), "{job}");
+    let there = at_manager(&world.managers[0], &id).await;
+    assert_eq!(there["started_at"], started_there, "{there}");
     assert!(term().await.expect("a term") > before);
 }
 
@@ -149,4 +173,42 @@ async fn of_two_gates_either_is_asked_and_the_other_takes_over() {
     assert_eq!(job["state"], "cancelled", "{job}");
     assert!(all_confirmed(&job), "{job}");
     mark.gone(ENDS_WITHIN).await;
+}
+
+/// Its term goes on from where the backup was made, below what the gate has heard of it.
+#[tokio::test]
+async fn a_datacenter_that_was_restored_from_a_backup_is_heard_again() {
+    let world = world(options(), 1).await;
+    let (gate, mark, folder) = (gate(&world), Mark::new(), tempfile::tempdir().expect("a folder"));
+    let manager = &world.managers[0];
+    let (file, data) = (folder.path().join("backup").display().to_string(), manager.data().display().to_string());
+    let run = |args: &[&str]| {
+        let output = onward(args).output().expect("it runs");
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    };
+    run(&["--server", &manager.url(), "--data", &data, "backup", &file]);
+    let seen = async || {
+        let body = gate.client().get("/v1/datacenters").await.json();
+        (body["datacenters"][0]["term"].as_u64(), body["datacenters"][0]["connected"] == true)
+    };
+    let (before, _) = seen().await;
+    // The restore and the start after it take two.
+    for _ in 0..3 {
+        manager.server.kill();
+        manager.server.start_again().expect("it starts");
+    }
+    let highest = until("its new term is known", PATIENCE, async || {
+        let (term, is_connected) = seen().await;
+        term.filter(|term| is_connected && *term >= before.unwrap_or_default() + 3)
+    })
+    .await;
+    manager.server.kill();
+    fs::remove_dir_all(manager.data()).expect("it is removed");
+    run(&["restore", &file, "--data", &data]);
+    manager.server.start_again().expect("it starts");
+    let id = gate.submit(&command("exit 0", &mark, json!({}))).await;
+    let job = gate.ended(&id).await;
+    assert_eq!(job["state"], "succeeded", "{job}");
+    let (term, is_connected) = seen().await;
+    assert!(is_connected && term.is_some_and(|term| term < highest), "{term:?} after {highest}");
 }

@@ -124,3 +124,58 @@ async fn a_manager_without_the_key_is_refused() {
     intruder.signal(rustix::process::Signal::TERM);
     assert_eq!(intruder.ended(PATIENCE).await, Some(0));
 }
+
+/// What a gate takes, a datacenter takes: an order that is too large to be read would be repeated for ever, and those behind
+/// it would starve.
+#[tokio::test]
+async fn a_large_job_gets_there_and_so_does_the_one_behind_it() {
+    let world = world(options(), 1).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let (name, value) = mark.variable();
+    // Just below what one payload may have.
+    let filler = "x".repeat((1 << 20) - 1_024);
+    let workflow = |index: usize| {
+        let payload = json!({ "argv": ["sh", "-c", "cat > /dev/null"], "env": { name: value }, "stdin": filler });
+        json!({ "name": format!("w{index}"), "kind": "exec", "payload": payload })
+    };
+    let large = json!({ "workflows": (0..6).map(workflow).collect::<Vec<_>>() });
+    let large = gate.submit(&large).await;
+    let small = gate.submit(&command("exit 0", &mark, json!({}))).await;
+    for id in [small, large] {
+        let job = gate.ended(&id).await;
+        assert_eq!(job["state"], "succeeded", "{job}");
+    }
+}
+
+/// Also those that do not speak to the gate: a datacenter that has lost half of its managers is not what it was.
+#[tokio::test]
+async fn a_datacenter_counts_all_its_managers() {
+    let world = world(options().second_manager(), 1).await;
+    let seen = async |address: SocketAddr| {
+        let reply = Client::new(address).try_call("GET", "/v1/datacenters", "").await.ok()?;
+        let known = reply.json()["datacenters"][0].clone();
+        Some((known["managers"].as_u64()?, known["health"].as_str()?.to_owned()))
+    };
+    let leader = until("one leads", PATIENCE, async || {
+        for (index, manager) in world.managers.iter().enumerate() {
+            let reply = Client::new(manager.address).try_call("GET", "/status", "").await.ok()?;
+            if reply.json()["role"] == "leader" {
+                return Some(index);
+            }
+        }
+        None
+    })
+    .await;
+    let asked = [world.gates[0].address, world.managers[leader].address];
+    let are_seen = async |health: &str| {
+        for address in asked {
+            until(&format!("two managers, {health}"), PATIENCE, async || {
+                (seen(address).await? == (2, health.to_owned())).then_some(())
+            })
+            .await;
+        }
+    };
+    are_seen("healthy").await;
+    world.managers[1 - leader].server.kill();
+    are_seen("degraded").await;
+}

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::load::{Stretch, Submitter, Worker, read};
+use crate::number;
 use crate::record::{Record, is_doomed};
 use crate::support::http::Client;
 use crate::support::process::until;
@@ -33,7 +34,7 @@ fn addresses(cluster: &Cluster) -> Vec<SocketAddr> {
     cluster.managers.iter().map(|manager| manager.address).collect()
 }
 
-/// What a manager says of itself; none if it does not.
+/// The manager's own status; none if it does not answer.
 async fn status(address: SocketAddr) -> Option<Value> {
     let asked = async { Client::new(address).try_call("GET", "/status", "").await };
     let reply = tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?.ok()?;
@@ -90,14 +91,42 @@ impl Load {
         self.stretch.answers.load(Ordering::Relaxed) - self.stretch.told_later.load(Ordering::Relaxed)
     }
 
-    /// Until so many more calls were answered by something else than that nobody leads.
+    /// Waits until so many more calls were answered by something else than that nobody leads.
     async fn goes_on(&self, more: u64) {
         let before = self.answers();
         until("work goes on", PATIENCE, async || (self.answers() >= before + more).then_some(())).await;
     }
 
-    /// No more failures: what is in doubt is settled, all jobs end, and all that was answered is true, at every manager.
-    async fn end(self, addresses: &[SocketAddr]) -> usize {
+    /// No more failures: what is in doubt is settled, all jobs end, and all that was answered is true, whoever leads.
+    async fn end(self, cluster: &Cluster) -> usize {
+        let addresses = addresses(cluster);
+        let all = self.settle(&addresses).await;
+        for manager in &cluster.managers {
+            let to = json!({ "to": manager.name });
+            until("it leads", PATIENCE, async || {
+                let reply = Client::new(manager.address).post("/v1/leader/transfer", &to).await;
+                let leads_already = reply.code() == "cannot_transfer" && reply.text().contains("leads already");
+                (reply.status == 200 || leads_already).then_some(())
+            })
+            .await;
+            until("it serves", PATIENCE, async || {
+                (status(manager.address).await?["manager"]["seat"] == "serving").then_some(())
+            })
+            .await;
+            none(&all.broken(manager.address).await);
+        }
+        all.jobs.len()
+    }
+
+    /// The same, asked of these managers, whoever leads now.
+    async fn end_at(self, addresses: &[SocketAddr]) {
+        let all = self.settle(addresses).await;
+        for address in addresses {
+            none(&all.broken(*address).await);
+        }
+    }
+
+    async fn settle(self, addresses: &[SocketAddr]) -> Record {
         self.stretch.over.store(true, Ordering::Relaxed);
         let (mut submitters, mut workers) = (Vec::new(), Vec::new());
         for one in self.submitters {
@@ -112,12 +141,9 @@ impl Load {
         let stretch = Arc::into_inner(self.stretch).expect("nobody else has it any more");
         let mut all: Record = stretch.record.into_inner().unwrap();
         drain(addresses, submitters, workers, &mut all).await;
-        for address in addresses {
-            none(&all.broken(*address).await);
-        }
         none(&all.contradictions());
         assert!(all.jobs.len() > 50, "only {} jobs", all.jobs.len());
-        all.jobs.len()
+        all
     }
 }
 
@@ -168,7 +194,7 @@ async fn a_leader_that_is_killed_is_replaced_at_once() {
         (led, term) = (next, next_term);
     }
     load.goes_on(200).await;
-    load.end(&addresses).await;
+    load.end(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -184,6 +210,9 @@ async fn a_leader_that_was_frozen_finds_another_in_its_place_and_follows() {
     assert!(next_term > term);
     assert!(frozen.elapsed() < Duration::from_secs(6) + a_moment(), "nobody led for {:?}", frozen.elapsed());
     load.goes_on(200).await;
+    while number("ONWARD_SOAK_CASES").is_some() && frozen.elapsed() < Duration::from_secs(30) {
+        load.goes_on(10).await;
+    }
     cluster.managers[led].server.thaw();
     until("the old leader follows", PATIENCE, async || {
         let status = status(addresses[led]).await?;
@@ -191,8 +220,15 @@ async fn a_leader_that_was_frozen_finds_another_in_its_place_and_follows() {
     })
     .await;
     assert_eq!(leader(&cluster, &[]).await, (next, next_term), "nobody fights");
+    assert_eq!(seats_lost(addresses[led]).await, 1, "what it still wanted to write was refused, and that is counted");
     load.goes_on(100).await;
-    load.end(&addresses).await;
+    load.end(&cluster).await;
+}
+
+async fn seats_lost(address: SocketAddr) -> u64 {
+    let metrics = Client::new(address).try_call("GET", "/metrics", "").await.unwrap().text();
+    let line = metrics.lines().find_map(|line| line.strip_prefix("onward_seats_lost_total "));
+    line.expect("it is counted").parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -218,7 +254,7 @@ async fn the_seat_is_handed_over_by_name_and_no_call_fails() {
     load.goes_on(100).await;
     let (refused, cut_off) = (&load.stretch.told_later, &load.stretch.cut_off);
     assert_eq!((refused.load(Ordering::Relaxed), cut_off.load(Ordering::Relaxed)), (0, 0), "calls failed");
-    load.end(&addresses).await;
+    load.end(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,32 +277,72 @@ async fn all_managers_are_restarted_one_after_the_other_and_no_call_fails() {
         let (refused, cut_off) = (&load.stretch.told_later, &load.stretch.cut_off);
         let failed = (refused.load(Ordering::Relaxed), cut_off.load(Ordering::Relaxed));
         assert_eq!(failed, (0, 0), "calls failed while {} was restarted", manager.name);
-        load.end(&others).await;
+        load.end_at(&others).await;
     }
+}
+
+/// The peer that a leader is cut off from: nothing that either side sends arrives, and no connection is closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CutFrom {
+    Database,
+    Others,
+    Both,
+}
+
+async fn cut_off_and_replaced(from: CutFrom) {
+    let cluster = options().proxies().start().unwrap();
+    let addresses = addresses(&cluster);
+    let (led, term) = leader(&cluster, &[]).await;
+    let manager = &cluster.managers[led];
+    // Workers and clients call the managers where these say that they are.
+    let called: Vec<SocketAddr> = match from {
+        CutFrom::Database => addresses.clone(),
+        _ => addresses.iter().copied().filter(|address| *address != addresses[led]).collect(),
+    };
+    let load = Load::on(&called);
+    load.goes_on(200).await;
+    let silence = |silent| {
+        if from != CutFrom::Others {
+            manager.to_databases.iter().for_each(|proxy| proxy.silence(silent));
+        }
+        if from != CutFrom::Database {
+            manager.in_front.as_ref().expect("there are proxies").silence(silent);
+        }
+    };
+    silence(true);
+    let cut = Instant::now();
+    let (next, next_term) = leader(&cluster, &[led]).await;
+    assert!(next_term > term);
+    assert!(cut.elapsed() < Duration::from_secs(12) + a_moment(), "nobody else led for {:?}", cut.elapsed());
+    assert_eq!(probe(manager.listen, "/livez").await, Some(200), "a restart does not help");
+    load.goes_on(200).await;
+    silence(false);
+    let name = cluster.managers[next].name.as_str();
+    until("it follows", PATIENCE, async || {
+        let status = status(addresses[led]).await?;
+        let follows = status["role"] == "follower" && status["leader"]["name"] == name;
+        (follows && probe(addresses[led], "/readyz").await == Some(200)).then_some(())
+    })
+    .await;
+    assert_eq!(leader(&cluster, &[]).await.1, next_term, "nobody fights");
+    load.goes_on(100).await;
+    load.end(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_cut_off_from_the_database_is_replaced() {
-    let cluster = options().proxies().start().unwrap();
-    let addresses = addresses(&cluster);
-    let (led, term) = leader(&cluster, &[]).await;
-    let load = Load::on(&addresses);
-    load.goes_on(200).await;
-    for proxy in &cluster.managers[led].to_databases {
-        proxy.silence(true);
-    }
-    let cut = Instant::now();
-    let (_, next_term) = leader(&cluster, &[led]).await;
-    assert!(next_term > term);
-    assert!(cut.elapsed() < Duration::from_secs(8) + a_moment(), "nobody led for {:?}", cut.elapsed());
-    assert_eq!(probe(addresses[led], "/livez").await, Some(200), "a restart does not help");
-    load.goes_on(200).await;
-    for proxy in &cluster.managers[led].to_databases {
-        proxy.silence(false);
-    }
-    until("it follows", PATIENCE, async || (probe(addresses[led], "/readyz").await == Some(200)).then_some(())).await;
-    load.goes_on(100).await;
-    load.end(&addresses).await;
+    cut_off_and_replaced(CutFrom::Database).await;
+}
+
+/// A leader writes on, and nobody gets an answer from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_from_all_but_the_database_is_replaced() {
+    cut_off_and_replaced(CutFrom::Others).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_from_everything_is_replaced() {
+    cut_off_and_replaced(CutFrom::Both).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -285,36 +361,95 @@ async fn when_the_primary_is_lost_the_standby_takes_its_place_with_all_that_was_
         assert_eq!(probe(*address, "/livez").await, Some(200), "a restart does not help");
     }
     load.goes_on(300).await;
-    load.end(&addresses).await;
+    load.end(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_commits_hang_callers_are_told_so_in_time_and_nobody_is_asked_to_restart() {
     let cluster = options().standby().start().unwrap();
     let addresses = addresses(&cluster);
-    leader(&cluster, &[]).await;
+    let (led, _) = leader(&cluster, &[]).await;
     let load = Load::on(&addresses);
     load.goes_on(200).await;
     let standby = cluster.standby.as_ref().expect("there is one");
     standby.server().freeze();
-    // Who asks now is answered within `seat_ttl`, and a little more through a manager that follows.
-    sleep(Duration::from_secs(1)).await;
-    let body = json!({ "kind": "other", "idempotency_key": "while it hangs" });
-    let asked = Instant::now();
-    let reply = Client::new(addresses[0]).try_call("POST", "/v1/jobs", &body.to_string()).await.unwrap();
-    assert_eq!(reply.status, 503, "{}", reply.text());
-    assert!(asked.elapsed() < Duration::from_secs(6) + a_moment(), "it took {:?}", asked.elapsed());
+    // Who asks the leader now is answered within `seat_ttl`, and a little later through a manager that follows, which
+    // looks whether another leads.
+    let follower = (led + 1) % 3;
+    let ask = async |at: usize, within: Duration| {
+        let body = json!({ "kind": "other", "idempotency_key": format!("while it hangs, {at}") });
+        let asked = Instant::now();
+        let reply = Client::new(addresses[at]).try_call("POST", "/v1/jobs", &body.to_string()).await.unwrap();
+        assert_eq!(reply.status, 503, "{}", reply.text());
+        assert!(asked.elapsed() < within + a_moment(), "it took {:?}", asked.elapsed());
+    };
+    tokio::join!(ask(led, Duration::from_secs(3)), ask(follower, Duration::from_secs(6)));
     // Somebody who gives up waiting for the standby, at the server, makes nothing durable by that.
     let hanging = "select count(pg_cancel_backend(pid)) from pg_stat_activity where wait_event = 'SyncRep'";
-    cluster.database.ask(hanging).unwrap();
-    cluster.database.ask(&hanging.replace("pg_cancel_backend", "pg_terminate_backend")).unwrap();
+    for give_up in [hanging.to_owned(), hanging.replace("pg_cancel_backend", "pg_terminate_backend")] {
+        until("a commit waits for the standby", PATIENCE, async || {
+            (cluster.database.ask(&give_up).unwrap().trim() != "0").then_some(())
+        })
+        .await;
+    }
     for address in &addresses {
         assert_eq!(probe(*address, "/livez").await, Some(200), "a restart does not help");
     }
     standby.server().thaw();
     load.goes_on(200).await;
     Client::new(addresses[0]).post("/v1/jobs/cancel", &json!({ "kind": "other" })).await;
-    load.end(&addresses).await;
+    load.end(&cluster).await;
+}
+
+/// A library that puts the wall clock of a process ahead, by `AHEAD_S` seconds, and leaves its other clocks alone.
+fn clock_ahead(folder: &Path) -> String {
+    let (source, library) = (folder.join("ahead.c"), folder.join("ahead.so"));
+    let text = "#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *ts) {
+    int failed = syscall(SYS_clock_gettime, id, ts);
+    const char *ahead = getenv(\"AHEAD_S\");
+    if (!failed && id == CLOCK_REALTIME && ahead) ts->tv_sec += atol(ahead);
+    return failed;
+}
+";
+    std::fs::write(&source, text).unwrap();
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
+    assert!(made.success(), "{made}");
+    library.display().to_string()
+}
+
+/// Log time would jump: so it does not lead even if nobody else is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_whose_clock_is_five_minutes_off_never_leads() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = clock_ahead(folder.path());
+    let cluster = options().variable_of(3, "LD_PRELOAD", library).variable_of(3, "AHEAD_S", "300").start().unwrap();
+    let (addresses, off) = (addresses(&cluster), &cluster.managers[2]);
+    let (led, term) = leader(&cluster, &[]).await;
+    assert_ne!(led, 2, "its clock is off");
+    let load = Load::on(&addresses);
+    load.goes_on(200).await;
+    let reply = Client::new(addresses[led]).post("/v1/leader/transfer", &json!({ "to": off.name })).await;
+    assert_eq!((reply.status, reply.code().as_str()), (409, "cannot_transfer"), "{}", reply.text());
+    assert!(reply.text().contains("clock"), "{}", reply.text());
+    let others = &cluster.managers[..2];
+    others.iter().for_each(|manager| manager.server.kill());
+    let alone = Instant::now();
+    while alone.elapsed() < Duration::from_secs(8) {
+        let status = status(off.address).await.expect("it answers");
+        assert_eq!(status["role"], "follower", "{status}");
+        assert_eq!(probe(off.address, "/livez").await, Some(200), "a restart does not help");
+        sleep(Duration::from_millis(250)).await;
+    }
+    others.iter().for_each(|manager| manager.server.start_again().unwrap());
+    let (next, next_term) = leader(&cluster, &[]).await;
+    assert!(next != 2 && next_term > term, "{next} leads");
+    load.goes_on(200).await;
+    load.end_at(&addresses).await;
 }
 
 /// The commands of docs/cluster.md, word for word, and what it says that they print.

@@ -17,7 +17,7 @@ use crate::support::http::{Client, Reply};
 /// A node that takes longer is taken for gone, where there are others.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(8);
 
-/// What the clients of one stretch between two kills share.
+/// State that the clients of one stretch between two kills share.
 #[derive(Debug)]
 pub struct Stretch {
     pub address: SocketAddr,
@@ -26,12 +26,12 @@ pub struct Stretch {
     pub record: Mutex<Record>,
     /// Ids that were acknowledged, for those who read.
     pub ids: Mutex<Vec<String>>,
-    /// How many new jobs there may be yet.
+    /// The number of new jobs that there may be yet.
     pub budget: AtomicI64,
     pub in_flight: AtomicU64,
     pub answers: AtomicU64,
     pub told_later: AtomicU64,
-    /// How often another node was tried because one was gone or did not answer.
+    /// The number of times that another node was tried because one was gone or did not answer.
     pub cut_off: AtomicU64,
     /// Nothing new is begun; used where the stretch ends without a kill.
     pub over: AtomicBool,
@@ -131,7 +131,7 @@ impl Submitter {
         self
     }
 
-    /// Until nothing is in doubt.
+    /// Repeats calls until nothing is in doubt.
     pub async fn settle(mut self, stretch: Arc<Stretch>) {
         let mut client = Client::new(stretch.address);
         while self.sent.iter().any(|(.., id)| id.is_none()) {
@@ -310,6 +310,7 @@ impl Worker {
             }
             return Ok(());
         }
+        let taken_by = reply.leader();
         let reply = stretch.call(client, "GET", &format!("/v1/jobs/{}", lease.job), &Value::Null).await?;
         let Some(path) = output_path(&lease.job, lease.fence, &reply.json()) else { return Ok(()) };
         let reply = stretch.call(client, "GET", &path, &Value::Null).await?;
@@ -317,6 +318,8 @@ impl Worker {
             true => stretch.write(|record| {
                 record.jobs.entry(lease.job.clone()).or_default().printed.insert(lease.fence, text);
             }),
+            // Whoever took it has ended since, and nobody had read it.
+            false if reply.code() == "no_output" && reply.leader() != taken_by => {}
             false => {
                 stretch.wrong(format!("fence {} printed {text:?}, and that was read: {}", lease.fence, reply.text()))
             }

@@ -15,11 +15,11 @@ const CHECKERS: usize = 32;
 
 #[derive(Clone, Default, Debug)]
 pub struct Record {
-    /// By idempotency key.
+    /// Keys by idempotency key.
     pub keys: BTreeMap<String, Key>,
-    /// By job id.
+    /// Jobs by id.
     pub jobs: BTreeMap<String, Job>,
-    /// By receipt and the result that was refused: the code of the refusal.
+    /// The code of each refusal, by receipt and the result that was refused.
     pub refused: BTreeMap<(String, String), String>,
     /// Answers that were wrong when they came.
     pub wrong: Vec<String>,
@@ -41,9 +41,9 @@ pub struct Job {
     pub ended: Option<String>,
     /// The highest fence that anybody was told.
     pub fence: u64,
-    /// Who was handed which fence.
+    /// Workers that were handed each fence.
     pub holders: BTreeMap<u64, BTreeSet<String>>,
-    /// What its payload was made from.
+    /// The number that its payload was made from.
     pub number: Option<u64>,
     /// The job that it was made from.
     pub retry_of: Option<String>,
@@ -51,9 +51,9 @@ pub struct Job {
     pub extensions_s: f64,
     /// Fences whose checkpoint was accepted: its content is the fence.
     pub checkpoints: BTreeSet<u64>,
-    /// By fence, the checkpoint that was handed out with it; 0 for none.
+    /// The checkpoint that was handed out with each fence; 0 for none.
     pub handed: BTreeMap<u64, u64>,
-    /// By fence, what the attempt printed and somebody has read.
+    /// The output of each fence that somebody has read.
     pub printed: BTreeMap<u64, String>,
 }
 
@@ -70,7 +70,7 @@ fn pad(number: u64) -> String {
     if number.is_multiple_of(3) { format!("{number:016}").repeat(400) } else { String::new() }
 }
 
-/// Whoever works on it fails for good.
+/// Whether every attempt of it fails for good.
 pub const fn is_doomed(number: u64) -> bool {
     number % 16 == 5
 }
@@ -83,7 +83,7 @@ pub fn submission(key: &str, number: u64) -> Value {
     })
 }
 
-/// Where the output of this fence is read, if no newer attempt has the same number.
+/// The path of this fence's output, if no newer attempt has the same number.
 pub fn output_path(id: &str, fence: u64, shown: &Value) -> Option<String> {
     let attempts = shown["workflows"][0]["attempts"].as_array()?;
     let n = &attempts.iter().find(|attempt| attempt["fence"] == fence)?["n"];
@@ -125,7 +125,7 @@ impl Record {
         self.wrong.extend(other.wrong);
     }
 
-    /// What is wrong with these answers among themselves.
+    /// Contradictions of these answers among themselves.
     pub fn contradictions(&self) -> Vec<String> {
         let mut found = self.wrong.clone();
         for (id, job) in &self.jobs {
@@ -145,7 +145,7 @@ impl Record {
         found
     }
 
-    /// What the node takes back of all this.
+    /// Promises of all these that the node does not keep.
     pub async fn broken(&self, address: SocketAddr) -> Vec<String> {
         let jobs = self.jobs.iter().map(|(id, job)| Promise::Job(id.clone(), job.clone()));
         let keys = self.keys.iter().map(|(name, key)| Promise::Key(name.clone(), key.clone()));

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::PATIENCE;
 
-/// How long a client waits that was told to come back later.
+/// The wait of a client that was told to come back later.
 pub const LATER: Duration = Duration::from_millis(50);
 
 const IDLE: Duration = Duration::from_secs(2);
@@ -27,6 +27,12 @@ pub struct Reply {
 impl Reply {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
+    }
+
+    /// The leader when this was answered, and its term; none of a node that is alone.
+    pub fn leader(&self) -> Option<&str> {
+        let mut fields = self.head.lines().filter_map(|line| line.split_once(':'));
+        fields.find_map(|(name, value)| name.eq_ignore_ascii_case("onward-leader").then(|| value.trim()))
     }
 
     /// The code of a problem, empty for other answers.
@@ -72,11 +78,11 @@ impl Reply {
 /// A connection that stays open from call to call, and is made anew after an error.
 #[derive(Debug)]
 pub struct Client {
-    /// Where to connect to, and what to call the node.
+    /// The address to connect to; below, the name of the node.
     address: SocketAddr,
     host: SocketAddr,
     token: Option<String>,
-    /// And when it was used last: a node closes what is idle.
+    /// The connection, and when it was used last: a node closes what is idle.
     stream: Option<(TcpStream, Instant)>,
 }
 
@@ -85,7 +91,7 @@ impl Client {
         Self::through(address, address)
     }
 
-    /// By way of somebody in the middle.
+    /// A client by way of a proxy.
     pub fn through(address: SocketAddr, host: SocketAddr) -> Self {
         Self { address, host, token: None, stream: None }
     }
@@ -96,7 +102,7 @@ impl Client {
         Self { token: Some(token.trim().to_owned()), ..Self::new(address) }
     }
 
-    /// One exchange. An error says that the answer did not arrive in full, and nothing about what was done.
+    /// Makes one exchange. An error says that the answer did not arrive in full, and nothing about what was done.
     pub async fn try_call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
         let host = self.host;
         let length = body.len();
@@ -127,7 +133,7 @@ impl Client {
         Ok(reply)
     }
 
-    /// As a patient client does: 503 means later.
+    /// Calls as a patient client does: 503 means later.
     pub async fn call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Reply> {
         loop {
             let reply = self.try_call(method, path, body).await?;
@@ -147,7 +153,7 @@ impl Client {
     }
 }
 
-/// By its content length, so that the connection can stay open.
+/// Reads a reply by its content length, so that the connection can stay open.
 pub async fn read_reply(stream: &mut TcpStream) -> io::Result<Reply> {
     let mut bytes = Vec::new();
     let end = loop {

@@ -10,7 +10,7 @@ use super::process::until;
 
 const TERMINAL: [&str; 4] = ["succeeded", "failed", "timed_out", "cancelled"];
 
-/// One attempt as the job shows it.
+/// An attempt as the job shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attempt {
     pub fence: u64,
@@ -65,17 +65,17 @@ pub fn attempts(job: &Value) -> Vec<Attempt> {
     shown.iter().map(one).collect()
 }
 
-/// By the node's clock, which no delay of a test can move.
+/// An instant by the node's clock, which no delay of a test can move.
 pub fn instant(value: &Value) -> Option<Timestamp> {
     value.as_str().map(|text| text.parse().expect("instants are written as RFC 3339"))
 }
 
-/// From one instant to another; nothing, if the other was first.
+/// The time from one instant to another; nothing, if the other was first.
 pub fn span(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
-/// What time it is for the node: it stamps a job that nobody takes.
+/// The time of the node's clock: it stamps a job that nobody takes.
 pub async fn now(client: &mut Client) -> Timestamp {
     let id = submit(client, &json!({ "kind": "nobody-takes-this" })).await;
     instant(&show(client, &id).await["created_at"]).expect("it was submitted")
@@ -91,7 +91,7 @@ pub async fn ledger(client: &mut Client, id: &str) -> Vec<Value> {
     reply.json()["entries"].as_array().expect("a ledger has entries").clone()
 }
 
-/// What the ledger says, in short: `attempt_ended stuck`, `refused stale_attempt`, `timed_out stuck`.
+/// Facts of the ledger, in short: `attempt_ended stuck`, `refused stale_attempt`, `timed_out stuck`.
 pub fn facts(ledger: &[Value]) -> Vec<String> {
     let word = |entry: &Value| {
         let about = ["outcome", "refusal", "reason"].iter().find_map(|name| entry[*name].as_str());

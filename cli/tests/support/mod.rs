@@ -32,7 +32,7 @@ pub fn onward(args: &[&str]) -> Command {
     command
 }
 
-/// Without the settings of whoever runs the tests.
+/// The command without the settings of whoever runs the tests.
 pub fn in_own_environment(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ONWARD_")) {
         command.env_remove(name);
@@ -56,7 +56,7 @@ pub fn own_loopback() -> String {
 #[derive(Debug)]
 pub struct Node {
     child: Child,
-    /// It goes on printing after the line that we wait for, and must not be cut off.
+    /// Output that goes on after the line that we wait for, and must not be cut off.
     stdout: BufReader<ChildStdout>,
     pub address: SocketAddr,
     pub url: String,
@@ -101,7 +101,7 @@ impl Node {
         Self { child, stdout, address, url }
     }
 
-    /// What it says next.
+    /// The next line that the node prints.
     pub fn next_line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).expect("it goes on printing");
@@ -117,7 +117,7 @@ impl Node {
         process::signal(self.child.id(), what);
     }
 
-    /// How many files it may have open from now on; says how many that were.
+    /// Limits the files that it may have open from now on; gives the limit before.
     pub fn set_open_files(&self, most: u64) -> u64 {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
         let limit = getrlimit(Resource::Nofile);
@@ -125,7 +125,7 @@ impl Node {
         before.current.expect("there is a limit")
     }
 
-    /// Its exit code, once it has ended by itself.
+    /// The exit code, once the node has ended by itself.
     pub async fn ended(&mut self, within: Duration) -> Option<i32> {
         process::ended(&mut self.child, within).await
     }
@@ -164,7 +164,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// From 0 to just below this.
+    /// A number from 0 to just below this.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -40,7 +40,7 @@ pub async fn with_gaps<T>(what: impl Future<Output = T>) -> (T, Duration) {
     }
 }
 
-/// To a process that the test has started and not yet waited for: the pid is still its own.
+/// Signals a process that the test has started and not yet waited for: the pid is still its own.
 pub fn signal(pid: u32, what: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
     kill_process(pid, what).expect("the process is there");
@@ -68,7 +68,7 @@ impl Mark {
         command.env(VARIABLE, &self.0)
     }
 
-    /// For the environment of a job's payload.
+    /// The mark for the environment of a job's payload.
     pub fn variable(&self) -> (&'static str, &str) {
         (VARIABLE, &self.0)
     }
@@ -86,7 +86,7 @@ impl Mark {
         pids.filter(|pid| carries(*pid)).map(|pid| (pid, name(pid).trim().to_owned())).collect()
     }
 
-    /// Until so many of them run this program.
+    /// Waits until so many of the marked processes run this program.
     pub async fn runs(&self, program: &str, count: usize) {
         until(&format!("{count} × {program} of {self:?}"), PATIENCE, async || {
             (self.carriers().iter().filter(|(_, name)| name == program).count() >= count).then_some(())
@@ -94,12 +94,12 @@ impl Mark {
         .await;
     }
 
-    /// Until nobody carries it.
+    /// Waits until nobody carries the mark.
     pub async fn gone(&self, within: Duration) {
         self.gone_but(None, within).await;
     }
 
-    /// Until nobody but this process carries it.
+    /// Waits until nobody but this process carries the mark.
     pub async fn gone_but(&self, pid: Option<u32>, within: Duration) {
         let spared = pid.map(|pid| pid as i32);
         let deadline = Instant::now() + within;
@@ -115,7 +115,7 @@ impl Mark {
 }
 
 impl Drop for Mark {
-    /// What a failed test leaves behind.
+    /// Kills what a failed test leaves behind.
     fn drop(&mut self) {
         for (pid, _) in self.carriers() {
             if let Some(pid) = Pid::from_raw(pid) {

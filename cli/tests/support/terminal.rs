@@ -65,7 +65,7 @@ impl Terminal {
         Self { child, columns, written, bytes: Vec::new(), keyboard }
     }
 
-    /// Until this can be seen.
+    /// Waits until this can be seen.
     pub async fn shows(&mut self, what: &str) -> Seen {
         until(&format!("`{what}` on the terminal"), PATIENCE, async || {
             self.bytes.extend(self.written.try_iter().flatten());
@@ -74,7 +74,7 @@ impl Terminal {
         .await
     }
 
-    /// Its exit code, and what was there at the end.
+    /// The exit code, and the screen at the end.
     pub async fn ended(&mut self) -> (Option<i32>, Seen) {
         let code = super::process::ended(&mut self.child, PATIENCE).await;
         // The reader stops at the end, and with it this.
@@ -82,7 +82,7 @@ impl Terminal {
         (code, self.seen())
     }
 
-    /// As if somebody typed it.
+    /// Enters text as if somebody typed it.
     pub fn enter(&mut self, text: &str) {
         self.keyboard.write_all(format!("{text}\n").as_bytes()).expect("the terminal is open");
     }
@@ -114,7 +114,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// As much of a terminal as our own output needs; anything else is a mistake.
+    /// Reads as much of a terminal as our own output needs; anything else is a mistake.
     fn of(written: &str, columns: usize) -> Self {
         let mut seen = Self::default();
         let (mut line, mut column) = (0, 0);

@@ -12,7 +12,7 @@ use super::{end, onward};
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
-    /// Of the worker, its guards and its commands.
+    /// The mark of the worker, its guards and its commands.
     pub mark: Mark,
 }
 
@@ -45,7 +45,7 @@ impl Worker {
         end(&mut self.child);
     }
 
-    /// Until nothing but the worker itself is left of what it ran.
+    /// Waits until nothing but the worker itself is left of what it ran.
     pub async fn is_alone(&self, within: Duration) {
         self.mark.gone_but(Some(self.child.id()), within).await;
     }

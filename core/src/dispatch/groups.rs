@@ -28,7 +28,7 @@ pub(crate) enum Tier {
 #[derive(Debug)]
 pub(crate) struct Group {
     subscription: Subscription,
-    /// Who brought it in: it counts towards this client's share for as long as anybody uses it.
+    /// The client that brought the group in: it counts towards this client's share for as long as anybody uses it.
     client: ClientId,
     workers: u32,
     queue_kinds: Box<[Key<QueueKind>]>,
@@ -45,7 +45,7 @@ pub(super) struct Level {
     pub(super) shelves: BTreeSet<(u64, Key<Shelf>)>,
 }
 
-/// One worker's place in the ring of its group.
+/// A worker's place in the ring of its group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingSlot {
     links: Links<Worker>,

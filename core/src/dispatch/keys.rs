@@ -3,10 +3,10 @@
 //! Workflows that name the same keys with the same bounds, in the same order, share one [`LimitSet`]. What blocks one
 //! of them blocks all, which is what lets dispatch move them together: see [`super::lanes`].
 //!
-//! Whoever is handed out takes its keys and gives them back when its attempt ends; an *ordered* key it keeps until it has
-//! ended itself. So from its first hand-out on a workflow is split: its ordered keys lie in a set that it keeps, and what
-//! can block it is a set of the others. Two cannot wait for each other: whoever begins has found all of its keys free, so
-//! a key that it has given back and misses is kept by one that began after it.
+//! A workflow that is handed out takes its keys and gives them back when its attempt ends; an *ordered* key it keeps
+//! until it has ended itself. So from its first hand-out on a workflow is split: its ordered keys lie in a set that it
+//! keeps, and what can block it is a set of the others. Two cannot wait for each other: whoever begins has found all of
+//! its keys free, so a key that it has given back and misses is kept by one that began after it.
 
 use core::hash::{BuildHasher, Hash, Hasher};
 use std::collections::BTreeMap;
@@ -24,22 +24,23 @@ use super::shelves::Shelf;
 #[derive(Debug)]
 pub(super) struct LimitKey {
     pub(super) name: Name,
-    /// Of the name.
+    /// Hash of the name.
     hash: u64,
     /// Sets that name it.
     sets: u32,
-    /// How many workflows hold it: those that workers hold, and the one that keeps it in order between its attempts.
+    /// Workflows that hold the key: those that workers hold, and the one that keeps the key in order between its
+    /// attempts.
     pub(super) running: u32,
-    /// Their bounds, each with how many have it.
+    /// Bounds of these workflows, each with how many have it.
     bounds: BTreeMap<u32, u32>,
     /// The workflow that keeps it in order.
     pub(super) keeper: Option<WorkflowKey>,
-    /// By shelf.
+    /// Parked lanes by shelf.
     pub(super) parked: BTreeMap<Key<Shelf>, ParkedLanes>,
 }
 
 impl LimitKey {
-    /// Whether one more may hold it: by its own bound, and by that of everybody who does.
+    /// Whether one more workflow may hold the key: by its own bound, and by that of every holder.
     pub(super) fn has_room(&self, bound: u32) -> bool {
         let smallest = self.bounds.first_key_value().map_or(bound, |(smallest, _)| bound.min(*smallest));
         self.running < smallest
@@ -62,11 +63,11 @@ impl LimitKey {
 
 #[derive(Debug)]
 pub(super) struct LimitSet {
-    /// Of names and bounds.
+    /// Hash of names and bounds.
     hash: u64,
     /// Workflows that name it and have not ended.
     members: u32,
-    /// As the jobs gave them; jobs share it.
+    /// Limits as the jobs gave them; jobs share them.
     limits: Arc<[ConcurrencyLimit]>,
     /// Each key with its bound, as the jobs gave them.
     pub(super) keys: Box<[(Key<LimitKey>, u32)]>,
@@ -75,7 +76,7 @@ pub(super) struct LimitSet {
 }
 
 impl LimitSet {
-    /// How many may hold one of its keys at once, as this set says.
+    /// The most workflows that may hold one of the set's keys at once, as this set says.
     pub(super) fn bound(&self, key: Key<LimitKey>) -> u32 {
         let found = self.keys.iter().find(|(known, _)| *known == key);
         found.expect("a lane waits under a key of its own").1
@@ -230,7 +231,7 @@ impl Dispatch {
         for at in 0..self.limit_sets[set].keys.len() {
             let (key, max) = self.limit_sets[set].keys[at];
             self.keys[key].give_back(max);
-            // By turn: where shelves lie must not show in who is asked first.
+            // Sorted by turn: where shelves lie must not show in who is asked first.
             let first =
                 |(shelf, parked): (&Key<Shelf>, &ParkedLanes)| (parked.lanes.first().map(|(order, _)| *order), *shelf);
             let mut waiting: Vec<_> = self.keys[key].parked.iter().map(first).collect();

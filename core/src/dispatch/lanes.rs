@@ -35,16 +35,16 @@ pub(super) struct ParkedLane {
     pub(super) shelf: Key<Shelf>,
     pub(super) set: Key<LimitSet>,
     pub(super) queue: TurnQueue,
-    /// Where it waits.
+    /// The key under which the lane waits.
     pub(super) key: Key<LimitKey>,
     /// The head's turn, as the key has it.
     pub(super) order: u64,
 }
 
-/// What waits under one key for one shelf.
+/// Lanes that wait under one key for one shelf.
 #[derive(Debug)]
 pub(super) struct ParkedLanes {
-    /// By the turn of their head.
+    /// Lanes by the turn of their head.
     pub(super) lanes: BTreeSet<(u64, Key<ParkedLane>)>,
     /// The workflow that was let go and is still on its shelf. No turn in the lanes is lower.
     pub(super) released: Option<WorkflowKey>,
@@ -159,7 +159,7 @@ impl Dispatch {
         parked.expect("it is kept for the one that was let go").released = None;
     }
 
-    /// What was in front under this key, for this shelf, is not any more: the next may go, if there is room.
+    /// Lets the next workflow under this key go, if there is room, because the one in front for this shelf is gone.
     pub(super) fn offer_next(&mut self, turn: Option<(Key<LimitKey>, Key<Shelf>)>) {
         let Some((key, shelf)) = turn else { return };
         self.release_next(key, shelf);

@@ -7,7 +7,7 @@ use crate::state::WorkflowKey;
 
 use super::{Dispatch, GroupKey};
 
-/// So many hand-outs ahead things are brought into the caches.
+/// The number of hand-outs ahead for which entries are brought into the caches.
 const AHEAD: usize = 4;
 
 #[derive(Debug, Default)]
@@ -45,8 +45,8 @@ impl Dispatch {
         self.matching.slow_groups.pop()
     }
 
-    /// This workflow was picked: has the one that is a few turns behind it brought into the caches, as far as it lies
-    /// here. Gives those that will be picked soon, the last first.
+    /// Notes that this workflow was picked: brings the one that is a few turns behind it into the caches, as far as it
+    /// lies here. Gives those that will be picked soon, the last first.
     pub fn prefetch_behind(&mut self, group: GroupKey, picked: WorkflowKey) -> [Option<WorkflowKey>; AHEAD] {
         let coming = self.behind(group, picked, AHEAD);
         self.matching.coming.rotate_right(1);

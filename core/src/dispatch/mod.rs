@@ -54,10 +54,10 @@ use turn_queue::TurnQueue;
 pub(crate) use groups::{GroupKey, Tier};
 pub use shelves::Demand;
 
-/// How waiting raises priority.
+/// The rule by which waiting raises priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AgingRule {
-    /// One level more per this much waiting.
+    /// The wait that raises priority by one level.
     pub step: Duration,
     pub max_levels: u32,
 }
@@ -96,23 +96,24 @@ pub(crate) struct Dispatch {
     lanes: Pages<ParkedLane>,
     groups: Pages<Group>,
     group_ids: HashTable<GroupKey>,
-    /// How many groups each client has brought in.
+    /// The number of groups that each client has brought in.
     shares: BTreeMap<ClientId, usize>,
     ring_slots: RingSlots,
     dirty: Vec<GroupKey>,
     matching: Matching,
-    /// How often a workflow was put into a lane.
+    /// The number of times that a workflow was put into a lane.
     #[cfg(test)]
     parks: u64,
 }
 
-/// Where one workflow is, as far as dispatch cares.
+/// The place of one workflow, as far as dispatch cares.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     shelf: Key<Shelf>,
-    /// Its concurrency limits, if it has any.
+    /// Concurrency limits of the workflow, if it has any.
     limits: Option<Key<LimitSet>>,
-    /// Its turn: lower was ready earlier. Kept while it is handed out, so that what comes back keeps its turn.
+    /// The workflow's turn: lower was ready earlier. Kept while it is handed out, so that it has the same turn if it
+    /// comes back.
     order: u64,
     place: Place,
     /// While on its shelf after having been parked: the key that let it go.
@@ -122,7 +123,7 @@ struct Entry {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// Not waiting for a worker.
+    /// The workflow waits for no worker.
     Away,
     Shelf,
     Parked,
@@ -235,7 +236,7 @@ impl Dispatch {
         self.reindex(shelf);
     }
 
-    /// Whose turn it is: lower was ready earlier. 0 for what never was, or has ended.
+    /// The turn of a workflow: lower was ready earlier. 0 if it never was ready, or has ended.
     pub fn turn(&self, workflow: WorkflowKey) -> u64 {
         self.entries.get(workflow).map_or(0, |entry| entry.order)
     }
@@ -358,7 +359,7 @@ impl Dispatch {
         Some(best)
     }
 
-    /// Why a ready workflow does not run, where dispatch knows.
+    /// The reason why a ready workflow does not run, where dispatch knows.
     pub fn blocked(&self, workflow: WorkflowKey) -> Option<BlockReason<'_>> {
         let entry = &self.entries[workflow];
         let queue_kind = &self.queue_kinds[self.shelves[entry.shelf].queue_kind];
@@ -366,7 +367,7 @@ impl Dispatch {
             Place::Away => return None,
             _ if queue_kind.paused => return Some(BlockReason::QueuePaused),
             Place::Parked => Some(self.waits_under(entry)),
-            // It is parked only once a worker has looked at it, and a full key keeps it back all the same.
+            // A workflow is parked only once a worker has looked at it, and a full key keeps it back all the same.
             Place::Shelf => self.full_key(workflow),
         };
         match key.map(|key| &self.keys[key]) {
@@ -377,7 +378,7 @@ impl Dispatch {
     }
 }
 
-/// What keeps a ready workflow from a worker.
+/// The obstacle between a ready workflow and a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BlockReason<'a> {
     QueuePaused,

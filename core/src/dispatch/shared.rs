@@ -1,4 +1,4 @@
-//! What jobs have in common lies in memory once.
+//! Parts that jobs have in common, which lie in memory once.
 
 use std::sync::Arc;
 

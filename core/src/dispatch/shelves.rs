@@ -8,7 +8,7 @@ use crate::state::WorkflowKey;
 
 use super::{Dispatch, GroupKey, TurnQueue};
 
-/// One queue and kind: what subscriptions speak of.
+/// A queue and a kind: the pair that subscriptions name.
 #[derive(Debug)]
 pub(super) struct QueueKind {
     pub(super) queue: Name,
@@ -16,7 +16,7 @@ pub(super) struct QueueKind {
     pub(super) paused: bool,
     /// Groups whose workers take it.
     pub(super) groups: Vec<GroupKey>,
-    /// By priority.
+    /// Shelves by priority.
     pub(super) shelves: Vec<(i8, Key<Shelf>)>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Shelf {
     pub(super) indexed: Option<u64>,
 }
 
-/// How much work of one queue and kind waits, and who could take it.
+/// The work of one queue and kind that waits, and the workers that could take it.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand<'a> {
     pub queue: &'a Name,
@@ -159,7 +159,7 @@ impl Dispatch {
             self.queue_kinds[key].paused = paused;
             shelves.extend(self.queue_kinds[key].shelves.iter().map(|(_, shelf)| *shelf));
         }
-        // By turn: where shelves lie must not show in who is asked first.
+        // Sorted by turn: where shelves lie must not show in who is asked first.
         shelves.sort_by_cached_key(|shelf| self.shelves[*shelf].queue.first().map_or(0, |(turn, _)| turn));
         shelves.into_iter().for_each(|shelf| self.reindex(shelf));
     }

@@ -34,7 +34,7 @@ struct Piece {
 
 #[derive(Clone, Copy, Debug)]
 struct Spot {
-    /// In halves: a spot takes 12 bytes, not 16.
+    /// The turn in halves: a spot takes 12 bytes, not 16.
     turn: [u32; 2],
     /// None in a gap.
     key: Option<WorkflowKey>,
@@ -117,13 +117,13 @@ impl TurnQueue {
         }
     }
 
-    /// Who has the lowest turn.
+    /// The workflow with the lowest turn.
     #[inline]
     pub(super) fn head(&self) -> Option<WorkflowKey> {
         self.first().map(|(_, key)| key)
     }
 
-    /// Who is about `places` behind the head, where that is near enough to be worth a look.
+    /// The workflow about `places` behind the head, where that is near enough to be worth a look.
     #[inline]
     pub(super) fn behind(&self, places: usize) -> Option<WorkflowKey> {
         let in_head = self.head.spots.len();

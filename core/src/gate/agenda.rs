@@ -13,14 +13,14 @@ use super::state::Job;
 pub(super) struct Agenda {
     /// Jobs about which a datacenter is owed something.
     owed: BTreeMap<Name, BTreeSet<JobId>>,
-    /// What each open job has here.
+    /// The entry of each open job.
     entries: BTreeMap<JobId, Entry>,
     deadlines: BTreeSet<(Wall, JobId)>,
     /// Jobs that wait for a datacenter.
     waiting: BTreeSet<JobId>,
-    /// To be judged again.
+    /// Jobs to be judged again.
     pub(super) to_judge: BTreeSet<JobId>,
-    /// When everything that is owed is sent again.
+    /// The instant at which everything that is owed is sent again.
     pub(super) resend_at: Mono,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Datacenters {
     streams: BTreeMap<StreamId, Name>,
     /// Since when somebody is heard without a break.
     hearing_since: Awake,
-    /// When anybody was heard last.
+    /// The instant at which any datacenter was heard last.
     heard_any: Option<Awake>,
 }
 
@@ -33,16 +33,18 @@ pub(super) struct Datacenter {
     /// The stream of its leader, once that was welcomed.
     pub stream: Option<StreamId>,
     pub counts: DatacenterCounts,
+    /// Open jobs that name it.
+    jobs: usize,
     heard_at: Awake,
     /// The newest frame of its leader.
     number: u64,
     /// Jobs that it was sent since its counts came.
     pub sent: u64,
-    /// It was silent when it was looked at last.
+    /// Set if the datacenter was silent at the last look.
     pub was_silent: bool,
-    /// What it is owed is being sent again, from behind this job.
+    /// Set while everything that it is owed is being sent again, from behind this job.
     pub resending: Option<Option<JobId>>,
-    /// It is being asked for jobs that it does not report, from behind this one.
+    /// Set while it is being asked for jobs that it does not report, from behind this one.
     pub asking: Option<Option<JobId>>,
     pub ask_at: Awake,
 }
@@ -58,6 +60,7 @@ impl Datacenters {
         self.by_name.entry(name.clone()).or_insert_with(|| Datacenter {
             stream: None,
             counts: DatacenterCounts::default(),
+            jobs: 0,
             heard_at: now,
             number: 0,
             sent: 0,
@@ -66,6 +69,21 @@ impl Datacenters {
             asking: None,
             ask_at: now,
         })
+    }
+
+    /// An open job names it.
+    pub(super) fn begin_job(&mut self, name: &Name, now: Awake) {
+        self.add(name, now).jobs += 1;
+    }
+
+    /// Notes that a job which names the datacenter has ended. If that was the last, and it was never heard, its name
+    /// may be misspelt, and is not kept.
+    pub(super) fn end_job(&mut self, name: &Name, was_ever_heard: bool) {
+        let Some(known) = self.by_name.get_mut(name) else { return };
+        known.jobs -= 1;
+        if known.jobs == 0 && !was_ever_heard {
+            self.by_name.remove(name);
+        }
     }
 
     pub(super) fn get(&self, name: &Name) -> Option<&Datacenter> {
@@ -105,7 +123,7 @@ impl Datacenters {
         self.streams.get(&stream)
     }
 
-    /// Its leader is welcomed on this stream. Gives the stream that it had before.
+    /// Welcomes the datacenter's leader on this stream. Gives the stream that it had before.
     pub(super) fn welcome(
         &mut self,
         name: &Name,
@@ -136,7 +154,7 @@ impl Datacenters {
         is_newest
     }
 
-    /// When it was heard last, as far as this gate was able to.
+    /// The instant at which it was heard last, as far as this gate was able to hear.
     fn heard_or_deaf(&self, name: &Name) -> Awake {
         self.by_name.get(name).map_or(self.hearing_since, |known| known.heard_at.max(self.hearing_since))
     }
@@ -162,7 +180,7 @@ impl Datacenters {
         self.by_name.keys().filter(|name| self.is_heard(name, rule, now)).count()
     }
 
-    /// What it reported last; one that is not heard has no live manager.
+    /// The class that it reported last; one that is not heard has no live manager.
     pub(super) fn class(&self, name: &Name, rule: &GateRule, now: Awake) -> (DatacenterClass, DatacenterReason) {
         match self.by_name.get(name) {
             Some(known) if self.is_heard(name, rule, now) => datacenter(&known.counts),

@@ -5,45 +5,47 @@
 //! | the overall time, extensions included, is over | overall |
 //! | stuck reports meet the policy: `any` one; a `majority` of the targets; `all` of them | stuck |
 //! | every target that has not finished is stuck or silent, and at least one is stuck | stuck |
-//! | every target that has not finished has timed out, and no time remains for it | stuck if one of them is, else overall |
+//!
+//! All of them timed out counts so, with no rule of its own: where all are stuck, every policy is met; and a target that is
+//! late has time while some remains globally, which it is told. Once none does, the first row holds, whatever the others do.
 //!
 //! **What is no reason.** Silence alone: a partition is no stuck job, and the first report after healing decides. What a gate
 //! believes that hears no datacenter at all: it may be the one that is cut off, and declares nothing but overall
-//! timeouts. A datacenter's overall timeout while time remains globally: its extensions may be fewer than another's.
+//! timeouts. A datacenter's overall timeout: its extensions may be fewer than another's.
 
 use crate::job::TimeoutPolicy;
 use crate::timeout::TimeoutReason;
 
 use super::message::Outcome;
 
-/// One target of a job, as it bears on a timeout.
+/// A target of a job, as it bears on a timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TargetSight {
-    /// It has ended there; stuck if the datacenter timed it out for that.
+    /// The job has ended there; stuck if the datacenter timed it out for that.
     Finished {
         outcome: Outcome,
         stuck: bool,
     },
     Open {
-        timed_out: Option<TimeoutReason>,
+        stuck: bool,
         silent: bool,
     },
 }
 
 impl TargetSight {
     const fn is_stuck(self) -> bool {
-        matches!(self, Self::Finished { stuck: true, .. } | Self::Open { timed_out: Some(TimeoutReason::Stuck), .. })
+        matches!(self, Self::Finished { stuck: true, .. } | Self::Open { stuck: true, .. })
     }
 }
 
-/// What is known of a job at one instant.
+/// A job as far as it is known at one instant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobSight<'a> {
     pub policy: TimeoutPolicy,
     pub targets: &'a [TargetSight],
     /// `started_at + timeout + extensions` has come.
     pub is_overdue: bool,
-    /// At least one datacenter is heard.
+    /// Set if at least one datacenter is heard.
     pub hears_any: bool,
 }
 
@@ -62,13 +64,8 @@ pub fn declare(job: &JobSight<'_>) -> Option<TimeoutReason> {
         TimeoutPolicy::All => stuck == job.targets.len(),
     };
     let has_open_stuck = open.clone().any(|target| target.is_stuck());
-    let none_moves =
-        open.clone().all(|target| target.is_stuck() || matches!(target, TargetSight::Open { silent: true, .. }));
-    if meets_policy || (none_moves && has_open_stuck) {
-        return Some(TimeoutReason::Stuck);
-    }
-    let all_timed_out = open.all(|target| matches!(target, TargetSight::Open { timed_out: Some(_), .. }));
-    all_timed_out.then_some(if has_open_stuck { TimeoutReason::Stuck } else { TimeoutReason::Overall })
+    let none_moves = open.all(|target| target.is_stuck() || matches!(target, TargetSight::Open { silent: true, .. }));
+    (meets_policy || (none_moves && has_open_stuck)).then_some(TimeoutReason::Stuck)
 }
 
 #[cfg(test)]
@@ -77,11 +74,10 @@ mod tests {
     use TimeoutPolicy::{All, Any, Majority};
     use TimeoutReason::{Overall, Stuck};
 
-    const RUNS: TargetSight = TargetSight::Open { timed_out: None, silent: false };
-    const STUCK: TargetSight = TargetSight::Open { timed_out: Some(Stuck), silent: false };
-    const LATE: TargetSight = TargetSight::Open { timed_out: Some(Overall), silent: false };
-    const SILENT: TargetSight = TargetSight::Open { timed_out: None, silent: true };
-    const STUCK_AND_SILENT: TargetSight = TargetSight::Open { timed_out: Some(Stuck), silent: true };
+    const RUNS: TargetSight = TargetSight::Open { stuck: false, silent: false };
+    const STUCK: TargetSight = TargetSight::Open { stuck: true, silent: false };
+    const SILENT: TargetSight = TargetSight::Open { stuck: false, silent: true };
+    const STUCK_AND_SILENT: TargetSight = TargetSight::Open { stuck: true, silent: true };
     const DONE: TargetSight = TargetSight::Finished { outcome: Outcome::Succeeded, stuck: false };
     const ENDED_STUCK: TargetSight = TargetSight::Finished { outcome: Outcome::TimedOut, stuck: true };
     const ENDED_LATE: TargetSight = TargetSight::Finished { outcome: Outcome::TimedOut, stuck: false };
@@ -120,9 +116,7 @@ mod tests {
         for policy in [Any, Majority, All] {
             for targets in 1..=3 {
                 assert_eq!(decided(policy, &[STUCK; 3][..targets]), Some(Stuck), "{policy:?}, {targets}");
-                assert_eq!(decided(policy, &[LATE; 3][..targets]), Some(Overall), "{policy:?}, {targets}");
             }
-            assert_eq!(decided(policy, &[STUCK, LATE]), Some(Stuck), "each has timed out in its own way");
         }
     }
 
@@ -139,6 +133,7 @@ mod tests {
         assert_eq!(decided(All, &[STUCK, SILENT, RUNS]), None);
         assert_eq!(decided(All, &[ENDED_STUCK, SILENT]), None, "none that is open is stuck");
         assert_eq!(decided(All, &[STUCK, DONE]), Some(Stuck), "every one that has not finished");
+        assert_eq!(decided(Any, &[ENDED_STUCK, DONE]), None, "nothing is open");
     }
 
     #[test]
@@ -148,13 +143,5 @@ mod tests {
         assert_eq!(declare(&sight), None);
         sight.is_overdue = true;
         assert_eq!(declare(&sight), Some(Overall));
-    }
-
-    #[test]
-    fn one_that_is_late_does_not_end_what_goes_on_elsewhere() {
-        assert_eq!(decided(Any, &[LATE, RUNS]), None);
-        assert_eq!(decided(Any, &[LATE, DONE]), Some(Overall));
-        assert_eq!(decided(Any, &[LATE, SILENT]), None);
-        assert_eq!(decided(Any, &[DONE, ENDED_LATE]), None, "nothing is open");
     }
 }

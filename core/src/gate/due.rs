@@ -1,4 +1,4 @@
-//! What is done when time has come, and when the next wake-up is.
+//! The work of a gate when timers fire, and its next wake-up.
 
 use crate::ids::Name;
 use crate::limits::Limit;
@@ -12,7 +12,7 @@ use super::event::Event;
 use super::input::Input;
 use super::state::Job;
 
-/// Why the gate wants to be woken.
+/// The reason why the gate wants to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Why {
     /// The seat wants to be confirmed.
@@ -31,11 +31,11 @@ pub enum Why {
     Forget,
 }
 
-/// How many reports' time lies between two rounds of asking for jobs that are not reported.
+/// The number of reporting intervals between two rounds of asking for jobs that are not reported.
 const ASK_EVERY: u32 = 6;
 
 impl Gate {
-    /// When to step again if nothing happens, and why. Never in the past.
+    /// The next instant to step if nothing happens, and the reason. Never in the past.
     pub fn next_wakeup(&self) -> Option<(Mono, Why)> {
         if self.replaying || self.seat_state() == SeatState::Lost {
             return None;
@@ -146,7 +146,7 @@ impl Gate {
         self.agenda.to_judge.extend(self.tracks.stuck());
     }
 
-    /// When the overall time of a job is over, as far as this leader may say.
+    /// The end of a job's overall time, as far as this leader may decide it.
     pub(super) fn overall_fires_at(&self, job: &Job) -> Wall {
         fires_at(job.deadline(), job.started_at, self.seat.taken_at(), self.rules.takeover_grace)
     }

@@ -1,10 +1,11 @@
-//! What a gate machine wants done. Every effect names the event that must be durable first.
+//! Effects that a gate machine wants carried out. Each names the event that must be durable first.
 
 use core::time::Duration;
 
 use crate::effect::AcceptedJob;
 use crate::fence::Term;
 use crate::ids::{JobId, Name, RequestId, Seq, StreamId};
+use crate::limits::LimitMet;
 use crate::payload::Digest;
 use crate::refusal::Refusal;
 use crate::time::WallStep;
@@ -64,7 +65,7 @@ pub enum Effect {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
-    /// In the order of the submission.
+    /// Jobs in the order of the submission.
     Submitted(Vec<AcceptedJob>),
     Done,
     Extended {
@@ -93,6 +94,11 @@ pub enum Notice {
     WrongDatacenter {
         proven: Name,
         said: Name,
+    },
+    /// A datacenter that was not known before came, and there is no room for it.
+    TooManyDatacenters {
+        datacenter: Name,
+        met: LimitMet,
     },
     /// A job ends in every datacenter.
     TimeoutDeclared {

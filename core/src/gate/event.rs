@@ -1,4 +1,4 @@
-//! What a gate writes to its log. State changes only by applying these.
+//! Events that a gate writes to its log. State changes only by applying these.
 //!
 //! Reports are not here, they are soft; but what was decided by them is, and what a decision needs that may not come
 //! again: extensions, who has confirmed, how each datacenter ended.
@@ -68,7 +68,7 @@ pub enum Event {
     EndDecided {
         job: JobId,
         why: EndCause,
-        /// Until when the job is kept if it is over by this, because no datacenter has it.
+        /// The end of the time that the job is kept if it is over by this, because no datacenter has it.
         kept_until: Wall,
     },
     JobsForgotten {
@@ -82,7 +82,7 @@ pub struct JobSubmitted {
     pub spec: Arc<JobSpec>,
     /// Kept where the job has an idempotency key.
     pub fingerprint: Option<Fingerprint>,
-    /// When it can first run.
+    /// The instant at which the job can first run.
     pub started_at: Wall,
     /// Empty where it waits for a datacenter.
     pub targets: Box<[Name]>,
@@ -104,7 +104,7 @@ pub struct TargetEnded {
     pub job: JobId,
     pub datacenter: Name,
     pub end: TargetEnd,
-    /// Until when the job is kept if it is over by this.
+    /// The end of the time that the job is kept if it is over by this.
     pub kept_until: Wall,
 }
 
@@ -117,16 +117,16 @@ pub struct TargetEnd {
     pub attempts: u32,
 }
 
-/// How a target came to its end.
+/// The cause of a target's end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TargetCause {
     /// The datacenter said so.
     Reported,
     /// The datacenter timed it out for this.
     TimedOut(TimeoutReason),
-    /// It never ran there: the submit was withdrawn.
+    /// The job never ran there: the submit was withdrawn.
     Withdrawn,
-    /// It never ran there: the datacenter refused it for good.
+    /// The job never ran there: the datacenter refused it for good.
     Refused,
     /// The datacenter had it and knows nothing of it any more.
     Lost,
@@ -144,7 +144,7 @@ impl TargetCause {
     }
 }
 
-/// Why a job ends everywhere.
+/// The cause for which a job ends everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EndCause {
     TimedOut(TimeoutReason),
@@ -152,7 +152,7 @@ pub enum EndCause {
 }
 
 impl EndCause {
-    /// What a target is that never ran the job.
+    /// The outcome of a target that never ran the job.
     pub const fn outcome(self) -> Outcome {
         match self {
             Self::TimedOut(_) => Outcome::TimedOut,

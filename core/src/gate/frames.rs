@@ -9,7 +9,7 @@ use super::effect::{Effect, Effects, Notice};
 use super::event::Event;
 use super::message::{Frame, FromDatacenter, Hello, ToDatacenter};
 
-/// How the leader that says hello stands to the newest that is known.
+/// The standing of the leader that says hello, against the newest that is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LeaderStanding {
     Same,
@@ -80,15 +80,18 @@ impl Gate {
         fx: &mut Effects,
     ) {
         let is_new = self.state.datacenter(datacenter).is_none();
-        let is_too_many = is_new
-            && self.datacenters.get(datacenter).is_none()
-            && self.rules.limits.check(Limit::Datacenters, self.datacenters.len() + 1).is_err();
+        // Those that were heard count, and not what jobs name: a misspelt name must not turn anybody away.
+        let heard = self.state.datacenters.len() + usize::from(is_new);
+        let met = self.rules.limits.check(Limit::Datacenters, heard).err().filter(|_| is_new);
+        if let Some(met) = met {
+            self.report(Notice::TooManyDatacenters { datacenter: datacenter.clone(), met }, fx);
+        }
         if hello.datacenter != *datacenter {
             let (proven, said) = (datacenter.clone(), hello.datacenter.clone());
             self.report(Notice::WrongDatacenter { proven, said }, fx);
         }
         let standing = self.standing(datacenter, term, hello.life);
-        if hello.datacenter != *datacenter || is_too_many || standing == LeaderStanding::Stale {
+        if hello.datacenter != *datacenter || met.is_some() || standing == LeaderStanding::Stale {
             self.datacenters.close_stream(stream);
             return self.push(Effect::CloseStream { stream }, fx);
         }
@@ -117,7 +120,7 @@ impl Gate {
         self.datacenters.add(datacenter, self.awake).ask_at = ask_at;
         let epoch = GateEpoch { n: self.epoch_number(), gate: self.id };
         self.send(stream, ToDatacenter::Welcome { epoch }, fx);
-        // Who hears somebody again looks again at what it could not decide.
+        // A gate that hears a datacenter again looks again at the jobs that it could not decide about.
         self.agenda.to_judge.extend(self.tracks.stuck());
     }
 
@@ -138,7 +141,15 @@ impl Gate {
     pub(super) fn raise_epoch(&mut self, seen: Option<GateEpoch>, fx: &mut Effects) {
         let own = GateEpoch { n: self.epoch_number(), gate: self.id };
         if let Some(seen) = seen.filter(|seen| *seen > own) {
-            self.emit(Event::EpochRaised { n: seen.n + 1 }, fx);
+            self.raise_epoch_above(seen.n, fx);
+        }
+    }
+
+    /// Raises the epoch above one that was used. None is above the last; then the gate's id alone tells epochs apart.
+    pub(super) fn raise_epoch_above(&mut self, used: u64, fx: &mut Effects) {
+        let n = used.saturating_add(1);
+        if n > self.epoch_number() {
+            self.emit(Event::EpochRaised { n }, fx);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a gate machine is told. A closed list: nothing else changes it.
+//! Inputs of a gate machine. A closed list: nothing else changes it.
 
 use core::time::Duration;
 
@@ -24,7 +24,7 @@ pub enum Input {
     },
     /// Another term was seen. This machine is to be dropped.
     SeatLost,
-    /// After a gap: everything that was queued while we were away has been fed in.
+    /// Everything that was queued during a gap of ours has been fed in.
     Drained,
     /// Everything up to this event is durable.
     Durable {

@@ -1,4 +1,4 @@
-//! What the leader of a datacenter and a gate say to each other.
+//! Messages between the leader of a datacenter and a gate.
 //!
 //! The leader dials every gate; the gate that leads answers. A stream lives no longer than either's tenure.
 //!
@@ -52,7 +52,7 @@ pub struct Frame {
 pub enum FromDatacenter {
     /// The first of every stream.
     Hello(Hello),
-    /// What routing goes by.
+    /// Health by which routing goes.
     Health(DatacenterCounts),
     /// Open jobs, as they are now. Soft: not answered, not repeated.
     Progress(Vec<JobReport>),
@@ -60,7 +60,7 @@ pub enum FromDatacenter {
     LeaderTransfer(Vec<JobReport>),
     /// The datacenter would have ended this job, if it could: `timed_out` of the report says why. Repeated until answered.
     TimedOut(Box<JobReport>),
-    /// What became of a submit.
+    /// The answer to a submit.
     Submitted { job: JobId, answer: Result<(), SubmitRefusal> },
     /// The job is not there and never will be.
     Withdrawn { job: JobId },
@@ -68,7 +68,7 @@ pub enum FromDatacenter {
     Final(Box<FinalStatus>),
     /// A decision came under a stale token, and nothing was done.
     Correction(Box<Correction>),
-    /// There is no such job there, neither in memory nor in the archive.
+    /// The datacenter has no such job, neither in memory nor in the archive.
     Unknown { job: JobId },
 }
 
@@ -76,14 +76,14 @@ pub enum FromDatacenter {
 pub struct Hello {
     /// Must be the one that the stream was authenticated for.
     pub datacenter: Name,
-    /// One life of the leader's process. Two lives with one term are a datacenter that was restored from a backup.
+    /// The life of the leader's process. Two lives with one term are a datacenter that was restored from a backup.
     pub life: u64,
     /// The highest epoch that decided about any of its open jobs.
     pub epoch: Option<GateEpoch>,
     pub counts: DatacenterCounts,
 }
 
-/// What a gate must know to decide about a job, whoever submitted it.
+/// The facts that a gate must know to decide about a job, whoever submitted it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobOutline {
     pub kind: Name,
@@ -94,7 +94,7 @@ pub struct JobOutline {
     pub max_extension: Duration,
 }
 
-/// One job in one datacenter.
+/// A job in one datacenter.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobReport {
     pub job: JobId,
@@ -103,7 +103,7 @@ pub struct JobReport {
     pub epoch: Option<GateEpoch>,
     /// Since it could first run, the time before it came here included; none before that.
     pub elapsed: Option<Duration>,
-    /// What workers earned and operators gave here.
+    /// Extensions here: earned by workers, and given by operators.
     pub extended: ExtensionTotals,
     /// Since the newest forward step of what runs; none where nothing does.
     pub since_progress: Option<Duration>,
@@ -122,7 +122,7 @@ pub struct WorkflowCounts {
     pub failed: u32,
 }
 
-/// How a job ended in one datacenter, or as a whole.
+/// The end of a job in one datacenter, or as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Outcome {
     // The worst last: the outcome of a job is the worst of its targets'.
@@ -155,19 +155,19 @@ impl Outcome {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct FinalStatus {
-    /// As the job was when it ended; `timed_out` says why it was timed out, if it was.
+    /// The job's report when it ended; `timed_out` says why it was timed out, if it was.
     pub report: JobReport,
     pub outcome: Outcome,
-    /// Of its last workflow that succeeded. What lies in the store travels with its bytes.
+    /// The result of its last workflow that succeeded. Content in the store travels with its bytes.
     pub result: Option<Payload>,
     /// The last error that was reported.
     pub error: Option<Arc<str>>,
 }
 
-/// Why a decision was refused.
+/// The reason why a decision was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StaleToken {
-    /// It was based on what another leader had reported.
+    /// The decision was based on what another leader had reported.
     Term,
     /// A newer epoch has decided, or leads.
     Epoch,
@@ -182,14 +182,14 @@ impl StaleToken {
     }
 }
 
-/// What is current where a decision was refused. The term is the frame's.
+/// The current report where a decision was refused. The term is the frame's.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Correction {
     pub stale: StaleToken,
     pub report: JobReport,
 }
 
-/// Why a datacenter did not take a job.
+/// The reason why a datacenter did not take a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SubmitRefusal {
     /// The gate has withdrawn it.
@@ -212,7 +212,7 @@ impl SubmitRefusal {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum ToDatacenter {
-    /// This gate leads, under this epoch: report to it.
+    /// This gate leads, under this epoch, and wants reports.
     Welcome {
         epoch: GateEpoch,
     },
@@ -246,7 +246,7 @@ pub enum ToDatacenter {
     FinalHeard {
         jobs: Vec<JobId>,
     },
-    /// What became of these?
+    /// Asks about the fate of these jobs.
     Ask {
         jobs: Vec<JobId>,
     },
@@ -257,10 +257,10 @@ pub enum ToDatacenter {
 pub struct Placement {
     pub job: JobId,
     pub epoch: GateEpoch,
-    /// It may have been sent before.
+    /// Set if the job may have been sent before.
     pub again: bool,
-    /// For how long it could have run already.
+    /// The time for which the job could have run already.
     pub waited: Duration,
-    /// With `datacenters` as they were chosen, and without keys: those are held at the gate.
+    /// The job with `datacenters` as they were chosen, and without keys: those are held at the gate.
     pub draft: Draft,
 }

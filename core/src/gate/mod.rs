@@ -9,12 +9,13 @@
 //! marks a datacenter unreachable and kills no job (`declare`).
 //!
 //! **Who may overrule.** A datacenter that has ended a job has ended it: the first terminal state written there wins, and
-//! the gate is told. A decision of the gate is never undone; it is sent again, under the newest tokens, until every
-//! datacenter has said how the job ended there.
+//! the gate is told. A decision of the gate is never undone, also not by a correction, since others may have obeyed it; it
+//! is sent again, under the newest tokens, until every datacenter has said how the job ended there.
 //!
 //! **Epochs.** Everything that decides about a job carries `(n, gate)`, where n is the term of the gates' log. If a
-//! datacenter has seen a higher one, this log was restored from a backup, and n rises above it. A job that was rebuilt
-//! from a report has n above all that its datacenter has seen.
+//! datacenter has seen a higher one, this log was restored from a backup, and n rises above it; from then on it rises with
+//! every gate that takes the seat, until terms have caught up. A job that was rebuilt from a report has n above all that
+//! its datacenter has seen.
 //!
 //! **Restored datacenters.** On PostgreSQL terms only rise. An embedded log that was restored from a backup may come back
 //! under a term that is not higher: an equal one is told by its *life* and heard at once; a lower one is heard when the
@@ -89,19 +90,19 @@ pub use due::Why;
 pub use rule::{GateRule, MISSED_REPORTS};
 pub use snapshot::{SnapshotHead, SnapshotRecord};
 pub use state::{DatacenterRecord, Decision, Job, State, Target};
-pub use view::{DatacenterView, GateView, JobView, TargetState, TargetView, WaitReason};
+pub use view::{DatacenterView, GateHealth, GateView, JobView, TargetState, TargetView, WaitReason};
 
 #[derive(Debug)]
 pub struct Gate {
     rules: Rules,
-    /// Which gate this is, in epochs.
+    /// The number of this gate in epochs.
     id: u64,
     state: State,
     seat: Seat,
     durability: Durability,
     now: Now,
     awake: Awake,
-    /// What was said while the seat was not confirmed, with when.
+    /// Inputs that came while the seat was not confirmed, with the instant of each.
     kept: VecDeque<(Mono, Input)>,
     datacenters: Datacenters,
     tracks: Tracks,
@@ -233,8 +234,14 @@ impl Gate {
     fn index(&mut self, id: JobId) {
         match self.state.job(id) {
             Some(job) => {
+                let was_open = self.tracks.targets_of(id) > 0;
                 for target in &job.targets {
-                    self.datacenters.add(&target.datacenter, self.awake);
+                    let name = &target.datacenter;
+                    if !was_open && !job.has_ended() {
+                        self.datacenters.begin_job(name, self.awake);
+                    } else if was_open && job.has_ended() {
+                        self.datacenters.end_job(name, self.state.datacenter(name).is_some());
+                    }
                 }
                 let fires_at = self.overall_fires_at(job);
                 self.agenda.update(job, fires_at);
@@ -247,7 +254,7 @@ impl Gate {
         }
     }
 
-    /// Under which decisions about a job go out.
+    /// The epoch under which decisions about a job go out.
     fn epoch_of(&self, job: &Job) -> GateEpoch {
         GateEpoch { n: self.epoch_number().max(job.n), gate: self.id }
     }

@@ -4,7 +4,7 @@
 //! | has the job | decided | owed |
 //! |---|---|---|
 //! | not that we know | no | submit |
-//! | not that we know | yes | withdraw: a submit may be on its way |
+//! | not that we know | yes | withdraw: a submit may be on its way; nothing where nobody was ever heard |
 //! | yes | no | nothing |
 //! | yes | cancelled | cancel |
 //! | yes | timed out | global timeout, with the term of its newest leader |
@@ -21,7 +21,7 @@ use crate::timeout::TimeoutReason;
 
 use super::Gate;
 use super::effect::{Effects, Notice};
-use super::event::{EndCause, Event};
+use super::event::{EndCause, Event, TargetCause};
 use super::message::{Placement, ToDatacenter};
 use super::placement::draft_for;
 use super::state::{Job, Target};
@@ -59,10 +59,22 @@ impl Gate {
         if let EndCause::TimedOut(reason) = why {
             self.report(Notice::TimeoutDeclared { job: id, reason }, fx);
         }
+        self.end_where_nobody_was_heard(id, why, fx);
         self.send_owed(id, fx);
     }
 
-    /// Whatever any datacenter is owed about this job.
+    /// A datacenter that was never heard was sent nothing: there is nothing to withdraw, and may be nobody to say so.
+    fn end_where_nobody_was_heard(&mut self, id: JobId, why: EndCause, fx: &mut Effects) {
+        let Some(job) = self.state.job(id) else { return };
+        let open = job.targets.iter().filter(|target| !target.confirmed && target.end.is_none());
+        let never_heard = open.map(|target| &target.datacenter).filter(|name| self.state.datacenter(name).is_none());
+        for name in never_heard.cloned().collect::<Vec<_>>() {
+            let text = "no datacenter of this name was ever heard";
+            self.end_unrun(id, &name, (why.outcome(), TargetCause::Withdrawn), text, fx);
+        }
+    }
+
+    /// Sends everything that any datacenter is owed about this job.
     pub(super) fn send_owed(&mut self, id: JobId, fx: &mut Effects) {
         let names: Vec<Name> = self
             .state
@@ -75,7 +87,7 @@ impl Gate {
         }
     }
 
-    /// What this datacenter is owed about this job, if it is there to take it.
+    /// Sends everything that this datacenter is owed about this job, if it is there to take it.
     pub(super) fn send_owed_to(&mut self, id: JobId, datacenter: &Name, fx: &mut Effects) {
         let Some(stream) = self.datacenters.get(datacenter).and_then(|known| known.stream) else { return };
         let Some(job) = self.state.job(id) else { return };
@@ -87,8 +99,8 @@ impl Gate {
         }
     }
 
-    /// The datacenter runs a job of which we know that it has ended there: it was restored from a backup, or we were
-    /// wrong. It ends there once more.
+    /// The datacenter runs a job of which we know that it has ended there, or is placed elsewhere: it was restored from a
+    /// backup, or we were. It ends there, once more or at last.
     pub(super) fn end_again(&mut self, id: JobId, datacenter: &Name, fx: &mut Effects) {
         let Some(stream) = self.datacenters.get(datacenter).and_then(|known| known.stream) else { return };
         let Some(job) = self.state.job(id) else { return };
@@ -124,14 +136,14 @@ impl Gate {
             Start::AtOnce | Start::At(_) => Duration::ZERO,
         };
         let waited = match spec.start {
-            // By the wall clock, which every datacenter reads itself.
+            // Told by the wall clock, which every datacenter reads itself.
             Start::At(_) => Duration::ZERO,
             Start::AtOnce | Start::After(_) => now.since(job.started_at),
         };
         let placement = Placement {
             job: id,
             epoch: self.epoch_of(job),
-            // What an earlier leader has sent is not known.
+            // The orders that an earlier leader has sent are not known.
             again: was_sent || job.created_at < self.seat.taken_at(),
             waited,
             draft: draft_for(spec, &job.outline.targets, delay),
@@ -167,7 +179,7 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::event::{TargetCause, TargetEnd};
+    use crate::gate::event::TargetEnd;
     use crate::gate::message::{JobOutline, Outcome};
     use crate::gate::state::Decision;
     use crate::job::TimeoutPolicy;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ids::Name;
 use crate::job::{Draft, JobSpec, LimitDraft, Start, WorkflowDraft};
 
-/// All that the specification says is written out, so that no default of the datacenter comes into it. Keys are left
+/// A draft that writes out the whole specification, so that no default of the datacenter comes into it. Keys are left
 /// out, since they are held at the gate. `delay` is what is left of it.
 pub fn draft_for(spec: &JobSpec, targets: &[Name], delay: Duration) -> Draft {
     let text = |name: &Name| Arc::<str>::from(name.as_str());

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ids::{JobId, Name};
 use crate::job::JobState;
 use crate::job::end::IDEMPOTENCY_KEPT;
+use crate::limits::{Limit, LimitMet};
+use crate::refusal::Refusal;
 use crate::time::{Awake, Wall};
 use crate::timeout::{ExtensionTotals, TimeoutReason};
 
@@ -18,7 +20,7 @@ use super::message::{
 };
 use super::state::Job;
 
-/// What was reported last about each target of each open job. Soft.
+/// The last report about each target of each open job. Soft.
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     by_job: BTreeMap<JobId, Vec<Track>>,
@@ -36,7 +38,7 @@ pub(super) struct Track {
     pub attempts: u32,
     /// A submit was sent to it in this term.
     sent: bool,
-    /// Why it does not take the job for now.
+    /// The reason why the datacenter does not take the job for now.
     pub refused: Option<Box<str>>,
 }
 
@@ -54,6 +56,11 @@ impl Tracks {
     pub(super) fn remove(&mut self, id: JobId) {
         self.by_job.remove(&id);
         self.stuck.remove(&id);
+    }
+
+    /// The number of targets of an open job that are followed.
+    pub(super) fn targets_of(&self, id: JobId) -> usize {
+        self.by_job.get(&id).map_or(0, Vec::len)
     }
 
     pub(super) fn get(&self, id: JobId, index: usize) -> Option<&Track> {
@@ -110,7 +117,10 @@ impl Gate {
         fx: &mut Effects,
     ) {
         let id = report.job;
-        let Some(index) = self.target_of(datacenter, report, fx) else { return };
+        let Some(index) = self.target_of(datacenter, report, fx) else {
+            // It is placed elsewhere by now, or there is no room for it.
+            return self.end_again(id, datacenter, fx);
+        };
         let target = &self.state.jobs[&id].targets[index];
         if target.end.is_some() {
             return self.end_again(id, datacenter, fx);
@@ -121,8 +131,13 @@ impl Gate {
             self.tracks.note_report(index, report, self.awake);
         }
         let job = &self.state.jobs[&id];
-        if job.decided.is_some() {
-            return self.send_owed_to(id, datacenter, fx);
+        if let Some(decision) = job.decided {
+            // That it is stopping is no reason to tell it again at once.
+            let is_stopping = report.state == JobState::Cancelling;
+            if decision.why != EndCause::Cancelled || !is_stopping {
+                self.send_owed_to(id, datacenter, fx);
+            }
+            return;
         }
         self.judge(id, fx);
         self.answer_timeout(datacenter, report, fx);
@@ -143,14 +158,21 @@ impl Gate {
         self.send(stream, message, fx);
     }
 
-    /// The target that a report is about; a job that is not known is taken over from it.
+    /// The target that a report is about. A job that is not known is taken over from it; and one that waits for a
+    /// datacenter is where one has it, since this log was restored from a backup.
     fn target_of(&mut self, datacenter: &Name, report: &JobReport, fx: &mut Effects) -> Option<usize> {
-        if self.state.job(report.job).is_none() {
-            self.rebuild(datacenter, report, fx);
+        match self.state.job(report.job) {
+            None => self.rebuild(datacenter, report, fx),
+            Some(job) if job.targets.is_empty() && !job.has_ended() => {
+                self.emit(Event::JobPlaced { job: report.job, targets: Box::new([datacenter.clone()]) }, fx);
+            }
+            Some(_) => {}
         }
         self.state.job(report.job)?.target(datacenter).map(|(index, _)| index)
     }
 
+    /// Takes a reported job into memory. One for which there is no room is not forgotten: its datacenter goes on
+    /// reporting it.
     fn rebuild(&mut self, datacenter: &Name, report: &JobReport, fx: &mut Effects) {
         let mut outline = report.outline.clone();
         if !outline.targets.contains(datacenter) {
@@ -158,7 +180,10 @@ impl Gate {
             targets.push(datacenter.clone());
             outline.targets = targets.into();
         }
-        let seen = report.epoch.map_or(0, |epoch| epoch.n + 1);
+        if let Err(met) = self.room_for_rebuilt(&outline.targets) {
+            return self.refusals.note(&Refusal::Limited(met));
+        }
+        let seen = report.epoch.map_or(0, |epoch| epoch.n.saturating_add(1));
         let rebuilt = JobRebuilt {
             id: report.job,
             outline,
@@ -168,6 +193,12 @@ impl Gate {
         };
         self.emit(Event::JobRebuilt(Box::new(rebuilt)), fx);
         self.report(Notice::JobRebuilt { job: report.job, datacenter: datacenter.clone() }, fx);
+    }
+
+    fn room_for_rebuilt(&self, targets: &[Name]) -> Result<(), LimitMet> {
+        let new = targets.iter().filter(|name| self.datacenters.get(name).is_none()).count();
+        self.rules.limits.check(Limit::Jobs, self.state.open_jobs() + 1)?;
+        self.rules.limits.check(Limit::Datacenters, self.datacenters.len() + new)
     }
 
     fn confirm_target(&mut self, id: JobId, datacenter: &Name, fx: &mut Effects) {
@@ -187,12 +218,16 @@ impl Gate {
         }
     }
 
-    /// Whether the job has timed out everywhere, by all that is known now.
+    /// Judges whether the job has timed out everywhere, by all that is known now.
     pub(super) fn judge(&mut self, id: JobId, fx: &mut Effects) {
         let Some(job) = self.state.job(id).filter(|job| !job.has_ended() && job.decided.is_none()) else { return };
+        if !self.may_decide() {
+            // More time, or a sign of life, may be queued.
+            self.agenda.to_judge.insert(id);
+            return;
+        }
         let is_overdue = self.overall_fires_at(job) <= self.log_now();
-        let targets: Vec<TargetSight> =
-            (0..job.targets.len()).map(|index| self.target_sight(job, index, is_overdue)).collect();
+        let targets: Vec<TargetSight> = (0..job.targets.len()).map(|index| self.target_sight(job, index)).collect();
         let hears_any = self.datacenters.heard_count(&self.rules.gate, self.awake) > 0;
         let sight = JobSight { policy: job.outline.policy, targets: &targets, is_overdue, hears_any };
         if let Some(reason) = declare(&sight) {
@@ -200,7 +235,7 @@ impl Gate {
         }
     }
 
-    fn target_sight(&self, job: &Job, index: usize, is_overdue: bool) -> TargetSight {
+    fn target_sight(&self, job: &Job, index: usize) -> TargetSight {
         let target = &job.targets[index];
         if let Some(end) = &target.end {
             let stuck = end.cause == TargetCause::TimedOut(TimeoutReason::Stuck);
@@ -208,8 +243,7 @@ impl Gate {
         }
         let reported = self.tracks.get(job.id, index).and_then(|track| track.timed_out);
         TargetSight::Open {
-            // One that is late by its own clock has time while there is some globally.
-            timed_out: reported.filter(|reason| *reason == TimeoutReason::Stuck || is_overdue),
+            stuck: reported == Some(TimeoutReason::Stuck),
             silent: self.datacenters.is_silent(&target.datacenter, &self.rules.gate, self.awake),
         }
     }
@@ -232,7 +266,9 @@ impl Gate {
             };
             self.end_target(report.job, datacenter, end, fx);
         }
-        if let Some(stream) = self.datacenters.get(datacenter).and_then(|known| known.stream) {
+        // One that could not be rebuilt is to be said again.
+        let is_heard = self.state.job(report.job).is_some();
+        if let Some(stream) = self.datacenters.get(datacenter).and_then(|known| known.stream).filter(|_| is_heard) {
             self.send(stream, ToDatacenter::FinalHeard { jobs: vec![report.job] }, fx);
         }
     }
@@ -251,7 +287,14 @@ impl Gate {
     }
 
     /// A target that never ran the job, or is known no more.
-    fn end_unrun(&mut self, id: JobId, datacenter: &Name, how: (Outcome, TargetCause), why: &str, fx: &mut Effects) {
+    pub(super) fn end_unrun(
+        &mut self,
+        id: JobId,
+        datacenter: &Name,
+        how: (Outcome, TargetCause),
+        why: &str,
+        fx: &mut Effects,
+    ) {
         let (outcome, cause) = how;
         let error = (!why.is_empty()).then(|| why.into());
         self.end_target(id, datacenter, TargetEnd { outcome, cause, error, result: None, attempts: 0 }, fx);
@@ -267,7 +310,7 @@ impl Gate {
         match answer {
             Ok(()) => {
                 self.confirm_target(id, datacenter, fx);
-                // It may have been decided about meanwhile.
+                // The job's end may have been decided meanwhile.
                 self.send_owed_to(id, datacenter, fx);
             }
             Err(SubmitRefusal::Withdrawn) => self.handle_withdrawn(datacenter, id, fx),
@@ -296,15 +339,16 @@ impl Gate {
         self.end_unrun(id, datacenter, (outcome, TargetCause::Withdrawn), "", fx);
     }
 
-    /// The datacenter knows nothing of a job. If it has confirmed it before, it has lost it.
+    /// The datacenter had the job, and knows nothing of it any more. One that has not confirmed it has answered an order that
+    /// overtook the job itself: what it is owed is sent again anyway, and it confirms even what it has only a key of.
     pub(super) fn handle_unknown(&mut self, datacenter: &Name, id: JobId, fx: &mut Effects) {
-        let Some((_, target)) = self.state.job(id).and_then(|job| job.target(datacenter)) else { return };
-        if target.confirmed {
-            let why = "the datacenter knows nothing of this job any more";
-            let decided = self.state.jobs[&id].decided;
-            let outcome = decided.map_or(Outcome::Failed, |decision| decision.why.outcome());
-            self.end_unrun(id, datacenter, (outcome, TargetCause::Lost), why, fx);
+        let Some(job) = self.state.job(id) else { return };
+        if !job.target(datacenter).is_some_and(|(_, target)| target.confirmed) {
+            return;
         }
+        let why = "the datacenter knows nothing of this job any more";
+        let outcome = job.decided.map_or(Outcome::Failed, |decision| decision.why.outcome());
+        self.end_unrun(id, datacenter, (outcome, TargetCause::Lost), why, fx);
     }
 
     /// A decision was refused: what is current is taken in, and the decision is sent again if it still stands.
@@ -324,7 +368,7 @@ impl Gate {
         self.handle_job_report(datacenter, report, newest, fx);
     }
 
-    /// Until when a job that ends now is kept: for as long as asked, and as its key is remembered.
+    /// The end of the time that a job is kept which ends now: as long as asked, and as long as its key is remembered.
     pub(super) fn kept_until(&self, job: &Job) -> Wall {
         let spec = job.spec.as_ref();
         let retain = spec.and_then(|spec| spec.extras.as_ref()?.retain);

@@ -2,12 +2,13 @@
 
 use core::time::Duration;
 
-/// So many reports in a row may be missing before a datacenter does not count as heard.
+/// The number of reports in a row that may be missing before a datacenter does not count as heard.
 pub const MISSED_REPORTS: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GateRule {
-    /// How often a manager reports its open jobs to a gate; also how often either repeats what was not answered.
+    /// The interval at which a manager reports its open jobs to a gate; also that at which either repeats what was not
+    /// answered.
     pub progress_every: Duration,
     /// A job that has timed out locally is ended by its manager when no gate has said anything about it for this long.
     pub fallback_after: Duration,

@@ -1,7 +1,8 @@
 //! Whether the gate may act at all, and which time counts: the rules of [`crate::manager::seat`], for this machine.
 //!
 //! What is said while the seat is not confirmed is kept and taken after the confirmation, before any timer fires. Calls wait
-//! for `seat_ttl` and are refused then. Past [`KEPT`] frames are dropped: a datacenter repeats whatever counts.
+//! for `seat_ttl` and are refused then. Past [`KEPT`] frames are dropped: a datacenter repeats whatever counts, but its hello,
+//! which is kept.
 
 use crate::fence::Term;
 use crate::ids::{RequestId, Seq};
@@ -13,10 +14,11 @@ use super::Gate;
 use super::effect::{Effect, Effects, Notice, PendingEffect};
 use super::event::Event;
 use super::input::Input;
+use super::message::FromDatacenter;
 
-/// How many inputs are kept while the seat is not confirmed.
+/// The number of inputs that are kept while the seat is not confirmed.
 const KEPT: usize = 10_000;
-/// How many of them one step takes.
+/// The number of kept inputs that one step takes.
 const TAKEN_PER_STEP: usize = 256;
 
 impl Gate {
@@ -32,6 +34,7 @@ impl Gate {
         self.datacenters.begin(self.awake);
         self.agenda.begin(self.now.mono, &self.rules.gate);
         self.emit(Event::TermBegan { term }, fx);
+        self.rise_above_earlier_gates(fx);
         self.seat.set_began(self.state.seq());
         let known: Vec<_> = self.state.datacenters.keys().cloned().collect();
         for name in &known {
@@ -39,6 +42,15 @@ impl Gate {
         }
         let jobs: Vec<_> = self.state.jobs.keys().copied().collect();
         jobs.into_iter().for_each(|job| self.index(job));
+    }
+
+    /// Raises the epoch where epochs were raised above terms: there the term alone does not tell this gate from the one
+    /// before it.
+    fn rise_above_earlier_gates(&mut self, fx: &mut Effects) {
+        let used = self.state.jobs().map(|job| job.n).max().unwrap_or_default().max(self.state.raised);
+        if used >= self.seat.term().get() {
+            self.raise_epoch_above(used, fx);
+        }
     }
 
     pub(super) fn advance_clocks(&mut self, now: Now, fx: &mut Effects) {
@@ -64,7 +76,7 @@ impl Gate {
 
     fn ask_for_seat(&mut self, fx: &mut Effects) {
         if let Some(question) = self.seat.ask(self.now.mono) {
-            // It reads the log, and so depends on no event of ours.
+            // The question reads the log, and so depends on no event of ours.
             fx.list.push(PendingEffect { after: Seq::default(), effect: Effect::ConfirmSeat { question } });
         }
     }
@@ -73,7 +85,7 @@ impl Gate {
         self.seat.own_awake_at(self.now.mono)
     }
 
-    /// How much was said that waits for the seat to be confirmed.
+    /// The number of inputs that wait for the seat to be confirmed.
     pub fn kept_inputs(&self) -> usize {
         self.kept.len()
     }
@@ -98,14 +110,19 @@ impl Gate {
     }
 
     fn keep(&mut self, input: Input, fx: &mut Effects) {
-        let is_bounded = matches!(input, Input::Call { .. } | Input::Datacenter { .. });
+        let is_bounded = match &input {
+            Input::Call { .. } => true,
+            // It is said once on a stream, and nothing else is taken from there before it.
+            Input::Datacenter { frame, .. } => !matches!(frame.message, FromDatacenter::Hello(_)),
+            _ => false,
+        };
         if is_bounded && self.kept.len() >= KEPT {
             return self.turn_away(input, fx);
         }
         self.kept.push_back((self.now.mono, input));
     }
 
-    /// After the confirmation: what was kept is taken before timers fire. Calls that waited too long, and all of them once
+    /// Takes kept inputs after the confirmation, before timers fire. Calls that waited too long, and all of them once
     /// the seat is lost, are refused.
     pub(super) fn handle_kept(&mut self, fx: &mut Effects) {
         if self.kept.is_empty() {

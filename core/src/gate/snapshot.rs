@@ -22,13 +22,13 @@ pub enum SnapshotRecord {
     Job(Box<Job>),
 }
 
-/// What is small, and how much follows.
+/// The small parts of the state, and the number of records that follow.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SnapshotHead {
     pub term: Term,
     pub newest: Wall,
     pub seq: Seq,
-    /// At least this is the number of epochs.
+    /// The least number that epochs may have.
     pub raised: u64,
     pub datacenters: Vec<(Name, DatacenterRecord)>,
     pub jobs: u64,
@@ -117,7 +117,7 @@ impl Gate {
         self.snapshot = None;
     }
 
-    /// Before an event is applied: takes what it is about to change, if the snapshot does not have it yet.
+    /// Takes what an event is about to change before it is applied, if the snapshot does not have it yet.
     pub(super) fn copy_before(&mut self, event: &Event) {
         let Some(snapshot) = &mut self.snapshot else { return };
         event.for_each_job(&mut |id| {

@@ -26,7 +26,7 @@ pub struct State {
     pub(super) term: Term,
     pub(super) newest: Wall,
     pub(super) seq: Seq,
-    /// At least this is the number of our epochs.
+    /// The least number of our epochs.
     pub(super) raised: u64,
     pub(super) datacenters: BTreeMap<Name, DatacenterRecord>,
     pub(super) jobs: BTreeMap<JobId, Job>,
@@ -50,10 +50,10 @@ pub struct Job {
     pub outline: JobOutline,
     /// None of a job that was rebuilt. Without payloads once every target has the job.
     pub spec: Option<Arc<JobSpec>>,
-    /// Where it has an idempotency key.
+    /// The fingerprint of a job with an idempotency key.
     pub fingerprint: Option<Fingerprint>,
     pub created_at: Wall,
-    /// When it can first run.
+    /// The instant at which the job can first run.
     pub started_at: Wall,
     /// Decisions about it have at least this number.
     pub n: u64,
@@ -61,7 +61,7 @@ pub struct Job {
     pub targets: Vec<Target>,
     /// The most that any datacenter has reported.
     pub extended: ExtensionTotals,
-    /// What was given here, by the request that asked for it.
+    /// Extensions that were given here, by the request that asked for each.
     pub by_hand: Vec<HandExtension>,
     pub decided: Option<Decision>,
     pub ended_at: Option<Wall>,
@@ -76,7 +76,7 @@ pub struct Decision {
     pub why: EndCause,
 }
 
-/// One datacenter of a job.
+/// A datacenter of a job.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Target {
     pub datacenter: Name,
@@ -107,7 +107,7 @@ impl Job {
         ExtensionTotals { grants: self.extended.grants, by_hand: self.extended.by_hand + given }
     }
 
-    /// When its overall time is over.
+    /// The end of the job's overall time.
     pub fn deadline(&self) -> Wall {
         overall_deadline(self.started_at, self.outline.timeout, self.extensions(), self.outline.max_extension)
     }
@@ -160,7 +160,7 @@ impl State {
         self.jobs.get(&id)
     }
 
-    /// In the order of their ids.
+    /// Jobs in the order of their ids.
     pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &Job> {
         self.jobs.values()
     }
@@ -206,7 +206,7 @@ impl State {
         Some((job.id, job.fingerprint))
     }
 
-    /// How many payloads and results of the jobs held here lie in the store under this digest.
+    /// The number of payloads and results of the jobs held here that lie in the store under this digest.
     pub fn stored_refs(&self, digest: &Digest) -> u32 {
         self.stored.refs(digest)
     }
@@ -312,7 +312,7 @@ impl State {
         assert!(before.is_none(), "a job comes once");
     }
 
-    /// As a snapshot has it.
+    /// Restores a job from a snapshot.
     pub(super) fn restore_job(&mut self, mut job: Job) {
         if job.payloads().any(|payload| payload.as_stored().is_some()) {
             if let Some(spec) = &mut job.spec {
@@ -353,7 +353,7 @@ impl State {
         self.ended.insert((kept_until, id));
     }
 
-    /// Nobody needs them once every target has the job, or has ended without it.
+    /// Drops the payloads once every target has the job, or has ended without it: nobody needs them then.
     fn drop_payloads_if_placed(&mut self, id: JobId, unreferenced: &mut Vec<Digest>) {
         if self.jobs[&id].targets.iter().all(|target| target.confirmed || target.end.is_some()) {
             self.drop_payloads(id, unreferenced);
@@ -390,7 +390,7 @@ impl State {
         targets.iter_mut().find(|target| target.datacenter == *datacenter).expect("an event names a target of the job")
     }
 
-    /// Everything in it, in an order that is the same for equal states.
+    /// The whole state, in an order that is the same for equal states.
     pub fn dump(&self) -> String {
         let mut text = String::new();
         let head = (self.term, self.newest, self.seq, self.raised, &self.datacenters);

@@ -20,17 +20,19 @@ use super::effect::{Answer, Effects};
 use super::event::{EndCause, Event, JobSubmitted};
 use super::route::{Candidate, choose};
 
-/// What becomes of one submission.
+/// The fate of one submission.
 enum Admission {
     New { id: JobId, spec: Arc<JobSpec>, fingerprint: Option<Fingerprint> },
     Known(JobId),
 }
 
-/// What the earlier submissions of a batch have taken.
+/// The room that the earlier submissions of a batch have taken.
 #[derive(Default)]
 struct Batch {
     ids: BTreeSet<JobId>,
     unique: BTreeSet<Name>,
+    /// Datacenters that were not known before.
+    datacenters: BTreeSet<Name>,
     keys: Vec<(Name, JobId, Fingerprint)>,
 }
 
@@ -91,12 +93,12 @@ impl Gate {
             }
         }
         let named = spec.extras.iter().flat_map(|extras| extras.datacenters.iter());
-        let new = named.filter(|name| self.datacenters.get(name).is_none()).count();
-        self.within(Limit::Datacenters, self.datacenters.len() + new)?;
+        batch.datacenters.extend(named.filter(|name| self.datacenters.get(name).is_none()).cloned());
+        self.within(Limit::Datacenters, self.datacenters.len() + batch.datacenters.len())?;
         Ok(Admission::New { id, spec: Arc::new(spec), fingerprint: print })
     }
 
-    /// When a job that is submitted now could first run.
+    /// The instant at which a job that is submitted now could first run.
     fn started_at(&self, spec: &JobSpec) -> Wall {
         let now = self.log_now();
         match spec.start {
@@ -106,7 +108,7 @@ impl Gate {
         }
     }
 
-    /// Those that the job names; else the one that is best now, if any is usable.
+    /// The datacenters that the job names; else the one that is best now, if any is usable.
     pub(super) fn targets_for(&mut self, spec: &JobSpec) -> Box<[Name]> {
         let named = spec.extras.as_ref().map_or(&[][..], |extras| &extras.datacenters);
         if !named.is_empty() {

@@ -1,11 +1,11 @@
-//! What can be seen. Reading changes nothing; what was read must not leave before [`Gate::newest`] is durable.
+//! Views of the state. Reading changes nothing; what was read must not leave before [`Gate::newest`] is durable.
 
 use core::time::Duration;
 
 use crate::fence::{GateEpoch, Term};
 use crate::health::progress::flow;
 use crate::health::verdict::{gate_ready, judge};
-use crate::health::{DatacenterClass, DatacenterCounts, DatacenterReason, Judgement, Verdict};
+use crate::health::{DatacenterClass, DatacenterCounts, DatacenterReason, Judgement};
 use crate::ids::{JobId, Name};
 use crate::job::JobState;
 use crate::manager::SeatState;
@@ -23,16 +23,16 @@ pub struct JobView {
     pub job: Job,
     pub state: JobState,
     pub epoch: GateEpoch,
-    /// When its overall time is over, extensions included.
+    /// The end of the job's overall time, extensions included.
     pub deadline: Wall,
     pub remaining: Duration,
     pub decided: Option<Decision>,
-    /// Why it is in no datacenter.
+    /// The reason why the job is in no datacenter.
     pub waits: Option<WaitReason>,
     pub targets: Vec<TargetView>,
 }
 
-/// Why a job waits at the gate.
+/// The reason why a job waits at the gate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WaitReason {
     /// No datacenter may be routed to.
@@ -47,7 +47,7 @@ impl WaitReason {
     }
 }
 
-/// Where a job stands in one datacenter.
+/// The state of a job in one datacenter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TargetState {
     /// The datacenter has not said yet that it has the job.
@@ -57,7 +57,7 @@ pub enum TargetState {
     TimedOut,
     Failed,
     Cancelled,
-    /// It was not heard for `silent_after`. That ends nothing.
+    /// The datacenter was not heard for `silent_after`. That ends nothing.
     Unreachable,
 }
 
@@ -79,11 +79,13 @@ impl TargetState {
 pub struct TargetView {
     pub datacenter: Name,
     pub state: TargetState,
-    /// Of a decision: the datacenter has said how the job ended there. Of a submit: that it has the job.
+    /// Set where a decision or a submit was confirmed: the datacenter has said how the job ended there, or that it has
+    /// the job.
     pub confirmed: bool,
-    /// Why it is as it is: what the datacenter timed it out for, why it refused it, why it is not sent.
+    /// Why it is as it is: what the datacenter timed it out for, that it was told to stop and has not yet, why it refused
+    /// it, why it is not sent.
     pub reason: Option<Box<str>>,
-    /// As it was when it was reported last, and the time since.
+    /// Time since progress, as of the last report; below, the time since that report.
     pub since_progress: Option<Duration>,
     pub since_report: Option<Duration>,
     pub workflows: WorkflowCounts,
@@ -98,7 +100,7 @@ pub struct DatacenterView {
     pub class: DatacenterClass,
     pub reason: DatacenterReason,
     pub counts: DatacenterCounts,
-    /// Of the newest leader that was heard.
+    /// The term of the newest leader that was heard.
     pub term: Option<Term>,
     pub is_connected: bool,
     pub is_silent: bool,
@@ -117,6 +119,19 @@ pub struct GateView {
     pub refusals: RefusalCounts,
 }
 
+/// The measures by which a gate is judged from outside. Instants are told as durations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GateHealth {
+    /// Datacenters that are heard.
+    pub datacenters: usize,
+    /// Jobs that were forwarded within the progress window.
+    pub done: u64,
+    /// Jobs that could be forwarded at the moment, and are not.
+    pub demand: u64,
+    /// The time for which there has been demand without anything forwarded.
+    pub unserved_for: Duration,
+}
+
 impl Gate {
     pub fn job(&self, id: JobId) -> Option<JobView> {
         let job = self.state.job(id)?;
@@ -133,7 +148,7 @@ impl Gate {
         })
     }
 
-    /// One that has not begun anywhere is as its datacenters say.
+    /// The job's state; one that has not begun anywhere is as its datacenters say.
     fn job_state(&self, job: &Job) -> JobState {
         let state = job.state();
         if state != JobState::Running {
@@ -168,6 +183,7 @@ impl Gate {
         };
         let reason = match (&target.end, track.timed_out) {
             (Some(end), _) => Some(end.cause.code().into()),
+            (None, _) if track.state == Some(JobState::Cancelling) => Some("cancelling".into()),
             (None, Some(reason)) => Some(reason.code().into()),
             (None, None) if !target.confirmed => track.refused.or_else(|| {
                 let (class, reason) = self.datacenters.class(name, &self.rules.gate, self.awake);
@@ -213,17 +229,25 @@ impl Gate {
         usable.map(|(name, _)| self.agenda.owed_to(name) as u64).sum()
     }
 
-    /// This gate as its peers judge it: what it forwards against what it could.
+    /// The measures by which other gates judge this one.
+    pub fn own_health(&self) -> GateHealth {
+        let now = self.own_awake();
+        let sample = self.flow.sample(now, self.demand());
+        let unserved_since = if sample.demand > 0 { sample.last_done.max(sample.demand_since) } else { None };
+        GateHealth {
+            datacenters: self.datacenters.heard_count(&self.rules.gate, self.awake),
+            done: sample.done,
+            demand: sample.demand,
+            unserved_for: unserved_since.map_or(Duration::ZERO, |since| now.since(since)),
+        }
+    }
+
+    /// This gate as its peers judge it: its forwarded jobs against those it could forward.
     pub fn own_judgement(&self) -> Judgement {
         let now = self.own_awake();
         let progress = flow(&self.rules.progress, now, &self.flow.sample(now, self.demand()));
         let reachable = self.datacenters.heard_count(&self.rules.gate, self.awake);
         judge(Ok(()), gate_ready(reachable, self.load), &progress)
-    }
-
-    /// Whether it may stand for election: live, ready, and idle or normal.
-    pub fn may_stand(&self) -> bool {
-        self.own_judgement().verdict == Verdict::Healthy
     }
 
     pub fn view(&self) -> GateView {

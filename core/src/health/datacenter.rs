@@ -86,7 +86,7 @@ pub const fn datacenter(counts: &DatacenterCounts) -> (DatacenterClass, Datacent
     (reason.class(), reason)
 }
 
-/// From the worst to the best.
+/// The reason of a class, from the worst to the best.
 const fn reason(c: &DatacenterCounts) -> DatacenterReason {
     if c.managers_live == 0 {
         DatacenterReason::NoLiveManager
@@ -111,7 +111,7 @@ const fn majority(part: u32, whole: u32) -> bool {
     part > whole.saturating_sub(part)
 }
 
-/// In which order datacenters are tried: Healthy, Busy, Degraded, never Unhealthy. Inside a class as they came.
+/// The order in which datacenters are tried: Healthy, Busy, Degraded, never Unhealthy. Inside a class as they came.
 /// Where none is left the job waits, and says so.
 pub fn route_order<K>(datacenters: impl IntoIterator<Item = (K, DatacenterClass)>) -> Vec<K> {
     let mut open: Vec<_> = datacenters.into_iter().filter(|(_, class)| *class != DatacenterClass::Unhealthy).collect();

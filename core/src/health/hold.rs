@@ -51,7 +51,7 @@ pub const fn hold(tracked: usize, failing: usize) -> Hold {
     if failing > tracked.saturating_sub(failing) { Hold::Held } else { Hold::Clear }
 }
 
-/// When a held node that is not live is forgotten; never while it holds an attempt (`empty_since` is none).
+/// The instant when a held node that is not live is forgotten; never while it holds an attempt (`empty_since` is none).
 pub fn forget_at(rule: &HoldRule, not_live_since: Awake, empty_since: Option<Awake>) -> Option<Awake> {
     Some(not_live_since.max(empty_since?) + rule.forget_after)
 }

@@ -15,9 +15,9 @@ use core::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LivenessRule {
     pub probe_every: Duration,
-    /// How long one answer (of an HTTP worker: one call) is proof of life.
+    /// The time for which one answer (of an HTTP worker: one call) is proof of life.
     pub answer_within: Duration,
-    /// So many unanswered probes in a row are too many.
+    /// The number of unanswered probes in a row that is too many.
     pub max_misses: u8,
     /// An HTTP worker that did nothing for so long is forgotten.
     pub forget_after: Duration,
@@ -34,7 +34,7 @@ impl Default for LivenessRule {
     }
 }
 
-/// Why a worker does not count as live.
+/// The reason why a worker does not count as live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum NotLive {
     SessionClosed,
@@ -85,7 +85,7 @@ impl SessionLiveness {
         self.last_probe_at + rule.probe_every
     }
 
-    /// To be called when a probe is due. Counts a miss if the one before is unanswered, and numbers the one to send.
+    /// Counts a miss if the probe before is unanswered, and numbers the one to send. To be called when a probe is due.
     pub fn probe_due(&mut self, now: Awake, rule: &LivenessRule) -> u32 {
         if self.unanswered {
             self.misses = self.misses.saturating_add(1).min(rule.max_misses);
@@ -107,7 +107,7 @@ impl SessionLiveness {
         true
     }
 
-    /// For good: a worker that comes back does so on a new session.
+    /// Closes the session for good: a worker that comes back does so on a new session.
     pub fn close(&mut self) {
         self.closed = true;
     }
@@ -148,7 +148,7 @@ impl SessionLiveness {
         }
     }
 
-    /// When `judge` changes if nothing comes in until then, not even a probe falls due.
+    /// The instant when `judge` changes if nothing comes in until then, not even a probe falls due.
     pub fn next_change(&self, rule: &LivenessRule, now: Awake) -> Option<Awake> {
         match self.judge(rule, now) {
             Err(NotLive::SessionClosed | NotLive::Silent) => None,
@@ -162,7 +162,7 @@ impl SessionLiveness {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HttpLiveness {
     last_call: Awake,
-    /// When the open poll will have ended at the latest, or when the last one did; zero before the first.
+    /// The latest end of the open poll, or the end of the last one; zero before the first.
     poll_end: Awake,
     /// Zero while it holds none.
     leases_end: Awake,
@@ -180,7 +180,7 @@ impl HttpLiveness {
         self.last_call = self.last_call.max(now);
     }
 
-    /// It said goodbye, and stays until it holds nothing.
+    /// Notes that the worker said goodbye, and stays until it holds nothing.
     pub fn left(&mut self) {
         self.left = true;
     }
@@ -189,12 +189,12 @@ impl HttpLiveness {
         self.left
     }
 
-    /// Of one that holds nothing and has no poll open.
+    /// Whether the worker is away. To be asked of one that holds nothing and has no poll open.
     pub fn is_away(&self, rule: &LivenessRule, now: Awake) -> bool {
         self.left || self.live_until(rule) <= now
     }
 
-    /// It polls again, whatever it said before.
+    /// Notes that the worker polls again, whatever it said before.
     pub fn returned(&mut self) {
         self.left = false;
     }
@@ -233,7 +233,7 @@ impl HttpLiveness {
         self.granted_until
     }
 
-    /// From then on it is away, unless it is heard of.
+    /// The instant from which on the worker is away, unless it is heard of.
     pub fn live_until(&self, rule: &LivenessRule) -> Awake {
         self.health_deadline(rule).max(self.leases_end)
     }
@@ -287,7 +287,7 @@ mod tests {
         live
     }
 
-    /// What came in, then what is judged at which second.
+    /// The inputs, then the judgement at each second.
     type Row = (&'static str, &'static [(u64, In)], &'static [(u64, Result<(), NotLive>)]);
 
     const TABLE: &[Row] = &[

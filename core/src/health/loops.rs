@@ -36,7 +36,7 @@ pub enum Budget {
     Consecutive(u32),
     /// `n` failures inside a window.
     Window { n: u32, within: Duration },
-    /// So large a share of the iterations inside a window, if there were at least `min_sample`.
+    /// A share of the iterations inside a window, if there were at least `min_sample`.
     Ratio { ratio: f64, min_sample: u32, within: Duration },
 }
 
@@ -44,11 +44,11 @@ pub enum Budget {
 pub struct LoopRule {
     pub critical: bool,
     pub budget: Budget,
-    /// How long one success lasts.
+    /// The time for which one success counts.
     pub freshness: Duration,
     /// Successes in a row that refill a spent budget.
     pub recovery: u32,
-    /// Until the first success, or until this is over, failures spend nothing.
+    /// The time from the start in which failures spend nothing, unless a success ends it earlier.
     pub startup_grace: Duration,
     /// An iteration that goes on for longer without a step or a beat hangs, and so does a loop that is due for longer
     /// and does not begin.
@@ -68,10 +68,10 @@ impl Default for LoopRule {
     }
 }
 
-/// How an iteration ended.
+/// The end of an iteration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Iteration {
-    /// So many things were done. None done is [`Skipped`](Self::Skipped).
+    /// The number of things that were done. None done is [`Skipped`](Self::Skipped).
     Progress(u64),
     /// The source was really asked, and there was nothing to do.
     Idle,
@@ -83,14 +83,14 @@ pub enum Iteration {
     Failed { code: &'static str },
 }
 
-/// What is known of one loop, in a fixed size.
+/// The health of one loop, in a fixed size.
 #[derive(Clone, Debug)]
 pub struct LoopHealth {
     rule: LoopRule,
     started_at: Awake,
     ending: Option<Ending>,
     activity: Activity,
-    /// Of a crash after which nothing has succeeded yet.
+    /// The instant of a crash after which nothing has succeeded yet.
     crashed_at: Option<Awake>,
     last_success: Option<Awake>,
     last_failure: Option<LoopFailure>,
@@ -106,11 +106,11 @@ pub struct LoopHealth {
 
 #[derive(Clone, Copy, Debug)]
 enum Activity {
-    /// Between two iterations, since this instant.
+    /// The loop is between two iterations, since this instant.
     Resting(Awake),
-    /// In an iteration, which began, stepped or beat last at this instant.
+    /// An iteration is under way, which began, stepped or beat last at this instant.
     Turning(Awake),
-    /// It is due at this instant.
+    /// The loop is due at this instant.
     Waiting(Awake),
     /// Crashed, and to be started again at this instant.
     Restarting(Awake),
@@ -155,6 +155,19 @@ impl LoopHealth {
             Iteration::Degraded { ok, .. } => self.failure(now, "degraded", ok > 0),
             Iteration::Failed { code } => self.failure(now, code, false),
         }
+    }
+
+    /// What is kept elsewhere of an earlier process, or of others that do the same work, counts as this loop's own: it
+    /// succeeded last at `last_success`, and has not failed since. Failures after that are for the caller to report.
+    pub fn restore(&mut self, now: Awake, last_success: Awake) {
+        self.failures_in_row = 0;
+        self.successes_in_row = 0;
+        self.spent_at = None;
+        self.counts = empty_counts(&self.rule.budget);
+        self.last_success = self.last_success.max(Some(last_success));
+        self.crashed_at = None;
+        self.healthy_since = now;
+        self.ended(now, false);
     }
 
     /// A forward step of an iteration that goes on. It refreshes, and refills no budget: an iteration that steps and then
@@ -264,7 +277,7 @@ impl LoopHealth {
         }
     }
 
-    /// When `state` changes if nothing is reported until then.
+    /// The instant when `state` changes if nothing is reported until then.
     pub fn next_change(&self, now: Awake) -> Option<Awake> {
         let current = self.state(now);
         let candidates =
@@ -334,7 +347,7 @@ impl LoopHealth {
         self.started_at + self.rule.startup_grace
     }
 
-    /// When the iteration under way hangs, or when the next is overdue.
+    /// The instant when the iteration under way hangs, or the next is overdue.
     fn stalls_at(&self) -> (Awake, LoopReason) {
         match self.activity {
             Activity::Turning(at) => (at + self.rule.max_iteration, LoopReason::IterationTooLong),

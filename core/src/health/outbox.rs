@@ -7,7 +7,7 @@
 use super::loops::Iteration;
 use core::time::Duration;
 
-/// What one turn of an outbox saw and did.
+/// The findings and results of one turn of an outbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OutboxTurn {
     pub published: u64,
@@ -37,7 +37,7 @@ impl OutboxTurn {
     }
 }
 
-/// What of an outbox's backlog is tolerated.
+/// The limits within which an outbox's backlog is tolerated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutboxRule {
     pub max_parked: u64,

@@ -26,7 +26,7 @@ use core::time::Duration;
 
 pub const SLOW_WEIGHT: f64 = 0.02;
 pub const STRAINED_WEIGHT: f64 = 0.001;
-/// How many latencies the quick mean is taken over.
+/// The number of latencies that the quick mean is taken over.
 pub const QUICK_SAMPLES: usize = 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Default)]
@@ -58,7 +58,7 @@ impl OverloadLevel {
     }
 }
 
-/// Which input set the level.
+/// The input that set the level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum OverloadReason {
     WithinLimits,
@@ -80,7 +80,7 @@ impl OverloadReason {
     }
 }
 
-/// What a call is to the node that it comes in at. Beats, results and cancels are control.
+/// The class of a call for the node that it comes in at. Beats, results and cancels are control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum LoadClass {
     Telemetry,
@@ -99,7 +99,7 @@ pub const fn sheds(level: OverloadLevel, class: LoadClass) -> bool {
     }
 }
 
-/// Where an input turns busy, stressed and overloaded.
+/// The values at which an input turns busy, stressed and overloaded.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Limits {
     pub busy: f64,
@@ -161,7 +161,7 @@ impl OverloadDetector {
         Self { rule, baseline: Baseline::default(), latency: Steps::default(), resources: Steps::default() }
     }
 
-    /// One call took so long.
+    /// Takes in the latency of a call.
     pub fn latency(&mut self, now: Awake, took: Duration) {
         let level_before = self.latency.level(&self.rule, now);
         if self.latency.silent_for(now) >= self.rule.decay_every {
@@ -179,7 +179,7 @@ impl OverloadDetector {
         self.latency.sample(&self.rule, now, high.max(rising), reason);
     }
 
-    /// What the host uses, in percent. What cannot be measured is given as 0.
+    /// Takes in the host's use of its resources, in percent. A value that cannot be measured is given as 0.
     pub fn resources(&mut self, now: Awake, cpu_percent: f64, memory_percent: f64) {
         let cpu = self.rule.resource_percent.level(cpu_percent);
         let memory = self.rule.resource_percent.level(memory_percent);
@@ -201,7 +201,7 @@ impl OverloadDetector {
         }
     }
 
-    /// When the level may fall by time alone.
+    /// The instant when the level may fall by time alone.
     pub fn next_change(&self, now: Awake) -> Option<Awake> {
         let latency = self.latency.next_decay(&self.rule, now);
         let resources = self.resources.next_decay(&self.rule, now);
@@ -273,7 +273,7 @@ impl Steps {
 #[derive(Clone, Copy, Debug, Default)]
 struct Baseline {
     quick_ms: [f64; QUICK_SAMPLES],
-    /// How many of `quick_ms` are filled, and where the next goes.
+    /// The number of filled entries in `quick_ms`; below, the place for the next.
     filled: usize,
     next: usize,
     slow_ms: f64,
@@ -308,7 +308,7 @@ impl Baseline {
         (self.filled == QUICK_SAMPLES && self.slow_ms > 0.0).then(|| self.quick_mean_ms() / self.slow_ms - 1.0)
     }
 
-    /// After a silence, what was measured before says nothing about now.
+    /// Forgets the quick samples after a silence: they say nothing about now.
     fn forget_quick(&mut self) {
         (self.filled, self.next) = (0, 0);
     }

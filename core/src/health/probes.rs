@@ -13,15 +13,15 @@
 
 use super::loops::LoopState;
 
-/// One thing that the probes depend on.
+/// A thing that the probes depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Sign {
     Loop(LoopState),
-    /// It is `silent` if it has not beaten for longer than it may.
+    /// A heartbeat, `silent` if it has not beaten for longer than it may.
     Heartbeat {
         silent: bool,
     },
-    /// It is `starved` if a task that could run has waited for longer than it may.
+    /// The executor, `starved` if a task that could run has waited for longer than it may.
     Executor {
         starved: bool,
     },
@@ -52,7 +52,7 @@ impl Sign {
     }
 }
 
-/// What an orchestrator is told.
+/// The answers to an orchestrator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Probes {
     /// No: restart me.
@@ -74,10 +74,10 @@ pub fn probes(signs: impl IntoIterator<Item = Sign>) -> Probes {
     probes
 }
 
-/// What to do with the ready file. It stands for readiness, so it must not outlive it.
+/// The step to take with the ready file. The file stands for readiness, so it must not outlive it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ReadyFile {
-    /// Beside it, then renamed over it.
+    /// Write a file beside it, then rename that over it.
     Write,
     Remove,
     Leave,

@@ -34,13 +34,13 @@ pub struct ProgressRule {
     pub normal_at: f64,
     /// Share of the expected rate from which on it is slow, and not degraded.
     pub slow_at: f64,
-    /// How long a rate of zero may last where no attempt says it.
+    /// The time that a rate of zero may last where no attempt says it.
     pub stuck_after: Duration,
     /// A rate below normal says nothing before there are so many samples, or an attempt that does not move.
     pub min_samples: u32,
     /// Fewer failures than this, or over fewer jobs than `min_failed_jobs`, say more about the jobs than about the worker.
     pub min_failures: u32,
-    /// At most [`MAX_FAILED_JOBS`].
+    /// The least number of failed jobs, at most [`MAX_FAILED_JOBS`].
     pub min_failed_jobs: u32,
 }
 
@@ -71,9 +71,9 @@ pub enum ProgressReason {
     RateFarBelowExpected,
     /// Attempts are held, and none moves.
     NoForwardStep,
-    /// Everything it gets fails.
+    /// Every attempt of the node fails.
     OnlyFailures,
-    /// There is something to move on, and nothing is.
+    /// There is something to move on, and nothing moves.
     DemandNotServed,
 }
 
@@ -97,11 +97,11 @@ impl ProgressReason {
 pub struct ProgressVerdict {
     pub progress: Progress,
     pub reason: ProgressReason,
-    /// When the same sample turns stuck by time alone.
+    /// The instant when the same sample turns stuck by time alone.
     pub changes_at: Option<Awake>,
 }
 
-/// What a worker did inside the window, and what it holds.
+/// The work of a worker inside the window, and the attempts that it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerSample {
     pub succeeded: u32,
@@ -113,12 +113,12 @@ pub struct WorkerSample {
     pub last_step: Option<Awake>,
     /// The unmoving attempt whose stuck clock runs out first.
     pub oldest_unmoving: Option<UnmovingAttempt>,
-    /// Of the unbroken run of failures.
+    /// The first of the unbroken run of failures.
     pub first_failure: Option<Awake>,
 }
 
 impl WorkerSample {
-    /// Of several unmoving attempts the one that makes the worker stuck first, as [`Self::oldest_unmoving`].
+    /// The unmoving attempt that makes the worker stuck first, as [`Self::oldest_unmoving`] has it.
     pub fn first_of(&self, unmoving: impl IntoIterator<Item = UnmovingAttempt>) -> Option<UnmovingAttempt> {
         unmoving.into_iter().min_by_key(|unmoving| unmoving.stuck_at(self.since()))
     }
@@ -132,13 +132,13 @@ impl WorkerSample {
 /// An unmoving attempt, with its job's own patience.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnmovingAttempt {
-    /// When its own stuck clock runs out.
+    /// The instant when the attempt's own stuck clock runs out.
     pub stuck_at: Awake,
     pub stuck_after: Duration,
 }
 
 impl UnmovingAttempt {
-    /// When it makes its worker stuck, of which nothing else was heard after `since`.
+    /// The instant when the attempt makes its worker stuck, of which nothing else was heard after `since`.
     fn stuck_at(&self, since: Option<Awake>) -> Awake {
         since.map_or(self.stuck_at, |since| self.stuck_at.max(since + self.stuck_after))
     }
@@ -170,7 +170,7 @@ pub fn worker(rule: &ProgressRule, now: Awake, s: &WorkerSample) -> ProgressVerd
     zero(now, ProgressReason::OnlyFailures, s.since().map(|since| since + rule.stuck_after))
 }
 
-/// What a manager dispatched or a gate forwarded inside the window, against what it still could have.
+/// Hand-outs of a manager, or jobs forwarded by a gate, inside the window, against those that it still could have made.
 /// Manager: the sum over kinds of `min(ready, routable free slots for that kind)`. Gate: received and routable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlowSample {
@@ -216,10 +216,10 @@ const fn steady(progress: Progress, reason: ProgressReason) -> ProgressVerdict {
     ProgressVerdict { progress, reason, changes_at: None }
 }
 
-/// So many distinct failed jobs are told apart; more are counted as this many.
+/// The number of distinct failed jobs that are told apart; more are counted as this many.
 pub const MAX_FAILED_JOBS: usize = 4;
 
-/// What one worker's attempts came to inside the window, in a fixed size.
+/// A worker's attempts inside the window, in a fixed size.
 ///
 /// The run of failures is unbroken until an attempt succeeds, or until the window has emptied of failures: a worker that
 /// failed once yesterday has not been failing since.
@@ -281,7 +281,7 @@ impl Tally {
         self.counts.sum(now) == (0, 0)
     }
 
-    /// When `counts` changes by time alone.
+    /// The instant when `counts` changes by time alone.
     pub fn next_decay(&self, now: Awake) -> Option<Awake> {
         self.counts.next_decay(now)
     }

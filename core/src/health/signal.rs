@@ -1,6 +1,6 @@
 //! The three signals of a node. Each is measured by itself, so that "cannot take work" is never mistaken for "dead".
 
-/// What a node got done lately, compared with what it had to do.
+/// The work that a node got done lately, compared with the work that it had to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Progress {
     /// Nothing to do. Never "something to do, and nothing done".
@@ -25,13 +25,13 @@ impl Progress {
     }
 }
 
-/// All that a verdict is made of.
+/// The signals that a verdict is made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Signals {
-    /// It answers us.
+    /// The node answers us.
     pub live: bool,
-    /// It can take new work.
+    /// The node can take new work.
     pub ready: bool,
-    /// It gets done what it took.
+    /// The node gets done what it took.
     pub progress: Progress,
 }

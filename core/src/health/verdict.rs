@@ -40,7 +40,7 @@ pub enum Action {
     Drain,
     /// Routed to last, and shown.
     Investigate,
-    /// What it holds is fenced, cancelled and requeued. Not at once: see [`evict_at`].
+    /// Fence, cancel and requeue the node's attempts. Not at once: see [`evict_at`].
     Evict,
 }
 
@@ -57,8 +57,8 @@ pub const fn verdict(signals: Signals) -> Verdict {
 }
 
 impl Verdict {
-    /// What to do at once. A Stuck node is drained, and evicted when its grace is over; a Suspect one gets no work,
-    /// and is evicted when its grace is over. Both subject to the hold.
+    /// The action to take at once. A Stuck node is drained, and evicted when its grace is over; a Suspect one gets no
+    /// work, and is evicted when its grace is over. Both subject to the hold.
     pub const fn action(self) -> Action {
         match self {
             Self::Healthy => Action::Route,
@@ -91,7 +91,7 @@ impl Action {
     }
 }
 
-/// Why a node takes no new work.
+/// The reason why a node takes no new work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum NotReady {
     NotAccepting,
@@ -126,8 +126,8 @@ pub const fn worker_ready(accepting: bool, free_slots: u32) -> Result<(), NotRea
     }
 }
 
-/// How long an answer of the log is proof that a manager has a quorum. Judged by the manager about itself, so its own
-/// absence counts: while it was away, another may have taken the seat.
+/// The time for which an answer of the log is proof that a manager has a quorum. Judged by the manager about itself, so
+/// its own absence counts: while it was away, another may have taken the seat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QuorumRule {
     pub log_answer_within: Duration,
@@ -145,7 +145,8 @@ impl QuorumRule {
     }
 }
 
-/// For being routed to. Whether `/readyz` answers 200 is another question: a manager without workers stores jobs.
+/// Whether a manager may be routed to. Whether `/readyz` answers 200 is another question: a manager without workers
+/// stores jobs.
 pub const fn manager_ready(has_quorum: bool, accepting: bool, workers: usize) -> Result<(), NotReady> {
     if !has_quorum {
         Err(NotReady::NoQuorum)
@@ -210,10 +211,11 @@ pub fn judge(live: Result<(), NotLive>, ready: Result<(), NotReady>, progress: &
 pub struct EvictionRule {
     pub suspect_grace: Duration,
     pub stuck_grace: Duration,
-    /// How long a node evicted for the first time gets no work; doubles with each eviction.
+    /// The time for which a node evicted for the first time gets no work; doubles with each eviction.
     pub backoff: Duration,
     pub max_backoff: Duration,
-    /// How long after a node has gone its evictions, its probation and its replaced incarnations are remembered.
+    /// The time after a node has gone for which its evictions, its probation and its replaced incarnations are
+    /// remembered.
     pub remember_for: Duration,
 }
 
@@ -229,7 +231,7 @@ impl Default for EvictionRule {
     }
 }
 
-/// When a node that has had this verdict since `since` is to be evicted, unless held then.
+/// The instant when a node that has had this verdict since `since` is to be evicted, unless held then.
 pub fn evict_at(rule: &EvictionRule, verdict: Verdict, since: Awake) -> Option<Awake> {
     match verdict {
         Verdict::Suspect => Some(since + rule.suspect_grace),
@@ -238,7 +240,7 @@ pub fn evict_at(rule: &EvictionRule, verdict: Verdict, since: Awake) -> Option<A
     }
 }
 
-/// How long after its latest eviction a node may come back, if its old attempts are confirmed ended by then.
+/// The time after its latest eviction when a node may come back, if its old attempts are confirmed ended by then.
 /// `evictions` counts the latest. A new incarnation need not wait.
 pub fn readmit_after(rule: &EvictionRule, evictions: u32) -> Duration {
     let Some(doublings) = evictions.checked_sub(1) else { return Duration::ZERO };
@@ -251,8 +253,8 @@ pub const fn may_stand_for_election(signals: Signals) -> bool {
     matches!(verdict(signals), Verdict::Healthy)
 }
 
-/// Who should lead: one that may stand, else the best live one. Ready comes before fast; the lower key breaks a tie,
-/// so that all who see the same signals agree.
+/// The candidate that should lead: one that may stand, else the best live one. Ready comes before fast; the lower key
+/// breaks a tie, so that all who see the same signals agree.
 pub fn best_candidate<K: Ord>(candidates: impl IntoIterator<Item = (K, Signals)>) -> Option<K> {
     let live = candidates.into_iter().filter_map(|(key, signals)| Some((standing(signals)?, Reverse(key))));
     live.max().map(|(_, Reverse(key))| key)

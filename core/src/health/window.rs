@@ -41,7 +41,7 @@ impl SlidingCounts {
             .fold((0, 0), |(good, bad), (_, g, b)| (good + u32::from(g), bad + u32::from(b)))
     }
 
-    /// When the oldest bucket that counts leaves the window.
+    /// The instant when the oldest bucket that counts leaves the window.
     pub(super) fn next_decay(&self, now: Awake) -> Option<Awake> {
         let current = self.number(now);
         let oldest =
@@ -75,7 +75,7 @@ impl SlidingCounts {
     }
 }
 
-/// Whether what was counted in bucket `number` still counts when `current` is the newest.
+/// Whether the counts of bucket `number` still count when `current` is the newest.
 pub(super) const fn in_window(number: u64, current: u64) -> bool {
     number + BUCKETS as u64 > current
 }

@@ -68,7 +68,7 @@ impl LimitDraft {
         Self { key: key.into(), max, ordered: false }
     }
 
-    /// One at a time, and none overtakes one that has begun.
+    /// A limit of one at a time, where none overtakes one that has begun.
     pub fn ordered(key: &str) -> Self {
         Self { ordered: true, ..Self::new(key, 1) }
     }
@@ -82,7 +82,7 @@ impl Draft {
     }
 }
 
-/// Why a draft was refused: the field, and what it must be. Nothing was stored.
+/// The reason why a draft was refused: the field, and what it must be. Nothing was stored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invalid {
     pub field: &'static str,
@@ -111,7 +111,7 @@ pub enum Problem {
     TooMany(LimitMet),
     KeyTwice(Name),
     OrderedOverOne(u32),
-    /// Of the job of a schedule.
+    /// The field is not for the job of a schedule.
     NotInSchedule,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of a job that is over: whether it is a dead letter, and until when its idempotency key is remembered.
+//! The fate of a job that is over: whether it is a dead letter, and until when its idempotency key is remembered.
 //!
 //! Both are decided with the event by which a job may end, and are part of it, so that applying that event needs no rule.
 //! Logs of older versions do not say, and mean what the rules were then.
@@ -10,15 +10,15 @@ use crate::timeout::TimeoutReason;
 
 use super::WorkflowState;
 
-/// How long an idempotency key is remembered past the end of its job.
+/// The time past the end of its job for which an idempotency key is remembered.
 pub const IDEMPOTENCY_KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// What becomes of a job if it is over by an event.
+/// The fate of a job if it is over by an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct JobEnd {
-    /// It is a dead letter.
+    /// Set if the job is a dead letter.
     pub dead: bool,
-    /// Its idempotency key may be forgotten from then on; zero if it has none.
+    /// The instant from which the job's idempotency key may be forgotten; zero if it has none.
     pub key_until: Wall,
 }
 

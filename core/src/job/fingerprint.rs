@@ -1,4 +1,4 @@
-//! What tells two submissions under one idempotency key apart.
+//! The fingerprint that tells two submissions under one idempotency key apart.
 
 use sha2::{Digest as _, Sha256};
 
@@ -23,7 +23,7 @@ pub fn fingerprint(spec: &JobSpec) -> Fingerprint {
         text(b"workflow");
         text(workflow.name.as_str().as_bytes());
         text(workflow.kind.as_str().as_bytes());
-        // By its digest, which is the same whether the content was stored or not.
+        // Payloads count by their digest, which is the same whether the content was stored or not.
         text(&workflow.payload.digest().0);
         text(workflow.content_type.as_ref().map_or("", |name| name.as_str()).as_bytes());
         workflow.after.iter().for_each(|index| text(&index.to_be_bytes()));

@@ -8,7 +8,7 @@ use crate::payload::Payload;
 
 use super::spec::{OnStuck, Retry};
 
-/// How one attempt ended.
+/// The end of an attempt.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ending {
     /// Reported by the handler.
@@ -29,7 +29,7 @@ pub enum Ending {
     NeverArrived,
     /// A cancel was confirmed, or its lease ran out.
     Cancelled,
-    /// Its job reached a deadline.
+    /// The job reached a deadline.
     TimedOut,
 }
 
@@ -43,7 +43,8 @@ impl Ending {
         }
     }
 
-    /// It says something about the worker that held it: error, lease expiry, stuck, timeout; not cancel or release.
+    /// Whether the end says something about the worker that held the attempt: error, lease expiry, stuck, timeout; not
+    /// cancel or release.
     pub const fn is_workers_failure(&self) -> bool {
         matches!(self, Self::Failed { .. } | Self::LeaseExpired | Self::Stuck | Self::TimedOut)
     }
@@ -118,7 +119,7 @@ impl EndingKind {
     }
 }
 
-/// What becomes of the workflow.
+/// The fate of the workflow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     Succeed,

@@ -1,4 +1,4 @@
-//! What a job is, checked: the form in which it is stored, from the first format on.
+//! The specification of a job, checked: the form in which it is stored, from the first format on.
 
 use core::fmt;
 use core::ops::{Deref, DerefMut};
@@ -16,14 +16,14 @@ use crate::time::Wall;
 /// A checked submission. Millions of these lie in memory: what is the same in many is shared, what few have is boxed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobSpec {
-    /// How it is to be treated; reads like fields of the specification itself.
+    /// The policy for the job; reads like fields of the specification itself.
     pub policy: Arc<Policy>,
     pub workflows: Workflows,
     pub keys: Option<Box<Keys>>,
     pub extras: Option<Box<Extras>>,
 }
 
-/// What jobs of one sort have in common.
+/// Fields that jobs of one sort have in common.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Policy {
     pub queue: Name,
@@ -101,12 +101,12 @@ impl DerefMut for Workflows {
 
 #[derive(Clone, PartialEq)]
 pub struct WorkflowSpec {
-    /// What it is, apart from its payload; reads like fields of the specification itself.
+    /// The workflow apart from its payload; reads like fields of the specification itself.
     pub outline: Arc<Outline>,
     pub payload: Payload,
 }
 
-/// What the same workflow of many jobs has in common.
+/// Fields that the same workflow of many jobs has in common.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Outline {
     pub name: Name,
@@ -116,7 +116,7 @@ pub struct Outline {
     pub after: Arc<[u16]>,
 }
 
-/// As one record: what is shared is an affair of memory.
+/// Shown as one record: what is shared is an affair of memory.
 impl fmt::Debug for WorkflowSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { outline, payload } = self;
@@ -140,7 +140,8 @@ impl Deref for WorkflowSpec {
     }
 }
 
-/// At most `max` running workflows that carry `key`. Where those that run and the next one differ, the smallest counts.
+/// A limit of `max` running workflows that carry `key`. Where those that run and the next one differ, the smallest
+/// counts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ConcurrencyLimit {
     pub key: Name,
@@ -171,7 +172,7 @@ impl Default for Retry {
     }
 }
 
-/// What the end of a stuck attempt means for its job.
+/// The meaning of a stuck attempt's end for its job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum OnStuck {
     #[default]
@@ -179,7 +180,7 @@ pub enum OnStuck {
     TimeOut,
 }
 
-/// How many datacenters must report stuck before a gate times the job out for all.
+/// The number of datacenters that must report stuck before a gate times the job out for all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TimeoutPolicy {
     #[default]
@@ -190,7 +191,7 @@ pub enum TimeoutPolicy {
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Keys {
-    /// One non-terminal job at a time.
+    /// A key that one non-terminal job carries at a time.
     pub unique: Option<Name>,
     /// The same submission again answers the same job.
     pub idempotency: Option<Name>,

@@ -45,7 +45,7 @@ impl WorkflowState {
         matches!(self, Self::Succeeded | Self::Failed | Self::Cancelled | Self::TimedOut)
     }
 
-    /// Somebody holds an attempt of it.
+    /// Whether a worker holds an attempt of the workflow.
     pub const fn is_held(self) -> bool {
         matches!(self, Self::Running | Self::Cancelling)
     }
@@ -68,7 +68,7 @@ impl WorkflowState {
 /// A job's state uses the same words; it is derived by [`job_state`] and never stored.
 pub type JobState = WorkflowState;
 
-/// Why a workflow changes its state.
+/// The reason why a workflow changes its state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Cause {
     PredecessorsDone,

@@ -71,12 +71,12 @@ impl LossReason {
     }
 }
 
-/// What becomes of the handler when its lease is lost.
+/// The fate of the handler when its lease is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LostPolicy {
     #[default]
     Cancel,
-    /// It may finish; its result is refused all the same.
+    /// The handler may finish; its result is refused all the same.
     Continue,
 }
 
@@ -102,7 +102,7 @@ pub struct Extender {
     /// The backend will grant no more.
     refused: bool,
     phase: Phase,
-    /// Of the renewal that is being tried.
+    /// Failures of the renewal that is being tried.
     failures: u32,
     lost: Option<Lost>,
     detached: bool,
@@ -207,12 +207,12 @@ impl Extender {
         self.beat(now)
     }
 
-    /// From here on, only beats renew.
+    /// Ends the quiet section: from here on, only beats renew.
     pub fn end_quiet(&mut self) {
         self.quiet_until = None;
     }
 
-    /// To be called when `next_wakeup` is due, and harmless at any other time.
+    /// Moves on what is due. To be called when `next_wakeup` is due, and harmless at any other time.
     pub fn wake(&mut self, now: Mono) -> Option<ExtenderAction> {
         self.notice_expiry(now);
         if self.detached {
@@ -302,7 +302,7 @@ impl Extender {
         }
     }
 
-    /// When the lease is lost if nothing more is granted.
+    /// The instant when the lease is lost if nothing more is granted.
     fn end(&self) -> Mono {
         self.expires.min(self.hold_until)
     }
@@ -316,8 +316,8 @@ impl Extender {
         self.phase = Phase::Resting;
     }
 
-    /// With the default interval: a second at first, then two, four and so on up to the interval, but never more than a
-    /// quarter of what is left of the lease, and never less than a tenth of a second.
+    /// The wait before the next try. With the default interval: a second at first, then two, four and so on up to the
+    /// interval, but never more than a quarter of what is left of the lease, and never less than a tenth of a second.
     fn retry_in(&self, now: Mono, draw: u64) -> Duration {
         let left = self.end().since(now) / 4;
         let backoff = Backoff { base: self.first_retry(), max: left.min(self.rule.interval) };

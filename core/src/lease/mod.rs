@@ -21,12 +21,12 @@ pub fn extend(current: Awake, now: Awake, extension: Duration) -> Awake {
     current.max(now + extension)
 }
 
-/// As configured; [`LeaseRule::validate`] turns it into the one that is used.
+/// A rule as configured; [`LeaseRule::validate`] turns it into the one that is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeaseRule {
     /// Length of a lease when it is handed out.
     pub initial: Duration,
-    /// What a renewal asks for, counted from then.
+    /// The time that a renewal asks for, counted from then.
     pub extension: Duration,
     /// Least time between two renewals, however often the handler beats.
     pub interval: Duration,

@@ -30,10 +30,10 @@ use crate::lease;
 use crate::time::Awake;
 use stock::{Place, Stock};
 
-/// How many settled receipts are remembered, so that repeating an accepted end answers the same again.
+/// The number of settled receipts that are remembered, so that repeating an accepted end answers the same again.
 const REMEMBERED_ENDS: usize = 4_096;
 
-/// What a mailbox is made with.
+/// The settings of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MailboxRule {
     /// A message that was handed out this often goes to the dead letters instead of being handed out once more.
@@ -61,7 +61,7 @@ pub struct HandoutFence {
     pub fence: u64,
 }
 
-/// One hand-out of a message.
+/// A hand-out of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Handout<M> {
     pub proof: HandoutFence,
@@ -71,7 +71,7 @@ pub struct Handout<M> {
     pub content: M,
 }
 
-/// How a holder ends its hold of a message.
+/// The end of a hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MessageEnd {
     Ack,
@@ -88,12 +88,12 @@ pub enum MessageEnd {
     },
 }
 
-/// What a proof of a hand-out is worth.
+/// The worth of a proof of a hand-out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
     /// The newest hand-out of its message, and not settled.
     Newest,
-    /// It was settled, in this very way.
+    /// The hand-out was settled, in this very way.
     Settled,
     Stale,
 }
@@ -113,7 +113,8 @@ pub struct Full {
 /// Messages by where they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MailboxDepth {
-    /// To be handed out now or later: those that wait for a retry, or behind another one of their group, included.
+    /// Messages to be handed out now or later: those that wait for a retry, or behind another one of their group,
+    /// included.
     pub waiting: usize,
     pub held: usize,
     pub dead: usize,
@@ -125,7 +126,7 @@ pub struct Mailbox<M> {
     stock: Stock<M>,
     /// Raised by every hand-out of any message.
     fence: u64,
-    /// How the newest hand-outs were settled, by fence.
+    /// Ends of the newest settled hand-outs, by fence.
     ended: BTreeMap<u64, (MessageNumber, MessageEnd)>,
 }
 
@@ -139,7 +140,7 @@ impl<M: Clone> Mailbox<M> {
         Ok(self.stock.add(content, group))
     }
 
-    /// Whether one more can be sent.
+    /// Whether one more message can be sent.
     pub fn has_room(&self) -> Result<(), Full> {
         let max = self.rule.max_messages;
         if self.stock.len() < max { Ok(()) } else { Err(Full { max }) }
@@ -182,7 +183,7 @@ impl<M: Clone> Mailbox<M> {
         Ok(end.since(now))
     }
 
-    /// How the mailbox would take this end.
+    /// The mailbox's judgement of this end.
     pub fn standing(&self, proof: HandoutFence, end: &MessageEnd) -> Standing {
         if self.ended.get(&proof.fence).is_some_and(|(number, before)| *number == proof.message && before == end) {
             return Standing::Settled;
@@ -230,7 +231,8 @@ impl<M: Clone> Mailbox<M> {
         self.stock.depth()
     }
 
-    /// When a message may become ready with nothing else happening. A past instant means that one is ready now.
+    /// The instant when a message may become ready with nothing else happening. A past instant means that one is ready
+    /// now.
     pub fn next_ready(&self) -> Option<Awake> {
         self.stock.next_ready()
     }

@@ -20,10 +20,10 @@ pub(super) struct Entry<M> {
     pub(super) place: Place,
     /// Counted hand-outs.
     pub(super) deliveries: u32,
-    /// Of the newest hand-out; 0 before the first, and once that one was settled.
+    /// The fence of the newest hand-out; 0 before the first, and once that one was settled.
     pub(super) fence: u64,
     group: Option<Arc<str>>,
-    /// Who was sent earlier goes first; a replayed message was sent again.
+    /// The order of sending, in which messages go; a replayed message was sent again.
     order: u64,
 }
 

@@ -17,7 +17,7 @@ use super::Manager;
 use super::fleet::{Link, WorkerKey};
 use super::job_timers::deadline_of;
 
-/// How many workflows one step hands out or finds blocked at most. What is left goes on at once, in the next step,
+/// The most workflows that one step hands out or finds blocked. The rest goes on at once, in the next step,
 /// so that a long list never keeps a beat waiting.
 const MATCHES_PER_STEP: u32 = 4096;
 /// The same for a step that was asked for something else, while matching goes on.
@@ -107,7 +107,7 @@ impl Manager {
         self.offers().update(worker);
     }
 
-    /// What a worker needs to run an attempt.
+    /// Everything that a worker needs to run an attempt.
     pub(super) fn assignment(&self, key: AttemptKey, lease: Duration) -> Assignment {
         let attempt = self.state.attempt(key);
         let workflow = self.state.workflow(attempt.workflow);

@@ -1,6 +1,7 @@
 //! Running attempts: beats, outcomes, and every way in which an attempt ends.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use crate::beat::{AttemptClock, QuietSpent};
 use crate::effect::{Answer, Effects, Notice};
@@ -83,7 +84,7 @@ impl Manager {
         self.watch().note_call(key);
         let now = self.awake;
         if self.state.workflow(self.fleet.live_mut(key).workflow).state == WorkflowState::Cancelling {
-            // It was asked to stop: being active earns no more time.
+            // The attempt was asked to stop: being active earns no more time.
             let lease_remaining = self.fleet.live_mut(key).clock.lease_end().since(now);
             return Ok(BeatAccepted { lease_remaining, cancel: true, quiet: None });
         }
@@ -104,12 +105,11 @@ impl Manager {
         let lease_end = live.clock.lease_end();
         self.fleet.move_lease(worker, before, Some(lease_end), now);
         if stepped {
-            if self.fleet.live(key).is_left_to_gate {
-                self.end_local_stuck(key, fx);
-            }
+            self.end_local_stuck(key, fx);
             self.watch().note_step(key);
         } else if was_quiet || quiet.is_some() {
             // A quiet section moves, though it is no step.
+            self.end_local_stuck_if_covered(key, fx);
             self.watch().update_motion(key);
         }
         self.mark_progress(key, beat.claim, fx);
@@ -257,28 +257,34 @@ impl Manager {
     pub(super) fn end_blaming(&mut self, key: AttemptKey, ending: Ending, blame: Blame, fx: &mut Effects) {
         let live = self.fleet.live_mut(key);
         let (worker, workflow) = (live.worker, live.workflow);
-        let claim = self.state.claim_of(key);
+        let is_lost = matches!(ending, Ending::Stuck | Ending::LeaseExpired | Ending::Crashed);
+        let note: Option<Arc<str>> = live.note.take().filter(|_| is_lost).map(Arc::from);
+        let (claim, job) = (self.state.claim_of(key), self.state.workflow(workflow).job);
+        let was_local_stuck = self.is_local_stuck(job, claim);
         let then = self.next_state(workflow, &ending);
         let succeeded = matches!(ending, Ending::Succeeded { .. });
         let failed = blame == Blame::Worker && then != NextState::Cancelled;
         let mut others = match then {
-            NextState::TimedOut => self.attempts_of(self.state.workflow(workflow).job),
+            NextState::TimedOut => self.attempts_of(job),
             _ => Vec::new(),
         };
         others.retain(|(other, _)| *other != claim);
         if !succeeded {
             self.flush_checkpoint(key, claim, fx);
         }
-        let lost =
-            matches!(ending, Ending::Stuck | Ending::LeaseExpired | Ending::Crashed).then(|| Notice::AttemptLost {
-                claim,
-                kind: self.kind_of(workflow),
-                worker: self.state.attempt(key).worker.clone(),
-                ending: ending.kind(),
-                then,
-            });
+        let lost = is_lost.then(|| Notice::AttemptLost {
+            claim,
+            kind: self.kind_of(workflow),
+            worker: self.state.attempt(key).worker.clone(),
+            ending: ending.kind(),
+            then,
+            note: note.clone(),
+        });
         let end = self.end_by_attempt(workflow, &ending, then);
-        self.emit(Event::AttemptEnded { claim, ending, then, end }, fx);
+        self.emit(Event::AttemptEnded { claim, ending, then, end, note }, fx);
+        if was_local_stuck && !self.state.job(job).has_ended() {
+            self.local_timeout_over(job, fx);
+        }
         if let Some(lost) = lost {
             self.report(lost, fx);
         }
@@ -342,7 +348,7 @@ impl Manager {
         }
     }
 
-    /// After a takeover: the attempt gets its logged lease and `seat_ttl` to be heard of.
+    /// Takes up an attempt after a takeover: it gets its logged lease and `seat_ttl` to be heard of.
     pub(super) fn resume_attempt(&mut self, key: AttemptKey) {
         let attempt = self.state.attempt(key);
         let worker = match self.fleet.find(&attempt.worker) {

@@ -110,6 +110,7 @@ impl Manager {
         let given = known.more.as_ref().map_or(0, |more| more.by_hand.len());
         self.within(Limit::ExtensionsPerJob, given + 1)?;
         self.emit(Event::JobExtended { job, by, reason, request }, fx);
+        self.end_local_overall_if_extended(key, fx);
         Ok(Answer::Extended { total: self.state.job(key).extensions() })
     }
 

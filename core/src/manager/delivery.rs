@@ -17,7 +17,7 @@ use super::attempts::Blame;
 
 impl Manager {
     pub(super) fn handle_undeliverable(&mut self, claim: &Claim, why: Arc<str>, fx: &mut Effects) {
-        // It may have ended meanwhile, by a cancel or with its worker.
+        // The attempt may have ended meanwhile, by a cancel or with its worker.
         let Ok(key) = self.running(claim) else { return };
         let ending = Ending::Failed { error: why, retryable: true, delay: None };
         self.end_blaming(key, ending, Blame::Nobody, fx);

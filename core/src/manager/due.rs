@@ -1,4 +1,4 @@
-//! What is done when timers fire, and when the next wake-up is.
+//! The work of a manager when timers fire, and its next wake-up.
 
 use crate::effect::{Effects, Notice};
 use crate::event::{Event, WorkflowRef};
@@ -12,7 +12,7 @@ use super::timers::{AwakeTimer, Earliest, MonoTimer, Why};
 use super::{Manager, SeatState};
 
 impl Manager {
-    /// When to step again if nothing happens, and why. Never in the past.
+    /// The next instant to step if nothing happens, and the reason. Never in the past.
     pub fn next_wakeup(&self) -> Option<(Mono, Why)> {
         if self.replaying || self.seat_state() == SeatState::Lost {
             return None;
@@ -29,7 +29,7 @@ impl Manager {
         }
         let first = if self.may_decide() { self.next_timer(seat) } else { seat };
         let is_due = first.at <= self.now.mono;
-        // What is due goes on when the log has caught up.
+        // Timers that are due go on when the log has caught up.
         let next = if is_due && self.log_is_behind() { seat } else { first };
         Some((next.at.max(self.now.mono), next.why))
     }
@@ -106,7 +106,7 @@ impl Manager {
         self.fire_for_gates(fx);
     }
 
-    /// How many more workflows the job of this one has: its end may end them all.
+    /// The number of other workflows that the job of this one has: its end may end them all.
     fn others_of_job(&self, key: WorkflowKey) -> u32 {
         let job = self.state.job(self.state.workflow(key).job);
         job.workflows.as_slice().len() as u32 - 1
@@ -152,7 +152,7 @@ impl Manager {
         }
     }
 
-    /// What is open in a slice of time that has come near gets a timer.
+    /// Arms a timer for each job that is open in a slice of time that has come near.
     fn bring_deadlines_near(&mut self) {
         let mut bite = self.bite;
         while let Some(near) = self.timers.pop_near(self.now.mono, &mut bite) {
@@ -160,9 +160,9 @@ impl Manager {
         }
     }
 
-    /// After a takeover: everything that the log says is running, delayed or ended gets its timer or its effect. In the
-    /// order of ids, which are nearly sorted as they lie: keys into the pages may be others than those of the machine
-    /// before, and must not show.
+    /// Takes up work after a takeover: everything that the log says is running, delayed or ended gets its timer or its
+    /// effect. In the order of ids, which are nearly sorted as they lie: keys into the pages may be others than those
+    /// of the machine before, and must not show.
     pub(super) fn resume(&mut self) {
         let mut jobs: Vec<JobKey> = self.state.jobs().map(|(key, _)| key).collect();
         jobs.sort_by_key(|key| self.state.job(*key).id);

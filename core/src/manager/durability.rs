@@ -1,4 +1,4 @@
-//! How far the log is behind what was decided.
+//! The distance of the log behind the machine's decisions.
 //!
 //! A step's events are handed out to be made durable. Until they are, the step is remembered here: when it was decided,
 //! because an append that returned confirms the seat as of then; and how many hand-outs it had, because only a durable
@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use crate::ids::Seq;
 use crate::time::Mono;
 
-/// So many events wait for the log before it counts as behind: several bites, and a few milliseconds of its work.
+/// The number of events that wait for the log before it counts as behind: several bites, and a few milliseconds of its
+/// work.
 const BEHIND: u64 = 8_192;
 
 #[derive(Debug, Default)]
@@ -30,7 +31,7 @@ pub(crate) struct UnsyncedStep {
 }
 
 impl Durability {
-    /// Everything up to this event is durable.
+    /// The event up to which everything is durable.
     pub(crate) fn durable(&self) -> Seq {
         self.durable
     }
@@ -67,7 +68,7 @@ impl Durability {
         }
     }
 
-    /// Everything up to this event is durable; a message from before may come late.
+    /// Notes that everything up to this event is durable; a message from before may come late.
     pub(crate) fn advance(&mut self, seq: Seq) {
         self.durable = self.durable.max(seq);
     }

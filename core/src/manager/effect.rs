@@ -1,4 +1,4 @@
-//! What a manager machine wants done. Every effect names the event that must be durable first.
+//! Effects that a manager machine wants carried out. Each names the event that must be durable first.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -82,10 +82,10 @@ pub enum Effect {
 
 #[derive(Clone, PartialEq, Debug)]
 pub enum Answer {
-    /// In the order of the submission.
+    /// Jobs in the order of the submission.
     Submitted(Vec<AcceptedJob>),
     Done,
-    /// How many jobs a filter cancelled.
+    /// The number of jobs that a filter cancelled.
     Cancelled {
         jobs: usize,
     },
@@ -99,9 +99,9 @@ pub enum Answer {
     Beats(Vec<BeatAnswer>),
     Settled(Vec<SettleAnswer>),
     Extension(ExtensionAnswer),
-    /// Where the bytes of an input are.
+    /// An input, or the place of its bytes.
     Input(Payload),
-    /// How much a worker that said goodbye still holds.
+    /// The number of attempts that a worker which said goodbye still holds.
     Left {
         held: u32,
     },
@@ -146,6 +146,8 @@ pub enum Notice {
         worker: WorkerId,
         ending: EndingKind,
         then: NextState,
+        /// The last thing that its handler said of itself.
+        note: Option<Arc<str>>,
     },
     /// A job met its overall deadline.
     JobTimedOut {
@@ -160,7 +162,7 @@ pub enum Notice {
     DeadLetterOverflow {
         job: JobId,
     },
-    /// So many runs of a critical schedule have failed in a row; said for the first time.
+    /// A number of runs of a critical schedule have failed in a row; said for the first time.
     ScheduleFailing {
         schedule: Name,
         failures: u32,

@@ -1,4 +1,4 @@
-//! What is written to the log. State changes only by applying these, so a replay gives the same state.
+//! Events of the log. State changes only by applying these, so a replay gives the same state.
 //!
 //! An event records a decision with everything that it depended on (the jittered delay, the granted time), so that
 //! applying it needs no rule, no clock and no randomness. Beats, probes and lease renewals are not here: they are soft.
@@ -25,7 +25,7 @@ pub struct StampedEvent {
     pub event: Event,
 }
 
-/// One workflow of one job.
+/// A workflow of a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct WorkflowRef {
     pub job: JobId,
@@ -47,14 +47,16 @@ pub enum Event {
         claim: Claim,
         ending: Ending,
         then: NextState,
-        /// What becomes of the job if it is over by this; none where the workflow goes on. Older logs do not say.
+        /// The fate of the job if it is over by this; none where the workflow goes on. Older logs do not say.
         end: Option<JobEnd>,
+        /// The last note of an attempt that a clock ended: its handler had no chance to give a reason.
+        note: Option<Arc<str>>,
     },
     /// A client or a gate asked for a cancel: what nobody runs is cancelled, what runs is cancelling.
     CancelAsked {
         job: JobId,
         epoch: Option<GateEpoch>,
-        /// If the job is over by this, because nobody runs any of it; older logs do not say.
+        /// The end of the job if it is over by this, because nobody runs any of it; older logs do not say.
         end: Option<JobEnd>,
     },
     /// The job ends: every workflow that is open.
@@ -63,7 +65,7 @@ pub enum Event {
         reason: TimeoutReason,
         /// Older logs do not say.
         end: Option<JobEnd>,
-        /// Of the gate that declared it for all datacenters.
+        /// The epoch of the gate that declared it for all datacenters.
         epoch: Option<GateEpoch>,
     },
     /// A job of a gate would have ended here; the gate decides.
@@ -89,7 +91,7 @@ pub enum Event {
     /// A gate has taken back the submit of a job that never came: if it comes now, it is refused.
     JobWithdrawn {
         job: JobId,
-        /// It may be forgotten from then on.
+        /// The instant from which the key may be forgotten.
         key_until: Wall,
     },
     QuietBegan {
@@ -117,7 +119,7 @@ pub enum Event {
         reason: Box<str>,
         request: Name,
     },
-    /// Somebody spoke for an attempt that is not theirs any more; logged once per attempt and kind.
+    /// A claim was used after its attempt had gone to another; logged once per attempt and kind.
     ClaimRefused {
         claim: Claim,
         verb: Verb,
@@ -129,7 +131,7 @@ pub enum Event {
         readmit_at: Wall,
         /// The latest end of the leases that were taken from it; zero if there were none.
         taken_until: Wall,
-        /// It had no session, and so does not count for the hold; older logs do not say.
+        /// Set if the worker had no session, and so does not count for the hold; older logs do not say.
         without_session: bool,
     },
     /// The worker came back as another incarnation; this one may not come back.
@@ -142,7 +144,7 @@ pub enum Event {
         worker: WorkerId,
         incarnation: Incarnation,
     },
-    /// One attempt at a time until one succeeds.
+    /// The worker gets one attempt at a time until one succeeds.
     ProbationBegan {
         worker: WorkerId,
     },
@@ -277,17 +279,17 @@ pub struct JobSubmitted {
     /// Workflows that do not run, because they have succeeded in the job that this one repeats: their results are taken
     /// over from there. Sorted. That job is in memory when this is applied.
     pub taken_over: Arc<[u16]>,
-    /// Of a run that a schedule starts: which, and for which due instant. This is the record of the instant.
+    /// The schedule and the due instant of a run that a schedule starts. This is the record of the instant.
     pub scheduled: Option<Box<ScheduledRun>>,
-    /// Of a job that a gate submitted, and decides about.
+    /// The origin of a job that a gate submitted, and decides about.
     pub gate: Option<Box<GateOrigin>>,
 }
 
-/// How a job came from a gate.
+/// The gate's part in a job that it submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GateOrigin {
     pub epoch: GateEpoch,
-    /// For how long it could have run before it came.
+    /// The time for which the job could have run before it came.
     pub waited: Duration,
 }
 
@@ -309,7 +311,7 @@ pub struct ScheduleSet {
     pub horizon: Wall,
 }
 
-/// This job repeats another, asked for by a request that may itself be repeated.
+/// The job that this one repeats, asked for by a request that may itself be repeated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RetryOf {
     pub job: JobId,
@@ -326,11 +328,12 @@ pub struct HandedOut {
     pub via: Via,
 }
 
-/// How a worker speaks to us.
+/// The way in which a worker speaks to us.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Via {
     Session,
-    /// With the id of the poll that it was handed to, so that repeating the poll gives the same leases.
+    /// By calls. `poll` is the id of the poll that the attempt was handed to, so that repeating the poll gives the same
+    /// leases.
     Http {
         poll: Option<Name>,
     },
@@ -356,13 +359,13 @@ pub struct ExtensionDecided {
     pub result: Result<Duration, Denial>,
     /// The health deadline that the grant has set; zero where none was given.
     pub live_until: Wall,
-    /// How many more such answers this stands for, which were not logged by themselves.
+    /// The number of further such answers that this stands for, which were not logged by themselves.
     pub repeats: u32,
-    /// Who asked; older logs do not say.
+    /// The worker that asked; older logs do not say.
     pub incarnation: Option<Incarnation>,
 }
 
-/// What somebody tried to do with a claim.
+/// The use that somebody tried to make of a claim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Verb {
     Beat,

@@ -114,13 +114,13 @@ impl Manager {
         self.report(Notice::WorkerEvicted { worker: id }, fx);
     }
 
-    /// It goes on counting as failing for a while, unless it comes back.
+    /// Counts the worker as failing for a while, unless it comes back.
     fn lost_to_hold(&mut self, id: WorkerId) {
         self.fleet.hold_mut().lose(id, self.awake, self.rules.hold.evicted_within);
     }
 
-    /// After a takeover the log knows who was evicted lately and is not back, and who of them had a session. What is older
-    /// does not say: one that has none then counts until it calls.
+    /// Takes up the hold after a takeover: the log knows who was evicted lately and is not back, and who of them had a
+    /// session. What is older does not say: one that has none then counts until it calls.
     pub(super) fn resume_hold(&mut self) {
         let (now, within) = (self.log_now(), self.rules.hold.evicted_within);
         let mut lost = Vec::new();
@@ -150,7 +150,8 @@ impl Manager {
         }
     }
 
-    /// When an evicted worker has waited long enough, if nothing more is heard of what was taken from it.
+    /// The instant when an evicted worker has waited long enough, if nothing more is heard of the attempts that were
+    /// taken from it.
     pub(super) fn readmit_at(&self, worker: &Worker) -> Option<Awake> {
         let eviction = worker.eviction.as_ref().filter(|_| worker.evicted)?;
         let time_is_over = self.awake + eviction.readmit_at.since(self.log_now());

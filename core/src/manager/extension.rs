@@ -19,7 +19,7 @@ use super::Manager;
 use super::fleet::{Link, WorkerKey};
 
 impl Manager {
-    /// By HTTP: the worker is the one that holds the first claim.
+    /// Answers a request by HTTP: its worker is the one that holds the first claim.
     pub(super) fn handle_extension_call(
         &mut self,
         asked: &ExtensionRequest,
@@ -95,7 +95,7 @@ impl Manager {
             }
         }
         if let (Ok(grant), Some(worker)) = (result, worker) {
-            self.grant_time(worker, grant, held.into_iter().flatten().collect());
+            self.grant_time(worker, grant, held.into_iter().flatten().collect(), fx);
         }
         Ok(self.extension_answer(claims, result, worker))
     }
@@ -148,7 +148,7 @@ impl Manager {
     }
 
     /// The grant moves the worker's health deadline, and is live until that.
-    fn grant_time(&mut self, worker: WorkerKey, grant: Duration, attempts: Vec<AttemptKey>) {
+    fn grant_time(&mut self, worker: WorkerKey, grant: Duration, attempts: Vec<AttemptKey>, fx: &mut Effects) {
         let until = match &mut self.fleet.worker_mut(worker).link {
             Link::Session { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
             Link::Http { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
@@ -157,8 +157,11 @@ impl Manager {
         };
         for key in attempts {
             self.fleet.live_mut(key).clock.grant(until);
+            self.end_local_stuck_if_covered(key, fx);
             self.watch().update_motion(key);
             self.watch().arm(key);
+            let job = self.state.workflow(self.fleet.live(key).workflow).job;
+            self.end_local_overall_if_extended(job, fx);
         }
         self.fleet.touch(worker);
     }

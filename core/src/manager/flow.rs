@@ -12,7 +12,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// So many hand-outs have become durable.
+    /// Counts hand-outs that have become durable.
     pub(crate) fn count(&mut self, rule: &ProgressRule, now: Awake, handouts: u32) {
         if handouts == 0 {
             return;
@@ -28,7 +28,7 @@ impl Flow {
         self.demand_since = if is_open { self.demand_since.or(Some(now)) } else { None };
     }
 
-    /// What the rule for progress is told, with what is wanted at this moment.
+    /// The sample for the rule of progress, with the demand of this moment.
     pub(crate) fn sample(&self, now: Awake, demand: u64) -> FlowSample {
         let done = self.handed_out.as_ref().map_or(0, |tally| u64::from(tally.counts(now).0));
         FlowSample { done, demand, last_done: self.last, demand_since: self.demand_since }

@@ -1,4 +1,4 @@
-//! What is said at the end of a step, because of what happened in it.
+//! Messages at the end of a step, because of what happened in it.
 
 use crate::ids::{JobId, Name};
 use crate::payload::Digest;

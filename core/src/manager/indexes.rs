@@ -32,18 +32,18 @@ use super::snapshot::Snapshot;
 use super::timers::Timers;
 use super::watch::AttemptWatch;
 
-/// What is derived from the state, in one place.
+/// Everything that is derived from the state, in one place.
 pub(crate) struct Indexes<'a> {
     pub state: &'a mut State,
     pub dispatch: &'a mut Dispatch,
     pub counts: &'a mut Counts,
-    /// Under way.
+    /// The snapshot under way.
     pub snapshot: Option<&'a mut Snapshot>,
     /// None while events come from the log.
     pub soft: Option<SoftIndexes<'a>>,
 }
 
-/// What a crash loses without harm, and follows the state all the same.
+/// Indexes that a crash loses without harm, and that follow the state all the same.
 pub(crate) struct SoftIndexes<'a> {
     pub rules: &'a Rules,
     pub seat: &'a Seat,

@@ -1,4 +1,4 @@
-//! What a manager machine is told. A closed list: nothing else changes it.
+//! Inputs of a manager machine. A closed list: nothing else changes it.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub enum Input {
     },
     /// Another term was seen. This machine is to be dropped.
     SeatLost,
-    /// After a gap: everything that was queued while we were away has been fed in.
+    /// Everything that was queued during a gap of ours has been fed in.
     Drained,
     /// Everything up to this event is durable.
     Durable {
@@ -58,7 +58,7 @@ pub enum Input {
         claim: Claim,
         why: Arc<str>,
     },
-    /// These ended jobs are safely in the archive.
+    /// Ended jobs that are safely in the archive.
     Archived {
         jobs: Vec<JobId>,
     },
@@ -74,7 +74,7 @@ pub enum Input {
         stream: StreamId,
         message: Box<ToDatacenter>,
     },
-    /// What the archive has of a job, as `Effect::FindArchived` asked for it.
+    /// The archive's copy of a job, as `Effect::FindArchived` asked for it.
     ArchivedFound {
         stream: StreamId,
         question: Box<GateQuestion>,
@@ -84,10 +84,10 @@ pub enum Input {
     Due(DueInstants),
 }
 
-/// What a gate wants to know of a job that is not in memory.
+/// The question of a gate about a job that is not in memory.
 #[derive(Clone, PartialEq, Debug)]
 pub enum GateQuestion {
-    /// How it ended.
+    /// The end of the job.
     Final { job: JobId },
     /// Whether it has ended long ago; if it never was here, it is submitted.
     Submit(Box<Placement>),
@@ -108,12 +108,12 @@ impl GateQuestion {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DueInstants {
     pub schedule: Name,
-    /// Of the timing that they were computed from.
+    /// The revision of the timing that they were computed from.
     pub revision: Seq,
-    /// They are later than this.
+    /// The instant that all of them are later than.
     pub after: Wall,
     pub instants: Vec<Wall>,
-    /// It is never due again after these.
+    /// Set if the schedule is never due again after these.
     pub is_end: bool,
 }
 
@@ -125,7 +125,7 @@ pub enum Call {
         job: JobId,
         epoch: Option<GateEpoch>,
     },
-    /// Those of these jobs that match. Whoever asks has looked for them a few at a time, and goes on behind them.
+    /// Cancel those of these jobs that match. The caller has looked for them a few at a time, and goes on behind them.
     CancelWhere {
         filter: Filter,
         jobs: Vec<JobId>,
@@ -201,10 +201,10 @@ pub struct ScheduleDraft {
     pub paused: Option<bool>,
 }
 
-/// Which workflows of a dead letter run again.
+/// The workflows of a dead letter that run again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ReplayFrom {
-    /// Those that have not succeeded. The results of the others are taken over into the new job.
+    /// Workflows that have not succeeded. The results of the others are taken over into the new job.
     #[default]
     Failed,
     /// All of them.
@@ -240,12 +240,12 @@ pub struct Filter {
     pub state: Option<JobState>,
     /// Submitted then or later.
     pub since: Option<Wall>,
-    /// With an attempt that has made no forward step for this long, and did not announce a silence.
+    /// Only jobs with an attempt that has made no forward step for this long, and did not announce a silence.
     pub not_moving: Option<Duration>,
 }
 
 impl Filter {
-    /// What is cheap to know is asked first.
+    /// Whether the filter admits the job. Conditions that are cheap to know are asked first.
     pub fn admits(
         &self,
         spec: &JobSpec,

@@ -10,7 +10,7 @@ use crate::timeout::TimeoutReason;
 use super::Manager;
 
 impl Manager {
-    /// By the end of an attempt of this workflow; none if the workflow goes on.
+    /// The job's end by the end of an attempt of this workflow; none if the workflow goes on.
     pub(super) fn end_by_attempt(&self, key: WorkflowKey, ending: &Ending, then: NextState) -> Option<JobEnd> {
         let becomes = match then {
             NextState::Ready | NextState::Delayed { .. } => return None,
@@ -29,12 +29,12 @@ impl Manager {
         }))
     }
 
-    /// By a cancel, if nobody runs any of it.
+    /// The job's end by a cancel, if nobody runs any of it.
     pub(super) fn end_by_cancel(&self, key: JobKey) -> JobEnd {
         self.job_end(key, None, |_, workflow| (workflow.state, workflow.counted))
     }
 
-    /// By its overall deadline.
+    /// The job's end by its overall deadline.
     pub(super) fn end_by_timeout(&self, key: JobKey, reason: TimeoutReason) -> JobEnd {
         self.job_end(key, Some(reason), |_, workflow| after_timeout(workflow))
     }

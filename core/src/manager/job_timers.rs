@@ -55,7 +55,7 @@ impl JobTimers<'_> {
         self.timers.watch_overall(key, self.state.job(key).id, at, self.now.mono);
     }
 
-    /// When the overall timer of a job is to fire.
+    /// The instant when the overall timer of a job is to fire.
     pub(super) fn overall_fires_at(&self, key: JobKey) -> Option<Wall> {
         let (deadline, started) = (deadline_of(self.state, key)?, self.state.job(key).started_at.get()?);
         Some(fires_at(deadline, started, self.seat.taken_at(), self.rules.takeover_grace))
@@ -67,6 +67,5 @@ pub(super) fn deadline_of(state: &State, key: JobKey) -> Option<Wall> {
     let job = state.job(key);
     let started = job.started_at.get()?;
     let deadline = overall_deadline(started, job.spec.timeout, job.extended(), job.spec.max_extension);
-    // A gate's job could have run before it came here, and may have been given time since.
-    Some(job.gate().map_or(deadline, |tie| (deadline - tie.waited).max(tie.until)))
+    Some(job.gate().map_or(deadline, |tie| tie.deadline(deadline)))
 }

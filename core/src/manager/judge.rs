@@ -20,21 +20,22 @@ use core::time::Duration;
 use super::Manager;
 use super::fleet::{HoldStanding, Link, WorkerKey};
 
-/// What a manager is judged by from outside. The progress window is its own; instants are told as durations.
+/// The measures by which a manager is judged from outside. The progress window is its own; instants are told as
+/// durations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnHealth {
     /// The log has answered lately.
     pub has_quorum: bool,
-    /// It serves calls.
+    /// Set while the manager serves calls.
     pub serving: bool,
-    /// Without those that are away.
+    /// Workers, without those that are away.
     pub workers: usize,
     pub free_slots: u64,
     /// Handed out within the progress window.
     pub done: u64,
-    /// What could be handed out at the moment, and is not.
+    /// Workflows that could be handed out at the moment, and are not.
     pub demand: u64,
-    /// For how long there has been demand without anything handed out.
+    /// The time for which there has been demand without anything handed out.
     pub unserved_for: Duration,
 }
 
@@ -47,7 +48,8 @@ impl Manager {
         self.end_hold_if_clear(fx);
     }
 
-    /// One that was suspect and is heard of is judged now, and not when the step ends: what it asks for next counts.
+    /// Judges a worker that was suspect and is heard of at once, and not when the step ends: what it asks for next
+    /// counts.
     pub(super) fn judge_if_suspect(&mut self, key: WorkerKey, fx: &mut Effects) {
         if self.fleet.worker(key).judged.verdict == Verdict::Suspect {
             self.judge_worker(key, fx);
@@ -209,7 +211,7 @@ impl Manager {
         self.flow.note_demand(open, self.own_awake());
     }
 
-    /// What this manager is judged by, for those who judge it from outside.
+    /// The measures by which others judge this manager.
     pub fn own_health(&self) -> OwnHealth {
         let now = self.own_awake();
         let sample = self.flow.sample(now, self.demand());
@@ -230,7 +232,7 @@ impl Manager {
         self.own_judgement_while(true)
     }
 
-    /// Whether the node still wants calls, or is about to stop, only the shell knows.
+    /// This manager's judgement. Whether the node still wants calls, or is about to stop, only the shell knows.
     pub fn own_judgement_while(&self, accepting: bool) -> Judgement {
         let now = self.own_awake();
         let progress = flow(&self.rules.progress, now, &self.flow.sample(now, self.demand()));

@@ -1,4 +1,4 @@
-//! What came while the seat was not confirmed.
+//! Inputs that came while the seat was not confirmed.
 //!
 //! Without a confirmed seat this machine may decide nothing, so it does not take what it is told; but it is not the
 //! fault of whoever says it. Such time is a *gap*, like one in which the process could not run (see [`super::seat`]):
@@ -31,9 +31,9 @@ use crate::time::Mono;
 
 use super::{Manager, SeatState};
 
-/// How much is kept, about, before calls and messages are refused.
+/// The size, about, that kept inputs reach before calls and messages are refused.
 const MAX_BYTES: usize = 64 << 20;
-/// How many kept inputs one step takes.
+/// The number of kept inputs that one step takes.
 const TAKEN_PER_STEP: usize = 256;
 
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub(super) struct KeptInputs {
     calls: VecDeque<KeptCall>,
     /// Sessions that have messages here.
     sessions: BTreeMap<SessionId, KeptSession>,
-    /// Of the calls: those whose caller must be told apart when it is gone.
+    /// Polls among the calls, whose caller must be told apart when it is gone.
     polls: BTreeSet<RequestId>,
     next_number: u64,
     bytes: usize,
@@ -60,7 +60,7 @@ struct KeptCall {
 #[derive(Debug, Default)]
 struct KeptSession {
     messages: u32,
-    /// It has said more than who it is.
+    /// Set once the session has sent more than its hello.
     has_reported: bool,
 }
 
@@ -69,7 +69,7 @@ impl KeptInputs {
         self.reports.is_empty() && self.calls.is_empty()
     }
 
-    /// When the oldest call came.
+    /// The instant when the oldest call came.
     pub(super) fn oldest_call(&self) -> Option<Mono> {
         self.calls.front().map(|call| call.came_at)
     }
@@ -204,7 +204,7 @@ impl Manager {
         }
     }
 
-    /// After the confirmation: what was kept is taken before timers fire.
+    /// Takes kept inputs after the confirmation, before timers fire.
     pub(super) fn handle_kept(&mut self, fx: &mut Effects) {
         for _ in 0..TAKEN_PER_STEP {
             if !self.serving() {
@@ -255,7 +255,7 @@ impl Manager {
         fx.list.push(PendingEffect { after: Seq::default(), effect });
     }
 
-    /// How much of what was said has not been taken yet, in inputs.
+    /// The number of inputs that have not been taken yet.
     pub fn kept_inputs(&self) -> usize {
         self.kept.reports.len() + self.kept.calls.len()
     }
@@ -266,7 +266,7 @@ impl Manager {
     }
 }
 
-/// It says something of attempts, and not only who speaks.
+/// Whether the message reports on attempts, and does not only name its sender.
 fn is_report(message: &FromWorker) -> bool {
     match message {
         FromWorker::Hello(_)
@@ -278,7 +278,7 @@ fn is_report(message: &FromWorker) -> bool {
     }
 }
 
-/// What a message takes up in memory, about.
+/// Size of a message in memory, about.
 fn weight_of_message(message: &FromWorker) -> usize {
     const BASE: usize = 128;
     let more = match message {

@@ -59,7 +59,8 @@ impl Manager {
         }
     }
 
-    /// After a takeover nobody knows when they went: the time of those that hold nothing begins anew.
+    /// Begins the time of departed workers that hold nothing anew after a takeover, because nobody knows when they
+    /// went.
     pub(super) fn resume_departed(&mut self) {
         let until = self.awake + self.rules.eviction.remember_for;
         let gone = self.state.workers().filter(|(id, _)| self.fleet.find(id).is_none());

@@ -47,7 +47,7 @@ pub enum FromWorker {
         probe: u32,
     },
     RequestExtension(ExtensionRequest),
-    /// These attempts have stopped, in answer to a cancel.
+    /// Attempts that have stopped, in answer to a cancel.
     Ended(Vec<Claim>),
     /// The worker holds nothing, and leaves.
     Goodbye,
@@ -85,11 +85,11 @@ pub struct Hello {
     pub slots: u32,
     /// Attempts that this incarnation still runs, or whose outcome it has not seen accepted.
     pub holding: Vec<Claim>,
-    /// Who opened the session. It does not travel: the shell knows.
+    /// The client that opened the session. It does not travel: the shell knows it.
     pub client: ClientId,
 }
 
-/// What a worker takes: every combination of these queues and kinds.
+/// The work that a worker takes: every combination of these queues and kinds.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Subscription {
     pub queues: Vec<Name>,
@@ -146,7 +146,7 @@ pub struct BeatAccepted {
     pub lease_remaining: Duration,
     /// The handler should stop.
     pub cancel: bool,
-    /// What was allowed of a quiet section that was asked for.
+    /// The time allowed of a quiet section that was asked for.
     pub quiet: Option<Duration>,
 }
 
@@ -154,18 +154,18 @@ pub struct BeatAccepted {
 pub struct Settlement {
     pub claim: Claim,
     pub report: Report,
-    /// Where the next attempt is to go on from. A success needs none.
+    /// The place where the next attempt is to go on. A success needs none.
     pub checkpoint: Option<Bytes>,
 }
 
 impl Settlement {
-    /// Without a checkpoint.
+    /// A settlement without a checkpoint.
     pub fn new(claim: Claim, report: Report) -> Self {
         Self { claim, report, checkpoint: None }
     }
 }
 
-/// What the holder of an attempt says about its end.
+/// The report of an attempt's holder about its end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
     Succeed { result: Payload },
@@ -194,7 +194,7 @@ pub struct SettleAnswer {
 pub struct ExtensionRequest {
     /// None named means all that the worker holds.
     pub claims: Vec<Claim>,
-    /// As received: an unknown word is denied as malformed.
+    /// The reason as received: an unknown word is denied as malformed.
     pub reason: Box<str>,
     pub progress: f64,
     pub estimated_remaining: Option<Duration>,
@@ -204,7 +204,7 @@ pub struct ExtensionRequest {
 pub struct ExtensionAnswer {
     pub claims: Vec<Claim>,
     pub result: Result<Duration, Denial>,
-    /// Until the worker's health deadline.
+    /// The time until the worker's health deadline.
     pub remaining: Duration,
     pub remaining_extensions: u32,
 }

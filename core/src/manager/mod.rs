@@ -147,7 +147,7 @@ pub struct Manager {
     changes: Changes,
     dispatch: Dispatch,
     seat: Seat,
-    /// What came while the seat was not confirmed.
+    /// Inputs that came while the seat was not confirmed.
     kept: KeptInputs,
     now: Now,
     awake: Awake,
@@ -163,7 +163,7 @@ pub struct Manager {
     load: OverloadLevel,
     durability: Durability,
     flow: Flow,
-    /// How much this step does of each kind of work that grows with the number of jobs.
+    /// The amount that this step does of each kind of work that grows with the number of jobs.
     bite: Bite,
     /// A snapshot under way.
     snapshot: Option<Box<snapshot::Snapshot>>,

@@ -23,16 +23,16 @@ use crate::time::Awake;
 
 use super::Manager;
 
-/// How often the beginning and the end of a quiet section are logged per attempt.
+/// The shortest time between two logged beginnings, or ends, of a quiet section per attempt.
 const QUIET_EVERY: Duration = Duration::from_secs(1);
-/// After how many times as many a denial is logged again.
+/// The factor by which denials must grow in number before one is logged again.
 const DENIAL_FACTOR: u32 = 4;
 
-/// What the log was told of one attempt, and what waits to be.
+/// Entries that the log has of one attempt, and those that wait to be logged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Notes {
     checkpoint_at: Option<Awake>,
-    /// It came too soon after the last.
+    /// The checkpoint that waits because it came too soon after the last.
     checkpoint: Option<Bytes>,
     quiet: QuietNotes,
     denials: Vec<DenialNotes>,
@@ -40,13 +40,14 @@ pub(crate) struct Notes {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct QuietNotes {
-    /// When the beginning of a section was logged last, how long that is, and whether its end was not logged yet.
+    /// The instant when the beginning of a section was last logged; below, the section's length, and whether its end
+    /// was not logged yet.
     began: Option<Awake>,
     allowed: Duration,
     is_open: bool,
     /// Used, and not logged.
     used: Duration,
-    /// When the end is to be logged.
+    /// The instant when the end is to be logged.
     end_at: Option<Awake>,
     /// More was logged than was allowed: when that is put right.
     exact_at: Option<Awake>,
@@ -60,7 +61,7 @@ struct DenialNotes {
 }
 
 impl Notes {
-    /// When something that waits is to be logged.
+    /// The next instant when something that waits is to be logged.
     pub(super) fn due(&self, checkpoint_every: Duration) -> Option<Awake> {
         let checkpoint = self.checkpoint.as_ref().and(self.checkpoint_at).map(|at| at + checkpoint_every);
         checkpoint.into_iter().chain(self.quiet.end_at).chain(self.quiet.exact_at).min()
@@ -100,7 +101,7 @@ impl Manager {
         self.emit(Event::Checkpointed { claim, data }, fx);
     }
 
-    /// With the last words of an attempt: whatever comes first of all else, it is the one that counts.
+    /// Replaces the checkpoint by that of an attempt's last report: it is the one that counts.
     pub(super) fn replace_checkpoint(&mut self, key: AttemptKey, data: Option<Bytes>) {
         if data.is_some() {
             self.fleet.live_mut(key).notes.checkpoint = data;
@@ -188,7 +189,7 @@ impl Manager {
         }
     }
 
-    /// After a takeover: the log knows of a section that goes on.
+    /// Takes up notes after a takeover: the log knows of a section that goes on.
     pub(super) fn resume_quiet_notes(&mut self, key: AttemptKey, began: Awake, allowed: Duration) {
         let quiet = &mut self.fleet.live_mut(key).notes.quiet;
         (quiet.began, quiet.allowed, quiet.is_open) = (Some(began), allowed, true);

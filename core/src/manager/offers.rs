@@ -21,7 +21,7 @@ impl Manager {
         Offers { fleet: &self.fleet, polls: &self.polls, dispatch: &mut self.dispatch }
     }
 
-    /// How many more attempts a worker may be handed now.
+    /// The number of further attempts that a worker may be handed now.
     pub(super) fn free_slots(&self, key: WorkerKey) -> u32 {
         free_slots(&self.fleet, &self.polls, key)
     }
@@ -68,7 +68,7 @@ mod tests {
 
     use super::super::fleet::Worker;
 
-    /// Among which workers one is offered that has one free slot, a good verdict and this one thing about it.
+    /// The tier of a worker that has one free slot, a good verdict and this one change.
     fn tier_of(change: impl FnOnce(&mut Worker)) -> Option<Tier> {
         let rules = Rules::default();
         let (mut fleet, polls) = (Fleet::new(1), Polls::new(1));

@@ -105,7 +105,7 @@ impl Manager {
         key
     }
 
-    /// What an earlier poll with the same id was given and is still held.
+    /// Leases that an earlier poll with the same id was given and that are still held.
     fn leases_of_poll(&self, key: WorkerKey, id: Option<&Name>) -> Vec<Assignment> {
         let Some(id) = id else { return Vec::new() };
         let of_poll = |attempt: &AttemptKey| match &self.state.attempt(*attempt).via {
@@ -145,7 +145,7 @@ impl Manager {
         }
     }
 
-    /// Its wait is over: it is answered at the end of this step.
+    /// Ends the wait of a poll: it is answered at the end of this step.
     pub(super) fn poll_over(&mut self, key: PollKey) {
         if let Some(timer) = self.polls.end_wait(key) {
             self.timers.disarm(timer);
@@ -192,8 +192,8 @@ impl Manager {
         self.close_poll(key)
     }
 
-    /// Without a confirmed seat there is nothing to hand out: a poll whose wait is over is refused. Looked at whenever the
-    /// seat is asked for, which is within a second.
+    /// Refuses polls whose wait is over while the seat is not confirmed: there is nothing to hand out. Looked at
+    /// whenever the seat is asked for, which is within a second.
     pub(super) fn refuse_polls(&mut self, fx: &mut Effects) {
         let now = self.now.mono;
         if self.seat_state() != SeatState::Unconfirmed || !self.seat.asked_at(now) {

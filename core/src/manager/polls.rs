@@ -29,14 +29,14 @@ pub(crate) struct OpenPoll {
     pub(super) id: Option<Name>,
     pub(super) assigned: Vec<Assignment>,
     pub(super) timer: Option<TimerKey<AwakeTimer>>,
-    /// When its wait is over for whoever waits, gaps of ours or not.
+    /// The end of the wait for the caller, gaps of ours or not.
     pub(super) ends: Mono,
-    /// It is answered at the end of this step, whatever it has by then.
+    /// Set if the poll is answered at the end of this step, whatever it has by then.
     pub(super) due: bool,
 }
 
 impl OpenPoll {
-    /// How many more attempts it takes.
+    /// The number of further attempts that the poll takes.
     pub(super) fn room(&self) -> u32 {
         self.max - self.assigned.len() as u32
     }
@@ -48,7 +48,7 @@ pub(crate) struct Polls {
     of_request: HashMap<RequestId, PollKey, FixedState>,
     /// Claims that went out in an answer which may not have arrived.
     unconfirmed: HashMap<RequestId, Vec<Claim>, FixedState>,
-    /// To be answered at the end of this step; the last of them first.
+    /// Polls to be answered at the end of this step; the last of them first.
     to_answer: Vec<PollKey>,
 }
 
@@ -63,7 +63,7 @@ impl Polls {
         }
     }
 
-    /// How many are open.
+    /// The number of open polls.
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
@@ -95,13 +95,14 @@ impl Polls {
         }
     }
 
-    /// It is answered at the end of this step, with what it has by then. Its timer, if it has one, is no longer wanted.
+    /// Ends the wait: the poll is answered at the end of this step, with what it has by then. Its timer, if it has one,
+    /// is no longer wanted.
     pub(super) fn end_wait(&mut self, key: PollKey) -> Option<TimerKey<AwakeTimer>> {
         self.make_due(key);
         self.open[key].timer.take()
     }
 
-    /// Its timer has fired.
+    /// Notes that the poll's timer has fired.
     pub(super) fn note_timer_fired(&mut self, key: PollKey) {
         self.open[key].timer = None;
     }
@@ -138,17 +139,17 @@ impl Polls {
         }
     }
 
-    /// Those whose wait is over by now.
+    /// Polls whose wait is over by now.
     pub(super) fn over_by(&self, now: Mono) -> Vec<PollKey> {
         self.open.iter().filter(|(_, poll)| poll.ends <= now).map(|(key, _)| key).collect()
     }
 
-    /// These went out in the answer to a poll that cannot be repeated.
+    /// Notes claims that went out in the answer to a poll that cannot be repeated.
     pub(super) fn note_answered(&mut self, request: RequestId, claims: Vec<Claim>) {
         self.unconfirmed.insert(request, claims);
     }
 
-    /// What went out to this caller in an answer which may not have arrived, once.
+    /// Takes the claims that went out to this caller in an answer which may not have arrived. Gives them once.
     pub(super) fn take_unconfirmed(&mut self, request: RequestId) -> Option<Vec<Claim>> {
         self.unconfirmed.remove(&request)
     }

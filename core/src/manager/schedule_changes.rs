@@ -80,7 +80,8 @@ impl Manager {
         }
     }
 
-    /// Without a confirmed seat nothing is decided, so nothing can be waited for here.
+    /// Keeps waiting changes for later while the seat is not confirmed: nothing is decided then, so nothing can be
+    /// waited for here.
     pub(super) fn keep_waiting_changes(&mut self) {
         if self.changes_of_schedules.is_empty() || self.serving() {
             return;
@@ -221,7 +222,7 @@ fn schedule_of(call: &Call) -> &Name {
     }
 }
 
-/// What a request for a run at once is remembered by.
+/// The key by which a request for a run at once is remembered.
 fn run_key(schedule: &Name, request: &Name) -> Name {
     let both = Digest::of(format!("{schedule}\n{request}").as_bytes()).to_string();
     Name::new(format!("run of a schedule: {}", &both[..32])).expect("short, and without control characters")

@@ -35,17 +35,17 @@ use crate::time::Wall;
 
 use super::Manager;
 
-/// With fewer instants ahead than this, more are asked for.
+/// The number of known instants ahead below which more are asked for.
 const KNOWN_AHEAD: usize = 2;
 /// Looking at so many instants takes about as long as one event.
 const INSTANTS_PER_UNIT: usize = 64;
 
-/// When an instant may start.
+/// The time at which an instant may start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Start {
-    /// As late as its jitter says.
+    /// Late by the schedule's jitter.
     AfterJitter,
-    /// When it has come.
+    /// At the instant itself.
     AtOnce,
 }
 
@@ -62,9 +62,9 @@ impl Start {
 #[derive(Debug, Default)]
 pub(crate) struct Agendas {
     of: BTreeMap<Name, Agenda>,
-    /// When to look at a schedule next.
+    /// The instants at which schedules are looked at next.
     due: BTreeSet<(Wall, Name)>,
-    /// To be looked at as soon as timers may fire.
+    /// Schedules to be looked at as soon as timers may fire.
     to_check: BTreeSet<Name>,
 }
 
@@ -76,7 +76,7 @@ struct Agenda {
     /// All up to here are known.
     known_to: Wall,
     is_asked: bool,
-    /// There are none behind those that are known.
+    /// Set if there are no instants behind those that are known.
     is_end: bool,
     armed_at: Option<Wall>,
 }
@@ -86,12 +86,12 @@ impl Agendas {
         self.to_check.insert(schedule.clone());
     }
 
-    /// When to look at a schedule next, by the wall clock; zero is at once.
+    /// The next instant to look at a schedule, by the wall clock; zero is at once.
     pub(super) fn next(&self) -> Option<Wall> {
         if self.to_check.is_empty() { self.due.first().map(|(at, _)| *at) } else { Some(Wall::ZERO) }
     }
 
-    /// Somebody waits for all that has come: the schedule is looked at again, unless more must be known first.
+    /// Looks at the schedule again for a caller who waits for all that has come, unless more must be known first.
     pub(super) fn go_on(&mut self, schedule: &Name) {
         if self.of.get(schedule).is_some_and(|agenda| !agenda.is_asked) {
             self.look_at(schedule);
@@ -128,7 +128,7 @@ impl Agendas {
     pub(super) fn follow_run(&mut self, state: &State, job: JobId, failing: &mut Vec<Name>) {
         let Some(name) = state.schedule_of(job) else { return };
         let Some(schedule) = state.schedule(name) else { return };
-        if schedule.is_failing() && schedule.failures == FAILURES_TOLERATED {
+        if schedule.fails_again_and_again() && schedule.failures == FAILURES_TOLERATED {
             failing.push(name.clone());
         }
         self.look_at(name);
@@ -307,7 +307,8 @@ impl Manager {
         let Some(agenda) = self.agendas.of.get(name) else { return };
         let first = agenda.instants.front();
         let at = first.map(|due| Start::AfterJitter.of(name, *due, &schedule.plan));
-        // What has come and was left is looked at again: when more is known if that was asked for, else at once.
+        // Instants that have come and were left are looked at again: when more is known if that was asked for, else at
+        // once.
         let is_left = at.is_some_and(|at| at <= self.now.wall);
         if is_left && !agenda.is_asked {
             self.agendas.look_at(name);
@@ -322,13 +323,14 @@ impl Manager {
         }
     }
 
-    /// After a takeover: agendas are empty, and every schedule is looked at.
+    /// Looks at every schedule after a takeover, because agendas are empty.
     pub(super) fn resume_schedules(&mut self) {
         self.agendas.to_check.extend(self.state.schedules().keys().cloned());
     }
 }
 
-/// What the handler of a run learns: the schedule, and the instant that it runs for in milliseconds since 1970.
+/// Adds the headers that the handler of a run reads: the schedule, and the instant that it runs for in milliseconds
+/// since 1970.
 fn add_headers(spec: &mut JobSpec, run: &ScheduledRun) {
     let name = |text| Name::new(text).expect("short, and without control characters");
     let of_run =

@@ -27,7 +27,7 @@ use crate::time::{Awake, LogClock, Mono, Now, Wall, span_ms};
 
 use super::Manager;
 
-/// What is known of the seat, whichever machine sits on it: a manager or a gate.
+/// The state of the seat, whichever machine sits on it: a manager or a gate.
 #[derive(Debug)]
 pub(crate) struct Seat {
     term: Term,
@@ -45,9 +45,9 @@ pub(crate) struct Seat {
     settling: bool,
     /// Sum of all gaps.
     gaps: Duration,
-    /// Of it, the time in which this process could not run.
+    /// The part of the gaps in which this process could not run.
     frozen: Duration,
-    /// Of it, the time without a confirmed seat that was not reported yet.
+    /// The part of the gaps without a confirmed seat that was not reported yet.
     unreported: Duration,
     /// The last wake-up that was asked for.
     pub(crate) promised: Option<Mono>,
@@ -55,10 +55,10 @@ pub(crate) struct Seat {
     began: Seq,
 }
 
-/// How many unanswered questions about the seat are remembered.
+/// The number of unanswered questions about the seat that are remembered.
 const QUESTIONS_KEPT: usize = 16;
 
-/// What can be seen of the seat.
+/// The seat as it can be seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeatState {
     NeverTaken,
@@ -196,7 +196,7 @@ impl Seat {
         Some(self.asked)
     }
 
-    /// When the seat wants to be confirmed next.
+    /// The instant when the seat wants to be confirmed next.
     pub(crate) fn pulse(&self, ttl: Duration) -> Mono {
         let from = self.confirmed_at.map_or(self.asked_at, |at| at.max(self.asked_at));
         from + ttl / 3
@@ -237,7 +237,7 @@ impl Seat {
         }
     }
 
-    /// What queued up outside was fed in, and so it was taken or is kept here.
+    /// Notes that everything queued outside was fed in, and so was taken or is kept here.
     pub(crate) fn handle_drained(&mut self) {
         if self.confirmed_at.is_some() {
             self.settling = false;
@@ -329,12 +329,12 @@ impl Manager {
 
     fn ask_for_seat(&mut self, fx: &mut Effects) {
         if let Some(question) = self.seat.ask(self.now.mono) {
-            // It reads the log, and so depends on no event of ours.
+            // The question reads the log, and so depends on no event of ours.
             fx.list.push(PendingEffect { after: Seq::default(), effect: Effect::ConfirmSeat { question } });
         }
     }
 
-    /// When the seat wants to be confirmed next.
+    /// The instant when the seat wants to be confirmed next.
     pub(super) fn seat_pulse(&self) -> Mono {
         self.seat.pulse(self.rules.seat_ttl)
     }

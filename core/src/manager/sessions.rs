@@ -119,7 +119,7 @@ impl Manager {
         }
     }
 
-    /// Until when a grant is live that the same incarnation was given: a reconnect takes nothing back.
+    /// The end of the live grant that the same incarnation was given: a reconnect takes nothing back.
     pub(super) fn grant_of_this_life(
         &self,
         known: Option<WorkerKey>,
@@ -134,7 +134,7 @@ impl Manager {
         }
     }
 
-    /// Until when the grant is live that the log remembers of this incarnation, if it is.
+    /// The end of the live grant that the log remembers of this incarnation; zero if there is none.
     pub(super) fn logged_grant(&self, id: &WorkerId, incarnation: &Incarnation) -> Awake {
         let granted = self.state.worker(id).and_then(|record| record.granted.as_ref());
         match granted.filter(|(granted, _)| granted == incarnation) {
@@ -289,7 +289,7 @@ impl Manager {
         }
     }
 
-    /// As a hello that holds nothing, of a worker that wants nothing.
+    /// Handles a goodbye like a hello that holds nothing, of a worker that wants nothing.
     fn handle_goodbye(&mut self, key: WorkerKey, session: SessionId, fx: &mut Effects) {
         self.fleet.worker_mut(key).accepting = false;
         self.offers().update(key);
@@ -300,12 +300,13 @@ impl Manager {
         if self.fleet.worker(key).evicted {
             self.fleet.touch(key);
         } else {
-            // It drained itself and left: nothing is owed to it.
+            // The worker drained itself and left: nothing is owed to it.
             self.forget_worker(key, fx);
         }
     }
 
-    /// Without a goodbye: whatever it wanted when it was heard of last, it is missed from now on.
+    /// Handles a session that closed without a goodbye: whatever the worker wanted when it was heard of last, it is
+    /// missed from now on.
     pub(super) fn handle_session_closed(&mut self, session: SessionId) {
         let Some(key) = self.fleet.find_session(session) else { return };
         self.fleet.close_session(key);

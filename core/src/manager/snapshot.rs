@@ -22,7 +22,7 @@ use crate::time::Wall;
 
 use super::Manager;
 
-/// How many keys without a job are passed over per record that is asked for.
+/// The number of keys without a job that are passed over per record that is asked for.
 const PASSED_PER_RECORD: usize = 64;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -34,7 +34,7 @@ pub enum SnapshotRecord {
     Schedule(Box<ScheduleRecord>),
 }
 
-/// What is small, and how much follows.
+/// The small parts of the state, and the number of records that follow.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SnapshotHead {
     pub term: Term,
@@ -75,11 +75,11 @@ pub struct KeyExpiry {
 #[derive(Clone, PartialEq, Debug)]
 pub struct SnapshotPart {
     pub records: Vec<SnapshotRecord>,
-    /// There are no more.
+    /// Set if there are no more records.
     pub done: bool,
 }
 
-/// What was restored is not a whole snapshot. The machine is of no use.
+/// The error for records that are not a whole snapshot. The machine is of no use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the snapshot is not whole: {found} of {expected} records")]
 pub struct SnapshotCut {
@@ -93,7 +93,7 @@ pub(crate) struct Snapshot {
     head: Option<Box<SnapshotHead>>,
     /// Taken before they changed, in that order.
     early: VecDeque<SnapshotRecord>,
-    /// Where the walk is, and where it ends. Keys from there on are of jobs that came later.
+    /// The place of the walk, and its end. Keys from there on are of jobs that came later.
     jobs: Range<u32>,
     /// A bit per key below the end: what lies there is not to be taken, because it was, or because it came later.
     passed: Vec<u64>,
@@ -119,7 +119,7 @@ impl Snapshot {
     }
 }
 
-/// What a machine has been given to restore so far.
+/// The records that a machine has been given to restore so far.
 #[derive(Debug, Default)]
 pub(super) struct RestoreProgress {
     expected: u64,
@@ -209,7 +209,7 @@ impl Manager {
         SnapshotPart { records, done }
     }
 
-    /// Before an event is applied: takes what it is about to change, if the snapshot under way does not have it yet.
+    /// Takes what an event is about to change before it is applied, if the snapshot under way does not have it yet.
     #[cold]
     pub(super) fn copy_before(&mut self, event: &Event) {
         let Some(mut snapshot) = self.snapshot.take() else { return };

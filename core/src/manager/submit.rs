@@ -20,7 +20,7 @@ use crate::state::{JobImage, KeyRecord};
 
 use super::Manager;
 
-/// What becomes of one submission.
+/// The fate of one submission.
 enum Admission {
     New { id: JobId, spec: Arc<JobSpec>, fingerprint: Option<Fingerprint> },
     Known(JobId),
@@ -177,7 +177,7 @@ impl Manager {
         }
         self.check_unique(&spec, None)?;
         self.dispatch.room_for(&self.rules.limits, core::iter::once(&spec)).map_err(Refusal::Limited)?;
-        // What was delayed once need not wait again, and the key stays with the first job.
+        // A workflow that was delayed once need not wait again, and the key stays with the first job.
         Arc::make_mut(&mut spec.policy).start = crate::job::Start::AtOnce;
         let unique = spec.unique_key().cloned();
         spec.keys = (unique.is_some() || key.is_some()).then(|| Box::new(Keys { unique, idempotency: key }));
@@ -193,7 +193,7 @@ impl Manager {
     }
 }
 
-/// What a request to run a job again is remembered by when the job is not in memory any more.
+/// The key by which a request to run a job again is remembered when the job is not in memory any more.
 fn retry_key(job: JobId, request: &Name) -> Name {
     let request = Digest::of(request.as_str().as_bytes()).to_string();
     Name::new(format!("retry of {job}: {}", &request[..32])).expect("short, and without control characters")
@@ -202,13 +202,13 @@ fn retry_key(job: JobId, request: &Name) -> Name {
 /// A job that repeats another.
 struct Repetition {
     id: JobId,
-    /// Where the other cannot remember the request: the idempotency key that does.
+    /// The idempotency key that remembers the request where the other job cannot.
     key: Option<Name>,
     retry_of: RetryOf,
     taken_over: Arc<[u16]>,
 }
 
-/// What the earlier submissions of a batch have taken.
+/// The room that the earlier submissions of a batch have taken.
 #[derive(Default)]
 pub(super) struct Batch {
     ids: BTreeSet<JobId>,

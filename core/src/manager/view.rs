@@ -1,4 +1,4 @@
-//! What can be seen. Reading changes nothing; what was read must not leave before [`Manager::newest`] is durable.
+//! Views of the state. Reading changes nothing; what was read must not leave before [`Manager::newest`] is durable.
 
 use core::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct JobView {
     pub started_at: Option<Wall>,
     pub ended_at: Option<Wall>,
     pub timed_out: Option<TimeoutReason>,
-    /// When it is over at the latest, extensions included.
+    /// The latest time at which the job is over, extensions included.
     pub deadline: Option<Wall>,
     pub extensions: Duration,
     pub retry_of: Option<JobId>,
@@ -40,14 +40,15 @@ pub struct WorkflowView {
     pub name: Name,
     pub kind: Name,
     pub state: WorkflowState,
-    /// It did not run in this job: its success, and with it `ended`, is that of the job that this one repeats.
+    /// Set if the workflow did not run in this job: its success, and with it `ended`, is that of the job that this one
+    /// repeats.
     pub taken_over: bool,
     /// Attempts that count.
     pub counted: u32,
     pub due_at: Option<Wall>,
-    /// Why it is not running although it could.
+    /// The reason why the workflow is not running although it could.
     pub blocked: Option<&'static str>,
-    /// Where a limit is what blocks it.
+    /// The key whose limit blocks the workflow.
     pub waits_for_key: Option<KeyWait>,
     pub running: Option<AttemptView>,
     /// The oldest first.
@@ -65,21 +66,21 @@ pub struct KeyWait {
 #[derive(Clone, PartialEq, Debug)]
 pub struct AttemptView {
     pub claim: Claim,
-    /// Which hand-out of its workflow this is.
+    /// The number of the hand-out among those of its workflow.
     pub number: u32,
     pub worker: WorkerId,
     pub started_at: Wall,
     pub watermark: Option<(u64, Option<u64>)>,
     pub note: Option<Box<str>>,
     pub lease_remaining: Duration,
-    /// Until it is ended for want of a forward step. Where its worker was not heard of since a takeover the stuck clock
-    /// stands, and this is what its lease still has: if nothing is heard, it ends with that.
+    /// The time until the attempt is ended for want of a forward step. Where its worker was not heard of since a
+    /// takeover the stuck clock stands, and this is what its lease still has: if nothing is heard, it ends with that.
     pub stuck_in: Duration,
     pub since_step: Duration,
     pub quiet_remaining: Option<Duration>,
 }
 
-/// What a worker is: judged like every node, unless it is away or evicted.
+/// The state of a worker: judged like every node, unless it is away or evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerState {
     Judged,
@@ -97,12 +98,12 @@ pub enum AwayReason {
     NeverCame,
 }
 
-/// What an evicted worker waits for.
+/// The reason why an evicted worker still waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EvictedReason {
-    /// What was taken from it may still run.
+    /// Attempts that were taken from the worker may still run.
     AttemptsUnconfirmed,
-    /// Its time is not over yet, or it is not there to get work.
+    /// The worker's time is not over yet, or it is not there to get work.
     Waiting,
 }
 
@@ -111,7 +112,7 @@ pub struct WorkerView {
     pub id: WorkerId,
     pub incarnation: Incarnation,
     pub state: WorkerState,
-    /// Where it is not `Judged`: what it was judged by last, or would be.
+    /// The last judgement where the state is not `Judged`, or the one that it would be.
     pub judgement: Judgement,
     pub slots: u32,
     pub held: u32,
@@ -125,7 +126,7 @@ pub struct WorkerView {
 }
 
 impl WorkerState {
-    /// What stands in the place of a verdict, in the order in which they are listed.
+    /// Words in the place of a verdict, in the order in which they are listed.
     pub const CODES: [&'static str; 2] = ["away", "evicted"];
 
     fn verdict_code(self, verdict: Verdict) -> &'static str {
@@ -143,7 +144,7 @@ impl WorkerView {
         self.state.verdict_code(self.judgement.verdict)
     }
 
-    /// What is done about it.
+    /// The action that is taken about the worker.
     pub fn action_code(&self) -> &'static str {
         match self.state {
             WorkerState::Judged => self.judgement.verdict.action().code(),
@@ -182,7 +183,7 @@ pub struct ManagerView {
     pub jobs: usize,
     pub open_jobs: usize,
     pub dead_letters: usize,
-    /// Without those that are away.
+    /// Workers, without those that are away.
     pub workers: usize,
     /// Attempts that somebody holds.
     pub leases: usize,
@@ -190,11 +191,15 @@ pub struct ManagerView {
 }
 
 impl JobView {
-    /// All that can be said without the machine: no clock of a running attempt, and not why something waits.
+    /// Everything that can be said without the machine: no clock of a running attempt, and not why something waits.
     pub fn of_image(image: &JobImage) -> Self {
         let extensions = image.more.as_ref().map_or(Duration::ZERO, |more| more.extensions);
         let extended = image.more.as_ref().map_or(ExtensionTotals::default(), |more| more.extended());
-        let deadline = |started| overall_deadline(started, image.spec.timeout, extended, image.spec.max_extension);
+        let tie = image.more.as_ref().and_then(|more| more.gate.as_ref());
+        let deadline = |started| {
+            let deadline = overall_deadline(started, image.spec.timeout, extended, image.spec.max_extension);
+            tie.map_or(deadline, |tie| tie.deadline(deadline))
+        };
         let workflow = |(spec, workflow): (&WorkflowSpec, &WorkflowImage)| WorkflowView {
             name: spec.name.clone(),
             kind: spec.kind.clone(),
@@ -291,7 +296,7 @@ impl Manager {
         self.fleet.iter().map(|(key, _)| self.worker_view(key))
     }
 
-    /// At most `max` workers, beginning at this place; and the place to go on from, if there are more.
+    /// Workers from this place on, at most `max`; and the place to go on from, if there are more.
     pub fn workers_from(&self, place: usize, max: usize) -> (Vec<WorkerView>, Option<usize>) {
         let mut keys = self.fleet.iter().map(|(key, _)| key).skip(place);
         let page: Vec<_> = keys.by_ref().take(max).map(|key| self.worker_view(key)).collect();
@@ -311,7 +316,8 @@ impl Manager {
         self.dispatch.demand()
     }
 
-    /// For how long the head of each queue and kind waits for a worker, those that wait for a concurrency key included.
+    /// The time for which the head of each queue and kind waits for a worker, those that wait for a concurrency key
+    /// included.
     pub fn longest_waits(&self) -> impl Iterator<Item = (&Name, Duration)> {
         let now = self.log_now();
         self.dispatch.heads().map(move |(queue, head)| (queue, now.since(self.state.workflow(head).ready_at)))

@@ -80,7 +80,7 @@ impl AttemptWatch<'_> {
         self.fleet.note_call(worker, self.now);
     }
 
-    /// If the worker is heard of for the first time since we took the seat, its attempts are judged from now on.
+    /// Judges the worker's attempts from now on, if it is heard of for the first time since we took the seat.
     pub(super) fn note_heard(&mut self, worker: WorkerKey) {
         let newest = self.fleet.attempts(worker).next();
         // Before it was heard of it was handed nothing: if its newest attempt was, all were.

@@ -9,10 +9,10 @@ use crate::time::Wall;
 
 use super::Passed;
 
-/// How many records of a schedule are kept; the oldest go first, and are counted.
+/// The number of records of a schedule that are kept; the oldest go first, and are counted.
 pub const RECORDS_KEPT: usize = 256;
 
-/// What became of a due instant.
+/// The fate of a due instant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RecordKind {
     /// A run was started.
@@ -33,7 +33,7 @@ impl RecordKind {
     }
 }
 
-/// Why it became of an instant what did.
+/// The reason of an instant's fate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Reason {
     OnTime,
@@ -41,7 +41,7 @@ pub enum Reason {
     CaughtUp,
     /// Started after it had waited for an earlier run.
     Queued,
-    /// Somebody asked for this run; its instant is when they did.
+    /// The run was asked for; its instant is when that was.
     RunNow,
     StillRunning,
     QueueFull,
@@ -83,7 +83,7 @@ impl Reason {
     }
 }
 
-/// What became of one due instant, or of several in a row that shared one fate and started nothing.
+/// The fate of one due instant, or of several in a row that shared one and started nothing.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Record {
     pub due: Wall,
@@ -91,11 +91,11 @@ pub struct Record {
     pub last: Wall,
     pub count: u64,
     pub reason: Reason,
-    /// When it was decided.
+    /// The instant of the decision.
     pub at: Wall,
     /// The run that was started.
     pub job: Option<JobId>,
-    /// How the run ended.
+    /// The end of the run.
     pub outcome: Option<JobState>,
 }
 

@@ -1,6 +1,7 @@
 //! Applying events. No decision is taken here: an event that does not fit the state is a bug, and panics.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use crate::event::{Event, ExtensionDecided, HandedOut, NextState, StampedEvent, WorkflowRef};
 use crate::grant::Fraction;
@@ -16,7 +17,7 @@ use crate::timeout::TimeoutReason;
 use super::records::*;
 use super::{AttemptKey, JobKey, State, WorkflowKey, hash_workflow};
 
-/// What an event touched, for whoever keeps indexes over the state.
+/// Records that an event touched, for the indexes over the state.
 #[derive(Debug, Default)]
 pub struct Changes {
     pub submitted: Vec<JobKey>,
@@ -36,7 +37,7 @@ pub struct WorkflowChange {
     pub workflow: WorkflowKey,
     /// The attempt that ended by it.
     pub ended: Option<AttemptKey>,
-    /// Its state before; a new one had none.
+    /// The workflow's state before; a new one had none.
     pub from: Option<WorkflowState>,
 }
 
@@ -62,8 +63,8 @@ impl State {
             Event::JobSubmitted(submitted) => self.submit(at, submitted, changes),
             Event::WorkflowDue(workflow) => self.due(at, workflow, changes),
             Event::HandedOut(handed) => self.hand_out(at, handed, changes),
-            Event::AttemptEnded { claim, ending, then, end } => {
-                self.end_attempt(at, claim, ending, (*then, *end), changes);
+            Event::AttemptEnded { claim, ending, then, end, note } => {
+                self.end_attempt(at, claim, (ending, note.as_ref()), (*then, *end), changes);
             }
             Event::CancelAsked { job, epoch, end } => {
                 let key = self.expect_job(*job);
@@ -268,13 +269,13 @@ impl State {
         &mut self,
         at: Wall,
         claim: &Claim,
-        ending: &Ending,
+        (ending, note): (&Ending, Option<&Arc<str>>),
         (then, end): (NextState, Option<JobEnd>),
         changes: &mut Changes,
     ) {
         let attempt = self.expect_attempt(claim);
         let ran = at.since(self.attempts[attempt].handed_at);
-        let (key, job) = self.close_attempt(at, attempt, ending.clone());
+        let (key, job) = self.close_attempt(at, attempt, ending.clone(), note.cloned());
         self.end_local_stuck(job, claim);
         if !ending.is_reported() && !matches!(ending, Ending::Cancelled) {
             let fact = LedgerFact::AttemptEnded { workflow: claim.workflow, fence: claim.fence, ending: ending.kind() };
@@ -313,7 +314,13 @@ impl State {
     }
 
     /// Takes the attempt out of the running ones and into the past of its workflow.
-    fn close_attempt(&mut self, at: Wall, attempt: AttemptKey, mut ending: Ending) -> (WorkflowKey, JobKey) {
+    fn close_attempt(
+        &mut self,
+        at: Wall,
+        attempt: AttemptKey,
+        mut ending: Ending,
+        note: Option<Arc<str>>,
+    ) -> (WorkflowKey, JobKey) {
         if let Ending::Succeeded { result } = &mut ending {
             self.stored.hold(result);
         }
@@ -337,6 +344,7 @@ impl State {
             ended_at: at,
             ending,
             refused: 0,
+            note,
         });
         (key, job)
     }
@@ -383,12 +391,12 @@ impl State {
                 (WorkflowState::Cancelling, Cause::CancelAsked) => {}
                 (WorkflowState::Running, Cause::TimedOut) => {
                     let attempt = self.workflows[key].running_attempt();
-                    self.close_attempt(at, attempt, Ending::TimedOut);
+                    self.close_attempt(at, attempt, Ending::TimedOut, None);
                     self.set_state(key, Cause::TimedOut, Some(attempt), changes);
                 }
                 (WorkflowState::Cancelling, _) => {
                     let attempt = self.workflows[key].running_attempt();
-                    self.close_attempt(at, attempt, Ending::Cancelled);
+                    self.close_attempt(at, attempt, Ending::Cancelled, None);
                     self.set_state(key, Cause::CancelConfirmed, Some(attempt), changes);
                 }
                 _ => self.set_state(key, cause, None, changes),
@@ -443,7 +451,7 @@ impl State {
         self.end_run(at, key);
     }
 
-    /// What became of a job by an event that does not say: a day for its key, and a dead letter by what failed. The
+    /// The end of a job by an event that does not say: a day for its key, and a dead letter by what failed. The
     /// rules of those who wrote such logs, whatever the rules are now.
     fn end_by_older_log(&self, at: Wall, job: &Job) -> JobEnd {
         let dead = self.workflows_of(job).any(|(_, workflow)| job.died_by(workflow));
@@ -505,7 +513,7 @@ impl State {
         self.record(at, key, fact);
     }
 
-    /// For what is counted in one entry per attempt.
+    /// Records a fact that is counted in one entry per attempt.
     fn count_of(&mut self, at: Wall, claim: &Claim, fact: LedgerFact) {
         let since = self.attempts[self.expect_attempt(claim)].handed_at;
         let key = self.expect_job(claim.job);
@@ -554,7 +562,7 @@ fn same_denial(known: &LedgerFact, new: &LedgerFact) -> Option<LedgerFact> {
     }
 }
 
-/// Of two beginnings the newer, and of two ends what was used in all.
+/// The sum of two facts: of two beginnings the newer, and of two ends what was used in all.
 fn quiet_in_all(known: &LedgerFact, new: &LedgerFact) -> Option<LedgerFact> {
     match (known, new) {
         (LedgerFact::QuietBegan { workflow: of, .. }, LedgerFact::QuietBegan { workflow, .. }) => {

@@ -10,7 +10,7 @@ use crate::timeout::TimeoutReason;
 use super::records::{GateTie, LocalTimeout};
 use super::{JobKey, KeyRecord, State};
 
-/// What the key of a job that was withdrawn stands for: no submission has this.
+/// The fingerprint under the key of a job that was withdrawn: no submission has this one.
 pub const WITHDRAWN: Fingerprint = Fingerprint([0; 16]);
 
 /// The idempotency key under which a gate's job is submitted in its datacenters.

@@ -31,9 +31,9 @@ pub struct JobImage {
     pub cancel_asked: bool,
     pub timed_out: Option<TimeoutReason>,
     pub more: Option<Box<JobMore>>,
-    /// Where it has an idempotency key that is still remembered.
+    /// The fingerprint of an idempotency key that is still remembered.
     pub fingerprint: Option<Fingerprint>,
-    /// In the order of the specification.
+    /// Workflows in the order of the specification.
     pub workflows: Vec<WorkflowImage>,
 }
 
@@ -51,7 +51,7 @@ pub struct WorkflowImage {
     pub attempt: Option<AttemptImage>,
 }
 
-/// What is kept of the attempts that ended.
+/// The kept record of attempts that ended.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PastImage {
     /// The oldest first.
@@ -92,7 +92,7 @@ impl JobImage {
         self.ended_at.is_some()
     }
 
-    /// Its place among the dead letters, if it is one.
+    /// The job's place among the dead letters, if it is one.
     pub fn died(&self) -> Option<Seq> {
         self.more.as_ref()?.died
     }
@@ -109,7 +109,7 @@ impl JobImage {
         self.more.as_ref()?.repeated_as(request, from == ReplayFrom::Failed && has_success)
     }
 
-    /// What the machine would answer to this outcome, or to a beat if there is none, if it still held this job, which
+    /// The machine's answer to this outcome, or to a beat if there is none, if it still held this job, which
     /// has ended.
     pub fn answer(&self, claim: &Claim, outcome: Option<&Ending>) -> Result<(), Refusal> {
         let workflow = self.workflows.get(usize::from(claim.workflow)).ok_or(Refusal::UnknownWorkflow)?;

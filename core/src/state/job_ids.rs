@@ -9,7 +9,7 @@ use super::JobKey;
 /// A table that is full is built anew at twice the size, and nobody is served meanwhile. So there are many small ones,
 /// which fill up one after another.
 const TABLES: usize = 64;
-/// So many marks one after another share a table.
+/// Consecutive marks share a table in runs of two to this power.
 const RUN_BITS: u32 = 12;
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ fn place(mark: u32) -> u64 {
     u64::from(mark) | u64::from(tag) << 57
 }
 
-/// Where a workflow lies in an index of its own.
+/// The hash of a workflow for an index of its own.
 pub(super) fn hash_workflow(job: JobId, workflow: u16) -> u64 {
     place(mark(job)).wrapping_add(u64::from(workflow).wrapping_mul(0xd1b5_4a32_d192_ed03))
 }

@@ -41,7 +41,7 @@ pub use apply::{Changes, WorkflowChange};
 pub use gate::{WITHDRAWN, gate_key};
 pub use image::{AttemptImage, JobImage, PastImage, WorkflowImage};
 pub use records::*;
-pub use schedules::{FAILURES_TOLERATED, RecordCounts, Schedule, SchedulePlan};
+pub use schedules::{FAILURES_TOLERATED, RecordCounts, Schedule, SchedulePlan, ScheduleTrouble};
 
 use job_ids::{JobIds, hash_workflow};
 use standing::{FenceStanding, answer_over, compare};
@@ -69,7 +69,7 @@ pub struct State {
     idempotency: HashMap<Name, KeyRecord, FixedState>,
     /// Idempotency keys of ended jobs, in the order in which they expire.
     expiring: VecDeque<(Wall, Name)>,
-    /// How many have expired, so that each has a number of its own.
+    /// The number of keys that have expired, so that each has a number of its own.
     expired: u64,
     paused: BTreeSet<Name>,
     workers: BTreeMap<WorkerId, WorkerRecord>,
@@ -80,17 +80,17 @@ pub struct State {
     schedules: BTreeMap<Name, Schedule>,
 }
 
-/// What an idempotency key stands for.
+/// The job behind an idempotency key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeyRecord {
     pub job: JobId,
     pub fingerprint: Fingerprint,
 }
 
-/// How a claim stands to the state.
+/// The standing of a claim against the state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimStanding {
-    /// It speaks for the attempt that is running.
+    /// The claim is that of the running attempt.
     Current(AttemptKey),
     /// The newest attempt of its workflow, and it has ended.
     Ended(WorkflowKey),
@@ -244,7 +244,7 @@ impl State {
         }
     }
 
-    /// What is answered to whoever speaks for an attempt that is over, with the outcome that they report, if they do.
+    /// The answer to a caller that speaks for an attempt which is over, with the outcome that it reports, if it does.
     /// `None` where the claim stands otherwise.
     pub fn answer_if_over(&self, claim: &Claim, said: Option<&Ending>) -> Option<Result<(), Refusal>> {
         let (key, standing) = match self.standing(claim) {
@@ -354,7 +354,7 @@ impl State {
         self.dead.values().copied()
     }
 
-    /// How many payloads and results of the jobs held here lie in the store under this digest.
+    /// The number of payloads and results of the jobs held here that lie in the store under this digest.
     pub fn stored_refs(&self, digest: &Digest) -> u32 {
         self.stored.refs(digest)
     }

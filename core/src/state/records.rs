@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::sync::Arc;
 
 use crate::carried::CarriedFields;
 use crate::event::{ScheduledRun, Verb, Via};
@@ -26,11 +27,11 @@ pub struct Job {
     /// Workflows that have not ended.
     pub open: u16,
     pub cancel_asked: bool,
-    /// It has a dead letter that was neither replayed nor dropped.
+    /// Set if the job has a dead letter that was neither replayed nor dropped.
     pub dead: bool,
     pub timed_out: Option<TimeoutReason>,
     pub id: JobId,
-    /// When it could first run; stamped once.
+    /// The instant when the job could first run; stamped once.
     pub started_at: Stamp,
     pub more: Option<Box<JobMore>>,
     pub spec: JobSpec,
@@ -63,7 +64,7 @@ impl fmt::Debug for Stamp {
     }
 }
 
-/// What few jobs have.
+/// Fields that few jobs have.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct JobMore {
     /// Sum of all grants and of what operators gave; the cap on grants is applied where the deadline is computed.
@@ -71,15 +72,15 @@ pub struct JobMore {
     /// The highest gate epoch that decided about this job.
     pub epoch: Option<GateEpoch>,
     pub retry_of: Option<JobId>,
-    /// What operators gave, by the request that asked for it: remembered for as long as the job, whatever the ledger
-    /// keeps. It is part of `extensions`.
+    /// Extensions by operators, by the request that asked for each: remembered for as long as the job, whatever the
+    /// ledger keeps. It is part of `extensions`.
     pub by_hand: Vec<HandExtension>,
     /// Jobs that repeat this one, by the request that asked for them.
     pub retried_as: Vec<(Name, JobId)>,
-    /// Of these requests, whether the new job took over what had succeeded. Older versions did not remember it.
+    /// Whether the new job of each of these requests took over what had succeeded. Older versions did not remember it.
     pub took_over: Vec<(Name, bool)>,
     pub ledger: Ledger,
-    /// Its place among the dead letters.
+    /// The job's place among the dead letters.
     pub died: Option<crate::ids::Seq>,
     /// The due instant of a schedule that it is the run of.
     pub scheduled: Option<Box<ScheduledRun>>,
@@ -88,14 +89,14 @@ pub struct JobMore {
     pub carried: CarriedFields,
 }
 
-/// What ties a job to the gate that submitted it.
+/// The tie of a job to the gate that submitted it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GateTie {
-    /// For how long it could have run before it came.
+    /// The time for which the job could have run before it came.
     pub waited: Duration,
-    /// It would have ended here.
+    /// The end that the job would have had here.
     pub local: Option<LocalTimeout>,
-    /// When a gate said something about it since, as far as that was logged.
+    /// The instant when a gate last said something about it, as far as that was logged.
     pub answered_at: Wall,
     /// A gate has given it time until then.
     pub until: Wall,
@@ -119,8 +120,15 @@ pub struct HandExtension {
     pub total: Duration,
 }
 
+impl GateTie {
+    /// The overall deadline of a job that could have run before it came here, and may have been given time since.
+    pub fn deadline(&self, by_own_clock: Wall) -> Wall {
+        (by_own_clock - self.waited).max(self.until)
+    }
+}
+
 impl JobMore {
-    /// All that operators gave.
+    /// Sum of the extensions by operators.
     pub fn by_hand(&self) -> Duration {
         self.by_hand.iter().map(|given| given.by).sum()
     }
@@ -136,7 +144,7 @@ impl JobMore {
         Some(if did.is_none_or(|did| did == takes_over) { Ok(*job) } else { Err(Refusal::Conflict) })
     }
 
-    /// What workers earned, and what operators gave.
+    /// Extensions earned by workers, and given by operators.
     pub fn extended(&self) -> ExtensionTotals {
         let by_hand = self.by_hand();
         ExtensionTotals { grants: self.extensions.saturating_sub(by_hand), by_hand }
@@ -152,12 +160,12 @@ impl Job {
         self.more.as_ref().map_or(Duration::ZERO, |more| more.extensions)
     }
 
-    /// Whether this workflow of it makes it a dead letter, now that it has ended.
+    /// Whether this workflow makes the job a dead letter, now that it has ended.
     pub fn died_by(&self, workflow: &Workflow) -> bool {
         is_dead_by(workflow.state, workflow.counted, self.timed_out, self.spec.retry.max_attempts)
     }
 
-    /// Of a job that a gate decides about.
+    /// The tie to a gate that decides about the job.
     pub fn gate(&self) -> Option<&GateTie> {
         self.more.as_ref()?.gate.as_deref()
     }
@@ -190,7 +198,7 @@ enum MemberKeys {
     Many(Box<[WorkflowKey]>),
 }
 
-/// As many as fit into the space of a list.
+/// The number of keys that fit into the space of a list.
 const FEW: usize = 3;
 
 impl Members {
@@ -225,7 +233,7 @@ pub struct Workflow {
     /// Attempts that count: raised when handed out, lowered again if the end did not count.
     pub counted: u32,
     pub handouts: u32,
-    /// Of the newest hand-out.
+    /// The fence of the newest hand-out.
     pub last_fence: AttemptFence,
     /// Since when it waits for a worker. What is handed back without a fault of its own keeps what it has waited: this
     /// moves by the time for which it ran.
@@ -239,11 +247,11 @@ pub struct Workflow {
     pub past: Option<Box<Past>>,
 }
 
-/// What a workflow has once it was handed out. Most have one attempt, which needs no list.
+/// State of a workflow that was handed out. Most have one attempt, which needs no list.
 #[derive(Debug, Default)]
 pub struct Past {
     last: Option<EndedAttempt>,
-    /// Before the last, oldest first.
+    /// Attempts before the last, oldest first.
     earlier: Vec<EndedAttempt>,
     /// Older ones that are not kept.
     dropped: u32,
@@ -289,7 +297,7 @@ impl Past {
     }
 }
 
-/// How many ended attempts of a workflow are kept.
+/// The number of ended attempts of a workflow that are kept.
 pub const ATTEMPTS_KEPT: usize = 32;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -300,12 +308,15 @@ pub struct EndedAttempt {
     pub started_at: Wall,
     pub ended_at: Wall,
     pub ending: Ending,
-    /// Somebody spoke for it after its end; one entry per kind is in the ledger. Bits of [`RefusalKind::bit`].
+    /// Kinds of refusals to callers that spoke for the attempt after its end; one entry per kind is in the ledger. Bits
+    /// of [`RefusalKind::bit`].
     pub refused: u32,
+    /// The last note of an attempt that a clock ended.
+    pub note: Option<Arc<str>>,
 }
 
 impl EndedAttempt {
-    /// Of a success.
+    /// The result of a success.
     pub fn result(&self) -> Option<&Payload> {
         match &self.ending {
             Ending::Succeeded { result } => Some(result),
@@ -333,15 +344,15 @@ pub struct Attempt {
     pub lease: Duration,
     pub grants: u32,
     pub last_grant_progress: Option<Fraction>,
-    /// Until when a grant covers it; zero before the first.
+    /// The end of the grant that covers the attempt; zero before the first.
     pub granted_until: Wall,
-    /// When the quiet section began, and how long it may last.
+    /// The beginning of the quiet section, and the time that it may last.
     pub quiet: Option<(Wall, Duration)>,
     pub quiet_used: Duration,
     pub mark: Option<(u64, Option<u64>)>,
 }
 
-/// What must be remembered of a worker beyond its session.
+/// Facts that must be remembered of a worker beyond its session.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct WorkerRecord {
     /// Grants since the last reset.
@@ -357,7 +368,7 @@ pub struct WorkerRecord {
     pub evicted_without_session: bool,
     pub probation: bool,
     pub drained: bool,
-    /// Who the worker is, or was when it went; older logs do not say.
+    /// The worker's incarnation, or its last one before it went; older logs do not say.
     pub incarnation: Option<Incarnation>,
     /// Incarnations that were replaced; the oldest are forgotten.
     pub replaced: Vec<Incarnation>,
@@ -365,15 +376,15 @@ pub struct WorkerRecord {
 }
 
 impl WorkerRecord {
-    /// Its grants count from none again. One that is live stays so.
+    /// Counts the worker's grants from none again. One that is live stays so.
     pub(super) fn reset_grants(&mut self, now: Wall) {
         self.grants = 0;
         self.granted.take_if(|(_, until)| *until <= now);
     }
 }
 
-/// How many replaced incarnations of a worker are kept: more than it has while a process of the first may still be there,
-/// also if each life ends soon after it began.
+/// The number of replaced incarnations of a worker that are kept: more than it has while a process of the first may
+/// still be there, also if each life ends soon after it began.
 pub const REPLACED_KEPT: usize = 64;
 
 /// The job's record of every decision about its time. Bounded: the oldest entries go first, and are counted.
@@ -383,7 +394,7 @@ pub struct Ledger {
     pub dropped: u64,
 }
 
-/// How many ledger entries of a job are kept.
+/// The number of ledger entries of a job that are kept.
 pub const LEDGER_KEPT: usize = 256;
 
 impl Ledger {
@@ -426,7 +437,7 @@ impl Ledger {
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct LedgerEntry {
-    /// Of the newest, where the same was decided several times in a row.
+    /// The instant of the newest, where the same was decided several times in a row.
     pub at: Wall,
     pub what: LedgerFact,
     pub times: u32,

@@ -12,21 +12,21 @@ use crate::event::{ScheduleSet, ScheduledRun};
 use crate::ids::{JobId, Name, Seq};
 use crate::job::{JobSpec, JobState};
 use crate::payload::Digest;
-use crate::schedule::{Missed, Overlap, Passed, Reason, Record, RecordKind, Records, Timing};
+use crate::schedule::{LATE_AFTER, Missed, Overlap, Passed, Reason, Record, RecordKind, Records, Timing};
 use crate::time::Wall;
 
 use super::{JobKey, State};
 
-/// What somebody wants to happen, and when.
+/// The plan of a schedule: the job, and when it runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SchedulePlan {
     pub timing: Timing,
-    /// What every run is a copy of.
+    /// The job that every run is a copy of.
     pub job: JobSpec,
     pub overlap: Overlap,
     pub missed: Missed,
     pub jitter: Duration,
-    /// Its repeated failure is trouble of the node that people must see.
+    /// Set if repeated failure is trouble of the node that people must see.
     pub critical: bool,
 }
 
@@ -44,16 +44,16 @@ pub struct Schedule {
     /// Runs that have not ended, oldest first.
     pub open: Vec<JobId>,
     pub records: Records,
-    /// How many instants of each kind there were.
+    /// Counts of instants by their fate.
     pub counts: RecordCounts,
     /// Runs that failed or timed out since the last one that succeeded.
     pub failures: u32,
-    /// When the first of these ended.
+    /// The end of the first of these.
     pub failing_since: Option<Wall>,
     pub carried: CarriedFields,
 }
 
-/// How many due instants have become what.
+/// Numbers of due instants by their fate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecordCounts {
     pub fired: u64,
@@ -71,16 +71,86 @@ impl RecordCounts {
     }
 }
 
-/// So many failures in a row make a critical schedule a failing one.
+/// The number of failures in a row that make a critical schedule a failing one.
 pub const FAILURES_TOLERATED: u32 = 3;
 
+/// The longest that a run is waited for, unless the period is longer: a shorter timeout of its job comes first.
+const USUAL_RUN: Duration = Duration::from_secs(3_600);
+/// The period of a schedule by a calendar of which too little is known.
+const USUAL_PERIOD: Duration = Duration::from_secs(86_400);
+
+/// Why somebody has to look at a critical schedule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScheduleTrouble {
+    /// Too many runs in a row have failed.
+    RunsFail,
+    /// The schedule was due, and has not succeeded since, for longer than one success lasts.
+    NotFresh,
+    /// As [`Self::NotFresh`], and it never succeeded at all.
+    NeverSucceeded,
+}
+
+impl ScheduleTrouble {
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::RunsFail => "runs_fail",
+            Self::NotFresh => "not_fresh",
+            Self::NeverSucceeded => "never_succeeded",
+        }
+    }
+}
+
 impl Schedule {
-    /// It is critical, and has failed so often in a row that somebody has to look.
-    pub fn is_failing(&self) -> bool {
+    /// Whether the schedule is critical, and has failed so often in a row that somebody has to look.
+    pub fn fails_again_and_again(&self) -> bool {
         self.plan.critical && self.failures >= FAILURES_TOLERATED
     }
 
-    /// What became of the newest due instant.
+    /// Trouble of a critical schedule at this log time, and since when. A run that waits for a worker, or does not
+    /// end, fails nothing: that it does not succeed is seen all the same.
+    pub fn trouble(&self, now: Wall) -> Option<(ScheduleTrouble, Wall)> {
+        if self.fails_again_and_again() {
+            return Some((ScheduleTrouble::RunsFail, self.failing_since.unwrap_or(now)));
+        }
+        if !self.plan.critical || self.paused {
+            return None;
+        }
+        let stale_at = self.due_since_success()? + self.plan.jitter + self.longest_run() + LATE_AFTER;
+        let succeeded = |record: &Record| record.outcome == Some(JobState::Succeeded);
+        let never = self.records.dropped == 0 && !self.records.list.iter().any(succeeded);
+        let why = if never { ScheduleTrouble::NeverSucceeded } else { ScheduleTrouble::NotFresh };
+        (now >= stale_at).then_some((why, stale_at))
+    }
+
+    /// The time at which it was first to run after its last success, as far as its records are kept. Where a later instant was taken
+    /// instead, that one counts, and where an earlier run had not ended, that run.
+    fn due_since_success(&self) -> Option<Wall> {
+        let since = self.records.list.iter().rev().take_while(|record| record.outcome != Some(JobState::Succeeded));
+        let due = since.filter_map(|record| match record.reason {
+            Reason::Paused | Reason::Superseded | Reason::RunNow => None,
+            Reason::StillRunning | Reason::QueueFull | Reason::TooManyOpen => None,
+            _ if record.kind() == RecordKind::Fired => Some(record.at),
+            _ => Some(record.due),
+        });
+        due.last()
+    }
+
+    /// The time that a run may take: its timeout, or as long as the period if that is shorter, but an hour of it in any case.
+    fn longest_run(&self) -> Duration {
+        self.plan.job.timeout.min(self.period().max(USUAL_RUN))
+    }
+
+    /// The longest time from one due instant to the next, of those that have records.
+    fn period(&self) -> Duration {
+        if let Timing::Every(interval) = self.plan.timing {
+            return interval;
+        }
+        let dues = self.records.list.iter().filter(|record| record.reason != Reason::RunNow);
+        let gaps = dues.clone().zip(dues.skip(1)).map(|(one, next)| next.due.since(one.last));
+        gaps.max().unwrap_or(USUAL_PERIOD)
+    }
+
+    /// The record of the newest due instant.
     pub fn last(&self) -> Option<&Record> {
         self.records.list.back()
     }
@@ -95,7 +165,7 @@ impl Schedule {
         }
     }
 
-    /// This instant and all before it have their fate.
+    /// Settles this instant and all before it.
     fn settle(&mut self, due: Wall) {
         self.waiting.retain(|waiting| *waiting != due);
         self.horizon = self.horizon.max(due);

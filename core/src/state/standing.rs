@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 
 use super::EndedAttempt;
 
-/// How a fence stands to the newest of its workflow.
+/// The standing of a fence against the newest of its workflow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FenceStanding {
     Newest,

@@ -1,4 +1,4 @@
-//! How often the jobs held here refer to content in the store.
+//! The number of references from jobs held here to each content in the store.
 
 use core::hash::BuildHasher;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) struct StoredCounts {
 }
 
 impl StoredCounts {
-    /// One reference more. Payloads with the same content share one record of it.
+    /// Adds a reference. Payloads with the same content share one record of it.
     pub(crate) fn hold(&mut self, payload: &mut Payload) {
         let Payload::Stored(stored) = payload else { return };
         let found = self.table.find_mut(hash(&stored.digest), |(known, _)| known.digest == stored.digest);
@@ -29,7 +29,7 @@ impl StoredCounts {
         }
     }
 
-    /// One reference less. Whether it was the last.
+    /// Takes off a reference. Gives whether it was the last.
     pub(crate) fn release(&mut self, digest: &Digest) -> bool {
         let found = self.table.find_entry(hash(digest), |(known, _)| known.digest == *digest);
         let mut entry = found.expect("what is released was held");

@@ -16,10 +16,10 @@ use super::due::DueWitness;
 
 type Workflow = (JobId, u16);
 
-/// What the log says so far, read independently of the machine.
+/// The story of the log so far, read independently of the machine.
 #[derive(Default)]
 pub struct Witness {
-    /// Of every hand-out, with the event that it was.
+    /// Fences of all hand-outs, each with its event.
     fences: BTreeMap<Workflow, Vec<(Seq, AttemptFence)>>,
     /// Attempts whose end was reported by their holder and accepted.
     reported: BTreeSet<Claim>,
@@ -145,7 +145,7 @@ impl Leases {
     }
 }
 
-/// What is counted as things happen is what a look at all jobs finds.
+/// Checks that counts which are kept as things happen equal a count of all jobs.
 fn check_counts(manager: &Manager) {
     let state = manager.state();
     let mut found: BTreeMap<&str, [u64; JobState::ALL.len()]> = BTreeMap::new();

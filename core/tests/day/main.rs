@@ -245,7 +245,7 @@ const HAPPENINGS: &[&str] = &[
     "twins",
 ];
 
-/// All that must occur: every event, every end of an attempt and what becomes of its workflow.
+/// Everything that must occur: every event, every end of an attempt and every fate of its workflow.
 fn expected() -> impl Iterator<Item = &'static str> {
     // An attempt times out with its job, by the event of the job.
     let endings = EndingKind::ALL.into_iter().filter(|ending| *ending != EndingKind::TimedOut);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a handler will do with one attempt.
+/// The handler's plan for one attempt.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Temper {
     Works,

@@ -21,7 +21,7 @@ fn interval_ms(timing: &Timing) -> u64 {
     }
 }
 
-/// What a shell answers to `Effect::FindDue`; nothing to any other effect.
+/// The answer of a shell to `Effect::FindDue`; nothing to any other effect.
 pub fn find_due(effect: &Effect) -> Option<Input> {
     let Effect::FindDue { schedule, revision, timing, after, until } = effect else { return None };
     let ms = interval_ms(timing);
@@ -50,7 +50,7 @@ impl Seen {
         (self.horizon / ms + 1) * ms
     }
 
-    /// These come next, and none is between them and what was seen before.
+    /// Notes the next instants, with none between them and the ones before.
     fn advance(&mut self, name: &Name, first: Wall, last: Wall, count: u64) {
         let ms = interval_ms(&self.timing);
         assert_eq!(first.as_ms(), self.next(), "{name}: an instant was left out, or has two records");
@@ -107,7 +107,7 @@ impl DueWitness {
         }
     }
 
-    /// How far the schedules have come, and how many instants wait.
+    /// Checks how far the schedules have come, and how many instants wait.
     pub fn check_horizon(&self, name: &Name, now: Wall, slack: Duration) {
         let seen = &self.schedules[name];
         let behind = now.since(Wall::from_ms(seen.horizon));

@@ -6,6 +6,11 @@
 #![allow(clippy::print_stdout, reason = "the seed of a case that fails must be seen")]
 
 mod chaos;
+mod epochs;
+mod known_names;
+mod local_timeouts;
+mod orphans;
 mod rules;
 mod scenarios;
+mod timing;
 mod world;

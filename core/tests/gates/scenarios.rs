@@ -526,3 +526,18 @@ fn the_outcome_of_a_job_is_the_worst_of_its_targets() {
     assert_eq!(world.gate().state().job_count(), 0, "ended jobs are forgotten after a day");
     assert!(world.gate_log.iter().any(|stamped| matches!(stamped.event, Event::JobsForgotten { .. })));
 }
+
+#[test]
+fn a_datacenter_that_was_restored_under_the_same_term_is_told_by_its_life() {
+    let mut world = World::new(&["a"]);
+    world.advance(secs(2_000));
+    world.disconnect(0);
+    let now = world.now;
+    world.datacenters[0].restore_backup(0, 1, now);
+    world.advance(secs(2));
+    assert!(world.notices.contains(&Notice::DatacenterRestored { datacenter: name("a"), term: Term::new(1) }));
+    // What it says counts at once, though its numbers begin anew.
+    let job = world.submit(impatient(&["a"]));
+    world.datacenters[0].habit = Habit::Hang;
+    world.until(secs(140), "it is declared", |world| world.declared(job).is_some());
+}

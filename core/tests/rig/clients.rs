@@ -59,7 +59,7 @@ impl Rig {
         self.view(job).state
     }
 
-    /// How the attempts of a job's first workflow ended so far, oldest first.
+    /// Endings of the attempts of a job's first workflow so far, oldest first.
     pub fn endings(&self, job: JobId) -> Vec<&'static str> {
         self.view(job).workflows[0].ended.iter().map(|ended| ended.ending.code()).collect()
     }
@@ -69,7 +69,7 @@ impl Rig {
         self.view(job).workflows[0].counted
     }
 
-    /// How many events of a kind are in the log.
+    /// The number of events of a kind in the log.
     pub fn logged(&self, is: impl Fn(&Event) -> bool) -> usize {
         self.log.iter().filter(|stamped| is(&stamped.event)).count()
     }

@@ -30,7 +30,7 @@ use onward_core::time::{Mono, Now, Wall};
 /// Wall clock at the start of every rig.
 pub const EPOCH_MS: u64 = 1_800_000_000_000;
 
-/// Where there are more jobs, the state is not checked after every step.
+/// The number of jobs above which the state is not checked after every step.
 const CHECKED_JOBS: usize = 64;
 
 pub struct Rig {
@@ -48,7 +48,7 @@ pub struct Rig {
     pub log_answers: bool,
     /// Off: instants that the machine asks for are found when the test says so.
     pub finds_due: bool,
-    /// What was found and not told yet.
+    /// Inputs that were found and not told yet.
     pub found: Vec<Input>,
     pub now: Now,
     /// The newest question about the seat.
@@ -189,7 +189,7 @@ impl Rig {
         }
     }
 
-    /// What the log answers to the newest question about the seat.
+    /// The log's answer to the newest question about the seat.
     pub fn seat_answer(&self) -> Input {
         Input::SeatConfirmed { term: Term::new(self.term), question: self.question }
     }
@@ -199,7 +199,7 @@ impl Rig {
         self.watch(span, |_| {});
     }
 
-    /// As [`Self::advance`], looking at the machine before, after every wake-up, and at the end.
+    /// Advances like [`Self::advance`], looking at the machine before, after every wake-up, and at the end.
     pub fn watch(&mut self, span: Duration, mut look: impl FnMut(&Self)) {
         let end = self.now.mono + span;
         let mut at_once = 0;
@@ -218,7 +218,7 @@ impl Rig {
         look(self);
     }
 
-    /// Somebody sets the wall clock: it jumps, and no time passes.
+    /// Sets the wall clock: it jumps, and no time passes.
     pub fn set_wall(&mut self, wall: Wall) {
         self.now.wall = wall;
     }
@@ -248,7 +248,7 @@ impl Rig {
         self.rules = settings.check().expect("valid settings");
     }
 
-    /// As [`Self::restart`], from a snapshot and the events after it.
+    /// Restarts like [`Self::restart`], from a snapshot and the events after it.
     pub fn restart_from(&mut self, records: &[SnapshotRecord], downtime: Duration) {
         self.jump(downtime);
         self.term += 1;

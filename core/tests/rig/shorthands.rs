@@ -56,7 +56,7 @@ impl Rig {
         }
     }
 
-    /// Everything that a worker gets fails, for 119 s: it is stuck a second later, and evicted 30 s after that.
+    /// Fails everything that a worker gets for 119 s: it is stuck a second later, and evicted 30 s after that.
     pub fn fail_for_119_s(&mut self, session: SessionId) {
         for wait_s in [50, 50, 19] {
             self.fail_five(session);

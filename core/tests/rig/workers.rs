@@ -40,7 +40,7 @@ impl Rig {
         self.step(Input::SessionClosed { session });
     }
 
-    /// What was assigned on a session since this was last asked.
+    /// Assignments on a session since the last call.
     pub fn assigned(&mut self, session: SessionId) -> Vec<Assignment> {
         let mut assignments = Vec::new();
         self.sent.retain(|(to, message)| match message {
@@ -130,7 +130,7 @@ impl Rig {
     }
 }
 
-/// Without a session.
+/// Calls of workers without a session.
 impl Rig {
     pub fn poll_of(id: &str, kinds: &[&str], max: u32, wait: Duration) -> Poll {
         Poll {

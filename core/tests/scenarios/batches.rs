@@ -13,7 +13,7 @@ use crate::rig::*;
 /// A key and a body, both of few.
 type Sent = (Option<u64>, u64);
 
-/// What becomes of a batch, found the long way round: which submission each is, as its index; or which of them is the
+/// The answer to a batch, found the long way round: which submission each is, as its index; or which of them is the
 /// first that conflicts.
 fn expected(batch: &[Sent], known: &BTreeMap<u64, u64>) -> Result<Vec<Option<usize>>, usize> {
     let mut first = Vec::new();

@@ -13,10 +13,10 @@ use onward_core::time::Wall;
 
 use crate::rig::*;
 
-/// What one step may do of one kind: with nothing else to do, and beside something that was asked.
+/// The amount that one step may do of one kind: with nothing else to do, and beside something that was asked.
 const BITE: usize = 512;
 const BESIDE: usize = 8;
-/// So much waits for the log before it counts as behind.
+/// The number of events that wait for the log before it counts as behind.
 const BEHIND: usize = 8_192;
 
 /// A rig whose log says nothing from now on, so that every step is one step.
@@ -24,7 +24,7 @@ fn alone(rig: &mut Rig) {
     rig.log_answers = false;
 }
 
-/// How many events one input leads to.
+/// The number of events that one input leads to.
 fn events_of(rig: &mut Rig, input: Input) -> usize {
     let before = rig.log.len();
     rig.step(input);

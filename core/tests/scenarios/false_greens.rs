@@ -43,6 +43,34 @@ fn last_attempt_took(rig: &Rig, job: JobId) -> Duration {
     ended.ended_at.since(ended.started_at)
 }
 
+/// The handler is told to stop, and whatever it says then comes too late: its last note has to do for a reason.
+#[test]
+fn the_last_note_of_a_stuck_attempt_is_kept_and_reported() {
+    let mut rig = Rig::new();
+    bystanders(&mut rig);
+    let session = rig.worker("w", 1, 1, &["k"]);
+    let id = rig.submit(with_flat_backoff(job("k")));
+    let claim = rig.claim(session);
+    for note in ["turn 1", "the same call again, 3 times"] {
+        rig.beat(session, Beat { note: Some(note.into()), ..Beat::progress(claim, 1) }).unwrap();
+    }
+    rig.advance(secs(120));
+    assert_eq!(rig.endings(id), ["stuck"]);
+    let kept = |rig: &Rig| rig.view(id).workflows[0].ended[0].note.clone();
+    assert_eq!(kept(&rig).as_deref(), Some("the same call again, 3 times"));
+    let reported = rig.notices.iter().find_map(|notice| match notice {
+        Notice::AttemptLost { note, .. } => note.clone(),
+        _ => None,
+    });
+    assert_eq!(reported.as_deref(), Some("the same call again, 3 times"));
+    // One that its worker ends has the worker's own word.
+    rig.advance(BACKOFF);
+    let claim = rig.claim(session);
+    rig.beat(session, Beat { note: Some("nearly there".into()), ..Beat::plain(claim) }).unwrap();
+    rig.succeed(session, claim).unwrap();
+    assert_eq!(rig.view(id).workflows[0].ended[1].note, None);
+}
+
 #[test]
 fn a_handler_that_never_beats_is_stuck_after_120_s() {
     let mut rig = Rig::new();

@@ -15,7 +15,7 @@ fn is_green(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Healthy | Verdict::Busy)
 }
 
-/// Nobody was blamed: no attempt was ended, by anyone, and nobody was evicted, put on probation or held.
+/// Asserts that nobody was blamed: no attempt was ended, by anyone, and nobody was evicted, put on probation or held.
 fn assert_nothing_ended(rig: &Rig) {
     let blamed = rig.logged(|event| {
         matches!(event, Event::AttemptEnded { .. } | Event::JobTimedOut { .. } | Event::ProbationBegan { .. })

@@ -78,6 +78,22 @@ fn a_reconnect_does_not_take_a_live_grant_back() {
 }
 
 #[test]
+fn a_polling_worker_that_opens_a_session_keeps_its_live_grant() {
+    let mut rig = Rig::new();
+    rig.bystanders(2);
+    rig.submit(patient("k"));
+    let claim = rig.leases(Rig::poll_of("w", &["k"], 1, Duration::ZERO)).remove(0).claim;
+    assert_eq!(rig.http_ask_extension(claim, 0.1).unwrap().remaining, secs(60));
+    rig.advance(secs(1));
+    let session = rig.hello("w", "1", 1, 1, &["k"], vec![claim]);
+    rig.silence(session);
+    rig.advance(secs(59) - ms(1));
+    assert_ne!(rig.verdict("w"), Verdict::Suspect, "the health deadline was 60 s from the grant");
+    rig.advance(ms(1));
+    assert_eq!(rig.verdict("w"), Verdict::Suspect);
+}
+
+#[test]
 fn a_takeover_does_not_take_a_live_grant_back() {
     let mut rig = Rig::new();
     rig.bystanders(2);

@@ -25,7 +25,7 @@ fn dag() -> Draft {
     }
 }
 
-/// One workflow of the job succeeded at the second attempt, the other ran out of its lease and then succeeded.
+/// A job of which one workflow succeeded at the second attempt, and the other ran out of its lease and then succeeded.
 fn eventful() -> (Rig, SessionId, Vec<Claim>) {
     let mut rig = Rig::new();
     rig.submit(dag());

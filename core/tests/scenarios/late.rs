@@ -12,7 +12,7 @@ use onward_core::state::JobImage;
 
 use crate::rig::*;
 
-/// What the machine itself answers to a call that changes nothing.
+/// The machine's own answer to a call that changes nothing.
 fn raw(rig: &mut Rig, call: Call) -> Result<Answer, Refusal> {
     let (request, mut effects) = (RequestId(9_999), Effects::default());
     rig.manager.step(rig.now, Input::Call { request, call }, &mut effects);

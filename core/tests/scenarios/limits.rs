@@ -93,7 +93,7 @@ fn hello(rig: &mut Rig, worker: &str, slots: u32, kinds: &[&str]) -> Result<(), 
     }
 }
 
-/// What meets the limit, with room for exactly one where something was there before. None: it is never refused.
+/// Meets the limit, with room for exactly one where something was there before. None: it is never refused.
 #[rustfmt::skip]
 fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Option<Refusal> {
     let submit = |rig: &mut Rig, draft: Draft| rig.try_submit(draft).map(|_| ());

@@ -17,7 +17,14 @@ fn a_stuck_attempt_is_noticed_with_its_ids_and_what_follows() {
     let lost: Vec<_> =
         rig.noticed().into_iter().filter(|notice| matches!(notice, Notice::AttemptLost { .. })).collect();
     let [
-        Notice::AttemptLost { claim: named, kind, worker, ending: EndingKind::Stuck, then: NextState::Delayed { .. } },
+        Notice::AttemptLost {
+            claim: named,
+            kind,
+            worker,
+            ending: EndingKind::Stuck,
+            then: NextState::Delayed { .. },
+            note: None,
+        },
     ] = &lost[..]
     else {
         panic!("{lost:?}")

@@ -186,7 +186,7 @@ fn a_replay_that_is_refused_changes_nothing() {
     assert_eq!((rig.manager.state().dump(), rig.log.len()), (dump, log));
 }
 
-/// Nobody was handed a workflow that was taken over, whatever fence they have from the original.
+/// No worker was handed a workflow that was taken over, whatever fence it has from the original.
 #[test]
 fn nobody_speaks_for_a_workflow_that_was_taken_over() {
     let mut rig = Rig::new();

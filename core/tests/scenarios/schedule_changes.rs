@@ -162,7 +162,7 @@ fn what_was_asked_for_a_schedule_that_was_removed_is_not_taken_for_the_next_of_i
     check_log(&rig);
 }
 
-/// What waits for the seat is refused after its own time, whichever schedule it is about.
+/// A change that waits for the seat is refused after its own time, whichever schedule it is about.
 #[test]
 fn changes_of_several_schedules_that_wait_for_the_seat_are_refused_the_oldest_first() {
     let mut rig = Rig::new();

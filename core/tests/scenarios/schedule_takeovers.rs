@@ -78,7 +78,7 @@ impl Fleet {
         self.true_ms += span.as_millis() as u64;
     }
 
-    /// Somebody changes a schedule, often before the machine knows what has come.
+    /// Changes a schedule, often before the machine knows what has come.
     fn change(&mut self, names: &[Name]) {
         let at = self.below(names.len() as u64) as usize;
         let schedule = names[at].clone();

@@ -14,7 +14,7 @@ use onward_core::manager::Why;
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::schedule::{Missed, Overlap, Timing};
-use onward_core::state::Schedule;
+use onward_core::state::{Schedule, ScheduleTrouble};
 use onward_core::time::Wall;
 
 pub const MINUTE: u64 = 60;
@@ -53,7 +53,7 @@ pub fn check_log(rig: &Rig) {
     rig.log.iter().for_each(|stamped| witness.note(stamped));
 }
 
-/// What was handed out and whose lease has not ended since.
+/// Succeeds with everything that was handed out and whose lease has not ended since.
 fn succeed_all(rig: &mut Rig, session: SessionId) -> Vec<JobId> {
     let claims: Vec<Claim> = rig.assigned(session).iter().map(|assigned| assigned.claim).collect();
     claims.into_iter().filter(|claim| rig.succeed(session, *claim).is_ok()).map(|claim| claim.job).collect()
@@ -378,7 +378,7 @@ fn a_critical_schedule_that_fails_again_and_again_is_reported_once() {
         rig.advance(secs(MINUTE));
         let claim = rig.claim(session);
         rig.fail(session, claim).unwrap();
-        assert_eq!((schedule(&rig).failures, schedule(&rig).is_failing()), (failures, failures >= 3));
+        assert_eq!((schedule(&rig).failures, schedule(&rig).fails_again_and_again()), (failures, failures >= 3));
     }
     let said = |notice: Notice| match notice {
         Notice::ScheduleFailing { failures, .. } => Some(failures),
@@ -392,6 +392,62 @@ fn a_critical_schedule_that_fails_again_and_again_is_reported_once() {
     let claim = rig.claim(session);
     rig.succeed(session, claim).unwrap();
     assert_eq!((schedule(&rig).failures, schedule(&rig).failing_since), (0, None));
+}
+
+fn trouble(rig: &Rig) -> Option<&'static str> {
+    let now = rig.manager.log_time_at(rig.now.mono);
+    schedule(rig).trouble(now).map(|(why, since)| {
+        assert!(since <= now);
+        why.code()
+    })
+}
+
+/// Nothing fails: the first run waits for a worker, and the instants after it are skipped.
+#[test]
+fn a_critical_schedule_that_nobody_runs_is_in_trouble_until_a_run_succeeds() {
+    let mut rig = Rig::new();
+    let short = Draft { timeout: Some(secs(86_400)), ..patient("k") };
+    set(&mut rig, ScheduleDraft { job: short, critical: true, ..every_minute() });
+    rig.advance(secs(30 * MINUTE));
+    assert_eq!(trouble(&rig), None, "a run may take an hour");
+    rig.advance(secs(32 * MINUTE));
+    assert_eq!((trouble(&rig), schedule(&rig).failures), (Some("never_succeeded"), 0));
+    assert_eq!(rig.call(Call::PauseSchedule(name("tidy"))), Ok(Answer::Done));
+    assert_eq!(trouble(&rig), None, "it is not to run");
+    assert_eq!(rig.call(Call::ResumeSchedule(name("tidy"))), Ok(Answer::Done));
+    let session = rig.worker("w", 1, 9, &["k"]);
+    succeed_all(&mut rig, session);
+    assert_eq!(trouble(&rig), None);
+    // The next run is taken and does not end, though its worker is there.
+    rig.advance(secs(61 * MINUTE));
+    assert_eq!(trouble(&rig), None, "one success, and an hour for the run after it");
+    rig.advance(secs(2 * MINUTE));
+    assert_eq!(trouble(&rig), Some("not_fresh"));
+    rig.restart(ms(10));
+    assert_eq!(trouble(&rig), Some("not_fresh"), "a restart makes no success of it");
+    let mut idle = Rig::new();
+    set(&mut idle, every_minute());
+    idle.advance(secs(600 * MINUTE));
+    assert_eq!(trouble(&idle), None, "it is not critical");
+}
+
+/// The timeout of its job is what a run may take, where that is shorter.
+#[test]
+fn the_allowance_of_a_run_follows_its_timeout_and_its_period() {
+    for (every, timeout, allowed) in [(MINUTE, 90 * 60, 60), (MINUTE, 600, 10), (180 * MINUTE, 86_400, 180)] {
+        let mut rig = Rig::new();
+        let short = Draft { timeout: Some(secs(timeout)), ..patient("k") };
+        let draft = ScheduleDraft { timing: Timing::Every(secs(every)), job: short, critical: true, ..every_minute() };
+        set(&mut rig, draft);
+        let fired = |rig: &Rig| schedule(rig).records.list.front().map(|record| record.at);
+        while fired(&rig).is_none() {
+            rig.advance(secs(MINUTE));
+        }
+        let stale_at = fired(&rig).unwrap() + secs((allowed + 1) * MINUTE);
+        let known = schedule(&rig);
+        assert_eq!(known.trouble(stale_at), Some((ScheduleTrouble::NeverSucceeded, stale_at)), "every {every} s");
+        assert_eq!(known.trouble(Wall::from_ms(stale_at.as_ms() - 1)), None, "every {every} s");
+    }
 }
 
 #[test]
@@ -412,13 +468,15 @@ fn jitter_delays_the_start_and_not_the_instant() {
 #[test]
 fn a_weekly_job_runs_though_no_process_lives_for_a_week() {
     let mut rig = Rig::new();
-    set(&mut rig, ScheduleDraft { timing: Timing::Every(secs(7 * 86_400)), ..every_minute() });
+    // Nobody works here, so that the first run is open for ever.
+    let weekly = Timing::Every(secs(7 * 86_400));
+    set(&mut rig, ScheduleDraft { timing: weekly, overlap: Overlap::Allow, ..every_minute() });
     for _ in 0..28 {
         rig.advance(secs(86_400 - 600));
         rig.restart(secs(600));
     }
     rig.advance(secs(1));
     let runs = schedule(&rig).counts;
-    assert_eq!(runs.fired + runs.skipped, 4);
+    assert_eq!((runs.fired, runs.skipped), (4, 0));
     check_log(&rig);
 }

@@ -16,7 +16,7 @@ use onward_core::time::Wall;
 
 const SEAT_TTL: Duration = Duration::from_secs(3);
 
-/// All that was decided is durable by now.
+/// The input that everything decided is durable by now.
 fn durable(rig: &Rig) -> Input {
     Input::Durable { seq: Seq(rig.log.len() as u64) }
 }

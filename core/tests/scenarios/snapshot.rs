@@ -37,7 +37,7 @@ fn copy(rig: &Rig, records: &[SnapshotRecord]) -> Manager {
     restored(&rules(), records, &rig.log, 3, rig.now)
 }
 
-/// What is restored now is what the state was at the beginning, and with the events since, what it is.
+/// Checks that the restored state is that of the beginning, and with the events since, that of now.
 fn check(rig: &Rig, records: &[SnapshotRecord], begun_with: &str) {
     let SnapshotRecord::Head(head) = &records[0] else { panic!("a snapshot begins with its head") };
     let at_begin = restored(&rules(), records, &rig.log[..head.seq.0 as usize], 3, rig.now);
@@ -217,7 +217,7 @@ fn turns_do_not_depend_on_where_jobs_lie() {
     assert_eq!(handed, wanted);
 }
 
-/// Which jobs a worker with so many slots is given at once, in order.
+/// Hands out to a worker with so many slots, and gives its jobs in order.
 fn hand_out_all(
     manager: &mut Manager,
     now: onward_core::time::Now,
@@ -246,7 +246,7 @@ fn hand_out_all(
     handed.collect()
 }
 
-/// What comes from stored bytes has names and policies of its own; alike jobs share them all the same.
+/// Jobs from stored bytes have names and policies of their own; alike jobs share them all the same.
 #[test]
 fn alike_jobs_share_after_a_restart_what_they_shared_before() {
     let mut rig = Rig::new();

@@ -151,7 +151,7 @@ fn a_handler_that_fails_because_it_was_cancelled_is_not_its_workers_failure() {
     assert_eq!(progress_of(&rig, "w"), (Progress::Idle, "nothing_to_count"));
 }
 
-/// Who gets the next job of kind `k`: of those that are routed to alike, the one that waits longest.
+/// The worker that gets the next job of kind `k`: of those that are routed to alike, the one that waits longest.
 fn next_goes_to(rig: &mut Rig, sessions: &[SessionId]) -> SessionId {
     rig.submit(patient("k"));
     let got: Vec<_> = sessions.iter().filter(|session| !rig.assigned(**session).is_empty()).collect();

@@ -1,5 +1,5 @@
-//! Whoever lost an attempt and does not know it yet can do no harm: every word of it is refused by its fence, counted,
-//! and noted once; the successor never notices.
+//! A worker that lost an attempt and does not know it yet can do no harm: every word of it is refused by its fence,
+//! counted, and noted once; the successor never notices.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn a_zombie_is_refused_before_a_successor_is_handed_out_too() {
     assert_eq!((rig.state_of(id), rig.counted(id)), (JobState::Ready, 1));
 }
 
-/// On sessions: `zombie` holds an attempt that was taken from it, `heir` the successor.
+/// Two sessions, of which `zombie` holds an attempt that was taken from it, and `heir` the successor.
 fn taken_by_session(rig: &mut Rig, how: &str) -> (JobId, SessionId, Claim, SessionId, Claim) {
     rig.worker("bystander-1", 101, 1, &["other"]);
     rig.worker("bystander-2", 102, 1, &["other"]);

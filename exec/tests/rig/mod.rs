@@ -8,7 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Longer than anything here takes, even on a machine that is busy with something else.
 pub const LONG: Duration = Duration::from_secs(120);
-/// Whoever heeds SIGTERM has all the time that it needs: only what ignores it is killed, and needs a grace that ends.
+/// The grace of commands that heed SIGTERM, which have all the time that they need: only one that ignores it is killed,
+/// and needs a grace that ends.
 pub const GRACE: Duration = LONG;
 pub const SHORT_GRACE: Duration = Duration::from_millis(200);
 
@@ -21,7 +22,7 @@ pub fn sh(script: &str) -> Options {
     options(["sh", "-c", script])
 }
 
-/// With a short grace, for what ignores SIGTERM.
+/// A command with a short grace, for scripts that ignore SIGTERM.
 pub fn stubborn(script: &str) -> Options {
     Options { grace: SHORT_GRACE, ..sh(script) }
 }
@@ -30,10 +31,10 @@ pub fn start(options: Options) -> Running {
     onward_exec::spawn(options).expect("a guard can be started")
 }
 
-/// What an attempt told from its start to its end.
+/// Everything that an attempt told from its start to its end.
 #[derive(Debug)]
 pub struct All {
-    /// Of stdout.
+    /// Output on stdout.
     pub output: Vec<u8>,
     pub progress: Vec<(u64, Option<u64>, Option<String>)>,
     pub quiet: Vec<Duration>,
@@ -90,7 +91,7 @@ pub async fn line(running: &mut Running) -> String {
     String::from_utf8(text).expect("text").trim().to_owned()
 }
 
-/// One process for good, whoever gets its pid later.
+/// The life of a process, whoever gets its pid later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
     pub pid: i32,
@@ -134,7 +135,7 @@ pub fn mark(pid: i32) -> Vec<u8> {
     mark.expect("the socket is in it").to_vec()
 }
 
-/// Who carries it.
+/// Processes that carry the mark.
 pub fn carriers(mark: &[u8]) -> Vec<i32> {
     let carries = |pid: i32| {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -147,7 +148,7 @@ pub fn carriers(mark: &[u8]) -> Vec<i32> {
 pub const ESCAPE: &str =
     "setsid sh -c 'setsid sh -c \"trap : TERM; echo \\$\\$; while :; do sleep 1000; done\" & exit 0' & wait;";
 
-/// By pid, and only what the test itself has started.
+/// Kills by pid, and only what the test itself has started.
 pub fn kill(pid: i32) {
     signal_to(pid, "-KILL");
 }

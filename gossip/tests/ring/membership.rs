@@ -61,7 +61,7 @@ fn a_dead_node_is_down_for_all_within_ten_seconds_and_its_next_life_replaces_it(
     }
 }
 
-/// It restarts so quickly that nobody has noticed.
+/// A restart so quick that nobody has noticed.
 #[test]
 fn a_new_life_replaces_one_that_nobody_missed() {
     let mut world = World::new(8, 4);

@@ -63,7 +63,7 @@ fn replays_change_nothing_and_are_counted() {
     assert!(world.effects.is_empty(), "{:?}", world.effects);
 }
 
-/// What a dead node has said cannot make it rise again, and neither can what its former life has said.
+/// Messages of a dead node cannot make it rise again, and neither can those of its former life.
 #[test]
 fn the_dead_are_not_raised_by_what_they_said() {
     let mut world = World::new(24, 3);
@@ -123,7 +123,7 @@ fn garbage_forgeries_and_giants_change_nothing_and_are_counted() {
     assert_eq!(world.strangers(), []);
 }
 
-/// Somebody inside who has the key and sends nonsense, or a version that is not known yet.
+/// A sender inside has the key and sends nonsense, or a version that is not known yet.
 #[test]
 fn what_is_sealed_well_and_says_nonsense_is_dropped_too() {
     let mut world = World::new(26, 2);

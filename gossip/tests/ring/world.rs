@@ -29,13 +29,13 @@ pub fn manager(number: usize, incarnation: u64) -> NodeIdentity {
     NodeIdentity::new(address(number), Role::Manager, Some(label("dc-a")), label(&format!("m{number}")), incarnation)
 }
 
-/// How many peers each node is told of.
+/// The number of peers that each node is told of.
 const PEERS: usize = 3;
 
 struct Host {
     gossip: Option<Gossip>,
     frozen: bool,
-    /// What has come while it was frozen.
+    /// Datagrams that have come while the host was frozen.
     inbox: VecDeque<Vec<u8>>,
 }
 
@@ -44,13 +44,13 @@ pub struct World {
     seed: u64,
     random: ChaCha8Rng,
     hosts: Vec<Host>,
-    /// By when it arrives.
+    /// Datagrams on the wire by their arrival.
     wire: BTreeMap<(Mono, u64), (usize, usize, Vec<u8>)>,
     sent: u64,
     pub loss_percent: u32,
     cut: BTreeSet<(usize, usize)>,
     pub effects: Vec<(Mono, usize, Effect)>,
-    /// Everything that was ever sent, for those who replay it.
+    /// Everything that was ever sent, for tests that replay it.
     pub recorded: Vec<(usize, Vec<u8>)>,
     /// A hash over all that has happened, in its order.
     pub trace: u64,
@@ -106,7 +106,7 @@ impl World {
         self.hosts[number].frozen = true;
     }
 
-    /// What has queued up is read first, as by a loop that drains its socket.
+    /// Thaws a node, which reads first what has queued up, as a loop does that drains its socket.
     pub fn thaw(&mut self, number: usize) {
         self.hosts[number].frozen = false;
         for datagram in core::mem::take(&mut self.hosts[number].inbox) {
@@ -208,7 +208,7 @@ impl World {
         (0..self.hosts.len()).filter(|number| self.hosts[*number].gossip.is_some()).collect()
     }
 
-    /// How `of` looks to `by`.
+    /// The state of `of` as `by` sees it.
     pub fn state(&self, by: usize, of: usize) -> Option<MemberState> {
         Some(self.view(by).member(address(of))?.state)
     }

@@ -1,4 +1,4 @@
-//! What an agent runs in.
+//! The attempt that an agent runs in.
 //!
 //! An agent beats because something happened: an answer began, a chunk came, a tool ended. What a beat means is decided
 //! by whoever listens to the [`Heartbeat`]: an Onward worker renews the lease of a job by it, a message loop that of a
@@ -26,9 +26,15 @@ pub trait Attempt: Send + Sync + 'static {
         self.heartbeat().progress(done, None);
     }
 
-    /// What is left until the deadline of the job, if it has one.
+    /// The time left until the deadline of the job, if it has one.
     fn deadline(&self) -> Option<Duration> {
         None
+    }
+
+    /// Whether somebody else ends the attempt at that deadline, and may move it. Then it is for models and tools to know, and
+    /// the agent does not end by it.
+    fn is_ended_at_deadline(&self) -> bool {
+        false
     }
 
     /// A number that rises with every hand-out of the same work. A session refuses a lower one than it has seen.
@@ -43,7 +49,7 @@ pub trait Attempt: Send + Sync + 'static {
         let _ = session;
     }
 
-    /// How often the lease was extended so far.
+    /// The number of times that the lease was extended so far.
     fn extensions(&self) -> u64 {
         0
     }
@@ -78,7 +84,7 @@ impl Attempt for Delivery {
     }
 }
 
-/// One call of an agent: a heartbeat of its own, whose beats rise to the attempt and are counted for the call.
+/// A call of an agent: a heartbeat of its own, whose beats rise to the attempt and are counted for the call.
 #[derive(Clone)]
 pub(crate) struct Pulse {
     attempt: Arc<dyn Attempt>,
@@ -91,13 +97,13 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// Of a whole run: cancelled, it cancels all of its calls.
+    /// The pulse of a whole run: cancelled, it cancels all of its calls.
     pub fn new(attempt: Arc<dyn Attempt>) -> Self {
         let heartbeat = attempt.heartbeat().child();
         Self::with(attempt, heartbeat, Arc::default(), true)
     }
 
-    /// One more call of the same agent. If it does not count, its progress is no more than a beat.
+    /// The pulse of another call of the same agent. If the call does not count, its progress is no more than a beat.
     pub fn call(&self, counts: bool) -> Self {
         Self::with(self.attempt.clone(), self.heartbeat.child(), self.watermark.clone(), counts)
     }
@@ -125,7 +131,7 @@ impl Pulse {
         self.attempt.progress(self.watermark.load(Ordering::Relaxed), note);
     }
 
-    /// How far an earlier attempt came.
+    /// Progress begins where an earlier attempt ended.
     pub fn resume_at(&self, done: u64) {
         self.watermark.fetch_max(done, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What a run may spend, and what it has spent.
+//! The budget of a run, and its spending.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,11 +19,11 @@ pub struct Budget {
     time: Option<Duration>,
     money: Option<f64>,
     prices: Prices,
-    /// Of the model that is asked.
+    /// The price of the model that is asked.
     price: Option<Price>,
 }
 
-/// What a model costs, in any currency, for a million tokens.
+/// The price of a model, in any currency, for a million tokens.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Price {
     pub input: f64,
@@ -68,7 +68,7 @@ pub struct Usage {
     pub estimated: bool,
 }
 
-/// What a run has spent.
+/// The spending of a run so far.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Spent {
     pub input_tokens: u64,
@@ -77,7 +77,7 @@ pub struct Spent {
     pub tool_calls: u32,
     /// Time in which an attempt was at it.
     pub time: Duration,
-    /// In the currency of the [`Price`]; 0 without one.
+    /// Money, in the currency of the [`Price`]; 0 without one.
     pub money: f64,
     /// Some of the tokens were estimated.
     pub estimated: bool,
@@ -90,7 +90,7 @@ impl Spent {
     }
 }
 
-/// Which part of a budget is spent.
+/// The part of a budget that is spent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
     Tokens,
@@ -156,7 +156,7 @@ impl Budget {
         Self { price: self.prices.of(name), ..self.clone() }
     }
 
-    /// Which limit leaves nothing for another answer.
+    /// The limit that leaves nothing for another answer.
     pub fn exhausted(&self, spent: &Spent) -> Option<Limit> {
         let at_least = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent >= limit);
         let all = spent.tokens();
@@ -173,7 +173,7 @@ impl Budget {
         .find_map(|(limit, is_spent)| is_spent.then_some(limit))
     }
 
-    /// Which limit an answer has passed that goes on.
+    /// The limit that an answer has passed while it goes on.
     pub(crate) fn passed(&self, spent: &Spent) -> Option<Limit> {
         let over = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent > limit);
         let all = spent.tokens();
@@ -187,7 +187,7 @@ impl Budget {
         .find_map(|(limit, is_passed)| is_passed.then_some(limit))
     }
 
-    /// Which limit is too low for a question with so much input and an answer of at least one token.
+    /// The limit that is too low for a question with so much input and an answer of at least one token.
     pub(crate) fn too_low_for(&self, spent: &Spent, input_tokens: u64) -> Option<Limit> {
         let usage = Usage { input_tokens, output_tokens: 1, estimated: true };
         self.exhausted(spent).or_else(|| self.passed(&self.with_usage(spent, &usage)))
@@ -208,17 +208,17 @@ impl Budget {
         [self.tokens_left(&spent), output, affordable].into_iter().flatten().min()
     }
 
-    /// What is left of the tokens, if they are limited in all.
+    /// The tokens left, if they are limited in all.
     pub fn tokens_left(&self, spent: &Spent) -> Option<u64> {
         self.tokens.map(|limit| limit.saturating_sub(spent.tokens()))
     }
 
-    /// What is left of the tool calls.
+    /// The tool calls left.
     pub fn tool_calls_left(&self, spent: &Spent) -> u32 {
         self.tool_calls.saturating_sub(spent.tool_calls)
     }
 
-    /// What is left of the time, if it is limited.
+    /// The time left, if it is limited.
     pub fn time_left(&self, spent: &Spent) -> Option<Duration> {
         self.time.map(|limit| limit.saturating_sub(spent.time))
     }

@@ -16,7 +16,7 @@ const SHOWN_BYTES: usize = 70;
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub messages: Vec<Message>,
-    /// Of the conversation, as JSON.
+    /// Size of the conversation as JSON.
     bytes: usize,
     pub spent: Spent,
     pub novelty: Novelty,
@@ -24,7 +24,7 @@ pub(crate) struct History {
     pub open: Vec<OpenCall>,
     /// The last answer, if it calls no tool and nothing was asked since.
     pub last: Option<Answer>,
-    /// What the model is to be told with the next question.
+    /// Notices that the model gets with the next question.
     pub notices: Vec<String>,
     /// Answers in a row that were no output.
     pub bad_outputs: u32,
@@ -36,13 +36,13 @@ pub(crate) struct History {
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCall {
     pub call: Call,
-    /// Its answer was cut at its longest length: it is not run.
+    /// The answer with this call was cut at its longest length, so the call is not run.
     pub cut_off: bool,
     pub begun: bool,
     pub ended: Option<String>,
 }
 
-/// What an entry was for the progress of the run.
+/// The meaning of an entry for the progress of the run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum News {
     None,
@@ -51,8 +51,8 @@ pub(crate) enum News {
 }
 
 impl History {
-    /// What earlier attempts came to. A question without an answer was lost with its attempt: the server may have answered
-    /// it, so its input is charged, as an estimate.
+    /// The history of earlier attempts. A question without an answer was lost with its attempt: the server may have
+    /// answered it, so its input is charged, as an estimate.
     pub fn of(entries: &[Entry], budget: &Budget) -> Self {
         let mut history = Self::default();
         for entry in entries {
@@ -113,7 +113,7 @@ impl History {
         self.push(Message::Assistant(answer.message.clone()));
         let cut_off = answer.truncated;
         let open = |call: &Call| OpenCall { call: call.clone(), cut_off, begun: false, ended: None };
-        // Who refuses, or was held back by a filter, has not decided to call anything.
+        // A model that refuses, or was held back by a filter, has not decided to call anything.
         self.open = if answer.refusal.is_some() { Vec::new() } else { answer.calls.iter().map(open).collect() };
         if self.open.is_empty() {
             self.last = Some(answer.clone());
@@ -163,7 +163,7 @@ impl History {
         format!("{session}.{}.{call}", self.spent.turns)
     }
 
-    /// For people: the turn, and the last calls.
+    /// A note for people: the turn, and the last calls.
     pub fn note(&self) -> String {
         let recent: Vec<&str> = self.recent.iter().rev().map(String::as_str).collect();
         let calls = if recent.is_empty() { String::new() } else { format!("; last: {}", recent.join(", ")) };

@@ -32,7 +32,7 @@ pub(crate) struct Url {
     pub is_tls: bool,
     pub host: String,
     pub port: u16,
-    /// With the query.
+    /// Path with the query.
     pub path: String,
 }
 
@@ -48,7 +48,7 @@ pub(crate) enum HttpError {
     Exchange { host: String, error: hyper::Error },
 }
 
-/// Which addresses may be connected to.
+/// Decides which addresses may be connected to.
 pub(crate) trait Reach: Sync {
     fn allows(&self, address: SocketAddr) -> bool;
 }
@@ -88,7 +88,7 @@ impl Url {
         Ok(Self { is_tls, host, port, path })
     }
 
-    /// Where a redirect from here leads.
+    /// The address to which a redirect from here leads.
     pub fn join(&self, location: &str) -> Result<Self, HttpError> {
         let scheme = if self.is_tls { "https" } else { "http" };
         if has_scheme(location) {
@@ -111,7 +111,8 @@ impl Url {
         format!("{}:{}", self.bare_host(), self.port)
     }
 
-    /// Without a port that goes without saying: servers that redirect to their own name take it for another one.
+    /// The host, with the port unless it is the scheme's own: servers that redirect to their own name take it for
+    /// another one.
     fn host_header(&self) -> String {
         let default = if self.is_tls { 443 } else { 80 };
         if self.port == default { self.bare_host() } else { self.authority() }

@@ -20,7 +20,7 @@ pub enum Kind {
     Tool,
 }
 
-/// Of all calls with one name.
+/// Counts of all calls with one name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CallCounts {
     pub calls: u64,
@@ -32,7 +32,7 @@ pub struct CallCounts {
 }
 
 impl CallCounts {
-    /// What a call took, in the span of it.
+    /// Records the result of a call in its span.
     pub(crate) fn record_in(&self, span: &tracing::Span) {
         let duration_ms = u64::try_from(self.time.as_millis()).unwrap_or(u64::MAX);
         span.record("duration_ms", duration_ms).record("beats", self.beats).record("extensions", self.extensions);
@@ -56,7 +56,7 @@ impl Metrics {
         counts.get(&(kind, name.to_owned())).copied().unwrap_or_default()
     }
 
-    /// In the text format of Prometheus.
+    /// The metrics in the text format of Prometheus.
     pub fn render(&self) -> String {
         type Column = (&'static str, fn(&CallCounts) -> f64);
         let columns: [Column; 5] = [

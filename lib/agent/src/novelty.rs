@@ -8,19 +8,19 @@ use std::collections::HashMap;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// So many repeats, and the model is told that it repeats itself.
+/// The number of repeats after which the model is told that it repeats itself.
 pub const REPEATS_UNTIL_TOLD: u32 = 3;
 /// Calls that are remembered; later ones count as new. Budgets are far below.
 const MAX_CALLS: usize = 100_000;
-/// Of the arguments of a call, where the model is told of it.
+/// Bytes of a call's arguments that the model is shown when it is told of a repeat.
 const QUOTED_BYTES: usize = 120;
-/// Of the name of a tool or of an argument, where people are told of a call; and how many arguments they are told of.
+/// Bytes of a tool's or an argument's name that people are shown of a call; below, the number of arguments.
 const SHOWN_BYTES: usize = 40;
 const SHOWN_ARGUMENTS: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Novelty {
-    /// How often each was seen.
+    /// The number of times that each was seen.
     seen: HashMap<[u8; 32], u32>,
     /// The name and arguments of calls of which a result was seen twice.
     repeated: HashMap<[u8; 32], u32>,
@@ -31,9 +31,9 @@ pub(crate) struct Novelty {
 /// A call that gives nothing new.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Repeat {
-    /// Its name and the names of its arguments.
+    /// The tool's name and the names of its arguments.
     pub call: String,
-    /// How often it was made, the first time included.
+    /// The number of times that the call was made, the first included.
     pub times: u32,
 }
 
@@ -67,7 +67,7 @@ impl Novelty {
         self.repeated.contains_key(&digest(&[name, &canonical(arguments)]))
     }
 
-    /// What was repeated most since there was last something new.
+    /// The call that was repeated most since something new was last seen.
     pub fn worst(&self) -> Option<&Repeat> {
         self.worst.as_ref()
     }
@@ -102,7 +102,7 @@ pub(crate) fn quoted(name: &str, arguments: &str) -> String {
     format!("{name}({cut}{dots})")
 }
 
-/// At most so many bytes of a text, at the border of a character.
+/// The beginning of a text, at most so many bytes, cut at the border of a character.
 pub(crate) fn cut(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }

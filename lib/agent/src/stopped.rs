@@ -1,4 +1,4 @@
-//! How a run ends.
+//! The ends of a run.
 
 use core::fmt;
 use core::time::Duration;
@@ -19,7 +19,8 @@ pub struct Finished<T> {
     pub session: String,
 }
 
-/// Why a run ended without its output. The session has all that happened; a later attempt goes on from there.
+/// The reason why a run ended without its output. The session has all that happened; a later attempt goes on from
+/// there.
 ///
 /// Not an `Error`: so it can say for itself what should become of the job when a handler returns it by `?`.
 #[derive(Debug)]
@@ -31,14 +32,18 @@ pub enum Stopped {
     },
     /// The deadline of the run or of its job has passed.
     Deadline,
-    /// There was no forward step for too long: the call that was repeated, and how often it was made; or the one that
+    /// No forward step was made for too long: the call that was repeated, and how often it was made; or the one that
     /// hung, made once. A call is its name and the names of its arguments; what is in them is in the session.
     Stuck {
         call: String,
         times: u32,
     },
-    /// A person must approve these calls first; there is one at least. A later attempt asks the policy again.
-    Suspended(Vec<Approval>),
+    /// A person must approve these calls first; there is one at least. A later attempt asks the policy again, after this
+    /// long.
+    Suspended {
+        approvals: Vec<Approval>,
+        ask_again_after: Duration,
+    },
     /// It was asked to stop.
     Cancelled,
     /// The work belongs to another attempt by now.
@@ -51,11 +56,11 @@ pub enum Stopped {
     Session(SessionError),
 }
 
-/// What a person is asked.
+/// The question that a person is asked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Approval {
     pub call: Requested,
-    /// What the policy said.
+    /// The reason that the policy gave.
     pub why: String,
 }
 
@@ -66,7 +71,27 @@ impl Stopped {
             Self::Budget { .. } | Self::Deadline | Self::Refused(_) | Self::Output(_) => false,
             Self::Model(error) => error.is_retryable(),
             Self::Session(error) => error.is_retryable(),
-            Self::Stuck { .. } | Self::Suspended(_) | Self::Cancelled | Self::Lost(_) => true,
+            Self::Stuck { .. } | Self::Suspended { .. } | Self::Cancelled | Self::Lost(_) => true,
+        }
+    }
+
+    /// As it is displayed, but for the words of a model or its server: they may quote the prompt, and why a handler failed
+    /// is logged, and kept with its job.
+    fn without_quotes(&self) -> String {
+        let model = |what: &str| format!("{what}; what its server said is in the session");
+        match self {
+            Self::Refused(_) => "the model refuses; its words are in the session".into(),
+            Self::Output(_) => "the model's output does not fit; it is in the session".into(),
+            Self::Model(ModelError::Unavailable { .. }) => model("the model cannot be reached"),
+            Self::Model(ModelError::Refused { status, .. }) => model(&format!(
+                "the model's server refuses the request with {status}; check address, key, model and tools"
+            )),
+            Self::Model(ModelError::Cut { .. }) => model("the model's answer broke off"),
+            Self::Model(ModelError::Malformed { .. }) => model("the model's server does not speak the protocol"),
+            Self::Session(SessionError::Damaged { id, entry, .. }) => {
+                format!("session `{id}` is damaged at entry {entry}; move it away to begin anew")
+            }
+            other => other.to_string(),
         }
     }
 }
@@ -80,21 +105,18 @@ impl From<SessionError> for Stopped {
     }
 }
 
-/// How long a suspended job is given back for, before the policy is asked again.
-const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
-
-/// What becomes of the job: a suspended one is given back for a minute, which counts as no attempt; what no attempt can
-/// better fails for good; the rest is tried again.
+/// What becomes of the job: a suspended one is given back, until the policy is asked again; what no attempt can better
+/// fails for good; the rest is tried again. The text has no words of the model or its server: those are in the `Stopped`
+/// itself, and in the session.
 impl From<Stopped> for Failure {
     fn from(stopped: Stopped) -> Self {
+        let why = stopped.without_quotes();
         match &stopped {
-            Stopped::Suspended(_) => Self::release_because(Some(ASK_AGAIN_AFTER), &stopped),
+            Stopped::Suspended { ask_again_after, .. } => Self::release_because(Some(*ask_again_after), why),
             Stopped::Cancelled | Stopped::Lost(_) => Self::cancelled(),
-            Stopped::Model(ModelError::Unavailable { retry_after: Some(after), .. }) => {
-                Self::retry_after(*after, &stopped)
-            }
-            stopped if stopped.is_retryable() => Self::retry(stopped),
-            stopped => Self::permanent(stopped),
+            Stopped::Model(ModelError::Unavailable { retry_after: Some(after), .. }) => Self::retry_after(*after, why),
+            stopped if stopped.is_retryable() => Self::retry(why),
+            _ => Self::permanent(why),
         }
     }
 }
@@ -110,7 +132,7 @@ impl fmt::Display for Stopped {
             Self::Stuck { call, times } => {
                 write!(f, "the agent is stuck: it made the call {call} {times} times with the same result")
             }
-            Self::Suspended(approvals) => {
+            Self::Suspended { approvals, .. } => {
                 let one =
                     |Approval { call, why }: &Approval| format!("{} under the key {} ({why})", call.tool, call.key);
                 let all: Vec<String> = approvals.iter().map(one).collect();

@@ -20,7 +20,7 @@ struct Number {
     n: usize,
 }
 
-/// What the second attempt of a run has spent, and how the first one ended, which found the first server.
+/// The spending of a run's second attempt, and the end of the first one, which found the first server.
 async fn spent_after(first: &str, reply: fn() -> Reply) -> (Stopped, Spent) {
     let server = Server::start(move |_, _| reply()).await;
     let url = if first.is_empty() { server.url.clone() } else { first.to_owned() };

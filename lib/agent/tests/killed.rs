@@ -2,7 +2,7 @@
 
 mod rig;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 
@@ -66,12 +66,25 @@ impl Place {
     }
 }
 
-fn effects(path: &Path) -> HashMap<String, usize> {
-    let mut counts = HashMap::new();
+/// How often the tool of each turn has done something. It knew each turn by one key, however often it was called.
+fn effects(path: &Path) -> BTreeMap<usize, usize> {
+    let (mut times, mut keys) = (BTreeMap::new(), BTreeMap::new());
     for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
-        *counts.entry(line.split(' ').next().unwrap().to_owned()).or_default() += 1;
+        let words: Vec<&str> = line.split(' ').collect();
+        let [tool, turn, key] = words[..] else { panic!("{line}") };
+        let turn: usize = turn.parse().unwrap();
+        assert_eq!(tool, if turn.is_multiple_of(2) { "refund" } else { "search" });
+        assert_eq!(keys.entry(turn).or_insert(key.to_owned()), key, "turn {turn}");
+        *times.entry(turn).or_default() += 1;
     }
-    counts
+    assert_eq!(keys.values().collect::<HashSet<_>>().len(), keys.len(), "{keys:?}");
+    times
+}
+
+/// Once for each turn; or so often in this one, which was interrupted.
+fn effects_with(interrupted: Option<(usize, usize)>) -> BTreeMap<usize, usize> {
+    let times = |turn| interrupted.filter(|(other, _)| *other == turn).map_or(1, |(_, times)| times);
+    (0..TURNS - 1).map(|turn| (turn, times(turn))).filter(|(_, times)| *times > 0).collect()
 }
 
 fn was_killed(status: ExitStatus) -> bool {
@@ -85,14 +98,9 @@ fn said(output: &Output) -> (String, String) {
     (output.to_owned(), spent.to_owned())
 }
 
-/// Every refund was made exactly once, but one that was begun by a process that was killed before it made it.
-fn refunds(unmade: Option<usize>) -> HashMap<String, usize> {
-    (0..TURNS - 1).step_by(2).filter(|turn| Some(*turn) != unmade).map(|turn| (turn.to_string(), 1)).collect()
-}
-
 /// Killed there, and resumed by another process under a higher fence. Answers how often the model was asked, and what was
 /// spent.
-async fn kill_and_resume(sessions: &'static str, fate: &str, unmade: Option<usize>) -> (usize, String) {
+async fn kill_and_resume(sessions: &'static str, fate: &str, interrupted: Option<(usize, usize)>) -> (usize, String) {
     let place = Place::new(sessions).await;
     let killed = place.run(1, fate).await;
     assert!(was_killed(killed.status), "{fate}: {killed:?}");
@@ -100,15 +108,20 @@ async fn kill_and_resume(sessions: &'static str, fate: &str, unmade: Option<usiz
     assert!(resumed.status.success(), "{fate}: {resumed:?}");
     let (output, spent) = said(&resumed);
     assert_eq!(output, "resolved", "{fate}");
-    assert_eq!(effects(&place.effects()), refunds(unmade), "{fate}");
+    assert_eq!(effects(&place.effects()), effects_with(interrupted), "{fate}");
     place.server.idle().await;
     (place.server.asked().len(), spent)
 }
 
 async fn at_entry(sessions: &'static str, when: &str, number: usize) {
-    // Killed when a tool was begun by its entry, and had not run.
-    let unmade = (when == "after" && number % 8 == 2).then_some(number / 4);
-    let (asked, spent) = kill_and_resume(sessions, &format!("{when} {number}"), unmade).await;
+    let interrupted = match (when, number % 8) {
+        // A refund was begun by its entry, and had not run.
+        ("after", 2) => Some((number / 4, 0)),
+        // A search had run, and its end was no entry yet.
+        ("before", 7) => Some((number / 4, 2)),
+        _ => None,
+    };
+    let (asked, spent) = kill_and_resume(sessions, &format!("{when} {number}"), interrupted).await;
     // Killed when the answer was there and its entry was not, which is within the answer.
     let in_answer = when == "before" && number % 4 == 1;
     assert_eq!(asked, TURNS + usize::from(in_answer), "killed {when} entry {number}");
@@ -156,33 +169,43 @@ async fn so_it_does_with_sessions_in_sqlite() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_in_mid_answer_it_asks_once_more() {
-    for turn in [0, 4, TURNS - 1] {
+    let in_answer = |turn: usize| async move {
         let (asked, spent) = kill_and_resume("sessions", &format!("answer {turn}"), None).await;
-        assert_eq!(asked, TURNS + 1);
-        assert!(spent.starts_with("11 turns") && spent.contains("about"), "{spent}");
-    }
+        assert_eq!(asked, TURNS + 1, "killed in answer {turn}");
+        assert!(spent.starts_with("11 turns") && spent.contains("about"), "killed in answer {turn}: {spent}");
+    };
+    stream::iter(0..TURNS).for_each_concurrent(8, in_answer).await;
+}
+
+async fn frozen_at_entry(sessions: &'static str, entry: usize) {
+    let place = Place::new(sessions).await;
+    let mut zombie = place.start(1, &format!("freeze {entry}"));
+    let pid = Pid::from_raw(i32::try_from(zombie.id().unwrap()).unwrap()).unwrap();
+    let frozen = tokio::task::spawn_blocking(move || waitpid(Some(pid), WaitOptions::UNTRACED)).await.unwrap();
+    assert!(frozen.unwrap().unwrap().1.stopped(), "{sessions} {entry}");
+    let successor = place.run(2, "").await;
+    assert_eq!(said(&successor).0, "resolved", "{sessions} {entry}");
+    let (asked, done) = (place.server.asked().len(), effects(&place.effects()));
+    // Frozen within its answer, the question was lost.
+    assert_eq!(asked, TURNS + usize::from(entry % 4 == 1), "{sessions} {entry}");
+    // The search that the zombie had made was made again, under the same key.
+    let interrupted = (entry % 8 == 7).then_some((entry / 4, 2));
+    assert_eq!(done, effects_with(interrupted), "{sessions} {entry}");
+    kill_process(pid, Signal::CONT).unwrap();
+    let status = zombie.wait().await.unwrap();
+    assert_eq!(status.code(), Some(3), "{sessions} {entry}: its append is refused by the fence");
+    assert_eq!(place.server.asked().len(), asked, "{sessions} {entry}: it asks nothing more");
+    assert_eq!(effects(&place.effects()), done, "{sessions} {entry}: it does nothing more");
+    let again = place.run(3, "").await;
+    assert_eq!(said(&again).0, "resolved", "{sessions} {entry}: the history is whole");
+    assert_eq!(place.server.asked().len(), asked, "{sessions} {entry}: and nothing is paid again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_zombie_that_was_frozen_is_refused_and_begins_nothing() {
-    // Before a tool is begun, before its end is stored, before the model is asked, before its answer is stored.
-    for (sessions, entry) in [("sessions", 2), ("sessions", 3), ("sessions", 4), ("sessions.db", 5)] {
-        let place = Place::new(sessions).await;
-        let mut zombie = place.start(1, &format!("freeze {entry}"));
-        let pid = Pid::from_raw(i32::try_from(zombie.id().unwrap()).unwrap()).unwrap();
-        let frozen = tokio::task::spawn_blocking(move || waitpid(Some(pid), WaitOptions::UNTRACED)).await.unwrap();
-        assert!(frozen.unwrap().unwrap().1.stopped(), "{sessions} {entry}");
-        let successor = place.run(2, "").await;
-        assert_eq!(said(&successor).0, "resolved", "{sessions} {entry}");
-        let (asked, done) = (place.server.asked().len(), effects(&place.effects()));
-        kill_process(pid, Signal::CONT).unwrap();
-        let status = zombie.wait().await.unwrap();
-        assert_eq!(status.code(), Some(3), "{sessions} {entry}: its append is refused by the fence");
-        assert_eq!(place.server.asked().len(), asked, "{sessions} {entry}: it asks nothing more");
-        assert_eq!(effects(&place.effects()), done, "{sessions} {entry}: it does nothing more");
-        assert_eq!(done, refunds(None), "{sessions} {entry}");
-        let again = place.run(3, "").await;
-        assert_eq!(said(&again).0, "resolved", "{sessions} {entry}: the history is whole");
-        assert_eq!(place.server.asked().len(), asked, "{sessions} {entry}: and nothing is paid again");
-    }
+async fn a_zombie_that_was_frozen_at_any_entry_is_refused_and_begins_nothing() {
+    let in_files = (0..ENTRIES).map(|entry| ("sessions", entry));
+    // Of each kind one: before the model is asked, before its answer, before a tool is begun, before its end.
+    let in_sqlite = (4..8).map(|entry| ("sessions.db", entry));
+    let all = in_files.chain(in_sqlite);
+    stream::iter(all).for_each_concurrent(8, |(sessions, entry)| frozen_at_entry(sessions, entry)).await;
 }

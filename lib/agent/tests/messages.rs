@@ -2,14 +2,14 @@
 
 mod rig;
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onward_agent::metrics::Kind;
 use onward_agent::{
-    Agent, Attempt as _, CancelWhy, ChatCompletions, Delta, Failure, Memory as Sessions, Stopped, Tool, ToolContext,
-    ToolError,
+    Agent, Attempt as _, CancelWhy, ChatCompletions, Decision, Delta, Effect, Failure, Memory as Sessions, Stopped,
+    Tool, ToolContext, ToolError,
 };
 use onward_lease::mailbox::{Depth, End, Mailbox, Memory, Message, Want};
 use onward_lease::{Delivery, MessageLoop};
@@ -155,6 +155,38 @@ async fn an_agent_that_repeats_itself_is_ended_by_the_loop_as_stuck() {
     let ends = consume(agent.sessions(Sessions::new()), &mailbox, messages_loop).await;
     let said = "the agent is stuck: it made the call look(n) 5 times with the same result";
     assert_eq!(ends, [(1, Err(said.to_owned()))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_a_person_is_made_once_they_have_approved_it() {
+    let (approved, paid) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let (known, counted) = (approved.clone(), paid.clone());
+    let pay = move |_: ToolContext, number: Number| {
+        counted.fetch_add(number.n, Ordering::SeqCst);
+        async { Ok::<_, ToolError>("paid") }
+    };
+    let model = Scripted::of([call("pay", r#"{"n": 5}"#), say("done")]);
+    let agent = Agent::new(model.clone())
+        .tool(Tool::new("pay", "Pays", pay).effect(Effect::Once))
+        .sessions(Sessions::new())
+        .ask_again_after(secs(10))
+        .policy(move |_| {
+            let is_approved = known.load(Ordering::SeqCst);
+            async move { if is_approved { Decision::Allow } else { Decision::Suspend("5 are much".into()) } }
+        });
+    let person = tokio::spawn(async move {
+        sleep(secs(25)).await;
+        approved.store(true, Ordering::SeqCst);
+    });
+    // One delivery alone counts.
+    let (mailbox, began) = (Memory::builder().max_deliveries(1).build(), Instant::now());
+    let ends = consume(agent, &mailbox, with_lease_of_five_minutes(&mailbox, secs(290))).await;
+    person.await.unwrap();
+    let waits = ends[..3].iter().all(|(_, ended)| ended.as_ref().is_err_and(|why| why.contains("must approve pay")));
+    assert!(waits && ends[3].1 == Ok("done".to_owned()) && ends.len() == 4, "{ends:?}");
+    assert!((30..40).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    assert_eq!(mailbox.depth().await.unwrap().dead, 0, "to give it back counts as no delivery");
+    assert_eq!((paid.load(Ordering::SeqCst), model.asked().len()), (5, 2), "nothing is paid again");
 }
 
 async fn take(mailbox: &Arc<Memory>) -> Delivery {

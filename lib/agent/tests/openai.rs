@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 const PACKAGE: &str = "openai==3.51.0";
 
-/// After so many letters both stop an answer that has no end.
+/// The number of letters after which both servers stop an answer that has no end.
 const ENOUGH: usize = 40_000;
 
 /// Plays conversations with the client's own stream, and prints for each what came. Arguments: addresses and prompts.
@@ -141,7 +141,7 @@ impl Stage {
         Self { server: server.await, times }
     }
 
-    /// How often it was asked, and whether a second passed between two of the questions. No connection is left.
+    /// The number of questions, and whether a second passed between two of them. No connection is left.
     async fn end(self) -> (usize, bool) {
         timeout(SOON, self.server.idle()).await.expect("no connection is left");
         let times = self.times.lock().unwrap();

@@ -246,7 +246,7 @@ async fn wrong_calls_are_told_to_the_model() {
     let told: Vec<&str> = messages(&ran.asked[1])[2..].iter().map(|one| one["content"].as_str().unwrap()).collect();
     assert!(told[0].contains("the arguments are not JSON"), "{told:?}");
     assert!(told[1].contains("there is no tool `fly`; there are: search"), "{told:?}");
-    assert!(told[2].contains("missing field `q`"), "{told:?}");
+    assert!(told[2].contains("`arguments.q` is missing"), "{told:?}");
 }
 
 #[tokio::test]
@@ -351,4 +351,40 @@ fn a_key_is_not_printed() {
         assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
         assert_eq!(format!("{error:?}"), error.to_string(), "as `main` shows it");
     }
+}
+
+#[tokio::test]
+async fn what_a_provider_says_beyond_the_protocol_is_kept_and_given_back() {
+    let first = json!({ "index": 0, "id": "a", "type": "function", "signature": "one ",
+                        "function": { "name": "search", "arguments": "{\"q\"", "strict": true },
+                        "extra_content": { "google": { "thought_signature": "abc" } } });
+    let second = json!({ "index": 0, "signature": "two", "function": { "arguments": ": \"x\"}" },
+                         "extra_content": { "google": { "thought_signature": "abc", "more": [1] } } });
+    let ran = run(move |n, _| match n {
+        0 => Reply::Stream(vec![
+            Piece::Chunk(chunk(
+                json!({ "role": "assistant", "content": null, "audio": null, "vendor": { "a": 1 } }),
+                None,
+            )),
+            Piece::Chunk(chunk(
+                json!({ "reasoning_content": "hm", "reasoning": "hm", "tool_calls": [first.clone()] }),
+                None,
+            )),
+            Piece::Chunk(chunk(json!({ "tool_calls": [second.clone()], "vendor": { "b": 2 } }), None)),
+            Piece::Chunk(chunk(json!({ "extra_content": "last" }), Some("tool_calls"))),
+            usage(10, 5),
+            Piece::Done,
+        ]),
+        _ => text("done"),
+    })
+    .await;
+    assert_eq!(ran.ended.as_ref().unwrap(), "done");
+    let function = json!({ "name": "search", "arguments": "{\"q\": \"x\"}", "strict": true });
+    let call = json!({ "id": "a", "type": "function", "function": function, "signature": "one two",
+                       "extra_content": { "google": { "thought_signature": "abc", "more": [1] } } });
+    let message = json!({ "role": "assistant", "content": null, "tool_calls": [call], "vendor": { "a": 1, "b": 2 },
+                          "extra_content": "last" });
+    assert_eq!(messages(&ran.asked[1])[1], message, "it is given back");
+    assert_eq!(ran.first_answer().await.1.message, message, "and in the session");
+    assert!(!ran.first_answer().await.1.usage.estimated, "it is no part of what is counted");
 }

@@ -4,10 +4,12 @@ mod rig;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use onward_agent::{Agent, Effect, Memory, ModelError, Sessions, Tool, ToolContext, ToolError};
 use rig::{Say, Scripted, TestAttempt, call, say};
 use serde_json::Value;
+use tokio::time::sleep;
 
 /// Answers with the prompt of its conversation.
 fn parrot() -> Scripted {
@@ -72,4 +74,36 @@ async fn a_run_that_stopped_is_gone_on_with_by_the_next() {
     agent.run_text(&attempt, "go").await.unwrap_err();
     assert_eq!(agent.run_text(&attempt, "go").await.unwrap().output, "paid");
     assert_eq!((paid.load(Ordering::SeqCst), model.asked().len()), (1, 3), "nothing is done twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_runs_with_one_name_at_a_time_the_second_is_refused() {
+    let paid = Arc::new(AtomicU32::new(0));
+    let counted = paid.clone();
+    let pay = move |_: ToolContext, _: Value| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async {
+            sleep(Duration::from_secs(1)).await;
+            Ok::<_, ToolError>("done")
+        }
+    };
+    let model = Scripted::new(|_, messages| if messages.len() == 1 { call("pay", "{}") } else { say("paid") });
+    let tool = Tool::with_schema("pay", "", serde_json::json!({}), pay).effect(Effect::Once);
+    let agent = Agent::new(model.clone()).tool(tool).sessions(Memory::new());
+    let attempt = TestAttempt::new();
+    let run = |attempt: TestAttempt| {
+        let agent = agent.clone().named("payer");
+        async move { agent.run_text(&attempt, "go").await.map(|finished| finished.output) }
+    };
+    let (one, other) = tokio::join!(run(attempt.clone()), run(attempt.clone()));
+    assert_eq!(one.unwrap(), "paid");
+    let refused = other.unwrap_err().to_string();
+    assert!(refused.contains("`job-1.name-payer` is under way already"), "{refused}");
+    assert_eq!((paid.load(Ordering::SeqCst), model.asked().len()), (1, 2), "nothing is done twice");
+    // One after the other they are one run; and a later attempt is kept out by nobody.
+    assert_eq!(run(attempt.clone()).await.unwrap(), "paid");
+    drop(tokio::join!(run(TestAttempt::with_fence(2)), async {
+        assert_eq!(run(TestAttempt::with_fence(3)).await.unwrap(), "paid");
+    }));
+    assert_eq!((paid.load(Ordering::SeqCst), model.asked().len()), (1, 2));
 }

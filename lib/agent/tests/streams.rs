@@ -13,7 +13,7 @@ use rig::{SOON, Say, Scripted, TestAttempt};
 use serde_json::json;
 use tokio::time::Instant;
 
-/// Between two chunks, where a test waits for a server that says nothing.
+/// The pause between two chunks, where a test waits for a server that says nothing.
 const NEXT: Duration = Duration::from_millis(100);
 
 type Pieces = fn() -> Vec<Piece>;

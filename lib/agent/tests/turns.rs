@@ -113,6 +113,46 @@ async fn stuck_says_which_call_and_how_often_also_after_a_resume() {
     }
 }
 
+/// In real time, which is never the same twice: what the model is told of a call must be.
+#[tokio::test]
+async fn a_tool_that_hangs_at_every_try_is_a_repeat() {
+    let hangs = |_: ToolContext, _: Number| std::future::pending::<Result<(), ToolError>>();
+    let model = Scripted::new(|n, _| if n < 5 { call("hangs", r#"{"n": 1}"#) } else { say("enough") });
+    let agent = Agent::new(model.clone()).tool(Tool::new("hangs", "", hangs).timeout(Duration::from_millis(20)));
+    let attempt = TestAttempt::new();
+    agent.run_text(&attempt, "go").await.unwrap();
+    assert_eq!(attempt.watermark(), 1, "{:?}", attempt.progress);
+    let last = told(model.asked().last().unwrap());
+    assert_eq!(last[2], "Error: the tool did not end within 20ms");
+    let notices: Vec<&String> = last.iter().filter(|text| text.contains("the same each time")).collect();
+    assert!(notices.len() == 2 && notices[0].contains("4 times"), "{last:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stuck_in_an_answer_is_stuck_and_not_cancelled() {
+    for (why, times) in [(CancelWhy::Stuck, 4), (CancelWhy::LeaseExpired, 0), (CancelWhy::TimedOut, 0)] {
+        let model = Scripted::new(|n, _| match n {
+            0..4 => call("echo", r#"{"n": 1}"#),
+            _ => Say::Slowly(secs(10), vec![Delta::Text("well".into()); 100]),
+        });
+        let agent = Agent::new(model).tool(echo_tool());
+        let attempt = TestAttempt::new();
+        let heartbeat = attempt.heartbeat.clone();
+        let judge = async move {
+            sleep(secs(45)).await;
+            heartbeat.cancel(why);
+        };
+        let (stopped, ()) = tokio::join!(agent.run_text(&attempt, "go"), judge);
+        let said = match stopped.as_ref().unwrap_err() {
+            Stopped::Stuck { call, times: seen } => call == "echo(n)" && *seen == times,
+            Stopped::Lost(seen) => *seen == why,
+            Stopped::Deadline => why == CancelWhy::TimedOut,
+            _ => false,
+        };
+        assert!(said, "{why:?}: {stopped:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn progress_of_a_tool_counts_until_it_repeats_itself() {
     let work = |ctx: ToolContext, number: Number| async move {
@@ -308,7 +348,7 @@ async fn a_policy_allows_denies_or_suspends_and_a_person_lets_it_go_on() {
     for fence in 1..=2 {
         let attempt = TestAttempt::with_fence(fence);
         let stopped = agent.run_text(&attempt, "go").await.unwrap_err();
-        let Stopped::Suspended(approvals) = &stopped else { panic!("{stopped:?}") };
+        let Stopped::Suspended { approvals, .. } = &stopped else { panic!("{stopped:?}") };
         let asked: Vec<(&str, &Value)> =
             approvals.iter().map(|one| (one.call.key.as_str(), &one.call.arguments["n"])).collect();
         assert_eq!(asked, [("job-1.1.1", &json!(500)), ("job-1.1.2", &json!(600))], "all of them are told");
@@ -321,7 +361,7 @@ async fn a_policy_allows_denies_or_suspends_and_a_person_lets_it_go_on() {
     assert_eq!(*paid.lock().unwrap(), [(5, "job-1.1.0".to_owned())], "the other call of the answer was made");
     approved.lock().unwrap().push("job-1.1.1".into());
     let stopped = agent.run_text(&TestAttempt::with_fence(3), "go").await.unwrap_err();
-    assert!(matches!(&stopped, Stopped::Suspended(left) if left.len() == 1), "{stopped:?}");
+    assert!(matches!(&stopped, Stopped::Suspended { approvals, .. } if approvals.len() == 1), "{stopped:?}");
     approved.lock().unwrap().push("job-1.1.2".into());
     let finished = agent.run_text(&TestAttempt::with_fence(4), "go").await.unwrap();
     assert_eq!(finished.output, "done");
@@ -355,6 +395,20 @@ async fn a_tool_with_a_schema_of_run_time_is_checked_by_it() {
     let told = told(&model.asked()[2]);
     assert_eq!(told[2], "Error: the arguments do not fit: `arguments.n` must be of type integer");
     assert_eq!(told[4], r#"{"n":1}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_with_a_type_is_checked_by_the_schema_that_the_model_was_told() {
+    let tool = Tool::new("judge", "", |_, verdict: Verdict| async move { Ok(verdict.score) });
+    let model = Scripted::of([
+        call("judge", r#"{"ok": true, "score": 11}"#),
+        call("judge", r#"{"ok": true, "score": 9}"#),
+        say("done"),
+    ]);
+    Agent::new(model.clone()).tool(tool).run_text(&TestAttempt::new(), "go").await.unwrap();
+    let told = told(&model.asked()[2]);
+    assert_eq!(told[2], "Error: the arguments do not fit: `arguments.score` must be at most 10");
+    assert_eq!(told[4], "9");
 }
 
 #[tokio::test(start_paused = true)]

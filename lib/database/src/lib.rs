@@ -22,13 +22,13 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 
-/// How long the database may take to answer.
+/// The time that the database has to answer.
 pub const ANSWERED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A parameter with its type, for statements without a name.
 pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Why the database did not do what was asked.
+/// The reason why the database did not do what was asked.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DatabaseError {
     /// The URL is none. What it holds may be a password, and is not repeated.

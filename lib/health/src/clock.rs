@@ -9,7 +9,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use onward_core::time::{Awake, span_ms};
+use onward_core::time::Awake;
+
+/// What happened in the hundred years before this process began has an instant, too.
+const BEGINNING: Awake = Awake::from_ms(100 * 366 * 86_400_000);
 
 /// More than this between two looks is absence.
 pub(crate) const LONGEST_LOOK: Duration = Duration::from_secs(2);
@@ -35,7 +38,7 @@ impl Clock {
 
     pub(crate) fn now(&self) -> Awake {
         let absent = lock(&self.absence).at(Instant::now());
-        Awake::from_ms(span_ms(self.origin.elapsed().saturating_sub(absent)))
+        BEGINNING + self.origin.elapsed().saturating_sub(absent)
     }
 
     /// Called at regular intervals; returns for how long this process could not run since the last call.
@@ -74,9 +77,9 @@ mod tests {
     async fn absence_counts_against_nobody() {
         let clock = Clock::start();
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert_eq!(clock.now(), Awake::from_ms(10_000));
+        assert_eq!(clock.now(), BEGINNING + Duration::from_secs(10));
         lock(&clock.absence).total = Duration::from_secs(4);
-        assert_eq!(clock.now(), Awake::from_ms(6_000));
+        assert_eq!(clock.now(), BEGINNING + Duration::from_secs(6));
     }
 
     #[test]

@@ -19,6 +19,11 @@ pub trait Beating: Send + Sync + 'static {
     /// quiet section is not silent.
     fn most_silent(&self) -> Option<LastBeat>;
 
+    /// All that have been silent for so long. Unless it is written, only the most silent one is ever found, and cancelled.
+    fn silent(&self, after: Duration) -> Vec<LastBeat> {
+        self.most_silent().into_iter().filter(|one| one.ago >= after).collect()
+    }
+
     /// Asks the one that is called so to stop, if that is possible. It was silent for longer than it may.
     fn cancel(&self, who: &str) {
         let _ = who;
@@ -28,11 +33,11 @@ pub trait Beating: Send + Sync + 'static {
 /// The last beat of one heartbeat.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LastBeat {
-    /// Whose it is, for people: a job, a message, a connection.
+    /// Owner of the heartbeat, for people: a job, a message, a connection.
     pub who: String,
-    /// How long ago it was. Since it began, if it never beat.
+    /// Time since the last beat; since the heartbeat began, if it never beat.
     pub ago: Duration,
-    /// Where in the code it was.
+    /// The place in the code that beat.
     pub place: Option<&'static Location<'static>>,
 }
 

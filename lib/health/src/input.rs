@@ -25,10 +25,10 @@ pub trait Input: Send + Sync + 'static {
         true
     }
 
-    /// What is wrong, for people; `None` while it is tolerated.
+    /// The problem, for people; `None` while the input is tolerated.
     fn problem(&self) -> Option<String>;
 
-    /// What a metric shows of it, if there is a number.
+    /// The number that a metric shows of the input, if there is one.
     fn value(&self) -> Option<f64> {
         None
     }
@@ -51,7 +51,7 @@ impl Dependency {
         Self(Arc::new(DependencyState { name, critical: AtomicBool::new(true), down: Mutex::new(None) }))
     }
 
-    /// It is shown, and does not fail readiness.
+    /// The dependency is shown, and does not fail readiness.
     pub fn reporting_only(self) -> Self {
         self.0.critical.store(false, Ordering::Relaxed);
         self
@@ -93,7 +93,7 @@ struct AgeState {
     name: String,
     critical: AtomicBool,
     at_most: Duration,
-    /// When what is oldest came into being.
+    /// The instant when the oldest item came into being.
     born: Mutex<Option<(Instant, Duration)>>,
 }
 
@@ -103,7 +103,7 @@ impl Age {
         Self(Arc::new(AgeState { name: name.to_owned(), critical: AtomicBool::new(true), at_most, born }))
     }
 
-    /// It is shown, and does not fail readiness.
+    /// The age is shown, and does not fail readiness.
     pub fn reporting_only(self) -> Self {
         self.0.critical.store(false, Ordering::Relaxed);
         self
@@ -156,7 +156,7 @@ impl Count {
         Self(Arc::new(CountState { name: name.to_owned(), critical: AtomicBool::new(true), at_most, count }))
     }
 
-    /// It is shown, and does not fail readiness.
+    /// The count is shown, and does not fail readiness.
     pub fn reporting_only(self) -> Self {
         self.0.critical.store(false, Ordering::Relaxed);
         self

@@ -45,6 +45,8 @@ pub mod executor;
 mod eye;
 pub mod heartbeat;
 pub mod input;
+#[cfg(test)]
+mod logged;
 pub mod policy;
 pub mod repeat;
 pub mod schedule;

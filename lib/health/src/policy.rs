@@ -20,7 +20,7 @@ use std::time::Duration;
 use onward_core::backoff::Backoff;
 use onward_core::health::{Budget, LoopRule, RestartRule};
 
-/// What was set of a loop.
+/// Settings of a loop, as they were given.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Policy {
     pub(crate) critical: bool,
@@ -34,7 +34,7 @@ pub(crate) struct Policy {
     pub(crate) restart: Option<RestartRule>,
 }
 
-/// What the settings of a loop come to; they contradict each other no longer.
+/// Settings of a loop after the check: they no longer contradict each other.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Checked {
     pub(crate) rule: LoopRule,
@@ -44,7 +44,7 @@ pub(crate) struct Checked {
 }
 
 impl Policy {
-    /// What the settings come to, whether or not they can be kept.
+    /// The complete settings, whether or not they can be kept.
     fn derive(&self) -> Checked {
         let every = self.every.unwrap_or(Duration::from_secs(1));
         let freshness = self.freshness.unwrap_or(Duration::from_secs(60));
@@ -161,9 +161,9 @@ fn budget_text(budget: &Budget) -> String {
     }
 }
 
-/// What the settings of a loop came to: name, value, and whether somebody set it.
+/// Complete settings: name, value, and whether somebody set it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Table(Vec<(&'static str, String, bool)>);
+pub(crate) struct Table(pub(crate) Vec<(&'static str, String, bool)>);
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,9 +197,8 @@ impl SettingsError {
         self.findings.push(Finding { about: format!("loop `{name}`"), problems, table: Some(table) });
     }
 
-    pub(crate) fn of_service(&mut self, name: &str, problem: impl Into<String>) {
-        let about = format!("service `{name}`");
-        self.findings.push(Finding { about, problems: vec![problem.into()], table: None });
+    pub(crate) fn of_service(&mut self, name: &str, problems: Vec<String>, table: Option<Table>) {
+        self.findings.push(Finding { about: format!("service `{name}`"), problems, table });
     }
 
     pub(crate) fn or<T>(self, good: T) -> Result<T, Self> {

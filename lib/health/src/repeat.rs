@@ -96,7 +96,7 @@ impl Loop {
         self
     }
 
-    /// How long one success lasts.
+    /// The time for which one success counts.
     pub fn freshness(mut self, window: Duration) -> Self {
         self.policy.freshness = Some(window);
         self
@@ -114,7 +114,7 @@ impl Loop {
         self
     }
 
-    /// Until the first success, or until this is over, failures spend nothing.
+    /// The time from the start in which failures spend nothing, unless a success ends it earlier.
     pub fn startup_grace(mut self, grace: Duration) -> Self {
         self.policy.startup_grace = Some(grace);
         self
@@ -282,7 +282,7 @@ impl Runner {
         }
     }
 
-    /// At least half of the base: a loop whose failures cost nothing must not spin.
+    /// The pause after a failure, at least half of the base: a loop whose failures cost nothing must not spin.
     fn backoff(&self, failures: u32) -> Duration {
         let Backoff { base, .. } = self.checked.backoff;
         self.checked.backoff.delay(failures, self.draw()).max(base / 2)

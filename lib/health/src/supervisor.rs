@@ -31,8 +31,8 @@ use crate::repeat::Loop;
 /// Something that a supervisor can look after: a [`Loop`], an [input](crate::input), [`Heartbeats`], or what is made of
 /// several of those.
 ///
-/// Whoever writes one outside of this crate builds it of what is here, and adds the parts. An outbox, say, is a loop that
-/// publishes, and two inputs:
+/// An implementation outside of this crate is built of these parts, and adds each of them. An outbox, for example, is a
+/// loop that publishes, and two inputs:
 ///
 /// ```
 /// use std::time::Duration;
@@ -78,7 +78,7 @@ pub struct Supervisor {
     handle_signals: bool,
 }
 
-/// Why a service could not run, or did not end as it should.
+/// The reason why a service could not run, or did not end as it should.
 #[derive(Debug, Error)]
 pub enum RunError {
     #[error(transparent)]
@@ -110,7 +110,7 @@ impl Supervisor {
         }
     }
 
-    /// How long all loops together have to end once they are told to stop.
+    /// The time that all loops together have to end once they are told to stop.
     pub fn shutdown_within(mut self, deadline: Duration) -> Self {
         self.shutdown_within = deadline;
         self
@@ -142,10 +142,10 @@ impl Supervisor {
         self
     }
 
-    /// How long a task that could run may wait for the executor. Longer than that something blocks its threads, and
-    /// liveness fails. 10 s unless it is set.
+    /// The longest wait for the executor of a task that could run. If one waits longer, something blocks its threads,
+    /// and liveness fails. 10 s unless it is set.
     pub fn executor_lag(mut self, limit: Duration) -> Self {
-        self.eye.executor_lag = limit;
+        self.eye.executor_lag = Some(limit);
         self
     }
 
@@ -173,7 +173,7 @@ impl Supervisor {
         lock(&self.heartbeats).push(heartbeats);
     }
 
-    /// What is known of the service, from anywhere and at any time.
+    /// The health of the service, readable from anywhere and at any time.
     pub fn health(&self) -> Health {
         Health(Arc::clone(&self.board))
     }
@@ -203,22 +203,19 @@ impl Supervisor {
             || inputs.iter().any(|input| input.is_critical())
             || heartbeats.iter().any(|one| one.critical);
         if !is_anything_critical {
-            error.of_service(
-                service,
-                "nothing in it is critical, so its probes would be green whatever happens; make a loop critical",
-            );
+            let problem =
+                "nothing in it is critical, so its probes would be green whatever happens; make a loop critical";
+            error.of_service(service, vec![problem.to_owned()], None);
         }
-        for problem in self.eye.problems(sd_notify::watchdog_enabled()) {
-            error.of_service(service, problem);
+        if let Err((problems, table)) = self.eye.check(sd_notify::watchdog_enabled()) {
+            error.of_service(service, problems, Some(table));
         }
         let mut names = HashSet::new();
         let given = loops.iter().map(|one| one.name.as_str()).chain(inputs.iter().map(|input| input.name()));
         for name in given.chain(heartbeats.iter().map(|one| &*one.name)) {
             if name.is_empty() || !names.insert(name) {
-                error.of_service(
-                    service,
-                    format!("the name `{name}` is empty or given twice; names tell its parts apart"),
-                );
+                let problem = format!("the name `{name}` is empty or given twice; names tell its parts apart");
+                error.of_service(service, vec![problem], None);
             }
         }
         error.or(all)
@@ -283,7 +280,7 @@ impl std::fmt::Debug for Supervisor {
 /// Loops that have been started.
 struct Running {
     set: JoinSet<String>,
-    /// Of those that have not ended.
+    /// Loops that have not ended.
     entries: Vec<Arc<LoopEntry>>,
     is_any_dead: bool,
 }

@@ -9,11 +9,11 @@ use onward_core::health::Iteration;
 
 use crate::board::LoopEntry;
 
-/// How a turn ended. Returning an error is a failure; so is a panic, and a turn that is dropped.
+/// The end of a turn. Returning an error is a failure; so is a panic, and a turn that is dropped.
 #[must_use = "a turn that does not say how it ended has failed"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// So many things were done. None done is [`Skipped`](Self::Skipped).
+    /// The number of things that were done. None done is [`Skipped`](Self::Skipped).
     Progress(u64),
     /// The source was really asked, and there was nothing to do.
     Idle,
@@ -21,7 +21,7 @@ pub enum Outcome {
     Skipped,
     /// Some of it failed. Spends budget, refreshes nothing.
     Degraded { ok: u64, failed: u64 },
-    /// There will never be anything to do again: no further turn, and healthy for ever.
+    /// Nothing is left to do, ever: no further turn, and healthy for ever.
     Finished,
 }
 
@@ -31,7 +31,7 @@ impl From<Iteration> for Ended {
     }
 }
 
-/// What a turn came to, for the account.
+/// The end of a turn, for the account.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) iteration: Iteration,
@@ -66,12 +66,12 @@ impl TryFrom<Iteration> for Outcome {
     }
 }
 
-/// What the code of a turn can say while it goes on. It can be cloned into whatever the turn starts; once the turn has
-/// ended, nothing that is said on it counts.
+/// A handle by which the code of a turn reports while it goes on. It can be cloned into whatever the turn starts; once
+/// the turn has ended, nothing that is said on it counts.
 #[derive(Clone, Debug)]
 pub struct Turn {
     pub(crate) entry: Arc<LoopEntry>,
-    /// Which turn of the loop this is.
+    /// The number of the turn.
     pub(crate) number: u64,
 }
 
@@ -126,9 +126,15 @@ impl Reporter {
         self.entry.end(None, outcome.iteration().map(Ended::from));
     }
 
-    /// As [`record`](Self::record), of a turn that failed; `code` is a word in snake_case, `why` is shown to people.
+    /// Records, as [`record`](Self::record) does, a turn that failed; `code` is a word in snake_case, `why` is shown to
+    /// people.
     pub fn record_failure(&self, code: &'static str, why: impl Display) {
         self.entry.end(None, Some(Ended { iteration: Iteration::Failed { code }, text: Some(why.to_string()) }));
+    }
+
+    /// It succeeded last so long ago, perhaps in another process, and has not failed since.
+    pub(crate) fn restore(&self, succeeded_ago: Duration) {
+        self.entry.restore(succeeded_ago);
     }
 
     /// A forward step of one of several turns.
@@ -139,7 +145,7 @@ impl Reporter {
         }
     }
 
-    /// One of several turns is active.
+    /// Beats for one of several turns.
     #[track_caller]
     pub fn beat(&self) {
         self.entry.beat_any(Location::caller());

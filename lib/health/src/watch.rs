@@ -17,7 +17,7 @@ use crate::clock::lock;
 use crate::eye::{Eye, EyeSettings};
 use crate::input::Input;
 
-/// What one loop is at. It says so itself. Cheap to clone.
+/// The activity of one loop, reported by the loop itself. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Pulse(Arc<PulseState>);
 
@@ -66,12 +66,17 @@ impl Pulse {
         lock(&self.0.trouble).take();
     }
 
+    /// The reason why rounds fail, while they do.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.0.trouble).clone()
+    }
+
     /// The loop is gone, and nobody will start it again.
     pub fn die(&self) {
         self.0.is_gone.store(true, Ordering::Relaxed);
     }
 
-    /// For how long it has been at the same thing, if it is at something.
+    /// The time that the loop has been at the same thing, if it is at something.
     pub fn busy_for(&self) -> Option<Duration> {
         let since = self.0.busy_since.load(Ordering::Relaxed).checked_sub(1)?;
         Some(Duration::from_millis(self.now_ms().saturating_sub(since)))
@@ -89,7 +94,7 @@ impl Pulse {
     }
 }
 
-/// What a pulse says at one instant.
+/// The reading of a pulse at one instant.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     /// Another number is another round; 0 is none.
@@ -120,7 +125,7 @@ impl LoopWatch {
         self.0.add_pulse(name, rule(longest, false), pulse.clone());
     }
 
-    /// What readiness depends on beside the loops.
+    /// Adds an input that readiness depends on beside the loops.
     pub fn add_input(&self, input: impl Input) {
         self.0.add_input(Arc::new(input));
     }
@@ -138,7 +143,8 @@ impl LoopWatch {
     /// probes at `probes`, if there is such an address, on a listener and threads of its own.
     pub fn open_eye(&self, executor_lag: Duration, probes: Option<SocketAddr>) -> io::Result<OpenEye> {
         let probes = probes.map(|address| address.to_string());
-        let settings = EyeSettings { executor_lag, probes, systemd: true, ..EyeSettings::default() };
+        let settings =
+            EyeSettings { executor_lag: Some(executor_lag), probes, systemd: true, ..EyeSettings::default() };
         let eye = Eye::open(Arc::clone(&self.0), settings)?;
         self.0.set_probes_address(eye.address());
         Ok(OpenEye(eye))
@@ -150,7 +156,7 @@ impl LoopWatch {
 pub struct OpenEye(Eye);
 
 impl OpenEye {
-    /// Where probes are answered, the port being the real one.
+    /// The address that answers probes, with the real port.
     pub fn probes_address(&self) -> Option<SocketAddr> {
         self.0.address()
     }

@@ -25,14 +25,14 @@ impl Clock {
         self.at(Instant::now())
     }
 
-    /// When tokio's clock says so.
+    /// The instant, on tokio's clock.
     pub(crate) fn at(&self, instant: Instant) -> Mono {
         let slept = slept().saturating_sub(self.slept);
         let slept = if slept < LEAST_SLEEP { Duration::ZERO } else { slept };
         Mono::ZERO + (instant.saturating_duration_since(self.began) + slept)
     }
 
-    /// How long to wait until then.
+    /// The wait until that instant.
     pub(crate) fn until(&self, at: Mono) -> Duration {
         at.since(self.now())
     }
@@ -43,7 +43,7 @@ pub(crate) fn awake(now: Mono) -> Awake {
     Awake::from_ms(now.as_ms())
 }
 
-/// What the computer has slept since it was started.
+/// The time that the computer has slept since it was started.
 fn slept() -> Duration {
     let read = |clock| {
         let time = clock_gettime(clock);

@@ -44,8 +44,9 @@ impl Deref for Delivery {
 }
 
 impl Delivery {
-    /// What `mailbox` handed out. `asked_at` is when it was asked, from which its lease counts; `None` where that is not
-    /// known, and then the first beat renews at once. Deliveries that share one `Arc` of their mailbox are renewed together.
+    /// A message that `mailbox` handed out. `asked_at` is when it was asked, from which its lease counts; `None` where
+    /// that is not known, and then the first beat renews at once. Deliveries that share one `Arc` of their mailbox are
+    /// renewed together.
     pub fn new(mailbox: Arc<impl Mailbox>, received: Received, asked_at: Option<Instant>) -> Self {
         Self::under(Heartbeat::new(), mailbox, received, asked_at)
     }
@@ -63,7 +64,7 @@ impl Delivery {
         &self.inner.heartbeat
     }
 
-    /// Of the mailbox that it came from; see [`Mailbox::identity`].
+    /// Identity of the mailbox that handed the message out; see [`Mailbox::identity`].
     pub fn mailbox_identity(&self) -> String {
         self.inner.mailbox.identity()
     }
@@ -98,7 +99,7 @@ impl Delivery {
         self.inner.received.fence
     }
 
-    /// How often its lease was extended so far.
+    /// The number of times that the lease was extended so far.
     pub fn extensions(&self) -> u64 {
         self.inner.extensions.load(Ordering::Relaxed)
     }
@@ -107,7 +108,7 @@ impl Delivery {
         &self.inner.received.receipt
     }
 
-    /// What was granted when it was handed out.
+    /// The lease that was granted at the hand-out.
     pub(crate) fn lease(&self) -> Duration {
         self.inner.received.lease
     }

@@ -30,7 +30,7 @@ pub struct Failure {
     text: String,
 }
 
-/// What should become of the attempt.
+/// The fate that the attempt should have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureKind {
     /// Another try, after this long or by the policy.
@@ -39,7 +39,7 @@ pub enum FailureKind {
     Permanent,
     /// Given back undone.
     Release { after: Option<Duration> },
-    /// It was told to stop and did.
+    /// The handler was told to stop and did.
     Cancelled,
 }
 
@@ -69,7 +69,7 @@ impl Failure {
         Self { kind: FailureKind::Release { after }, text: why.to_string() }
     }
 
-    /// It was told to stop and did. Without a cancel it is a release.
+    /// A handler that was told to stop and did. Without a cancel it is a release.
     pub fn cancelled() -> Self {
         Self { kind: FailureKind::Cancelled, text: "cancelled".into() }
     }

@@ -19,7 +19,7 @@ pub(crate) struct Spy {
 
 struct State {
     began: Instant,
-    /// When each call to extend came, and how many it was for.
+    /// The instant of each call to extend, and the number of leases it was for.
     extends: Vec<(Duration, usize)>,
     wants: Vec<usize>,
     settles: u32,
@@ -32,7 +32,7 @@ struct State {
     counting: Counting,
 }
 
-/// Until when no answer to a settlement comes back, and whether the settlement is done all the same.
+/// A time in which no answer to a settlement comes back; the settlement is done all the same, or not.
 #[derive(Clone, Copy)]
 struct Unheard {
     until: Instant,
@@ -85,7 +85,7 @@ impl Spy {
         self.state.lock().unwrap().extend_takes = by;
     }
 
-    /// What is handed out arrives so much later.
+    /// Hand-outs arrive so much later.
     pub(crate) fn slow_arrivals(&self, by: Duration) {
         self.state.lock().unwrap().receive_takes = by;
     }
@@ -100,17 +100,17 @@ impl Spy {
         self.state.lock().unwrap().cut_next = true;
     }
 
-    /// When each call to extend came, in seconds.
+    /// The instant of each call to extend, in seconds.
     pub(crate) fn extends_at(&self) -> Vec<u64> {
         self.state.lock().unwrap().extends.iter().map(|(at, _)| at.as_secs()).collect()
     }
 
-    /// How many leases each call to extend was for.
+    /// The number of leases in each call to extend.
     pub(crate) fn extend_batches(&self) -> Vec<usize> {
         self.state.lock().unwrap().extends.iter().map(|(_, count)| *count).collect()
     }
 
-    /// How many calls to settle there were.
+    /// The number of calls to settle.
     pub(crate) fn settles(&self) -> u32 {
         self.state.lock().unwrap().settles
     }
@@ -130,7 +130,7 @@ impl Spy {
         }
     }
 
-    /// One message, under a lease that began now.
+    /// Hands out a message under a lease that begins now.
     pub(crate) async fn deliver(self: &Arc<Self>, lease: Duration) -> Delivery {
         self.deliver_of_age(lease, Some(Instant::now())).await
     }

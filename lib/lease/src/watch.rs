@@ -12,21 +12,21 @@ use crate::heartbeat::Heartbeat;
 /// An error text longer than this is cut: it is kept with what failed.
 const MAX_ERROR_BYTES: usize = 4_096;
 
-/// How a handler ended.
+/// The end of a handler.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HandlerEnd<T> {
     Succeeded(T),
-    /// It failed, or panicked.
+    /// The handler failed, or panicked.
     Failed {
         error: Box<str>,
         retryable: bool,
         after: Option<Duration>,
     },
-    /// It gave its work back.
+    /// The handler gave its work back.
     Released {
         after: Option<Duration>,
     },
-    /// It was told to stop and did, or was dropped when its grace was over.
+    /// The handler was told to stop and did, or was dropped when its grace was over.
     Stopped,
 }
 
@@ -75,7 +75,7 @@ fn end_of<T>(failure: &Failure, is_cancelled: bool) -> HandlerEnd<T> {
     let failed = |retryable, after| HandlerEnd::Failed { error: cut(failure.to_string()), retryable, after };
     match failure.kind() {
         FailureKind::Cancelled => HandlerEnd::Stopped,
-        // What fails because it was told to stop has stopped.
+        // A handler that fails because it was told to stop has stopped.
         FailureKind::Retry { .. } | FailureKind::Release { .. } if is_cancelled => HandlerEnd::Stopped,
         FailureKind::Retry { after } => failed(true, after),
         FailureKind::Permanent => failed(false, None),

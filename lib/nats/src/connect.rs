@@ -37,8 +37,8 @@ impl NatsBuilder {
         Self { client, name, subject: None, lease, max_deliveries: 5, bucket: None }
     }
 
-    /// What messages are published to, and what they name as their `reply_to` to be answered here. Default: the name of
-    /// the mailbox.
+    /// The subject that messages are published to, and name as their `reply_to` to be answered here. Default: the name
+    /// of the mailbox.
     pub fn subject(mut self, subject: impl Into<String>) -> Self {
         self.subject = Some(subject.into());
         self
@@ -202,7 +202,7 @@ fn refuse_loss(config: &stream::Config) -> Result<(), MailboxError> {
     Ok(())
 }
 
-/// What the stream itself takes as one message.
+/// The largest message that the stream itself takes.
 fn largest_message(stream: &Stream) -> usize {
     let largest = stream.cached_info().config.max_message_size;
     usize::try_from(largest).ok().filter(|largest| *largest > 0).unwrap_or(usize::MAX)

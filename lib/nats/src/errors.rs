@@ -11,7 +11,7 @@ pub fn unavailable(error: impl ToString, changed: Changed) -> MailboxError {
     MailboxError::Unavailable { why: error.to_string(), changed }
 }
 
-/// Of a call that only looks, or that was not sent.
+/// The error of a call that only looks, or that was not sent.
 pub fn of_look(error: impl ToString) -> MailboxError {
     unavailable(error, Changed::No)
 }

@@ -34,7 +34,7 @@ pub struct Fences {
     stream: String,
 }
 
-/// Who holds a message, or how it ended.
+/// The holder of a message, or the end of its hold.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Hold {
     delivery: u32,
@@ -42,7 +42,7 @@ struct Hold {
     ended: Option<Ended>,
 }
 
-/// How a holder settled, which may not have reached the stream.
+/// The settlement of a holder, which may not have reached the stream.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Ended {
     Ack,
@@ -50,7 +50,7 @@ pub enum Ended {
     Dead(String),
 }
 
-/// What a hand-out finds.
+/// The answer to a hand-out that asks for the fence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Claim {
     /// Ours, under this revision.

@@ -55,7 +55,7 @@ pub fn mark_dead(headers: &mut HeaderMap, why: &str, deliveries: u32) {
     headers.insert(DELIVERIES, deliveries.to_string());
 }
 
-/// Why a message is dead, and after how many deliveries.
+/// The reason why a message is dead, and the number of its deliveries.
 pub fn read_dead(headers: &HeaderMap) -> (String, u32) {
     let text = |name: &str| headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default();
     (text(WHY), text(DELIVERIES).parse().unwrap_or_default())

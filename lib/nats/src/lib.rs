@@ -71,7 +71,7 @@ impl Nats {
         NatsBuilder::new(client, name.into())
     }
 
-    /// What messages name as their `reply_to` to be answered here.
+    /// The address that messages name as their `reply_to` to be answered here.
     pub fn address(&self) -> &str {
         &self.parts.subject
     }

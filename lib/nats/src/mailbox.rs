@@ -27,10 +27,10 @@ use crate::{Nats, letters};
 const AT_ONCE: usize = 64;
 /// Most messages of one pull.
 const MAX_PULL: usize = 1_000;
-/// How long one pull waits at most; a longer wait is several.
+/// The longest wait of one pull; a longer wait is several pulls.
 const PULL: Duration = Duration::from_secs(30);
 const LEAST_PULL: Duration = Duration::from_millis(20);
-/// How long an answer may take.
+/// The time that an answer may take.
 const ANSWER: Duration = Duration::from_secs(10);
 
 impl Mailbox for Nats {
@@ -153,13 +153,13 @@ impl Mailbox for Nats {
     }
 }
 
-/// What a receipt tells.
+/// The contents of a receipt.
 struct Proof<'a> {
     sequence: u64,
     delivery: u32,
-    /// Of the fence; 0 without one.
+    /// Revision of the fence; 0 without one.
     revision: u64,
-    /// Where the server takes acknowledgements.
+    /// The subject on which the server takes acknowledgements.
     ack: Cow<'a, str>,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Proof<'a> {
 }
 
 impl Nats {
-    /// Without a connection the client would keep calls until there is one; their callers decide better.
+    /// Refuses a call without a connection: the client would keep it until there is one, and its caller decides better.
     fn is_connected(&self) -> Result<(), MailboxError> {
         match self.parts.client.connection_state() {
             State::Connected => Ok(()),

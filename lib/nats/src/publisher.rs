@@ -11,7 +11,7 @@ use async_nats::{Client, ConnectOptions};
 use onward_outbox::{PublishError, Publisher, Row};
 use tokio::time::{Instant, timeout_at};
 
-/// How long the server may take to acknowledge a message.
+/// The time that the server has to acknowledge a message.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Messages that are sent before answers are waited for. The client allows for a few thousand.
@@ -28,7 +28,7 @@ pub fn publisher(client: Client) -> NatsPublisher {
     NatsPublisher { client, context }
 }
 
-/// As [`publisher`], by a URL. A server that is not up yet is waited for, while rows are.
+/// A publisher as [`publisher`] makes it, by a URL. A server that is not up yet is waited for, while rows are.
 pub async fn publisher_at(url: &str) -> Result<NatsPublisher, async_nats::ConnectError> {
     ConnectOptions::new().retry_on_initial_connect().name("onward-outbox").connect(url).await.map(publisher)
 }
@@ -80,7 +80,7 @@ impl NatsPublisher {
         sent.map_err(Failed::Nats)
     }
 
-    /// Whether JetStream is there at all.
+    /// Whether JetStream answers at all.
     async fn answers(&self) -> bool {
         tokio::time::timeout(ACKNOWLEDGED_WITHIN, self.context.query_account()).await.is_ok_and(|asked| asked.is_ok())
     }
@@ -91,8 +91,8 @@ enum Failed {
     Nats(NatsError),
 }
 
-/// Whose fault it is. That no stream takes a subject is the row's fault only if JetStream works: a server that is just
-/// starting answers the same.
+/// The error with its blame. A subject that no stream takes is the row's fault only if JetStream works: a server that
+/// is just starting answers the same.
 fn blamed(error: Failed, works: bool) -> PublishError {
     let error = match error {
         Failed::Row(why) => return PublishError::Refused(why),

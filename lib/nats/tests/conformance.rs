@@ -56,10 +56,9 @@ impl Subject for OnNats {
     }
 }
 
-#[allow(clippy::print_stdout, reason = "the table of promises is printed by the run of the tests")]
 async fn does_what_it_declares(fenced: bool) {
     let report = conformance::check(&OnNats::start(fenced)).await;
-    println!("{report}");
+    report.print();
     conformance::check_documented(DOCUMENT, &report);
 }
 

@@ -22,6 +22,11 @@ impl Attempt for Context {
         Some(Self::deadline(self))
     }
 
+    /// By the node, which knows of extensions that the worker does not know of.
+    fn is_ended_at_deadline(&self) -> bool {
+        true
+    }
+
     fn fence(&self) -> u64 {
         Self::fence(self)
     }

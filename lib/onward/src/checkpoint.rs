@@ -6,7 +6,7 @@
 //!   onward-agent-session:NAME⏎what the handler left       both
 //! ```
 
-/// In front of the name of a session. Names have no line ends.
+/// The mark in front of the name of a session. Names have no line ends.
 const POINTER: &[u8] = b"onward-agent-session:";
 
 /// The two parts of a checkpoint. An empty name is none: it keeps a handler's bytes from being taken for a pointer.

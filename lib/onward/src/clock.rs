@@ -4,11 +4,11 @@ use onward_core::time::Mono;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-/// What the clocks of an attempt are read from.
+/// The source of an attempt's clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
     Real,
-    /// For tests: tokio's own clock, which may be paused, since this instant.
+    /// Tokio's own clock since this instant, which tests may pause.
     Since(Instant),
 }
 

@@ -40,14 +40,14 @@ pub struct Context {
     shared: Arc<Shared>,
 }
 
-/// What was printed and not sent: the end of it.
+/// Output that was printed and not sent: the end of it.
 #[derive(Debug, Default)]
 struct Printed {
     kept: VecDeque<u8>,
     skipped: u64,
 }
 
-/// What this attempt has left for the next one; without a word, what the last attempt left.
+/// Data that this attempt has left for the next one; as long as it leaves nothing, the data of the last attempt.
 #[derive(Debug, Default)]
 struct Left {
     session: Option<Box<str>>,
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     left: Mutex<Left>,
     commands: UnboundedSender<SessionCommand>,
     heartbeat: Heartbeat,
-    /// What is said on the heartbeat is said to the manager.
+    /// The observer that reports every beat on the heartbeat to the manager.
     _observer: Observer,
     lease_until_ms: AtomicU64,
     extensions: AtomicU64,
@@ -109,7 +109,7 @@ impl Context {
         Self { shared }
     }
 
-    /// What the handler beats on, for code that works under any lease. Words said there are said here.
+    /// The object that the handler beats on, for code that works under any lease. Its beats are reported here.
     pub fn heartbeat(&self) -> &Heartbeat {
         &self.shared.heartbeat
     }
@@ -149,8 +149,9 @@ impl Context {
         result
     }
 
-    /// Where a later attempt should go on from: at most 64 KiB, kept at most once a second (the newest wins). Where an agent
-    /// runs in the attempt, the name of its session stands beside it, and takes up to 256 bytes of them.
+    /// Sets the place that a later attempt should go on from: at most 64 KiB, kept at most once a second (the newest
+    /// wins). Where an agent runs in the attempt, the name of its session stands beside it, and takes up to 256 bytes
+    /// of them.
     pub fn set_checkpoint(&self, checkpoint: impl AsRef<[u8]>) {
         self.leave(|left| left.own = Some(checkpoint.as_ref().into()));
     }
@@ -180,12 +181,12 @@ impl Context {
         self.say(HandlerReport { checkpoint: Some(parts.join().into()), ..HandlerReport::default() });
     }
 
-    /// What the last attempt left.
+    /// The checkpoint of the last attempt.
     fn assigned(&self) -> Parts<'_> {
         self.shared.assignment.checkpoint.as_deref().map(Parts::of).unwrap_or_default()
     }
 
-    /// What the attempt prints, for `onward logs`: the last 64 KiB are kept. Not a beat by itself.
+    /// Prints for `onward logs`: the last 64 KiB are kept. Not a beat by itself.
     pub fn output(&self, bytes: &[u8]) {
         let mut unsent = self.shared.unsent.lock().expect("nothing panics while it is held");
         let is_first = unsent.kept.is_empty();
@@ -202,7 +203,7 @@ impl Context {
         }
     }
 
-    /// What the last attempt that set one left.
+    /// The checkpoint of the last attempt that set one.
     pub fn checkpoint(&self) -> Option<&[u8]> {
         self.assigned().own
     }
@@ -231,7 +232,7 @@ impl Context {
         self.shared.heartbeat.is_cancelled()
     }
 
-    /// Why it must stop, once it must.
+    /// The reason why the handler must stop, once it must.
     pub fn cancel_reason(&self) -> Option<CancelWhy> {
         self.shared.heartbeat.cancel_reason()
     }
@@ -241,17 +242,17 @@ impl Context {
         self.shared.heartbeat.check()
     }
 
-    /// What is surely left of the lease. Words renew it.
+    /// The time for which the lease surely holds. Reports renew it.
     pub fn lease(&self) -> Duration {
         Mono::from_ms(self.shared.lease_until_ms.load(Ordering::Relaxed)).since(self.shared.clock.mono())
     }
 
-    /// How often the lease was extended.
+    /// The number of times that the lease was extended.
     pub fn extensions(&self) -> u64 {
         self.shared.extensions.load(Ordering::Relaxed)
     }
 
-    /// Until the job's own deadline, as it was when the attempt began: grants move it.
+    /// The time until the job's own deadline, as it was when the attempt began: grants move it.
     pub fn deadline(&self) -> Duration {
         let deadline = self.shared.assigned_at + self.shared.assignment.deadline_remaining;
         deadline.since(self.shared.clock.mono())
@@ -356,7 +357,7 @@ impl Context {
         self.shared.heartbeat.cancel(why);
     }
 
-    /// What was said on the heartbeat. A word within a quiet section that goes on says so again, since for a manager
+    /// Reports a beat. Within a quiet section that goes on the report repeats it, since for a manager
     /// every word ends the one before.
     fn report(&self, beat: Beat) {
         let quiet = match beat {
@@ -448,7 +449,7 @@ impl Context {
     }
 }
 
-/// Why more time is needed.
+/// The reason why more time is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
     LongWorkflow,

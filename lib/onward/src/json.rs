@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Where a part may lie that a [`Value`] cannot hold; what is deeper belongs to it.
+/// Depth to which parts are looked for that a [`Value`] cannot hold; deeper ones belong to the text above them.
 const MAX_DEPTH: usize = 16;
 
 /// Reads JSON of which a part may be beyond a [`Value`]: a number like `1e999`, half of a surrogate pair, arrays nested

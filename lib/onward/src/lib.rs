@@ -80,7 +80,7 @@ struct Readme;
 #[doc = include_str!("../../../docs/mailboxes.md")]
 struct Mailboxes;
 
-/// So is the one about agents.
+/// The examples of the page about agents run as tests, too.
 #[cfg(all(doctest, feature = "agent"))]
 #[doc = include_str!("../../../docs/agents.md")]
 struct Agents;

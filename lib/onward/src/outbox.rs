@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::client::{CallError, Client, Job};
 
-/// What one call carries: well below what a node takes.
+/// The number of rows in one call: well below the limit of a node.
 const MAX_CALL_ROWS: usize = 1_000;
 const MAX_CALL_BYTES: usize = 4 << 20;
 
@@ -107,7 +107,7 @@ impl Publisher for NodePublisher {
     }
 }
 
-/// Whose fault it is: a node that is away, busy, or does not know us refuses any row.
+/// The error with its blame: a node that is away, busy, or does not know us refuses any row.
 fn blamed(error: CallError) -> PublishError {
     match &error {
         CallError::Refused { status: 400 | 409 | 413 | 422, .. } => PublishError::Refused(error.to_string()),

@@ -63,13 +63,13 @@ pub struct Attempt {
     grants: Vec<Duration>,
 }
 
-/// How an attempt ended, and what its handler said on the way.
+/// The end of an attempt, and the reports of its handler.
 #[derive(Debug)]
 pub struct Ended {
     pub outcome: Outcome,
-    /// From the hand-out to the end.
+    /// The time from the hand-out to the end.
     pub took: Duration,
-    /// In the order in which they were said; words at the same instant are one report.
+    /// Reports in the order in which they were made; those of the same instant are one.
     pub reports: Vec<Report>,
     /// The end of what it printed.
     pub output: Vec<u8>,
@@ -87,7 +87,7 @@ pub enum Outcome {
     Released {
         after: Option<Duration>,
     },
-    /// It was told to stop and did, or was stopped when its grace was over.
+    /// The handler was told to stop and did, or was stopped when its grace was over.
     Cancelled,
     /// No forward step in time: a manager ends the attempt and retries.
     Stuck,
@@ -97,7 +97,7 @@ pub enum Outcome {
     TimedOut,
 }
 
-/// What a handler said at one instant.
+/// The report of a handler at one instant.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
     /// Since the hand-out.
@@ -105,7 +105,7 @@ pub struct Report {
     pub progress: Option<(u64, Option<u64>)>,
     pub note: Option<String>,
     pub quiet: Option<Duration>,
-    /// As it is stored: with the name of an agent's session beside it, if there is one.
+    /// The checkpoint as it is stored: with the name of an agent's session beside it, if there is one.
     pub checkpoint: Option<Vec<u8>>,
 }
 
@@ -173,13 +173,13 @@ impl Attempt {
         self
     }
 
-    /// What an earlier attempt left.
+    /// The checkpoint of an earlier attempt.
     pub fn checkpoint(mut self, checkpoint: &[u8]) -> Self {
         self.assignment.checkpoint = Some(checkpoint.into());
         self
     }
 
-    /// Which attempt it is. 1 is the first.
+    /// The number of the attempt. 1 is the first.
     pub fn number(mut self, number: u32) -> Self {
         self.assignment.attempt = number;
         self
@@ -294,7 +294,7 @@ impl Manager<'_> {
         };
     }
 
-    /// What ends the attempt next if the handler says nothing more.
+    /// The next end of the attempt if the handler reports nothing more.
     fn next_end(&self) -> (Instant, CancelWhy, Outcome) {
         let awake = |at: Awake| self.began + Duration::from_millis(at.as_ms());
         let ends = [

@@ -8,17 +8,20 @@ mod rig;
 mod world;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use onward::agent::metrics::Kind;
 use onward::agent::tools::Command;
-use onward::agent::{Agent, ChatCompletions, Folder, Memory, Sessions, Stopped, Tool, ToolContext, ToolError};
+use onward::agent::{
+    Agent, ChatCompletions, Decision, Effect, Folder, Memory, Sessions, Stopped, Tool, ToolContext, ToolError,
+};
 use onward::testing::{Attempt, Outcome};
-use onward::{Context, Failure};
-use rig::server::{Server, answers, calls, messages, text};
+use onward::{Context, Failure, Worker};
+use rig::server::{Piece, Reply, Server, answers, calls, messages, text, text_chunk};
 use rig::{Say, Scripted, call, call_deltas, say};
 use serde_json::{Value, json};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
 use world::{World, job};
 
@@ -42,26 +45,27 @@ async fn handle(agent: Agent, ctx: Context) -> Result<String, Failure> {
 
 #[tokio::test(start_paused = true)]
 async fn thirty_minutes_of_work_on_a_lease_of_five() {
-    // Turns of two minutes: the model writes for 40 s, and the tool works for 80 s.
+    // Turns of seven and a half minutes: the model writes for 370 s, which is longer than the lease, and the tool works for
+    // 80 s.
     let model = Scripted::new(|n, _| {
         let mut deltas = call_deltas(&[("slow".to_owned(), format!("{{\"n\": {n}}}"))]);
-        deltas.extend((0..2).map(|_| onward::agent::Delta::Text("thinking".into())));
-        if n < 15 { Say::Slowly(secs(10), deltas) } else { say("done") }
+        deltas.extend((0..35).map(|_| onward::agent::Delta::Text("thinking".into())));
+        if n < 4 { Say::Slowly(secs(10), deltas) } else { say("done") }
     });
     let agent = Agent::new(model.clone()).tool(Tool::new("slow", "", slow));
-    let attempt = Attempt::of("agent").lease(secs(300)).stuck_after(secs(150));
+    let attempt = Attempt::of("agent").lease(secs(300)).stuck_after(secs(500));
     let ended = attempt.run(|ctx: Context, (): ()| handle(agent, ctx)).await;
     assert_eq!(ended.outcome, Outcome::Succeeded("done".into()));
-    assert_eq!((ended.took, model.asked().len()), (secs(30 * 60), 16));
-    assert_eq!(ended.progress(), Some((15, None)));
+    assert_eq!((ended.took, model.asked().len()), (secs(30 * 60), 5));
+    assert_eq!(ended.progress(), Some((4, None)));
     let kept = ended.reports.iter().find_map(|report| report.checkpoint.clone()).unwrap();
     assert_eq!(kept, b"onward-agent-session:00000000-0000-0000-0000-000000000001-0");
     assert_eq!(ended.checkpoint(), None, "the handler itself left nothing");
     let notes: Vec<String> = ended.reports.into_iter().filter_map(|report| report.note).collect();
-    assert_eq!(notes.last().unwrap(), "turn 15; last: slow(n), slow(n), slow(n)");
+    assert_eq!(notes.last().unwrap(), "turn 4; last: slow(n), slow(n), slow(n)");
 }
 
-/// Whether a process runs. One that has ended may wait to be asked for its end.
+/// Whether a process runs. A process that has ended may wait to be asked for its end.
 fn is_there(pid: &str) -> bool {
     let is_alive = |state: String| !state.contains(") Z ");
     std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).is_ok_and(is_alive)
@@ -156,6 +160,141 @@ async fn an_agent_that_repeats_itself_ends_as_stuck_by_the_ordinary_rule() {
     assert_eq!(reason.recv().await.unwrap(), said);
     let note = ended.reports.iter().rev().find_map(|report| report.note.clone()).unwrap();
     assert!(note.contains("slow(n) again, 5 times"), "{note}");
+}
+
+/// The handler's own reason comes too late on a real node: the node keeps what the agent said last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_node_an_agent_that_repeats_itself_ends_as_stuck_and_explain_says_which_call_it_made() {
+    let world = World::start().await;
+    let model = Scripted::of([call("look", r#"{"n": 1}"#)]);
+    let tool = |_: ToolContext, _: Value| async {
+        sleep(Duration::from_millis(50)).await;
+        Ok::<_, ToolError>("the same".to_owned())
+    };
+    let agent = Agent::new(model).tool(Tool::with_schema("look", "", json!({ "type": "object" }), tool));
+    let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
+    let asked = job("agent", "null").stuck_after(secs(2)).time_out_when_stuck();
+    let id = world.client.submit(asked).await.unwrap();
+    let job = world.ended(&id).await;
+    assert_eq!((&job["state"], &job["reason"]), (&json!("timed_out"), &json!("stuck")), "{job}");
+    let told = world.client.explain(&id).await.unwrap().text().get().to_owned();
+    assert!(told.contains("as stuck (no forward step in time)") && told.contains("look(n) again, "), "{told}");
+    working.finish().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_node_a_call_that_waits_for_a_person_is_made_once_they_have_approved_it() {
+    let world = World::start().await;
+    let (asked, approved, paid) = (watch::Sender::new(0), AtomicBool::new(false), AtomicU32::new(0));
+    let shared = Arc::new((asked, approved, paid));
+    let (known, counted) = (shared.clone(), shared.clone());
+    let pay = move |_: ToolContext, number: Number| {
+        counted.2.fetch_add(number.n, Ordering::SeqCst);
+        async { Ok::<_, ToolError>("paid") }
+    };
+    let model = Scripted::of([call("pay", r#"{"n": 5}"#), say("done")]);
+    let agent = Agent::new(model.clone())
+        .tool(Tool::new("pay", "", pay).effect(Effect::Once))
+        .sessions(Memory::new())
+        .ask_again_after(Duration::from_millis(50))
+        .policy(move |_| {
+            known.0.send_modify(|times| *times += 1);
+            let is_approved = known.1.load(Ordering::SeqCst);
+            async move { if is_approved { Decision::Allow } else { Decision::Suspend("5 are much".into()) } }
+        });
+    let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
+    // One attempt alone counts.
+    let id = world.client.submit(job("agent", "null").max_attempts(1)).await.unwrap();
+    let asked =
+        tokio::time::timeout(world::SOON, async { shared.0.subscribe().wait_for(|times| *times >= 3).await.map(drop) });
+    asked.await.expect("the policy is asked again").unwrap();
+    assert_eq!(shared.2.load(Ordering::SeqCst), 0, "nothing is paid before");
+    shared.1.store(true, Ordering::SeqCst);
+    let job = world.ended(&id).await;
+    assert_eq!(job["result"], "done", "{job}");
+    assert_eq!((shared.2.load(Ordering::SeqCst), model.asked().len()), (5, 2), "nothing is paid again");
+    working.finish().await.unwrap();
+}
+
+/// The worker knows the deadline as it was at the hand-out; the node moves it, and judges by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_node_an_agent_works_on_behind_a_deadline_that_was_moved() {
+    let world = World::start().await;
+    let (began, moved) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (told, waiting) = (began.clone(), moved.clone());
+    let wait = move |ctx: ToolContext, _: Number| {
+        let (told, waiting) = (told.clone(), waiting.clone());
+        async move {
+            told.notify_one();
+            waiting.notified().await;
+            while !ctx.deadline().is_zero() {
+                sleep(Duration::from_millis(10)).await;
+                ctx.beat();
+            }
+            Ok("behind it")
+        }
+    };
+    let last = vec![onward::agent::Delta::Text("done".into())];
+    let model = Scripted::of([call("wait", r#"{"n": 1}"#), Say::Slowly(Duration::from_millis(50), last)]);
+    let agent = Agent::new(model).tool(Tool::new("wait", "", wait));
+    let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
+    let id = world.client.submit(job("agent", "null").max_attempts(1).timeout(secs(5))).await.unwrap();
+    tokio::time::timeout(world::SOON, began.notified()).await.expect("it begins");
+    world.client.extend(&id, secs(600), "it needs longer").await.unwrap();
+    moved.notify_one();
+    let job = world.ended(&id).await;
+    assert_eq!(job["result"], "done", "{job}");
+    working.finish().await.unwrap();
+}
+
+const CHILD_OF: &str = "ONWARD_TEST_WORKER_OF";
+
+/// Of a process that [`a_worker_that_was_killed_is_gone_on_from_by_another`] starts.
+#[tokio::test]
+async fn is_a_worker_for_that_process_to_kill() {
+    let Ok(node) = std::env::var(CHILD_OF) else { return };
+    let sessions = Folder::at(std::env::var("SESSIONS").unwrap()).unwrap();
+    let agent = example::agent(ChatCompletions::from_env().unwrap(), sessions);
+    example::with_handler(Worker::connect(&node).await.unwrap(), agent).run().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_was_killed_is_gone_on_from_by_another() {
+    let server = Server::start(|number, asked| match (answers(asked), number) {
+        (0, _) => calls(&[("search", r#"{"words": "broken"}"#)]),
+        (1, _) => calls(&[("refund", r#"{"order": 7, "cents": 500}"#)]),
+        // It is killed in its third answer.
+        (_, 2) => Reply::Stream(vec![text_chunk("{"), Piece::Hang]),
+        _ => text(r#"{"refunded": true, "answer": "You get 500 cents back."}"#),
+    })
+    .await;
+    let lease = secs(3);
+    let world = World::start_listening(|settings| {
+        (settings.lease.initial, settings.lease.extension, settings.lease.interval) = (lease, lease, lease / 3);
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let start = || {
+        let mut child = tokio::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "is_a_worker_for_that_process_to_kill", "--nocapture"]);
+        child.env(CHILD_OF, format!("http://{}", world.node.address())).env("SESSIONS", folder.path());
+        child.env("OPENAI_BASE_URL", &server.url).env("OPENAI_MODEL", "m").env("OPENAI_API_KEY", "k");
+        child.stdout(std::process::Stdio::null()).kill_on_drop(true).spawn().unwrap()
+    };
+    let soon = Duration::from_millis(1);
+    let ticket = job("ticket", r#"{"text": "Order 7 came broken."}"#).backoff(soon, soon);
+    let id = world.client.submit(ticket).await.unwrap();
+    let mut first = start();
+    tokio::time::timeout(world::SOON, server.asked_times(3)).await.expect("it gets to its third answer");
+    first.kill().await.unwrap();
+    let mut second = start();
+    let job = world.ended(&id).await;
+    assert_eq!(job["result"], json!({ "refunded": true, "answer": "You get 500 cents back." }), "{job}");
+    let asked = server.asked();
+    assert_eq!(asked.len(), 4, "once for each answer, and once more for the one that it was killed in");
+    assert_eq!(messages(&asked[2]), messages(&asked[3]), "it goes on from where the other was");
+    assert_eq!(messages(&asked[3])[5]["content"], format!("refunded 500 cents for order 7 ({id}-0.2.0)"));
+    second.kill().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -50,7 +50,7 @@ async fn jobs_are_asked_for_and_acted_on_by_both_protocols() {
     }
 }
 
-/// By pages of two.
+/// Ids of the jobs in a queue, listed by pages of two.
 async fn listed(client: &Client, queue: &str) -> Vec<String> {
     let which = JobFilter { queue: Some(queue.into()), ..JobFilter::default() };
     let (mut page, mut ids) = (Page { limit: 2, cursor: None }, Vec::new());

@@ -73,7 +73,7 @@ struct World {
     sessions: UnboundedReceiver<Tell>,
     said: UnboundedReceiver<WorkerFrame>,
     fetches: UnboundedReceiver<Fetch>,
-    /// To the session that is open.
+    /// The sender to the session that is open.
     tell: Tell,
     run: JoinHandle<Result<(), WorkerError>>,
 }
@@ -164,7 +164,7 @@ impl World {
         self.hear(|frame| frame.settlements.first()?.report.clone()).await
     }
 
-    /// Everything that it could do with what it knows has been done.
+    /// Lets the client do everything that it can do with what it knows.
     async fn settle_down(&mut self) {
         for probe in 1..=5 {
             self.tell(ManagerFrame { probes: vec![probe], ..ManagerFrame::default() });
@@ -182,7 +182,7 @@ impl Drop for World {
 #[derive(Clone, Copy)]
 enum Input {
     Here(&'static str),
-    /// With a digest of so many of these bytes.
+    /// Sent by reference, with a digest of so many of these bytes.
     ByReference(u8),
 }
 use Input::{ByReference, Here};

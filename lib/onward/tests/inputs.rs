@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{interval, timeout};
 use world::{SOON, World};
 
-/// As large as a result is likely to be.
+/// The size of a part: as large as a result is likely to be.
 const PART: usize = 1_000_000;
 
 /// Like no other part, at either end.
@@ -79,8 +79,8 @@ async fn seen(told: &mut UnboundedReceiver<Seen>) -> u32 {
     attempt
 }
 
-/// How an attempt of the workflow that gets all parts has ended, once one has, without success. What cannot be delivered
-/// is handed out again, and that may go on for ever.
+/// The end of an attempt of the workflow that gets all parts, once one has ended without success. An input that cannot
+/// be delivered is handed out again, and that may go on for ever.
 async fn join_ended(world: &World, job: &str) -> &'static str {
     let job = JobId::parse(job).expect("an id");
     let mut looks = interval(Duration::from_millis(20));

@@ -76,10 +76,9 @@ impl Subject for OnNode {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[allow(clippy::print_stdout, reason = "the table of promises is printed by the run of the tests")]
 async fn a_queue_of_a_node_does_what_it_declares() {
     let report = conformance::check(&OnNode::start().await).await;
-    println!("{report}");
+    report.print();
     conformance::check_documented(DOCUMENT, &report);
 }
 
@@ -279,7 +278,7 @@ async fn a_holder_that_ends_in_a_cut_leaves_its_message_to_the_next() {
     assert_eq!(elsewhere.depth().await.unwrap(), Depth::default());
 }
 
-/// Who has replied, and says it again in other words, has replied: one hand-out has one reply.
+/// A holder that has replied, and says it again in other words, has replied: one hand-out has one reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reply_that_is_said_again_in_other_words_is_the_first() {
     let node = start().await;
@@ -307,7 +306,7 @@ async fn several_wait_at_a_time() {
     assert_ne!(one.message.body, other.message.body);
 }
 
-/// What others submit is a message, and what is cancelled is taken away.
+/// A job that others submit is a message, and one that is cancelled is taken away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_of_somebody_else_is_a_message_and_a_cancel_ends_its_lease() {
     let (node, job) = (start().await, json!({ "id": 7, "size": 1.5 }));
@@ -387,7 +386,7 @@ async fn a_call_that_buries_a_message_gives_the_one_behind_it() {
     assert_eq!(came.iter().map(|one| one.message.body.as_ref()).collect::<Vec<_>>(), [b"good"]);
 }
 
-/// One call could not take them: neither their bytes nor their number.
+/// The letters do not fit in one call: neither their bytes nor their number.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_batches_and_many_dead_letters_are_several_calls() {
     const LETTERS: usize = 1_050;
@@ -446,7 +445,7 @@ async fn a_poll_that_is_answered_with_nothing_before_its_time_is_made_again_afte
     assert!((3..=5).contains(&calls.load(Ordering::SeqCst)), "{calls:?} calls in two seconds");
 }
 
-/// Whoever looks at dead letters is not the only one.
+/// A reader of dead letters is not the only one.
 #[tokio::test]
 async fn a_dead_letter_that_somebody_takes_away_meanwhile_is_passed_over() {
     const LETTERS: &str = r#"{"dead_letters":[

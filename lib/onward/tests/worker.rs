@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 use world::{SOON, World};
 
-/// What a worker tells of itself, to wait for.
+/// Notices of a worker, to wait for.
 fn notices() -> (impl Fn(Notice) + Send + Sync + 'static, UnboundedReceiver<Notice>) {
     let (told, notices) = unbounded_channel();
     (move |notice| drop(told.send(notice)), notices)
@@ -32,7 +32,7 @@ async fn next(notices: &mut UnboundedReceiver<Notice>, wanted: impl Fn(&Notice) 
     timeout(SOON, find).await.expect("it is told")
 }
 
-/// Where handlers wait until the test says so.
+/// The gate at which handlers wait until the test lets them go.
 struct Gate {
     go: Notify,
     begun: Semaphore,
@@ -43,7 +43,7 @@ impl Gate {
         Arc::new(Self { go: Notify::new(), begun: Semaphore::new(0) })
     }
 
-    /// Until one more handler runs: the node says `running` before the worker has heard of it.
+    /// Waits until one more handler runs: the node says `running` before the worker has heard of it.
     async fn begun(&self) {
         timeout(SOON, self.begun.acquire()).await.expect("it begins").expect("nobody closes it").forget();
     }

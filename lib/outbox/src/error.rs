@@ -1,4 +1,4 @@
-//! What can go wrong between the outbox and its database.
+//! Errors between the outbox and its database.
 
 use core::time::Duration;
 
@@ -6,7 +6,8 @@ use onward_database::DatabaseError;
 
 use crate::RowError;
 
-/// Why the database did not do what was asked. Claims end by themselves, so that asking again is always safe.
+/// The reason why the database did not do what was asked. Claims end by themselves, so that asking again is always
+/// safe.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutboxError {
@@ -43,7 +44,8 @@ impl From<DatabaseError> for OutboxError {
     }
 }
 
-/// Why a row was not written. The transaction goes on if the row was at fault; if the database was, PostgreSQL has ended it.
+/// The reason why a row was not written. The transaction goes on if the row was at fault; if the database was,
+/// PostgreSQL has ended it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {

@@ -9,7 +9,7 @@ use crate::publisher::Publisher;
 use crate::store::Sqlite;
 use crate::store::{Backlog, Missing, Postgres, RowFilter, RowInfo, Store};
 
-/// How many rows [`Outbox::list`] gives at most.
+/// The most rows that [`Outbox::list`] gives.
 pub const MAX_LISTED: u32 = 1_000;
 
 /// An outbox in a database. Cheap to clone; clones share a connection.
@@ -19,12 +19,14 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// By the URL of either database: `postgres://…`, or `sqlite:` and the path of a file. Makes the table if there is none.
+    /// Opens an outbox by the URL of either database: `postgres://…`, or `sqlite:` and the path of a file. Makes the
+    /// table if there is none.
     pub async fn open(url: &str) -> Result<Self, OutboxError> {
         Self::open_with(url, Missing::Make).await
     }
 
-    /// As [`open`](Self::open), for whoever only looks at what should be there: makes neither a file nor a table.
+    /// Opens an outbox as [`open`](Self::open) does, for programs that only look at what should be there: makes neither
+    /// a file nor a table.
     pub async fn open_existing(url: &str) -> Result<Self, OutboxError> {
         Self::open_with(url, Missing::Refuse).await
     }
@@ -43,25 +45,26 @@ impl Outbox {
         Err(OutboxError::Url(format!("{kind}:…")))
     }
 
-    /// On PostgreSQL 13 or newer, also behind a pooler such as PgBouncer. Connects; makes the table if there is none.
+    /// Opens an outbox on PostgreSQL 13 or newer, also behind a pooler such as PgBouncer. Connects; makes the table if
+    /// there is none.
     ///
     /// TLS is used where the URL says `sslmode=require`, and the server must then have a certificate that browsers trust.
     pub async fn postgres(url: &str) -> Result<Self, OutboxError> {
         Ok(Self { store: Arc::new(Store::Postgres(Box::new(Postgres::open(url, Missing::Make).await?))) })
     }
 
-    /// In a file of SQLite. Makes the file, and the table, if there is none.
+    /// Opens an outbox in a file of SQLite. Makes the file, and the table, if there is none.
     #[cfg(feature = "sqlite")]
     pub async fn sqlite(path: impl AsRef<std::path::Path>) -> Result<Self, OutboxError> {
         Ok(Self { store: Arc::new(Store::Sqlite(Sqlite::open(path.as_ref(), Missing::Make).await?)) })
     }
 
-    /// What publishes the rows of this outbox, as a loop of a [`Supervisor`](onward_health::Supervisor).
+    /// The poller that publishes the rows of this outbox, as a loop of a [`Supervisor`](onward_health::Supervisor).
     pub fn publish_to(self, publisher: impl Publisher) -> Poller {
         Poller::new(self, Arc::new(publisher))
     }
 
-    /// What is in it, where a parked row holds its key.
+    /// The rows that are left to publish, where a parked row holds its key.
     pub async fn backlog(&self) -> Result<Backlog, OutboxError> {
         self.store.look(true).await
     }

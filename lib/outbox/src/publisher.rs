@@ -1,4 +1,4 @@
-//! Where rows go.
+//! The publisher that rows go to.
 
 use core::future::Future;
 use core::pin::Pin;
@@ -38,7 +38,7 @@ pub trait Publisher: Send + Sync + 'static {
     }
 }
 
-/// Why a row was not published.
+/// The reason why a row was not published.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PublishError {
     /// The publisher cannot take any row just now; nobody's fault.

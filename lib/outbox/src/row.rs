@@ -33,7 +33,7 @@ pub struct Row {
     pub key: Option<String>,
     pub payload: Vec<u8>,
     pub headers: BTreeMap<String, String>,
-    /// How often the row was claimed, this time included.
+    /// The number of times that the row was claimed, this time included.
     pub attempts: u32,
     /// The row's age when it was claimed.
     pub age: Duration,
@@ -104,7 +104,7 @@ impl Row {
     }
 }
 
-/// Why a row was not written. The transaction is as it was.
+/// The reason why a row was not written. The transaction is as it was.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RowError {
     #[error("a row needs a topic: `Row::new(\"orders.paid\")`")]

@@ -14,14 +14,14 @@ use crate::error::OutboxError;
 use crate::poller::{Counts, Poller, Watcher};
 use crate::store::{Backlog, Listener};
 
-/// How often an idle connection that listens is asked whether it still does.
+/// The interval at which an idle connection that listens is asked whether it still does.
 const LISTEN_CHECK: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether enough rows were deleted for a vacuum.
+/// The interval of the question whether enough rows were deleted for a vacuum.
 const VACUUM_LOOK: Duration = Duration::from_secs(1);
-/// How long a vacuum may take, of a table that has grown very large.
+/// The time that a vacuum may take, of a table that has grown very large.
 const VACUUM_WITHIN: Duration = Duration::from_secs(240);
-/// After a vacuum there is none for this many times as long as it took: it is to cost a tenth of the time at most.
+/// The rest after a vacuum, as a multiple of the time it took: vacuums are to cost a tenth of the time at most.
 const VACUUM_REST: u32 = 9;
 
 /// Adds outboxes to a service.
@@ -96,7 +96,7 @@ fn vacuuming(name: &str, poller: &Arc<Poller>) -> Loop {
     Loop::new(name, turn).every(VACUUM_LOOK).freshness(2 * VACUUM_WITHIN).longest_turn(VACUUM_WITHIN)
 }
 
-/// What the poller has done since it started, by the names that metrics have for it.
+/// Counters of the poller since it started, by the names that metrics have for them.
 const TOTALS: [(&str, Read); 5] = [
     ("rows_published", |counts| &counts.published),
     ("rows_refused", |counts| &counts.refused),
@@ -107,7 +107,7 @@ const TOTALS: [(&str, Read); 5] = [
 
 type Read = fn(&Counts) -> &AtomicU64;
 
-/// One of them, which is shown and fails nothing.
+/// One of these counters, which is shown and fails nothing.
 struct Total {
     name: String,
     counts: Arc<Counts>,
@@ -132,7 +132,7 @@ impl Input for Total {
     }
 }
 
-/// What is shown of the outbox.
+/// Readings of the outbox that are shown.
 struct Gauges {
     oldest: Age,
     parked: Count,
@@ -232,7 +232,7 @@ async fn listen(reporter: Reporter, url: String, waker: Waker) -> Result<(), Str
     Ok(())
 }
 
-/// Why the connection was lost; none if the loop is told to stop.
+/// Wakes the loop until the connection is lost, and gives the reason; none if the loop is told to stop.
 async fn wake_until_lost(
     reporter: &Reporter,
     listener: &Listener,
@@ -313,7 +313,7 @@ mod tests {
         }
     }
 
-    /// By itself it would look once an hour.
+    /// A poller by itself would look once an hour.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_commit_wakes_a_poller_that_listens() {
         let world = World::postgres().await;

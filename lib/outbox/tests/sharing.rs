@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const POLLERS: usize = 4;
 const ROWS: usize = 1_500;
 
-/// What is in whose hands, and what has been published.
+/// The rows in each poller's hands, and the ones that have been published.
 #[derive(Default)]
 struct Hands {
     rows: HashMap<i64, usize>,
@@ -32,7 +32,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Whether the publisher is away this time: then rows change hands more often.
+    /// Begins a call. Gives whether the publisher is away this time: then rows change hands more often.
     fn begin(&self, rows: &[Row]) -> bool {
         let mut hands = self.hands.lock().unwrap();
         for row in rows {

@@ -24,7 +24,7 @@ pub fn pack(message: Message) -> Vec<u8> {
     value
 }
 
-/// What was not packed by us is a body.
+/// Unpacks a message; bytes that were not packed by us are a body.
 pub fn unpack(value: Vec<u8>) -> Message {
     let end = value.iter().position(|byte| *byte == b'\n');
     let head = end.and_then(|end| Some((end, serde_json::from_slice::<Head>(&value[..end]).ok()?)));

@@ -35,9 +35,9 @@ const PREFIX: &str = "onward:mailbox:";
 const MAX_BYTES: usize = 16 << 20;
 /// Most messages of one run of the script, which keeps everybody else waiting.
 const MAX_BATCH: usize = 100;
-/// How long an answer may take before the connection is given up.
+/// The time that an answer may take before the connection is given up.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How often a waiting receive looks by itself: a call to it may be lost with its connection.
+/// The interval at which a waiting receive looks by itself: a call to it may be lost with its connection.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Id, fence, delivery and content.
@@ -49,7 +49,7 @@ type Letter = (String, u32, String, Vec<u8>);
 #[derive(Clone)]
 pub struct Redis {
     name: Arc<str>,
-    /// Its address and the number of the database.
+    /// The server's address and the number of the database.
     server: Arc<str>,
     rule: Rule,
     connection: ConnectionManager,
@@ -131,7 +131,7 @@ impl Redis {
         RedisBuilder { client, name: name.into(), rule: Rule { max_deliveries: 5, max_messages: 1_000_000 } }
     }
 
-    /// What messages name as their `reply_to` to be answered here.
+    /// The address that messages name as their `reply_to` to be answered here.
     pub fn address(&self) -> &str {
         &self.name
     }
@@ -347,7 +347,7 @@ fn add_end(call: &mut ScriptInvocation<'_>, end: End) {
     };
 }
 
-/// What is good, and for each of the batch the error that it has, if any.
+/// The good ones of a batch, and for each of the batch the error that it has, if any.
 fn split<T>(checked: Vec<Result<T, MailboxError>>) -> (Vec<T>, Vec<Option<MailboxError>>) {
     let mut good = Vec::with_capacity(checked.len());
     let mut errors = Vec::with_capacity(checked.len());

@@ -56,10 +56,9 @@ impl Subject for OnRedis {
 }
 
 #[tokio::test]
-#[allow(clippy::print_stdout, reason = "the table of promises is printed by the run of the tests")]
 async fn redis_does_what_it_declares() {
     let report = conformance::check(&OnRedis::start()).await;
-    println!("{report}");
+    report.print();
     conformance::check_documented(DOCUMENT, &report);
 }
 

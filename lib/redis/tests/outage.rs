@@ -94,7 +94,7 @@ async fn a_full_mailbox_refuses_and_keeps_what_it_has() {
     assert_eq!(orders.depth().await.unwrap().waiting, 2);
 }
 
-/// Nobody has received it since, and its holder has lost it all the same.
+/// The message was not received since, and its holder has lost it all the same.
 #[tokio::test]
 async fn a_lease_that_is_over_is_not_extended_and_its_message_waits() {
     let server = Server::start().unwrap();
@@ -130,7 +130,7 @@ async fn a_reply_to_a_full_mailbox_is_refused_and_its_message_stays_held() {
     assert_eq!(take(&replies, LONG).await.message.body, "answer");
 }
 
-/// By itself it would look once a second.
+/// A receiver by itself would look once a second.
 #[tokio::test]
 async fn whoever_waits_is_told_of_what_is_sent() {
     let server = Server::start().unwrap();

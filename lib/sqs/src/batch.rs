@@ -106,7 +106,7 @@ impl Sqs {
     }
 }
 
-/// What a batch is answered with where SQS says nothing about one of it.
+/// Answers for a batch where SQS says nothing about one of its entries.
 fn missing<T: Clone>(count: usize) -> Vec<Result<T, MailboxError>> {
     let why = "SQS did not answer for this one of a batch".into();
     vec![Err(MailboxError::Unavailable { why, changed: Changed::Unknown }); count]

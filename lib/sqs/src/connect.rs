@@ -10,7 +10,7 @@ use crate::errors::of_look;
 use crate::holds::Holds;
 use crate::{Parts, Sqs, pack};
 
-/// What SQS took before it took more, and takes where a queue does not tell.
+/// The size that SQS took before it took more, used where a queue does not tell its own.
 const USUAL_BYTES: usize = 256 << 10;
 
 /// Made by [`Sqs::builder`].
@@ -95,7 +95,7 @@ fn dead_name(url: &str) -> String {
     }
 }
 
-/// What a queue does by itself with a message that was handed out often.
+/// The queue's own policy for a message that was handed out often.
 struct Redrive {
     target: Option<String>,
     max: Option<u32>,

@@ -17,12 +17,12 @@ use tokio::time::Instant;
 /// handed out again.
 pub const LONGEST: Duration = Duration::from_secs(12 * 3_600 - 300);
 
-/// For how long after its end a lease is remembered as over.
+/// The time after its end for which a lease is remembered as over.
 const REMEMBERED: Duration = Duration::from_secs(3_600);
-/// How many are looked through at most before the ones that ended long ago are dropped.
+/// The number of holds at which the ones that ended long ago are looked for and dropped.
 const SWEEP: usize = 1_024;
 
-/// How many settled receipts are remembered, so that who repeats one is answered the same.
+/// The number of settled receipts that are remembered, so that a repeat of one is answered the same.
 const REMEMBERED_ENDS: usize = 4_096;
 
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub struct Holds {
     ended: Mutex<Ended>,
 }
 
-/// How hand-outs ended here.
+/// Hand-outs by how they ended here.
 #[derive(Debug, Default)]
 struct Ended {
     kinds: HashMap<Arc<str>, Discriminant<End>>,
@@ -49,12 +49,12 @@ pub struct Hold {
     pub delivery: u32,
 }
 
-/// What an extension comes to.
+/// The answer to the question how to extend a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extension {
-    /// So much is left, and no more is needed or to be had.
+    /// So much is left: it is enough, or no more can be had.
     Enough(Duration),
-    /// To be asked for, from now on.
+    /// Time to ask for, from now on.
     Ask(Duration),
 }
 
@@ -80,7 +80,7 @@ impl Holds {
         }
     }
 
-    /// How to make a lease last at least so long from now on.
+    /// The way to make a lease last at least so long from now on.
     pub fn extension(&self, receipt: &Receipt, now: Instant, by: Duration) -> Result<Extension, MailboxError> {
         let Some(hold) = self.find(receipt, now)? else { return Ok(Extension::Ask(whole_seconds(by.min(LONGEST)))) };
         let end = (now + by.min(LONGEST)).max(hold.perhaps).min(hold.since + LONGEST);
@@ -126,8 +126,8 @@ impl Holds {
     }
 }
 
-/// How long a message waits for its next hand-out, which SQS counts as a part of this hold. Of one that another process got
-/// it is not known since when it is held.
+/// The wait of a message for its next hand-out, which SQS counts as a part of this hold. Of one that another process
+/// got it is not known since when it is held.
 pub fn delay(hold: Option<&Hold>, now: Instant, after: Duration) -> Duration {
     let longest = hold.map_or(LONGEST, |hold| (hold.since + LONGEST).saturating_duration_since(now));
     whole_seconds(after.min(longest))
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(extension(10 * MINUTE, MINUTE), Err(MailboxError::Stale));
     }
 
-    /// Somebody else may have the message, and would lose it.
+    /// Another holder may have the message by now, and would lose it.
     #[test]
     fn a_receipt_that_was_settled_is_good_for_the_same_end_only() {
         let (holds, now) = (Holds::default(), Instant::now());

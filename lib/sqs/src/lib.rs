@@ -50,7 +50,7 @@ struct Parts {
     is_fifo: bool,
     max_deliveries: u32,
     max_bytes: usize,
-    /// What all messages of one call may have together.
+    /// The largest size of all messages of one call together.
     max_batch_bytes: usize,
     holds: Holds,
 }
@@ -65,7 +65,7 @@ impl Sqs {
         SqsBuilder::new(client, url.into())
     }
 
-    /// What messages name as their `reply_to` to be answered here: the address of the queue.
+    /// The address that messages name as their `reply_to` to be answered here: the address of the queue.
     pub fn address(&self) -> &str {
         &self.parts.url
     }

@@ -16,7 +16,7 @@ use crate::{Sqs, pack};
 
 /// The longest wait of one call.
 const MAX_WAIT: Duration = Duration::from_secs(20);
-/// For how long dead letters are kept from others while they are looked at or moved.
+/// The time for which dead letters are kept from others while they are looked at or moved.
 const LOOK: Duration = Duration::from_secs(60);
 
 impl Mailbox for Sqs {
@@ -198,9 +198,9 @@ impl Mailbox for Sqs {
     }
 }
 
-/// What remains to be told to SQS for a message to end.
+/// The step that remains to be taken in SQS for a message to end.
 enum Step {
-    /// To be deleted; what was done before cannot be undone.
+    /// Deletes the message; what was done before cannot be undone.
     Delete(Option<&'static str>),
     Return(Duration),
     /// Nothing: it was settled in the same way before.

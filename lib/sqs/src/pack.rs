@@ -29,7 +29,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// What it counts towards the limits of a queue and of a batch, or a little more.
+    /// Size that counts towards the limits of a queue and of a batch, or a little more.
     pub fn bytes(&self) -> usize {
         self.body.len() + ATTRIBUTE_BYTES
     }
@@ -99,7 +99,8 @@ pub fn mark_dead(packed: &mut Packed, why: &str, deliveries: u32) {
     packed.attributes.insert(DELIVERIES.into(), text(&deliveries.to_string()));
 }
 
-/// Why a message is dead, and after how many deliveries. One without our marks was moved by the queue's own policy.
+/// The reason why a message is dead, and the number of its deliveries. One without our marks was moved by the queue's
+/// own policy.
 pub fn read_dead(delivered: &Delivered) -> (String, u32) {
     let attribute = |name: &str| delivered.message_attributes()?.get(name)?.string_value();
     let why = attribute(WHY).unwrap_or("moved by the redrive policy of its queue").to_owned();
@@ -111,7 +112,7 @@ fn text(value: &str) -> MessageAttributeValue {
     built.expect("it has a type")
 }
 
-/// Whether SQS takes this character: those of XML.
+/// Whether SQS takes this character: it takes those of XML.
 fn is_carried(one: char) -> bool {
     matches!(one, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }

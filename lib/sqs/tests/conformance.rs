@@ -48,13 +48,12 @@ fn kinds(stand_in: &StandIn) -> [OnSqs<'_>; 2] {
     [false, true].map(|is_fifo| OnSqs { stand_in, is_fifo })
 }
 
-#[allow(clippy::print_stdout, reason = "the table of promises is printed by the run of the tests")]
 async fn does_what_it_declares(server: Server) {
     let stand_in = StandIn::new(server);
     let [standard, fifo] = kinds(&stand_in);
     let reports: [_; 2] = tokio::join!(conformance::check(&standard), conformance::check(&fifo)).into();
     for report in reports {
-        println!("{report}");
+        report.print();
         conformance::check_documented(DOCUMENT, &report);
     }
 }

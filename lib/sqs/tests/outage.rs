@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aws_sdk_sqs::types::QueueAttributeName;
 use onward_lease::conformance;
-use onward_lease::mailbox::{Changed, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, Want};
+use onward_lease::mailbox::{Changed, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, StaleAck, Want};
 use onward_sqs::Sqs;
 use onward_testkit::Sqs as Server;
 use stand_in::{StandIn, cut_at, hasty_client};
@@ -72,7 +72,26 @@ async fn a_cut_between_reply_and_ack_leaves_both() {
     settle(&uncut, &again.receipt, End::ACK).await.unwrap();
 }
 
-/// One that is dead and cannot be stored among the dead letters takes no other with it.
+/// The receiver knows that its lease is over, and does not send a late ack. SQS itself may take one, as is declared.
+#[tokio::test]
+async fn a_late_ack_that_reaches_sqs_ends_the_message_under_its_holder() {
+    let stand_in = StandIn::new(Server::moto().unwrap());
+    let url = stand_in.queue(false).await;
+    let connect = async || Sqs::connect(stand_in.client.clone(), &url).await.unwrap();
+    let (orders, holder, elsewhere) = (connect().await, connect().await, connect().await);
+    assert_eq!(orders.promises().stale_ack, StaleAck::MayBeTaken);
+    orders.send(vec![Message::new("a")]).await.remove(0).unwrap();
+    let first = take(&orders, SHORT).await;
+    let second = take(&holder, LONG).await;
+    assert_eq!((second.delivery, &second.message), (2, &first.message));
+    assert_eq!(settle(&orders, &first.receipt, End::ACK).await, Err(MailboxError::Stale));
+    assert_eq!(holder.depth().await.unwrap().held, 1);
+    assert_eq!(settle(&elsewhere, &first.receipt, End::ACK).await, Ok(()));
+    let depth = holder.depth().await.unwrap();
+    assert_eq!((depth.waiting, depth.held, depth.dead), (0, 0, 0), "it is gone");
+}
+
+/// A dead message that cannot be stored among the dead letters takes no other with it.
 #[tokio::test]
 async fn what_cannot_be_buried_leaves_others_as_they_are() {
     let stand_in = StandIn::new(Server::ministack().unwrap());

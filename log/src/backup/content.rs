@@ -18,7 +18,7 @@ use crate::{Digest, codec};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Damage {
     pub blobs: u64,
-    /// Those that name them.
+    /// Jobs that name them.
     pub jobs: BTreeSet<JobId>,
 }
 

@@ -20,7 +20,7 @@ use crate::{Digest, codec};
 use super::content::{Damage, jobs_naming};
 use super::go_on;
 
-/// What redb may hold back before it is written. Writing it is one piece of progress, on a slow disk too.
+/// Bytes that redb may hold back before they are written. Writing them is one piece of progress, on a slow disk too.
 const COMMIT_BYTES: usize = 16 << 20;
 /// Progress is told after so many rows, or so many bytes of them.
 const TELL_ROWS: u64 = 1000;
@@ -29,7 +29,7 @@ const TELL_BYTES: usize = 1 << 20;
 pub(super) struct Copy<'a> {
     pub(super) source: &'a ReadTransaction,
     database: &'a Database,
-    /// Of a table's name, in source and copy.
+    /// Prefixes of a table's name, in source and copy.
     prefixes: (&'a str, &'a str),
     /// Names without prefix, and how many rows of each were copied.
     pub(super) rows: Vec<(String, u64)>,
@@ -135,7 +135,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// How many rows there are in all tables.
+/// The number of rows in all tables.
 pub(super) fn count(source: &ReadTransaction) -> Result<u64, Fault> {
     let mut rows = 0;
     for table in source.list_tables()? {

@@ -15,7 +15,7 @@ pub(super) trait Stored: Sized {
     fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError>;
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) bytes: &'a [u8],
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
         if self.bytes.is_empty() { Ok(()) } else { Err(DecodeError::Corrupt("more bytes than there should be")) }
     }
 
-    /// What a number that stands for nothing here means: damage, or what a newer version has.
+    /// The error for a number that stands for nothing here: damage, or an entry of a newer version.
     pub(super) fn unknown(&self, what: &'static str, number: u64) -> DecodeError {
         if self.format.has_tails() { DecodeError::NewerVersion { what, number } } else { DecodeError::Corrupt(what) }
     }
@@ -127,7 +127,7 @@ impl Stored for bool {
     }
 }
 
-/// Its bits: a number that is not a number stays the one that it was.
+/// Stored as its bits: a value that is not a number stays the one that it was.
 impl Stored for f64 {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_bits().to_le_bytes());

@@ -43,13 +43,13 @@ impl Format {
         matches!(self, Self::Two)
     }
 
-    /// Of a number that the row's own check has let pass.
+    /// The format with a number that the row's own check has let pass.
     const fn of(number: u8) -> Self {
         if number == 1 { Self::One } else { Self::Two }
     }
 }
 
-/// One row, or the rest of it from some sequence number on, as a manager reads it.
+/// A row, or the rest of it from some sequence number on, as a manager reads it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Batch {
     pub term: Term,
@@ -77,7 +77,7 @@ pub fn encode(key: BatchKey, events: &[StampedEvent], out: &mut Vec<u8>) {
     row_of(events.len(), &body).put(key, out);
 }
 
-/// What [`encode`] wrote.
+/// Decodes a row that [`encode`] wrote.
 pub fn decode(row: &[u8]) -> Result<Batch, DecodeError> {
     decode_row(&StoredRow::read(row.to_vec())?)
 }
@@ -90,14 +90,14 @@ pub trait EventLog: Log {
         self.take_seat(seen)
     }
 
-    /// As [`Log::append`].
+    /// Appends events as [`Log::append`] appends a row.
     fn append_events(&mut self, key: BatchKey, events: &[StampedEvent], blobs: &[Blob<'_>]) -> Result<(), Error> {
         let mut body = Vec::new();
         encode_events(events, &mut body);
         self.append(key, row_of(events.len(), &body), blobs)
     }
 
-    /// As [`Log::read`], but that the first batch begins at `from`.
+    /// Reads as [`Log::read`] does, but the first batch begins at `from`.
     fn read_events(&mut self, from: Seq, max_events: usize) -> Result<Vec<Batch>, Error> {
         let rows = self.read(from, max_events)?;
         rows.iter().map(|row| Ok(begun_at(decode_row(row)?, from))).collect()
@@ -110,7 +110,7 @@ fn row_of(count: usize, body: &[u8]) -> Row<'_> {
     Row { count: u32::try_from(count).expect("a batch is bounded"), body }
 }
 
-/// Without the events that lie before `from`.
+/// The batch without the events that lie before `from`.
 fn begun_at(mut batch: Batch, from: Seq) -> Batch {
     let skip = from.0.saturating_sub(batch.first.0);
     if skip > 0 {

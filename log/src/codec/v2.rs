@@ -42,7 +42,7 @@ use onward_core::timeout::TimeoutReason;
 use super::DecodeError;
 use super::bytes::{Reader, Stored, put_list, put_number, put_slice};
 
-/// As many as there are. How many is said in front of them, by the row.
+/// Puts events one after another. Their number is in front of them, in the row.
 pub(super) fn put_events(events: &[StampedEvent], out: &mut Vec<u8>) {
     events.iter().for_each(|event| event.put(out));
 }
@@ -142,7 +142,7 @@ macro_rules! choice {
     )*};
 }
 
-/// Of a variant that wraps something: room for the fields that it may have by name one day.
+/// The tail of a variant that wraps something: room for the fields that it may have by name one day.
 macro_rules! wrapped_tail {
     (put $out:ident {}) => {
         put_tail!($out;)
@@ -161,7 +161,7 @@ choice! {
         2 JobSubmitted(job);
         3 WorkflowDue(workflow) + {};
         4 HandedOut(handed);
-        5 AttemptEnded { claim, ending, then } + { 1 end: optional; };
+        5 AttemptEnded { claim, ending, then } + { 1 end: optional; 2 note: optional; };
         6 CancelAsked { job, epoch } + { 1 end: optional; };
         7 JobTimedOut { job, reason } + { 1 end: optional; 2 epoch: optional; };
         8 QuietBegan { claim, allowed } + {};
@@ -365,7 +365,7 @@ macro_rules! shared_list {
 
 shared_list!(ConcurrencyLimit, u16, (Name, Box<str>));
 
-/// As one record: what many have in common is written out each time.
+/// Stored as one record: what many have in common is written out each time.
 impl Stored for WorkflowSpec {
     fn put(&self, out: &mut Vec<u8>) {
         let Self { outline, payload } = self;
@@ -386,7 +386,7 @@ impl Stored for WorkflowSpec {
     }
 }
 
-/// As a list, however many there are.
+/// Stored as a list, however many there are.
 impl Stored for Workflows {
     fn put(&self, out: &mut Vec<u8>) {
         put_list(self, out);

@@ -81,7 +81,7 @@ pub fn a_job_that_is_put_again_is_there_once<B: ArchiveBed>() {
     assert_eq!(archive.get(1).unwrap().unwrap(), b"later");
 }
 
-/// What has ended does not change, so who brings less has lost something.
+/// A job that has ended does not change, so a put with less content has lost something.
 pub fn a_job_that_is_put_again_with_less_content_loses_none<B: ArchiveBed>() {
     let archive = B::new().handle();
     let [payload, result] = [Blob { digest: [1; 32], bytes: b"payload" }, Blob { digest: [2; 32], bytes: b"result" }];

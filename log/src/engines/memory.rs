@@ -19,7 +19,7 @@ use crate::{BatchKey, Blob, BlobReader, Digest, Error, Log, Row, Snapshot, Store
 #[derive(Clone, Debug, Default)]
 pub struct MemoryLog(Arc<Mutex<Store>>);
 
-/// What happens to an append instead of, or besides, what was asked. Each happens once, in the order given.
+/// The fault that an append meets. Each happens once, in the order given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// Nothing is stored, and the caller knows.
@@ -28,9 +28,9 @@ pub enum Fault {
     Full,
     /// Nothing is stored, and the caller does not know.
     RequestLost,
-    /// It is stored, and the caller does not know.
+    /// The row is stored, and the caller does not know.
     AnswerLost,
-    /// It is stored, and the answer takes this long: see [`MemoryLog::take_delay`].
+    /// The row is stored, and the answer takes this long: see [`MemoryLog::take_delay`].
     Slow(Duration),
 }
 
@@ -56,18 +56,18 @@ impl MemoryLog {
         self.store().faults.push_back(fault);
     }
 
-    /// Whether reading a blob fails from now on, as on a disk that cannot be read.
+    /// Sets whether reading a blob fails from now on, as on a disk that cannot be read.
     pub fn fail_blobs(&self, fails: bool) {
         self.store().blobs_fail = fails;
     }
 
-    /// From now on nobody knows what became of anything that is written; it is stored all the same. Reads are answered, as
+    /// Sets whether the fate of writes is unknown from now on; they are stored all the same. Reads are answered, as
     /// by a store that was cut off from others.
     pub fn doubt(&self, is_in_doubt: bool) {
         self.store().is_in_doubt = is_in_doubt;
     }
 
-    /// How long the answers since the last call should have taken.
+    /// The time that the answers since the last call should have taken.
     pub fn take_delay(&self) -> Duration {
         core::mem::take(&mut self.store().delay)
     }

@@ -15,7 +15,7 @@ use redb::StorageBackend;
 
 use crate::samples::Draw;
 
-/// What most disks write whole or not at all.
+/// The size that most disks write whole or not at all.
 const SECTOR: usize = 512;
 
 /// Clones are the same disk. As storage it is its first file, redb's.
@@ -44,16 +44,16 @@ struct Platter {
 
 #[derive(Debug, Default)]
 struct File {
-    /// As a program sees it.
+    /// Bytes as a program sees them.
     seen: Vec<u8>,
-    /// As it is for sure.
+    /// Bytes as they are for sure.
     synced: Vec<u8>,
     unsynced: Vec<Op>,
     lies: bool,
     /// A sync that fails gives up what it was to bring to the disk, and goes on showing it.
     forgets: bool,
     syncs: u64,
-    /// Where writes began.
+    /// Places where writes began.
     written_at: BTreeSet<u64>,
 }
 
@@ -63,12 +63,12 @@ enum Op {
     Length(usize),
 }
 
-/// What will go wrong, and when.
+/// The trouble to come, and when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// Power is lost during the operation with this number.
     CutAt(u64),
-    /// That operation fails; those after it do not.
+    /// The operation with this number fails; those after it do not.
     FailAt(u64),
     /// All operations from that one on fail.
     FailFrom(u64),
@@ -93,12 +93,12 @@ impl Disk {
         self.platter().size()
     }
 
-    /// How often a file was synced.
+    /// The number of times that a file was synced.
     pub fn syncs(&self, which: Which) -> u64 {
         self.platter().files[which as usize].syncs
     }
 
-    /// Where writes to the journal began since this was asked last.
+    /// The places where writes to the journal began since the last call.
     pub fn take_journal_writes(&self) -> BTreeSet<u64> {
         core::mem::take(&mut self.platter().files[Which::Journal as usize].written_at)
     }
@@ -115,23 +115,23 @@ impl Disk {
         self.platter().is_off
     }
 
-    /// From now on a sync of this file is answered and not done.
+    /// Lets syncs of this file be answered and not done from now on.
     pub fn lie(&self, which: Which) {
         self.platter().files[which as usize].lies = true;
     }
 
-    /// From now on a sync of this file that fails is not made up for by the next.
+    /// Lets a failed sync of this file not be made up for by the next, from now on.
     pub fn forget_failed_syncs(&self, which: Which) {
         self.platter().files[which as usize].forgets = true;
     }
 
-    /// From now on a write that is on its way when power is lost is torn between any two bytes, and not only between
+    /// Lets a write that is on its way when power is lost be torn between any two bytes, and not only between
     /// sectors.
     pub fn tear_anywhere(&self) {
         self.platter().tears_anywhere = true;
     }
 
-    /// What a failed sync has given up is not seen any more.
+    /// Forgets the cache: bytes that a failed sync has given up are not seen any more.
     pub fn forget_cache(&self, which: Which) {
         let mut platter = self.platter();
         let file = &mut platter.files[which as usize];

@@ -30,7 +30,7 @@ pub struct World {
     pub seen: BTreeMap<&'static str, u64>,
 }
 
-/// What was asked for, and may or may not have been done.
+/// A request that may or may not have been carried out.
 #[derive(Debug)]
 enum Doubt {
     Seat(Term),
@@ -86,7 +86,7 @@ impl World {
         self.batches.last().map_or(0, |batch| batch.first.0 + batch.events.len() as u64 - 1)
     }
 
-    /// One thing that a leader does. `Ok(false)`: it failed, and the disk must be looked at.
+    /// Does one thing that a leader does. `Ok(false)`: it failed, and the disk must be looked at.
     pub fn act(&mut self) -> Result<bool, Wrong> {
         let (result, doubt) = match self.draw.below(18) {
             0..8 => self.append(),
@@ -150,7 +150,7 @@ impl World {
         (result, Doubt::Batch(batch, names))
     }
 
-    /// By which of the two files the batch was stored, and what it took.
+    /// Notes which of the two files stored the batch, and how many syncs it took.
     fn saw_where(&mut self, names: &[u64], syncs: u64) {
         let by_redb = self.disk.syncs(Which::Redb) > syncs;
         let writes = self.disk.take_journal_writes();
@@ -375,7 +375,7 @@ impl World {
         Ok(())
     }
 
-    /// Whatever happened, the log can be written again.
+    /// Checks that the log can be written again, whatever happened.
     pub fn goes_on(&mut self) -> Result<(), Wrong> {
         self.term = self.log().seize_seat().map_err(wrong)?.term;
         for _ in 0..3 {

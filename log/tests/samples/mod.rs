@@ -302,6 +302,7 @@ impl Draw {
                     ended_at: draw.wall(),
                     ending: draw.ending(),
                     refused: draw.number() as u32,
+                    note: draw.maybe(|draw| draw.name().as_str().into()),
                 }),
                 dropped: draw.number() as u32,
                 checkpoint: draw.maybe(|draw| draw.bytes(100).into()),
@@ -504,6 +505,7 @@ impl Draw {
                 ending: self.ending(),
                 then: self.then(),
                 end: self.maybe(Self::job_end),
+                note: self.maybe(|draw| draw.name().as_str().into()),
             },
             5 => Event::CancelAsked {
                 job: self.job_id(),
@@ -592,7 +594,7 @@ impl Draw {
         StampedEvent { at: self.wall(), event: self.event(variant) }
     }
 
-    /// One of each variant.
+    /// An event of each variant.
     pub fn every_event(&mut self) -> Vec<StampedEvent> {
         (0..VARIANTS).map(|variant| StampedEvent { at: self.wall(), event: self.event(variant) }).collect()
     }
@@ -601,7 +603,7 @@ impl Draw {
         self.batch_of(VARIANTS, at_most)
     }
 
-    /// Of the first variants only, as long as there were no others.
+    /// A batch of the first variants only, as of the time when there were no others.
     pub fn batch_of(&mut self, variants: usize, at_most: u64) -> Vec<StampedEvent> {
         (0..=self.below(at_most)).map(|_| self.stamped_of(variants)).collect()
     }

@@ -116,7 +116,7 @@ fn newer_formats_and_damage_are_named() {
     );
 }
 
-/// As archives of format 1 were: a row for each job in both orders.
+/// Begins with an archive as format 1 was: a row for each job in both orders.
 #[test]
 fn an_archive_of_the_first_format_is_brought_into_the_form_of_today() {
     const ENDED: redb::TableDefinition<'_, (u64, u128), ()> = redb::TableDefinition::new("ended");

@@ -31,7 +31,7 @@ struct Leader {
     draw: Draw,
     term: Term,
     batches: Vec<Batch>,
-    /// By the batch that brought them.
+    /// Blobs by the batch that brought them.
     blobs: BTreeMap<u64, Vec<(Digest, Vec<u8>)>>,
 }
 
@@ -46,7 +46,7 @@ impl Leader {
         self.batches.last().map_or(0, |batch| batch.first.0 + batch.events.len() as u64 - 1)
     }
 
-    /// One batch, with a blob now and then, and a job in the archive.
+    /// Appends a batch, with a blob now and then, and puts a job into the archive.
     fn act(&mut self) {
         let first = self.last() + 1;
         let mut events = self.draw.batch(10);
@@ -354,7 +354,7 @@ fn a_damaged_backup_is_refused_and_leaves_nothing_behind() {
     }
 }
 
-/// Of three pieces.
+/// Content of three pieces.
 static CONTENT: [u8; 70_000] = [7; 70_000];
 
 #[test]

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::samples::{Draw, VARIANTS, variant};
 
-/// What a format was released with. The bytes never change; the text does if records gain fields.
+/// The files that a format was released with. The bytes never change; the text does if records gain fields.
 struct Golden {
     format: u8,
     row: &'static [u8],

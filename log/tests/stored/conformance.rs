@@ -17,7 +17,7 @@ impl Bed for Memory {
     fn handle(&self) -> MemoryLog {
         self.0.clone()
     }
-    /// It lives in this process; what survives is another handle.
+    /// The same log: it lives in this process, and another handle survives.
     fn restart(self) -> Self {
         Self(self.0.clone())
     }
@@ -44,7 +44,7 @@ impl Bed for Embedded {
     }
 }
 
-/// With halves of the journal that take a batch or two, so that rows lie in either file.
+/// A log with halves of the journal that take a batch or two, so that rows lie in either file.
 struct SmallHalves {
     log: EmbeddedLog,
     open: Box<dyn Fn() -> EmbeddedLog>,

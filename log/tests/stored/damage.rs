@@ -16,9 +16,9 @@ use crate::samples::Draw;
 
 const CASES: u64 = 400;
 const HALVES: [u64; 3] = [4 << 10, 24 << 10, 256 << 10];
-/// Of a mark, which lies behind the newest entry.
+/// The length of a mark, which lies behind the newest entry.
 const MARK: usize = 36;
-/// What is appended between two notes of how far the journal reaches.
+/// Bytes that are appended between two notes of how far the journal reaches.
 const NOTE_EVERY: usize = 16 << 10;
 const SECTOR: usize = 512;
 
@@ -73,7 +73,7 @@ struct Written {
     journal: Bytes,
     /// Every batch that was acknowledged.
     batches: Vec<(u64, Vec<StampedEvent>)>,
-    /// Where in the journal each of them was written, if it was.
+    /// The places in the journal where each of them was written, if it was.
     places: Vec<Option<Range<usize>>>,
     covers: u64,
     older: Vec<Vec<u8>>,
@@ -84,7 +84,7 @@ fn opened(redb: &Bytes, journal: &Bytes, half_bytes: u64, on_loss: OnLoss) -> Re
     EmbeddedLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, on_loss)
 }
 
-/// Whether its process had time to close the log.
+/// The way in which the process ended: with time to close the log, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Closed,
@@ -135,14 +135,14 @@ impl Written {
         self.batches.push((first, events));
     }
 
-    /// Where the mark behind the newest entry is.
+    /// The place of the mark behind the newest entry.
     fn mark(&self) -> Range<usize> {
         let end = self.places.iter().rev().flatten().next().map_or(0, |newest| newest.end);
         end..end + MARK
     }
 
-    /// What is missing without a word is what could have been torn: the newest entries, from a damaged one on, and no
-    /// more of them than come between two notes.
+    /// Checks a silent loss: only what could have been torn is missing, the newest entries, from a damaged one on, and
+    /// no more of them than come between two notes.
     fn check_torn(&self, last: u64, damage: &Damage, case: &str) {
         let first = self.batches.iter().position(|(first, _)| *first > last).expect("something is missing");
         let lost: Vec<&Range<usize>> = self.places[first..].iter().map(|place| place.as_ref().expect(case)).collect();
@@ -156,7 +156,7 @@ impl Written {
         self.batches.last().map_or(0, |(first, events)| first + events.len() as u64 - 1)
     }
 
-    /// What the log says to have must be what was acknowledged. Gives how far it reaches.
+    /// Checks that the log says to have what was acknowledged. Gives how far it reaches.
     fn check(&self, log: &mut EmbeddedLog) -> u64 {
         let last = log.tail().unwrap().last.0;
         let needed = self.batches.iter().filter(|(first, events)| first + events.len() as u64 - 1 > self.covers);
@@ -200,7 +200,7 @@ impl Damage {
         }
     }
 
-    /// Whether the mark behind the newest entry is gone by it.
+    /// Whether the damage removes the mark behind the newest entry.
     fn hits(&self, mark: &Range<usize>) -> bool {
         match self {
             Self::Flip(at, _) => mark.contains(at),

@@ -71,7 +71,7 @@ fn a_folder_that_is_in_use_is_refused_and_says_which() {
     assert_eq!(EmbeddedLog::open(folder.path()).unwrap().tail().unwrap().last.0, events.len() as u64);
 }
 
-/// Before there is a file that redb could lock.
+/// The lock holds before there is a file that redb could lock.
 #[test]
 fn a_folder_is_locked_while_its_log_is_being_made() {
     let folder = tempfile::tempdir().unwrap();
@@ -296,7 +296,7 @@ impl StorageBackend for Opened {
     }
 }
 
-/// What it would note at its end, its successor has noted since, or more.
+/// A note that it would leave at its end was left by its successor since, or a newer one.
 #[test]
 fn a_journal_that_was_opened_anew_is_left_alone_by_the_one_before() {
     let (redb, journal) = (Arc::<Opens>::default(), Arc::<Opens>::default());

@@ -122,7 +122,7 @@ fn records() -> Vec<SnapshotRecord> {
     vec![SnapshotRecord::Head(Box::new(head)), SnapshotRecord::Job(Box::new(job))]
 }
 
-/// Through a real log, as a gate's run loop stores them.
+/// The events after a way through a real log, as a gate's run loop stores them.
 fn through_log(body: &[u8], count: usize) -> Result<Vec<StampedEvent>, DecodeError> {
     let mut log = MemoryLog::new();
     let term = log.take_seat(Term::default()).expect("the seat is free").term;

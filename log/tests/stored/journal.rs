@@ -18,7 +18,7 @@ use crate::storage::in_memory;
 
 const BATCHES: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("batches");
 
-/// One batch of two events, and a blob if one is given.
+/// Appends one batch of two events, and a blob if one is given.
 fn append(log: &mut EmbeddedLog, blob: Option<u8>) {
     let tail = log.tail().unwrap();
     let key = BatchKey { term: tail.term, id: BatchId(tail.last.0), first: Seq(tail.last.0 + 1) };
@@ -27,14 +27,14 @@ fn append(log: &mut EmbeddedLog, blob: Option<u8>) {
 }
 
 fn events_behind(last: Seq) -> Vec<StampedEvent> {
-    /// When the journal of format 2 was kept that is read below.
+    /// The number of variants when the journal of format 2 was kept that is read below.
     const VARIANTS_THEN: usize = 27;
     let mut events = Draw::new(last.0).batch_of(VARIANTS_THEN, 2);
     events.resize(2, events[0].clone());
     events
 }
 
-/// What a process left that was killed: three batches, a snapshot up to event 4, a batch with a blob, and six more.
+/// Opens what a killed process left: three batches, a snapshot up to event 4, a batch with a blob, and six more.
 #[test]
 fn a_journal_of_format_2_opens_with_all_of_its_rows_and_goes_on_in_format_3() {
     let folder = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ fn a_row_enters_redb_with_a_blob_only_and_takes_those_before_it_along() {
     assert_eq!(EmbeddedLog::open(folder.path()).unwrap().read_events(Seq(1), usize::MAX).unwrap().len(), 12);
 }
 
-/// What a process that was killed now would leave.
+/// The folder as a process that was killed now would leave it.
 fn killed(folder: &Path) -> tempfile::TempDir {
     let left = tempfile::tempdir().unwrap();
     for file in ["onward.redb", "onward.journal"] {

@@ -65,8 +65,8 @@ impl Access {
         Self { scopes: Scopes::ALL, by_token: true, validity: Validity::unlimited(), client: ClientId::default() }
     }
 
-    /// Whoever reaches a node that asks for no tokens. Running commands is not among what such a caller may do: a web
-    /// page in the browser of somebody on this computer is such a caller too.
+    /// The access of any caller at a node that asks for no tokens. Running commands is not among what such a caller may
+    /// do: a web page in the browser of somebody on this computer is such a caller too.
     pub fn without_token() -> Self {
         Self { by_token: false, ..Self::full() }
     }
@@ -88,7 +88,7 @@ impl Access {
         Self { scopes: shown.scopes, by_token: true, validity: shown.validity, client }
     }
 
-    /// Who this is, as far as shares of what is limited go: a token, or else an address.
+    /// The caller, as far as shares of what is limited go: a token, or else an address.
     pub const fn client(&self) -> ClientId {
         self.client
     }
@@ -117,7 +117,7 @@ impl Access {
         Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail))
     }
 
-    /// Whether the caller has shown a token, and is not merely somebody who reaches the port.
+    /// Whether the caller has shown a token, and does not merely reach the port.
     pub const fn by_token(&self) -> bool {
         self.by_token
     }

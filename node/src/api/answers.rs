@@ -24,16 +24,16 @@ use super::access::Connection;
 use super::json::Json;
 use super::problem::Problem;
 
-/// What room is counted in: a semaphore has no place for more bytes than 32 bits can say.
+/// The unit of room: a semaphore has no place for more bytes than 32 bits can say.
 const UNIT: usize = 1 << 10;
-/// Of all answers together.
+/// Bytes of all answers together.
 const MAX_BYTES: usize = 256 << 20;
-/// How often an answer's bytes are in memory while it is made: as content, as the JSON of its parts, in a map by name, and
-/// in a text that grows by doubling.
+/// The number of times that an answer's bytes are in memory while it is made: as content, as the JSON of its parts, in
+/// a map by name, and in a text that grows by doubling.
 const COPIES: usize = 5;
 /// Smaller ones are not counted: their number is bounded by that of connections.
 const SMALL_BYTES: usize = 64 << 10;
-/// What is given to the connection at a time.
+/// Bytes that are given to the connection at a time.
 const PIECE_BYTES: usize = 64 << 10;
 /// A client that takes nothing for this long is gone.
 const TAKE_WITHIN: Duration = Duration::from_secs(30);

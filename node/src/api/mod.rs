@@ -23,6 +23,8 @@ pub mod problem;
 pub mod receipt;
 pub mod span;
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
 
 use crate::engine::Engine;
@@ -31,12 +33,14 @@ use crate::outputs::Outputs;
 use jobs::follow::Followers;
 use receipt::Receipts;
 
-/// What every handler can reach. Cheap to clone.
+/// State that every handler can reach. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct App {
     pub engine: Engine,
     pub receipts: Receipts,
     pub outputs: Outputs,
+    /// The datacenter that this node is of.
+    pub datacenter: Arc<str>,
     /// What is seen of other nodes, if this one gossips.
     pub gossip: Option<GossipHandle>,
     /// True once the node drains: whoever waits for something is answered now.
@@ -51,7 +55,7 @@ impl App {
     }
 }
 
-/// Everything under `/v1`, with a limit on how many may wait for jobs.
+/// Routes under `/v1`, with a limit on the callers that may wait for jobs.
 pub fn routes_for(followers: Followers) -> axum::Router<App> {
     leases::routes()
         .merge(jobs::routes_for(followers))

@@ -14,7 +14,7 @@ use super::{backup, jobs, leader, leases};
 
 const PROBLEM: &str = "application/problem+json";
 
-/// Whoever reaches the port may ask these.
+/// Paths that are open to every caller.
 const OPEN: [&str; 3] = ["/livez", "/readyz", "/startupz"];
 
 const TAGS: [(&str, &str); 7] = [
@@ -40,7 +40,7 @@ const NAMED: [(&str, &str, &str); 9] = [
     ("get", "/v1/datacenters", "list_datacenters"),
 ];
 
-/// Everything under `/v1`, and `more`.
+/// The description of everything under `/v1`, and of `more`.
 pub fn openapi(more: OpenApi) -> Value {
     let mut all = leases::LeasesApi::openapi();
     all.merge(jobs::JobsApi::openapi());

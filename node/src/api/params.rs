@@ -92,7 +92,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 pub const DEFAULT_LIMIT: usize = 100;
 pub const MAX_LIMIT: usize = 1_000;
 
-/// How many entries a page may have.
+/// The number of entries that a page may have.
 pub fn page_size(limit: Option<usize>) -> Result<usize, Problem> {
     match limit.unwrap_or(DEFAULT_LIMIT) {
         limit @ 1..=MAX_LIMIT => Ok(limit),

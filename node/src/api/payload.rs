@@ -38,14 +38,15 @@ pub fn at_most(field: &str, bytes: usize, max: usize) -> Result<(), Problem> {
     Err(Problem::new(axum::http::StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail).of_field(field))
 }
 
-/// How bytes of the core are shown.
+/// A payload as it is shown.
 #[derive(Debug)]
 pub enum Shown<'a> {
     Json(&'a RawValue),
     Base64(String),
 }
 
-/// As [`show`]. What lies in the store and was not fetched is shown as `null`: lists do without it.
+/// Shows a payload as [`show`] does. One that lies in the store and was not fetched is shown as `null`: lists do
+/// without it.
 pub fn show_payload<'a>(payload: &'a Payload, content_type: Option<&str>) -> Shown<'a> {
     show(payload.as_inline().map_or(&[], |bytes| bytes), content_type)
 }

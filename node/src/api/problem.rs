@@ -36,7 +36,7 @@ impl Problem {
         self.body
     }
 
-    /// Whether what was asked may have been carried out all the same.
+    /// Adds whether the request may have been carried out all the same.
     pub fn with_done(mut self, done: Done) -> Self {
         self.done = done;
         self

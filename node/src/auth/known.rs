@@ -7,11 +7,11 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use super::Scopes;
 use super::validity::{Alive, Validity};
 
-/// What a token gives to whoever shows it.
+/// The rights that a token gives to its bearer.
 #[derive(Clone, Debug)]
 pub struct Shown {
     pub scopes: Scopes,
-    /// Until the token is revoked, or allows something else.
+    /// Valid until the token is revoked, or allows something else.
     pub validity: Validity,
     /// Tells this token from others.
     pub number: u64,
@@ -43,7 +43,7 @@ impl KnownTokens {
         })
     }
 
-    /// From now on these are good, and no others. What was opened with one that stays the same stays open.
+    /// Makes these tokens good, and no others. Anything that was opened with one that stays the same stays open.
     pub(super) fn replace(&mut self, tokens: impl IntoIterator<Item = ([u8; 32], Scopes)>) {
         let mut before: HashMap<([u8; 32], Scopes), Alive> =
             self.0.drain(..).map(|token| ((token.digest, token.scopes), token.alive)).collect();
@@ -51,10 +51,10 @@ impl KnownTokens {
             let alive = before.remove(&(digest, scopes)).unwrap_or_default();
             KnownToken { digest, scopes, alive }
         }));
-        // What is left of `before` is revoked, and dropping it says so.
+        // Tokens that are left in `before` are revoked, and dropping them says so.
     }
 
-    /// Whether something is open with one of them.
+    /// Whether something is open with one of the tokens.
     pub(super) fn any_is_relied_on(&self) -> bool {
         self.0.iter().any(|token| token.alive.is_relied_on())
     }

@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Tokens, scopes and secrets: who may do what.
 //!
 //! A token is 32 random bytes, shown once as `onw_…`. Only its SHA-256 is kept, in a [`TokenFile`] or a [`TokenTable`],
 //! with the scopes that it gives. [`Scope`]s say what a call needs; `api::access` asks for them. [`Validity`] says for how long: a stream or
@@ -29,7 +29,7 @@ pub trait Secrets: Send + Sync {
     fn key(&self, name: &str) -> Result<[u8; 32], SecretError>;
 }
 
-/// Why a key is not known.
+/// The reason why a key is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     #[error("{0}")]
@@ -40,14 +40,14 @@ pub enum SecretError {
 
 /// The tokens that are good now. They are added and revoked elsewhere, while the node runs.
 pub trait Tokens: Send + Sync + fmt::Debug {
-    /// What the token gives, if it is one of ours. Compares with every token, whichever it is, in the same time.
+    /// The rights of the token, if it is one of ours. Compares with every token, whichever it is, in the same time.
     fn find(&self, text: &str) -> Option<Shown>;
 
     /// Looks again if something is open with one of the tokens: whatever is open with one that is gone ends.
     fn look_for_open(&self);
 }
 
-/// What a token allows. Each stands for itself: `operate` does not include `submit`.
+/// A right that a token gives. Each stands for itself: `operate` does not include `submit`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {

@@ -36,11 +36,11 @@ pub struct TokenTable {
 struct Known {
     changes: Option<i64>,
     tokens: KnownTokens,
-    /// They could not be read, and that was said.
+    /// Set when the tokens could not be read, and that was said.
     in_trouble: bool,
 }
 
-/// Why a token was not added or revoked.
+/// The reason why a token was not added or revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenTableError {
     #[error("there is a token named `{0}`; revoke it, or take another name")]

@@ -23,13 +23,13 @@ pub const TOKENS_FILE: &str = "tokens.json";
 /// The token of the command line on the node's machine.
 pub const TOKEN_FILE: &str = "token";
 const LOCK: &str = "tokens.lock";
-/// Between two looks at the file. What is open with a token ends within a second of it.
+/// The interval between two looks at the file. Anything that is open with a revoked token ends within a second of it.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PREFIX: &str = "onw_";
 /// Every look-up compares with all of them.
 pub(super) const MAX_TOKENS: usize = 10_000;
 
-/// What is known of a token: everything but the token.
+/// A token as it is known: everything but its secret.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Token {
@@ -95,7 +95,7 @@ struct Known {
     in_trouble: bool,
 }
 
-/// What changes when the file does. A rename brings another inode, even within the grain of the clock.
+/// Marks that change when the file does. A rename brings another inode, even within the grain of the clock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Version {
     inode: u64,
@@ -221,7 +221,7 @@ pub fn read_or_make_token(folder: &Path) -> Result<String, FileError> {
     }
 }
 
-/// One writer at a time, so that none loses what another wrote.
+/// Changes the file, with one writer at a time, so that none loses what another wrote.
 fn change<T>(folder: &Path, work: impl FnOnce(&mut Vec<Token>, &Path) -> Result<T, FileError>) -> Result<T, FileError> {
     let (path, lock_path) = (folder.join(TOKENS_FILE), folder.join(LOCK));
     let options = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).clone();

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 pub struct Validity(Option<watch::Receiver<()>>);
 
 impl Validity {
-    /// Of a caller who needs no token.
+    /// The validity of a caller who needs no token.
     pub const fn unlimited() -> Self {
         Self(None)
     }
@@ -21,7 +21,7 @@ impl Validity {
     pub async fn ended(&self) {
         let Some(token) = &self.0 else { return core::future::pending().await };
         let mut token = token.clone();
-        // It never changes; an error is its end.
+        // The value never changes; an error is its end.
         while token.changed().await.is_ok() {}
     }
 }

@@ -11,13 +11,13 @@ use tokio::sync::watch;
 pub enum LeaderView {
     /// The log was not read to its end yet.
     Starting,
-    /// This node holds the seat.
+    /// This node holds the seat, under this term.
     Leading { term: Term },
     /// Another node holds the seat, or nobody does: then there is no address.
     Following { term: Term, leader: Option<LeaderAddress> },
 }
 
-/// Where a leader is reached.
+/// The address of a leader.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaderAddress {
     pub name: String,

@@ -16,11 +16,10 @@ use super::leader::LeaderAddress;
 /// Says when to try for the seat, and learns what became of it. Asked from the machine's thread only, which may wait for
 /// the answer.
 pub trait Leadership: Send {
-    /// Looks at the seat. `applied` is the newest event that was read; without `is_caught_up` the look is only to learn who
-    /// leads.
-    fn look(&mut self, applied: Seq, is_caught_up: bool) -> SeatLook;
+    /// Looks at the seat.
+    fn look(&mut self, own: OwnStanding) -> SeatLook;
 
-    /// This node leads from now on.
+    /// Notes that this node leads from now on.
     fn leads(&mut self, _term: Term) {}
 
     /// A term of this node ended, and the seat was not handed over.
@@ -30,11 +29,33 @@ pub trait Leadership: Send {
     fn hand_over(&mut self, term: Term, heir: &Heir) -> Result<(), HandoverError>;
 }
 
-/// What a look at the seat comes to.
+/// The standing of the node that looks at the seat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnStanding {
+    /// The newest event that was read.
+    pub applied: Seq,
+    /// Everything in the log was read; else the look is only to learn who leads.
+    pub is_caught_up: bool,
+    /// The node's loops move: no restart would help it.
+    pub is_live: bool,
+}
+
+impl OwnStanding {
+    /// The standing of a node that has read nothing yet.
+    pub const BEFORE_READING: Self = Self { applied: Seq(0), is_caught_up: false, is_live: true };
+}
+
+/// The result of a look at the seat.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SeatLook {
     Try,
-    Follow { term: Term, leader: Option<LeaderAddress> },
+    Follow {
+        term: Term,
+        leader: Option<LeaderAddress>,
+    },
+    /// The storage does not answer, and this node held the seat when it last did: no other is known to lead. Calls are
+    /// refused here at once, and do not wait for a leader that nobody can become.
+    Unseen,
 }
 
 /// A manager that the seat can be handed to.
@@ -47,7 +68,7 @@ pub struct Heir {
 /// Finds the manager of this name, or the best one if none is named.
 pub type Heirs = Arc<dyn Fn(Option<&str>) -> Result<Heir, HandoverError> + Send + Sync>;
 
-/// Why the seat was not handed over. Whoever led leads on.
+/// The reason why the seat was not handed over. The leader leads on.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum HandoverError {
     #[error("this node does not lead; {}", leader_or_none(.0.as_ref()))]
@@ -92,8 +113,8 @@ impl fmt::Display for Names<'_> {
 pub struct SoleLeader;
 
 impl Leadership for SoleLeader {
-    fn look(&mut self, _applied: Seq, is_caught_up: bool) -> SeatLook {
-        if is_caught_up { SeatLook::Try } else { SeatLook::Follow { term: Term::default(), leader: None } }
+    fn look(&mut self, own: OwnStanding) -> SeatLook {
+        if own.is_caught_up { SeatLook::Try } else { SeatLook::Follow { term: Term::default(), leader: None } }
     }
 
     fn hand_over(&mut self, _term: Term, _heir: &Heir) -> Result<(), HandoverError> {

@@ -8,4 +8,4 @@ pub(crate) mod forward;
 pub mod leader;
 mod leadership;
 
-pub use leadership::{HandoverError, Heir, Heirs, Leadership, SeatLook, SoleLeader};
+pub use leadership::{HandoverError, Heir, Heirs, Leadership, OwnStanding, SeatLook, SoleLeader};

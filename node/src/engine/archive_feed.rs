@@ -11,23 +11,24 @@ use onward_core::state::JobImage;
 
 use super::archivist::ToArchive;
 
-/// How many take a step in one turn, or as many as the turn has decided events, if those are more: so that as many leave
-/// as come. An image of a job takes about a microsecond, and forgetting it two.
+/// The number of jobs that take a step in one turn, or as many as the turn has decided events, if those are more: so
+/// that as many leave as come. An image of a job takes about a microsecond, and forgetting it two.
 const A_FEW: usize = 64;
-/// So many share a commit of the archive.
+/// The number of jobs that share a commit of the archive.
 const BATCH: usize = 8_000;
 
 pub(super) struct ArchiveFeed {
     term: Term,
     archive: Option<Sender<ToArchive>>,
-    /// Not in the archive yet.
+    /// Ended jobs that are not in the archive yet.
     ended: VecDeque<JobId>,
-    /// Of the next batch, those of each step together: one large piece of memory would have to be moved as it grows.
+    /// Images of the next batch, those of each step together: one large piece of memory would have to be moved as it
+    /// grows.
     images: Vec<Vec<JobImage>>,
     imaged: usize,
     /// The archive works on a batch, or rests.
     is_busy: bool,
-    /// In the archive, and still in memory.
+    /// Jobs that are in the archive, and still in memory.
     archived: Vec<JobId>,
 }
 

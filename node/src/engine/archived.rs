@@ -15,7 +15,7 @@ use super::content::Contents;
 use super::{Engine, Refused, Shared};
 
 impl Shared {
-    /// What was refused after a look into the archive.
+    /// Counts refusals after a look into the archive.
     fn count_late_refusals<'a>(&self, refusals: impl IntoIterator<Item = &'a Refusal>) {
         let mut counts = self.late_refusals.lock().expect("no thread panics while it holds this");
         refusals.into_iter().for_each(|refusal| counts.note(refusal));
@@ -23,7 +23,7 @@ impl Shared {
 }
 
 impl Engine {
-    /// How often each kind of refusal was given: by the machine, which counts its own, and after a look into the archive.
+    /// Refusals of each kind: by the machine, which counts its own, and after a look into the archive.
     pub fn refusals(&self, by_machine: &RefusalCounts) -> RefusalCounts {
         by_machine.clone().and(&self.0.late_refusals.lock().expect("no thread panics while it holds this"))
     }
@@ -44,7 +44,7 @@ impl Engine {
         }
     }
 
-    /// Why somebody may not do this to a job that the machine does not have.
+    /// The refusal of a call about a job that the machine does not have.
     pub async fn refusal_of(&self, report: LateReport) -> Result<Refusal, Refused> {
         match self.look_up(report).await {
             Err(Refused::ByMachine(refusal)) => Ok(refusal),
@@ -79,8 +79,9 @@ impl Engine {
         Ok(contents)
     }
 
-    /// Why none of these dead letters can be replayed for this request, wherever the jobs are kept: the first that is at
-    /// fault. One that the request has replayed already is not, unless it asked for something else then.
+    /// The refusal if none of these dead letters can be replayed for this request, wherever the jobs are kept: the
+    /// first that is at fault. One that the request has replayed already is not, unless it asked for something else
+    /// then.
     pub async fn replay_fault(
         &self,
         jobs: Vec<JobId>,
@@ -154,7 +155,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What is said about these claims, all of them by one read of the archive.
+    /// The answers to these claims, all of them by one read of the archive.
     async fn late(&self, reports: Vec<LateReport>) -> Result<Vec<Result<(), Refusal>>, Refused> {
         if reports.is_empty() {
             return Ok(Vec::new());
@@ -197,7 +198,7 @@ pub struct ResultFault {
     pub refused: Refused,
 }
 
-/// Those of a dead letter that lie in the store, by the names of their workflows.
+/// Results of a dead letter that lie in the store, by the names of their workflows.
 fn large_results(state: &State, job: JobId) -> Vec<(Name, Payload)> {
     let Some(key) = state.find(job).filter(|key| state.job(*key).dead) else { return Vec::new() };
     let job = state.job(key);

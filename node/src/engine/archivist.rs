@@ -14,6 +14,7 @@
 //! leaves content that the next copy finds there.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -27,13 +28,15 @@ use onward_core::state::JobImage;
 use onward_core::time::span_ms;
 use onward_log::{Archive, ArchivedJob, Blob, Error, codec};
 
+use super::vitals::DieOnPanic;
 use super::{Command, Shared};
 use crate::clock;
+use crate::cluster::leader::LeaderView;
 
-/// What is kept of finished jobs.
+/// The limits on finished jobs that are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArchiveRules {
-    /// For jobs that do not say for how long.
+    /// The time for which jobs are kept that do not say their own.
     pub retain: Duration,
     /// More than this are not kept, whatever their age; the oldest go first.
     pub max_jobs: u64,
@@ -61,17 +64,17 @@ pub(super) struct ToArchive {
     /// The term that hands them over.
     pub(super) term: Term,
     pub(super) images: Vec<Vec<JobImage>>,
-    /// How many more are waiting.
+    /// The number of further jobs that wait.
     pub(super) behind: usize,
 }
 
-/// With so many jobs in a batch more are waiting: then it works for a quarter of the time.
+/// The size of a batch that means more jobs are waiting: then the archivist works for a quarter of the time.
 const MANY: usize = 1_000;
-/// With so many more waiting, for they are in memory, it is time to keep up, and it works for most of the time.
+/// The number of waiting jobs, all of them in memory, at which it is time to keep up: the archivist works for most of
+/// the time.
 const MANY_BEHIND: usize = 100_000;
 /// Rows and content of one commit, roughly.
 const COMMIT_BYTES: usize = 8 << 20;
-const EXPIRE_EVERY: Duration = Duration::from_secs(10);
 const EXPIRE_AT_ONCE: usize = 1_000;
 
 pub(super) fn spawn(
@@ -93,8 +96,9 @@ struct Archivist {
 
 impl Archivist {
     fn run(self, batches: &Receiver<ToArchive>) {
+        let _die = DieOnPanic(&self.shared.vitals.archive);
         loop {
-            match batches.recv_timeout(EXPIRE_EVERY) {
+            match batches.recv_timeout(self.shared.pacing.expire_every) {
                 Ok(batch) => {
                     let begun = Instant::now();
                     let Some((ToArchive { term, behind, .. }, jobs)) = self.keep(batch, batches) else { return };
@@ -135,6 +139,8 @@ impl Archivist {
             self.shared.vitals.archive.rest();
             match stored {
                 Ok(()) => return Some((batch, progress.stored)),
+                // Whoever leads now has these jobs too, and stores them itself.
+                Err(Error::StaleTerm { .. }) => return Some((batch, progress.stored)),
                 Err(error) => {
                     self.shared.vitals.archive.fail(&error);
                     tracing::error!(%error, "the archive does not store; ended jobs stay in memory");
@@ -153,21 +159,22 @@ impl Archivist {
 
     /// Stores all of which the content is found whole, from where an earlier try came to.
     fn put(&self, batch: &ToArchive, progress: &mut Progress) -> Result<(), Error> {
+        let archive = &*self.archive.under(batch.term);
         let (mut commit, mut bytes) = (Vec::new(), 0);
         for image in batch.images.iter().flatten().skip(progress.done) {
             if bytes >= COMMIT_BYTES {
-                self.commit(&commit, progress)?;
+                self.commit(archive, &commit, progress)?;
                 commit.clear();
                 bytes = 0;
             }
-            let entry = self.entry_of(image)?;
+            let entry = self.entry_of(archive, image)?;
             bytes += entry.bytes();
             commit.push(entry);
         }
-        self.commit(&commit, progress)
+        self.commit(archive, &commit, progress)
     }
 
-    fn commit(&self, entries: &[Entry<'_>], progress: &mut Progress) -> Result<(), Error> {
+    fn commit(&self, archive: &dyn Archive, entries: &[Entry<'_>], progress: &mut Progress) -> Result<(), Error> {
         let whole = || entries.iter().filter(|entry| entry.is_whole);
         let blobs: Vec<Vec<Blob<'_>>> = whole().map(|entry| as_blobs(&entry.blobs)).collect();
         let jobs = whole().zip(&blobs).map(|(Entry { image, row, .. }, blobs)| {
@@ -176,7 +183,7 @@ impl Archivist {
             let expires_at_ms = Some(ended_at_ms.saturating_add(span_ms(retain)));
             ArchivedJob { id: image.id.as_u128(), ended_at_ms, expires_at_ms, row, blobs }
         });
-        self.archive.put(&jobs.collect::<Vec<_>>())?;
+        archive.put(&jobs.collect::<Vec<_>>())?;
         progress.stored.extend(whole().map(|entry| entry.image.id));
         progress.done += entries.len();
         Ok(())
@@ -184,7 +191,7 @@ impl Archivist {
 
     /// The job with all of its content that is not in the archive yet. What is more than a commit may have is in the
     /// archive when this returns.
-    fn entry_of<'a>(&self, image: &'a JobImage) -> Result<Entry<'a>, Error> {
+    fn entry_of<'a>(&self, archive: &dyn Archive, image: &'a JobImage) -> Result<Entry<'a>, Error> {
         let mut row = Vec::new();
         codec::encode_image(image, &mut row);
         let mut entry = Entry { image, row, blobs: Vec::new(), is_whole: true };
@@ -205,7 +212,7 @@ impl Archivist {
                 }
             }
             if entry.blobs.len() > 1 && entry.bytes() >= COMMIT_BYTES {
-                self.archive.put_blobs(job.as_u128(), &as_blobs(&entry.blobs))?;
+                archive.put_blobs(job.as_u128(), &as_blobs(&entry.blobs))?;
                 entry.blobs.clear();
             }
         }
@@ -229,20 +236,26 @@ impl Archivist {
     }
 
     fn expire(&self) -> Result<(), Error> {
-        let now = clock::now().wall.as_ms();
-        while self.archive.expire(now, self.rules.max_jobs, EXPIRE_AT_ONCE)? == EXPIRE_AT_ONCE {
-            if self.shared.is_stopping() {
-                break;
+        let LeaderView::Leading { term } = *self.shared.leader_view.borrow() else { return Ok(()) };
+        if !self.shared.serves.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (now, archive) = (clock::now().wall.as_ms(), self.archive.under(term));
+        loop {
+            match archive.expire(now, self.rules.max_jobs, EXPIRE_AT_ONCE) {
+                Ok(EXPIRE_AT_ONCE) if !self.shared.is_stopping() => {}
+                // Another removes them.
+                Ok(_) | Err(Error::StaleTerm { .. }) => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
     }
 }
 
-/// How far a batch is.
+/// The progress of a batch.
 #[derive(Default)]
 struct Progress {
-    /// So many of its jobs need no further look.
+    /// Jobs that need no further look.
     done: usize,
     stored: Vec<JobId>,
 }
@@ -270,10 +283,10 @@ fn as_blobs(contents: &[Content]) -> Vec<Blob<'_>> {
     contents.iter().map(|(digest, bytes)| Blob { digest: *digest, bytes }).collect()
 }
 
-/// Where content of a job is.
+/// The place where content of a job was found.
 enum Found {
     InLog(Vec<u8>),
-    /// With its job.
+    /// In the archive, with its job.
     Archived,
     Missing,
     Damaged(Error),

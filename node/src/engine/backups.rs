@@ -18,10 +18,10 @@ use tokio::time::timeout;
 
 use super::{Engine, Refused};
 
-/// How many backups are made at a time, those that hang included.
+/// The number of backups at a time, those that hang included.
 pub const MAX_BACKUPS: usize = 4;
 
-/// Why there is no backup. What was written of it is gone again.
+/// The reason why there is no backup. Everything that was written of it is gone again.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     #[error("{0}")]
@@ -34,14 +34,14 @@ pub enum BackupError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BackupMade {
     pub bytes: u64,
-    /// What could not be read, and is in the backup as it is.
+    /// Parts that could not be read, and are in the backup as they are.
     pub damage: Damage,
 }
 
 /// Copies everything to a new file, and says whenever it has gone on.
 pub type Backup = Arc<dyn Fn(&Path, &BackupProgress) -> Result<BackupMade, onward_log::Error> + Send + Sync>;
 
-/// What the thread that makes a backup and whoever waits for it know of each other.
+/// Signals between the thread that makes a backup and the task that waits for it.
 #[derive(Debug, Default)]
 pub struct BackupProgress {
     went_on: Notify,

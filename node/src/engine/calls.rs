@@ -1,4 +1,4 @@
-//! What can be asked of the machine, each with the type of its answer.
+//! Calls of the machine, each with the type of its answer.
 
 use core::time::Duration;
 
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// Where the bytes of an input are.
+    /// The bytes of an input, wherever they are.
     pub(super) async fn find_input(&self, claim: Claim, workflow: Name) -> Result<Payload, Refused> {
         match self.call(Call::FetchInput { claim, workflow }).await? {
             Answer::Input(input) => Ok(input),

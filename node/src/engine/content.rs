@@ -77,7 +77,7 @@ impl Contents {
     }
 
     pub(crate) fn clear(&mut self) {
-        // Of an outage it may have been a lot.
+        // An outage may have filled a lot of memory.
         self.0 = Vec::new();
     }
 
@@ -85,7 +85,7 @@ impl Contents {
         self.0.is_empty()
     }
 
-    /// Those that `name` is called for.
+    /// Contents that `name` is called for.
     pub(crate) fn named(&self, payloads: impl FnOnce(&mut dyn FnMut(&Payload))) -> Vec<OwnedBlob> {
         if self.is_empty() {
             return Vec::new();
@@ -104,7 +104,7 @@ impl Contents {
 /// Content of a job that is stored and cannot be read.
 #[derive(Clone, PartialEq, Debug)]
 pub struct DamagedContent {
-    /// Its place among the workflows.
+    /// The place of the workflow in the job.
     pub workflow: usize,
     pub field: Field,
     pub refused: Refused,
@@ -198,7 +198,7 @@ impl Engine {
         let read = move || {
             let here = reader.blob(&digest)?;
             match (here, archive) {
-                // It moved with its job.
+                // The content moved with its job.
                 (None, Some(archive)) => archive.blob(job.as_u128(), &digest),
                 (here, _) => Ok(here),
             }
@@ -210,7 +210,7 @@ impl Engine {
     }
 }
 
-/// Of what was brought along, only what an event names is stored: the rest was refused, or is kept for later.
+/// Contents that an event names, which alone are stored: the rest was refused, or is kept for later.
 pub(super) fn named_by(events: &[StampedEvent], contents: &Contents) -> Vec<OwnedBlob> {
     contents.named(|name| {
         for stamped in events {

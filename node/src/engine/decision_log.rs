@@ -8,7 +8,7 @@ use onward_core::health::{Judgement, Verdict};
 use onward_core::job::EndingKind;
 use onward_core::time::{Mono, span_ms};
 
-/// At most [`LINES`] of a kind in this span; how many were withheld is said with the next.
+/// The span in which at most [`LINES`] of a kind are logged; the number of those withheld comes with the next.
 const WINDOW: Duration = Duration::from_secs(10);
 const LINES: u32 = 20;
 /// An error text longer than this is cut: the job has it in full.
@@ -125,7 +125,7 @@ fn line(notice: &Notice) {
         Notice::HoldEnded => tracing::info!("eviction is no longer held"),
         Notice::WorkerEvicted { worker } => tracing::warn!(%worker, "evicted"),
         Notice::VerdictChanged { worker, from, to } => verdict(worker.as_str(), *from, to),
-        Notice::AttemptLost { claim, kind, worker, ending, then } => {
+        Notice::AttemptLost { claim, kind, worker, ending, then, note } => {
             let (job, workflow, fence) = (claim.job, claim.workflow, claim.fence.get());
             let then = then_word(*then);
             let message = match ending {
@@ -133,7 +133,8 @@ fn line(notice: &Notice) {
                 EndingKind::LeaseExpired => "lease expired: no beat renewed it",
                 _ => "crashed: its worker came back as another incarnation",
             };
-            tracing::warn!(%job, workflow, fence, %kind, %worker, then, "{message}");
+            let note = note.as_deref().unwrap_or_default();
+            tracing::warn!(%job, workflow, fence, %kind, %worker, then, note, "{message}");
         }
         Notice::JobTimedOut { job } => tracing::warn!(%job, "timed out: the overall deadline has passed"),
         Notice::DeadLetter { job, kind, error } => {

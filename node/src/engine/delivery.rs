@@ -25,14 +25,14 @@ use super::content::Contents;
 use super::{Command, Engine, Refused, Shared};
 use crate::traces::continue_trace;
 
-/// How much travels in one piece.
+/// The limits on what travels in one piece.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveryLimits {
     /// Inputs of one attempt in a frame, for a worker that fetches what is more.
     pub frame_inputs: usize,
     /// Inputs in one answer to a poll, likewise.
     pub poll_inputs: usize,
-    /// One assignment in all. Every worker must be able to take it.
+    /// An assignment in all. Every worker must be able to take it.
     pub assignment: usize,
 }
 
@@ -46,10 +46,10 @@ impl Default for DeliveryLimits {
     }
 }
 
-/// What a frame has beside the largest assignment.
+/// Bytes that a frame has beside the largest assignment.
 const FRAMING: usize = 1 << 20;
 
-/// What a worker can take.
+/// The room that a worker has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Bytes of inputs, where the worker fetches what is more.
@@ -66,7 +66,7 @@ enum DeliveryMode {
 }
 
 impl Room {
-    /// How the inputs of this assignment travel.
+    /// The way in which the inputs of this assignment travel.
     fn way_for(&self, assignment: &Assignment) -> DeliveryMode {
         let inputs: usize = assignment.inputs.iter().map(|(_, input)| input.len()).sum();
         let names: usize = assignment.inputs.iter().map(|(name, _)| ENTRY + name.as_str().len()).sum();
@@ -81,7 +81,7 @@ impl Room {
     }
 }
 
-/// What an input has in an assignment beside its name and its bytes, the digest included.
+/// Bytes that an input has in an assignment beside its name and its content, the digest included.
 const ENTRY: usize = 64;
 
 /// Leaves what is in memory where it is while there is room, and references in place of all else.
@@ -95,7 +95,7 @@ fn refer(inputs: &mut [(Name, Payload)], mut room: usize) {
     }
 }
 
-/// Why an assignment cannot be sent.
+/// The reason why an assignment cannot be sent.
 pub(super) enum Undelivered {
     /// Nothing is wrong with the attempt.
     ForNow(Refused),
@@ -186,7 +186,7 @@ impl Engine {
         content
     }
 
-    /// Why the content of this job is not there.
+    /// The reason why the content of this job is not there.
     pub(super) async fn missing(&self, job: JobId) -> Refused {
         let is_open = match self.read(move |view| view.manager.state().find(job).is_some()).await {
             Ok(is_open) => is_open,
@@ -194,7 +194,7 @@ impl Engine {
         };
         match if is_open { Ok(true) } else { self.archived(job).await.map(|image| image.is_some()) } {
             Ok(true) => Refused::Missing(job),
-            // It expired while we looked.
+            // The job expired while we looked.
             Ok(false) => Refused::ByMachine(Refusal::UnknownJob),
             Err(refused) => refused,
         }

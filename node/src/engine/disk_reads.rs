@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::{Refused, Shared};
 
-/// How many reads are at the disk at a time: more than a disk serves at once, and few enough to hang for ever.
+/// The number of reads at the disk at a time: more than a disk serves at once, and few enough to hang for ever.
 pub const MAX_DISK_READS: usize = 64;
 
 pub(super) fn permits() -> Arc<Semaphore> {
@@ -22,7 +22,7 @@ pub(super) fn permits() -> Arc<Semaphore> {
 }
 
 impl Refused {
-    /// What changes nothing was given up after this time.
+    /// The refusal of a read that changed nothing and was given up after this time.
     pub fn disk_hangs(span: Duration) -> Self {
         Self::Unavailable(format!(
             "its storage has not answered for {span:?}; nothing was changed, and it may be asked again"
@@ -40,7 +40,7 @@ impl Shared {
         let reading = async {
             let permit = self.disk_reads.clone().acquire_owned().await.expect("nobody closes it");
             let read = move || {
-                // For as long as the thread is at it, whether or not somebody still waits.
+                // Held for as long as the thread is at it, whether or not somebody still waits.
                 let _permit = permit;
                 read()
             };

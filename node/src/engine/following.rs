@@ -26,13 +26,13 @@ impl FollowingGauge {
     }
 }
 
-/// Where a hand-over that was asked for goes to, and who waits for it.
+/// A hand-over that was asked for: its heir, and the caller that waits for it.
 pub(super) struct Handover {
     pub(super) heir: Heir,
     pub(super) reply: oneshot::Sender<Result<(), HandoverError>>,
 }
 
-/// For how long a hand-over is waited for: everything that was decided becomes durable first.
+/// The wait for a hand-over: everything that was decided becomes durable first.
 const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
 
 impl Engine {
@@ -52,7 +52,7 @@ impl Engine {
             LeaderView::Following { leader, .. } => return Err(HandoverError::NotLeading(leader)),
             LeaderView::Starting => return Err(HandoverError::NotLeading(None)),
         };
-        // It asks the storage, and waits for the answer.
+        // The search asks the storage, and waits for the answer.
         let to = to.map(str::to_owned);
         let heir =
             tokio::task::spawn_blocking(move || find(to.as_deref())).await.expect("looking for it does not panic")?;
@@ -78,7 +78,7 @@ impl Shared {
         });
     }
 
-    /// Whether calls are better asked elsewhere.
+    /// Whether calls are better made elsewhere.
     pub(super) fn is_other_leading(&self) -> bool {
         matches!(&*self.leader_view.borrow(), LeaderView::Following { leader: Some(_), .. })
     }

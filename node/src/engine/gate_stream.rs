@@ -6,24 +6,29 @@ use std::sync::atomic::Ordering;
 use onward_core::gate::message::{Frame, FromDatacenter, ToDatacenter};
 use onward_core::ids::{Name, StreamId};
 use onward_core::input::{GateQuestion, Input};
+use onward_core::refusal::Refusal;
+use onward_proto::MAX_ORDER_BYTES;
 
 use super::content::Contents;
 use super::{Command, Engine, Refused};
+use crate::backlog::Backlog;
 use crate::outbox::{self, Unread};
 
 /// A gate that reads nothing while reports pile up is cut off: they are repeated when it is back.
 const MAX_UNREAD: usize = 100_000;
+/// Bytes of a gate's messages that the machine has not taken: one full frame, and one more.
+const MAX_BACKLOG_BYTES: usize = MAX_ORDER_BYTES;
 /// Messages that are taken from the machine at once.
 const AT_ONCE: usize = 256;
 
-/// Where what a gate is told is put.
+/// The outbox for messages to a gate.
 pub(super) type Outbox = outbox::Outbox<ForGate>;
 
 /// Something that the task of a stream does for the machine.
 #[derive(Debug)]
 pub enum ForGate {
     Say(Box<Frame>),
-    /// To be looked up in the archive, which the machine does not wait for.
+    /// A question for the archive, which the machine does not wait for.
     Find(Box<GateQuestion>),
 }
 
@@ -35,9 +40,10 @@ pub struct GateStreamGone;
 pub struct GateStream {
     id: StreamId,
     engine: Engine,
+    backlog: Backlog,
 }
 
-/// What the gate is told, in order.
+/// Messages to the gate, in order.
 pub struct GateReports {
     unread: Unread<ForGate>,
     waiting: VecDeque<ForGate>,
@@ -61,28 +67,48 @@ impl Engine {
         let id = StreamId(self.0.next.fetch_add(1, Ordering::Relaxed));
         let (outbox, unread) = outbox::channel(MAX_UNREAD);
         self.0.send(Command::OpenGate { stream: id, datacenter, outbox });
-        (GateStream { id, engine: self.clone() }, GateReports { unread, waiting: VecDeque::new() })
+        let backlog = Backlog::of(MAX_BACKLOG_BYTES);
+        (GateStream { id, engine: self.clone(), backlog }, GateReports { unread, waiting: VecDeque::new() })
     }
 }
 
 impl GateStream {
-    /// The gate has said this. Payloads come with their bytes; the large ones go to the store from here.
-    pub fn take(&self, mut message: ToDatacenter) {
+    /// Returns when the machine is not too far behind to be told more.
+    pub async fn room(&self) {
+        self.backlog.room().await;
+    }
+
+    /// The gate has said this, in so many bytes. Payloads come with theirs; the large ones go to the store from here.
+    pub fn take(&self, mut message: ToDatacenter, bytes: usize) {
         let mut contents = Contents::default();
         if let ToDatacenter::Submit(placement) = &mut message {
             placement.draft.workflows.iter_mut().for_each(|workflow| contents.replace(&mut workflow.payload));
         }
-        self.engine.0.send(Command::GateMessage { stream: self.id, message: Box::new(message), contents });
+        let (stream, message, backlogged) = (self.id, Box::new(message), self.backlog.add(bytes));
+        self.engine.0.send(Command::GateMessage { stream, message, contents, backlogged });
     }
 
     /// Adds what the machine does not have: the bytes of a result. Doing it twice does no harm.
+    ///
+    /// A result that can never be read is left out, and the error says so: how the job ended is known all the same. The
+    /// final would else be the first of every stream to come, and nothing behind it would be said.
     pub async fn complete(&self, frame: &mut Frame) -> Result<(), Refused> {
-        if let FromDatacenter::Final(status) = &mut frame.message
-            && let Some(result) = &mut status.result
-        {
-            self.engine.fetch(status.report.job, result).await?;
+        let FromDatacenter::Final(status) = &mut frame.message else { return Ok(()) };
+        let Some(result) = &mut status.result else { return Ok(()) };
+        let job = status.report.job;
+        match self.engine.fetch(job, result).await {
+            Err(refused) if refused.is_for_good() || refused == Refused::ByMachine(Refusal::UnknownJob) => {
+                tracing::warn!(%job, why = %refused, "the result of a job cannot be read; the gate is told its end without it");
+                let unreadable = format!("its result cannot be read in this datacenter: {refused}");
+                status.error = Some(match &status.error {
+                    Some(error) => format!("{error}; {unreadable}").into(),
+                    None => unreadable.into(),
+                });
+                status.result = None;
+                Ok(())
+            }
+            fetched => fetched,
         }
-        Ok(())
     }
 
     /// Looks the job of a question up in the archive, and tells the machine.

@@ -1,4 +1,4 @@
-//! What is asked between two terms.
+//! Commands that come between two terms.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ pub(super) enum Flow {
     Stop,
 }
 
-/// What is asked while no machine serves is for the next one. Calls and reads wait for as long as they would wait for a
-/// seat; then they are refused, by dropping what they are to be answered on.
+/// Commands that come while no machine serves, for the next one. Calls and reads wait for as long as they would wait
+/// for a seat; then they are refused, by dropping their reply channels.
 pub(super) struct HeldCommands {
     wait_for: Duration,
     commands: VecDeque<(Instant, Command)>,
 }
 
-/// How often it is looked whether somebody has waited long enough.
+/// The interval of the look whether somebody has waited long enough.
 const LOOK_FOR_OVERDUE: Duration = Duration::from_millis(100);
 
 impl HeldCommands {
@@ -36,7 +36,7 @@ impl HeldCommands {
                 Some(Command::Stop) => return Flow::Stop,
                 Some(Command::Watch { job, bell }) => watchers.add(job, bell),
                 Some(Command::Unwatch { job, bell }) => watchers.remove(job, bell),
-                // Of and to the machine that is no more.
+                // Commands of and to the machine that is no more.
                 Some(
                     Command::FromLog(_)
                     | Command::Archived { .. }
@@ -73,7 +73,7 @@ impl HeldCommands {
     }
 }
 
-/// Whether somebody waits for an answer, and not for ever.
+/// Whether a caller waits for the answer, and not for ever.
 fn is_call(command: &Command) -> bool {
     match command {
         Command::Call { .. } => true,

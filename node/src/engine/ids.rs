@@ -1,9 +1,13 @@
 //! Ids of new jobs.
 
+use std::sync::atomic::Ordering;
+
 use onward_core::ids::JobId;
 use onward_core::time::Wall;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use super::Shared;
 
 /// Ids of one millisecond count up, so that jobs sort in the order in which they came; their ends are random, so that
 /// nodes do not make the same ones. The system is asked for randomness once, not once a job.
@@ -20,7 +24,7 @@ impl Ids {
         Self { at: Wall::ZERO, turn: 0, random: ChaCha8Rng::from_seed(seed) }
     }
 
-    /// From now on ids are higher than this one, whatever the clock says.
+    /// Keeps ids above this one from now on, whatever the clock says.
     pub(crate) fn stay_above(&mut self, known: JobId) {
         let raw = known.as_u128();
         let at = Wall::from_ms((raw >> 80) as u64);
@@ -33,6 +37,34 @@ impl Ids {
     pub(crate) fn next(&mut self, now: Wall) -> JobId {
         (self.at, self.turn) = if now > self.at { (now, 0) } else { (self.at, self.turn + 1) };
         JobId::v7(self.at, u128::from(self.turn) << 32 | u128::from(self.random.next_u32()))
+    }
+}
+
+impl Shared {
+    /// Ids of new jobs are above those of all jobs that are known. Another node may have made these, with a clock that
+    /// was ahead of ours, and our own clock may have been stepped back.
+    pub(super) fn stay_above(&self, newest: Option<JobId>) {
+        if let Some(newest) = newest.max(self.newest_archived()) {
+            self.ids.lock().expect("no thread panics while it holds this").stay_above(newest);
+        }
+    }
+
+    /// Asked for until it is known: what is archived later was in memory before, and a term that begins later need not
+    /// wait for an archive that is being written.
+    fn newest_archived(&self) -> Option<JobId> {
+        if self.is_above_archive.load(Ordering::Relaxed) {
+            return None;
+        }
+        match self.archive()?.scan(None, 1, 1) {
+            Ok(scanned) => {
+                self.is_above_archive.store(true, Ordering::Relaxed);
+                scanned.rows.first().map(|(id, _)| JobId::from_u128(*id))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the newest job of the archive is not known; new ids may sort below it");
+                None
+            }
+        }
     }
 }
 

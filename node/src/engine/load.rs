@@ -12,7 +12,7 @@ use onward_core::time::Mono;
 
 use super::memory;
 
-/// Between two samples.
+/// The interval between two samples.
 pub(crate) const EVERY: Duration = Duration::from_secs(1);
 
 /// The level as every thread can read it.

@@ -42,15 +42,16 @@ use crate::run_loop::{
     StateMachine, TermEnd, Wait, take_turns,
 };
 
-/// How many asks are taken before what they decided is handed to the log.
+/// The number of asks that are taken before what they decided is handed to the log.
 const ROUND: usize = 1_024;
-/// So many events are worth a commit of their own, if more is asked: while it is under way, the next are decided.
+/// The number of events that are worth a commit of their own, if more is asked: while it is under way, the next are
+/// decided.
 const WORTH_A_COMMIT: usize = 32;
 /// The clock is read again after so many inputs.
 const CLOCK_EVERY: usize = 64;
-/// When to look whether the log is further, if what waits for it concerns the machine alone.
+/// The wait before the next look at the log, if what waits for it concerns the machine alone.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Between two turns in which something is done for later: there may be somebody who waits for this core.
+/// The pause between two turns in which something is done for later: there may be somebody who waits for this core.
 const BREATH: Duration = Duration::from_micros(500);
 
 pub(super) fn machine_of<'a>(
@@ -60,9 +61,7 @@ pub(super) fn machine_of<'a>(
     (to_archive, find_due): (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
     watchers: &'a mut Watchers,
 ) -> (Machine<'a>, Committer<Shared>) {
-    let mark = start.commit_mark.clone();
-    let (committer, log, outgoing) =
-        Committer::new(term.log, (term.term, term.taken_at), term.last, shared.clone(), mark);
+    let (committer, log, outgoing) = Committer::new(term.log, (term.term, term.taken_at), term.last, shared.clone());
     let machine = Machine {
         catalog: Catalog::of(term.machine.state()),
         manager: term.machine,
@@ -122,12 +121,12 @@ pub(super) struct Machine<'a> {
     /// Events of this round, not yet handed to the log.
     unsent: Vec<StampedEvent>,
     unsent_blobs: Vec<OwnedBlob>,
-    /// What came with inputs that the machine keeps until its seat is confirmed.
+    /// Contents that came with inputs which the machine keeps until its seat is confirmed.
     kept_contents: Contents,
     kept_questions: KeptQuestions,
-    /// What others will see; handed to the log with the events that it waits for.
+    /// Messages for others; handed to the log with the events that they wait for.
     outgoing: OutgoingSender<Shared>,
-    /// What concerns the machine itself, until it may be done.
+    /// Effects that concern the machine itself, until they may be carried out.
     held: VecDeque<(Seq, Effect)>,
     durable: Seq,
     replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
@@ -141,12 +140,12 @@ pub(super) struct Machine<'a> {
     meter: Meter,
     snapshots: Snapshots<Manager>,
     leaving: ArchiveFeed,
-    /// To the thread that finds due instants.
+    /// The sender to the thread that finds due instants.
     find_due: Option<Sender<FindDue>>,
     log: CommitQueue<Shared>,
     /// Told to stop, when this was the newest event.
     stopping: Option<Seq>,
-    /// It stops in order to hand the seat over.
+    /// The machine stops in order to hand the seat over.
     hands_over: bool,
     shared: &'a Arc<Shared>,
 }
@@ -154,8 +153,8 @@ pub(super) struct Machine<'a> {
 impl Rounds for Machine<'_> {
     type Host = Shared;
 
-    /// After a time in which this thread could not run, or the log did not answer, what lies in the inbox comes before the
-    /// log's answer about the seat. The machine keeps it until then; only questions are kept here.
+    /// Runs a round. After a time in which this thread could not run, or the log did not answer, what lies in the inbox
+    /// comes before the log's answer about the seat. The machine keeps it until then; only questions are kept here.
     fn round(&mut self, commands: &mut VecDeque<Command>) -> Option<TermEnd> {
         self.shared.vitals.machine.begin();
         self.now = clock::now();
@@ -181,7 +180,7 @@ impl Rounds for Machine<'_> {
                 self.shared.run_queue.take_more(commands);
             }
         }
-        // What goes on in bites has its share of every round, however much is asked.
+        // Work that goes on in bites has its share of every round, however much is asked.
         if taken > 0 && self.manager.next_wakeup().is_some_and(|(at, _)| at <= self.now.mono) {
             self.step(Input::Wake);
         }
@@ -198,7 +197,7 @@ impl Rounds for Machine<'_> {
         if !self.hands_over {
             return Some(TermEnd::Stopped);
         }
-        // Of what still waits nothing was begun: it is for the next leader.
+        // Commands that still wait were not begun: they are for the next leader.
         for (_, reply) in self.replies.drain() {
             // Nobody may be waiting any more, which is fine.
             let _ = reply.send(Err(self.shared.not_begun()));
@@ -206,13 +205,13 @@ impl Rounds for Machine<'_> {
         Some(TermEnd::HandsOver)
     }
 
-    /// For how long there is nothing to do unless somebody asks. Load that is high is looked at again in a while: with
-    /// everybody turned away, nobody may ask.
+    /// The wait while there is nothing to do unless somebody asks. Load that is high is looked at again in a while:
+    /// with everybody turned away, nobody may ask.
     fn wait(&self) -> Wait {
         let for_timers = StateMachine::next_wakeup(&self.manager);
         let for_timers = for_timers.map_or(Duration::from_secs(3600), |at| at.since(clock::mono()));
         let wait = for_timers;
-        // What waits for the log here is not urgent.
+        // Effects that wait for the log here are not urgent.
         let for_log = !self.held.is_empty() || self.manager.log_is_behind();
         let wait = if for_log { wait.min(LOOK_AGAIN) } else { wait };
         let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest.max(BREATH)));
@@ -253,7 +252,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What has become durable since the last look.
+    /// Takes up what has become durable since the last look.
     fn look_at_log(&mut self) {
         let Some(Commits { durable, took }) = self.log.progress.take() else { return };
         self.durable = durable;
@@ -301,7 +300,8 @@ impl Machine<'_> {
                 self.gates.insert(stream, outbox);
                 self.step(Input::GateOpened { stream, datacenter });
             }
-            Command::GateMessage { stream, message, contents } => {
+            Command::GateMessage { stream, message, contents, backlogged } => {
+                drop(backlogged);
                 self.step_with(Input::Gate { stream, message }, contents);
             }
             Command::Watch { job, bell } => self.watchers.add(job, bell),
@@ -310,7 +310,7 @@ impl Machine<'_> {
                 CommitReply::Progress => self.look_at_log(),
                 CommitReply::Seat { question, term } => {
                     self.step(Input::SeatConfirmed { term, question });
-                    // What is queued now is fed in before this comes back.
+                    // Commands that are queued now are fed in before this comes back.
                     self.shared.send(Command::Drained);
                 }
                 CommitReply::ChunkStored => self.snapshots.chunk_stored(Instant::now()),
@@ -415,7 +415,7 @@ impl Machine<'_> {
         self.effects = effects;
     }
 
-    /// What the machine has kept may name its content in a later step.
+    /// Stores contents that events name. An input that the machine has kept may name its content in a later step.
     fn store_contents(&mut self, events: &[StampedEvent], contents: Contents) {
         if self.kept_contents.is_empty() && (contents.is_empty() || !self.manager.needs_contents()) {
             self.unsent_blobs.append(&mut content::named_by(events, &contents));
@@ -457,7 +457,8 @@ impl Machine<'_> {
         }
     }
 
-    /// What waits for no event at all says that there is no seat: it must not stand in a line that waits for the log.
+    /// Holds a message until its event is durable. One that waits for no event at all says that there is no seat: it
+    /// must not stand in a line that waits for the log.
     fn hold(&mut self, after: Seq, out: Outgoing) {
         if after == Seq::default() {
             return self.shared.deliver(out);
@@ -476,13 +477,14 @@ impl Machine<'_> {
 
     fn act(&mut self, effect: Effect) {
         match effect {
-            // What it was told before it still hears.
+            // Messages that the session was sent before are still heard there.
             Effect::CloseSession { session } => {
                 self.sessions.remove(&session);
             }
             Effect::Archive { job } => self.leaving.ended(job),
             Effect::Unreferenced { digest } => {
-                // It may have come back since; then it is in the store, or on its way there behind what we say now.
+                // The content may have come back since; then it is in the store, or on its way there behind what we say
+                // now.
                 if self.manager.state().stored_refs(&digest) == 0 {
                     self.request_commit(CommitRequest::DropBlob(digest.0));
                 }
@@ -508,7 +510,7 @@ impl Machine<'_> {
         if !jobs.is_empty() {
             let count = jobs.len() as u64;
             self.step(Input::Archived { jobs });
-            // Who is told that so many are archived may rely on it that they have left the memory.
+            // Readers that are told so many jobs are archived may rely on it that these have left the memory.
             self.shared.stats.archived.add(count);
         }
     }

@@ -17,8 +17,8 @@ pub(super) fn limit(root: &Path) -> Option<u64> {
     Some(limits.chain(here).fold(total, u64::min))
 }
 
-/// Of one line of `/proc/self/cgroup`: `0::/a/b` in version 2, `4:memory:/a/b` in version 1, where each controller has
-/// a tree of its own, and several may share one.
+/// The limit by one line of `/proc/self/cgroup`: `0::/a/b` in version 2, `4:memory:/a/b` in version 1, where each
+/// controller has a tree of its own, and several may share one.
 fn group_limit(root: &Path, line: &str) -> Option<u64> {
     let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
     let (tree, name) = if controllers.is_empty() {

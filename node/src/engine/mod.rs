@@ -80,6 +80,7 @@ use onward_health::LoopWatch;
 use onward_log::{Archive, BlobReader, codec};
 use tokio::sync::{Semaphore, oneshot, watch as watch_channel};
 
+use crate::backlog::Backlogged;
 use crate::catalog::Catalog;
 use crate::clock;
 use crate::cluster::Heirs;
@@ -105,7 +106,7 @@ pub use start::Start;
 pub use stats::{Counter, Stats};
 pub use watch::Watch;
 
-/// Why an ask got no answer from the machine, or got no for one.
+/// The reason why an ask got no answer from the machine, or got a refusal.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum Refused {
     #[error("{0}")]
@@ -116,7 +117,7 @@ pub enum Refused {
     /// No machine serves at the moment. Whether something was done is not known; repeating it is safe.
     #[error("this node does not serve at the moment: {0}")]
     Unavailable(String),
-    /// What was asked for is stored and cannot be read. Asking again gives the same.
+    /// The data are stored and cannot be read. Asking again gives the same.
     #[error("{0}")]
     Unreadable(onward_log::Error),
     /// The job is known, and what it refers to is not in the store. Asking again gives the same.
@@ -133,7 +134,7 @@ impl Refused {
     }
 }
 
-/// Everything that a read can see.
+/// The view of everything that a read can see.
 #[derive(Debug)]
 pub struct View<'a> {
     pub manager: &'a Manager,
@@ -146,7 +147,7 @@ type ReadWork = Box<dyn FnOnce(&View<'_>) -> Deliver + Send>;
 /// Learns which output is kept, one by one.
 type OutputsChecked = Box<dyn FnOnce(Vec<Result<(), Refusal>>) + Send>;
 
-/// What the machine's thread is asked.
+/// A command to the machine's thread.
 enum Command {
     Input(Input),
     /// A worker's session says something.
@@ -176,6 +177,7 @@ enum Command {
         stream: StreamId,
         message: Box<ToDatacenter>,
         contents: Contents,
+        backlogged: Backlogged,
     },
     Watch {
         job: JobId,
@@ -186,7 +188,7 @@ enum Command {
         bell: u64,
     },
     FromLog(CommitAnswer),
-    /// These jobs, which this term handed over, are safely in the archive.
+    /// Jobs that this term handed over and that are safely in the archive.
     Archived {
         term: Term,
         jobs: Vec<JobId>,
@@ -211,7 +213,7 @@ struct Shared {
     max_in_hand: usize,
     next: AtomicU64,
     ids: Mutex<Ids>,
-    /// They are above those of the jobs that were archived when this node started.
+    /// Set once ids are above those of the jobs that were archived when this node started.
     is_above_archive: AtomicBool,
     rules: Rules,
     pacing: Pacing,
@@ -219,29 +221,31 @@ struct Shared {
     late_refusals: Mutex<RefusalCounts>,
     load: load::Gauge,
     vitals: vitals::Vitals,
-    /// Why no machine serves, or why the one that does cannot store anything; else empty.
+    /// The reason why no machine serves, or why the one that does cannot store anything; else empty.
     trouble: Mutex<String>,
     leader_view: watch_channel::Sender<LeaderView>,
     thread: Mutex<Option<RunningThread>>,
-    /// Nobody waits for the threads any more: what they still do is told to nobody.
+    /// Set once nobody waits for the threads any more: what they still do is told to nobody.
     is_given_up: AtomicBool,
-    /// Of the log of this term.
+    /// The reader of the log of this term.
     blobs: Mutex<Option<BlobReader>>,
     /// None once the node has stopped: the file is free for the next one.
     archive: Mutex<Option<Arc<dyn Archive>>>,
     has_archive: bool,
     backup: Mutex<Option<Backup>>,
-    /// One for each backup that may be made at a time.
+    /// Places, one for each backup that may be made at a time.
     backups: Arc<Semaphore>,
     stopping: AtomicBool,
     exporter: Option<Exporter>,
     delivery: DeliveryLimits,
-    /// One for each read that may be at the disk.
+    /// Places, one for each read that may be at the disk.
     disk_reads: Arc<Semaphore>,
     heirs: Option<Heirs>,
     following: FollowingGauge,
     /// Set while the machine ends its term for it.
     handover: Mutex<Option<Handover>>,
+    /// A machine of this node has the seat.
+    serves: AtomicBool,
 }
 
 impl core::fmt::Debug for Engine {
@@ -250,7 +254,7 @@ impl core::fmt::Debug for Engine {
     }
 }
 
-/// How many calls may wait for their answers at a time. Each holds memory.
+/// The number of calls that may wait for their answers at a time. Each holds memory.
 const MAX_IN_HAND: usize = 65_536;
 
 impl Engine {
@@ -270,7 +274,7 @@ impl Engine {
         &self.0.stats
     }
 
-    /// How much more this node can take on. One atomic read.
+    /// The load of this node. One atomic read.
     pub fn load(&self) -> OverloadLevel {
         self.0.load.level()
     }
@@ -279,13 +283,19 @@ impl Engine {
         self.0.load.reason()
     }
 
-    /// Why nothing can be stored, if that is so.
+    /// The reason why nothing can be stored, if that is so.
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.0.trouble();
         (!trouble.is_empty()).then_some(trouble)
     }
 
-    /// Where it is published who leads.
+    /// Whether this node has the seat, as far as it knows. Deletions by the clock happen only then: a node
+    /// whose clock is off may not lead, and must not delete what others keep.
+    pub fn serves(&self) -> bool {
+        self.0.serves.load(Ordering::Relaxed)
+    }
+
+    /// The channel on which it is published who leads.
     pub fn leader_view(&self) -> &watch_channel::Sender<LeaderView> {
         &self.0.leader_view
     }
@@ -295,7 +305,7 @@ impl Engine {
         &self.0.vitals.watch
     }
 
-    /// Why only a restart would help, if that is so: a loop that everything needs has died, or hangs.
+    /// The reason why only a restart would help, if that is so: a loop that everything needs has died, or hangs.
     pub fn needs_restart(&self) -> Option<String> {
         self.loops().health().report().why_not_live()
     }
@@ -347,7 +357,7 @@ impl Engine {
         self.0.read_disk(read).await
     }
 
-    /// How many jobs have left memory and are kept.
+    /// The number of jobs that have left memory and are kept.
     pub async fn archived_count(&self) -> Result<u64, Refused> {
         let Some(archive) = self.0.archive_to_read()? else { return Ok(0) };
         self.0.read_disk(move || archive.count()).await
@@ -398,7 +408,7 @@ impl Engine {
         self.0.send(Command::Ask(Question::Printed { claims, session: Some(session), reply: Box::new(told) }));
     }
 
-    /// Whether this attempt may print, for somebody who waits for the answer and not longer than for that to a call.
+    /// Whether this attempt may print, for a caller that waits for the answer and not longer than for that to a call.
     pub async fn check_output(&self, claim: Claim) -> Result<Result<(), Refusal>, Refused> {
         let _permit = self.0.admit_call()?;
         let (reply, mut answer) = oneshot::channel();
@@ -447,7 +457,7 @@ struct RunningThread {
     ended: Receiver<()>,
 }
 
-/// What is waited for on top of the time for which anybody waits for the log: the archive, and the last snapshot.
+/// The wait on top of the time for which anybody waits for the log: for the archive, and for the last snapshot.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 impl Shared {
@@ -481,6 +491,7 @@ impl Shared {
             heirs: start.heirs.clone(),
             following: FollowingGauge::default(),
             handover: Mutex::new(None),
+            serves: AtomicBool::new(false),
         }
     }
 
@@ -512,7 +523,7 @@ impl Shared {
         self.backup.lock().expect("no thread panics while it holds this").take();
     }
 
-    /// Whoever waits is told so, and nothing leaves any more.
+    /// Gives up: callers that wait are told so, and nothing leaves any more.
     fn give_up(&self) {
         self.is_given_up.store(true, Ordering::Relaxed);
         self.run_queue.close();
@@ -523,7 +534,7 @@ impl Shared {
         self.blobs.lock().expect("no thread panics while it holds this").clone()
     }
 
-    /// What is said to whoever asks a node that follows. Nothing was done.
+    /// The refusal of a call to a node that follows. Nothing was done.
     fn not_begun(&self) -> Refused {
         let view = self.leader_view.borrow();
         let LeaderView::Following { leader: Some(LeaderAddress { name, address }), .. } = &*view else {
@@ -542,32 +553,6 @@ impl Shared {
         } else {
             trouble
         })
-    }
-
-    /// Ids of new jobs are above those of all jobs that are known. Another node may have made these, with a clock that
-    /// was ahead of ours, and our own clock may have been stepped back.
-    fn stay_above(&self, newest: Option<JobId>) {
-        if let Some(newest) = newest.max(self.newest_archived()) {
-            self.ids.lock().expect("no thread panics while it holds this").stay_above(newest);
-        }
-    }
-
-    /// Asked for until it is known: what is archived later was in memory before, and a term that begins later need not
-    /// wait for an archive that is being written.
-    fn newest_archived(&self) -> Option<JobId> {
-        if self.is_above_archive.load(Ordering::Relaxed) {
-            return None;
-        }
-        match self.archive()?.scan(None, 1, 1) {
-            Ok(scanned) => {
-                self.is_above_archive.store(true, Ordering::Relaxed);
-                scanned.rows.first().map(|(id, _)| JobId::from_u128(*id))
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the newest job of the archive is not known; new ids may sort below it");
-                None
-            }
-        }
     }
 
     fn trouble(&self) -> String {

@@ -1,4 +1,4 @@
-//! What leaves a manager, and how it is carried out.
+//! Messages that leave a manager, and how they are carried out.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Outgoing {
                 }
             }
             Self::Reply { reply, answer } => {
-                // Who does not wait any more has said so by CallGone.
+                // A caller that does not wait any more has said so by CallGone.
                 let _ = reply.send(answer);
             }
         }

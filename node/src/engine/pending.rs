@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{Command, Refused, Shared};
 
-/// One of the calls in hand.
+/// A place among the calls in hand.
 pub(super) struct InFlightPermit(pub(super) Arc<Shared>);
 
 impl Drop for InFlightPermit {
@@ -45,8 +45,8 @@ impl Drop for Pending {
 }
 
 impl Shared {
-    /// What is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what was asked is
-    /// then given up, and may be carried out all the same.
+    /// The answer that is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what
+    /// was asked is then given up, and may be carried out all the same.
     pub(super) async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
         let span = self.rules.seat_ttl;
         self.wait_in_time(answer).await.unwrap_or_else(|| {
@@ -71,7 +71,7 @@ impl Shared {
         None
     }
 
-    /// What is said to whoever waited for a machine that was dropped.
+    /// The refusal of a caller that waited for a machine which was dropped.
     fn not_known(&self) -> Refused {
         match self.unavailable() {
             Refused::Unavailable(why) | Refused::NotBegun(why) => Refused::Unavailable(format!("{why}; {NOT_KNOWN}")),

@@ -17,10 +17,10 @@ use crate::outbox::{self, Unread};
 /// More than the largest worker may have slots.
 const MAX_UNREAD: usize = 200_000;
 
-/// After so many bytes, about, what was read from the store is handed on before more is read.
+/// The number of bytes, about, after which what was read from the store is handed on before more is read.
 const READ_AT_ONCE: usize = 1 << 20;
 
-/// Where what a session is told is put.
+/// The outbox for messages to a session.
 pub(super) type Outbox = outbox::Outbox<ToWorker>;
 
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use crate::traces::{Attribute, Exporter, Span, attributes, context_of};
 
 pub(super) struct Spans {
     exporter: Exporter,
-    /// With the event that each waits for.
+    /// Spans with the event that each waits for.
     waiting: VecDeque<(Seq, Span)>,
 }
 
@@ -23,7 +23,7 @@ impl Spans {
         Self { exporter, waiting: VecDeque::new() }
     }
 
-    /// Everything up to here is durable.
+    /// Releases spans up to this event, which is durable.
     pub(super) fn release(&mut self, durable: Seq) {
         while self.waiting.front().is_some_and(|(after, _)| *after <= durable) {
             let (_, span) = self.waiting.pop_front().expect("there is a first");
@@ -80,7 +80,8 @@ impl Spans {
             return;
         };
         let kind = &job.spec.workflows[usize::from(claim.workflow)].kind;
-        // What was given back without a fault of its own keeps the instant from which it waited; its wait began anew.
+        // A workflow that was given back without a fault of its own keeps the instant from which it waited; its wait
+        // began anew.
         let last_end = workflow.past.as_ref().and_then(|past| past.last()).map_or(Wall::ZERO, |ended| ended.ended_at);
         let span = Span {
             context: context_of(claim.job, job.spec.headers().iter()),

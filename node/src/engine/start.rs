@@ -1,6 +1,5 @@
-//! What an engine needs.
+//! Everything that an engine needs.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::{ArchiveRules, Backup, DeliveryLimits, Pacing};
 use crate::cluster::{Heirs, Leadership, SoleLeader};
 use crate::traces::Exporter;
 
-/// What an engine is started with.
+/// Everything that an engine is started with.
 pub struct Start {
     pub rules: Rules,
     /// Gives a handle on the log; asked again for every term.
@@ -20,17 +19,15 @@ pub struct Start {
     pub leadership: Box<dyn Leadership>,
     /// Finds out to whom the seat can be handed over, where others share the log.
     pub heirs: Option<Heirs>,
-    /// Shows from outside whether a commit is under way, even of a process that was killed: `1` while one is, else `0`.
-    pub commit_mark: Option<Arc<File>>,
     /// Where ended jobs go. Without one they stay in memory.
     pub archive: Option<Arc<dyn Archive>>,
     pub archive_rules: ArchiveRules,
     /// Copies what is stored, if that can be done.
     pub backup: Option<Backup>,
-    /// After how many events a snapshot is due.
+    /// The number of events after which a snapshot is due.
     pub snapshot_every: u64,
     pub pacing: Pacing,
-    /// Where spans of jobs go, if anywhere.
+    /// The exporter of spans of jobs, if they are exported.
     pub exporter: Option<Exporter>,
     pub delivery: DeliveryLimits,
     /// A loop that is at one thing for this long hangs.
@@ -38,19 +35,18 @@ pub struct Start {
 }
 
 impl Start {
-    /// So many events are replayed in about a second, and a snapshot would hardly shorten that.
+    /// A number of events that are replayed in about a second, which a snapshot would hardly shorten.
     pub const SNAPSHOT_EVERY: u64 = 2_000_000;
 
     pub const HANG_AFTER: Duration = Duration::from_secs(10);
 
-    /// With the defaults for all but what is named.
+    /// A start with the defaults for all but what is named.
     pub fn new(rules: Rules, log: impl FnMut() -> Result<Box<dyn Log>, Error> + Send + 'static) -> Self {
         Self {
             rules,
             log: Box::new(log),
             leadership: Box::new(SoleLeader),
             heirs: None,
-            commit_mark: None,
             archive: None,
             archive_rules: ArchiveRules::default(),
             backup: None,

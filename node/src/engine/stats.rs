@@ -32,6 +32,7 @@ counters! {
     snapshots: "Snapshots that were finished.",
     archived: "Jobs that were moved to the archive.",
     terms: "Terms that were begun; more than one means that writes have failed.",
+    seats_lost: "Terms that ended because another process took the seat; what was still to be written under them was refused.",
     sessions_cut_off: "gRPC workers that were cut off because they did not read fast enough.",
     late_claims_refused: "Calls that were refused because they spoke for an attempt of an archived job.",
     shed_telemetry: "Telemetry calls that were turned away because of load.",

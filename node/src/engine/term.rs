@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use onward_core::fence::Term;
-use onward_core::ids::Seq;
 use onward_core::manager::Manager;
 use onward_log::{Changed, Error};
 
@@ -16,22 +15,23 @@ use super::held_commands::{Flow, HeldCommands};
 use super::watch::Watchers;
 use super::{Shared, Start};
 use crate::clock;
-use crate::cluster::SeatLook;
 use crate::cluster::leader::LeaderView;
+use crate::cluster::{OwnStanding, SeatLook};
 use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
 
-/// Between two looks at a log that somebody else writes.
+/// The interval between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) type Leading = NewTerm<Manager>;
 
-/// What a node is, once it has read its log.
+/// The role of a node, once it has read its log.
 pub(super) enum Begun {
     Leads(Leading),
     Follows(Follower<Manager>),
 }
 
-/// In doubt it is tried again for a while: whoever starts a node may have to come and do it once more.
+/// Begins for the first time. In doubt it tries again for a while: whoever starts a node may have to come and do it
+/// once more.
 pub(super) fn begin_first(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     let since = Instant::now();
     loop {
@@ -47,7 +47,7 @@ pub(super) fn begin_first(start: &mut Start, shared: &Shared) -> Result<Begun, E
 /// Reads the log to its end, and takes the seat if it may. In doubt too, the next try does so anew: a term may go unused.
 pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
-    if let SeatLook::Follow { term, leader } = start.leadership.look(Seq::default(), false)
+    if let SeatLook::Follow { term, leader } = start.leadership.look(OwnStanding::BEFORE_READING)
         && term != Term::default()
     {
         shared.publish(LeaderView::Following { term, leader });
@@ -55,7 +55,7 @@ pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> 
     let log = (start.log)()?;
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).expect("the system has randomness");
-    let manager = Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
+    let manager = || Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
     try_for_seat(Follower::read(log, manager)?, start, shared)
 }
 
@@ -77,7 +77,7 @@ pub(super) fn follow_on(
             try_for_seat(follower, start, shared)
         }
         Ok(CatchUp::Outdated) => begin(start, shared),
-        // What was read is still worth having.
+        // Events that were read are still worth having.
         Err(error @ (Error::Io { .. } | Error::Unknown { .. })) => {
             say_trouble(shared, &error);
             Ok(Begun::Follows(follower))
@@ -88,10 +88,15 @@ pub(super) fn follow_on(
 
 fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     shared.following.caught_up(follower.newest(), clock::mono());
-    if let SeatLook::Follow { term, leader } = start.leadership.look(follower.newest(), true) {
+    let is_live = shared.vitals.watch.health().report().why_not_live().is_none();
+    let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live };
+    let look = start.leadership.look(own);
+    if look != SeatLook::Try {
         // A follower that has read all there is does what it is there for.
         shared.vitals.takeover.rest();
-        shared.publish(LeaderView::Following { term, leader });
+        if let SeatLook::Follow { term, leader } = look {
+            shared.publish(LeaderView::Following { term, leader });
+        }
         return Ok(Begun::Follows(follower));
     }
     shared.vitals.takeover.begin_unless_begun();
@@ -113,4 +118,72 @@ pub(super) fn say_trouble(shared: &Shared, error: &Error) {
         tracing::error!(%error, "the node cannot serve; it will try again");
     }
     shared.set_trouble(cause);
+}
+
+#[cfg(test)]
+mod tests {
+    use onward_core::ids::{ClientId, Incarnation, Name, WorkerId};
+    use onward_core::input::{Call, Poll, Submission};
+    use onward_core::job::Draft;
+    use onward_core::message::{Report, Settlement, Subscription};
+    use onward_core::settings::Rules;
+    use onward_log::{Log, MemoryLog};
+
+    use super::*;
+    use crate::engine::Engine;
+
+    /// A follower that applies what a leader writes, while it writes, has the state of that leader at each event that
+    /// both have, and so has one that begins with a snapshot.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn whoever_follows_has_the_state_of_whoever_leads_at_the_same_event() {
+        let log = MemoryLog::new();
+        let handle = log.clone();
+        let mut start = Start::new(Rules::default(), move || Ok(Box::new(handle.clone()) as Box<dyn Log>));
+        start.snapshot_every = 300;
+        let engine = Engine::start(start).expect("a log in memory can be opened");
+        let read = || {
+            let empty = || Manager::new(Rules::default(), 7, clock::now());
+            Follower::read(Box::new(log.clone()), empty).expect("it can be read")
+        };
+        let mut follower = read();
+        let subscription =
+            Subscription { queues: vec![Name::new("default").unwrap()], kinds: vec![Name::new("resize").unwrap()] };
+        let poll = |worker: &str| Poll {
+            worker: WorkerId::new(worker).unwrap(),
+            incarnation: Incarnation::new("1").unwrap(),
+            subscription: subscription.clone(),
+            max: 3,
+            wait: Duration::from_secs(60),
+            lease: Duration::from_secs(3_600),
+            id: None,
+            client: ClientId::default(),
+        };
+        let mut compared = 0;
+        for round in 0..60 {
+            let submissions = (0..5).map(|n| Submission {
+                id: engine.new_job_id(),
+                draft: Draft::of_kind("resize", format!("{{\"round\":{round},\"n\":{n}}}").into_bytes()),
+            });
+            engine.call(Call::Submit(submissions.collect())).await.unwrap();
+            let (leases, mut delivery) = engine.poll(poll(&format!("w{}", round % 4))).await.unwrap();
+            delivery.done();
+            let settled = leases.iter().skip(1).map(|lease| lease.claim);
+            let settled = settled.map(|claim| Settlement::new(claim, Report::Succeed { result: (*b"1").into() }));
+            engine.call(Call::Settle(settled.collect())).await.unwrap();
+            for follower in [&mut follower, &mut read()] {
+                if follower.catch_up().unwrap() == CatchUp::Outdated {
+                    *follower = read();
+                }
+                let (newest, dump) =
+                    engine.read(|view| (view.manager.newest(), view.manager.state().dump())).await.unwrap();
+                if newest == follower.newest() {
+                    assert_eq!(follower.machine.state().dump(), dump, "at {newest:?}");
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 60, "only {compared} were compared");
+        assert!(engine.stats().snapshots.get() > 0, "no snapshot was made");
+        engine.stop();
+    }
 }

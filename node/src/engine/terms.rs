@@ -1,6 +1,7 @@
 //! Term after term: a node follows, leads, hands over or loses the seat, until it is told to stop.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use super::timetable::{self, FindDue};
 use super::vitals::DieOnPanic;
 use super::watch::Watchers;
 use super::{RunningThread, Shared, Start};
+use crate::cluster::HandoverError;
 use crate::cluster::leader::LeaderView;
 use crate::run_loop::{CloseAtEnd, Host as _, TermEnd};
 
@@ -91,11 +93,14 @@ fn run_terms(
             Err(error) => TermEnd::Failed(error),
         };
         shared.vitals.takeover.begin_unless_begun();
+        if !matches!(ended, TermEnd::HandsOver) {
+            give_up_hand_over(shared);
+        }
         match ended {
             TermEnd::Stopped => return,
             TermEnd::HandsOver => {
                 if hand_over(&mut start, shared) {
-                    // What was not begun is for the next leader, and whoever asked learns that at once.
+                    // Commands that were not begun are for the next leader, and their callers learn that at once.
                     if kept.keep_for(Duration::ZERO, shared, &mut watchers) == Flow::Stop || shared.is_stopping() {
                         return;
                     }
@@ -106,10 +111,12 @@ fn run_terms(
             }
             TermEnd::Failed(error) => {
                 start.leadership.term_ended();
+                shared.stats.seats_lost.add(u64::from(matches!(error, Error::StaleTerm { .. })));
                 say_trouble(shared, &error);
             }
             TermEnd::SeatLost => {
                 start.leadership.term_ended();
+                shared.stats.seats_lost.add(1);
                 tracing::warn!("another process took the seat");
                 shared.set_trouble("another process took the seat".into());
             }
@@ -122,6 +129,15 @@ fn run_terms(
         }
         tried_at = Instant::now();
         begun = begin(&mut start, shared);
+    }
+}
+
+/// The term ended otherwise. Whoever asked is told, and nothing is in the way of whoever asks next.
+fn give_up_hand_over(shared: &Shared) {
+    let asked = shared.handover.lock().expect("no thread panics while it holds this").take();
+    if let Some(Handover { reply, .. }) = asked {
+        // Whoever asked may be gone, which is fine.
+        let _ = reply.send(Err(HandoverError::TermOver));
     }
 }
 
@@ -151,7 +167,9 @@ fn serve_term(
 ) -> TermEnd {
     shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
     let (machine, committer) = machine_of(term, start, shared, senders, &mut *watchers);
+    shared.serves.store(true, Ordering::Relaxed);
     let ended = serve(machine, committer);
+    shared.serves.store(false, Ordering::Relaxed);
     shared.vitals.machine.rest();
     watchers.ring_all();
     ended

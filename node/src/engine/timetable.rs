@@ -20,7 +20,7 @@ use onward_health::schedule::Calendar;
 use super::vitals::DieOnPanic;
 use super::{Command, Shared};
 
-/// What `Effect::FindDue` asks for.
+/// A request for due instants, as `Effect::FindDue` makes it.
 pub(super) struct FindDue {
     pub(super) schedule: Name,
     pub(super) revision: Seq,

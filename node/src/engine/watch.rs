@@ -1,4 +1,4 @@
-//! Who wants to know when a job changes.
+//! Watchers that want to know when a job changes.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use onward_log::{Digest, Error, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::host::Outgoing;
-use super::term::{Begun, Flow, HeldCalls, begin, begin_first, follow_on, say_trouble};
+use super::term::{Begun, Flow, FollowerLoad, HeldCalls, begin, begin_first, follow_on, say_trouble};
 use super::{Command, GateStart, ReadWork, RunningThread, Shared, notices};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
@@ -36,13 +36,13 @@ use crate::run_loop::{
     OutgoingSender, Rounds, Snapshots, StateMachine, TermEnd, Wait, take_turns,
 };
 
-/// How many asks are taken before what they decided is handed to the log.
+/// The number of asks that are taken before what they decided is handed to the log.
 const ROUND: usize = 1_024;
 /// The clock is read again after so many inputs.
 const CLOCK_EVERY: usize = 64;
-/// When to look whether the log is further, if what waits for it concerns the machine alone.
+/// The wait before the next look at the log, if what waits for it concerns the machine alone.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Between two turns in which something is done for later.
+/// The pause between two turns in which something is done for later.
 const BREATH: Duration = Duration::from_micros(500);
 
 pub(super) fn spawn(mut start: GateStart, shared: &Arc<Shared>) -> Result<(), Error> {
@@ -67,20 +67,25 @@ fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
     let mut begun = Ok(first);
     let mut tried_at = Instant::now();
     let mut watchers = Watchers::default();
+    let mut load = FollowerLoad::new(start.rules.overload);
     let mut held = HeldCalls::for_as_long_as(start.rules.seat_ttl);
     loop {
         let ended = match begun {
             Ok(Begun::Leads(term)) => {
                 held.give_back(shared);
-                serve_term(term, &start, shared, &mut watchers)
+                let ended = serve_term(term, &start, shared, &mut watchers);
+                load = FollowerLoad::new(start.rules.overload);
+                ended
             }
-            Ok(Begun::Follows(follower)) => match follow_on(follower, &mut start, shared, &mut held, &mut watchers) {
-                Some(next) => {
-                    begun = next;
-                    continue;
+            Ok(Begun::Follows(follower)) => {
+                match follow_on(follower, &mut start, shared, &mut held, &mut watchers, &mut load) {
+                    Some(next) => {
+                        begun = next;
+                        continue;
+                    }
+                    None => return,
                 }
-                None => return,
-            },
+            }
             Err(error) => TermEnd::Failed(error),
         };
         shared.vitals.takeover.begin_unless_begun();
@@ -111,7 +116,7 @@ fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
 fn serve_term(term: NewTerm<Gate>, start: &GateStart, shared: &Arc<Shared>, watchers: &mut Watchers) -> TermEnd {
     shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
     let (mut committer, log, outgoing) =
-        Committer::new(term.log, (term.term, term.taken_at), term.last, shared.clone(), None);
+        Committer::new(term.log, (term.term, term.taken_at), term.last, shared.clone());
     let mut machine = Machine {
         gate: term.machine,
         term: term.term,
@@ -161,13 +166,13 @@ struct Machine<'a> {
     /// Events of this round, not yet handed to the log.
     unsent: Vec<StampedEvent>,
     unsent_blobs: Vec<OwnedBlob>,
-    /// What came with inputs that the machine keeps until its seat is confirmed.
+    /// Contents that came with inputs which the machine keeps until its seat is confirmed.
     kept_contents: Contents,
     /// Reads that wait for the seat, with when they came.
     kept_reads: VecDeque<(Mono, ReadWork)>,
-    /// What others will see; handed to the log with the events that it waits for.
+    /// Messages for others; handed to the log with the events that they wait for.
     outgoing: OutgoingSender<Shared>,
-    /// What concerns the machine itself, until it may be done.
+    /// Effects that concern the machine itself, until they may be carried out.
     held: VecDeque<(Seq, Effect)>,
     durable: Seq,
     replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
@@ -209,7 +214,7 @@ impl Rounds for Machine<'_> {
                 self.shared.run_queue.take_more(commands);
             }
         }
-        // What goes on in bites has its share of every round, however much is asked.
+        // Work that goes on in bites has its share of every round, however much is asked.
         if taken > 0 && self.gate.next_wakeup().is_some_and(|(at, _)| at <= self.now.mono) {
             self.step(Input::Wake);
         }
@@ -230,7 +235,7 @@ impl Rounds for Machine<'_> {
     fn wait(&self) -> Wait {
         let for_timers = StateMachine::next_wakeup(&self.gate);
         let for_timers = for_timers.map_or(Duration::from_secs(3600), |at| at.since(clock::mono()));
-        // What waits for the log here is not urgent.
+        // Effects that wait for the log here are not urgent.
         let for_log = !self.held.is_empty() || self.gate.log_is_behind();
         let wait = if for_log { for_timers.min(LOOK_AGAIN) } else { for_timers };
         let wait = self.snapshots.rest(Instant::now()).map_or(wait, |rest| wait.min(rest.max(BREATH)));
@@ -255,7 +260,8 @@ impl Machine<'_> {
                 self.streams.insert(stream, outbox);
                 self.step(Input::StreamOpened { stream, datacenter });
             }
-            Command::Frame { stream, frame, contents } => {
+            Command::Frame { stream, frame, contents, backlogged } => {
+                drop(backlogged);
                 self.step_with(Input::Datacenter { stream, frame: *frame }, contents);
             }
             Command::Close { stream } => {
@@ -282,7 +288,7 @@ impl Machine<'_> {
             CommitReply::Progress => self.look_at_log(),
             CommitReply::Seat { question, term } => {
                 self.step(Input::SeatConfirmed { term, question });
-                // What is queued now is fed in before this comes back.
+                // Commands that are queued now are fed in before this comes back.
                 self.shared.send(Command::Drained);
             }
             CommitReply::ChunkStored => self.snapshots.chunk_stored(Instant::now()),
@@ -311,7 +317,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What has become durable since the last look.
+    /// Takes up what has become durable since the last look.
     fn look_at_log(&mut self) {
         let Some(Commits { durable, took }) = self.log.progress.take() else { return };
         self.durable = durable;
@@ -327,8 +333,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Without a confirmed seat nothing may be said of the state: reads wait for as long as a call does, and are answered
-    /// behind what the machine was told before.
+    /// Keeps reads while the seat is not confirmed, because nothing may be said of the state: they wait for as long as
+    /// a call does, and are answered behind what the machine was told before.
     fn look_at_reads(&mut self) {
         if !matches!(self.gate.seat_state(), SeatState::Serving | SeatState::Settling) {
             let (now, ttl) = (self.now.mono, self.shared.rules.seat_ttl);
@@ -390,7 +396,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What the machine has kept may name its content in a later step.
+    /// Stores contents that events name. An input that the machine has kept may name its content in a later step.
     fn store_contents(&mut self, events: &[StampedEvent], contents: Contents) {
         self.kept_contents.append(contents);
         if self.kept_contents.is_empty() {
@@ -417,7 +423,8 @@ impl Machine<'_> {
         }
     }
 
-    /// What waits for no event at all says that there is no seat: it must not stand in a line that waits for the log.
+    /// Holds a message until its event is durable. One that waits for no event at all says that there is no seat: it
+    /// must not stand in a line that waits for the log.
     fn hold(&mut self, after: Seq, out: Outgoing) {
         if after == Seq::default() {
             return self.shared.deliver(out);
@@ -427,14 +434,15 @@ impl Machine<'_> {
 
     fn act(&mut self, effect: Effect) {
         match effect {
-            // What it was told before it still hears.
+            // Messages that the stream was sent before are still heard there.
             Effect::CloseStream { stream } => {
                 if self.streams.remove(&stream).is_some() {
                     self.step(Input::StreamClosed { stream });
                 }
             }
             Effect::Unreferenced { digest } => {
-                // It may have come back since; then it is in the store, or on its way there behind what we say now.
+                // The content may have come back since; then it is in the store, or on its way there behind what we say
+                // now.
                 if !self.gate.refers_to(&digest) {
                     self.log.push(CommitRequest::DropBlob(digest.0));
                 }
@@ -457,7 +465,7 @@ impl Machine<'_> {
     }
 }
 
-/// Of what was brought along, only what an event names is stored: the rest was refused, or is kept for later.
+/// Contents that an event names, which alone are stored: the rest was refused, or is kept for later.
 fn named_by(events: &[StampedEvent], contents: &Contents) -> Vec<OwnedBlob> {
     contents.named(|name: &mut dyn FnMut(&Payload)| {
         for stamped in events {

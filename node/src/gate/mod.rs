@@ -27,6 +27,7 @@ mod stats;
 mod streams;
 mod term;
 
+use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -47,6 +48,7 @@ use onward_health::LoopWatch;
 use onward_log::{BlobReader, Error, Log};
 use tokio::sync::{Semaphore, oneshot, watch as watch_channel};
 
+use crate::backlog::Backlogged;
 use crate::clock;
 use crate::cluster::Leadership;
 use crate::cluster::leader::{LeaderAddress, LeaderView};
@@ -68,16 +70,16 @@ pub const GATES_LOG: &str = ":gates";
 type Deliver = Box<dyn FnOnce() + Send>;
 type ReadWork = Box<dyn FnOnce(&Gate) -> Deliver + Send>;
 
-/// What a gate's engine is started with.
+/// Everything that a gate's engine is started with.
 pub struct GateStart {
     pub rules: Rules,
-    /// Which gate this is, in epochs.
+    /// The number of the gate in epochs.
     pub id: u64,
     /// Gives a handle on the log; asked again for every term.
     pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
     /// Says when to try for the seat.
     pub leadership: Box<dyn Leadership>,
-    /// After how many events a snapshot is due.
+    /// The number of events after which a snapshot is due.
     pub snapshot_every: u64,
     pub pacing: Pacing,
     /// A loop that is at one thing for this long hangs.
@@ -90,7 +92,7 @@ impl core::fmt::Debug for GateStart {
     }
 }
 
-/// What the machine's thread is asked.
+/// A command to the machine's thread.
 enum Command {
     Call {
         request: RequestId,
@@ -108,6 +110,7 @@ enum Command {
         stream: StreamId,
         frame: Box<Frame>,
         contents: Contents,
+        backlogged: Backlogged,
     },
     Close {
         stream: StreamId,
@@ -140,13 +143,15 @@ struct Shared {
     stats: GateStats,
     load: load::Gauge,
     vitals: Vitals,
-    /// Why no machine serves, or why the one that does cannot store anything; else empty.
+    /// The reason why no machine serves, or why the one that does cannot store anything; else empty.
     trouble: Mutex<String>,
     leader_view: watch_channel::Sender<LeaderView>,
+    /// Streams that wait until this gate leads, by the datacenter that opened them.
+    waiting: Mutex<HashMap<Name, usize>>,
     thread: Mutex<Option<RunningThread>>,
-    /// Nobody waits for the threads any more: what they still do is told to nobody.
+    /// Set once nobody waits for the threads any more: what they still do is told to nobody.
     is_given_up: AtomicBool,
-    /// Of the log of this term.
+    /// The reader of the log of this term.
     blobs: Mutex<Option<BlobReader>>,
     stopping: AtomicBool,
     disk_reads: Arc<Semaphore>,
@@ -158,11 +163,11 @@ struct RunningThread {
     ended: Receiver<()>,
 }
 
-/// How many calls may wait for their answers at a time. Each holds memory.
+/// The number of calls that may wait for their answers at a time. Each holds memory.
 const MAX_IN_HAND: usize = 65_536;
-/// What is waited for on top of the time for which anybody waits for the log.
+/// The wait on top of the time for which anybody waits for the log.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How many reads are at the disk at a time.
+/// The number of reads at the disk at a time.
 const MAX_DISK_READS: usize = 64;
 
 impl core::fmt::Debug for GateEngine {
@@ -188,7 +193,7 @@ impl GateEngine {
         &self.0.stats
     }
 
-    /// How much more this gate can take on. One atomic read.
+    /// The load of this gate. One atomic read.
     pub fn load(&self) -> OverloadLevel {
         self.0.load.level()
     }
@@ -197,12 +202,12 @@ impl GateEngine {
         self.0.load.reason()
     }
 
-    /// Why nothing can be stored, if that is so.
+    /// The reason why nothing can be stored, if that is so.
     pub fn trouble(&self) -> Option<String> {
         Some(self.0.trouble()).filter(|trouble| !trouble.is_empty())
     }
 
-    /// Where it is published who leads.
+    /// The channel on which it is published who leads.
     pub fn leader_view(&self) -> &watch_channel::Sender<LeaderView> {
         &self.0.leader_view
     }
@@ -279,7 +284,7 @@ fn mismatch(call: &str, answer: &Answer) -> ! {
     unreachable!("{call} is answered with {answer:?}")
 }
 
-/// One of the calls in hand.
+/// A place among the calls in hand.
 struct InFlightPermit(Arc<Shared>);
 
 impl Drop for InFlightPermit {
@@ -305,6 +310,7 @@ impl Shared {
             vitals: Vitals::of_gate(start.hang_after, start.rules.seat_ttl),
             trouble: Mutex::new(String::new()),
             leader_view: LeaderView::channel(),
+            waiting: Mutex::new(HashMap::new()),
             thread: Mutex::new(None),
             is_given_up: AtomicBool::new(false),
             blobs: Mutex::new(None),
@@ -342,7 +348,7 @@ impl Shared {
         });
     }
 
-    /// Whether calls are better asked elsewhere.
+    /// Whether calls are better made elsewhere.
     fn is_other_leading(&self) -> bool {
         matches!(&*self.leader_view.borrow(), LeaderView::Following { leader: Some(_), .. })
     }
@@ -355,8 +361,8 @@ impl Shared {
         Ok(InFlightPermit(self.clone()))
     }
 
-    /// What is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what was asked is
-    /// then given up, and may be carried out all the same.
+    /// The answer that is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what
+    /// was asked is then given up, and may be carried out all the same.
     async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
         // The machine refuses in time what it has not begun, and knows that nothing was done.
         const MACHINE_FIRST: Duration = Duration::from_millis(200);
@@ -372,7 +378,7 @@ impl Shared {
         Err(Refused::Unavailable(format!("its storage has not answered for {span:?}; {NOT_KNOWN}")))
     }
 
-    /// What is said to whoever waited for a machine that was dropped.
+    /// The refusal of a caller that waited for a machine which was dropped.
     fn not_known(&self) -> Refused {
         let trouble = self.trouble();
         let why = if !trouble.is_empty() {
@@ -385,7 +391,7 @@ impl Shared {
         Refused::Unavailable(format!("{why}; {NOT_KNOWN}"))
     }
 
-    /// What is said to whoever asks a gate that follows. Nothing was done.
+    /// The refusal of a call to a gate that follows. Nothing was done.
     fn not_begun(&self) -> Refused {
         let view = self.leader_view.borrow();
         let LeaderView::Following { leader: Some(LeaderAddress { name, address }), .. } = &*view else {

@@ -15,6 +15,9 @@ pub(super) fn write(notice: &Notice) {
         Notice::WrongDatacenter { proven, said } => {
             tracing::warn!(%proven, %said, "a stream claimed to be of another datacenter; it was closed");
         }
+        Notice::TooManyDatacenters { datacenter, met } => {
+            tracing::warn!(%datacenter, %met, "a new datacenter was turned away; raise the limit, or remove its manager");
+        }
         Notice::TimeoutDeclared { job, reason } => {
             tracing::info!(%job, reason = reason.code(), "a job has timed out everywhere");
         }

@@ -39,7 +39,7 @@ impl GateEngine {
         let reading = async {
             let permit = shared.disk_reads.clone().acquire_owned().await.expect("nobody closes it");
             let read = move || {
-                // For as long as the thread is at it, whether or not somebody still waits.
+                // Held for as long as the thread is at it, whether or not somebody still waits.
                 let _permit = permit;
                 ask()
             };

@@ -1,8 +1,8 @@
 //! A datacenter's stream: frames in, orders out, until either side closes.
 //!
-//! Who speaks is proved before anything of the body is read ([`super::peers`]), and that it speaks for the datacenter that
-//! it names is checked once more by the machine. A gate that follows lets a datacenter in all the same and hears it once it
-//! leads: so when the leader goes, the datacenters are there already.
+//! Who speaks is proved before anything of the body is read ([`super::peers`]), and the gate's answer proves the gate. That
+//! whoever speaks does so for the datacenter that it names is checked once more by the machine. A gate that follows lets a
+//! datacenter in all the same and hears it once it leads: so when the leader goes, the datacenters are there already.
 //!
 //! **Flow control** is HTTP/2's own, both ways, as for a worker's session. A datacenter that does not read is cut off by its
 //! outbox, and what it is owed is sent again when it is back.
@@ -10,17 +10,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use onward_core::gate::message::Frame;
+use onward_core::gate::message::{Frame, ToDatacenter};
 use onward_core::ids::Name;
 use onward_core::refusal::RefusalKind;
-use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::gate::{down_out, up_in};
 use onward_proto::v1::gate_service_server::{GateService, GateServiceServer};
 use onward_proto::v1::{DatacenterFrame, GateFrame};
+use onward_proto::{MAX_FRAME_BYTES, MAX_ORDER_BYTES};
+use prost::Message as _;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::peers::PeerTrust;
@@ -30,8 +32,9 @@ use crate::api::access::Connection;
 use crate::clock;
 use crate::cluster::leader::LeaderView;
 use crate::grpc::status;
+use crate::peer::proof::HEADER;
 
-/// Who connects and says nothing holds a place that another could have.
+/// The time for a hello: a caller that connects and says nothing holds a place that another could have.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Frames that wait to be taken by the network.
 const FRAMES_AHEAD: usize = 16;
@@ -77,7 +80,12 @@ impl GateService for Streams {
         })?;
         let (out, frames) = channel(FRAMES_AHEAD);
         tokio::spawn(serve(self.clone(), datacenter, request.into_inner(), out, place));
-        Ok(Response::new(ReceiverStream::new(frames)))
+        let mut response = Response::new(ReceiverStream::new(frames));
+        if let Some(proof) = self.trust.own_proof(clock::now().wall) {
+            let proof = MetadataValue::try_from(proof).map_err(|_| Status::internal("a proof is fit for a header"))?;
+            response.metadata_mut().insert(HEADER, proof);
+        }
+        Ok(response)
     }
 }
 
@@ -109,16 +117,22 @@ async fn converse(
     out: &Out,
 ) -> Result<(), Status> {
     let Some(hello) = first_frame(frames, out).await? else { return Ok(()) };
-    if !leads(engine, frames, out).await? {
+    let waiting = engine.wait_with(&datacenter);
+    let leads = leads(engine, frames, out).await;
+    drop(waiting);
+    if !leads? {
         return Ok(());
     }
     let (stream, mut orders) = engine.open_stream(datacenter);
-    stream.say(hello);
+    stream.say(hello, 0);
     loop {
         tokio::select! {
             () = out.closed() => return Ok(()),
-            frame = frames.message() => match frame.map_err(status::undecodable)? {
-                Some(frame) => stream.say(checked(frame)?),
+            frame = next_frame(&stream, frames) => match frame.map_err(status::undecodable)? {
+                Some(frame) => {
+                    let bytes = frame.encoded_len();
+                    stream.say(checked(frame)?, bytes);
+                }
                 None => return Ok(()),
             },
             ended = tell(&stream, &mut orders, out) => return ended,
@@ -126,16 +140,49 @@ async fn converse(
     }
 }
 
+/// Read when the machine has room for it, so that a datacenter cannot fill its queue.
+async fn next_frame(
+    stream: &DatacenterStream,
+    frames: &mut Streaming<DatacenterFrame>,
+) -> Result<Option<DatacenterFrame>, Status> {
+    stream.room().await;
+    frames.message().await
+}
+
 /// Sends orders, each whole. May be given up at any time, and begun again.
+///
+/// What can never be sent is left out: it would be the first of every stream to come, and nothing behind it would be sent.
 async fn tell(stream: &DatacenterStream, orders: &mut Orders, out: &Out) -> Result<(), Status> {
     loop {
         let order = orders.next().await.map_err(|_| closed())?;
-        // If it cannot be read now, the datacenter dials again and is sent what it is owed then.
-        stream.complete(order).await.map_err(|refused| status::refused(&refused))?;
+        let completed = match stream.complete(order).await {
+            // The datacenter dials again, and is sent what it is owed then.
+            Err(refused) if !refused.is_for_good() => return Err(status::refused(&refused)),
+            completed => completed.map_err(|refused| refused.to_string()),
+        };
         let Ok(permit) = out.reserve().await else { return Ok(()) };
-        if let Some(order) = orders.pop() {
-            permit.send(Ok(down_out(order)));
+        let Some(order) = orders.pop() else { continue };
+        let job = match &order {
+            ToDatacenter::Submit(placement) => Some(placement.job),
+            _ => None,
+        };
+        match completed.and_then(|()| frame_of(order)) {
+            Ok(frame) => permit.send(Ok(frame)),
+            Err(why) => {
+                let job = job.map(tracing::field::display);
+                tracing::warn!(job, why, "an order can never be sent, and is left out");
+            }
         }
+    }
+}
+
+fn frame_of(order: ToDatacenter) -> Result<GateFrame, String> {
+    let frame = down_out(order);
+    match frame.encoded_len() {
+        bytes if bytes > MAX_ORDER_BYTES => {
+            Err(format!("it has {bytes} bytes, and a datacenter takes {MAX_ORDER_BYTES} at a time"))
+        }
+        _ => Ok(frame),
     }
 }
 
@@ -171,4 +218,68 @@ async fn leads(engine: &GateEngine, frames: &mut Streaming<DatacenterFrame>, out
 
 fn closed() -> Status {
     status::of(Code::Unavailable, "stream_closed", "this gate leads no longer, or has closed the stream; dial again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::SoleLeader;
+    use crate::engine::{Pacing, Start};
+    use crate::gate::GateStart;
+    use onward_core::fence::GateEpoch;
+    use onward_core::gate::message::Placement;
+    use onward_core::ids::JobId;
+    use onward_core::job::Draft;
+    use onward_core::job::draft::WorkflowDraft;
+    use onward_core::payload::{Digest, Payload};
+    use onward_core::settings::Settings;
+    use onward_log::{Log, MemoryLog};
+    use onward_proto::v1::gate_frame::Message;
+
+    fn engine() -> GateEngine {
+        let log = MemoryLog::new();
+        GateEngine::start(GateStart {
+            rules: Settings::default().check().expect("the defaults are in range"),
+            id: 1,
+            log: Box::new(move || Ok(Box::new(log.clone()) as Box<dyn Log>)),
+            leadership: Box::new(SoleLeader),
+            snapshot_every: Start::SNAPSHOT_EVERY,
+            pacing: Pacing::default(),
+            hang_after: Start::HANG_AFTER,
+        })
+        .expect("a log in memory can be opened")
+    }
+
+    fn submit(workflows: usize, payload: &Payload) -> ToDatacenter {
+        let workflow = WorkflowDraft { kind: "k".into(), payload: payload.clone(), ..WorkflowDraft::default() };
+        ToDatacenter::Submit(Box::new(Placement {
+            job: JobId::from_u128(1),
+            epoch: GateEpoch { n: 1, gate: 1 },
+            again: false,
+            waited: Duration::ZERO,
+            draft: Draft { workflows: vec![workflow; workflows], ..Draft::default() },
+        }))
+    }
+
+    /// The two are a payload that was lost, and a job that was taken by a gate whose datacenters took more at a time.
+    #[tokio::test]
+    async fn an_order_that_can_never_be_sent_stands_in_the_way_of_none() {
+        let engine = engine();
+        let (stream, _) = engine.open_stream(Name::new("dc-a").expect("a name"));
+        let small = Payload::Inline((*b"1").into());
+        let mebibyte = Payload::Inline(vec![b'1'; 1 << 20].into());
+        let lost = submit(1, &Payload::stored(Digest([7; 32]), 5_000));
+        let all = [lost, submit(33, &mebibyte), submit(31, &mebibyte), submit(1, &small)];
+        let mut orders = Orders::of(all);
+        let (out, mut frames) = channel(FRAMES_AHEAD);
+        let ended = tell(&stream, &mut orders, &out).await.expect_err("nobody has more to say");
+        assert_eq!(ended.code(), Code::Unavailable);
+        drop(out);
+        let mut sent = Vec::new();
+        while let Some(Ok(GateFrame { message: Some(Message::Submit(placement)) })) = frames.recv().await {
+            sent.push(placement.draft.map_or(0, |draft| draft.workflows.len()));
+        }
+        assert_eq!(sent, [31, 1]);
+        engine.stop();
+    }
 }

@@ -5,14 +5,18 @@ use std::sync::atomic::Ordering;
 
 use onward_core::gate::message::{Frame, FromDatacenter, ToDatacenter};
 use onward_core::ids::{Name, StreamId};
+use onward_proto::MAX_FRAME_BYTES;
 
 use super::{Command, GateEngine};
+use crate::backlog::Backlog;
 use crate::engine::Refused;
 use crate::engine::content::Contents;
 use crate::outbox::{self, Unread};
 
 /// A datacenter that reads nothing while orders pile up is cut off: it may dial again, and is sent what it is owed then.
 const MAX_UNREAD: usize = 100_000;
+/// Bytes of a datacenter's messages that the machine has not taken: two full frames.
+const MAX_BACKLOG_BYTES: usize = 2 * MAX_FRAME_BYTES;
 /// Orders that are taken from the machine at once.
 const AT_ONCE: usize = 256;
 
@@ -24,9 +28,10 @@ pub struct StreamGone;
 pub struct DatacenterStream {
     id: StreamId,
     engine: GateEngine,
+    backlog: Backlog,
 }
 
-/// What the datacenter is told, in order.
+/// Messages to the datacenter, in order.
 pub struct Orders {
     unread: Unread<ToDatacenter>,
     waiting: VecDeque<ToDatacenter>,
@@ -51,21 +56,60 @@ impl GateEngine {
         let (outbox, unread) = outbox::channel(MAX_UNREAD);
         self.0.stats.streams_opened.add(1);
         self.0.send(Command::Open { stream: id, datacenter, outbox });
-        (DatacenterStream { id, engine: self.clone() }, Orders { unread, waiting: VecDeque::new() })
+        let backlog = Backlog::of(MAX_BACKLOG_BYTES);
+        (DatacenterStream { id, engine: self.clone(), backlog }, Orders { unread, waiting: VecDeque::new() })
+    }
+}
+
+/// A stream that waits until this gate leads. Until it is dropped, its datacenter counts as one that is reached.
+pub(super) struct WaitingStream<'a> {
+    engine: &'a GateEngine,
+    datacenter: &'a Name,
+}
+
+impl GateEngine {
+    /// A leader of this datacenter has said hello to a gate that may not lead.
+    pub(super) fn wait_with<'a>(&'a self, datacenter: &'a Name) -> WaitingStream<'a> {
+        let mut waiting = self.0.waiting.lock().expect("no thread panics while it holds this");
+        *waiting.entry(datacenter.clone()).or_default() += 1;
+        WaitingStream { engine: self, datacenter }
+    }
+
+    /// The number of datacenters with a stream that waits until this gate leads.
+    pub fn waiting_datacenters(&self) -> usize {
+        self.0.waiting.lock().expect("no thread panics while it holds this").len()
+    }
+}
+
+impl Drop for WaitingStream<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.engine.0.waiting.lock().expect("no thread panics while it holds this");
+        if let Some(streams) = waiting.get_mut(self.datacenter) {
+            *streams -= 1;
+            if *streams == 0 {
+                waiting.remove(self.datacenter);
+            }
+        }
     }
 }
 
 impl DatacenterStream {
-    /// A result comes with its bytes; a large one goes to the store from here.
-    pub fn say(&self, mut frame: Frame) {
+    /// Returns when the machine is not too far behind to be told more.
+    pub async fn room(&self) {
+        self.backlog.room().await;
+    }
+
+    /// A result comes with its bytes; a large one goes to the store from here. So many `bytes` came over the wire.
+    pub fn say(&self, mut frame: Frame, bytes: usize) {
         let mut contents = Contents::default();
         if let FromDatacenter::Final(status) = &mut frame.message
             && let Some(result) = &mut status.result
         {
             contents.replace(result);
         }
+        let backlogged = self.backlog.add(bytes);
         self.engine.0.stats.frames.add(1);
-        self.engine.0.send(Command::Frame { stream: self.id, frame: Box::new(frame), contents });
+        self.engine.0.send(Command::Frame { stream: self.id, frame: Box::new(frame), contents, backlogged });
     }
 
     /// Adds what the machine does not have: the bytes of payloads. Doing it twice does no harm.
@@ -93,6 +137,11 @@ impl Orders {
 
     pub fn pop(&mut self) -> Option<ToDatacenter> {
         self.waiting.pop_front()
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(orders: impl IntoIterator<Item = ToDatacenter>) -> Self {
+        Self { unread: outbox::channel(1).1, waiting: orders.into_iter().collect() }
     }
 }
 

@@ -6,26 +6,29 @@ use std::time::{Duration, Instant};
 
 use onward_core::fence::Term;
 use onward_core::gate::Gate;
-use onward_core::ids::Seq;
+use onward_core::health::overload::{OverloadDetector, OverloadRule};
+use onward_core::time::Awake;
 use onward_log::{Changed, Error};
 
 use super::{Command, GateStart, Shared};
 use crate::clock;
-use crate::cluster::SeatLook;
 use crate::cluster::leader::LeaderView;
+use crate::cluster::{OwnStanding, SeatLook};
+use crate::engine::load::Meter;
 use crate::engine::watch::Watchers;
 use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
 
-/// Between two looks at a log that somebody else writes.
+/// The interval between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// What a gate is, once it has read its log.
+/// The role of a gate, once it has read its log.
 pub(super) enum Begun {
     Leads(NewTerm<Gate>),
     Follows(Follower<Gate>),
 }
 
-/// In doubt it is tried again for a while: whoever starts a gate may have to come and do it once more.
+/// Begins for the first time. In doubt it tries again for a while: whoever starts a gate may have to come and do it
+/// once more.
 pub(super) fn begin_first(start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
     let since = Instant::now();
     loop {
@@ -41,14 +44,36 @@ pub(super) fn begin_first(start: &mut GateStart, shared: &Shared) -> Result<Begu
 /// Reads the log to its end, and takes the seat if it may.
 pub(super) fn begin(start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
     // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
-    if let SeatLook::Follow { term, leader } = start.leadership.look(Seq::default(), false)
+    if let SeatLook::Follow { term, leader } = start.leadership.look(OwnStanding::BEFORE_READING)
         && term != Term::default()
     {
         shared.publish(LeaderView::Following { term, leader });
     }
     let log = (start.log)()?;
-    let gate = Gate::new(start.rules.clone(), start.id, clock::now());
+    let gate = || Gate::new(start.rules.clone(), start.id, clock::now());
     try_for_seat(Follower::read(log, gate)?, start, shared)
+}
+
+/// The load of a gate that follows. It has no calls of its own, so processor and memory are all that counts.
+pub(super) struct FollowerLoad {
+    detector: OverloadDetector,
+    meter: Meter,
+}
+
+impl FollowerLoad {
+    pub(super) fn new(rule: OverloadRule) -> Self {
+        Self { detector: OverloadDetector::new(rule), meter: Meter::default() }
+    }
+
+    fn judge(&mut self, shared: &Shared) {
+        let now = clock::mono();
+        let awake = Awake::from_ms(now.as_ms());
+        if let Some((cpu, memory)) = self.meter.sample(now) {
+            self.detector.resources(awake, cpu, memory);
+        }
+        let (level, reason) = self.detector.judge(awake);
+        shared.load.set(level, reason);
+    }
 }
 
 /// Follows until it leads, or has to begin anew; none if the gate stops.
@@ -58,7 +83,9 @@ pub(super) fn follow_on(
     shared: &Shared,
     held: &mut HeldCalls,
     watchers: &mut Watchers,
+    load: &mut FollowerLoad,
 ) -> Option<Result<Begun, Error>> {
+    load.judge(shared);
     if held.wait_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
         return None;
     }
@@ -71,7 +98,7 @@ pub(super) fn follow_on(
             try_for_seat(follower, start, shared)
         }
         Ok(CatchUp::Outdated) => begin(start, shared),
-        // What was read is still worth having.
+        // Events that were read are still worth having.
         Err(error @ (Error::Io { .. } | Error::Unknown { .. })) => {
             say_trouble(shared, &error);
             Ok(Begun::Follows(follower))
@@ -81,10 +108,15 @@ pub(super) fn follow_on(
 }
 
 fn try_for_seat(follower: Follower<Gate>, start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
-    if let SeatLook::Follow { term, leader } = start.leadership.look(follower.newest(), true) {
+    let is_live = shared.vitals.watch.health().report().why_not_live().is_none();
+    let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live };
+    let look = start.leadership.look(own);
+    if look != SeatLook::Try {
         // A follower that has read all there is does what it is there for.
         shared.vitals.takeover.rest();
-        shared.publish(LeaderView::Following { term, leader });
+        if let SeatLook::Follow { term, leader } = look {
+            shared.publish(LeaderView::Following { term, leader });
+        }
         return Ok(Begun::Follows(follower));
     }
     shared.vitals.takeover.begin_unless_begun();
@@ -116,14 +148,14 @@ pub(super) enum Flow {
     Stop,
 }
 
-/// What is asked between two terms. Calls and reads wait for as long as they would wait for a seat; then they are refused,
-/// by dropping what they are to be answered on. Streams end: a datacenter dials again.
+/// Commands that come between two terms. Calls and reads wait for as long as they would wait for a seat; then they are
+/// refused, by dropping their reply channels. Streams end: a datacenter dials again.
 pub(super) struct HeldCalls {
     wait_for: Duration,
     calls: VecDeque<(Instant, Command)>,
 }
 
-/// How often it is looked whether somebody has waited long enough.
+/// The interval of the look whether somebody has waited long enough.
 const LOOK_FOR_OVERDUE: Duration = Duration::from_millis(100);
 
 impl HeldCalls {
@@ -142,7 +174,7 @@ impl HeldCalls {
                 Some(command @ (Command::Call { .. } | Command::Read(_))) => {
                     self.calls.push_back((Instant::now(), command));
                 }
-                // Of and to the machine that is no more.
+                // Commands of and to the machine that is no more.
                 Some(
                     Command::Open { .. }
                     | Command::Frame { .. }

@@ -9,6 +9,7 @@ use tokio::time::{sleep, timeout};
 use super::GossipHandle;
 use crate::cluster::leader::LeaderView;
 use crate::engine::Engine;
+use crate::gate::GateEngine;
 
 const MEASURE_EVERY: Duration = Duration::from_millis(500);
 
@@ -47,6 +48,46 @@ pub(crate) async fn report_health(
     }
 }
 
+/// The same for a gate. One that follows reaches the datacenters whose streams wait for it; it forwards nothing itself.
+pub(crate) async fn report_gate_health(
+    gossip: GossipHandle,
+    engine: GateEngine,
+    answer_within: Duration,
+    is_accepting: impl Fn() -> bool + Send,
+) {
+    loop {
+        gossip.report(of_gate(&engine, answer_within, is_accepting()).await);
+        sleep(MEASURE_EVERY).await;
+    }
+}
+
+async fn of_gate(engine: &GateEngine, answer_within: Duration, is_accepting: bool) -> NodeHealth {
+    let overload = engine.load();
+    let datacenters = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    let unheard = NodeHealth { overload, ..NodeHealth::default() };
+    if engine.trouble().is_some() {
+        return unheard;
+    }
+    if matches!(&*engine.leader_view().borrow(), LeaderView::Following { .. }) {
+        let datacenters = datacenters(engine.waiting_datacenters());
+        return NodeHealth { accepting: is_accepting, has_quorum: true, datacenters, ..unheard };
+    }
+    let read = engine.read(|gate| (gate.own_health(), gate.seat_state()));
+    match timeout(answer_within, read).await.ok().and_then(Result::ok) {
+        Some((own, seat)) => NodeHealth {
+            accepting: is_accepting,
+            has_quorum: seat == SeatState::Serving,
+            leads: seat == SeatState::Serving,
+            throughput: short(own.done),
+            expected_throughput: short(own.done.saturating_add(own.demand)),
+            unserved_ms: u32::try_from(own.unserved_for.as_millis()).unwrap_or(u32::MAX),
+            datacenters: datacenters(own.datacenters),
+            ..unheard
+        },
+        None => unheard,
+    }
+}
+
 /// A follower passes calls on to the leader, so it is as ready as that one while it reads the log: the leader's workers are
 /// those of all managers.
 fn of_follower(engine: &Engine, view: &View) -> NodeHealth {
@@ -57,7 +98,6 @@ fn of_follower(engine: &Engine, view: &View) -> NodeHealth {
 }
 
 fn of_manager(own: &OwnHealth) -> NodeHealth {
-    let short = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     NodeHealth {
         has_quorum: own.has_quorum,
         capacity: short(own.free_slots),
@@ -67,4 +107,9 @@ fn of_manager(own: &OwnHealth) -> NodeHealth {
         unserved_ms: u32::try_from(own.unserved_for.as_millis()).unwrap_or(u32::MAX),
         ..NodeHealth::default()
     }
+}
+
+/// The count, or the highest that a datagram can say.
+fn short(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

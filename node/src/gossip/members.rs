@@ -9,12 +9,12 @@ use core::time::Duration;
 use onward_core::health::hold::{Hold, hold};
 use onward_core::health::progress::flow;
 use onward_core::health::verdict::{evict_at, gate_ready, judge, manager_ready, worker_ready};
-use onward_core::health::{FlowSample, Judgement, NotLive, NotReady};
+use onward_core::health::{DatacenterCounts, FlowSample, Judgement, NotLive, NotReady, Verdict};
 use onward_core::settings::Rules;
 use onward_core::time::Awake;
 use onward_gossip::{MemberState, MemberView, NodeHealth, NodeIdentity, Role, View};
 
-/// One node of the ring with the verdict on it.
+/// A node of the ring with the verdict on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JudgedMember {
     pub identity: NodeIdentity,
@@ -24,7 +24,7 @@ pub struct JudgedMember {
     pub health: Option<NodeHealth>,
     pub heard_ago: Option<Duration>,
     pub judgement: Judgement,
-    /// Its grace is over, and nothing holds its eviction: nobody is routed to it.
+    /// The node's grace is over, and nothing holds its eviction: nobody is routed to it.
     pub evicted: bool,
     pub held_by_hold: bool,
 }
@@ -61,6 +61,26 @@ pub fn judged(rules: &Rules, view: &View) -> Vec<JudgedMember> {
     all
 }
 
+/// Adds the other managers of the datacenter to the counts of the one that looks. One that said goodbye is none any more,
+/// and neither is an earlier address of one that lives.
+pub fn count_other_managers(rules: &Rules, view: &View, counts: &mut DatacenterCounts) {
+    let all = judged(rules, view);
+    let is_of_ours =
+        |one: &&JudgedMember| one.identity.role == Role::Manager && one.identity.datacenter == view.own.datacenter;
+    let living: Vec<_> =
+        all.iter().filter(is_of_ours).filter(|one| one.judgement.signals.live).map(|one| &one.identity.name).collect();
+    for one in all[1..].iter().filter(is_of_ours) {
+        let Judgement { verdict, signals, .. } = one.judgement;
+        if one.state == Some(MemberState::Left) || (!signals.live && living.contains(&&one.identity.name)) {
+            continue;
+        }
+        counts.managers += 1;
+        counts.managers_live += u32::from(signals.live);
+        counts.managers_ready += u32::from(signals.live && signals.ready);
+        counts.managers_stuck += u32::from(verdict == Verdict::Stuck);
+    }
+}
+
 fn judge_member(rules: &Rules, member: &MemberView) -> JudgedMember {
     let live = match member.state {
         MemberState::Alive | MemberState::Suspect => Ok(()),
@@ -81,14 +101,14 @@ fn judge_member(rules: &Rules, member: &MemberView) -> JudgedMember {
     }
 }
 
-/// Whether its grace is over. Who left on its own needs no eviction.
+/// Whether the node's grace is over. One that left on its own needs no eviction.
 fn is_due(rules: &Rules, one: &JudgedMember) -> bool {
     let since = Awake::from_ms(NOW.as_ms().saturating_sub(one.state_for.as_millis() as u64));
     let is_suspect = one.state.is_some_and(|state| state == MemberState::Down);
     is_suspect && evict_at(&rules.eviction, one.judgement.verdict, since).is_some_and(|at| at <= NOW)
 }
 
-/// By the health it reported, and how long ago that was.
+/// The judgement by the health that the node reported, and by how long ago that was.
 fn judgement(rules: &Rules, role: Role, live: Result<(), NotLive>, heard: Option<(NodeHealth, Duration)>) -> Judgement {
     let (health, ago) = heard.unwrap_or_default();
     let ready = match role {
@@ -191,6 +211,40 @@ mod tests {
                 "{state:?} {health:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_datacenter_has_all_its_managers_but_those_that_left() {
+        use MemberState::{Alive, Down, Left, Suspect};
+        let stuck = NodeHealth { expected_throughput: 10, unserved_ms: 119_000, ..WELL };
+        let manager = |state, health| (Role::Manager, state, 1, Some(health));
+        let unready = NodeHealth { accepting: false, ..WELL };
+        // members -> managers, live, ready, stuck, with the one that looks
+        let table: [(&[_], [u32; 4]); 7] = [
+            (&[], [1, 1, 1, 0]),
+            (&[manager(Alive, WELL), manager(Suspect, WELL)], [3, 3, 3, 0]),
+            (&[manager(Down, WELL)], [2, 1, 1, 0]),
+            (&[manager(Left, WELL)], [1, 1, 1, 0]),
+            (&[manager(Alive, unready)], [2, 2, 1, 0]),
+            (&[manager(Alive, stuck)], [2, 2, 2, 1]),
+            (&[(Role::Worker, Alive, 1, Some(WELL))], [1, 1, 1, 0]),
+        ];
+        let found = |view: &View| {
+            let own =
+                DatacenterCounts { managers: 1, managers_live: 1, managers_ready: 1, ..DatacenterCounts::default() };
+            let mut counts = own;
+            count_other_managers(&rules(), view, &mut counts);
+            [counts.managers, counts.managers_live, counts.managers_ready, counts.managers_stuck]
+        };
+        for (members, expected) in table {
+            assert_eq!(found(&view(members)), expected, "{members:?}");
+        }
+        let mut moved = view(&[manager(Down, WELL), manager(Alive, WELL)]);
+        moved.members[0].identity.name = moved.members[1].identity.name.clone();
+        assert_eq!(found(&moved), [2, 2, 2, 0], "one of them, at two addresses");
+        let mut elsewhere = view(&[manager(Alive, WELL)]);
+        elsewhere.members[0].identity.datacenter = Some(Label::new("dc-b").unwrap());
+        assert_eq!(found(&elsewhere), [1, 1, 1, 0]);
     }
 
     #[test]

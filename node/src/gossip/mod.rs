@@ -28,11 +28,11 @@ use crate::auth::{FileError, write_secret};
 use crate::clock;
 
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
-/// After a failure of the socket.
+/// The pause after a failure of the socket.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// So many datagrams are read before anything else gets its turn.
+/// The number of datagrams that are read before anything else gets its turn.
 const AT_A_TIME: usize = 64;
-/// How long a goodbye may take.
+/// The time that a goodbye may take.
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 const COMMANDS: usize = 16;
 
@@ -42,7 +42,7 @@ pub struct GossipConfig {
     pub keys: ClusterKeys,
     /// Port 0 stands for that of the node's TCP port.
     pub bind: SocketAddr,
-    /// Where others reach it. Port 0 as for `bind`.
+    /// The address by which others reach the node. Port 0 as for `bind`.
     pub advertise: SocketAddr,
     pub name: Label,
     pub role: Role,
@@ -50,13 +50,13 @@ pub struct GossipConfig {
     pub datacenter: Option<Label>,
     /// Higher than in any life before: see [`next_incarnation`].
     pub incarnation: u64,
-    /// What others of the ring advertise; any of them will do.
+    /// Addresses that others of the ring advertise; any of them will do.
     pub peers: Vec<SocketAddr>,
     pub rule: GossipRule,
 }
 
 impl GossipConfig {
-    /// With ports that were left open filled in.
+    /// The configuration with ports that were left open filled in.
     #[must_use]
     pub fn on_port(mut self, port: u16) -> Self {
         for address in [&mut self.bind, &mut self.advertise] {
@@ -154,12 +154,12 @@ impl GossipHandle {
         Ok(Self(Arc::new(Running { address, view, commands, look_at_seat, running })))
     }
 
-    /// Where others reach it.
+    /// The address by which others reach the node.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
 
-    /// What was seen last.
+    /// The last view of the ring.
     pub fn view(&self) -> Arc<View> {
         self.0.view.borrow().clone()
     }
@@ -175,7 +175,7 @@ impl GossipHandle {
         self.0.look_at_seat.clone()
     }
 
-    /// How this node is. Reports that come too fast are left out: the next one says it all again.
+    /// Reports the health of this node. Reports that come too fast are left out: the next one says it all again.
     pub fn report(&self, health: NodeHealth) {
         let _ = self.0.commands.try_send(Command::Health(health));
     }
@@ -258,7 +258,7 @@ impl Gossiping {
         }
     }
 
-    /// This datagram and those behind it.
+    /// Takes in this datagram and those behind it.
     fn receive(&mut self, buffer: &mut [u8], first: usize) {
         self.step(Input::Datagram(&buffer[..first]));
         for _ in 1..AT_A_TIME {

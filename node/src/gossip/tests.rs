@@ -107,7 +107,7 @@ async fn a_goodbye_is_no_death_and_the_next_life_is_welcome() {
     until(&again, "it sees both", |view| view.members.len() == 2).await;
 }
 
-/// On a runtime of its own, whose only thread is put to sleep.
+/// Runs on a runtime of its own, whose only thread is put to sleep.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_node_is_down_and_comes_back_without_an_accusation() {
     let first = start("m1", &[]).await;

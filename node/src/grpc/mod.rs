@@ -83,7 +83,7 @@ fn guard(scope: Scope) -> impl FnMut(Request<()>) -> Result<Request<()>, Status>
     }
 }
 
-/// What [`guard`] has checked.
+/// The access that [`guard`] has checked.
 fn access_of<T>(request: &Request<T>) -> Access {
     request.extensions().get::<Access>().expect("nothing comes here without it").clone()
 }

@@ -27,14 +27,14 @@ use crate::api::access::Access;
 use crate::engine::{Engine, Session};
 use crate::outputs::Outputs;
 
-/// Who connects and says nothing holds a place that another could have.
+/// The time for a hello: a caller that connects and says nothing holds a place that another could have.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Messages that are looked at for one frame, at most.
 const MAX_MESSAGES: usize = 4_096;
 /// A frame is closed when it has this many bytes, about.
 const FRAME_BYTES: usize = 1 << 20;
-/// And when it has this many assignments: the worker begins with these while the next are packed, and what it says of
-/// them is committed while it works on those.
+/// The number of assignments that closes a frame, too: the worker begins with these while the next are packed, and what
+/// it says of them is committed while it works on those.
 const MAX_ASSIGNMENTS: usize = 256;
 const SETTLE_AT_ONCE: usize = 32;
 
@@ -168,7 +168,7 @@ async fn converse(
 struct Checked {
     parts: Vec<FromWorker>,
     outputs: Vec<Output>,
-    /// Without the outputs, which do not wait for the machine.
+    /// Size without the outputs, which do not wait for the machine.
     bytes: usize,
 }
 
@@ -194,7 +194,7 @@ struct Talk {
 enum Stage {
     Greeting,
     Welcome,
-    /// It was rejected, or has said goodbye: the end of the session says nothing new.
+    /// The worker was rejected, or has said goodbye: the end of the session says nothing new.
     Dismissed,
 }
 
@@ -245,8 +245,8 @@ impl Talk {
     }
 }
 
-/// What many attempts came to is said in several messages, so that the first of it can be committed, and what it makes
-/// room for be on its way, while the machine decides on the rest.
+/// Splits a report about many attempts into several messages, so that the first of it can be committed, and what it
+/// makes room for be on its way, while the machine decides on the rest.
 fn in_bites(part: FromWorker) -> Vec<FromWorker> {
     match part {
         FromWorker::Settle(mut all) if all.len() > SETTLE_AT_ONCE => {

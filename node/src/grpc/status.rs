@@ -16,7 +16,7 @@ pub fn of(code: Code, word: &str, text: impl Into<String>) -> Status {
     status
 }
 
-/// To be asked again; `done` says whether this time may count.
+/// The status of a call that is to be made again; `done` says whether this time may count.
 pub fn unavailable(word: &str, text: impl Into<String>, done: Done) -> Status {
     let mut status = of(Code::Unavailable, word, text);
     status.metadata_mut().insert(DONE, MetadataValue::from_static(done.word()));
@@ -31,7 +31,8 @@ pub fn invalid(field: &str, text: String) -> Status {
     with_field(of(Code::InvalidArgument, RefusalKind::Invalid.code(), text), field)
 }
 
-/// What was sent is not a frame, or is too large for one; or the connection broke, which nobody will read about.
+/// The status for bytes that are not a frame, or too large for one; or for a broken connection, of which nobody will
+/// read.
 pub fn undecodable(error: Status) -> Status {
     match error.code() {
         Code::Internal | Code::OutOfRange => {
@@ -41,7 +42,7 @@ pub fn undecodable(error: Status) -> Status {
     }
 }
 
-/// What HTTP would have answered. Problems that are not here are not said to anybody who speaks gRPC.
+/// The status for an answer of HTTP. Problems that are not here are not said to anybody who speaks gRPC.
 pub fn problem(problem: &Problem) -> Status {
     let code = match problem.status {
         401 => Code::Unauthenticated,
@@ -52,7 +53,7 @@ pub fn problem(problem: &Problem) -> Status {
     of(code, &problem.code, problem.detail.clone())
 }
 
-/// For a stream that goes on after it.
+/// A refusal on a stream that goes on after it.
 pub fn in_stream(status: &Status) -> v1::Refusal {
     let word = status.metadata().get("onward-code").and_then(|word| word.to_str().ok());
     v1::Refusal { code: word.unwrap_or("invalid").to_owned(), text: status.message().to_owned() }

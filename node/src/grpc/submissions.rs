@@ -24,12 +24,12 @@ pub(super) struct Submissions {
     /// None once no more is read.
     requests: Option<Streaming<SubmitRequest>>,
     answer: Box<dyn Fn(SubmitRequest) -> Answering + Send>,
-    /// In the order in which they came.
+    /// Submissions in the order in which they came.
     begun: VecDeque<Begun>,
     unanswered: Unanswered,
     /// Nothing more is read once it has resolved, and this is why.
     closing: Pin<Box<dyn Future<Output = Status> + Send>>,
-    /// What is said once all that was read is answered.
+    /// The status that ends the stream once all that was read is answered.
     end: Option<Status>,
 }
 
@@ -84,7 +84,7 @@ impl Submissions {
                 Poll::Ready(Some(Ok(request))) => {
                     self.unanswered.add(1, request.encoded_len());
                     let mut answering = (self.answer)(request);
-                    // It asks the machine when it is polled, so that must not wait for those before it.
+                    // The call asks the machine when it is polled, so that must not wait for those before it.
                     self.begun.push_back(match answering.as_mut().poll(cx) {
                         Poll::Ready(answer) => Begun::IsAnswered(answer),
                         Poll::Pending => Begun::Waits(answering),

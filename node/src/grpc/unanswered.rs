@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use onward_proto::MAX_FRAME_BYTES;
 
-/// What one stream may have waiting: two full frames, or this many messages.
+/// Bytes that one stream may have waiting: two full frames, or this many messages.
 const MAX_UNANSWERED_BYTES: usize = 2 * MAX_FRAME_BYTES;
 const MAX_UNANSWERED: usize = 1_024;
 
-/// What was said and not answered yet. The machine answers in the order in which it is asked.
+/// Messages that were not answered yet. The machine answers in the order in which it is asked.
 #[derive(Default, Debug)]
 pub(super) struct Unanswered {
     bytes_of: VecDeque<usize>,

@@ -25,7 +25,7 @@ fn whichever_change_fails_what_is_kept_is_true_and_the_count_before_it_right() {
                 let written = store.write(&claim, &printed, 0);
                 let kept = faults::healed(|| store.read(&claim)).unwrap();
                 if let Err((lost, _)) = written {
-                    waiting.lost(claim, lost);
+                    waiting.lost_taken(claim, lost);
                     let end = kept.as_ref().map_or(0, |kept| kept.skipped + kept.data.len() as u64);
                     assert_eq!(end + lost, all.len() as u64, "{fault:?}, round {round}");
                     assert!(kept == before || lost < length as u64, "{fault:?}, round {round}");

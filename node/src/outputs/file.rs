@@ -16,7 +16,7 @@ use super::{CUT_BYTES, KEEP_BYTES};
 /// Then `skipped`, 8 bytes, big-endian.
 const MARK: [u8; 8] = *b"ONWOUT1\n";
 const HEADER_BYTES: usize = 16;
-/// Of a file that is being written anew.
+/// The name of a file that is being written anew.
 pub(super) const UNFINISHED: &str = "new";
 
 /// The end of what an attempt has printed.
@@ -53,7 +53,7 @@ pub(super) fn append(path: &Path, more: &Printed) -> io::Result<Appended> {
     }
     file.seek(SeekFrom::Start(size))?;
     let Err(error) = changes::write_all(&mut file, &more.data) else { return Ok(all(size + more.data.len() as u64)) };
-    // What was written of it would stand twice in the count.
+    // The part that was written would be counted twice.
     if changes::set_len(&file, size).is_ok() {
         return Err(error);
     }
@@ -61,7 +61,7 @@ pub(super) fn append(path: &Path, more: &Printed) -> io::Result<Appended> {
     Ok(Appended { size: size_now, lost: Some((size + more.data.len() as u64 - size_now, error)) })
 }
 
-/// What became of a file that was added to.
+/// The result of adding to a file.
 #[derive(Debug)]
 pub(super) struct Appended {
     pub(super) size: u64,
@@ -96,7 +96,7 @@ fn skipped_of(file: &mut File) -> io::Result<Option<u64>> {
     Ok((mark == MARK).then(|| u64::from_be_bytes(skipped.try_into().expect("the other half"))))
 }
 
-/// Under another name first, so that nobody ever finds half of it.
+/// Replaces the file, by way of another name, so that nobody ever finds half of it.
 fn replace(path: &Path, skipped: u64, parts: &[&[u8]]) -> io::Result<u64> {
     let mut bytes = [MARK, skipped.to_be_bytes()].concat();
     for part in parts {

@@ -7,7 +7,7 @@ use onward_core::time::span_ms;
 
 use super::OutputRules;
 
-/// What a file takes up on disk at least, so that the limit on bytes is one on files too.
+/// The least that a file takes up on disk, so that the limit on bytes is one on files too.
 const BLOCK_BYTES: u64 = 4 << 10;
 
 #[derive(Default, Debug)]
@@ -26,7 +26,7 @@ struct Entry {
 }
 
 impl Index {
-    /// It was written to, and is this large now.
+    /// Notes that a file was written to, and its size now.
     pub(crate) fn put(&mut self, claim: Claim, size: u64, written_at_ms: u64) {
         self.remove(&claim);
         let (turn, bytes) = (self.next_turn, size.max(1).next_multiple_of(BLOCK_BYTES));

@@ -1,4 +1,4 @@
-//! What attempts print: the last 64 KiB of each, beside log and archive: in files of their own, or in a table.
+//! Output of attempts: the last 64 KiB of each, beside log and archive: in files of their own, or in a table.
 //!
 //! ```text
 //!   sessions, API ──▶ the machine: is it theirs? ──offer──▶ waiting (bounded, by attempt) ──▶ output thread
@@ -41,23 +41,23 @@ pub use store::OutputFolder;
 pub use waiting::Printed;
 use waiting::Waiting;
 
-/// In the data folder.
+/// The folder in the data folder.
 pub const FOLDER: &str = "output";
-/// Of one attempt.
+/// Bytes that are kept of one attempt.
 pub const KEEP_BYTES: usize = 64 << 10;
-/// What has grown to this is cut back to [`KEEP_BYTES`]: rewriting is done once in a while, not with every line.
+/// The size at which an output is cut back to [`KEEP_BYTES`]: rewriting is done once in a while, not with every line.
 pub(crate) const CUT_BYTES: usize = 2 * KEEP_BYTES;
 /// Offered and not written yet, of all attempts together.
 const MAX_WAITING_BYTES: usize = 16 << 20;
 /// Reads that may be in line at a time; the others wait outside.
 const MAX_READS: usize = 64;
-/// How often old files are looked for while nothing is printed.
+/// The interval at which old files are looked for while nothing is printed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// How much is kept, and for how long.
+/// The limits on output that is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutputRules {
-    /// On disk, in all; the attempts that printed longest ago go first.
+    /// Bytes on disk, in all; the attempts that printed longest ago go first.
     pub max_bytes: u64,
     /// Since the attempt printed last.
     pub retain: Duration,
@@ -84,7 +84,7 @@ pub struct OutputStats {
     pub written_bytes: Counter,
     /// Offered, and neither written nor pushed out by newer output of the same attempt.
     pub dropped_bytes: Counter,
-    /// Of attempts that are not, or no longer, held by whoever sent it.
+    /// Output of attempts that are not, or no longer, held by whoever sent it.
     pub refused: Counter,
     /// Files that went because of a limit.
     pub removed: Counter,
@@ -93,17 +93,26 @@ pub struct OutputStats {
     pub kept_files: Counter,
 }
 
-/// Why nothing could be read.
+/// The reason why nothing could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     #[error("the node stops")]
     Stopping,
+    /// The output may be there, and can be read once its storage is reached again.
+    #[error("its storage is not reached: {0}")]
+    Away(io::Error),
     #[error("{0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
 }
 
-/// Where output is kept, by one thread. Each attempt has the end of what it printed, without a hole, and the number of
-/// bytes before that.
+impl From<io::Error> for Unreadable {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::NotConnected { Self::Away(error) } else { Self::Io(error) }
+    }
+}
+
+/// The place where output is kept, by one thread. Each attempt has the end of what it printed, without a hole, and the
+/// number of bytes before that.
 pub trait OutputStore: Send {
     /// Finds what an earlier process has left.
     fn scan(&mut self, stats: &OutputStats) -> io::Result<()>;
@@ -111,7 +120,8 @@ pub trait OutputStore: Send {
     /// Adds to what an attempt has printed. Where that fails, how much of it is lost goes with the error.
     fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)>;
 
-    /// The end of what an attempt has printed; none if it has not, or if that was removed.
+    /// The end of what an attempt has printed; none if it has not, or if that was removed. Storage that is not reached now
+    /// is [`io::ErrorKind::NotConnected`].
     fn read(&self, claim: &Claim) -> io::Result<Option<Kept>>;
 
     /// Removes what is too old, and the oldest of what is too much.
@@ -132,7 +142,7 @@ struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread has to do.
+/// The work of the thread.
 #[derive(Default)]
 struct Line {
     waiting: Waiting,
@@ -143,7 +153,7 @@ struct Line {
 struct Read {
     claim: Claim,
     reply: oneshot::Sender<io::Result<Option<Kept>>>,
-    /// Until it is done, also if nobody waits for it any more: so many wait for the disk, and not more.
+    /// Held until the read is done, also if nobody waits for it any more: so many wait for the disk, and not more.
     _place: OwnedSemaphorePermit,
 }
 
@@ -155,7 +165,15 @@ impl core::fmt::Debug for Outputs {
 
 impl Outputs {
     /// Starts the thread, which looks through what there is. Fails only if there can be no thread.
-    pub fn start(mut store: Box<dyn OutputStore>) -> io::Result<Self> {
+    pub fn start(store: Box<dyn OutputStore>) -> io::Result<Self> {
+        Self::start_among_others(store, || true)
+    }
+
+    /// The same where several nodes share what there is: old output is removed only by the one of which `leads` says so.
+    pub fn start_among_others(
+        mut store: Box<dyn OutputStore>,
+        leads: impl Fn() -> bool + Send + 'static,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             asked_bytes: AtomicUsize::new(0),
             line: Mutex::default(),
@@ -166,7 +184,7 @@ impl Outputs {
         });
         let run = {
             let shared = shared.clone();
-            move || shared.run(&mut *store)
+            move || shared.run(&mut *store, &leads)
         };
         let thread = thread::Builder::new().name("onward-output".into()).spawn(run)?;
         *shared.thread.lock().expect("no thread panics while it holds this") = Some(thread);
@@ -211,7 +229,7 @@ impl Outputs {
         self.0.bell.notify_one();
     }
 
-    /// What is kept of an attempt, everything that was offered before included.
+    /// The kept output of an attempt, everything that was offered before included.
     pub async fn read(&self, claim: Claim) -> Result<Option<Kept>, Unreadable> {
         let place = self.0.reads.clone().acquire_owned().await.map_err(|_| Unreadable::Stopping)?;
         let (reply, answer) = oneshot::channel();
@@ -243,7 +261,7 @@ impl Outputs {
     }
 }
 
-/// What the machine is asked about. Dropped without an answer, it is lost.
+/// A question to the machine. Dropped without an answer, it is lost.
 struct Asked {
     of: Outputs,
     outputs: Vec<Output>,
@@ -294,9 +312,9 @@ impl Shared {
         self.line.lock().expect("no thread panics while it holds this")
     }
 
-    fn run(&self, store: &mut dyn OutputStore) {
+    fn run(&self, store: &mut dyn OutputStore, leads: &dyn Fn() -> bool) {
         let mut trouble = Trouble { stats: &self.stats, failed_at: None };
-        trouble.heard(store.scan(&self.stats));
+        let mut is_scanned = false;
         loop {
             let line = self.line();
             let nothing = |line: &mut Line| line.waiting.is_empty() && line.reads.is_empty() && !line.stopping;
@@ -312,11 +330,21 @@ impl Shared {
                 self.stats.written_bytes.add(offered.saturating_sub(lost));
                 if lost > 0 {
                     self.stats.dropped_bytes.add(lost.min(offered));
-                    self.line().waiting.lost(claim, lost);
+                    self.line().waiting.lost_taken(claim, lost);
                 }
                 trouble.heard(written.map_err(|(_, error)| error));
             }
-            trouble.heard(store.sweep(now_ms, &self.stats));
+            if leads() {
+                // What others have written meanwhile is known after a look at all of it.
+                if !is_scanned {
+                    let scanned = store.scan(&self.stats);
+                    is_scanned = scanned.is_ok();
+                    trouble.heard(scanned);
+                }
+                trouble.heard(store.sweep(now_ms, &self.stats));
+            } else {
+                is_scanned = false;
+            }
             for Read { claim, reply, _place } in reads {
                 // Whoever asked may be gone.
                 let _ = reply.send(store.read(&claim));
@@ -335,7 +363,7 @@ struct Trouble<'a> {
     failed_at: Option<Instant>,
 }
 
-/// Without a failure for this long, output is kept again.
+/// The time without a failure after which output is kept again.
 const KEPT_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 impl Trouble<'_> {

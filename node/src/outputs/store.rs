@@ -75,8 +75,8 @@ impl OutputStore for OutputFolder {
 }
 
 impl OutputFolder {
-    /// When each attempt printed last, and how large its file is, the oldest first: by names and sizes alone. What was not
-    /// finished is removed.
+    /// The time of each attempt's last output, and the size of its file, the oldest first: by names and sizes alone.
+    /// What was not finished is removed.
     pub(crate) fn found(&self) -> io::Result<Vec<(u64, Claim, u64)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -86,7 +86,7 @@ impl OutputFolder {
                 changes::remove_file(&entry.path())?;
                 continue;
             }
-            // What is not ours is left alone.
+            // Files that are not ours are left alone.
             let Some(claim) = name.to_str().and_then(claim_of) else { continue };
             let about = entry.metadata()?;
             let since = about.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use onward_core::fence::AttemptFence;
 use onward_core::ids::JobId;
@@ -219,5 +220,47 @@ async fn a_folder_that_fails_costs_output_and_nothing_else_and_comes_back() {
     fs::remove_file(&folder).unwrap();
     outputs.offer(vec![output(1, b"kept")]);
     assert_eq!(outputs.read(claim(1)).await.unwrap(), kept(4, b"kept"));
+    outputs.stop();
+}
+
+/// A store of which each write is seen by the test, which says whether it works.
+struct Seen {
+    writes: Sender<Printed>,
+    works: Receiver<bool>,
+}
+
+impl OutputStore for Seen {
+    fn scan(&mut self, _: &OutputStats) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&mut self, _: &Claim, printed: &Printed, _: u64) -> Result<(), (u64, io::Error)> {
+        self.writes.send(printed.clone()).unwrap();
+        let lost = printed.skipped + printed.data.len() as u64;
+        if self.works.recv().unwrap() { Ok(()) } else { Err((lost, io::Error::other("it fails"))) }
+    }
+
+    fn read(&self, _: &Claim) -> io::Result<Option<Kept>> {
+        Ok(None)
+    }
+
+    fn sweep(&mut self, _: u64, _: &OutputStats) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_came_while_a_write_was_lost_says_how_much_is_missing_before_it() {
+    let ((writes, written), (answer, works)) = (channel(), channel());
+    let outputs = Outputs::start(Box::new(Seen { writes, works })).unwrap();
+    outputs.offer(vec![output(1, b"lost")]);
+    assert_eq!(written.recv().unwrap(), Printed { skipped: 0, data: b"lost".to_vec() });
+    outputs.offer(vec![output(1, b"kept")]);
+    answer.send(false).unwrap();
+    assert_eq!(written.recv().unwrap(), Printed { skipped: 4, data: b"kept".to_vec() });
+    answer.send(true).unwrap();
+    outputs.offer(vec![output(1, b"more")]);
+    assert_eq!(written.recv().unwrap(), Printed { skipped: 0, data: b"more".to_vec() }, "it was said once");
+    answer.send(true).unwrap();
     outputs.stop();
 }

@@ -6,7 +6,7 @@ use onward_core::ids::Claim;
 
 use super::{CUT_BYTES, KEEP_BYTES, MAX_WAITING_BYTES};
 
-/// What an attempt has printed since what is written of it.
+/// Output of an attempt since the part that is written.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Printed {
     /// Bytes before `data` that are not here.
@@ -17,7 +17,7 @@ pub struct Printed {
 impl Printed {
     fn add(&mut self, skipped: u64, data: &[u8]) {
         if skipped > 0 {
-            // What is kept has no holes: positions in it could not be told apart otherwise.
+            // Kept output has no holes: positions in it could not be told apart otherwise.
             self.skipped = self.skipped.saturating_add(self.data.len() as u64).saturating_add(skipped);
             self.data.clear();
         }
@@ -34,11 +34,11 @@ impl Printed {
 pub(super) struct Waiting {
     printed: HashMap<Claim, Printed>,
     bytes: usize,
-    /// What was lost of attempts that may print more: the next output says so.
+    /// Bytes lost of attempts that may print more: the next output says so.
     lost: HashMap<Claim, u64>,
 }
 
-/// What an attempt takes up here, besides its bytes.
+/// Bytes that an attempt takes up here, besides those of its output.
 const EACH_BYTES: usize = 256;
 /// Losses that are remembered by attempt. Of others only the sum is known.
 const MAX_LOST: usize = 4_096;
@@ -67,6 +67,14 @@ impl Waiting {
         if self.lost.len() < MAX_LOST || self.lost.contains_key(&claim) {
             let lost = self.lost.entry(claim).or_default();
             *lost = lost.saturating_add(bytes);
+        }
+    }
+
+    /// What was taken is lost. Whatever has come of the attempt since is behind it.
+    pub(super) fn lost_taken(&mut self, claim: Claim, bytes: u64) {
+        match self.printed.get_mut(&claim) {
+            Some(printed) => printed.skipped = printed.skipped.saturating_add(bytes),
+            None => self.lost(claim, bytes),
         }
     }
 

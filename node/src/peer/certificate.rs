@@ -54,8 +54,8 @@ fn authority(path: &Path) -> Result<Arc<RootCertStore>, PemError> {
     if roots.is_empty() { Err(wrong(path, "there is no certificate in it")) } else { Ok(Arc::new(roots)) }
 }
 
-/// What a node serves TLS with. With an authority it asks for certificates, checks those that it is shown, and serves those
-/// who show none all the same.
+/// The TLS settings that a node serves with. With an authority it asks for certificates, checks those that it is shown,
+/// and serves those who show none all the same.
 pub fn server_config(cert: &Path, key: &Path, ca: Option<&Path>) -> Result<ServerConfig, PemError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -77,7 +77,8 @@ pub fn server_config(cert: &Path, key: &Path, ca: Option<&Path>) -> Result<Serve
     Ok(config)
 }
 
-/// What a node dials others with: it believes the cluster's authority alone, and shows its own certificate.
+/// The TLS settings that a node dials others with: it believes the cluster's authority alone, and shows its own
+/// certificate.
 pub fn client_config(tls: &PeerTls) -> Result<ClientConfig, PemError> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

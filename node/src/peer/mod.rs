@@ -5,6 +5,7 @@
 //! which one it says it is; who has the key may say that of any. Only certificates keep nodes apart from each other.
 
 pub mod certificate;
+pub(crate) mod expiry;
 pub mod proof;
 
 use core::fmt;
@@ -28,7 +29,7 @@ const SCHEME: &str = "onward://";
 #[error("must be like `onward://manager/DATACENTER/NAME`, `onward://worker/DATACENTER/NAME` or `onward://gate/NAME`")]
 pub struct NotAPeer;
 
-/// What a node may not do in the name that it has proved.
+/// An act that a node may not do in the name that it has proved.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerRefusal {
     #[error("{who} is no {needed}; give it a certificate of that role: `onward certs node --role {needed}`")]
@@ -69,7 +70,7 @@ impl PeerIdentity {
     }
 }
 
-/// As it stands in a certificate.
+/// Shown as it stands in a certificate.
 impl fmt::Display for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.datacenter {

@@ -19,10 +19,10 @@ use super::PeerIdentity;
 pub const HEADER: &str = "onward-peer";
 const VERSION: &str = "1";
 const PURPOSE: &str = "onward peer proof";
-/// How far the two clocks may be apart.
+/// The difference that there may be between the two clocks.
 pub const GOOD_FOR: Duration = Duration::from_secs(15 * 60);
 
-/// Why a node was not believed.
+/// The reason why a node was not believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ProofError {
     #[error("`{HEADER}` cannot be read; nodes of one cluster must be at most one release apart")]
@@ -59,7 +59,7 @@ impl PeerProofs {
         format!("{said};{}", URL_SAFE_NO_PAD.encode(mac))
     }
 
-    /// Who calls, if that was proved.
+    /// The identity of the caller, if it was proved.
     pub fn check(&self, value: &str, now: Wall) -> Result<PeerIdentity, ProofError> {
         let (said, mac) = value.rsplit_once(';').ok_or(ProofError::Malformed)?;
         let mac = URL_SAFE_NO_PAD.decode(mac).map_err(|_| ProofError::Malformed)?;

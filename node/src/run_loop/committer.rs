@@ -1,7 +1,5 @@
-//! Whoever has the log. It commits all that waits at once, then looks again; nothing waits for company.
+//! The committer, which has the log. It commits all that waits at once, then looks again; nothing waits for company.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,18 +19,18 @@ use super::snapshots::TRUNCATE_AT_ONCE;
 use super::{Host, StateMachine};
 use crate::clock;
 
-/// What is to be done with the log, in the order in which it was told.
+/// A request to the log, carried out in the order of asking.
 pub(crate) enum CommitRequest<H: Host> {
     /// Either may be empty, save that blobs come with events that name them.
     Append {
         events: Vec<<H::Machine as StateMachine>::Event>,
         blobs: Vec<OwnedBlob>,
-        /// To be let go once the event that each names is durable, in this order.
+        /// Messages to be let go once the event that each names is durable, in this order.
         outs: Vec<(Seq, H::Outgoing)>,
     },
     /// Nothing that was told before names it any more.
     DropBlob(Digest),
-    /// Which content the log has, page by page.
+    /// List the contents that the log has, page by page.
     ListBlobs {
         after: Option<Digest>,
     },
@@ -50,14 +48,14 @@ pub(crate) enum CommitRequest<H: Host> {
     },
 }
 
-/// What it answers, into the run queue of the machine. The term tells answers to an earlier machine apart.
+/// An answer of the committer, into the run queue of the machine. The term tells answers to an earlier machine apart.
 pub(crate) struct CommitAnswer {
     pub(crate) term: Term,
     pub(crate) what: CommitReply,
 }
 
 pub(crate) enum CommitReply {
-    /// There is [`CommitProgress`] that was asked for.
+    /// The [`CommitProgress`] that was asked for is there.
     Progress,
     Seat {
         question: u64,
@@ -77,21 +75,21 @@ pub(crate) enum CommitReply {
 /// More events than this do not go into one commit, so that no answer waits for a very long one.
 const MAX_BATCH: usize = 16_384;
 const MAX_BATCH_BLOB_BYTES: usize = 8 << 20;
-/// How much of the content that there is is listed at once.
+/// The number of contents that are listed at once.
 const BLOBS_PAGE: usize = 1_000;
 
-/// How far the log is. The machine looks before every round, and is woken by it only if it waits for it: waking a thread
-/// takes longer than most of what it would do.
+/// The progress of the log. The machine looks before every round, and is woken by it only if it waits for it: waking a
+/// thread takes longer than most of what it would do.
 #[derive(Default)]
 pub(crate) struct CommitProgress {
     commits: Mutex<Option<Commits>>,
     is_waited_for: AtomicBool,
 }
 
-/// What was committed since the last look.
+/// Commits since the last look.
 pub(crate) struct Commits {
     pub(crate) durable: Seq,
-    /// How long each took, up to some of them.
+    /// The time of each commit, up to some of them.
     pub(crate) took: Vec<Duration>,
 }
 
@@ -103,7 +101,7 @@ impl CommitProgress {
         self.commits.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// From now on every commit is told; look once more after this.
+    /// Has every commit told from now on; look once more after this.
     pub(crate) fn wait_for(&self, is_waited_for: bool) {
         self.is_waited_for.store(is_waited_for, Ordering::SeqCst);
     }
@@ -118,7 +116,7 @@ impl CommitProgress {
     }
 }
 
-/// How the machine tells the log something.
+/// The machine's way of making requests to the log.
 pub(crate) struct CommitQueue<H: Host> {
     sender: Sender<CommitRequest<H>>,
     /// Told, and not yet taken up.
@@ -128,7 +126,7 @@ pub(crate) struct CommitQueue<H: Host> {
 }
 
 impl<H: Host> CommitQueue<H> {
-    /// Whether somebody is at the log already, who will take along what is told.
+    /// Whether a thread is at the log already, which will take along what is asked.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed)
     }
@@ -152,25 +150,24 @@ pub(crate) struct Committer<H: Host> {
     is_busy: Arc<AtomicBool>,
     progress: Arc<CommitProgress>,
     host: Arc<H>,
-    mark: Option<Arc<File>>,
     questions: Vec<u64>,
     to_drop: Vec<Digest>,
-    /// Whether somebody wants to know which content there is, and behind which.
+    /// Set while a list of contents is wanted, and behind which.
     to_list: Option<Option<Digest>>,
-    /// There is at most one at a time.
+    /// The next step of a snapshot. There is at most one at a time.
     snapshot_step: Option<CommitRequest<H>>,
     truncating: bool,
     has_failed: bool,
 }
 
 impl<H: Host> Committer<H> {
-    /// Of a term whose seat was taken by a write that began at `taken_at`, when `last` was the newest event.
+    /// The committer of a term whose seat was taken by a write that began at `taken_at`, when `last` was the newest
+    /// event.
     pub(crate) fn new(
         log: Box<dyn Log>,
         (term, taken_at): (Term, Mono),
         last: Seq,
         host: Arc<H>,
-        mark: Option<Arc<File>>,
     ) -> (Self, CommitQueue<H>, OutgoingSender<H>) {
         let (sender, requests) = channel();
         let (pending, progress) = (Arc::<AtomicUsize>::default(), Arc::<CommitProgress>::default());
@@ -190,7 +187,6 @@ impl<H: Host> Committer<H> {
             is_busy,
             progress,
             host,
-            mark,
             questions: Vec::new(),
             to_drop: Vec::new(),
             to_list: None,
@@ -208,7 +204,7 @@ impl<H: Host> Committer<H> {
         self.is_busy.store(false, Ordering::Relaxed);
     }
 
-    /// Whether it does nothing any more.
+    /// Whether the committer does nothing any more.
     pub(crate) const fn has_failed(&self) -> bool {
         self.has_failed
     }
@@ -218,7 +214,7 @@ impl<H: Host> Committer<H> {
             let failed = match catch_unwind(AssertUnwindSafe(|| self.serve())) {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => error,
-                // What was under way is in doubt, as after a crash; the next term reads what is there.
+                // The commit under way is in doubt, as after a crash; the next term reads what is there.
                 Err(_) => {
                     self.host.log_pulse().rest();
                     Error::Io { cause: "the log's thread panicked".into() }
@@ -269,7 +265,7 @@ impl<H: Host> Committer<H> {
         Ok(())
     }
 
-    /// By a write, which counts from when it began.
+    /// Confirms the seat by a write, which counts from when it began.
     fn confirm(&mut self) -> Result<(), Error> {
         let (term, begun) = (self.term, clock::mono());
         self.ask_until_known(|log| log.confirm(term))?;
@@ -277,7 +273,7 @@ impl<H: Host> Committer<H> {
         Ok(())
     }
 
-    /// One write answers all who asked before it.
+    /// Answers all questions that were asked before one write by that write.
     fn answer_questions(&mut self) -> Result<(), Error> {
         if self.questions.is_empty() {
             return Ok(());
@@ -300,7 +296,8 @@ impl<H: Host> Committer<H> {
         Some(request)
     }
 
-    /// What nobody needs takes room, and nothing else: if it cannot be dropped, the next term does it.
+    /// Drops blobs that nobody needs. They take room, and nothing else: if they cannot be dropped, the next term does
+    /// it.
     fn drop_blobs(&mut self) -> Result<(), Error> {
         if self.to_drop.is_empty() {
             return Ok(());
@@ -370,7 +367,7 @@ impl<H: Host> Committer<H> {
     fn handle(&mut self, request: CommitRequest<H>) {
         match request {
             CommitRequest::Append { events, mut blobs, outs } => {
-                // What comes back before it was dropped stays.
+                // A blob that comes back before it was dropped stays.
                 if !self.to_drop.is_empty() {
                     self.to_drop.retain(|digest| blobs.iter().all(|blob| blob.digest != *digest));
                 }
@@ -392,7 +389,6 @@ impl<H: Host> Committer<H> {
         let (begun, mut written_at) = (Instant::now(), clock::mono());
         self.host.commit_begun();
         let count = batch.row.count as usize;
-        mark_commit(self.mark.as_deref(), b"1");
         let pulse = self.host.log_pulse();
         pulse.begin();
         let mut doubt = Doubt::none();
@@ -406,7 +402,6 @@ impl<H: Host> Committer<H> {
         }
         pulse.rest();
         doubt.end(&*self.host);
-        mark_commit(self.mark.as_deref(), b"0");
         let took = begun.elapsed();
         self.host.committed(count, took);
         let seq = self.group.done();
@@ -445,13 +440,13 @@ impl<H: Host> Committer<H> {
     }
 }
 
-/// Whether a failure of something that could be done without, or later, leaves nothing to go on with.
+/// Whether the failure of a step that can be left out, or put off, leaves nothing to go on with.
 fn ends_term(error: &Error) -> bool {
     matches!(error, Error::StaleTerm { .. } | Error::Unknown { .. })
 }
 
-/// For how long the log has not known what became of something. Meanwhile all who look are told why nothing is stored;
-/// after `seat_ttl` nobody is kept waiting any more.
+/// The time for which the log has not known what became of something. Meanwhile all who look are told why nothing is
+/// stored; after `seat_ttl` nobody is kept waiting any more.
 struct Doubt {
     since: Option<Instant>,
 }
@@ -461,8 +456,8 @@ impl Doubt {
         Self { since: None }
     }
 
-    /// Until it may be asked again; gives the error if that has no sense, or has had none for too long. Whoever does not
-    /// know what became of a write does not know either who leads.
+    /// Waits until the log may be asked again; gives the error if that has no sense, or has had none for too long.
+    /// A node that does not know what became of a write does not know either who leads.
     fn wait(&mut self, error: Error, host: &impl Host, seat: &SeatDeadline) -> Result<(), Error> {
         let since = *self.since.get_or_insert_with(Instant::now);
         if error.changed() == Changed::No || since.elapsed() >= host.seat_ttl() {
@@ -479,14 +474,6 @@ impl Doubt {
         if self.since.is_some() {
             host.set_trouble(String::new());
         }
-    }
-}
-
-fn mark_commit(mark: Option<&File>, state: &[u8; 1]) {
-    if let Some(mark) = mark
-        && let Err(error) = mark.write_all_at(state, 0)
-    {
-        tracing::warn!(%error, "cannot write the commit mark");
     }
 }
 

@@ -7,7 +7,8 @@
 //!
 //! What was read may turn out not to be in the log: a batch whose commit nobody acknowledged can be seen, and be gone once
 //! another server has taken the database's place. So whatever came after the newest batch that was applied is applied only
-//! if that batch is still the same; else the follower is built anew.
+//! if that batch is still the same, in the same answer of the log; else the follower is built anew. Likewise a snapshot
+//! counts only if no newer one has taken its place while its chunks were read.
 //!
 //! One thread reads and decodes while another builds, since this is what a restart waits for.
 
@@ -17,7 +18,7 @@ use std::thread;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Mono;
-use onward_log::{BatchKey, Error, Log, Snapshot};
+use onward_log::{Error, Log, RowIdentity, Snapshot, StoredRow};
 
 use super::StateMachine;
 use crate::clock;
@@ -25,22 +26,24 @@ use crate::clock;
 const READ_EVENTS: usize = 10_000;
 /// Pieces that are read ahead of what builds the machine.
 const AHEAD: usize = 4;
+/// The number of times that a log is read anew whose snapshot was replaced meanwhile.
+const READ_ANEW: usize = 8;
 
 /// A machine that has all that was read of its log, and decides nothing.
 pub(crate) struct Follower<M> {
-    log: Box<dyn Log>,
-    pub(super) machine: M,
+    pub(super) log: Box<dyn Log>,
+    pub(crate) machine: M,
     /// Up to where the snapshot reached that it was built from.
     snapshot: Seq,
-    seen: Term,
+    pub(super) seen: Term,
     /// The newest batch that was applied.
-    applied: Option<BatchKey>,
+    applied: Option<RowIdentity>,
 }
 
-/// What became of reading on.
+/// The result of reading on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CatchUp {
-    /// All that the log holds is in the machine.
+    /// Everything in the log is in the machine.
     Complete,
     /// The log no longer has what comes next, or has something else than what was applied: read it anew.
     Outdated,
@@ -51,35 +54,37 @@ pub(crate) struct NewTerm<M> {
     pub(crate) log: Box<dyn Log>,
     pub(crate) machine: M,
     pub(crate) term: Term,
-    /// When the write began by which the seat was taken.
+    /// The instant when the write began by which the seat was taken.
     pub(crate) taken_at: Mono,
     pub(crate) last: Seq,
     /// Up to where the newest snapshot reaches.
     pub(crate) snapshot: Seq,
 }
 
-/// What became of a try for the seat.
+/// The result of a try for the seat.
 pub(crate) enum Tried<M> {
     Leads(NewTerm<M>),
-    /// Somebody else was faster.
+    /// Another node was faster.
     Follows(Follower<M>),
 }
 
 impl<M: StateMachine> Follower<M> {
-    /// Builds an empty machine from the log as it is now.
-    pub(crate) fn read(mut log: Box<dyn Log>, mut machine: M) -> Result<Self, Error> {
+    /// Builds a machine from the log as it is now, beginning with an empty one.
+    pub(crate) fn read(mut log: Box<dyn Log>, empty: impl Fn() -> M) -> Result<Self, Error> {
         // Before anything is read: a term that begins meanwhile is one that was not seen.
         let seen = log.tail()?.term;
-        let (snapshot, applied) = thread::scope(|scope| {
-            let (sender, pieces) = sync_channel(AHEAD);
-            let log = &mut *log;
-            thread::Builder::new()
-                .name("onward-replay".into())
-                .spawn_scoped(scope, move || read_all::<M>(log, &sender))
-                .map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
-            build(&pieces, &mut machine)
-        })?;
-        Ok(Self { log, machine, snapshot, seen, applied })
+        let mut tries = READ_ANEW;
+        loop {
+            let (begun_with, mut machine) = (log.snapshot()?, empty());
+            let built = read_and_build(&mut *log, &mut machine);
+            // Whoever leads may finish a snapshot at any moment, and with it goes what was just being read.
+            let is_replaced = built.is_err() && log.snapshot()? != begun_with;
+            match built {
+                Err(_) if is_replaced && tries > 0 => tries -= 1,
+                Err(error) => return Err(error),
+                Ok((snapshot, applied)) => return Ok(Self { log, machine, snapshot, seen, applied }),
+            }
+        }
     }
 
     /// The newest event that was applied.
@@ -103,21 +108,22 @@ impl<M: StateMachine> Follower<M> {
     }
 
     fn read_behind_applied(&mut self) -> Result<CatchUp, Error> {
-        if let Some(applied) = self.applied
-            && self.log.read(applied.first, 1)?.first().map(|row| row.key) != Some(applied)
-        {
-            return Ok(CatchUp::Outdated);
-        }
         loop {
-            let from = Seq(self.machine.newest().0 + 1);
-            let rows = self.log.read(from, READ_EVENTS)?;
-            if rows.is_empty() {
-                return Ok(CatchUp::Complete);
+            let next = Seq(self.machine.newest().0 + 1);
+            // The newest batch that was applied and what follows it come in one answer, so they are of one history.
+            let from = self.applied.map_or(next, |applied| applied.key.first);
+            let known = usize::try_from(next.0.saturating_sub(from.0)).unwrap_or(usize::MAX);
+            let rows = self.log.read(from, READ_EVENTS.saturating_add(known))?;
+            if self.applied.is_some() && rows.first().map(StoredRow::identity) != self.applied {
+                return Ok(CatchUp::Outdated);
             }
-            for row in &rows {
-                let skip = usize::try_from(from.0.saturating_sub(row.key.first.0)).unwrap_or(usize::MAX);
+            for row in rows.iter().filter(|row| row.next() > next) {
+                let skip = usize::try_from(next.0.saturating_sub(row.key.first.0)).unwrap_or(usize::MAX);
                 M::decode_events(row)?.iter().skip(skip).for_each(|event| self.machine.apply(event));
-                self.applied = Some(row.key);
+                self.applied = Some(row.identity());
+            }
+            if self.machine.newest().0 + 1 == next.0 {
+                return Ok(CatchUp::Complete);
             }
         }
     }
@@ -149,13 +155,25 @@ impl<M: StateMachine> Follower<M> {
     }
 }
 
-/// What a log holds, in the order in which a machine is built from it.
+/// A piece of the log, in the order in which a machine is built from it.
 enum Piece<M: StateMachine> {
     Records(Vec<M::Record>),
-    /// There are no more records; they were of this snapshot.
+    /// The end of the records; they were of this snapshot.
     Restored(Option<Snapshot>),
     /// Events, and the newest batch that they are of.
-    Events(Vec<M::Event>, BatchKey),
+    Events(Vec<M::Event>, RowIdentity),
+}
+
+/// Reads on a thread of its own, and builds meanwhile.
+fn read_and_build<M: StateMachine>(log: &mut dyn Log, machine: &mut M) -> Result<(Seq, Option<RowIdentity>), Error> {
+    thread::scope(|scope| {
+        let (sender, pieces) = sync_channel(AHEAD);
+        thread::Builder::new()
+            .name("onward-replay".into())
+            .spawn_scoped(scope, move || read_all::<M>(log, &sender))
+            .map_err(|error| Error::Io { cause: format!("cannot start a thread: {error}") })?;
+        build(&pieces, machine)
+    })
 }
 
 /// Gives what it reads to whoever builds; ends early if nobody does any more.
@@ -174,6 +192,9 @@ fn read_pieces<M: StateMachine>(log: &mut dyn Log, give: impl Fn(Piece<M>) -> bo
             return Ok(());
         }
     }
+    if log.snapshot()? != snapshot {
+        return Err(Error::WrongSnapshot { what: "a newer one took its place while it was read" });
+    }
     let mut goes_on = give(Piece::Restored(snapshot));
     let mut next = snapshot.map_or(Seq(1), |snapshot| Seq(snapshot.covers.0 + 1));
     while goes_on {
@@ -184,7 +205,7 @@ fn read_pieces<M: StateMachine>(log: &mut dyn Log, give: impl Fn(Piece<M>) -> bo
             events.extend(M::decode_events(row)?.into_iter().skip(skip));
             next = row.next();
         }
-        goes_on = rows.last().is_some_and(|row| give(Piece::Events(events, row.key)));
+        goes_on = rows.last().is_some_and(|row| give(Piece::Events(events, row.identity())));
     }
     Ok(())
 }
@@ -193,7 +214,7 @@ fn read_pieces<M: StateMachine>(log: &mut dyn Log, give: impl Fn(Piece<M>) -> bo
 fn build<M: StateMachine>(
     pieces: &Receiver<Result<Piece<M>, Error>>,
     machine: &mut M,
-) -> Result<(Seq, Option<BatchKey>), Error> {
+) -> Result<(Seq, Option<RowIdentity>), Error> {
     let (mut reached, mut applied) = (Seq::default(), None);
     for piece in pieces {
         match piece? {

@@ -49,10 +49,11 @@ pub(crate) trait StateMachine: Send {
 
     fn step(&mut self, now: Now, input: Self::Input, out: &mut Self::Effects);
 
-    /// What it is told when the seat is its own: it decides that its term has begun, and acts once that is durable.
+    /// The input by which the machine learns that the seat is its own: it decides that its term has begun, and acts
+    /// once that is durable.
     fn seat_taken(term: Term) -> Self::Input;
 
-    /// When it wants to be stepped although nothing was asked.
+    /// The instant when the machine wants to be stepped although nothing was asked.
     fn next_wakeup(&self) -> Option<Mono>;
 
     /// Folds in what was decided under an earlier term, or by another.
@@ -64,7 +65,7 @@ pub(crate) trait StateMachine: Send {
     /// About how many records a snapshot of it would have.
     fn size(&self) -> u64;
 
-    /// Whether something in it refers to this content.
+    /// Whether something in the state refers to this content.
     fn refers_to(&self, digest: &Digest) -> bool;
 
     fn restore(&mut self, record: Self::Record);
@@ -75,7 +76,7 @@ pub(crate) trait StateMachine: Send {
     /// A snapshot is begun, of the state at this event.
     fn begin_snapshot(&mut self) -> Seq;
 
-    /// Its next records, at most so many, and whether they are the last.
+    /// The snapshot's next records, at most so many, and whether they are the last.
     fn next_records(&mut self, max: usize) -> (Vec<Self::Record>, bool);
 
     fn abandon_snapshot(&mut self);
@@ -89,10 +90,10 @@ pub(crate) trait StateMachine: Send {
     fn decode_records(chunk: &[u8]) -> Result<Vec<Self::Record>, DecodeError>;
 }
 
-/// What is around a machine.
+/// The surroundings of a machine.
 pub(crate) trait Host: Send + Sync + 'static {
     type Machine: StateMachine;
-    /// What is asked.
+    /// A command to the machine.
     type Command: Send;
     /// Something for others, complete in itself: whoever holds it can let it go.
     type Outgoing: Send;
@@ -102,7 +103,7 @@ pub(crate) trait Host: Send + Sync + 'static {
     /// Lets others see it.
     fn deliver(&self, out: Self::Outgoing);
 
-    /// Whether it goes before the others that may go at the same moment.
+    /// Whether a message goes before the others that may go at the same moment.
     fn goes_first(out: &Self::Outgoing) -> bool;
 
     /// The log's word to the machine, as one of its commands.
@@ -115,15 +116,15 @@ pub(crate) trait Host: Send + Sync + 'static {
 
     fn committed(&self, events: usize, took: Duration);
 
-    /// Why nothing can be stored at the moment; empty when that is over.
+    /// Sets the reason why nothing can be stored at the moment; empty when that is over.
     fn set_trouble(&self, why: String);
 
-    /// For how long a write that returned confirms the seat; and for how long anybody is in doubt.
+    /// The time for which a write that returned confirms the seat; and for which anybody is in doubt.
     fn seat_ttl(&self) -> Duration;
 
-    /// Before the log is asked again what became of something.
+    /// The pause before the log is asked again what became of something.
     fn ask_again(&self) -> Duration;
 
-    /// Nobody waits for this loop any more, so that nothing may leave.
+    /// Whether nobody waits for this loop any more, so that nothing may leave.
     fn is_given_up(&self) -> bool;
 }

@@ -1,6 +1,6 @@
-//! What others will see, held back until it may be seen.
+//! Messages for others, held back until they may be seen.
 //!
-//! Whoever makes something durable also lets go what waited for it: the machine need not be woken first.
+//! The thread that makes an event durable also lets go what waited for it: the machine need not be woken first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::seat::SeatDeadline;
 /// The machine's end of the line: what waits for nothing goes at once, unless it would overtake something or the seat's
 /// deadline is over; all else goes in order, by the committer.
 pub(crate) struct OutgoingSender<H: Host> {
-    /// Not handed over yet.
+    /// Messages that are not handed over yet.
     outs: Vec<(Seq, H::Outgoing)>,
     handed: u64,
-    /// How many of those the committer has let go.
+    /// The number of handed-over messages that the committer has let go.
     delivered: Arc<AtomicU64>,
     seat: SeatDeadline,
 }
@@ -25,7 +25,7 @@ pub(crate) struct OutgoingSender<H: Host> {
 /// The other end: what waits for the log, in the order in which it was decided.
 pub(super) struct OutgoingQueue<H: Host> {
     queue: VecDeque<(Seq, H::Outgoing)>,
-    /// Of what is being let go: all but what goes first.
+    /// Messages that are being let go: all but those that go first.
     others: Vec<H::Outgoing>,
     durable: Seq,
     delivered: Arc<AtomicU64>,
@@ -54,7 +54,7 @@ impl<H: Host> OutgoingSender<H> {
         self.outs.is_empty()
     }
 
-    /// To be handed to the committer.
+    /// Takes the messages that are to be handed to the committer.
     pub(crate) fn take(&mut self) -> Vec<(Seq, H::Outgoing)> {
         self.handed += self.outs.len() as u64;
         // The next are likely to be as many.
@@ -72,18 +72,19 @@ impl<H: Host> OutgoingQueue<H> {
         self.durable = seq;
     }
 
-    /// Whether something is there that waits for no event any more.
+    /// Whether a message is there that waits for no event any more.
     pub(super) fn has_ready(&self) -> bool {
         self.queue.front().is_some_and(|(after, _)| *after <= self.durable)
     }
 
-    /// Nobody will ever see these.
+    /// Drops all messages: nobody will ever see them.
     pub(super) fn drop_all(&mut self) {
         self.queue.clear();
     }
 
-    /// Those first for whom others wait: whoever is let go may get the core at once, and an answer to one who has submitted
-    /// a job should not hold up the worker who is to do it. Each still gets what is its own in order.
+    /// Lets messages go, those first for whom others wait: whoever is let go may get the core at once, and an answer to
+    /// one who has submitted a job should not hold up the worker who is to do it. Each still gets what is its own in
+    /// order.
     pub(super) fn release(&mut self, host: &H) {
         let ready = self.queue.iter().take_while(|(after, _)| *after <= self.durable).count();
         for (_, out) in self.queue.drain(..ready) {

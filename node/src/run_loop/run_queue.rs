@@ -1,4 +1,4 @@
-//! What the machine is asked, and whose turn it is to be the machine.
+//! Commands to the machine, and whose turn it is to be the machine.
 //!
 //! Threads wait here for a *turn*: the machine's place and all that was asked. Nobody is woken who would find the place
 //! taken: whoever leaves it looks whether more was asked meanwhile, and calls another only then.
@@ -14,31 +14,31 @@ pub(crate) struct RunQueue<C> {
     has_few_cores: bool,
 }
 
-/// So much later than the machine wants a turn it may come while the other thread is at the disk: waking one only to
+/// The delay with which the machine may get its turn while the other thread is at the disk: waking one only to
 /// have it watch the time costs more than that is worth.
 const LATE: Duration = Duration::from_millis(10);
 
-/// For how long the machine needs no turn although nobody asks.
+/// The time for which the machine needs no turn although nobody asks.
 #[derive(Clone, Copy)]
 pub(crate) struct Wait {
-    /// Until a timer of its own is due, which somebody watches for even while a commit takes long.
+    /// The time until a timer of the machine is due, which somebody watches for even while a commit takes long.
     pub(crate) for_timers: Duration,
-    /// Until anything is to be done, what is done for later included. That can wait for whoever has left the place.
+    /// The time until anything is to be done, work for later included. That can wait for whoever has left the place.
     pub(crate) for_all: Duration,
 }
 
-/// How many threads take turns.
+/// The number of threads that take turns.
 const THREADS: usize = 2;
 
 struct State<C> {
     commands: VecDeque<C>,
-    /// Somebody is the machine.
+    /// Set while a thread is the machine.
     is_taken: bool,
     /// The machine wants a turn at this time although nobody asks.
     wake_at: Option<Instant>,
-    /// Who waits, and until when at most.
+    /// Threads that wait, and until when at most.
     waiting: [Option<Waiter>; THREADS],
-    /// One of them was called and did not come yet.
+    /// Set while one of the waiting threads was called and did not come yet.
     is_called: bool,
     has_ended: bool,
     is_closed: bool,
@@ -113,7 +113,7 @@ impl<C> RunQueue<C> {
         state
     }
 
-    /// What was asked since the turn was taken.
+    /// Takes the commands that came since the turn was taken.
     pub(crate) fn take_more(&self, commands: &mut VecDeque<C>) {
         core::mem::swap(&mut self.state().commands, commands);
     }
@@ -132,7 +132,7 @@ impl<C> RunQueue<C> {
         }
     }
 
-    /// Nobody gets a turn any more.
+    /// Ends the turns: nobody gets one any more.
     pub(crate) fn end(&self) {
         let mut state = self.state();
         (state.has_ended, state.is_taken) = (true, false);
@@ -140,7 +140,7 @@ impl<C> RunQueue<C> {
         self.bell.notify_all();
     }
 
-    /// What was taken and not looked at is for the next machine.
+    /// Gives commands back that were taken and not looked at: they are for the next machine.
     pub(crate) fn give_back(&self, commands: &mut VecDeque<C>) {
         let mut state = self.state();
         while let Some(command) = commands.pop_back() {
@@ -148,8 +148,8 @@ impl<C> RunQueue<C> {
         }
     }
 
-    /// There will be no machine any more. What is asked is dropped from now on, and whoever waits for an answer finds
-    /// that out by it.
+    /// Closes the queue, because there will be no machine any more. Commands are dropped from now on, and whoever waits
+    /// for an answer finds that out by it.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -158,13 +158,13 @@ impl<C> RunQueue<C> {
         drop(dropped);
     }
 
-    /// As before the first turn; what was asked is kept.
+    /// Sets all as before the first turn; commands are kept.
     pub(crate) fn begin_anew(&self) {
         let mut state = self.state();
         (state.has_ended, state.is_taken, state.is_called, state.wake_at) = (false, false, false, Some(Instant::now()));
     }
 
-    /// Without a machine: the next ask, if one comes in time.
+    /// The next command while there is no machine, if one comes in time.
     pub(crate) fn next_within(&self, span: Duration) -> Option<C> {
         let until = Instant::now() + span;
         let mut state = self.state();

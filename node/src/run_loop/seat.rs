@@ -1,6 +1,6 @@
-//! Until when what was decided may leave.
+//! The deadline until which decisions may leave.
 //!
-//! Whoever holds the seat may be wrong about it: this process may have been frozen, or the log may not have answered,
+//! A holder of the seat may be wrong about it: this process may have been frozen, or the log may not have answered,
 //! and another leads since. So the right to let something go has a deadline: `seat_ttl` after the beginning of the last
 //! write that returned, an append or a beat on the seat. Past it nothing that depends on the state leaves, whatever was
 //! decided, until another write has confirmed the seat. The clock goes on while the computer sleeps.
@@ -24,7 +24,7 @@ pub(crate) struct SeatDeadline {
 }
 
 impl SeatDeadline {
-    /// Of a seat that was taken by a write that began then.
+    /// The deadline of a seat that was taken by a write that began then.
     pub(super) fn of_seat_taken(at: Mono, ttl: Duration) -> Self {
         let deadline = Self { until: Arc::default(), ttl };
         deadline.confirmed_as_of(at);
@@ -36,7 +36,7 @@ impl SeatDeadline {
         self.until.store((at + self.ttl).as_ms(), Ordering::Release);
     }
 
-    /// Nobody knows whether the seat is still ours.
+    /// Takes the confirmation back: nobody knows whether the seat is still ours.
     pub(super) fn unconfirm(&self) {
         self.until.store(0, Ordering::Release);
     }

@@ -10,13 +10,13 @@ use onward_log::Error;
 use super::committer::CommitRequest;
 use super::{Host, StateMachine};
 
-/// How many batches of the log are removed at once: appends wait meanwhile.
+/// The number of batches of the log that are removed at once: appends wait meanwhile.
 pub(super) const TRUNCATE_AT_ONCE: usize = 64;
-/// What shares a chunk.
+/// The number of records that share a chunk.
 const RECORDS: usize = 2_000;
-/// And how many of them are taken in one turn: everything else waits meanwhile.
+/// The number of records that are taken in one turn: everything else waits meanwhile.
 const A_FEW: usize = 64;
-/// Between two chunks, as a multiple of the time that the last one took.
+/// The rest between two chunks, as a multiple of the time that the last one took.
 const REST: u32 = 2;
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
@@ -24,7 +24,7 @@ pub(crate) struct Snapshots<M: StateMachine> {
     every: u64,
     newest: Seq,
     stage: Stage<M>,
-    /// At one part of a snapshot, until it is stored.
+    /// The pulse at one part of a snapshot, until that is stored.
     pulse: Pulse,
 }
 
@@ -34,7 +34,7 @@ enum Stage<M: StateMachine> {
         covers: Seq,
         next: u32,
         pace: Pace,
-        /// Of the next chunk.
+        /// Records of the next chunk.
         records: Vec<M::Record>,
         last: bool,
     },
@@ -63,8 +63,8 @@ impl<M: StateMachine> Snapshots<M> {
         Self { every, newest, stage: Stage::Idle, pulse }
     }
 
-    /// What to tell the log now, if anything. A snapshot costs as much as there is to store, so the more there is the later
-    /// it is due; replaying twice as many events takes about as long as reading them.
+    /// The next request to the log, if there is one. A snapshot costs as much as there is to store, so the more there
+    /// is the later it is due; replaying twice as many events takes about as long as reading them.
     pub(crate) fn advance<H: Host<Machine = M>>(&mut self, now: Instant, machine: &mut M) -> Option<CommitRequest<H>> {
         match &mut self.stage {
             Stage::Idle => {
@@ -109,7 +109,7 @@ impl<M: StateMachine> Snapshots<M> {
         }
     }
 
-    /// How long there is nothing to do here, if it is known.
+    /// The time for which there is nothing to do here, if it is known.
     pub(crate) fn rest(&self, now: Instant) -> Option<Duration> {
         match self.stage {
             Stage::Taking { pace: Pace::Resting(until), .. } => Some(until.saturating_duration_since(now)),
@@ -130,7 +130,7 @@ impl<M: StateMachine> Snapshots<M> {
         self.stage = Stage::Idle;
     }
 
-    /// It is begun anew after as many events as if it had been taken.
+    /// Gives a snapshot up. The next is begun after as many events as if this one had been taken.
     pub(crate) fn failed(&mut self, error: &Error, machine: &mut M) {
         self.pulse.rest();
         self.pulse.fail(error);

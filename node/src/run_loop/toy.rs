@@ -24,7 +24,7 @@ use super::*;
 use crate::clock;
 
 /// The sum of all numbers, and how many events there were.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Toy {
     sum: u64,
     events: u64,
@@ -264,10 +264,10 @@ impl Run {
     /// Follows to the end of the log, and leads.
     fn on(log: impl Log + 'static, seat_ttl: Duration, snapshot_every: u64) -> Self {
         let host = Arc::new(ToyHost::new(seat_ttl));
-        let follower = Follower::read(Box::new(log), Toy::default()).expect("it can be read");
+        let follower = Follower::read(Box::new(log), Toy::default).expect("it can be read");
         let Ok(Tried::Leads(term)) = follower.lead() else { panic!("nobody else is there") };
         let (mut committer, log, outgoing) =
-            Committer::new(term.log, (term.term, term.taken_at), term.last, host.clone(), None);
+            Committer::new(term.log, (term.term, term.taken_at), term.last, host.clone());
         let snapshots = Snapshots::after(term.snapshot, snapshot_every, Pulse::default());
         let mut rounds = ToyRounds {
             toy: term.machine,
@@ -324,7 +324,7 @@ fn until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Until so much time has passed by the clock that counts.
+/// Waits until so much time has passed by the clock that counts.
 fn pass(span: Duration) {
     let from = clock::mono();
     while clock::mono().since(from) <= span {
@@ -352,7 +352,7 @@ fn another_machine_runs_on_the_same_loop_and_is_found_again_by_its_snapshot_and_
 #[test]
 fn a_follower_applies_what_the_leader_writes_for_as_long_as_it_takes_and_leads_with_all_of_it() {
     let log = MemoryLog::new();
-    let mut follower = Follower::read(Box::new(log.clone()), Toy::default()).expect("an empty log");
+    let mut follower = Follower::read(Box::new(log.clone()), Toy::default).expect("an empty log");
     let run = Run::on(log.clone(), LONG, u64::MAX);
     for number in 1..=3 {
         run.add(number).recv().expect("it is answered");
@@ -370,7 +370,7 @@ fn a_follower_applies_what_the_leader_writes_for_as_long_as_it_takes_and_leads_w
 #[test]
 fn who_comes_second_goes_on_following() {
     let log = MemoryLog::new();
-    let second = Follower::read(Box::new(log.clone()), Toy::default()).expect("an empty log");
+    let second = Follower::read(Box::new(log.clone()), Toy::default).expect("an empty log");
     let run = Run::on(log.clone(), LONG, u64::MAX);
     run.add(7).recv().expect("it is answered");
     let Ok(Tried::Follows(mut second)) = second.lead() else { panic!("another has the seat") };
@@ -383,7 +383,7 @@ fn who_comes_second_goes_on_following() {
 #[test]
 fn a_follower_that_was_left_behind_is_told_to_begin_with_the_snapshot() {
     let log = MemoryLog::new();
-    let mut follower = Follower::read(Box::new(log.clone()), Toy::default()).expect("an empty log");
+    let mut follower = Follower::read(Box::new(log.clone()), Toy::default).expect("an empty log");
     let run = Run::on(log.clone(), LONG, 4);
     for number in 1..=20 {
         run.add(number).recv().expect("it is answered");
@@ -391,7 +391,7 @@ fn a_follower_that_was_left_behind_is_told_to_begin_with_the_snapshot() {
     until("rows are gone", || log.clone().read(Seq(1), 1).is_err());
     assert!(matches!(run.stop(), TermEnd::Stopped));
     assert_eq!(follower.catch_up(), Ok(CatchUp::Outdated));
-    let follower = Follower::read(Box::new(log), Toy::default()).expect("the snapshot is there");
+    let follower = Follower::read(Box::new(log), Toy::default).expect("the snapshot is there");
     assert_eq!(follower.machine.sum, 210);
 }
 

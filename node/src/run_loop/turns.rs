@@ -19,16 +19,16 @@ pub(crate) trait Rounds: Send {
     /// Does what was asked, and what is asked meanwhile; says if that was the end. What it leaves is for the next turn.
     fn round(&mut self, commands: &mut VecDeque<<Self::Host as Host>::Command>) -> Option<TermEnd>;
 
-    /// For how long there is nothing to do unless somebody asks.
+    /// The time for which there is nothing to do unless somebody asks.
     fn wait(&self) -> Wait;
 }
 
-/// Why a term ended.
+/// The reason why a term ended.
 #[derive(Debug)]
 pub(crate) enum TermEnd {
     Stopped,
     SeatLost,
-    /// It was told to hand the seat over; all that it decided is durable.
+    /// The machine was told to hand the seat over; all that it decided is durable.
     HandsOver,
     Failed(Error),
 }
@@ -67,7 +67,7 @@ pub(crate) fn take_turns<R: Rounds>(rounds: R, committer: Committer<R::Host>, ho
         }
         take_turns(0);
     });
-    // What was decided before the end may still be told.
+    // Decisions before the end may still be told.
     committer.into_inner().expect("no thread has panicked").work();
     let ended = ended.into_inner().expect("nobody panics while it holds this");
     ended.expect("the threads have ended for a reason")

@@ -24,16 +24,18 @@ use tower::ServiceExt;
 use super::config::HttpLimits;
 use super::preface::{Version, sniff};
 use crate::api::access::Connection;
+use crate::engine::vitals::DieOnPanic;
 use crate::peer::certificate::of_chain;
+use crate::peer::expiry::Expiring;
 
-/// After an accept that failed, as for want of file descriptors.
+/// The pause after an accept that failed, as for want of file descriptors.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
-/// What a connection from inside holds between its ends.
+/// Bytes that a connection from inside holds between its ends.
 const INSIDE_BYTES: usize = 256 << 10;
 /// The smallest that hyper takes.
 const MIN_BUFFER_BYTES: usize = 8 << 10;
-/// What a client may send on one stream that is not read yet. A connection has room for several of them, so that one that
-/// is not read on, such as a session that another manager passes on, holds up no other.
+/// Bytes that a client may send on one stream that are not read yet. A connection has room for several of them, so that
+/// one that is not read on, such as a session that another manager passes on, holds up no other.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nonward-done: no\r\nconnection: close\r\n\
@@ -41,7 +43,7 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nonwa
     {\"code\":\"overloaded\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"too many connections; try again later\"}";
 
-/// How far a node is on its way up or down.
+/// The phase of a node on its way up or down.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Phase {
     /// The log is being read; only probes are answered.
@@ -72,14 +74,15 @@ pub(super) struct Acceptor {
     pub(super) places: Arc<Semaphore>,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) counts: Arc<Counts>,
-    /// Of the loop that accepts connections.
+    /// The pulse of the loop that accepts connections.
     pub(super) pulse: Pulse,
-    /// Where connections are served, whoever opens them.
+    /// The runtime that serves connections, whoever opens them.
     pub(super) runtime: Handle,
 }
 
 impl Acceptor {
     pub(super) async fn run(self: Arc<Self>, listener: TcpListener) {
+        let _die = DieOnPanic(&self.pulse);
         let mut phase = self.phase.clone();
         loop {
             let accepted = tokio::select! {
@@ -132,7 +135,8 @@ impl Acceptor {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(%peer, "too many connections");
             if self.tls.is_none() {
-                // It fits into what the system keeps for the socket; whether the client reads it is not our concern.
+                // The answer fits into the system's buffer for the socket; whether the client reads it is not our
+                // concern.
                 let _ = stream.into_std().and_then(|mut stream| stream.write(FULL));
             }
             return;
@@ -172,8 +176,9 @@ impl Acceptor {
             Some(b"h2") => Version::Http2,
             _ => Version::Http1,
         };
-        let connection = connection.of_node(of_chain(stream.get_ref().1.peer_certificates()));
-        self.converse(version, stream, connection).await
+        let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+        let connection = connection.of_node(of_chain(chain.as_deref()));
+        self.converse(version, Expiring::new(stream, chain.as_deref())?, connection).await
     }
 
     async fn converse<S>(
@@ -239,7 +244,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(120);
 
-    /// What is answered to `GET path`.
+    /// The answer to `GET path`.
     async fn ask(stream: &mut TcpStream, path: &str) -> String {
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -282,7 +287,7 @@ mod tests {
 
         router.set(Router::new().route("/startupz", get(async || "it serves"))).unwrap();
         phase.send_replace(Phase::Serving);
-        // Who came early is not kept with answers that are no longer true.
+        // Connections that came early are not kept with answers that are no longer true.
         let mut rest = Vec::new();
         let ended = timeout(PATIENCE, early.read_to_end(&mut rest)).await.expect("it is closed");
         assert!(ended.is_err() || rest.is_empty());

@@ -11,7 +11,7 @@ use crate::engine::{Backup, BackupMade};
 use crate::outputs;
 
 const KEPT: [&str; 2] = [KEY_FILE, TOKENS_FILE];
-/// What makes a folder a node's, besides log and archive.
+/// Files that make a folder a node's, besides log and archive.
 const OWN: [&str; 4] = [KEY_FILE, TOKENS_FILE, TOKEN_FILE, outputs::FOLDER];
 
 pub(crate) fn backup_of(log: &EmbeddedLog, archive: &EmbeddedArchive, folder: &Path) -> Backup {
@@ -35,7 +35,8 @@ pub(crate) fn backup_of(log: &EmbeddedLog, archive: &EmbeddedArchive, folder: &P
     })
 }
 
-/// Under a name that the node uses, a backup would keep it from starting, or be taken for something else.
+/// Refuses a backup under a name that the node uses: it would keep the node from starting, or be taken for something
+/// else.
 fn refuse_inside(folder: &Path, to: &Path) -> Result<(), Error> {
     let real =
         |path: &Path| path.canonicalize().map_err(|error| Error::Io { cause: format!("{}: {error}", path.display()) });
@@ -47,7 +48,7 @@ fn refuse_inside(folder: &Path, to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why a folder could not be restored.
+/// The reason why a folder could not be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error("{0}")]

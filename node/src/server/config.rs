@@ -37,27 +37,27 @@ pub struct NodeConfig {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// PEM file: who signs the certificates of nodes. With it, those are asked for theirs.
     pub tls_ca: Option<PathBuf>,
-    /// Nobody does anything without a token.
+    /// Set to let nobody do anything without a token.
     pub require_tokens: bool,
     /// The gates that this manager reports to, and as whom.
     pub gates: Option<GateLinks>,
     /// Listen beyond loopback without TLS or without tokens all the same.
     pub insecure: bool,
-    /// By which names, besides the address, clients may call this node: `name` with any port, or `name:port`.
+    /// The names, besides the address, by which clients may call this node: `name` with any port, or `name:port`.
     pub host_names: Vec<String>,
     pub rules: Rules,
     pub limits: HttpLimits,
-    /// What is kept of finished jobs.
+    /// The limits on finished jobs that are kept.
     pub archive: ArchiveRules,
     pub drain: DrainRule,
     pub probes: ProbeRule,
     /// A snapshot is due after so many events, or as many as there are jobs.
     pub snapshot_every: u64,
-    /// What is kept of what attempts print.
+    /// The limits on output of attempts that is kept.
     pub outputs: OutputRules,
-    /// Where spans of jobs go, if anywhere.
+    /// The endpoint for spans of jobs, if they are exported.
     pub traces: Option<Endpoint>,
-    /// See [`Start::commit_mark`](crate::engine::Start::commit_mark).
+    /// A file that shows from outside whether a commit is under way, for tests that kill nodes.
     pub commit_mark: Option<PathBuf>,
     /// The node's part in the gossip of its ring, if it has one.
     pub gossip: Option<GossipConfig>,
@@ -95,7 +95,7 @@ impl NodeConfig {
         }
     }
 
-    /// What this node, which listens at `address`, is to the others that share its log.
+    /// This node, which listens at `address`, as a member among those that share its log.
     pub(super) fn member(&self, address: SocketAddr) -> Result<Member, StartError> {
         let own = self.tls.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
         let tls = self.tls_ca.as_ref().map(|ca| forward::tls_client(ca, own)).transpose();
@@ -127,23 +127,40 @@ impl NodeConfig {
             let bad: Vec<String> = bad.iter().map(BadSetting::to_string).collect();
             return Err(StartError::Settings(bad.join("; ")));
         }
+        self.check_reach()?;
         let safe = self.listen.ip().is_loopback() || (self.tls.is_some() && self.require_tokens);
         if safe || self.insecure { Ok(()) } else { Err(StartError::Exposed { listen: self.listen }) }
     }
+
+    /// Whoever shares a database is dialled by the others, and dials whichever of them leads.
+    fn check_reach(&self) -> Result<(), StartError> {
+        if self.storage == StorageChoice::Embedded {
+            return Ok(());
+        }
+        let advertise = self.advertise.as_deref();
+        let host_and_port = advertise.map(|text| text.split_once("://").map_or(text, |(_, rest)| rest));
+        let advertised = host_and_port.and_then(|text| text.trim_end_matches('/').parse::<SocketAddr>().ok());
+        let is_nowhere = |address: SocketAddr| address.ip().is_unspecified();
+        if advertised.map_or(advertise.is_none() && is_nowhere(self.listen), is_nowhere) {
+            return Err(StartError::NoAddress { listen: self.listen });
+        }
+        let dials_tls = self.tls.is_some() || advertise.is_some_and(|text| text.starts_with("https://"));
+        if dials_tls && self.tls_ca.is_none() { Err(StartError::NoAuthority) } else { Ok(()) }
+    }
 }
 
-/// What a client may take up.
+/// The limits on what a client may take up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HttpLimits {
     pub connections: usize,
-    /// From the start of a connection, or the end of the last answer on it, until the next request's headers are here.
-    /// The same for the handshake of TLS.
+    /// The time from the start of a connection, or the end of the last answer on it, until the next request's headers
+    /// are here. The same for the handshake of TLS.
     pub header_read: Duration,
     pub body_bytes: usize,
     pub body_read: Duration,
-    /// At a time, on one HTTP/2 connection.
+    /// Streams at a time, on one HTTP/2 connection.
     pub streams: u32,
-    /// Of one request: names and values, and 32 for each, as HTTP/2 counts them.
+    /// Bytes of one request's headers: names and values, and 32 for each, as HTTP/2 counts them.
     pub header_bytes: u32,
     /// Workers that are connected by gRPC.
     pub sessions: usize,
@@ -168,14 +185,14 @@ impl HttpLimits {
     }
 }
 
-/// How a node goes.
+/// The rule by which a node stops.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DrainRule {
-    /// How long a node that was told to stop still takes connections, while `/readyz` says that it drains; without it
-    /// not at all on loopback, and for 5 s elsewhere, where somebody may route to us by what `/readyz` says.
+    /// The time for which a node that was told to stop still takes connections, while `/readyz` says that it drains;
+    /// without it not at all on loopback, and for 5 s elsewhere, where somebody may route to us by what `/readyz` says.
     pub ready_grace: Option<Duration>,
-    /// From the signal to stop until the process has ended, at most: `ready_grace`, the local worker's commands and open
-    /// requests share it.
+    /// The longest time from the signal to stop until the process has ended: `ready_grace`, the local worker's commands
+    /// and open requests share it.
     pub grace: Duration,
 }
 
@@ -195,7 +212,7 @@ impl DrainRule {
     }
 }
 
-/// When probes say no.
+/// The rule by which probes say no.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProbeRule {
     /// A loop that is at one thing for this long hangs: `/livez` says so.
@@ -235,7 +252,7 @@ impl Default for HttpLimits {
     }
 }
 
-/// Why a node did not start. Nothing is left running.
+/// The reason why a node did not start. Nothing is left running.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(
@@ -243,6 +260,16 @@ pub enum StartError {
          and require tokens; or listen on 127.0.0.1; or, if the network is trusted with everything, say `--insecure`"
     )]
     Exposed { listen: SocketAddr },
+    #[error(
+        "{listen} is nobody's address, and whoever shares this database dials this node: say in `advertise` at which host \
+         and port it is reached, or listen on the one address that the others know. Nothing was changed"
+    )]
+    NoAddress { listen: SocketAddr },
+    #[error(
+        "whoever shares this database dials the others by TLS, and without `tls.ca` none of them can be believed: give the \
+         authority that signed their certificates (`tls.ca = …`; `onward certs ca` makes one). Nothing was changed"
+    )]
+    NoAuthority,
     #[error("{0}")]
     Settings(String),
     #[error("cannot listen on {listen}: {error}; free the port, or listen on another one")]
@@ -289,4 +316,44 @@ pub enum StartError {
     Thread(std::io::Error),
     #[error("{}: {what}; give PEM files with the certificates and their private key", path.display())]
     Tls { path: PathBuf, what: String },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_shares_a_database_says_where_it_is_reached_and_whom_it_believes() {
+        let shared = |listen: &str, advertise: Option<&str>, has_tls: bool, has_ca: bool| {
+            let mut config = NodeConfig::new(listen.parse().unwrap(), "data");
+            config.storage = "postgres://onward@127.0.0.1/onward".parse().unwrap();
+            config.advertise = advertise.map(Into::into);
+            config.tls = has_tls.then(|| ("cert.pem".into(), "key.pem".into()));
+            config.tls_ca = has_ca.then(|| "ca.pem".into());
+            config.insecure = true;
+            config
+        };
+        for (config, refused) in [
+            (shared("127.0.0.1:7400", None, false, false), None),
+            (shared("0.0.0.0:7400", None, false, false), Some("advertise")),
+            (shared("[::]:7400", None, false, false), Some("advertise")),
+            (shared("0.0.0.0:7400", Some("0.0.0.0:7400"), false, false), Some("advertise")),
+            (shared("10.0.0.1:7400", Some("http://[::]:7400"), false, false), Some("advertise")),
+            (shared("0.0.0.0:7400", Some("m1.internal:7400"), false, false), None),
+            (shared("10.0.0.1:7400", None, true, false), Some("tls.ca")),
+            (shared("10.0.0.1:7400", None, true, true), None),
+            (shared("127.0.0.1:7400", Some("https://m1.internal:7400"), false, false), Some("tls.ca")),
+        ] {
+            let said = config.check().err().map(|error| error.to_string());
+            let is_as_expected = match refused {
+                None => said.is_none(),
+                Some(setting) => said.as_ref().is_some_and(|said| said.contains(setting)),
+            };
+            assert!(is_as_expected, "{said:?} of {:?} {:?} {:?}", config.listen, config.advertise, config.tls);
+        }
+        // Nobody dials a node that is alone with its log.
+        let mut alone = shared("0.0.0.0:7400", None, true, false);
+        alone.storage = StorageChoice::Embedded;
+        assert!(alone.check().is_ok());
+    }
 }

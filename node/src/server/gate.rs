@@ -26,7 +26,8 @@ use super::gate_pages::{self, About, GatePages};
 use super::guard::{self, Guard};
 use super::hosts::Hosts;
 use super::{
-    LOOK_AGAIN, SERVES_WITHIN, identity, open_storage, own_names, pages, shed, tls, unknown_path, wrong_method,
+    LOOK_AGAIN, SERVES_WITHIN, go_on_among_others, identity, open_storage, own_names, pages, shed, tls, unknown_path,
+    wrong_method,
 };
 use crate::api::problem::Problem;
 use crate::auth::Tokens;
@@ -38,13 +39,15 @@ use crate::gate::api::follow::Followers;
 use crate::gate::api::{self, GateApp};
 use crate::gate::peers::PeerTrust;
 use crate::gate::{GATES_LOG, GateEngine, GateStart, service};
+use crate::gossip::GossipHandle;
+use crate::gossip::feed::report_gate_health;
 use crate::grpc;
 use crate::storage::{SharedIdentity, Standbys};
 
-/// What a gate is started with.
+/// Everything that a gate is started with.
 #[derive(Clone, Debug)]
 pub struct GateConfig {
-    /// Of which a gate has no datacenter, and neither archive nor output.
+    /// The node's own settings, of which a gate has no datacenter, and neither archive nor output.
     pub node: NodeConfig,
     /// Says who may speak for a datacenter. Nobody opens a stream without it.
     pub trust: PeerTrust,
@@ -76,6 +79,14 @@ impl GateNode {
         let about = |error| StartError::Listen { listen: node.listen, error };
         let listener = TcpListener::bind(node.listen).await.map_err(about)?;
         let address = listener.local_addr().map_err(about)?;
+        let gossips = Pulse::default();
+        let gossip = match node.gossip.clone().map(|gossip| gossip.on_port(address.port())) {
+            Some(gossip) => {
+                let started = GossipHandle::start(&gossip, gossips.clone()).await;
+                Some(started.map_err(|error| StartError::Gossip { bind: gossip.bind, error })?)
+            }
+            None => None,
+        };
         let is_tls = tls.is_some();
         let identity = identity(&node, address, is_tls);
         let (phase, phase_seen) = watch::channel(Phase::Starting);
@@ -106,10 +117,23 @@ impl GateNode {
             }
         };
         engine.loops().add("acceptor", node.probes.hang_after, &accepts);
+        if let Some(gossip) = gossip.clone() {
+            engine.loops().add_reporting_only("gossip", node.probes.hang_after, &gossips);
+            let (engine, mut until, phase) = (engine.clone(), phase_seen.clone(), phase_seen.clone());
+            let within = node.probes.answer_within;
+            tokio::spawn(async move {
+                let is_accepting = move || *phase.borrow() == Phase::Serving;
+                tokio::select! {
+                    () = report_gate_health(gossip, engine, within, is_accepting) => {}
+                    _ = until.wait_for(|phase| *phase >= Phase::Draining) => {}
+                }
+            });
+        }
         let (draining, drained) = watch::channel(false);
-        let app = GateApp { engine, name: identity.name.clone(), draining: drained };
+        let app = GateApp { engine, name: identity.name.clone(), gossip, draining: drained };
         let member = node.member(address)?;
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
+        forwarder.keep_reaching(identity.reaches_leader.clone());
         let about = About {
             forwarder,
             started_at: clock::now().wall,
@@ -148,7 +172,7 @@ impl GateNode {
         })
     }
 
-    /// Where it listens, the port being the real one.
+    /// The address that it listens at, with the real port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -188,6 +212,9 @@ impl GateNode {
             self.phase.send_replace(Phase::Closing);
             let _all = self.places.acquire_many(self.connections).await;
         }
+        if let Some(gossip) = &self.app.gossip {
+            gossip.leave().await;
+        }
         let engine = self.app.engine.clone();
         spawn_blocking(move || engine.stop()).await.expect("stopping does not panic");
     }
@@ -207,16 +234,17 @@ struct Opened {
 }
 
 async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
-    let (config, identity) = (config.clone(), identity.clone());
-    let opened = spawn_blocking(move || open(&config, &identity)).await.expect("opening a log does not panic")?;
-    if let Err(error) = wait_until_serving(&opened.engine).await {
+    let (opened, identity) = (config.clone(), identity.clone());
+    let opened = spawn_blocking(move || open(&opened, &identity)).await.expect("opening a log does not panic")?;
+    let serving = wait_until_serving(&opened.engine).await;
+    if let Err(error) = serving.or_else(|error| go_on_among_others(config, error)) {
         spawn_blocking(move || opened.engine.stop()).await.expect("stopping does not panic");
         return Err(error);
     }
     Ok(opened)
 }
 
-/// In the data folder: what the log in it is of.
+/// The file in the data folder that tells whose log is there.
 const ROLE: &str = "role";
 const GATE: &str = "gate";
 
@@ -232,7 +260,7 @@ pub(super) fn check_role(config: &NodeConfig, is_gate: bool) -> Result<(), Start
     }
 }
 
-/// Everything that takes its time before a gate can serve.
+/// Opens everything that takes its time before a gate can serve.
 fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
     check_role(config, true)?;
     let storage = open_storage(config, identity)?;
@@ -278,9 +306,15 @@ async fn wait_until_serving(engine: &GateEngine) -> Result<(), StartError> {
 
 fn router(pages: GatePages, guard: Arc<Guard>, streams: Router) -> Router {
     let engine = pages.app.engine.clone();
+    let (forwarded, answered_here) = match pages.app.gossip {
+        Some(_) => (Router::new(), api::nodes()),
+        None => (api::nodes(), Router::new()),
+    };
     let api = api::routes_for(Followers::at_most(guard.limits.followers))
+        .merge(forwarded)
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(pages.about.forwarder.under("/v1"), forward::forward))
+        .merge(answered_here)
         .layer(middleware::from_fn_with_state(guard.clone(), guard::read_body))
         .with_state(pages.app.clone());
     Router::new()
@@ -295,7 +329,7 @@ fn router(pages: GatePages, guard: Arc<Guard>, streams: Router) -> Router {
         .layer(middleware::from_fn(guard::observe))
 }
 
-/// As for a manager: what a gate under load turns away.
+/// Turns away what a gate under load turns away, as for a manager.
 async fn shed_at_gate(State(engine): State<GateEngine>, request: Request, next: Next) -> Response {
     let level = engine.load();
     if level == OverloadLevel::Normal {

@@ -40,7 +40,7 @@ pub(super) struct About {
     pub(super) listen: String,
     /// The name of the data folder, without the way to it.
     pub(super) data: String,
-    /// Without a password.
+    /// The storage, without a password.
     pub(super) storage: String,
     pub(super) standbys: Option<Standbys>,
     pub(super) counts: Arc<Counts>,
@@ -105,7 +105,7 @@ async fn readyz(State(pages): State<GatePages>) -> Response {
     }
 }
 
-/// What the machine says about itself, or why it does not.
+/// The machine's view of itself, or the reason why there is none.
 async fn machine(pages: &GatePages) -> Result<(GateView, u64, Vec<DatacenterView>), String> {
     let within = pages.about.probes.answer_within;
     if let Some(trouble) = pages.app.engine.trouble() {
@@ -119,7 +119,7 @@ async fn machine(pages: &GatePages) -> Result<(GateView, u64, Vec<DatacenterView
     }
 }
 
-/// How the gate is.
+/// The state of the gate.
 async fn status(_: May<Read>, State(pages): State<GatePages>) -> Response {
     let (gate, sequence, trouble) = match machine(&pages).await {
         Ok((view, newest, datacenters)) => {

@@ -32,7 +32,7 @@ pub(super) struct Guard {
     pub(super) limits: HttpLimits,
 }
 
-/// Who asks these may not know our name, and has no token.
+/// Paths of probes: an orchestrator may not know our name, and has no token.
 pub(super) const PROBES: [&str; 3] = ["/livez", "/readyz", "/startupz"];
 
 /// Logs each request, and answers for a handler that panicked.
@@ -93,6 +93,7 @@ fn check_headers(headers: &HeaderMap, max: u32) -> Result<(), Problem> {
 
 /// Notices tokens that are revoked while something is open with them, for as long as there is a guard.
 pub(super) async fn watch_tokens(guard: Weak<Guard>) {
+    const { assert!(2 * LOOK_EVERY.as_millis() <= 1_000, "what is open with a token ends within a second of its end") };
     loop {
         sleep(LOOK_EVERY).await;
         let Some(guard) = guard.upgrade() else { return };

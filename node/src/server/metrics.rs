@@ -25,7 +25,7 @@ use super::pages::Pages;
 use crate::api::may::{May, Read};
 use crate::engine::View;
 
-/// How many queues have a label of their own; as many kinds are counted by name.
+/// The number of queues that have a label of their own; as many kinds are counted by name.
 const NAMES_SHOWN: u32 = 100;
 const OTHER: &str = "other";
 
@@ -40,7 +40,7 @@ pub(super) async fn metrics(_: May<Read>, State(pages): State<Pages>) -> Respons
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render(&pages, seen)).into_response()
 }
 
-/// What one short read takes from the machine.
+/// The findings of one short read of the machine.
 struct Seen {
     view: ManagerView,
     term: u64,
@@ -62,15 +62,23 @@ struct Schedules {
     skipped: u64,
     missed: u64,
     by_name: Vec<(String, u32)>,
+    /// Those in trouble, and why.
+    in_trouble: Vec<(String, &'static str)>,
 }
 
 impl Schedules {
     fn of(view: &View<'_>) -> Self {
         let mut all = Self::default();
+        let now = view.manager.log_time_at(crate::clock::now().mono);
         for (name, schedule) in view.manager.state().schedules() {
             all.count += 1;
             all.paused += u64::from(schedule.paused);
-            all.failing += u64::from(schedule.is_failing());
+            if let Some((why, _)) = schedule.trouble(now) {
+                all.failing += 1;
+                if all.in_trouble.len() < NAMES_SHOWN as usize {
+                    all.in_trouble.push((name.to_string(), why.code()));
+                }
+            }
             all.fired += schedule.counts.fired;
             all.skipped += schedule.counts.skipped;
             all.missed += schedule.counts.missed;
@@ -325,12 +333,16 @@ fn of_kinds(text: &mut Text, seen: &Seen) {
 fn of_schedules(text: &mut Text, seen: &Schedules) {
     text.gauge("schedules", "Schedules.").sample(&[], seen.count);
     text.gauge("schedules_paused", "Schedules that are paused.").sample(&[], seen.paused);
-    let what = "Critical schedules of which three or more runs in a row have failed.";
+    let what = "Critical schedules that are failing: three runs in a row have failed, or none has succeeded in time.";
     text.gauge("schedules_failing", what).sample(&[], seen.failing);
     text.counter("schedule_instants_total", "Due instants of the schedules that there are, by what became of them.")
         .sample(&[("record", "fired")], seen.fired)
         .sample(&[("record", "skipped")], seen.skipped)
         .sample(&[("record", "missed")], seen.missed);
+    let mut failing = text.gauge("schedule_failing", "1 for each critical schedule that is failing, with the reason.");
+    for (name, reason) in &seen.in_trouble {
+        failing = failing.sample(&[("schedule", name), ("reason", reason)], 1);
+    }
     let what = "Runs of a critical schedule that have failed in a row, where there are some.";
     let mut failures = text.gauge("schedule_failures", what);
     for (name, count) in &seen.by_name {

@@ -48,7 +48,7 @@ use crate::gossip::GossipHandle;
 use crate::gossip::feed::report_health;
 use crate::grpc;
 use crate::outputs::Outputs;
-use crate::storage::{SharedIdentity, Standbys, Storage, StorageChoice};
+use crate::storage::{CommitMark, SharedIdentity, Standbys, Storage, StorageChoice};
 use crate::traces::Exporter;
 use accept::{Acceptor, Counts, Phase};
 pub(crate) use backup::backup_of;
@@ -86,8 +86,8 @@ impl Node {
         Self::start_with(config, |_| Router::new()).await
     }
 
-    /// With further routes on the same port, such as those of another protocol. Hosts, origins and tokens are checked for
-    /// them too; what their bodies are is their own affair.
+    /// Starts a node with further routes on the same port, such as those of another protocol. Hosts, origins and tokens
+    /// are checked for them too; what their bodies are is their own affair.
     pub async fn start_with(config: NodeConfig, more: impl FnOnce(&App) -> Router) -> Result<Self, StartError> {
         config.check()?;
         let tls =
@@ -159,9 +159,11 @@ impl Node {
             });
         }
         let (draining, drained) = watch::channel(false);
-        let app = App { engine, receipts, outputs, gossip, draining: drained };
+        let datacenter = config.datacenter.as_str().into();
+        let app = App { engine, receipts, outputs, datacenter, gossip, draining: drained };
         let member = config.member(address)?;
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
+        forwarder.keep_reaching(identity.reaches_leader.clone());
         let about = About {
             datacenter: config.datacenter.clone(),
             forwarder: forwarder.clone(),
@@ -183,7 +185,7 @@ impl Node {
         tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
         let (engine, outputs) = (app.engine.clone(), app.outputs.clone());
         if let Some(gates) = &config.gates {
-            gates.keep(&engine, &app.draining);
+            gates.keep(&engine, app.gossip.as_ref(), &app.draining);
         }
         let services = grpc::routes_for(engine, outputs, app.draining.clone(), config.limits.sessions);
         let services = services.layer(middleware::from_fn_with_state(forwarder.under(""), forward::forward));
@@ -209,7 +211,7 @@ impl Node {
         })
     }
 
-    /// Where it listens, the port being the real one.
+    /// The address that it listens at, with the real port.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -227,7 +229,7 @@ impl Node {
         &self.app.engine
     }
 
-    /// What it sees of other nodes, if it gossips.
+    /// The node's view of other nodes, if it gossips.
     pub fn gossip(&self) -> Option<&GossipHandle> {
         self.app.gossip.as_ref()
     }
@@ -306,7 +308,7 @@ async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result
     let (opened, identity) = (config.clone(), identity.clone());
     let (opened, is_whole) =
         spawn_blocking(move || open(&opened, &identity)).await.expect("opening a log does not panic")?;
-    if let Err(error) = wait_until_serving(&opened.engine).await {
+    if let Err(error) = wait_until_serving(&opened.engine).await.or_else(|error| go_on_among_others(config, error)) {
         spawn_blocking(move || stop(&opened.outputs, &opened.engine)).await.expect("stopping does not panic");
         return Err(error);
     }
@@ -344,17 +346,17 @@ fn open_storage(config: &NodeConfig, identity: &SharedIdentity) -> Result<Storag
     }
 }
 
-/// Everything that takes its time before a node can serve, and whether the log was whole.
+/// Opens everything that takes its time before a node can serve, and gives whether the log was whole.
 fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<(Opened, bool), StartError> {
     gate::check_role(config, false)?;
     let storage = open_storage(config, identity)?;
     let receipts = Receipts::new(&storage.secrets.key(KEY_FILE)?);
-    let commit_mark = config.commit_mark.as_ref().map(|path| {
-        let made = std::fs::File::create(path);
-        made.map(Arc::new).map_err(|error| onward_log::Error::Io { cause: format!("{}: {error}", path.display()) })
-    });
+    let mut log = storage.log;
+    if let Some(path) = &config.commit_mark {
+        let (mark, mut unmarked) = (CommitMark::make(path)?, log);
+        log = Box::new(move || Ok(mark.on(unmarked()?)));
+    }
     let engine = Engine::start(Start {
-        commit_mark: commit_mark.transpose()?,
         backup: storage.backup,
         archive: Some(storage.archive),
         leadership: storage.leadership,
@@ -363,9 +365,10 @@ fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<(Opened, bool)
         snapshot_every: config.snapshot_every,
         hang_after: config.probes.hang_after,
         exporter: config.traces.clone().map(Exporter::start).transpose().map_err(StartError::Thread)?,
-        ..Start::new(config.rules.clone(), storage.log)
+        ..Start::new(config.rules.clone(), log)
     })?;
-    let outputs = Outputs::start(storage.outputs);
+    let leader = engine.clone();
+    let outputs = Outputs::start_among_others(storage.outputs, move || leader.serves());
     let outputs = outputs.map_err(StartError::Thread).inspect_err(|_| engine.stop())?;
     let (tokens, standbys) = (storage.tokens, storage.standbys);
     Ok((Opened { engine, outputs, receipts, tokens, standbys }, storage.is_whole))
@@ -378,7 +381,7 @@ fn own_names(config: &NodeConfig) -> Vec<String> {
     config.host_names.iter().map(String::as_str).chain(advertised).map(str::to_owned).collect()
 }
 
-/// Who this node is to those that share its storage.
+/// The identity of this node to those that share its storage.
 fn identity(config: &NodeConfig, address: SocketAddr, is_tls: bool) -> SharedIdentity {
     let scheme = if is_tls { "https" } else { "http" };
     let advertised = config.advertise.clone().unwrap_or_else(|| address.to_string());
@@ -387,6 +390,7 @@ fn identity(config: &NodeConfig, address: SocketAddr, is_tls: bool) -> SharedIde
         name: config.name.clone().unwrap_or_else(|| address.to_string()),
         address: if advertised.contains("://") { advertised } else { format!("{scheme}://{advertised}") },
         is_leaving: Arc::default(),
+        reaches_leader: Arc::new(AtomicBool::new(true)),
     }
 }
 
@@ -407,6 +411,18 @@ async fn wait_until_serving(engine: &Engine) -> Result<(), StartError> {
         within: SERVES_WITHIN,
         why: engine.trouble().unwrap_or_else(|| "the log did not confirm the seat".into()),
     })
+}
+
+/// Goes on without a leader where the database is shared: such a node waits for the database, or for a leader, however
+/// long that takes, since a restart would not help. Until then it is alive and not ready.
+fn go_on_among_others(config: &NodeConfig, error: StartError) -> Result<(), StartError> {
+    match (&config.storage, error) {
+        (StorageChoice::Postgres(_), error @ StartError::NotServing { .. }) => {
+            tracing::warn!(%error, "starting all the same: this node is not ready until that is over");
+            Ok(())
+        }
+        (_, error) => Err(error),
+    }
 }
 
 fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {

@@ -41,7 +41,7 @@ pub(super) struct About {
     pub(super) listen: String,
     /// The name of the data folder, without the way to it.
     pub(super) data: String,
-    /// Without a password.
+    /// The storage, without a password.
     pub(super) storage: String,
     pub(super) standbys: Option<Standbys>,
     pub(super) counts: Arc<Counts>,
@@ -83,7 +83,7 @@ pub(super) fn all() -> [(&'static str, MethodRouter<Pages>); 7] {
     ]
 }
 
-/// What tools ask for; the rest is for people.
+/// Paths for tools; the rest is for people.
 #[derive(utoipa::OpenApi)]
 #[openapi(paths(livez, readyz, startupz, status, super::metrics::metrics), components(schemas(ProbeAnswer)))]
 struct PagesApi;
@@ -158,7 +158,7 @@ async fn startupz() -> Response {
     probe(Ok(()))
 }
 
-/// What is answered until the node serves.
+/// The answers until the node serves.
 pub(super) fn starting() -> Router {
     async fn not_yet() -> Response {
         probe(Err(STARTING.into()))
@@ -187,7 +187,7 @@ struct Answered {
     failing: Vec<FailingSchedule>,
 }
 
-/// What the machine says about itself, or why it does not.
+/// The machine's view of itself, or the reason why there is none.
 async fn machine(pages: &Pages) -> Result<Answered, String> {
     let accepting = !pages.about.is_draining();
     let (app, within) = (&pages.app, pages.about.probes.answer_within);
@@ -197,17 +197,21 @@ async fn machine(pages: &Pages) -> Result<Answered, String> {
     let read = app.engine.read(move |view| {
         let judgement = view.manager.own_judgement_while(accepting);
         let state = view.manager.state();
-        let failing = state.schedules().iter().filter(|(_, schedule)| schedule.is_failing()).take(MAX_FAILING);
+        let now = view.manager.log_time_at(crate::clock::now().mono);
+        let failing =
+            state.schedules().iter().filter_map(|(name, schedule)| Some((name, schedule, schedule.trouble(now)?)));
         Answered {
             view: ManagerView { judgement, ..view.manager.view() },
             term: state.term().get(),
             newest: view.manager.newest().0,
             schedules: state.schedules().len(),
             failing: failing
-                .map(|(name, schedule)| FailingSchedule {
+                .take(MAX_FAILING)
+                .map(|(name, schedule, (why, since))| FailingSchedule {
                     name: name.to_string(),
+                    reason: why.code().into(),
                     failures: schedule.failures,
-                    since_at: schedule.failing_since.map(At),
+                    since_at: Some(At(since)),
                 })
                 .collect(),
         }
@@ -231,7 +235,7 @@ pub(super) fn loop_status(report: LoopReport) -> LoopStatus {
     }
 }
 
-/// Who leads, as this node, which listens there, knows it.
+/// The leader, as this node, which listens there, knows it.
 pub(super) fn leader_status(forwarder: &Forwarder, listen: &str) -> Option<LeaderStatus> {
     let member = forwarder.member();
     match forwarder.view() {
@@ -249,7 +253,7 @@ pub(super) fn leader_status(forwarder: &Forwarder, listen: &str) -> Option<Leade
 /// More are counted by metrics, and not listed.
 const MAX_FAILING: usize = 100;
 
-/// How the node is.
+/// The state of the node.
 #[utoipa::path(get, path = "/status", responses((status = 200, body = Status)))]
 async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
     let (manager, trouble) = match machine(&pages).await {

@@ -7,7 +7,7 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// What an HTTP/2 connection begins with.
+/// The first bytes of an HTTP/2 connection.
 const HTTP2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,7 +13,8 @@ use crate::api::problem::Problem;
 use crate::engine::{Engine, Stats};
 use crate::grpc;
 
-/// What each route is to a node under load. The one table of it: a route that is not here is one that nobody thought of.
+/// The class of each route for a node under load. The one table of it: a route that is not here is one that nobody
+/// thought of.
 pub(super) fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
     use LoadClass::{Control, Other, Submission, Telemetry};
     let is_get = method == Method::GET || method == Method::HEAD;
@@ -37,7 +38,7 @@ pub(super) fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         "/v1/leases/{receipt}/inputs/{workflow}" => Control,
         "/v1/leases/{receipt}/request-extension" | "/v1/jobs/{id}/extend" => Control,
         "/v1/jobs/{id}/cancel" | "/v1/jobs/cancel" | "/v1/dead-letters/drop" => Control,
-        // It may be what takes the load off this node.
+        // The call may be what takes the load off this node.
         "/v1/leader/transfer" => Control,
         "/v1/nodes/{id}/drain" | "/v1/nodes/{id}/undrain" | "/v1/workers/{id}/goodbye" => Control,
         "/v1/queues/{name}/pause" | "/v1/queues/{name}/resume" => Control,
@@ -52,7 +53,7 @@ pub(super) fn class_of(method: &Method, path: &str) -> Option<LoadClass> {
         // Decisions, and what they are made of, come over it.
         "/onward.v1.GateService/{method}" => Control,
 
-        // What attempts print is the first thing that can wait.
+        // Output of attempts is the first thing that can wait.
         "/v1/leases/{receipt}/output" => Telemetry,
         "/v1/jobs/{id}/attempts/{n}/output" => Other,
         "/v1/leases" | "/v1/backup" => Other,
@@ -68,7 +69,7 @@ pub(super) async fn shed(State(engine): State<Engine>, request: Request, next: N
     if level == OverloadLevel::Normal {
         return next.run(request).await;
     }
-    // What is not there at all is answered as such.
+    // Paths that do not exist are answered as such.
     let Some(path) = request.extensions().get::<MatchedPath>().cloned() else { return next.run(request).await };
     let class = class_of(request.method(), path.as_str()).unwrap_or(LoadClass::Other);
     let Some(text) = refused(&engine, class) else { return next.run(request).await };
@@ -78,7 +79,7 @@ pub(super) async fn shed(State(engine): State<Engine>, request: Request, next: N
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", text).into_response()
 }
 
-/// Why something of this class is turned away now, if it is; that is counted.
+/// The reason why a call of this class is turned away now, if it is; that is counted.
 pub(crate) fn refused(engine: &Engine, class: LoadClass) -> Option<String> {
     let level = engine.load();
     if !sheds(level, class) {

@@ -55,7 +55,7 @@ struct OnPostgres {
     log: String,
 }
 
-/// One cluster for all, which syncs what it stores: nothing else is taken.
+/// The URL of one cluster for all, which syncs what it stores: nothing else is taken.
 fn url() -> &'static str {
     static URL: OnceLock<(Postgres, String)> = OnceLock::new();
     let start = || {
@@ -102,7 +102,7 @@ macro_rules! conformance {
             $(#[test] fn $name() { super::$name::<super::Embedded>(); })*
         }
 
-        /// In one test, since each process that runs tests would start a cluster of its own.
+        /// All checks in one test, since each process that runs tests would start a cluster of its own.
         #[test]
         fn a_database_promises_all_of_it_too() {
             $($name::<OnPostgres>();)*
@@ -149,7 +149,7 @@ fn what_is_open_with_a_token_ends_with_it<B: Bed>() {
     assert_eq!((gone.has_ended(), stays.has_ended()), (true, false));
 }
 
-/// Whatever else happens to a long output, the bytes that are kept are the last ones, each once and in order.
+/// A long output keeps its last bytes, each once and in order, whatever else happens to it.
 fn output_that_comes_in_many_parts_is_read_in_order<B: Bed>() {
     let bed = B::new();
     let (mut store, _) = scanned(&bed, &OutputRules::default());
@@ -173,7 +173,7 @@ fn printed(skipped: u64, data: &[u8]) -> Printed {
     Printed { skipped, data: data.to_vec() }
 }
 
-/// As a process finds it that has just begun.
+/// The output store as a process finds it that has just begun.
 fn scanned(bed: &impl Bed, rules: &OutputRules) -> (Box<dyn OutputStore>, OutputStats) {
     let (mut store, stats) = (bed.outputs(rules.clone()), OutputStats::default());
     store.scan(&stats).unwrap();

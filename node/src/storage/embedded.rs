@@ -13,7 +13,7 @@ use crate::outputs::{self, OutputFolder, OutputRules};
 use crate::server::{StartError, backup_of};
 
 impl Storage {
-    /// In `folder`, which is ours from the first line on: the log locks it.
+    /// Storage in `folder`, which is ours from the first line on: the log locks it.
     pub fn embedded(folder: &Path, outputs: OutputRules, on_loss: OnLoss) -> Result<Self, StartError> {
         if let Some(to) = moved_to(folder)? {
             return Err(StartError::Moved { folder: folder.to_owned(), to });

@@ -23,10 +23,10 @@ use crate::api::receipt::KEY_FILE;
 use crate::auth::{FileError, read_or_make_key, tokens_of_folder, write_secret};
 use crate::outputs::{self, OutputFolder, OutputRules, OutputStore as _};
 
-/// In a data folder whose data went elsewhere: where to.
+/// The file in a data folder whose data went elsewhere, which says where.
 const MOVED: &str = "moved";
 
-/// What goes in one statement, roughly.
+/// Bytes that go in one statement, roughly.
 const STATEMENT_BYTES: usize = 4 << 20;
 const READ_EVENTS: usize = 10_000;
 const PAGE: usize = 500;
@@ -34,17 +34,17 @@ const PAGE: usize = 500;
 /// Content by its digest.
 type Content = (Digest, Vec<u8>);
 
-/// How far a migration is: events and archived jobs, of so many.
+/// The progress of a migration: events and archived jobs, of so many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MigrationProgress {
     pub done: u64,
     pub total: u64,
 }
 
-/// What was taken over.
+/// The data that were taken over.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Migrated {
-    /// Where the log ends.
+    /// The last event of the log.
     pub last_event: u64,
     pub archived_jobs: u64,
     pub outputs: u64,
@@ -55,7 +55,7 @@ pub struct Migrated {
     pub was_there: bool,
 }
 
-/// Why nothing was migrated. No node can lead what is in the database.
+/// The reason why nothing was migrated. No node can lead what is in the database.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
     #[error("{} is no data folder of a node with embedded storage: it has no {EMBEDDED_LOG}", folder.display())]
@@ -74,7 +74,7 @@ pub enum MigrateError {
     Output(#[from] io::Error),
 }
 
-/// Where the data of this folder went, if it did.
+/// The place where the data of this folder went, if they did.
 pub(super) fn moved_to(folder: &Path) -> Result<Option<String>, FileError> {
     let path = folder.join(MOVED);
     match std::fs::read_to_string(&path) {
@@ -113,7 +113,7 @@ pub fn migrate(
     Ok(migrated)
 }
 
-/// What is taken over. The folder is locked for as long as this is there.
+/// The data to be taken over. The folder is locked for as long as this is there.
 struct Source {
     folder: PathBuf,
     log: EmbeddedLog,
@@ -287,7 +287,8 @@ impl Migration<'_> {
     }
 }
 
-/// For [`slice::chunk_by`]: the next belongs to the same chunk until that has grown to what goes in one statement.
+/// A rule for [`slice::chunk_by`]: the next belongs to the same chunk until that has grown to what goes in one
+/// statement.
 fn by_bytes<T>(size: impl Fn(&T) -> usize) -> impl FnMut(&T, &T) -> bool {
     let mut bytes = 0;
     move |one, _| {

@@ -8,8 +8,9 @@
 //! | tokens | digests of tokens, and their scopes | `tokens.json` | `token`, `token_changes` |
 //! | outputs | the end of what attempts print | `output/` | `output` |
 //!
-//! Whoever takes over must find all of it: so where several managers share a log, they share the rest as well.
+//! A node that takes over must find all of it: so where several managers share a log, they share the rest as well.
 
+mod commit_mark;
 #[cfg(test)]
 mod conformance;
 mod embedded;
@@ -20,6 +21,7 @@ use core::fmt;
 use core::str::FromStr;
 use std::sync::Arc;
 
+pub(crate) use commit_mark::CommitMark;
 pub use migrate::{MigrateError, Migrated, MigrationProgress, migrate};
 use onward_log::{Archive, Error, Log};
 pub use onward_postgres::{DatabaseUrl, ImportError, OpenError};
@@ -33,7 +35,7 @@ use crate::outputs::OutputStore;
 /// The datacenter of a node that was not told another, and the log of its managers.
 pub const DEFAULT_DATACENTER: &str = "default";
 
-/// Everything that outlives the process.
+/// The data that outlive the process.
 pub struct Storage {
     /// Gives a handle on the log; asked again for every term.
     pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
@@ -48,14 +50,14 @@ pub struct Storage {
     pub standbys: Option<Standbys>,
     /// Copies all of it to a file, where the engine has no way of its own for that.
     pub backup: Option<Backup>,
-    /// Whether nothing that was acknowledged is missing.
+    /// Whether everything that was acknowledged is there.
     pub is_whole: bool,
 }
 
 /// Asks which standbys a commit waits for, in the words of the database. It waits for the answer.
 pub type Standbys = Arc<dyn Fn() -> Result<String, Error> + Send + Sync>;
 
-/// Which engines keep what a node keeps.
+/// The engine that keeps the data of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum StorageChoice {
     /// Files in the data folder.
@@ -74,7 +76,7 @@ impl FromStr for StorageChoice {
     }
 }
 
-/// Without a password.
+/// Shown without a password.
 impl fmt::Display for StorageChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

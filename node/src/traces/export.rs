@@ -26,7 +26,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 const KIND_CONSUMER: i32 = 5;
 const STATUS_ERROR: i32 = 2;
 
-/// Where spans go.
+/// The address that spans go to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     host: String,
@@ -43,7 +43,7 @@ pub struct BadEndpoint {
 }
 
 impl Endpoint {
-    /// As `OTEL_EXPORTER_OTLP_ENDPOINT` gives it: spans go to `/v1/traces` below it.
+    /// An endpoint as `OTEL_EXPORTER_OTLP_ENDPOINT` gives it: spans go to `/v1/traces` below it.
     pub fn parse(url: &str, service: &str) -> Result<Self, BadEndpoint> {
         let bad = || BadEndpoint { url: url.to_owned() };
         let rest = url.strip_prefix("http://").ok_or_else(bad)?;

@@ -20,10 +20,10 @@ use onward_core::trace::{SpanId, TRACEPARENT, TraceContext};
 
 pub use export::{BadEndpoint, Endpoint, Exporter};
 
-/// One finished span.
+/// A finished span.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Span {
-    /// Of its parent.
+    /// The context of the parent.
     pub context: TraceContext,
     pub id: SpanId,
     pub name: String,
@@ -32,7 +32,7 @@ pub struct Span {
     pub attributes: Vec<(&'static str, Attribute)>,
     /// The span that this one repeats.
     pub link: Option<SpanId>,
-    /// What went wrong, if something did.
+    /// The error, if there was one.
     pub error: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub fn continue_trace(assignment: &mut Assignment) {
     assignment.headers = others.cloned().chain([(header, own)]).collect::<Vec<_>>().into();
 }
 
-/// What all spans of an attempt say.
+/// Attributes that all spans of an attempt have.
 pub fn attributes(claim: &Claim, queue: &Name, kind: &Name) -> Vec<(&'static str, Attribute)> {
     vec![
         ("onward.job.id", Attribute::Text(claim.job.to_string())),

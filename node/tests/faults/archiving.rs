@@ -111,7 +111,7 @@ async fn a_job_whose_content_is_damaged_is_not_archived_and_holds_up_no_other() 
     only_the_whole_one_is_archived(&engine, &archive, damaged).await;
 }
 
-/// As if a copy had been broken off once, and the log had lost the content since.
+/// Begins as if a copy had been broken off once, and the log had lost the content since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_whose_content_is_in_the_archive_already_needs_none_of_the_log() {
     let log = MemoryLog::new();

@@ -29,7 +29,7 @@ pub struct Disk(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     released: Condvar,
-    /// After each operation, and when one begins to wait.
+    /// Notified after each operation, and when one begins to wait.
     changed: Notify,
 }
 
@@ -39,7 +39,7 @@ struct State {
     /// Writes, changes of length and syncs so far.
     ops: u64,
     fault: Option<Fault>,
-    /// How many operations the fault has met.
+    /// The number of operations that the fault has met.
     met: u64,
     /// All files together.
     most_bytes: Option<usize>,
@@ -49,7 +49,7 @@ struct State {
     is_growing: bool,
     /// And one of them does.
     is_waited_for: bool,
-    /// Of the archive: written since its last sync, and the most that ever were.
+    /// Bytes of the archive that were written since its last sync; below, the most that ever were.
     unsynced: usize,
     most_unsynced: usize,
 }
@@ -92,14 +92,14 @@ pub enum Kind {
     Full,
 }
 
-/// Which operations fail, and how.
+/// The operations that fail, and the way in which they do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// The first of them, counted from the beginning of the disk.
     pub from: u64,
     /// Each of those that follow, or one in so many.
     pub every: u64,
-    /// How many of those that match.
+    /// The number of matching operations that fail.
     pub times: u64,
     pub kind: Kind,
     /// Only these operations; all if none is named.
@@ -134,7 +134,7 @@ impl Disk {
         self.state().ops
     }
 
-    /// From the next operation on.
+    /// Breaks the disk from the next operation on.
     pub fn break_with(&self, kind: Kind, op: Option<Op>) {
         let mut state = self.state();
         state.fault = Some(Fault { from: state.ops + 1, every: 1, times: u64::MAX, kind, op, is_short: false });
@@ -173,12 +173,12 @@ impl Disk {
         (state.held, state.is_waited_for) = (Some((which, op)), false);
     }
 
-    /// Until an operation waits for [`Self::release`].
+    /// Waits until an operation waits for [`Self::release`].
     pub async fn until_waited_for(&self) {
         self.until(|state| state.is_waited_for).await;
     }
 
-    /// Until there were so many operations since the beginning of the disk.
+    /// Waits until there were so many operations since the beginning of the disk.
     pub async fn until_ops(&self, ops: u64) {
         self.until(|state| state.ops >= ops).await;
     }
@@ -253,7 +253,7 @@ impl Disk {
     }
 }
 
-/// How much of a write gets through that ends after so many bytes: a sector is written as a whole or not at all.
+/// The bytes of a write that get through if it ends after so many: a sector is written as a whole or not at all.
 const fn whole_sectors(offset: usize, length: usize) -> usize {
     ((offset + length) / SECTOR * SECTOR).saturating_sub(offset)
 }

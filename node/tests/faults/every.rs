@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use onward_core::ids::Claim;
 use onward_node::engine::Engine;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -18,13 +19,15 @@ use crate::rig::until_handed_over;
 use crate::world::{Draw, Stop, World};
 
 const CASES: u64 = 64;
-/// At a time: most of a case is waiting.
+/// The number of cases at a time: most of a case is waiting.
 const TOGETHER: usize = 4;
 /// An archive that is being opened anew cannot be read while it is held. Then all clients may wait for it, and nobody uses
 /// the disk.
 const HELD_FOR: Duration = Duration::from_millis(100);
 /// Ways in which one operation fails.
 const WAYS: u64 = 8;
+/// All tests together have at least so many cases, if so many are asked for.
+const SOAK: u64 = 2_400;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")))
@@ -88,7 +91,7 @@ async fn live(world: &World, seed: u64) -> Result<(), Stop> {
     lived
 }
 
-/// How an operation fails, which is the `nth` of those that count.
+/// A fault of one operation, the `nth` of those that count.
 #[derive(Clone, Copy, Debug)]
 struct OneFault {
     nth: u64,
@@ -121,7 +124,7 @@ async fn every_fault<F: Future<Output = Result<u64, String>> + Send>(
     assert!(number("ONWARD_FAULT_CASE").is_some() || failures >= cases / 2, "{failures} failures in {cases} cases");
 }
 
-/// How many operations a life takes that meets no fault.
+/// The number of operations in a life that meets no fault.
 async fn ops_of_a_life() -> u64 {
     let world = World::new();
     live(&world, 0).await.unwrap_or_else(|why| panic!("without any fault: {why:?}"));
@@ -173,7 +176,7 @@ async fn end_a_term_while_archiving(
     Ok(world.disk.ops() - before)
 }
 
-/// Whoever is refused asks for something else.
+/// Goes on after a refusal, with another request.
 fn go_on(stop: Stop) -> Result<(), Stop> {
     if let Stop::Wrong(_) = stop { Err(stop) } else { Ok(()) }
 }
@@ -206,13 +209,14 @@ async fn load(world: &World, engine: &Engine, seed: u64) -> Result<(), Stop> {
     let mut draw = Draw::new(seed);
     let mut known = Vec::new();
     for step in 0..40 {
-        let done = match draw.below(8) {
+        let done = match draw.below(9) {
             0..3 => world.submit(engine, draw.bytes()).await.map(|id| known.push(id)),
-            3..6 => world.succeed(engine, draw.bytes()).await.map(drop),
+            3..6 => attempt(world, engine, &mut draw).await,
             6 => match known.pop() {
                 Some(id) => world.cancel(engine, id).await,
                 None => Ok(()),
             },
+            7 => world.files.change_tokens(format!("{seed}-{step}"), &mut draw).await,
             _ => {
                 world.let_archive(engine).await;
                 Ok(())
@@ -225,6 +229,15 @@ async fn load(world: &World, engine: &Engine, seed: u64) -> Result<(), Stop> {
         }
     }
     Ok(())
+}
+
+/// One that prints, if there is a job that is ready.
+async fn attempt(world: &World, engine: &Engine, draw: &mut Draw) -> Result<(), Stop> {
+    let Some(claim) = world.lease(engine).await? else { return Ok(()) };
+    for _ in 0..draw.below(3) {
+        world.files.print(engine, claim, &draw.printed()).await.or_else(go_on)?;
+    }
+    world.settle(engine, claim, draw.bytes()).await
 }
 
 /// Until the disk has done so much, or all clients have.
@@ -242,44 +255,100 @@ async fn until_ops(world: &World, ops: u64, clients: &mut JoinSet<Result<(), Sto
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_load_and_failures_at_random_nothing_acknowledged_is_lost_or_changed() {
-    let cases = number("ONWARD_SOAK_CASES").unwrap_or(CASES) / 8;
-    let failures = every_case(cases, move |case| async move {
-        let world = if case.is_multiple_of(2) { World::new() } else { World::with_a_slow_archive() };
-        let engine = world.start().await.map_err(|why| format!("{why:?}"))?;
-        let mut clients = JoinSet::new();
-        for client in 0..3 {
-            let (world, engine) = (world.clone(), engine.clone());
-            clients.spawn(async move { load(&world, &engine, case << 8 | client).await });
-        }
-        let mut draw = Draw::new(case);
-        let mut met = 0;
-        while !clients.is_empty() {
-            let now = world.disk.ops();
-            let from = now + 1 + draw.below(30);
-            let kind = if draw.below(2) == 0 { Kind::Io } else { Kind::Full };
-            let op = [None, Some(Op::Sync), Some(Op::Write), Some(Op::SetLen)][draw.below(4) as usize];
-            let (every, times) = (1 + draw.below(20), 1 + draw.below(20));
-            match draw.below(3) {
-                0 => world.disk.set_room(draw.below(60_000) as usize),
-                _ => world.disk.set_fault(Fault { from, every, times, kind, op, is_short: draw.below(2) == 0 }),
-            }
-            let is_held = draw.below(3) == 0;
-            if is_held {
-                world.disk.hold_archive();
-            }
-            let ops = until_ops(&world, now + draw.below(120), &mut clients);
-            let wrong = match is_held {
-                true => timeout(HELD_FOR, ops).await.unwrap_or(Ok(())),
-                false => ops.await,
+    let cases = random_cases().await;
+    let met_in_files = Arc::new(AtomicU64::new(0));
+    let sum = met_in_files.clone();
+    let failures = every_case(cases, move |case| {
+        let sum = sum.clone();
+        async move {
+            let world = World::at_random(case);
+            let engine = world.start().await.map_err(|why| format!("{why:?}"))?;
+            // It prints from the beginning to the end.
+            let witness = loop {
+                world.until_it_serves(&engine).await?;
+                if let Some(claim) = unless_refused(world.lease(&engine).await)?.flatten() {
+                    break claim;
+                }
             };
-            met += world.disk.heal();
-            world.disk.release();
-            wrong?;
-            until_ops(&world, world.disk.ops() + draw.below(40), &mut clients).await?;
+            let (met, in_files) = fail_at_random(&world, &engine, witness, case).await?;
+            sum.fetch_add(in_files, Ordering::Relaxed);
+            world.check(Some(engine)).await.map(|()| met)
         }
-        world.check(Some(engine)).await.map(|()| met)
     });
     let failures = failures.await;
-    println!("{failures} operations failed");
-    assert!(number("ONWARD_FAULT_CASE").is_some() || failures >= cases, "{failures} failures in {cases} cases");
+    let in_files = met_in_files.load(Ordering::Relaxed);
+    println!(
+        "{cases} cases: {failures} operations on log, journal and archive failed, and {in_files} changes to files"
+    );
+    let is_one = number("ONWARD_FAULT_CASE").is_some();
+    assert!(is_one || failures >= cases && in_files >= cases, "{failures} and {in_files} failures in {cases} cases");
+}
+
+/// How often something failed that belongs to log and archive, and how often a change to a file did.
+async fn fail_at_random(world: &World, engine: &Engine, witness: Claim, case: u64) -> Result<(u64, u64), String> {
+    let say = |why: Stop| format!("{why:?}");
+    let mut clients = JoinSet::new();
+    for client in 0..3 {
+        let (world, engine) = (world.clone(), engine.clone());
+        clients.spawn(async move { load(&world, &engine, case << 8 | client).await });
+    }
+    let mut draw = Draw::new(case);
+    let (mut met, mut in_files) = (0, 0);
+    while !clients.is_empty() {
+        let now = world.disk.ops();
+        let from = now + 1 + draw.below(30);
+        let kind = if draw.below(2) == 0 { Kind::Io } else { Kind::Full };
+        let op = [None, Some(Op::Sync), Some(Op::Write), Some(Op::SetLen)][draw.below(4) as usize];
+        let (every, times) = (1 + draw.below(20), 1 + draw.below(20));
+        match draw.below(3) {
+            0 => world.disk.set_room(draw.below(60_000) as usize),
+            _ => world.disk.set_fault(Fault { from, every, times, kind, op, is_short: draw.below(2) == 0 }),
+        }
+        world.files.faults().fail_one_in(1 + draw.below(6));
+        let is_held = draw.below(3) == 0;
+        if is_held {
+            world.disk.hold_archive();
+        }
+        world.files.make_own_token().or_else(go_on).map_err(say)?;
+        world.files.print(engine, witness, &draw.printed()).await.or_else(go_on).map_err(say)?;
+        let ops = until_ops(world, now + draw.below(120), &mut clients);
+        let wrong = match is_held {
+            true => timeout(HELD_FOR, ops).await.unwrap_or(Ok(())),
+            false => ops.await,
+        };
+        met += world.disk.heal();
+        in_files += world.files.faults().heal();
+        world.disk.release();
+        wrong?;
+        until_ops(world, world.disk.ops() + draw.below(40), &mut clients).await?;
+    }
+    while unless_refused(world.files.print(engine, witness, b"the end").await)?.is_none() {
+        world.until_it_serves(engine).await?;
+    }
+    world.files.check_end(witness).await?;
+    let result = draw.bytes();
+    while unless_refused(world.settle(engine, witness, result.clone()).await)?.is_none() {
+        world.until_it_serves(engine).await?;
+    }
+    Ok((met, in_files))
+}
+
+fn unless_refused<T>(done: Result<T, Stop>) -> Result<Option<T>, String> {
+    match done {
+        Ok(value) => Ok(Some(value)),
+        Err(Stop::Refused) => Ok(None),
+        Err(Stop::Wrong(wrong)) => Err(wrong),
+    }
+}
+
+/// At least an eighth of what is asked for, and as many as are missing to [`SOAK`] with those that are enumerated.
+async fn random_cases() -> u64 {
+    let asked = number("ONWARD_SOAK_CASES");
+    let least = asked.unwrap_or(CASES) / 8;
+    let Some(asked) = asked else { return least };
+    let (archiving, _) = archived_twice(0, None).await.unwrap();
+    let enumerated: u64 = [ops_of_a_life().await, archiving].iter().map(|ops| (ops * WAYS).min(asked)).sum();
+    let cases = least.max(SOAK.min(asked).saturating_sub(enumerated));
+    println!("{} cases in all: {enumerated} of one operation that fails, {cases} at random", enumerated + cases);
+    cases
 }

@@ -6,6 +6,7 @@ mod waiting;
 mod archiving;
 mod disk;
 mod every;
+mod files;
 mod reads;
 mod rig;
 mod terms;

@@ -47,7 +47,7 @@ async fn let_archive_hang(disk: &Disk, engine: &Engine) -> JobId {
     archived
 }
 
-/// It is refused, and in time; says after how long.
+/// Checks that a read is refused in time; gives the time that it took.
 async fn refused_in_time<T: core::fmt::Debug>(what: &str, read: impl Future<Output = Result<T, Refused>>) -> Duration {
     let begun = Instant::now();
     let answer = read.await;
@@ -166,7 +166,7 @@ async fn a_backup_of_a_disk_that_hangs_is_refused_in_time_and_leaves_nothing_beh
     engine.stop();
 }
 
-/// Until the thread of a backup has taken so many steps, and whoever waits for it knows.
+/// Waits until the thread of a backup has taken so many steps, and whoever waits for it knows.
 async fn until_steps(taken: &AtomicUsize, steps: usize) {
     while taken.load(Ordering::Relaxed) < steps {
         yield_now().await;

@@ -12,7 +12,7 @@ use onward_core::settings::{Rules, Settings};
 use onward_log::{Archive, EmbeddedArchive, Error, Log};
 use onward_node::engine::{Engine, Refused, Start};
 
-/// Without gaps and questions about the seat: on a busy computer they would come in between.
+/// Rules without gaps and questions about the seat: on a busy computer they would come in between.
 pub fn rules() -> Rules {
     let long = Duration::from_secs(600);
     Settings { seat_ttl: 2 * long, gap_after: long, ..Settings::default() }.check().unwrap()

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use onward_core::effect::Answer;
-use onward_core::ids::{JobId, Name};
+use onward_core::ids::{Claim, JobId, Name};
 use onward_core::input::{Call, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::message::{Report, Settlement};
@@ -22,11 +22,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use crate::disk::Disk;
+use crate::files::Files;
 use crate::rig::{cancel, poll};
 
-/// For whatever must happen in the end.
+/// The time for everything that must happen in the end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is worth a look again.
+/// The pause before another look.
 const SOON: Duration = Duration::from_millis(1);
 
 type Bytes = Arc<[u8]>;
@@ -49,6 +50,12 @@ impl Draw {
         self.bytes_of(length)
     }
 
+    /// What an attempt prints at a time; with several the beginning is cut off.
+    pub fn printed(&mut self) -> Bytes {
+        let length = [10, 3_000, 70_000][self.below(3) as usize];
+        self.bytes_of(length)
+    }
+
     /// Too large to stay in memory.
     pub fn large(&mut self) -> Bytes {
         self.bytes_of(5_000)
@@ -62,7 +69,7 @@ impl Draw {
     }
 }
 
-/// What is known of a job.
+/// The facts that are known of a job.
 #[derive(Clone)]
 struct Job {
     payload: Bytes,
@@ -115,17 +122,19 @@ impl Job {
 #[derive(Clone)]
 pub struct World {
     pub disk: Disk,
+    /// In which nothing fails unless it is asked for.
+    pub files: Files,
     jobs: Arc<Mutex<BTreeMap<JobId, Job>>>,
-    /// Between two batches.
+    /// The rest between two batches.
     archive_rest: Duration,
 }
 
-/// Why a life went no further.
+/// The reason why a life went no further.
 #[derive(Debug)]
 pub enum Stop {
     /// The node said no, as it may while its disk fails.
     Refused,
-    /// What must never be.
+    /// Something happened that must never happen.
     Wrong(String),
 }
 
@@ -137,12 +146,12 @@ impl From<String> for Stop {
 
 fn may_refuse(refused: Refused) -> Stop {
     match refused {
-        Refused::Unavailable(_) | Refused::ByMachine(Refusal::NoLeader) => Stop::Refused,
+        Refused::Unavailable(_) | Refused::NotBegun(_) | Refused::ByMachine(Refusal::NoLeader) => Stop::Refused,
         refused => Stop::Wrong(format!("a disk that fails is no reason for this: {refused:?}")),
     }
 }
 
-async fn answered<T>(call: impl Future<Output = Result<T, Refused>>) -> Result<T, Stop> {
+pub async fn answered<T>(call: impl Future<Output = Result<T, Refused>>) -> Result<T, Stop> {
     match timeout(PATIENCE, call).await {
         Ok(answer) => answer.map_err(may_refuse),
         Err(_) => Err(Stop::Wrong("a call is never answered".to_owned())),
@@ -151,12 +160,22 @@ async fn answered<T>(call: impl Future<Output = Result<T, Refused>>) -> Result<T
 
 impl World {
     pub fn new() -> Self {
-        Self { disk: Disk::formatted(), jobs: Arc::default(), archive_rest: SOON }
+        Self::seeded(0)
     }
 
-    /// One in which the log has time to drop what it was told to be archived before the archive goes on.
+    fn seeded(seed: u64) -> Self {
+        Self { disk: Disk::formatted(), files: Files::new(seed), jobs: Arc::default(), archive_rest: SOON }
+    }
+
+    /// A world in which the log has time to drop what it was told to be archived before the archive goes on.
     pub fn with_a_slow_archive() -> Self {
         Self { archive_rest: 30 * SOON, ..Self::new() }
+    }
+
+    /// One for faults at random.
+    pub fn at_random(seed: u64) -> Self {
+        let archive_rest = if seed.is_multiple_of(2) { SOON } else { 30 * SOON };
+        Self { archive_rest, ..Self::seeded(seed) }
     }
 
     fn jobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<JobId, Job>> {
@@ -184,7 +203,11 @@ impl World {
             Ok(Err(error)) if error.is_permanent() => {
                 Err(Stop::Wrong(format!("a disk that fails is no damage: {error}")))
             }
-            Ok(started) => started.map_err(|_| Stop::Refused),
+            Ok(Err(_)) => Err(Stop::Refused),
+            Ok(Ok(engine)) => {
+                self.files.start();
+                Ok(engine)
+            }
             Err(error) => Err(Stop::Wrong(format!("opening it panics: {error}"))),
         }
     }
@@ -192,6 +215,7 @@ impl World {
     pub async fn stop(&self, engine: Engine) -> Result<(), Stop> {
         let stopped = timeout(PATIENCE, spawn_blocking(move || engine.stop())).await;
         stopped.map_err(|_| "it does not stop".to_owned())?.map_err(|error| format!("stopping panics: {error}"))?;
+        self.files.stop();
         Ok(())
     }
 
@@ -204,24 +228,34 @@ impl World {
         Ok(id)
     }
 
-    /// One job, if there is one that is ready.
+    /// Succeeds with a job, if there is one that is ready.
     pub async fn succeed(&self, engine: &Engine, result: Bytes) -> Result<Option<JobId>, Stop> {
+        let Some(claim) = self.lease(engine).await? else { return Ok(None) };
+        self.settle(engine, claim, result).await?;
+        Ok(Some(claim.job))
+    }
+
+    pub async fn lease(&self, engine: &Engine) -> Result<Option<Claim>, Stop> {
         let poll = onward_core::input::Poll { wait: Duration::ZERO, ..poll() };
         let (leases, mut delivery) = answered(engine.poll(poll)).await?;
         delivery.done();
         let Some(lease) = leases.first() else { return Ok(None) };
-        let (claim, id) = (lease.claim, lease.claim.job);
         let given = lease.workflow.payload.as_inline().cloned();
-        if given.as_ref() != self.jobs().get(&id).map(|job| &job.payload) {
-            return Err(Stop::Wrong(format!("job {id} was handed out with another payload")));
+        if given.as_ref() != self.jobs().get(&lease.claim.job).map(|job| &job.payload) {
+            return Err(Stop::Wrong(format!("job {} was handed out with another payload", lease.claim.job)));
         }
+        Ok(Some(lease.claim))
+    }
+
+    pub async fn settle(&self, engine: &Engine, claim: Claim, result: Bytes) -> Result<(), Stop> {
+        let id = claim.job;
         self.note(id, |job| job.result = Told::Perhaps(result.clone()));
         let report = Report::Succeed { result: result.clone().into() };
         let answer = answered(engine.call(Call::Settle(vec![Settlement::new(claim, report)]))).await?;
         match answer {
             Answer::Settled(answers) if answers[0].answer == Ok(()) => {
                 self.note(id, |job| (job.is_sure, job.result) = (true, Told::Sure(result)));
-                Ok(Some(id))
+                Ok(())
             }
             // The hand-out did not count: nobody had heard of it.
             other => Err(Stop::Wrong(format!("the outcome of job {id} was answered with {other:?}"))),
@@ -255,10 +289,11 @@ impl World {
         }
     }
 
-    /// With a disk that is whole again: it serves, and everything is as it was said; also once all is archived, and
-    /// after a restart.
+    /// Checks with a disk that is whole again: it serves, and everything is as it was said; also once all is archived,
+    /// and after a restart.
     pub async fn check(&self, engine: Option<Engine>) -> Result<(), String> {
         self.disk.heal();
+        self.files.faults().heal();
         let engine = match engine {
             Some(engine) => engine,
             None => self.start().await.map_err(|why| format!("it does not open again: {why:?}"))?,
@@ -332,7 +367,7 @@ impl World {
             };
             self.compare_job(engine, &job, &image).await.map_err(|wrong| format!("job {id}: {wrong:?}"))?;
         }
-        Ok(())
+        self.files.compare().await
     }
 
     async fn find(&self, engine: &Engine, id: JobId) -> Result<Option<JobImage>, String> {
@@ -364,7 +399,7 @@ impl World {
     }
 }
 
-/// In memory or in the archive.
+/// The job as it is in memory or in the archive.
 async fn image(engine: &Engine, id: JobId) -> Result<Option<JobImage>, Refused> {
     match engine.read(move |view| view.manager.image(id)).await {
         Ok(None) => engine.archived(id).await,

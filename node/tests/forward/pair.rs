@@ -73,7 +73,7 @@ pub fn header<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
     reply.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// What every answer must be the same in, whoever gave it.
+/// The parts in which every answer must be the same, whoever gave it.
 pub fn essence(reply: &Reply) -> (u16, Vec<String>, String) {
     let lines = reply.head.lines().skip(1).filter(|line| !line.is_empty() && !line.starts_with("date: "));
     let mut lines: Vec<String> = lines.map(str::to_owned).collect();

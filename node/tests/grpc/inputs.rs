@@ -29,7 +29,7 @@ fn content(n: u8, bytes: usize) -> Bytes {
     vec![n; bytes].into()
 }
 
-/// As often as it is told, and at once.
+/// A retry policy of so many attempts, without a pause.
 fn attempts(max_attempts: u32) -> Option<Retry> {
     Some(Retry { max_attempts, base: Duration::ZERO, max: Duration::ZERO })
 }
@@ -117,7 +117,7 @@ fn error_of(ending: &Ending) -> &str {
     }
 }
 
-/// What a session takes at once, and no more.
+/// Limits on what a session takes at once.
 fn narrow() -> DeliveryLimits {
     DeliveryLimits { frame_inputs: 2_000, poll_inputs: 2_000, assignment: 10_000 }
 }

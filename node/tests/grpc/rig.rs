@@ -51,7 +51,7 @@ pub fn settings() -> Settings {
     Settings { overload, liveness, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }
 }
 
-/// What the bearer of a token may do, if anything.
+/// The rights of a token's bearer, if there are any.
 pub type FindAccess = fn(Option<&str>) -> Option<Access>;
 
 /// Anybody may do anything, but for commands, which need a token.
@@ -83,7 +83,7 @@ impl Node {
         Self::on(start, anybody, MAX_SESSIONS).await
     }
 
-    /// On a log that the test can spoil, for workers that take so much at once.
+    /// A node on a log that the test can spoil, for workers that take so much at once.
     pub async fn on_log(log: &MemoryLog, delivery: DeliveryLimits) -> Self {
         Self::on(Start { delivery, ..Self::start_on(log.clone(), settings()) }, anybody, MAX_SESSIONS).await
     }
@@ -149,7 +149,7 @@ impl Node {
         soon(read).await.expect("serving").expect("known")
     }
 
-    /// It is in the archive, and nowhere else.
+    /// Waits until the job is in the archive, and nowhere else.
     pub async fn until_archived(&self, id: JobId) {
         soon(async { while self.engine.read(move |view| view.manager.job(id)).await.expect("serving").is_some() {} })
             .await;
@@ -223,7 +223,7 @@ impl Worker {
         soon(self.out.send(frame)).await.expect("the session is open");
     }
 
-    /// What is left of the last frame, or else the next one, taken apart; `None` once the session has ended well.
+    /// The rest of the last frame, or else the next one, taken apart; `None` once the session has ended well.
     pub async fn frame(&mut self) -> Result<Option<Vec<Heard>>, Status> {
         if !self.heard.is_empty() {
             return Ok(Some(self.heard.drain(..).collect()));
@@ -249,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// What the session ends with; anything else that is still heard is passed over.
+    /// The end of the session; anything else that is still heard is passed over.
     pub async fn end(&mut self) -> Result<(), Status> {
         while self.frame().await?.is_some() {}
         Ok(())

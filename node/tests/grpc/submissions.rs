@@ -26,7 +26,7 @@ impl Submitter {
         Self { out, answers: answers.into_inner() }
     }
 
-    /// Without waiting for the answer.
+    /// Sends a request without waiting for the answer.
     fn send(&self, drafts: Vec<Draft>) {
         let request = SubmitRequest { jobs: drafts.into_iter().map(draft_out).collect() };
         self.out.send(request).expect("the stream is open");
@@ -51,6 +51,13 @@ impl Submitter {
 
 fn refusal(code: &str) -> Result<Vec<JobId>, String> {
     Err(code.into())
+}
+
+#[tokio::test]
+async fn a_command_without_a_token_is_forbidden() {
+    let node = Node::start().await;
+    let refused = node.submit(vec![Draft::of_kind("exec", *b"x")]).await.expect_err("a command needs a token");
+    assert_eq!((refused.code(), code(&refused)), (Code::PermissionDenied, Some("exec_needs_token")));
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ const VERBS: [(&str, &str); 5] = [
     ("request-extension", r#"{"reason":"long_workflow","progress":0.5}"#),
 ];
 
-/// As a client is told: once a job has ended, it can be in the archive at any moment.
+/// The state as a client is told: once a job has ended, it can be in the archive at any moment.
 async fn state_of(node: &Node, job: JobId) -> Value {
     let reply = Request::get(&format!("/v1/jobs/{job}")).send(node.address()).await;
     assert_eq!(reply.status, 200, "{}", String::from_utf8_lossy(&reply.body));

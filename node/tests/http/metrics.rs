@@ -26,7 +26,7 @@ fn monitoring(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/monitoring").join(file)
 }
 
-/// What it says, and whether it is content.
+/// The output of promtool, and whether it is content.
 fn promtool(args: &[&str], input: &str) -> (bool, String) {
     let mut command = Command::new("promtool");
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -193,7 +193,7 @@ async fn many_queues_and_kinds_share_a_label() {
     assert!(content, "{said}");
 }
 
-/// Everything that looks like one of our metrics.
+/// All words that look like one of our metrics.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("onward_")).map(str::to_owned).collect()

@@ -2,9 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use onward_core::fence::Term;
+use onward_core::settings::Settings;
+use onward_log::{Archive, ArchivedJob, Blob, Error, MemoryLog, Scanned};
+use onward_node::engine::{Engine, Pacing, Start};
 use onward_node::server::Node;
 use serde_json::Value;
 use tempfile::tempdir;
@@ -83,4 +88,56 @@ fn a_frozen_executor_fails_liveness_with_its_reason_and_a_thawed_one_does_not() 
     assert_eq!((answer["reason"].as_str(), ask(probes, "/livez").0), (Some("the service was told to stop"), 200));
     drop(eye);
     runtime.block_on(node.shutdown(PATIENCE));
+}
+
+/// An archive with a bug in it.
+#[derive(Debug)]
+struct Panicking;
+
+impl Archive for Panicking {
+    fn put(&self, _jobs: &[ArchivedJob<'_>]) -> Result<(), Error> {
+        Ok(())
+    }
+    fn put_blobs(&self, _id: u128, _blobs: &[Blob<'_>]) -> Result<(), Error> {
+        Ok(())
+    }
+    fn get(&self, _id: u128) -> Result<Option<Vec<u8>>, Error> {
+        Ok(None)
+    }
+    fn blob(&self, _id: u128, _digest: &[u8; 32]) -> Result<Option<Vec<u8>>, Error> {
+        Ok(None)
+    }
+    fn scan(&self, _before: Option<u128>, _max_rows: usize, _max_bytes: usize) -> Result<Scanned, Error> {
+        Ok(Scanned::default())
+    }
+    fn count(&self) -> Result<u64, Error> {
+        Ok(0)
+    }
+    fn expire(&self, _now_ms: u64, _keep_at_most: u64, _max_rows: usize) -> Result<usize, Error> {
+        panic!("as a bug would")
+    }
+    fn under(&self, _term: Term) -> Arc<dyn Archive> {
+        Arc::new(Self)
+    }
+}
+
+#[test]
+fn an_archive_whose_thread_has_panicked_is_shown_as_dead_and_fails_no_probe() {
+    let mut start = Start::new(Settings::default().check().unwrap(), || Ok(Box::new(MemoryLog::new())));
+    start.archive = Some(Arc::new(Panicking));
+    start.pacing = Pacing { expire_every: Duration::from_millis(1), ..start.pacing };
+    let engine = Engine::start(start).unwrap();
+    let begun = Instant::now();
+    let report = loop {
+        let report = engine.loops().health().report();
+        let archive = report.loops.iter().find(|one| one.name == "archive").expect("it has one");
+        if archive.state.code() == "dead" {
+            assert_eq!((archive.reason.code(), archive.critical), ("gone", false));
+            break report;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{archive:?}");
+        std::thread::yield_now();
+    };
+    assert!(report.live && report.ready, "{:?}", report.why_not_ready());
+    engine.stop();
 }

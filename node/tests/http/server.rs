@@ -36,7 +36,7 @@ fn own_loopback() -> SocketAddr {
     SocketAddr::from(([127, 64 | high & 63, middle, low], 0))
 }
 
-/// What comes until the other side closes.
+/// All text until the other side closes.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     // A reset is a way of closing, too.

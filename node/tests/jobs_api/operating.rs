@@ -61,7 +61,7 @@ async fn nodes_show_their_verdict_and_can_be_drained() {
     let empty = rig.get("/v1/datacenters").await.body;
     assert_eq!(
         (&empty["datacenters"][0]["name"], &empty["datacenters"][0]["health"]),
-        (&json!("local"), &json!("unhealthy"))
+        (&json!("dc-a"), &json!("unhealthy"))
     );
     assert_eq!(empty["datacenters"][0]["reason"], "no_worker");
     for path in ["/v1/nodes/w1", "/v1/nodes/%00", "/v1/nodes/%FF"] {

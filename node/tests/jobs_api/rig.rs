@@ -93,6 +93,7 @@ impl Rig {
             engine: engine.clone(),
             receipts: Receipts::new(&[0; 32]),
             outputs: outputs.clone(),
+            datacenter: "dc-a".into(),
             gossip: None,
             draining: draining.subscribe(),
         });
@@ -104,7 +105,7 @@ impl Rig {
         self.router.clone().oneshot(request).await.unwrap()
     }
 
-    /// Without anybody having looked at who asks.
+    /// Sends a request without anybody having looked at who asks.
     pub async fn send_unseen(&self, request: Request<Body>) -> Answered {
         read(self.router.clone().oneshot(request).await.unwrap()).await
     }
@@ -147,7 +148,7 @@ impl Rig {
         self.engine.read(|view| view.manager.newest()).await.unwrap()
     }
 
-    /// One workflow of this kind, as a worker without a session takes it.
+    /// Takes a workflow of this kind, as a worker without a session does.
     pub async fn take(&self, kind: &str) -> Assignment {
         self.take_from(kind, "default").await
     }
@@ -186,7 +187,7 @@ impl Rig {
     }
 }
 
-/// How busy the computer is that these tests run on is not what they are about: load, gaps and the seat are out of the
+/// Settings for any computer: its load is not what these tests are about, so load, gaps and the seat are out of the
 /// way.
 fn settings() -> Settings {
     let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };

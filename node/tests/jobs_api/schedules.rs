@@ -1,4 +1,9 @@
 use axum::http::Method;
+use std::time::Duration;
+
+use onward_core::ids::Seq;
+use onward_core::time::{Wall, span_ms};
+use onward_log::{BatchKey, EventLog, Log, MemoryLog};
 use onward_node::api::access::{Access, Scope};
 use serde_json::{Value, json};
 
@@ -12,7 +17,7 @@ async fn remove(rig: &Rig, name: &str) -> Answered {
     read(rig.send(request(Method::DELETE, &format!("/v1/schedules/{name}"), "")).await).await
 }
 
-/// Not due within the life of a test.
+/// A schedule that is not due within the life of a test.
 fn yearly(job: Value) -> Value {
     json!({ "cron": "0 6 1 1 *", "zone": "Europe/Berlin", "job": job })
 }
@@ -89,7 +94,9 @@ async fn what_is_no_schedule_is_refused_by_its_field_and_changes_nothing() {
         (json!({"every_s": 60, "zone": "UTC", "job": job}), "zone", "belongs to `cron`"),
         (json!({"every_s": 0.5, "job": job}), "every_s", "too short"),
         (json!({"every_s": -1, "job": job}), "every_s", "number of seconds"),
-        (json!({"every_s": 60, "jitter_s": 90_000, "job": job}), "jitter_s", "it must be from 0s to 86400s"),
+        (json!({"every_s": 200_000, "jitter_s": 90_000, "job": job}), "jitter_s", "it must be from 0s to 86400s"),
+        (json!({"every_s": 60, "jitter_s": 60.001, "job": job}), "jitter_s", "is 60.001s; it must be from 0s to 60s"),
+        (json!({"cron": "0 * * * *", "jitter_s": 3_601, "job": job}), "jitter_s", "it must be from 0s to 3600s"),
         (json!({"every_s": 60, "job": {"kind": "k", "timeout_s": -1}}), "job.timeout_s", "number of seconds"),
         (json!({"every_s": 60, "job": {"kind": "k", "idempotency_key": "i"}}), "idempotency_key", "cannot be given"),
         (json!({"every_s": 60, "job": {"kind": "k", "run_at": "2030-01-01T00:00:00Z"}}), "run_at", "cannot be given"),
@@ -138,6 +145,52 @@ async fn what_is_due_runs_and_every_instant_has_its_record() {
         rig.get(&format!("/v1/schedules/tick/records?cursor={}", page["next_cursor"].as_str().unwrap())).await.body;
     assert_eq!(rest["records"][0], all["records"][1]);
     assert_eq!(rig.get("/v1/schedules/tick/records?cursor=x").await.problem(), (400, "invalid"));
+}
+
+/// The same log, written so much earlier.
+fn written_earlier(mut log: MemoryLog, by: Duration) -> MemoryLog {
+    let mut old = MemoryLog::new();
+    for mut batch in log.read_events(Seq(1), usize::MAX).unwrap() {
+        for stamped in &mut batch.events {
+            stamped.at = Wall::from_ms(stamped.at.as_ms() - span_ms(by));
+        }
+        while old.tail().unwrap().term < batch.term {
+            old.seize_seat().unwrap();
+        }
+        let key = BatchKey { term: batch.term, id: batch.id, first: batch.first };
+        old.append_events(key, &batch.events, &[]).unwrap();
+    }
+    old
+}
+
+#[tokio::test]
+async fn a_critical_schedule_whose_run_nobody_takes_is_shown_as_failing_with_its_reason() {
+    let log = MemoryLog::new();
+    let before = Rig::on(log.clone()).await;
+    let plan = json!({"every_s": 1, "critical": true, "job": {"kind": "k", "timeout_s": 86_400}});
+    assert_eq!(put(&before, "tick", plan).await.status, 201);
+    let mut shown = before.get("/v1/schedules/tick").await.body;
+    while shown["open"].as_array().unwrap().is_empty() {
+        shown = before.get("/v1/schedules/tick").await.body;
+    }
+    assert_eq!(
+        (&shown["failing"], shown.get("failing_reason"), &shown["failing_since"]),
+        (&json!(false), None, &Value::Null)
+    );
+    drop(before);
+    let rig = Rig::on(written_earlier(log, Duration::from_secs(3 * 3_600))).await;
+    let shown = rig.get("/v1/schedules/tick").await.body;
+    assert_eq!((&shown["failing"], &shown["failing_reason"]), (&json!(true), &json!("never_succeeded")), "{shown}");
+    assert_eq!(shown["failures"], 0, "nothing has failed");
+    let listed = &rig.get("/v1/schedules").await.body["schedules"][0];
+    assert_eq!(
+        (&listed["failing_reason"], &listed["failing_since"]),
+        (&shown["failing_reason"], &shown["failing_since"])
+    );
+    let taken = rig.take("k").await;
+    rig.succeed(&taken, b"").await;
+    let shown = rig.get("/v1/schedules/tick").await.body;
+    assert_eq!((&shown["failing"], shown.get("failing_reason")), (&json!(false), None), "{shown}");
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 pub use waiting::{PATIENCE, until};
 
-/// How busy the computer is that these tests run on is not what they are about: load, gaps and the seat are out of the
+/// Settings for any computer: its load is not what these tests are about, so load, gaps and the seat are out of the
 /// way.
 pub fn settings() -> Settings {
     let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
@@ -123,7 +123,7 @@ impl Request {
     }
 }
 
-/// By its content length, so that the connection can stay open.
+/// Reads a reply by its content length, so that the connection can stay open.
 pub async fn read_reply<S: AsyncRead + Unpin>(stream: &mut S) -> Reply {
     timeout(PATIENCE, async {
         let mut bytes = Vec::new();

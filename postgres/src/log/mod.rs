@@ -26,7 +26,7 @@ const READ: &str = include_str!("../../sql/read.sql");
 const OLDEST: &str = "select first from onward.batch where log = $1::text order by first limit 1";
 const BLOB: &str = "select bytes from onward.blob where log = $1::text and digest = $2::bytea";
 
-/// How often something is decided anew because the log changed between the look and the change.
+/// The number of times that something is decided anew because the log changed between the look and the change.
 const TRIES: usize = 8;
 
 /// A handle on one log, with a connection of its own. It is used from one thread at a time, outside of an async runtime: it
@@ -37,13 +37,13 @@ pub struct PostgresLog {
     holder: Holder,
     connection: Connection,
     pool: Arc<Pool>,
-    /// Where the newest batch begins, as far as this handle knows.
+    /// The beginning of the newest batch, as far as this handle knows.
     newest: Option<Seq>,
     /// An append whose outcome is not known.
     in_doubt: Option<BatchKey>,
 }
 
-/// What was read of a log at one moment.
+/// Facts that were read of a log at one moment.
 #[derive(Debug)]
 struct Standing {
     head: Head,
@@ -66,7 +66,7 @@ impl PostgresLog {
         Ok(standing)
     }
 
-    /// Whether the term holds the seat, by a write: everything that was stored before it is as durable as this.
+    /// Confirms by a write that the term holds the seat: everything that was stored before it is as durable as this.
     fn confirm_until(&mut self, term: Term, deadline: Instant) -> Result<(), Error> {
         let confirmed = self.connection.change(CONFIRM, &[&self.name, &signed(term.get())], deadline);
         if !confirmed.map_err(Failure::of_change)?.is_empty() {

@@ -1,6 +1,7 @@
 //! The log on a real PostgreSQL: opened, raced for, cut off, and failed over.
 
 mod answers;
+mod archive;
 mod faults;
 mod opening;
 mod race;
@@ -59,13 +60,13 @@ impl ArchiveBed for PostgresBed {
     }
 }
 
-/// One cluster for all tests that make no outage of it.
+/// A cluster for all tests that make no outage of it.
 fn shared() -> &'static Postgres {
     static SHARED: OnceLock<Postgres> = OnceLock::new();
     SHARED.get_or_init(|| Postgres::options().fsync().start().expect("PostgreSQL starts"))
 }
 
-/// One database of that cluster; each test has logs of its own in it.
+/// A database of that cluster; each test has logs of its own in it.
 fn shared_url() -> &'static str {
     static URL: OnceLock<String> = OnceLock::new();
     URL.get_or_init(|| shared().database().expect("a database is made"))
@@ -86,7 +87,7 @@ fn key(term: Term, first: u64) -> BatchKey {
     BatchKey { term, id: BatchId(first), first: Seq(first) }
 }
 
-/// What one event says in these tests.
+/// The row of one event in these tests.
 const BODY: Row<'static> = Row { count: 1, body: b"one event" };
 
 /// Appends one event as the batch of its number.

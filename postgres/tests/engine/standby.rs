@@ -132,7 +132,7 @@ fn a_batch_that_waited_for_a_frozen_standby_is_acknowledged_once_it_is_there() {
     assert_eq!(pair.fail_over().len(), 2);
 }
 
-/// Those who gave up do not pile up in the database: at most the one that waits for the standby stays.
+/// Requests that were given up do not pile up in the database: at most the one that waits for the standby stays.
 #[test]
 fn requests_that_were_given_up_leave_the_database() {
     let mut pair = Pair::start();

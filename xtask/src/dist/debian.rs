@@ -62,7 +62,7 @@ fn stage(parts: &Parts, staging: &Path) -> Result<()> {
 
 const COPYRIGHT: &str = "Onward is licensed under the Apache License 2.0 or the MIT licence, at your choice.\n";
 
-/// What the package takes on the disk, which `apt` tells before it installs it.
+/// The size of the package on the disk, which `apt` tells before it installs it.
 fn installed_kib(folder: &Path) -> Result<u64> {
     let mut kib = 0;
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
@@ -87,7 +87,7 @@ fn control_text(installed_kib: u64) -> String {
     )
 }
 
-/// As Debian calls it.
+/// The architecture as Debian calls it.
 fn architecture() -> &'static str {
     match ARCH {
         "x86_64" => "amd64",

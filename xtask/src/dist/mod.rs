@@ -13,10 +13,10 @@ use anyhow::{Context, Result, ensure};
 /// Shells for which completions are made, with the file that each one looks for.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "onward"), ("zsh", "_onward"), ("fish", "onward.fish")];
 
-/// Of the binary.
+/// The largest size of the binary.
 const MAX_MEGABYTES: f64 = 15.0;
 
-/// What a package or an image is made of.
+/// The parts of a package or an image.
 struct Parts {
     /// The workspace, whose `deploy/` has the files that are handed out as they are.
     root: PathBuf,

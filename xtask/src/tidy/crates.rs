@@ -10,7 +10,7 @@ use crate::workspace;
 
 const CORE: &str = "onward-core";
 
-/// What core may use: it does no I/O, reads no clock, and gives the same answer to the same input.
+/// Crates that core may use: it does no I/O, reads no clock, and gives the same answer to the same input.
 const CORE_MAY_USE: &[&str] =
     &["foldhash", "hashbrown", "prefetch-index", "rand", "rand_chacha", "sha2", "thiserror", "uuid"];
 
@@ -117,7 +117,7 @@ fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&name))
 }
 
-/// Where the manifest names the dependency; its first line if it does so in a way that we do not know.
+/// The line of the manifest that names the dependency; its first line if it does so in a way that we do not know.
 fn line_of(manifest: &str, dependency: &str) -> usize {
     let names_it = |line: &str| {
         let key = line.trim_start().trim_start_matches("[dependencies.");

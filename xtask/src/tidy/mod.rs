@@ -30,7 +30,7 @@ pub struct File {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finding {
     pub path: String,
-    /// From 1.
+    /// The number of the line, from 1.
     pub line: usize,
     pub what: String,
     pub remedy: &'static str,

@@ -19,7 +19,7 @@ pub fn code(text: &str) -> String {
     code
 }
 
-/// Where the comment or literal that starts at `at` ends; `at` itself if none starts there.
+/// The end of the comment or literal that starts at `at`; `at` itself if none starts there.
 fn end_of_prose(chars: &[char], at: usize) -> usize {
     let next = chars.get(at + 1).copied();
     match chars[at] {

@@ -256,7 +256,7 @@ async fn accepted_by(answers: &mut Streaming<SubmitAnswer>, count: u64) -> Resul
     }
 }
 
-/// One worker's session.
+/// The session of one worker.
 #[derive(Debug)]
 pub struct Session {
     out: Sender<WorkerFrame>,

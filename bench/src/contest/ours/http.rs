@@ -17,7 +17,7 @@ use super::program::Node;
 use super::{KIND, about, number_of, payload, program};
 use crate::contest::{About, BATCH, Contender, Failed, Running};
 
-/// What one call takes or settles at most.
+/// The most jobs that one call takes or settles.
 const AT_ONCE: usize = 256;
 /// Leases that one poll gives at most, and beats in a call.
 const POLL: u64 = 1_000;
@@ -203,7 +203,7 @@ impl Worker {
         leases.iter().map(|lease| text(lease, "payload")).collect()
     }
 
-    /// All that is held has succeeded; gives how many that were.
+    /// Reports success for everything that is held; gives how many that were.
     async fn settle(&mut self) -> Result<u64, Failed> {
         let held = std::mem::take(&mut self.held);
         for some in held.chunks(BEATS) {
@@ -217,7 +217,7 @@ impl Worker {
     }
 }
 
-/// How many answers there are; every one must have this field and no error.
+/// The number of answers; every one must have this field and no error.
 fn every_one(answer: &Value, list: &str, field: &str) -> Result<u64, Failed> {
     let answers = answer[list].as_array().ok_or_else(|| format!("no `{list}` in the answer: {answer}"))?;
     match answers.iter().find(|answer| !answer["error"].is_null() || answer[field].is_null()) {

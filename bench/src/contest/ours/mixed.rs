@@ -45,7 +45,8 @@ impl Backlog {
         self.over.node.pid()
     }
 
-    /// As many workflows as are settled are submitted in between, so that the backlog stays; only settling is timed.
+    /// Drains the backlog while as many workflows as are settled are submitted in between, so that it stays; only
+    /// settling is timed.
     pub async fn drain(&mut self, time: Duration) -> Result<Spent, Failed> {
         let mut spent = Spent::default();
         while spent.taken < time {
@@ -62,14 +63,14 @@ impl Backlog {
     }
 }
 
-/// What was done, and what it took.
+/// The work that was done, and its cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// So many jobs, or workflows.
+    /// The number of jobs, or workflows.
     pub on: u64,
-    /// By the clock.
+    /// Time by the clock.
     pub taken: Duration,
-    /// Of the node's processor time.
+    /// Processor time of the node.
     pub used: Duration,
 }
 
@@ -78,13 +79,13 @@ impl Spent {
         Self { on: self.on + more.on, taken: self.taken + more.taken, used: self.used + more.used }
     }
 
-    /// In a second.
+    /// The rate in a second.
     pub fn rate(&self) -> f64 {
         self.on as f64 / self.taken.as_secs_f64()
     }
 }
 
-/// When something was begun, by the clock and by what the node had used.
+/// The beginning of a measurement, by the clock and by the processor time that the node had used.
 #[derive(Debug)]
 pub struct Begun {
     pid: u32,
@@ -103,7 +104,7 @@ impl Begun {
     }
 }
 
-/// How long a node takes to be ready with what lies in this folder. It is stopped afterwards.
+/// Measures the time that a node takes to be ready with what lies in this folder. It is stopped afterwards.
 pub fn reopen(folder: &Path) -> Result<Duration, Failed> {
     let begun = Instant::now();
     let node = Node::start(folder)?;
@@ -124,7 +125,7 @@ pub async fn calm(pid: u32) -> Result<(), Failed> {
     }
 }
 
-/// What the kernel says of a process.
+/// The memory of a process, as the kernel tells it.
 pub fn memory(pid: u32) -> Result<u64, Failed> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;

@@ -15,8 +15,14 @@ pub struct Node {
 
 impl Node {
     pub fn start(folder: &Path) -> Result<Self, Failed> {
+        Self::start_on(folder, "embedded")
+    }
+
+    /// Starts a node with its data where this setting says.
+    pub fn start_on(folder: &Path, storage: &str) -> Result<Self, Failed> {
         let mut command = Command::new(program()?);
         command.args(["--json", "up", "--slots", "0", "--listen", "127.0.0.1:0", "--data"]).arg(folder);
+        command.args(["--storage", storage]);
         // Ours alone; the program is measured as its users have it.
         command
             .env_remove(crate::KEEPING)
@@ -74,7 +80,7 @@ impl Drop for Node {
     }
 }
 
-/// Beside this one, made anew where cargo runs us.
+/// The program beside this one, made anew where cargo runs us.
 pub fn program() -> Result<PathBuf, Failed> {
     static BUILT: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
     let built = || {

@@ -71,7 +71,7 @@ impl Contender for Beanstalkd {
 #[derive(Debug)]
 pub struct Started {
     connection: Connection,
-    /// What `touch` took and nobody has finished.
+    /// Jobs that `touch` took and nobody has finished.
     held: Vec<(Connection, Vec<u64>)>,
     port: u16,
     _server: Server,
@@ -207,7 +207,7 @@ struct Connection {
     /// Commands that are not sent yet.
     words: Vec<u8>,
     received: Vec<u8>,
-    /// How much of it was read.
+    /// The number of bytes of it that were read.
     read: usize,
 }
 

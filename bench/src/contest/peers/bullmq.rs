@@ -18,12 +18,12 @@ use super::{install, text};
 const REDIS: &str = "redis-server";
 const NODE: &str = "node";
 
-/// What npm installs: BullMQ, and the Redis client that its manual uses.
+/// Modules that npm installs: BullMQ, and the Redis client that its manual uses.
 pub const MODULES: &[&str] = &["bullmq@6", "ioredis@5"];
 
 const DRIVER: &str = include_str!("bullmq.js");
 
-/// Where npm put them.
+/// The folder in which npm put them.
 pub fn folder() -> PathBuf {
     install::cache().join("node")
 }
@@ -83,7 +83,7 @@ impl Contender for BullMq {
 pub struct Started {
     words: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
-    /// Where the driver says what it cannot answer.
+    /// The file for errors that the driver cannot answer with.
     complaints: PathBuf,
     _driver: Child,
     _server: Server,

@@ -10,7 +10,7 @@ use super::super::{Contender, Failed};
 use super::nats::{self, Nats};
 use super::{bullmq, rabbitmq, server, text};
 
-/// What each package is for.
+/// Packages, with the contenders that each is for.
 const PACKAGES: &[(&str, &[&str])] = &[
     ("beanstalkd", &["beanstalkd"]),
     ("nats-server", &[nats::PROGRAM]),
@@ -27,7 +27,7 @@ const POLICY: &str = "/usr/sbin/policy-rc.d";
 /// A Debian with a NATS that can sync before it answers.
 const NEWER_DEBIAN: &str = "trixie";
 
-/// Where what no package manager keeps lies: `bench-peers` in the folder that this program was built into.
+/// The folder for programs that no package manager keeps: `bench-peers` in the folder that this program was built into.
 pub fn cache() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     program.ancestors().nth(2).unwrap_or(Path::new("target")).join("bench-peers")

@@ -26,7 +26,7 @@ fn stamped(origin: Instant) -> Vec<u8> {
     body
 }
 
-/// How long ago that was.
+/// The age of a job, by the instant in its body.
 fn age(origin: Instant, body: &[u8]) -> Result<Duration, Failed> {
     let now = origin.elapsed();
     let digits = body.get(..20).and_then(|digits| std::str::from_utf8(digits).ok());
@@ -49,7 +49,7 @@ async fn paced(
     Ok(())
 }
 
-/// So many jobs in calls of at most [`BATCH`].
+/// Sizes of calls of at most [`BATCH`] that make so many jobs.
 fn batches(jobs: u64) -> impl Iterator<Item = usize> {
     (0..jobs).step_by(BATCH).map(move |added| BATCH.min((jobs - added) as usize))
 }

@@ -26,7 +26,7 @@ const CONSUMER: &str = "workers";
 /// Longer than any measurement.
 const ACK_WAIT: Duration = Duration::from_secs(3_600);
 
-/// After this an answer is held for lost.
+/// The time after which an answer is held for lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +91,7 @@ impl Contender for Nats {
     }
 }
 
-/// As it says of itself: `nats-server: v2.10.27`.
+/// The server's version by its own words: `nats-server: v2.10.27`.
 fn version() -> Option<(u32, u32)> {
     let output = Command::new(server::program(PROGRAM)?).arg("--version").output().ok()?;
     let said = String::from_utf8(output.stdout).ok()?;
@@ -139,7 +139,8 @@ impl Started {
         Ok(())
     }
 
-    /// Where the server's answers to acknowledgements go: one subscription for all, which costs less than one for each.
+    /// The subject of the server's answers to acknowledgements: one subscription for all, which costs less than one for
+    /// each.
     async fn inbox(&self) -> Result<(Subject, Subscriber), Failed> {
         let inbox = Subject::from(self.client.new_inbox());
         let answers = self.client.subscribe(inbox.clone()).await?;
@@ -239,7 +240,7 @@ impl Running for Started {
     }
 }
 
-/// Where a job's acknowledgements go.
+/// The subject of a job's acknowledgements.
 fn reply(message: &jetstream::Message) -> Result<Subject, Failed> {
     message.reply.clone().ok_or_else(|| "a job came without a place for its acknowledgement".into())
 }

@@ -20,7 +20,7 @@ use super::{age, batches, paced, payload};
 /// Jobs that one statement takes at most, and so one connection holds.
 const TAKE: usize = 64;
 
-/// After this jobs are held for lost.
+/// The time after which jobs are held for lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SCHEMA: &str = "
@@ -129,7 +129,7 @@ impl Connection {
         Ok(Self { client, told })
     }
 
-    /// It accepts connections a moment before it answers them.
+    /// Connects once the server answers, which is a moment after it accepts connections.
     async fn ready(port: u16) -> Result<Self, Failed> {
         let started = Instant::now();
         loop {

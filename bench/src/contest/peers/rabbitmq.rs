@@ -27,7 +27,7 @@ const PERSISTENT: u8 = 2;
 /// Jobs that one acknowledgement speaks for at most.
 const ACK_AT_MOST: u64 = 64;
 
-/// After this a job is held for lost.
+/// The time after which a job is held for lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]

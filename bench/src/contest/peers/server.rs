@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use super::super::Failed;
 use super::install;
 
-/// How long a server may take until it accepts connections.
+/// The time that a server has until it accepts connections.
 const START: Duration = Duration::from_secs(60);
 
-/// How long it may take to end before it is killed.
+/// The time that a server has to end before it is killed.
 const END: Duration = Duration::from_secs(10);
 
 /// Lines of a server's output that an error shows.
@@ -120,7 +120,7 @@ pub fn run(mut command: Command) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Where a program is: in our own folder, in the search path, or where Debian puts what a search path often lacks.
+/// The path of a program: in our own folder, in the search path, or where Debian puts what a search path often lacks.
 pub fn program(name: &str) -> Option<PathBuf> {
     let searched = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = vec![install::cache().join("bin")];
@@ -140,12 +140,12 @@ fn postgres_folders() -> Vec<PathBuf> {
     versions.into_iter().map(|(_, folder)| folder).collect()
 }
 
-/// That program, or what to do about its absence.
+/// The path of that program, or a remedy for its absence.
 pub fn needed(name: &str) -> Result<PathBuf, Failed> {
     program(name).ok_or_else(|| format!("`{name}` is not installed; `onward-bench --install` installs it").into())
 }
 
-/// Which of these programs are not installed.
+/// The programs of these that are not installed.
 pub fn missing(names: &[&str]) -> Option<String> {
     let absent = names.iter().filter(|name| program(name).is_none());
     let absent: Vec<&str> = absent.filter_map(|name| name.rsplit('/').next()).collect();

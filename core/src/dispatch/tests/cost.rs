@@ -45,7 +45,7 @@ fn a_blocked_backlog_is_looked_at_once() {
     assert_eq!(world.dispatch.parks, BACKLOG + 1, "one was woken in vain, however often there was room");
 }
 
-/// As above, where two keys are full by turns: all that waits for both moves as one.
+/// As above, with two keys that are full by turns: all that waits for both moves as one.
 #[test]
 fn a_backlog_behind_two_keys_that_are_full_by_turns_is_moved_as_one() {
     const BACKLOG: usize = 10_000;

@@ -39,7 +39,7 @@ fn worker_key(number: u32) -> WorkerKey {
     WorkerKey::at(number).expect("workers are counted from 1")
 }
 
-/// One job, written short.
+/// A job, written short.
 fn job(queue: &str, kind: &str, priority: i32, limits: &[(&str, u32)]) -> Draft {
     Draft {
         queue: Some(queue.into()),
@@ -56,7 +56,7 @@ struct World {
     changes: Changes,
     now: Wall,
     ids: u128,
-    /// When each workflow got in line, counted in workflows. Whoever is handed back keeps it.
+    /// The turn of each workflow, counted in workflows. One that is handed back keeps its turn.
     turns: BTreeMap<WorkflowKey, u64>,
     turn: u64,
     /// Since when each workflow counts as waiting: when it got in line, moved by all the time for which it ran since.
@@ -114,7 +114,7 @@ impl World {
         first
     }
 
-    /// What the model remembers of a change: whose turn it is, and for how long it has waited.
+    /// Notes a change in the model: whose turn it is, and for how long it has waited.
     fn note_turn(&mut self, change: &WorkflowChange) {
         let key = change.workflow;
         change.ended.and_then(|ended| self.holders.remove(&ended));
@@ -185,7 +185,7 @@ impl World {
             How::Backoff => (Ending::Released { delay: Some(STEP) }, NextState::Delayed { until: self.now + STEP }),
         };
         let holder = self.holders.get(&attempt).copied();
-        self.happen(Event::AttemptEnded { claim, ending, then, end: None });
+        self.happen(Event::AttemptEnded { claim, ending, then, end: None, note: None });
         self.freed(holder);
     }
 

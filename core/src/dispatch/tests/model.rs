@@ -16,7 +16,7 @@ pub(super) enum Bounds {
 }
 
 impl World {
-    /// How many workflows hold each key, and the smallest bound among them.
+    /// The number of workflows that hold each key, and the smallest bound among them.
     pub(super) fn running(&self) -> BTreeMap<Name, (u32, u32)> {
         let mut running = BTreeMap::new();
         for key in self.find(|state| !state.is_terminal()) {
@@ -34,7 +34,7 @@ impl World {
         limit.ordered && self.state.workflow(key).handouts > 0
     }
 
-    /// Everything that a worker with this subscription may take.
+    /// All workflows that a worker with this subscription may take.
     pub(super) fn eligible(&self, subscription: &Subscription) -> Vec<WorkflowKey> {
         let running = self.running();
         let mut found = self.wanted(subscription);
@@ -42,7 +42,7 @@ impl World {
         found
     }
 
-    /// What is ready for such a worker, blocked or not.
+    /// Workflows that are ready for such a worker, blocked or not.
     pub(super) fn wanted(&self, subscription: &Subscription) -> Vec<WorkflowKey> {
         let mut found = self.find(|state| state == WorkflowState::Ready);
         found.retain(|key| {
@@ -82,7 +82,8 @@ impl World {
         i64::from(self.spec(key).priority) + (waited_s / 30).min(50) as i64
     }
 
-    /// What every group would take, against the model; and the counts that dispatch shows, against the state.
+    /// Compares the workflows that every group would take with the model, and the counts that dispatch shows with the
+    /// state.
     pub(super) fn compare(&mut self, bounds: Bounds) {
         let groups: BTreeMap<GroupKey, Subscription> =
             self.workers.values().map(|worker| (worker.group, worker.subscription.clone())).collect();
@@ -99,7 +100,8 @@ impl World {
         self.state.check();
     }
 
-    /// Whatever is parked is in one lane, every lane waits under one key, and nobody can be forgotten there.
+    /// Checks that every parked workflow is in one lane, and every lane waits under one key, so that none is forgotten
+    /// there.
     pub(super) fn check_lanes(&self, bounds: Bounds) {
         let Dispatch { entries, keys, lanes, limit_sets, .. } = &self.dispatch;
         let parked = entries.0.iter().flatten().filter(|entry| entry.place == Place::Parked).count();

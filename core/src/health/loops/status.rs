@@ -1,4 +1,4 @@
-//! What a loop can be, and why.
+//! The states of a loop, and their reasons.
 
 use crate::time::Awake;
 
@@ -58,14 +58,14 @@ impl LoopState {
 pub enum LoopReason {
     NoSuccessYet,
     WithinBudgetAndFresh,
-    /// It has done all that it was there for.
+    /// The loop has done all that it was there for.
     AllDone,
     BudgetSpent,
     /// Successes come again, not yet enough of them.
     Recovering,
     NotFresh,
     NeverSucceeded,
-    /// It crashed; it is started again, or was and has not succeeded since.
+    /// The loop crashed; it is started again, or was and has not succeeded since.
     Crashed,
     IterationTooLong,
     NotTurning,

@@ -23,7 +23,7 @@ enum In {
     Abandoned,
     Step,
     Beat,
-    /// Until this second.
+    /// Wait until this second.
     Wait(u64),
     /// Crashed; started again at this second.
     Crash(u64),
@@ -52,7 +52,7 @@ fn play(rule: LoopRule, inputs: &[(u64, In)]) -> LoopHealth {
     health
 }
 
-/// What was reported; then at which second it is in which state, why, and since when.
+/// The reports; then the state at each second, its reason, and its beginning.
 type Row = (&'static str, &'static [(u64, In)], &'static [(u64, LoopState, LoopReason, u64)]);
 
 const OK: In = End(Progress(1));

@@ -16,7 +16,7 @@ fn attach_with(rule: LeaseRule) -> Extender {
     Extender::attach(rule.validate().expect("a valid rule"), at(0), at(0) + rule.initial)
 }
 
-/// At second 0, with the default rule: expires at 300, renews at most every 60.
+/// An extender at second 0 with the default rule: expires at 300, renews at most every 60.
 fn attach() -> Extender {
     attach_with(LeaseRule::default())
 }
@@ -387,7 +387,7 @@ fn calls() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// What must hold whatever happens, kept apart from how the machine keeps it.
+/// Rules that must hold whatever happens, kept apart from how the machine keeps them.
 struct Watch {
     in_flight: bool,
     beat_since_renewal: bool,

@@ -30,12 +30,12 @@ impl<T> ExpiringWorkers<T> {
         self.ends.first().map(|(at, _)| *at)
     }
 
-    /// How many have not ended by now.
+    /// The number of entries that have not ended by now.
     pub fn lasting(&self, now: Awake) -> usize {
         self.len() - self.ends.iter().take_while(|(at, _)| *at <= now).count()
     }
 
-    /// In the place of what was known of this worker.
+    /// Inserts an entry in the place of the worker's earlier one.
     pub fn insert(&mut self, id: WorkerId, until: Awake, what: T) {
         self.remove(&id);
         self.ends.insert((until, id.clone()));

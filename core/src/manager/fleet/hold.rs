@@ -41,7 +41,7 @@ pub(in crate::manager) struct HoldState {
     active: bool,
 }
 
-/// How many count for the hold, as it began.
+/// The numbers that count for the hold, as it began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::manager) struct HoldCounts {
     pub tracked: usize,
@@ -72,7 +72,8 @@ impl HoldState {
         self.active && self.counts(now).is_hold()
     }
 
-    /// Whether an eviction that is due now has to be withheld. The hold is on from then on: its counts if it was not.
+    /// Whether an eviction that is due now has to be withheld. The hold is on from then on; its counts are given if it
+    /// was not.
     pub fn withhold(&mut self, now: Awake) -> (bool, Option<HoldCounts>) {
         let counts = self.counts(now);
         let withheld = counts.is_hold();
@@ -95,7 +96,7 @@ impl HoldState {
         self.lost.insert(id, now + within, ());
     }
 
-    /// After a takeover: it was lost before, and counts until then.
+    /// Counts a worker after a takeover that was lost before, until that instant.
     pub fn resume_lost(&mut self, id: WorkerId, until: Awake) {
         self.lost.insert(id, until, ());
     }

@@ -14,7 +14,7 @@ use crate::wheel::TimerKey;
 use super::super::notes::Notes;
 use super::workers::WorkerKey;
 
-/// One running attempt as it is heard of. Lies beside the persisted attempt, under the same key.
+/// A running attempt as it is heard of. Lies beside the persisted attempt, under the same key.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveAttempt {
     pub clock: AttemptClock,
@@ -23,17 +23,17 @@ pub(crate) struct LiveAttempt {
     pub lease: Duration,
     pub stuck_after: Duration,
     pub require_progress: bool,
-    /// It is stuck, and a gate decides what becomes of it: its stuck clock is not looked at until it moves again.
+    /// Set if the attempt is stuck, and a gate decides about it: its stuck clock is not looked at until it moves again.
     pub is_left_to_gate: bool,
     pub motion: Motion,
-    /// When its stuck clock runs out as its worker counts it, if it is unmoving.
+    /// The end of its stuck clock as its worker counts it, if the attempt is unmoving.
     pub counted_stuck_at: Option<Awake>,
     pub timer: Option<TimerKey<AttemptKey>>,
     pub armed: Awake,
     pub marked_at: Awake,
     pub notes: Notes,
     pub note: Option<Box<str>>,
-    /// Among the attempts of the same worker.
+    /// Links among the attempts of the same worker.
     pub links: Links<Attempt>,
 }
 
@@ -50,7 +50,7 @@ impl Linked<Attempt> for LiveAttempt {
 }
 
 impl LiveAttempt {
-    /// As one that does not move.
+    /// The attempt as one that does not move.
     pub fn unmoving(&self) -> UnmovingAttempt {
         UnmovingAttempt { stuck_at: self.clock.stuck_at(self.stuck_after), stuck_after: self.stuck_after }
     }

@@ -42,7 +42,7 @@ pub(crate) struct Fleet {
     live: LiveAttempts,
     hold: HoldState,
     departed: DepartedWorkers,
-    /// How many workers are away.
+    /// The number of workers that are away.
     away: usize,
     /// Workers whose signals may have changed in this step.
     to_judge: Vec<WorkerKey>,
@@ -50,7 +50,7 @@ pub(crate) struct Fleet {
     to_check: VecDeque<WorkerKey>,
 }
 
-/// What is left of an attempt that has ended.
+/// The rest of an attempt that has ended.
 pub(super) struct FinishedAttempt {
     pub worker: WorkerKey,
     pub timer: Option<TimerKey<AttemptKey>>,
@@ -73,7 +73,7 @@ impl Fleet {
         self.workers.len()
     }
 
-    /// How many workers there are to work with.
+    /// The number of workers that are not away.
     pub(super) fn present(&self) -> usize {
         self.workers.len() - self.away
     }
@@ -127,7 +127,7 @@ impl Fleet {
         worker
     }
 
-    /// What an attempt is heard of, if it runs.
+    /// The live side of an attempt, if it runs.
     pub(super) fn get_live(&self, key: AttemptKey) -> Option<&LiveAttempt> {
         self.live.get(key)
     }
@@ -142,12 +142,12 @@ impl Fleet {
         self.live.at(key)
     }
 
-    /// Who holds an attempt, if it runs.
+    /// The worker that holds an attempt, if it runs.
     pub(super) fn holder(&self, key: AttemptKey) -> Option<WorkerKey> {
         self.live.get(key).map(|live| live.worker)
     }
 
-    /// What a worker holds, the newest first.
+    /// Attempts of a worker, the newest first.
     pub(super) fn attempts(&self, worker: WorkerKey) -> impl Iterator<Item = AttemptKey> + '_ {
         self.workers.at(worker).attempts(&self.live)
     }
@@ -208,7 +208,7 @@ impl Fleet {
         self.touch(worker);
     }
 
-    /// One of its attempts has made a forward step.
+    /// Notes that an attempt of the worker has made a forward step.
     pub(super) fn note_step(&mut self, worker: WorkerKey, now: Awake) {
         if let Some(work) = &mut self.workers.at_mut(worker).work {
             work.last_step = Some(now);
@@ -267,14 +267,15 @@ impl Fleet {
         }
     }
 
-    /// What it did no longer speaks for it or against it. It holds nothing.
+    /// Forgets the worker's past work, which no longer speaks for it or against it. It holds nothing.
     pub(super) fn forget_work(&mut self, key: WorkerKey) {
         let worker = self.workers.at_mut(key);
         debug_assert_eq!(worker.held, 0, "what is held is not forgotten");
         worker.work = None;
     }
 
-    /// What it did is so long ago that it says nothing any more, and it holds nothing.
+    /// Forgets the worker's past work if that is so long ago that it says nothing any more, and the worker holds
+    /// nothing.
     pub(super) fn forget_old_work(&mut self, key: WorkerKey, now: Awake) {
         let worker = self.workers.at_mut(key);
         if worker.held == 0 && worker.work.as_ref().is_some_and(|work| work.tally.is_empty(now)) {
@@ -309,7 +310,8 @@ impl Fleet {
         worker_progress(rule, now, &sample)
     }
 
-    /// When its progress may be another though nothing happens, as far as that depends on what it did.
+    /// The instants when the worker's progress may change though nothing happens, as far as that depends on its past
+    /// work.
     pub(super) fn next_progress_change(&self, worker: &Worker, rule: &ProgressRule, now: Awake) -> [Option<Awake>; 2] {
         match &worker.work {
             Some(work) => [self.progress(worker, rule, now).changes_at, work.tally.next_decay(now)],

@@ -35,9 +35,9 @@ pub(crate) struct Worker {
     pub id: WorkerId,
     pub incarnation: Incarnation,
     pub link: Link,
-    /// Of its subscription; one that was not heard of yet has none.
+    /// The group of its subscription; a worker that was not heard of yet has none.
     pub group: Option<GroupKey>,
-    /// Of a session. A poll brings its own.
+    /// Slots of a session. A poll brings its own.
     pub slots: u32,
     pub(super) held: u32,
     pub timer: Option<TimerKey<AwakeTimer>>,
@@ -48,20 +48,20 @@ pub(crate) struct Worker {
     pub accepting: bool,
     pub drained: bool,
     pub evicted: bool,
-    /// As it was judged last.
+    /// Set if the worker was away at the last judgement.
     pub(super) away: bool,
     pub probation: bool,
-    /// It was stuck, and has not been on probation for it yet.
+    /// Set if the worker was stuck, and has not been on probation for it yet.
     pub was_stuck: bool,
-    /// How it stands in the count of the hold.
+    /// The worker's standing in the count of the hold.
     pub(super) counted: HoldStanding,
-    /// It is on the list of workers to judge.
+    /// Set while the worker is on the list of those to judge.
     pub(super) touched: bool,
     pub(super) work: Option<Box<HeldWork>>,
     pub eviction: Option<Box<EvictionInfo>>,
 }
 
-/// How the worker speaks to us.
+/// The way in which the worker speaks to us.
 #[derive(Debug)]
 pub(crate) enum Link {
     Session {
@@ -76,7 +76,7 @@ pub(crate) enum Link {
     Expected,
 }
 
-/// What a worker has that holds or held attempts.
+/// State of a worker that holds or held attempts.
 #[derive(Debug)]
 pub(crate) struct HeldWork {
     /// The newest first.
@@ -137,7 +137,7 @@ impl UnmovingAttempts {
         self.0.len() as u32
     }
 
-    /// For each patience that jobs gave them, the one that runs out of it first after `now`.
+    /// The first attempt of each patience that jobs gave them to run out of it after `now`.
     pub fn first_of_each_patience(&self, now: Awake) -> impl Iterator<Item = UnmovingAttempt> + '_ {
         let mut next = self.0.first().map(|(patience, ..)| *patience);
         core::iter::from_fn(move || {
@@ -159,14 +159,14 @@ impl UnmovingAttempts {
     }
 }
 
-/// What few workers have.
+/// State of a worker that is or was evicted, which few are.
 #[derive(Debug, Default)]
 pub(crate) struct EvictionInfo {
     /// Attempts taken from it by eviction that it has not confirmed as ended.
     pub unconfirmed: Vec<UnconfirmedAttempt>,
     /// While evicted: not before this.
     pub readmit_at: Wall,
-    /// Of a worker that another leader evicted: what was taken from it has ended by then, whatever it was.
+    /// The instant by which all attempts have ended that another leader's eviction took from the worker.
     pub taken_until: Awake,
 }
 
@@ -225,21 +225,21 @@ impl Worker {
         matches!(self.link, Link::Session { .. })
     }
 
-    /// How many attempts it holds.
+    /// The number of attempts that the worker holds.
     pub fn held(&self) -> u32 {
         self.held
     }
 
-    /// As it was judged last.
+    /// Whether the worker was away at the last judgement.
     pub fn is_away(&self) -> bool {
         self.away
     }
 
-    /// One that cannot be asked is never silent: its leases speak for it, or it is away.
+    /// The live signal. A worker that cannot be asked is never silent: its leases speak for it, or it is away.
     pub fn live_signal(&self, rule: &LivenessRule, now: Awake) -> Result<(), NotLive> {
         match &self.link {
             Link::Session { liveness, .. } => liveness.judge(rule, now),
-            // It has as long as its leases to be heard of; until then it is not judged.
+            // The worker has as long as its leases to be heard of; until then it is not judged.
             Link::Http { .. } | Link::Expected => Ok(()),
         }
     }
@@ -272,7 +272,7 @@ impl Worker {
         self.work.as_ref().and_then(|work| work.empty_since).unwrap_or(self.since)
     }
 
-    /// What it holds, the newest first.
+    /// Attempts of the worker, the newest first.
     pub(super) fn attempts<'a>(&self, live: &'a LiveAttempts) -> impl Iterator<Item = AttemptKey> + use<'a> {
         self.work.as_ref().map_or(List::EMPTY, |work| work.attempts).iter(live)
     }

@@ -8,8 +8,8 @@
 //! of the gate that leads; a global timeout echoes, besides, the term of this manager. What comes under a stale token is
 //! refused and answered with what is current. And we ourselves, if no gate has said anything about the job for
 //! `fallback_after` since it timed out here, by the *logged* stamp: leaders that come and go do not postpone it.
-//! That a gate answers is logged too, a few times within that span, so that a new leader does not mistake a gate that has
-//! been answering for one that is gone.
+//! That a gate answers is logged too, at once when it first does and then a few times within that span: a new leader does
+//! not mistake a gate that has been answering for one that is gone, and counts as said what the log may have missed.
 //!
 //! The first terminal state written here stands, whatever a gate decides later: it is told.
 //!
@@ -28,29 +28,29 @@ use crate::gate::message::FinalStatus;
 use crate::ids::{JobId, StreamId};
 use crate::time::{Mono, Wall};
 
-/// How many final statuses wait to be heard by a gate.
+/// The number of final statuses that wait to be heard by a gate.
 pub(super) const FINALS_KEPT: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     streams: BTreeMap<StreamId, GateStream>,
-    /// One life of this machine; drawn when a gate is first spoken to.
+    /// The life of this machine; drawn when a gate is first spoken to.
     life: u64,
-    /// Of the newest frame.
+    /// The number of the newest frame.
     number: u64,
     /// Open jobs that a gate decides about.
     jobs: BTreeSet<JobId>,
     /// Ended, and not heard by a gate.
     finals: BTreeMap<JobId, Box<FinalStatus>>,
-    /// When a gate said something about a job that has timed out here.
+    /// Instants at which a gate said something about a job that has timed out here.
     answered: BTreeMap<JobId, Wall>,
-    /// When a job that has timed out here ends without a gate's word.
+    /// Instants at which a job that has timed out here ends without a gate's word.
     fallbacks: BTreeSet<(Wall, JobId)>,
     fallback_of: BTreeMap<JobId, Wall>,
     report_at: Mono,
     /// Rounds of reports under way.
     rounds: VecDeque<Round>,
-    /// This leader has taken over from another.
+    /// Set if this leader has taken over from another.
     took_over: bool,
 }
 
@@ -63,14 +63,14 @@ struct GateStream {
 /// Reports of all open jobs, a frame at a time.
 #[derive(Debug)]
 struct Round {
-    /// To this stream, or to every gate that leads.
+    /// The stream that gets the reports; none for every gate that leads.
     to: Option<StreamId>,
     after: Option<JobId>,
     is_transfer: bool,
 }
 
 impl Gates {
-    /// When something is to be done, unless never. `mono_at` is log time as monotonic time.
+    /// The instant when something is to be done; none for never. `mono_at` is log time as monotonic time.
     pub(super) fn next(&self, mono_at: impl Fn(Wall) -> Mono) -> Option<Mono> {
         if self.is_idle() {
             return None;

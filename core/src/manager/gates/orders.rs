@@ -1,4 +1,4 @@
-//! What gates say, and what of it is obeyed.
+//! Orders of gates, and which of them are obeyed.
 //!
 //! | order | carries | obeyed if |
 //! |---|---|---|
@@ -8,9 +8,10 @@
 //! | remaining | epoch | the epoch is current |
 //!
 //! An epoch is current if it is not lower than the highest that decided about the job, nor that of the gate that leads.
-//! What is not obeyed is answered with a correction. A job that has ended is answered with its final status, from memory
+//! What is not obeyed is answered with a correction; a withdraw is only counted, for there is no job to speak of. A job that has ended is answered with its final status, from memory
 //! or from the archive.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use crate::effect::{Effect, Effects};
@@ -41,11 +42,11 @@ enum Archive {
     HasNothing,
 }
 
-/// What is known of a job that a gate speaks of.
+/// The standing of a job that a gate speaks of.
 enum Standing {
-    /// In memory, and a gate's.
+    /// The job is in memory, and a gate's.
     Here(JobKey),
-    /// It has left memory, or has another's key.
+    /// The job has left memory, or has another's key.
     Gone,
     Withdrawn,
     NeverHere,
@@ -70,15 +71,7 @@ impl Manager {
             }
             ToDatacenter::Withdraw { job, epoch } => self.handle_withdraw(stream, job, epoch, Archive::NotAsked, fx),
             ToDatacenter::Remaining { job, epoch, remaining } => {
-                if let Standing::Here(key) = self.standing_of(job)
-                    && self.is_current(key, epoch)
-                    && self.is_late(key)
-                {
-                    let until = self.log_now() + remaining;
-                    self.emit(Event::TimeGiven { job, until }, fx);
-                    self.arm_fallback(key);
-                    self.job_timers().watch_overall(key);
-                }
+                self.handle_remaining(stream, job, epoch, remaining, fx);
             }
             ToDatacenter::Heard { job } => self.note_answer(job, fx),
             ToDatacenter::FinalHeard { jobs } => {
@@ -90,7 +83,7 @@ impl Manager {
         }
     }
 
-    /// What the archive has of a job that was asked for.
+    /// Answers a question by the archive's copy of the job.
     pub(in crate::manager) fn handle_found(
         &mut self,
         stream: StreamId,
@@ -139,11 +132,15 @@ impl Manager {
 
     fn is_current(&self, key: JobKey, epoch: GateEpoch) -> bool {
         let highest = self.state.job(key).epoch();
-        highest.is_none_or(|highest| epoch >= highest) && self.gates.leading().is_none_or(|leads| epoch.n >= leads.n)
+        highest.is_none_or(|highest| epoch >= highest) && !self.is_below_leading(epoch)
     }
 
-    /// Whether an open job has met its overall deadline here. An answer that comes twice finds it so once.
-    fn is_late(&self, key: JobKey) -> bool {
+    fn is_below_leading(&self, epoch: GateEpoch) -> bool {
+        self.gates.leading().is_some_and(|leads| epoch.n < leads.n)
+    }
+
+    /// Whether an open job has met its overall deadline here.
+    pub(super) fn is_late(&self, key: JobKey) -> bool {
         let job = self.state.job(key);
         let local = job.gate().and_then(|tie| tie.local);
         !job.has_ended() && local.is_some_and(|local| local.reason == TimeoutReason::Overall)
@@ -168,6 +165,13 @@ impl Manager {
         }
     }
 
+    /// Tells of a job that is gone. Its submit is confirmed first: about a job that was never confirmed a gate believes
+    /// nobody.
+    fn tell_of_gone(&mut self, stream: StreamId, job: JobId, fx: &mut Effects) {
+        self.tell_gate(stream, FromDatacenter::Submitted { job, answer: Ok(()) }, fx);
+        self.find_archived(stream, GateQuestion::Final { job }, fx);
+    }
+
     fn correct(&mut self, stream: StreamId, key: JobKey, stale: StaleToken, fx: &mut Effects) {
         let refusal = match stale {
             StaleToken::Term => Refusal::StaleTerm,
@@ -188,7 +192,7 @@ impl Manager {
                     self.tell_standing(stream, job, fx);
                 }
             }
-            Standing::Gone => self.find_archived(stream, GateQuestion::Final { job }, fx),
+            Standing::Gone => self.tell_of_gone(stream, job, fx),
             Standing::Withdrawn => {
                 let answer = Err(SubmitRefusal::Withdrawn);
                 self.tell_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
@@ -206,7 +210,7 @@ impl Manager {
         }
     }
 
-    /// As a client's submission, under the key and the id that the gate gave it.
+    /// Submits like a client's submission, under the key and the id that the gate gave the job.
     fn submit_for_gate(&mut self, placement: Placement, fx: &mut Effects) -> Result<(), Refusal> {
         let Placement { job, epoch, again: _, waited, draft } = placement;
         if sheds(self.load, LoadClass::Submission) {
@@ -244,9 +248,14 @@ impl Manager {
             return self.correct(stream, key, StaleToken::Epoch, fx);
         }
         // It is there, it is open, and the epoch is current: nothing of it can be refused.
+        let was_asked = self.state.job(key).cancel_asked;
         let answer = self.cancel(job, Some(epoch), fx);
         debug_assert!(answer.is_ok(), "a cancel under a current epoch is obeyed");
         self.note_answer(job, fx);
+        if !was_asked && self.state.find(job).is_some_and(|key| !self.state.job(key).has_ended()) {
+            // Handlers are still to end: until then this is what can be shown.
+            self.tell_standing(stream, job, fx);
+        }
     }
 
     fn handle_global_timeout(
@@ -270,6 +279,29 @@ impl Manager {
         self.end_timed_out(key, reason, Some(epoch), fx);
     }
 
+    /// An answer that comes twice finds the job late once. Of one that has ended the final status is on its way.
+    fn handle_remaining(
+        &mut self,
+        stream: StreamId,
+        job: JobId,
+        epoch: GateEpoch,
+        remaining: Duration,
+        fx: &mut Effects,
+    ) {
+        let Standing::Here(key) = self.standing_of(job) else { return };
+        if self.state.job(key).has_ended() {
+            return;
+        }
+        if !self.is_current(key, epoch) {
+            return self.correct(stream, key, StaleToken::Epoch, fx);
+        }
+        if self.is_late(key) {
+            let until = self.log_now() + remaining;
+            self.emit(Event::TimeGiven { job, until }, fx);
+            self.local_timeout_over(key, fx);
+        }
+    }
+
     /// Undoes a submit whose answer was lost. A job that came after all is placed, and is cancelled like any other.
     fn handle_withdraw(&mut self, stream: StreamId, job: JobId, epoch: GateEpoch, archive: Archive, fx: &mut Effects) {
         match self.standing_of(job) {
@@ -277,7 +309,8 @@ impl Manager {
                 self.tell_gate(stream, FromDatacenter::Submitted { job, answer: Ok(()) }, fx);
             }
             Standing::Withdrawn => self.tell_gate(stream, FromDatacenter::Withdrawn { job }, fx),
-            Standing::Gone => self.find_archived(stream, GateQuestion::Final { job }, fx),
+            Standing::Gone => self.tell_of_gone(stream, job, fx),
+            Standing::NeverHere if self.is_below_leading(epoch) => self.refusals.note(&Refusal::StaleEpoch),
             Standing::NeverHere if archive == Archive::NotAsked => {
                 self.find_archived(stream, GateQuestion::Withdraw { job, epoch }, fx);
             }
@@ -295,9 +328,10 @@ impl Manager {
         let now = self.log_now();
         let Some(tie) = self.state.job(key).gate() else { return };
         let Some(local) = tie.local else { return };
+        let is_first = tie.answered_at <= local.at;
         let logged = tie.answered_at.max(local.at);
         self.gates.answered.insert(job, now);
-        if now.since(logged) >= self.rules.gate.fallback_after / 4 {
+        if is_first || now.since(logged) >= self.answers_logged_every() {
             self.emit(Event::GateAnswered { job }, fx);
         }
         self.arm_fallback(key);

@@ -1,5 +1,6 @@
-//! What gates are told.
+//! Reports to gates.
 
+use core::time::Duration;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ impl Manager {
         }
     }
 
-    /// This manager and its workers. Other managers of the datacenter are known to the shell alone, which adds them.
+    /// Counts of this manager and its workers. Other managers of the datacenter are known to the shell alone, which
+    /// adds them.
     fn datacenter_counts(&self) -> DatacenterCounts {
         let own = self.own_judgement();
         let mut counts = DatacenterCounts {
@@ -64,7 +66,7 @@ impl Manager {
         counts
     }
 
-    /// What is due for gates: rounds of reports, and jobs that end without a gate's word.
+    /// Does what is due for gates: rounds of reports, and jobs that end without a gate's word.
     pub(in crate::manager) fn fire_for_gates(&mut self, fx: &mut Effects) {
         if self.gates.is_idle() {
             return;
@@ -82,7 +84,7 @@ impl Manager {
         self.report_next(fx);
     }
 
-    /// One frame of reports; the next in the next step.
+    /// Sends one frame of reports; the next goes in the next step.
     fn report_next(&mut self, fx: &mut Effects) {
         let Some(mut round) = self.gates.rounds.pop_front() else { return };
         let from = round.after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -129,7 +131,7 @@ impl Manager {
         })
     }
 
-    /// Where a local authority would have ended the job: that is logged, and reported until a gate answers.
+    /// Logs that a local authority would have ended the job, and reports it until a gate answers.
     pub(in crate::manager) fn time_out_locally(
         &mut self,
         key: JobKey,
@@ -150,7 +152,7 @@ impl Manager {
         }
     }
 
-    /// Whether a gate decides what becomes of this attempt, which is stuck: it does where the job would end by it.
+    /// Whether a gate decides about this stuck attempt: it does where the job would end by it.
     pub(in crate::manager) fn leave_stuck_to_gate(&mut self, key: AttemptKey, fx: &mut Effects) -> bool {
         let live = self.fleet.live(key);
         if live.is_left_to_gate {
@@ -168,31 +170,70 @@ impl Manager {
         ends_job
     }
 
-    /// The attempt that was stuck has made a forward step.
-    pub(in crate::manager) fn end_local_stuck(&mut self, key: AttemptKey, fx: &mut Effects) {
-        self.fleet.live_mut(key).is_left_to_gate = false;
-        let claim = self.state.claim_of(key);
-        let Some(job) = self.state.find(claim.job) else { return };
-        let is_it =
-            self.state.job(job).gate().and_then(|tie| tie.local).is_some_and(|local| local.stuck == Some(claim));
-        if is_it {
-            self.emit(Event::LocalTimeoutOver { job: claim.job }, fx);
-            self.arm_fallback(job);
-            self.job_timers().watch_overall(job);
+    /// A grant or a quiet section covers the attempt: while one does, nothing is stuck.
+    pub(in crate::manager) fn end_local_stuck_if_covered(&mut self, key: AttemptKey, fx: &mut Effects) {
+        let live = self.fleet.live(key);
+        if live.clock.stuck_at(live.stuck_after) > self.awake {
+            self.end_local_stuck(key, fx);
         }
     }
 
-    /// After a takeover: an attempt that was stuck and left to a gate still is.
+    /// The attempt, if it was stuck, is so no longer.
+    pub(in crate::manager) fn end_local_stuck(&mut self, key: AttemptKey, fx: &mut Effects) {
+        if !core::mem::take(&mut self.fleet.live_mut(key).is_left_to_gate) {
+            return;
+        }
+        let claim = self.state.claim_of(key);
+        let Some(job) = self.state.find(claim.job) else { return };
+        if self.is_local_stuck(job, claim) {
+            self.emit(Event::LocalTimeoutOver { job: claim.job }, fx);
+            self.local_timeout_over(job, fx);
+        }
+    }
+
+    /// The job was late here, and was given time here.
+    pub(in crate::manager) fn end_local_overall_if_extended(&mut self, key: JobKey, fx: &mut Effects) {
+        if self.is_late(key) && self.job_timers().overall_fires_at(key).is_some_and(|at| at > self.log_now()) {
+            let job = self.state.job(key).id;
+            self.emit(Event::LocalTimeoutOver { job }, fx);
+            self.local_timeout_over(key, fx);
+        }
+    }
+
+    /// Nothing would have ended the job here any more: what was passed over while something would have is watched again.
+    /// That is every other attempt that is stuck, and the overall deadline, whose timer may have fired meanwhile. A job that
+    /// is late is so at once: attempts that are stuck and move in turn do not postpone the fallback for ever.
+    pub(in crate::manager) fn local_timeout_over(&mut self, job: JobKey, fx: &mut Effects) {
+        let running = self.state.workflows_of(self.state.job(job)).filter_map(|(_, workflow)| workflow.attempt);
+        let left: Vec<AttemptKey> =
+            running.filter(|key| self.fleet.get_live(*key).is_some_and(|live| live.is_left_to_gate)).collect();
+        for key in left {
+            self.fleet.live_mut(key).is_left_to_gate = false;
+            self.watch().arm(key);
+        }
+        self.arm_fallback(job);
+        if self.job_timers().overall_fires_at(job).is_some_and(|at| at <= self.log_now()) {
+            return self.time_out_locally(job, TimeoutReason::Overall, None, fx);
+        }
+        self.job_timers().watch_overall(job);
+    }
+
+    /// Whether this attempt is why the job would have ended here.
+    pub(in crate::manager) fn is_local_stuck(&self, job: JobKey, claim: Claim) -> bool {
+        let local = self.state.job(job).gate().and_then(|tie| tie.local);
+        local.is_some_and(|local| local.stuck == Some(claim))
+    }
+
+    /// Takes up an attempt after a takeover: one that was stuck and left to a gate still is.
     pub(in crate::manager) fn resume_stuck(&mut self, key: AttemptKey) {
         let claim = self.state.claim_of(key);
-        let job = self.state.job(self.state.workflow(self.state.attempt(key).workflow).job);
-        let is_it = job.gate().and_then(|tie| tie.local).is_some_and(|local| local.stuck == Some(claim));
-        if is_it {
+        let job = self.state.workflow(self.state.attempt(key).workflow).job;
+        if self.is_local_stuck(job, claim) {
             self.fleet.live_mut(key).is_left_to_gate = true;
         }
     }
 
-    /// After a takeover: an open job that a gate decides about.
+    /// Takes up an open job after a takeover that a gate decides about.
     pub(in crate::manager) fn resume_for_gates(&mut self, key: JobKey) {
         self.gates.jobs.insert(self.state.job(key).id);
         self.arm_fallback(key);
@@ -204,12 +245,24 @@ impl Manager {
         self.gates.set_fallback(id, at);
     }
 
-    /// When the job ends without a gate's word, if it has timed out here.
+    /// The instant when the job ends without a gate's word, if it has timed out here.
     fn fallback_at(&self, key: JobKey) -> Option<Wall> {
         let job = self.state.job(key);
         let tie = job.gate()?;
-        let heard = self.gates.answered.get(&job.id).copied().unwrap_or(Wall::ZERO);
-        Some(tie.local?.at.max(tie.answered_at).max(heard) + self.rules.gate.fallback_after)
+        let timed_out = tie.local?.at;
+        let logged = tie.answered_at;
+        let heard = match self.gates.answered.get(&job.id) {
+            Some(heard) => *heard,
+            // It answered a leader before us, which need not have logged the last of it.
+            None if logged > timed_out => (logged + self.answers_logged_every()).min(self.seat.taken_at()),
+            None => Wall::ZERO,
+        };
+        Some(timed_out.max(logged).max(heard) + self.rules.gate.fallback_after)
+    }
+
+    /// The interval at which it is logged that a gate answers about a job that has timed out here.
+    pub(super) fn answers_logged_every(&self) -> Duration {
+        self.rules.gate.fallback_after / 4
     }
 
     fn fire_fallbacks(&mut self, fx: &mut Effects) {
@@ -244,7 +297,7 @@ impl Manager {
         }
     }
 
-    /// How a job ended that is still in memory.
+    /// The final status of a job that is still in memory.
     pub(super) fn final_status(&self, key: JobKey) -> Option<FinalStatus> {
         let job = self.state.job(key);
         let outcome = Outcome::of(self.state.job_state(key))?;
@@ -255,7 +308,7 @@ impl Manager {
     }
 }
 
-/// How a job ended that is in the archive. None if no gate decided about it.
+/// The final status of a job that is in the archive. None if no gate decided about it.
 pub(super) fn final_of_image(image: &JobImage) -> Option<FinalStatus> {
     let more = image.more.as_ref()?;
     let tie = more.gate.as_ref()?;

@@ -24,7 +24,7 @@ pub(super) struct Deadlines {
     /// The batches of each slice, by the number of the slice. The last is being filled.
     slices: BTreeMap<u64, List<Batch>>,
     batches: Pages<Batch>,
-    /// How many jobs of a batch are open. Apart from the batches, so that ending a job touches none of them.
+    /// The number of open jobs of each batch. Apart from the batches, so that ending a job touches none of them.
     open: Vec<u8>,
 }
 
@@ -104,7 +104,7 @@ impl Deadlines {
         Some((key, batch.entries[..usize::from(batch.len)].to_vec()))
     }
 
-    /// When the first slice comes near.
+    /// The instant when the first slice comes near.
     pub(super) fn next_ms(&self) -> Option<u64> {
         self.slices.first_key_value().map(|(slice, _)| slice << SLICE_BITS)
     }

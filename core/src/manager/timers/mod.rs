@@ -27,32 +27,32 @@ use super::fleet::WorkerKey;
 use super::polls::PollKey;
 use deadlines::{BatchKey, Deadlines, Entry};
 
-/// On awake time.
+/// A timer on awake time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AwakeTimer {
     Worker(WorkerKey),
     Poll(PollKey),
 }
 
-/// On monotonic time.
+/// A timer on monotonic time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MonoTimer {
     Overall(JobKey),
     Due(WorkflowKey),
 }
 
-/// How the overall deadline of a job is watched.
+/// The way in which the overall deadline of a job is watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Overall {
     #[default]
     Not,
-    /// It is near: by a timer.
+    /// By a timer, because the deadline is near.
     Timer(TimerKey<MonoTimer>),
-    /// It is far: noted in a batch, with what tells this job from another under its key.
+    /// By a note in a batch, because the deadline is far; with a mark that tells this job from another under its key.
     Noted(BatchKey, u32),
 }
 
-/// What the next wake-up is for.
+/// The reason for the next wake-up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Why {
     /// The seat wants to be confirmed.
@@ -73,7 +73,7 @@ pub enum Why {
     Assign,
     /// More was kept than one step takes, or a call has waited for the seat as long as it may.
     Kept,
-    /// There are more dead letters than are kept.
+    /// More dead letters exist than are kept.
     DeadLetters,
     /// A schedule has something due, or its runs have changed.
     Schedule,
@@ -189,7 +189,7 @@ impl Timers {
         self.awake.insert(at.as_ms(), AwakeTimer::Poll(key))
     }
 
-    /// Of a worker or a poll.
+    /// Disarms the timer of a worker or a poll.
     pub(super) fn disarm(&mut self, timer: TimerKey<AwakeTimer>) {
         self.awake.remove(timer);
     }
@@ -226,7 +226,7 @@ impl Timers {
         self.wall_delays.first().filter(|(at, ..)| *at <= now).map(|(.., key)| *key)
     }
 
-    /// What is due on monotonic time; its timer is gone.
+    /// Pops a timer that is due on monotonic time.
     pub(super) fn pop_mono(&mut self, now: Mono, bite: &mut Bite) -> Option<MonoTimer> {
         let (_, timer) = self.mono.pop_due(now.as_ms(), bite)?;
         match timer {

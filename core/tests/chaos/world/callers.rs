@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// Somebody speaks under a claim from long ago, or one that never was.
+    /// Calls under a claim from long ago, or one that never was.
     pub(super) fn zombie(&mut self) {
         let Some(mut claim) = self.one_of(&self.claims.clone()) else { return };
         match self.below(12) {

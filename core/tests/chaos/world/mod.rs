@@ -32,7 +32,7 @@ use super::coverage::{CALLS, INPUTS, MESSAGES, call_name, input_name, is_of_gate
 use super::due::find_due;
 use super::twins::{Twins, as_older, check_begin, ids_in_order, restored};
 
-/// What must happen to the manager besides what is said to it.
+/// Trouble that must happen to the manager besides what is said to it.
 const HAPPENINGS: &[&str] = &[
     "crash",
     "gap",
@@ -46,7 +46,7 @@ const HAPPENINGS: &[&str] = &[
     "restored",
 ];
 
-/// All that must occur: every input, call and message, every refusal, and what happens to the manager.
+/// Everything that must occur: every input, call and message, every refusal, and every trouble of the manager.
 pub fn expected() -> impl Iterator<Item = &'static str> {
     // Nothing is refused for coming too soon by a manager.
     let refusals = RefusalKind::ALL.iter().filter(|kind| **kind != RefusalKind::TooSoon).map(|kind| kind.code());
@@ -159,7 +159,7 @@ impl World {
         world
     }
 
-    /// Everything that could differ between two runs of one seed.
+    /// A trace of everything that could differ between two runs of one seed.
     pub fn trace(&self) -> String {
         format!("{}\n{:?}\n{:?}", self.manager.state().dump(), self.log, self.manager.refusals())
     }

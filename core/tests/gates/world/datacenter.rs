@@ -1,32 +1,35 @@
 //! One datacenter: a manager, its log and its archive, and a worker with a habit.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use onward_core::effect::{Effect, Effects};
 use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::Term;
 use onward_core::gate::message::{Frame, Outcome, ToDatacenter};
-use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, Seq, SessionId, StreamId, WorkerId};
-use onward_core::input::{GateQuestion, Input};
+use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, StreamId, WorkerId};
+use onward_core::input::{Call, GateQuestion, Input};
 use onward_core::job::JobState;
-use onward_core::manager::Manager;
+use onward_core::manager::{JobView, Manager};
 use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
-use onward_core::time::{Mono, Now};
+use onward_core::time::{Mono, Now, Wall};
 
 use super::{name, secs};
 
-/// How the handlers of a datacenter behave.
+/// The behaviour of a datacenter's handlers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Habit {
-    /// They report progress, and go on for ever.
+    /// Handlers report progress, and go on for ever.
     Move,
-    /// They beat, and do not move.
+    /// Handlers beat, and do not move.
     Hang,
-    /// They succeed at the next beat.
+    /// Handlers succeed at the next beat.
     Finish,
     Fail,
+    /// They say nothing at all.
+    Sleep,
 }
 
 pub struct Datacenter {
@@ -37,8 +40,12 @@ pub struct Datacenter {
     pub habit: Habit,
     pub holding: Vec<Claim>,
     pub cancelled: Vec<Claim>,
+    /// Handlers that are asked to stop go on.
+    pub is_stubborn: bool,
     pub archive: BTreeMap<JobId, JobImage>,
     pub to_gate: Vec<(StreamId, Frame)>,
+    /// Instants at which a gate answered a timeout of each job.
+    answered: BTreeMap<JobId, Wall>,
     /// What the archive is asked while it is slow.
     is_up: bool,
     session: u64,
@@ -58,8 +65,10 @@ impl Datacenter {
             habit: Habit::Move,
             holding: Vec::new(),
             cancelled: Vec::new(),
+            is_stubborn: false,
             archive: BTreeMap::new(),
             to_gate: Vec::new(),
+            answered: BTreeMap::new(),
             is_up: true,
             session: 0,
             beat_at: now.mono + secs(5),
@@ -135,6 +144,9 @@ impl Datacenter {
     }
 
     pub fn hear_gate(&mut self, stream: StreamId, message: ToDatacenter, now: Now) {
+        if let ToDatacenter::Heard { job } | ToDatacenter::Remaining { job, .. } = &message {
+            self.answered.insert(*job, now.wall);
+        }
         self.step(Input::Gate { stream, message: Box::new(message) }, now);
     }
 
@@ -195,6 +207,7 @@ impl Datacenter {
             ToWorker::Probe { probe } => {
                 inputs.push(Input::Session { session, message: FromWorker::ProbeAnswer { probe } });
             }
+            ToWorker::Cancel { .. } if self.is_stubborn => {}
             ToWorker::Cancel { claim, .. } => {
                 self.holding.retain(|held| *held != claim);
                 self.cancelled.push(claim);
@@ -235,6 +248,7 @@ impl Datacenter {
                 let watermark = self.watermark;
                 FromWorker::Beats(claims.into_iter().map(|claim| Beat::progress(claim, watermark)).collect())
             }
+            Habit::Sleep => return,
             Habit::Hang => FromWorker::Beats(claims.into_iter().map(Beat::plain).collect()),
             Habit::Finish | Habit::Fail => {
                 self.holding.clear();
@@ -246,6 +260,30 @@ impl Datacenter {
             }
         };
         self.say(message, now);
+    }
+
+    /// Moves one of the handlers, whatever the habit of all.
+    pub fn move_one(&mut self, claim: Claim, now: Now) {
+        self.watermark += 1;
+        self.say(FromWorker::Beats(vec![Beat::progress(claim, self.watermark)]), now);
+    }
+
+    /// One of the handlers says that it will be silent for a while.
+    pub fn begin_quiet(&mut self, claim: Claim, quiet: Duration, now: Now) {
+        self.say(FromWorker::Beats(vec![Beat { quiet: Some(quiet), ..Beat::plain(claim) }]), now);
+    }
+
+    /// An operator gives a job more time, at this manager.
+    pub fn extend(&mut self, job: JobId, by: Duration, now: Now) {
+        let call = Call::Extend { job, by, reason: "slow".into(), request: name("r") };
+        self.step(Input::Call { request: RequestId(1), call }, now);
+    }
+
+    /// Every handler ends, and says this of its attempt.
+    pub fn settle_all(&mut self, report: &Report, now: Now) {
+        let claims = std::mem::take(&mut self.holding);
+        let settled = claims.into_iter().map(|claim| Settlement::new(claim, report.clone())).collect();
+        self.say(FromWorker::Settle(settled), now);
     }
 
     /// The worker asks for more time for all that it holds.
@@ -265,10 +303,23 @@ impl Datacenter {
             || self.state(job).is_some_and(|state| Outcome::of(state).is_none())
     }
 
-    /// As it is in memory or in the archive.
+    /// The job as it is in memory or in the archive.
+    pub fn view(&self, job: JobId) -> Option<JobView> {
+        self.manager.job(job).or_else(|| self.archive.get(&job).map(JobView::of_image))
+    }
+
     pub fn state(&self, job: JobId) -> Option<JobState> {
-        let here = self.manager.job(job).map(|view| view.state);
-        here.or_else(|| self.archive.get(&job).map(JobImage::state))
+        self.view(job).map(|view| view.state)
+    }
+
+    pub fn last_word(&self, job: JobId) -> Wall {
+        self.answered.get(&job).copied().unwrap_or(Wall::ZERO)
+    }
+
+    /// The instant when the job would have ended here, the last time.
+    pub fn timed_out_locally(&self, job: JobId) -> Wall {
+        let is_it = |event: &Event| matches!(event, Event::LocallyTimedOut { job: of, .. } if *of == job);
+        self.log.iter().rev().find(|stamped| is_it(&stamped.event)).map_or(Wall::ZERO, |stamped| stamped.at)
     }
 
     /// Global timeouts that were obeyed, with their epochs.

@@ -32,7 +32,7 @@ pub fn name(text: &str) -> Name {
     Name::new(text).expect("a valid name")
 }
 
-/// What is on its way between a gate and a datacenter.
+/// A parcel on its way between a gate and a datacenter.
 #[derive(Clone)]
 enum Parcel {
     Up(Frame),
@@ -46,10 +46,10 @@ struct Wire {
     parcel: Parcel,
 }
 
-/// How bad the network is.
+/// The state of the network.
 #[derive(Clone, Copy, Default)]
 pub struct Weather {
-    /// In percent.
+    /// Drops in percent.
     pub drops: u64,
     pub doubles: u64,
     pub delay_ms: u64,
@@ -262,7 +262,7 @@ impl World {
         view.targets.iter().find(|target| target.datacenter.as_str() == datacenter).expect("a target").state
     }
 
-    /// When each timeout was declared for a job.
+    /// The instant when the end of a job was decided.
     pub fn declared(&self, job: JobId) -> Option<Wall> {
         self.gate_log.iter().find_map(|stamped| match &stamped.event {
             Event::EndDecided { job: of, .. } if *of == job => Some(stamped.at),

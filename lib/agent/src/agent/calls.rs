@@ -22,17 +22,17 @@ use crate::session::Event;
 use crate::stopped::{Approval, Stopped};
 use crate::tool::{Decision, Effect, Requested, Shared, Tool, ToolContext};
 
-/// What a model is told of a call with [`Effect::Once`] of which no end is known.
+/// Answer to the model about a call with [`Effect::Once`] of which no end is known.
 const UNKNOWN_END: &str = "whether it was carried out is not known. It is not made again by itself. \
                            Find out, or say so in your output.";
-/// What a model is told of a call in an answer that was cut at its longest length.
+/// Answer to the model about a call in an answer that was cut at its longest length.
 const CUT_OFF: &str = "Error: your answer was longer than allowed and was cut, so none of its calls was made. \
                        Make it again, and be shorter.";
 
-/// What becomes of a call.
+/// The plan for a call.
 enum Plan {
     Run(Box<Tool>, Value),
-    /// It is not run; the model is told this.
+    /// The call is not run; the model is told this.
     Tell(String),
     Suspend(Approval),
 }
@@ -50,7 +50,7 @@ type Running = JoinSet<Ended>;
 impl Run<'_> {
     /// Runs the open calls of the last answer, some at a time, until each has an end or the run must stop.
     pub(super) async fn run_calls(&mut self) -> Result<(), Stopped> {
-        // What is still running when this is dropped is aborted.
+        // Calls that are still running when this is dropped are aborted.
         let mut running = Running::new();
         let (mut stopped, mut suspended) = (None, Vec::new());
         for (index, open) in self.history.open.clone().into_iter().enumerate() {
@@ -93,7 +93,7 @@ impl Run<'_> {
         for Approval { call, why } in &approvals {
             tracing::info!(tool = %call.tool, key = %call.key, %why, "a call waits for a person's approval");
         }
-        let stopped = Stopped::Suspended(approvals);
+        let stopped = Stopped::Suspended { approvals, ask_again_after: self.settings.ask_again_after };
         self.pulse.note(cut(&stopped.to_string(), NOTE_BYTES));
         stopped
     }
@@ -141,7 +141,7 @@ impl Run<'_> {
         pulse.heartbeat.beat();
         // A timeout that no clock reaches is none. At the deadline of the run the tool is told, and has a moment to stop.
         let own = Instant::now().checked_add(tool.timeout);
-        let deadline = [self.deadline, own].into_iter().flatten().min();
+        let deadline = [self.deadline(), own].into_iter().flatten().min();
         let shared = Shared {
             pulse: pulse.clone(),
             name: name.clone(),
@@ -221,7 +221,7 @@ async fn run_tool(
     arguments: Value,
     timeout: Option<Instant>,
 ) -> Result<String, String> {
-    let (began, heartbeat) = (Instant::now(), context.heartbeat().clone());
+    let heartbeat = context.heartbeat().clone();
     let call = AssertUnwindSafe(async { tool.start(context, arguments).await }).catch_unwind();
     // The tool itself says of an error what became of the call; nobody does where it did not come to its end.
     let unended = |why: String| match tool.effect {
@@ -236,7 +236,8 @@ async fn run_tool(
         },
         () = reach(timeout) => {
             heartbeat.cancel(CancelWhy::TimedOut);
-            Err(unended(format!("the tool did not end within {:?}", began.elapsed())))
+            // Not how long it really took: that is never the same, and would make a repeat look new.
+            Err(unended(format!("the tool did not end within {:?}", tool.timeout)))
         }
     }
 }

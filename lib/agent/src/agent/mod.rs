@@ -7,6 +7,7 @@ use core::any::TypeId;
 use core::fmt;
 use core::future::Future;
 use core::time::Duration;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use onward_lease::CancelWhy;
@@ -21,12 +22,12 @@ use crate::budget::{Budget, Limit, Spent};
 use crate::metrics::Metrics;
 use crate::model::{AnyModel, Model, ToolSpec};
 use crate::novelty::Repeat;
-use crate::session::{AnySessions, Memory, Sessions};
+use crate::session::{AnySessions, Memory, SessionError, Sessions};
 use crate::stopped::{Finished, Stopped};
 use crate::tool::{AnyPolicy, Decision, Requested, Resources, Tool};
 use turns::Run;
 
-/// How long tools may take to stop. An Onward worker drops what is still there after ten seconds.
+/// The time that tools have to stop. An Onward worker drops what is still there after ten seconds.
 const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A model with tools, limits, and a place for its sessions. Cheap to clone.
@@ -47,10 +48,12 @@ struct Settings {
     sessions: Arc<dyn AnySessions>,
     policy: Option<Arc<dyn AnyPolicy>>,
     resources: Arc<Resources>,
+    ask_again_after: Duration,
     at_once: usize,
     output_tries: u32,
     name: Option<String>,
     metrics: Metrics,
+    under_way: UnderWay,
 }
 
 impl fmt::Debug for Agent {
@@ -61,7 +64,7 @@ impl fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// Without tools and instructions, with sessions that end with the process.
+    /// An agent without tools and instructions, with sessions that end with the process.
     pub fn new(model: impl Model) -> Self {
         let settings = Settings {
             model: Arc::new(model),
@@ -72,10 +75,12 @@ impl Agent {
             sessions: Arc::new(Memory::new()),
             policy: None,
             resources: Arc::default(),
+            ask_again_after: Duration::from_secs(60),
             at_once: 4,
             output_tries: 3,
             name: None,
             metrics: Metrics::default(),
+            under_way: UnderWay::default(),
         };
         Self { settings: Arc::new(settings) }
     }
@@ -85,12 +90,12 @@ impl Agent {
         self
     }
 
-    /// What the model is told before everything else.
+    /// The text that the model is given before everything else.
     pub fn instructions(self, text: impl Into<String>) -> Self {
         self.with(|settings| settings.instructions = text.into())
     }
 
-    /// One more tool. One with the same name is replaced.
+    /// Adds a tool, in the place of one with the same name.
     pub fn tool(self, tool: Tool) -> Self {
         self.with(|settings| {
             settings.tools.retain(|other| other.spec().name != tool.spec().name);
@@ -120,6 +125,14 @@ impl Agent {
         self.with(|settings| settings.policy = Some(Arc::new(policy)))
     }
 
+    /// How long work is given back for when a call waits for a person, before the policy is asked again. Default a minute.
+    ///
+    /// Where that counts as an attempt, as it does on NATS and SQS, a person has this long as often as the work may be
+    /// handed out.
+    pub fn ask_again_after(self, after: Duration) -> Self {
+        self.with(|settings| settings.ask_again_after = after)
+    }
+
     /// Something that tools find by its type, such as a connection to a database.
     pub fn resource<T: Send + Sync + 'static>(self, resource: T) -> Self {
         self.with(|settings| {
@@ -127,19 +140,19 @@ impl Agent {
         })
     }
 
-    /// How many calls of one answer run at a time. Default 4.
+    /// The number of calls of one answer that run at a time. Default 4.
     pub fn calls_at_once(self, calls: usize) -> Self {
         self.with(|settings| settings.at_once = calls.max(1))
     }
 
-    /// How often the model may better an output that does not fit. Default 3.
+    /// The number of times that the model may better an output that does not fit. Default 3.
     pub fn output_tries(self, tries: u32) -> Self {
         self.with(|settings| settings.output_tries = tries)
     }
 
     /// Names the runs of this agent within an attempt, so that a later attempt finds the session of each: for handlers with
     /// several runs of which the order is not always the same. Two runs with one name in one attempt are one run: the
-    /// second gets the output of the first. Runs without a name are told apart by their order; one that stopped is gone on
+    /// second gets the output of the first, and is refused while the first is under way. Runs without a name are told apart by their order; one that stopped is gone on
     /// with by the next.
     pub fn named(self, name: impl Into<String>) -> Self {
         self.with(|settings| settings.name = Some(name.into()))
@@ -172,7 +185,7 @@ impl Agent {
         Ok(Finished { output, spent: done.spent, session: done.session })
     }
 
-    /// As [`run`](Self::run), with the model's last words as the output.
+    /// Runs as [`run`](Self::run) does, with the model's last words as the output.
     pub async fn run_text(
         &self,
         attempt: &(impl Attempt + Clone),
@@ -196,6 +209,7 @@ impl Agent {
             (None, 0) => whole.clone(),
             (None, before) => format!("{whole}.run-{}", before + 1),
         };
+        let _alone = settings.under_way.enter(&id, attempt.fence())?;
         let session = settings.sessions.open_any(&id, attempt.fence()).await?;
         attempt.remember(&whole);
         let situation = Arc::new(Mutex::new(Situation::default()));
@@ -203,17 +217,22 @@ impl Agent {
         let pulse = Pulse::new(attempt.clone());
         let (heartbeat, _scope) = (pulse.heartbeat.clone(), pulse.scope());
         let mut run = Run::new(settings, pulse, session, situation.clone(), schema);
-        let end = run.limit(attempt.deadline());
-        run.deadline = end.map(|(at, _)| at);
+        let end = run.limit(attempt.deadline(), attempt.is_ended_at_deadline());
         let mut body = Box::pin(run.go(&prompt, &tools, accept));
         let finish = |finished| {
             part.into_iter().for_each(Part::finish);
             Ok(finished)
         };
+        let end_by = |why| situation.lock().expect("nothing panics while it is held").end(why);
         let stopped = tokio::select! {
             biased;
-            ended = &mut body => return ended.and_then(finish),
-            why = heartbeat.cancelled() => situation.lock().expect("nothing panics while it is held").end(why),
+            ended = &mut body => return match (ended, heartbeat.cancel_reason()) {
+                (Ok(finished), _) => finish(finished),
+                // It has seen the cancel itself, and not why.
+                (Err(Stopped::Cancelled), Some(why)) => Err(end_by(why)),
+                (Err(stopped), _) => Err(stopped),
+            },
+            why = heartbeat.cancelled() => end_by(why),
             by = reach(end) => situation.lock().expect("nothing panics while it is held").end_in_time(by),
         };
         // Tools are told, and have a moment; what is left then is dropped.
@@ -223,6 +242,30 @@ impl Agent {
             // A budget of time is in the session only if the last entry got there.
             _ => Err(stopped),
         }
+    }
+}
+
+/// Sessions that an agent and its clones are at, each with its fence: a fence tells attempts apart, and not the runs of one.
+/// An attempt whose predecessor has not ended yet has a higher one, and is kept out by nobody.
+#[derive(Clone, Debug, Default)]
+struct UnderWay(Arc<Mutex<HashSet<(String, u64)>>>);
+
+/// A session, until this is dropped.
+struct Alone(UnderWay, (String, u64));
+
+impl UnderWay {
+    fn enter(&self, id: &str, fence: u64) -> Result<Alone, SessionError> {
+        let one = (id.to_owned(), fence);
+        match self.0.lock().expect("nothing panics while it is held").insert(one.clone()) {
+            true => Ok(Alone(self.clone(), one)),
+            false => Err(SessionError::UnderWay(id.to_owned())),
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        self.0.0.lock().expect("nothing panics while it is held").remove(&self.1);
     }
 }
 
@@ -239,7 +282,7 @@ async fn reach(end: Option<(Instant, EndBy)>) -> EndBy {
     by
 }
 
-/// What a run is at, for the reason why it ended.
+/// The situation that a run is in, for the reason why it ended.
 #[derive(Debug, Default)]
 struct Situation {
     running: Vec<String>,

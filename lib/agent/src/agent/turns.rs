@@ -25,15 +25,17 @@ pub(super) struct Run<'a> {
     pub session: Session,
     pub history: History,
     pub situation: Arc<Mutex<Situation>>,
-    pub deadline: Option<Instant>,
+    /// When the run is ended here, and when its job is.
+    end: Option<Instant>,
+    job_end: Option<Instant>,
     pub budget: Budget,
     schema: Option<&'a Value>,
     began: Instant,
-    /// What earlier attempts took.
+    /// The time that earlier attempts took.
     before: Duration,
 }
 
-/// How a stream of deltas ended.
+/// The end of a stream of deltas.
 enum StreamEnd {
     Whole,
     Broken(ModelError),
@@ -53,17 +55,27 @@ impl<'a> Run<'a> {
         let history = History::of(&core::mem::take(&mut session.entries), &budget);
         let before = history.spent.time;
         let began = Instant::now();
-        Self { settings, pulse, session, history, situation, deadline: None, budget, schema, began, before }
+        Self { settings, pulse, session, history, situation, end: None, job_end: None, budget, schema, began, before }
     }
 
-    /// When the run must end, and by what.
-    pub fn limit(&self, job: Option<Duration>) -> Option<(Instant, EndBy)> {
+    /// When the run must be ended, and by what. Of its job's deadline others may have to take care.
+    pub fn limit(&mut self, job: Option<Duration>, by_others: bool) -> Option<(Instant, EndBy)> {
         let budget = self.budget.time_left(&self.history.spent).map(|left| (left, EndBy::Budget));
         let own = self.settings.deadline.map(|left| (left, EndBy::Deadline));
-        let all = [own, job.map(|left| (left, EndBy::Deadline)), budget];
+        let of_job = job.filter(|_| !by_others).map(|left| (left, EndBy::Deadline));
         // A deadline that no clock reaches is none.
-        let first = all.into_iter().flatten().min_by_key(|(left, _)| *left);
-        first.and_then(|(left, by)| Some((self.began.checked_add(left)?, by)))
+        let first = [own, of_job, budget].into_iter().flatten().min_by_key(|(left, _)| *left);
+        let end = first.and_then(|(left, by)| Some((self.began.checked_add(left)?, by)));
+        self.end = end.map(|(at, _)| at);
+        self.job_end = job.and_then(|left| self.began.checked_add(left));
+        end
+    }
+
+    /// When the run must have ended, as far as is known. Whoever is still here behind the deadline of the job has one that
+    /// was moved, and nobody here knows to when.
+    pub fn deadline(&self) -> Option<Instant> {
+        let of_job = self.job_end.filter(|at| *at > Instant::now());
+        self.end.into_iter().chain(of_job).min()
     }
 
     pub async fn go(
@@ -222,7 +234,7 @@ impl<'a> Run<'a> {
             budget,
             spent,
             max_output_tokens: budget.output_left(&spent, input_tokens),
-            deadline: self.deadline,
+            deadline: self.deadline(),
             heartbeat: &pulse.heartbeat,
         };
         let mut deltas = self.settings.model.ask(ask);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Delta, Finish, ModelError};
+use super::{Delta, Finish, ModelError, extra};
 use crate::budget::{Usage, estimate_tokens};
 
 /// Most bytes of one answer; no model writes that much on purpose.
@@ -22,10 +22,10 @@ pub struct Call {
     pub arguments: String,
 }
 
-/// What a model answered.
+/// An answer of a model.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// In the provider's own JSON, to be given back as it is.
+    /// The message in the provider's own JSON, to be given back as it is.
     pub message: Value,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
@@ -34,10 +34,10 @@ pub struct Answer {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub calls: Vec<Call>,
     pub usage: Usage,
-    /// Its longest length was reached before its end.
+    /// The answer reached its longest length before its end.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub truncated: bool,
-    /// It was not finished: why. Its tokens count, and it is not part of the conversation.
+    /// The reason why the answer was not finished. Its tokens count, and it is not part of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<String>,
 }
@@ -51,6 +51,9 @@ pub(crate) struct Draft {
     usage: Option<Usage>,
     finish: Option<Finish>,
     whole: Option<Value>,
+    /// What is beside the protocol: of the message, and of its calls.
+    extra: BTreeMap<Option<u32>, Map<String, Value>>,
+    extra_bytes: usize,
     /// Of all that the model wrote, its thoughts included.
     bytes: usize,
     /// The bytes when tokens were last counted.
@@ -59,17 +62,17 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// Whether the answer has got on by this: by content, or by what is said once and was not said yet.
+    /// Whether this delta moves the answer on: by content, or by a part that comes once and has not come yet.
     pub fn is_news(&self, delta: &Delta) -> bool {
         match delta {
-            Delta::Usage(_) | Delta::LostTry => false,
+            Delta::Usage(_) | Delta::LostTry | Delta::Extra { .. } => false,
             Delta::Finish(_) => self.finish.is_none(),
             Delta::Whole(_) => self.whole.is_none(),
             content => self.has_content(content),
         }
     }
 
-    /// Whether this makes the answer longer.
+    /// Whether this delta makes the answer longer.
     pub fn has_content(&self, delta: &Delta) -> bool {
         match delta {
             Delta::Text(text) | Delta::Refusal(text) | Delta::Reasoning(text) => !text.is_empty(),
@@ -78,7 +81,7 @@ impl Draft {
                 let says = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
                 !arguments.is_empty() || says(name) || (says(id) && !is_identified)
             }
-            Delta::Usage(_) | Delta::LostTry | Delta::Finish(_) | Delta::Whole(_) => false,
+            Delta::Usage(_) | Delta::LostTry | Delta::Extra { .. } | Delta::Finish(_) | Delta::Whole(_) => false,
         }
     }
 
@@ -115,9 +118,13 @@ impl Draft {
             Delta::Usage(usage) => (self.usage, self.counted_bytes) = (Some(usage), self.bytes),
             Delta::Finish(finish) => self.finish = self.finish.or(Some(finish)),
             Delta::LostTry => self.lost_tries += 1,
+            Delta::Extra { call, fields } => {
+                self.extra_bytes += extra::bytes_of(&fields);
+                extra::merge_fields(self.extra.entry(call).or_default(), fields);
+            }
             Delta::Whole(message) => self.whole = Some(message),
         }
-        if self.bytes > MAX_ANSWER_BYTES {
+        if self.bytes + self.extra_bytes > MAX_ANSWER_BYTES {
             return Err(ModelError::Endless { limit: MAX_ANSWER_BYTES });
         }
         Ok(())
@@ -149,7 +156,7 @@ impl Draft {
         Usage { input_tokens: usage.input_tokens.saturating_add(lost), estimated, ..usage }
     }
 
-    /// Whether nothing came yet.
+    /// Whether no delta came yet.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0 && self.usage.is_none()
     }
@@ -162,24 +169,34 @@ impl Draft {
     /// The answer. `turn` makes up ids of calls that have none.
     pub fn finish(mut self, input_tokens: u64, turn: u32) -> Answer {
         let usage = self.final_usage(input_tokens);
-        let mut calls: Vec<Call> = core::mem::take(&mut self.calls).into_values().collect();
+        let (indexes, mut calls): (Vec<u32>, Vec<Call>) = core::mem::take(&mut self.calls).into_iter().unzip();
         for (n, call) in calls.iter_mut().enumerate() {
             if call.id.is_empty() {
                 call.id = format!("call_{turn}_{n}");
             }
-            // What takes no arguments may be called without any.
+            // A tool that takes no arguments may be called without any.
             if call.arguments.trim().is_empty() {
                 call.arguments = "{}".into();
             }
         }
         let filtered = (self.finish == Some(Finish::Filtered)).then(|| "a filter held the answer back".to_owned());
         let refusal = Some(self.refusal).filter(|text| !text.is_empty()).or(filtered);
-        let message = self.whole.unwrap_or_else(|| chat_message(&self.text, refusal.as_deref(), &calls));
+        let message = self.whole.unwrap_or_else(|| {
+            let mut message = chat_message(&self.text, refusal.as_deref(), &calls);
+            let mut add = |place: &str, of: Option<u32>| {
+                if let (Some(place), Some(fields)) = (message.pointer_mut(place), self.extra.remove(&of)) {
+                    extra::merge(place, fields.into());
+                }
+            };
+            add("", None);
+            indexes.iter().enumerate().for_each(|(n, index)| add(&format!("/tool_calls/{n}"), Some(*index)));
+            message
+        });
         let truncated = self.finish == Some(Finish::Length);
         Answer { message, text: self.text, refusal, calls, usage, truncated, cut: None }
     }
 
-    /// What counts of an answer that was not finished: of a question that no server took, nothing but the tries before it.
+    /// The charge for an answer that was not finished: of a question that no server took, only the tries before it.
     pub fn cut(self, input_tokens: u64, why: &str, was_taken: bool) -> Answer {
         let usage = match was_taken || !self.is_empty() {
             true => self.usage(input_tokens),

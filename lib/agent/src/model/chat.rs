@@ -40,7 +40,7 @@ const FIRST_DELTA_WITHIN: Duration = Duration::from_secs(120);
 const NEXT_DELTA_WITHIN: Duration = Duration::from_secs(60);
 /// Tokens that every model of today can answer with. The agent itself ends an answer that passes a larger budget.
 const SMALLEST_LONGEST_ANSWER: u64 = 4_096;
-/// Of the words of a server.
+/// Bytes shown of a server's text.
 const SHOWN_BYTES: usize = 1 << 10;
 
 /// A model behind `/chat/completions`. Cheap to clone. Its key is never printed.
@@ -55,7 +55,7 @@ pub struct ChatCompletions {
     next_delta_within: Duration,
 }
 
-/// Why there is no model to ask.
+/// The reason why there is no model to ask.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
     #[error(
@@ -66,7 +66,7 @@ pub enum SetupError {
     Missing(&'static str, &'static str),
 }
 
-/// As it is displayed: a program whose `main` returns it shows this form to its user.
+/// Shown as [`Display`](fmt::Display) does: a program whose `main` returns this error shows its debug form to its user.
 impl fmt::Debug for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -98,7 +98,7 @@ impl ChatCompletions {
         })
     }
 
-    /// By `OPENAI_MODEL`, `OPENAI_API_KEY` and, if set, `OPENAI_BASE_URL`.
+    /// A model named by `OPENAI_MODEL`, `OPENAI_API_KEY` and, if set, `OPENAI_BASE_URL`.
     pub fn from_env() -> Result<Self, SetupError> {
         let get = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let model = get("OPENAI_MODEL").ok_or(SetupError::Missing("OPENAI_MODEL", "which model is asked"))?;
@@ -113,18 +113,18 @@ impl ChatCompletions {
         Self { key: Some(key.into()), ..self }
     }
 
-    /// One more field of every request, such as `temperature`.
+    /// Adds a field to every request, such as `temperature`.
     pub fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
         Arc::make_mut(&mut self.extra).insert(name.into(), value.into());
         self
     }
 
-    /// For older servers, which know `max_tokens` only.
+    /// Limits answers by `max_tokens`, the only field that older servers know.
     pub fn with_max_tokens_field(self) -> Self {
         Self { limit_field: "max_tokens", ..self }
     }
 
-    /// For how long a model may be silent before its first delta, which is a quiet section, and between two.
+    /// The longest silence of a model before its first delta, which is a quiet section, and between two deltas.
     pub fn silence(self, first: Duration, next: Duration) -> Self {
         Self { first_delta_within: first, next_delta_within: next, ..self }
     }
@@ -172,9 +172,9 @@ impl ChatCompletions {
             request.headers_mut().insert(AUTHORIZATION, value);
         }
         let mut response = http::send(&self.url, request, &Anywhere).await.map_err(|error| match error {
-            HttpError::Connect { .. } => Failed::Again { why: error.to_string(), after: None, was_taken: false },
+            HttpError::Connect { .. } => Failed::again(error.to_string(), false),
             // The question may have got there.
-            HttpError::Exchange { .. } => Failed::Again { why: error.to_string(), after: None, was_taken: true },
+            HttpError::Exchange { .. } => Failed::again(error.to_string(), true),
             other => Failed::For(ModelError::Refused { status: 0, why: other.to_string() }),
         })?;
         let status = response.status.as_u16();
@@ -193,13 +193,15 @@ impl ChatCompletions {
         let text = timeout(self.next_delta_within, response.beginning(bytes)).await.unwrap_or_default();
         let why = self.shown(&text, text.len() >= bytes);
         if matches!(status, 408 | 409 | 429 | 500..=599) {
-            return Err(Failed::Again { why: format!("{status}: {why}"), after, was_taken: false });
+            let (why, status) = (format!("{status}: {why}"), Some(status));
+            return Err(Failed::Again { why, status, after, was_taken: false });
         }
         Err(Failed::For(ModelError::Refused { status, why }))
     }
 
-    /// What is shown of a server's words, which may quote what it was sent: the key is taken out first, and then the rest is
-    /// cut, so that no part of a key is left at the end. Where the text `is_cut` already, its own end may be such a part.
+    /// The text of a server as it may be shown. It may quote the request: the key is taken out first, and then the rest
+    /// is cut, so that no part of a key is left at the end. Where the text `is_cut` already, its own end may be such a
+    /// part.
     fn shown(&self, text: &str, is_cut: bool) -> String {
         let Some(key) = self.key.as_deref().filter(|key| !key.is_empty()) else {
             return cut(text.trim(), SHOWN_BYTES).to_owned();
@@ -220,10 +222,22 @@ impl ChatCompletions {
     }
 }
 
-/// Why one try gave no delta.
+/// The reason why one try gave no delta.
 enum Failed {
-    Again { why: String, after: Option<Duration>, was_taken: bool },
+    /// With a status, the rest are the server's words, which may quote the question.
+    Again {
+        why: String,
+        status: Option<u16>,
+        after: Option<Duration>,
+        was_taken: bool,
+    },
     For(ModelError),
+}
+
+impl Failed {
+    fn again(why: String, was_taken: bool) -> Self {
+        Self::Again { why, status: None, after: None, was_taken }
+    }
 }
 
 /// Where a call stands.
@@ -273,7 +287,8 @@ impl Model for ChatCompletions {
 }
 
 impl ChatCompletions {
-    /// One try up to its first delta. What follows; and whether the try was lost, and may have to be paid for.
+    /// Makes one try, up to its first delta. Gives the next state, and whether the try was lost and may have to be paid
+    /// for.
     async fn begin(&self, ask: &Ask<'_>, tries: u32) -> Result<(State, bool), ModelError> {
         let quiet = ask.heartbeat.quiet(self.first_delta_within);
         let body = self.request(ask)?;
@@ -283,8 +298,7 @@ impl ChatCompletions {
             match reading.begin(self.next_delta_within).await {
                 Ok(true) => {}
                 Ok(false) | Err(ModelError::Cut { .. }) => {
-                    let why = "the answer ended before it began".into();
-                    return Err(Failed::Again { why, after: None, was_taken: true });
+                    return Err(Failed::again("the answer ended before it began".into(), true));
                 }
                 Err(error) => return Err(Failed::For(self.without_key(error))),
             }
@@ -292,19 +306,21 @@ impl ChatCompletions {
         };
         let first = timeout(self.first_delta_within, first).await;
         drop(quiet);
-        let (why, after, was_taken) = match first {
+        let (why, status, after, was_taken) = match first {
             Ok(Ok(reading)) => return Ok((State::Reading(Box::new(reading)), false)),
             Ok(Err(Failed::For(error))) => return Err(error),
-            Ok(Err(Failed::Again { why, after, was_taken })) => (why, after, was_taken),
+            Ok(Err(Failed::Again { why, status, after, was_taken })) => (why, status, after, was_taken),
             Err(_) => return Err(ModelError::Silent(self.first_delta_within)),
         };
         let wait = after.unwrap_or(FIRST_BACKOFF * 2_u32.pow(tries));
+        let own_words = status.is_none().then_some(&*why);
         let is_late = ask.deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
         if tries + 1 >= TRIES || wait > LONGEST_WAIT || is_late {
+            tracing::warn!(status, why = own_words, "the model does not answer");
             let unavailable = ModelError::Unavailable { why: why.clone(), retry_after: after };
             return Err(if was_taken { ModelError::Cut { why } } else { unavailable });
         }
-        tracing::warn!(%why, ?wait, "the model does not answer; asking again");
+        tracing::warn!(status, why = own_words, ?wait, "the model does not answer; asking again");
         Ok((State::Waiting { tries: tries + 1, wait }, was_taken))
     }
 }

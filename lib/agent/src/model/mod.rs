@@ -3,6 +3,7 @@
 mod answer;
 pub mod chat;
 mod events;
+mod extra;
 mod reading;
 mod retry_after;
 
@@ -16,7 +17,7 @@ use core::time::Duration;
 use futures_util::Stream;
 use onward_lease::Heartbeat;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::budget::{Budget, Spent, Usage};
@@ -28,13 +29,13 @@ use crate::budget::{Budget, Spent, Usage};
 pub trait Model: Send + Sync + 'static {
     fn complete(&self, ask: Ask<'_>) -> impl Stream<Item = Result<Delta, ModelError>> + Send;
 
-    /// What it is called in spans and metrics.
+    /// The model's name in spans and metrics.
     fn name(&self) -> &str {
         "model"
     }
 }
 
-/// What a model is asked.
+/// A question to a model.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     /// The conversation so far.
@@ -44,18 +45,18 @@ pub struct Ask<'a> {
     pub output: Option<&'a Value>,
     /// The name of the session that the conversation is kept in.
     pub session: &'a str,
-    /// What the run may spend in all, and what it has spent.
+    /// The budget of the run, and the part of it that is spent.
     pub budget: &'a Budget,
     pub spent: Spent,
-    /// What the budget leaves for the answer.
+    /// The tokens that the budget leaves for the answer.
     pub max_output_tokens: Option<u64>,
-    /// When the run must have ended.
+    /// The instant at which the run must have ended.
     pub deadline: Option<Instant>,
-    /// Of this call. The agent beats for every delta; a wait that cannot beat is a quiet section.
+    /// The heartbeat of this call. The agent beats for every delta; a wait that cannot beat is a quiet section.
     pub heartbeat: &'a Heartbeat,
 }
 
-/// One message of a conversation, in the JSON of chat completions. An answer is kept as the provider gave it.
+/// A message of a conversation, in the JSON of chat completions. An answer is kept as the provider gave it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum Message {
@@ -73,7 +74,7 @@ pub enum Message {
     Assistant(Value),
 }
 
-/// What a model is told about a tool.
+/// The description of a tool for a model.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ToolSpec {
     pub name: String,
@@ -101,26 +102,32 @@ pub enum Delta {
     /// Tokens so far. It is exact if the answer is whole and nothing of it comes behind this; until then the larger of this
     /// and an estimate counts.
     Usage(Usage),
-    /// Why the answer ended. The first counts.
+    /// The reason why the answer ended. The first counts.
     Finish(Finish),
     /// A try that may have been paid for ended before its first delta, and the question is about to be asked again. Its
     /// input is charged by an estimate.
     LostTry,
+    /// Fields of a message of chat completions, or of its call with this index, that have no delta of their own. They are
+    /// put together with those before, stored, and given back as they are; they are no sign of work.
+    Extra {
+        call: Option<u32>,
+        fields: Map<String, Value>,
+    },
     /// The whole answer in the JSON of a provider that does not speak chat completions. It is given back as it is.
     Whole(Value),
 }
 
-/// Why an answer ended.
+/// The reason why an answer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finish {
     Complete,
-    /// Its longest length was reached. Calls that it makes are not run: the last of them may be half of what was meant.
+    /// The answer reached its longest length. Its calls are not run: the last of them may be half of what was meant.
     Length,
     /// A filter of the provider held the rest back.
     Filtered,
 }
 
-/// Why there is no answer. The session has what was spent; nothing else has changed.
+/// The reason why there is no answer. The session has what was spent; nothing else has changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ModelError {
     /// No server took the question: nobody is there, or it is too busy.

@@ -3,14 +3,16 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::events::Events;
-use super::{Delta, Finish, ModelError};
+use super::{Delta, Finish, ModelError, extra};
 use crate::budget::Usage;
 use crate::http::Response;
 
+/// Most of what an answer says beyond the protocol.
+const MAX_EXTRA_BYTES: usize = 1 << 20;
 /// How long the rest is waited for when an answer has said its end: the count of its tokens comes behind it.
 const REST_WITHIN: Duration = Duration::from_secs(5);
 
@@ -25,16 +27,17 @@ pub(super) struct Reading {
     ready: VecDeque<Delta>,
     /// The calls so far, the newest last.
     calls: Vec<BegunCall>,
+    extra_bytes: usize,
     is_finished: bool,
     is_done: bool,
-    /// What was wrong behind the deltas that are ready.
+    /// The error behind the deltas that are ready.
     failed: Option<ModelError>,
-    /// How long the model may be silent, and since when it is.
+    /// The longest silence of the model, and the instant since which it is silent.
     patience: Duration,
     heard_at: Instant,
 }
 
-/// What was said of a call so far that some servers say again with every part.
+/// The parts of a call that some servers repeat with every delta, as far as they are known.
 struct BegunCall {
     index: u32,
     id: Option<String>,
@@ -48,6 +51,7 @@ impl Reading {
             events: Events::default(),
             ready: VecDeque::new(),
             calls: Vec::new(),
+            extra_bytes: 0,
             is_finished: false,
             is_done: false,
             failed: None,
@@ -57,9 +61,9 @@ impl Reading {
     }
 
     /// Waits for the first delta, and says how long each later one may take. Whether there is one: a count of tokens before
-    /// it is kept, and is none.
+    /// it is kept, as are fields that nobody here knows, and is none.
     pub async fn begin(&mut self, patience: Duration) -> Result<bool, ModelError> {
-        while self.ready.iter().all(|delta| matches!(delta, Delta::Usage(_))) {
+        while self.ready.iter().all(|delta| matches!(delta, Delta::Usage(_) | Delta::Extra { .. })) {
             if !self.read().await? {
                 return Ok(false);
             }
@@ -147,8 +151,10 @@ impl Reading {
             self.push(Delta::Refusal(refusal));
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            self.take_call(call).ok_or_else(|| malformed("a call with an index that is too large"))?;
+            let index = self.take_call(call).ok_or_else(|| malformed("a call with an index that is too large"))?;
+            self.take_extra(Some(index), extra::of_call(call))?;
         }
+        self.take_extra(None, extra::of_message(delta))?;
         if let Some(reason) = text(&choice["finish_reason"]).filter(|_| !self.is_finished) {
             let finish = match reason.as_str() {
                 "length" => Finish::Length,
@@ -167,8 +173,21 @@ impl Reading {
         Ok(())
     }
 
-    /// A part of a call. `None` if no call can have its index.
-    fn take_call(&mut self, call: &Value) -> Option<()> {
+    /// What nobody here knows is kept, and says nothing of whether the model is at work.
+    fn take_extra(&mut self, call: Option<u32>, fields: Map<String, Value>) -> Result<(), ModelError> {
+        if fields.is_empty() {
+            return Ok(());
+        }
+        self.extra_bytes += extra::bytes_of(&fields);
+        if self.extra_bytes > MAX_EXTRA_BYTES {
+            return Err(ModelError::Malformed { why: format!("more than {MAX_EXTRA_BYTES} bytes of unknown fields") });
+        }
+        self.ready.push_back(Delta::Extra { call, fields });
+        Ok(())
+    }
+
+    /// A part of a call, by the index that is answered. `None` if no call can have its index.
+    fn take_call(&mut self, call: &Value) -> Option<u32> {
         let (id, name) = (text(&call["id"]), text(&call["function"]["name"]));
         let arguments = text(&call["function"]["arguments"]).unwrap_or_default();
         let index = match &call["index"] {
@@ -191,7 +210,7 @@ impl Reading {
         if id.is_some() || name.is_some() || !arguments.is_empty() {
             self.push(Delta::ToolCall { index, id, name, arguments });
         }
-        Some(())
+        Some(index)
     }
 
     /// Some servers do not number their calls: an id or a name that is new begins one, and the rest belongs to the last.

@@ -9,7 +9,7 @@ use hyper::header::{DATE, HeaderName, RETRY_AFTER};
 /// Longer waits are taken for this one. It is far above what is waited for here.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// How long the server wants to be left alone. An instant counts from the server's own clock, if it tells that, else from
+/// The pause that the server asks for. An instant counts from the server's own clock, if it tells that, else from
 /// ours.
 pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
@@ -20,7 +20,7 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     }
     let at = httpdate::parse_http_date(after).ok()?;
     let now = text(DATE).and_then(|date| httpdate::parse_http_date(date).ok()).unwrap_or(now);
-    // What is over need not be waited for.
+    // An instant that is over need not be waited for.
     Some(at.duration_since(now).unwrap_or_default().min(LONGEST))
 }
 

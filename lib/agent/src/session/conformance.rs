@@ -1,4 +1,4 @@
-//! What every kind of [`Sessions`] must do.
+//! The suite that every kind of [`Sessions`] must pass.
 
 use serde_json::json;
 
@@ -169,4 +169,39 @@ async fn several_that_hold_the_same_fence_share_one_history() {
         holder.await.unwrap();
     }
     assert_eq!(sessions.open("s", 3).await.unwrap().entries.len(), 9, "none has lost another's");
+}
+
+/// The permissions of everything beneath a folder, by its place in it.
+fn modes(folder: &std::path::Path) -> Vec<(String, u32)> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut modes = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let mode = file.metadata().unwrap().permissions().mode() & 0o777;
+        modes.push((file.path().display().to_string(), mode));
+        if file.path().is_dir() {
+            modes.extend(self::modes(&file.path()));
+        }
+    }
+    modes
+}
+
+#[tokio::test]
+async fn nobody_else_on_the_machine_reads_a_session() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = Folder::at(root.path().join("deep/sessions")).unwrap();
+    for fence in 1..=2 {
+        let session = folder.open("s", fence).await.unwrap();
+        folder.append(&session, &entry("secret")).await.unwrap();
+    }
+    #[cfg(feature = "sqlite")]
+    let _open = {
+        let sqlite = Sqlite::at(root.path().join("sessions.db")).unwrap();
+        let session = sqlite.open("s", 1).await.unwrap();
+        sqlite.append(&session, &entry("secret")).await.unwrap();
+        sqlite
+    };
+    let modes = modes(root.path());
+    // Two folders above the session's, which has a mark and a history; and three files of SQLite.
+    assert!(modes.len() >= 5, "{modes:?}");
+    assert!(modes.iter().all(|(_, mode)| mode & 0o077 == 0), "{modes:?}");
 }

@@ -13,8 +13,9 @@
 //! An entry that was accepted is in every later history: its writer saw no higher mark after it had written, so whoever
 //! made a higher mark read the file after that.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{Entry, Session, SessionError, Sessions, blocking, check_id, decode, encode};
@@ -32,9 +33,9 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder is made if it is not there.
+    /// The folder is made if it is not there, and then it is its owner's alone, as every session in it is.
     pub fn at(path: impl AsRef<Path>) -> io::Result<Self> {
-        fs::create_dir_all(&path)?;
+        make_folder(path.as_ref())?;
         Ok(Self { root: path.as_ref().to_owned() })
     }
 }
@@ -55,6 +56,17 @@ impl Sessions for Folder {
     }
 }
 
+/// With all that is missing above it. What is in a session may be secret, so nobody else gets in.
+fn make_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    options
+}
+
 struct Files {
     folder: PathBuf,
     id: String,
@@ -70,15 +82,15 @@ struct Named {
 struct Lines {
     /// Each with its end.
     whole: String,
-    /// There is a part of one more.
+    /// The last line is not whole.
     is_torn: bool,
 }
 
 impl Files {
     fn open(&self, fence: u64) -> Result<Session, SessionError> {
-        self.try_to(fs::create_dir_all(&self.folder))?;
+        self.try_to(make_folder(&self.folder))?;
         self.refuse_stale(fence)?;
-        let mark = OpenOptions::new().write(true).create(true).truncate(false).open(self.file(fence, MARK));
+        let mark = own_file().create(true).truncate(false).open(self.file(fence, MARK));
         self.try_to(mark)?;
         self.sync_folder()?;
         let own = self.file(fence, HISTORY);
@@ -87,7 +99,7 @@ impl Files {
         }
         let Lines { whole, is_torn } = self.read_lines(&own)?.ok_or_else(|| self.vanished(fence))?;
         let file = self.try_to(OpenOptions::new().write(true).open(&own))?;
-        // What was torn off by a kill counts for nothing; what was read counts, and so must be on the disk.
+        // A line that was torn off by a kill counts for nothing; what was read counts, and so must be on the disk.
         let cut = if is_torn { file.set_len(whole.len() as u64) } else { Ok(()) };
         self.try_to(cut.and_then(|()| file.sync_all()))?;
         self.refuse_stale(fence)?;
@@ -115,7 +127,7 @@ impl Files {
         let drawn = getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()));
         self.try_to(drawn)?;
         let copy = self.file(fence, &format!("{:016x}.{COPY}", u64::from_ne_bytes(random)));
-        let written = File::create_new(&copy).and_then(|mut file| {
+        let written = own_file().create_new(true).open(&copy).and_then(|mut file| {
             file.write_all(lines.as_bytes())?;
             file.sync_all()
         });
@@ -169,7 +181,7 @@ impl Files {
         }
     }
 
-    /// What lower fences left. Two who do so at a time find some of it gone.
+    /// Removes the files of lower fences. Two that do so at a time find some of them gone.
     fn remove_below(&self, fence: u64) -> Result<(), SessionError> {
         for file in self.files()?.into_iter().filter(|file| file.fence < fence) {
             match fs::remove_file(&file.path) {
@@ -207,7 +219,7 @@ impl Files {
         done.map_err(|error| self.failed(&error))
     }
 
-    /// Why a history is not there: a later attempt has removed it, or else somebody who had no right to.
+    /// The reason why a history is gone: a later attempt has removed it, or else somebody who had no right to.
     fn vanished(&self, fence: u64) -> SessionError {
         let why = || SessionError::Unavailable { id: self.id.clone(), why: "its history was removed".into() };
         self.refuse_stale(fence).err().unwrap_or_else(why)

@@ -38,7 +38,7 @@ const MAX_ENTRIES: usize = 100_000;
 /// Longest name of a session.
 const MAX_ID_BYTES: usize = 200;
 
-/// Where sessions are kept. Implementers write `async fn`.
+/// The place where sessions are kept. Implementers write `async fn`.
 pub trait Sessions: Send + Sync + 'static {
     /// The session with all of its entries; an empty one if there was none. From now on lower fences are refused, as this
     /// one is if a higher one has opened the session.
@@ -57,12 +57,12 @@ pub struct Session {
     pub entries: Vec<Entry>,
 }
 
-/// What happened, when.
+/// An event of a session, with its time.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// Milliseconds since the Unix epoch, for people.
     pub at_ms: u64,
-    /// How long attempts were at it so far, all together.
+    /// The time that all attempts together have worked so far.
     pub active_ms: u64,
     #[serde(flatten)]
     pub event: Event,
@@ -83,7 +83,7 @@ pub enum Event {
         call: u32,
         key: String,
     },
-    /// What a call gave, as the model will be told.
+    /// The result of a call, as the model will be told.
     ToolEnded {
         call: u32,
         output: String,
@@ -100,6 +100,8 @@ pub enum SessionError {
     Stale { id: String, fence: u64, newer: u64 },
     #[error("`{0}` cannot name a session; use 1 to 200 of a-z, A-Z, 0-9, `-`, `_` and `.`, not beginning with `.`")]
     NotAName(String),
+    #[error("session `{0}` is under way already, by another run of this attempt; give each run a name of its own")]
+    UnderWay(String),
     #[error(
         "an entry of {bytes} bytes is more than a session takes ({MAX_ENTRY_BYTES}); lower the tools' output limits"
     )]
@@ -115,7 +117,7 @@ pub enum SessionError {
 impl SessionError {
     /// Whether another attempt may have more luck.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Stale { .. } | Self::Unavailable { .. })
+        matches!(self, Self::Stale { .. } | Self::UnderWay(_) | Self::Unavailable { .. })
     }
 }
 

@@ -5,6 +5,8 @@
 //! they are told so after five seconds, as [`SessionError::Unavailable`]. [`Folder`](super::Folder) has no such wait.
 
 use core::time::Duration;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -28,8 +30,9 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// The file and its tables are made if they are not there.
+    /// The file and its tables are made if they are not there, and then they are their owner's alone.
     pub fn at(path: impl AsRef<Path>) -> rusqlite::Result<Self> {
+        make_file(path.as_ref());
         let connection = Connection::open(path)?;
         connection.busy_timeout(WAITS_FOR_LOCK)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -52,6 +55,16 @@ impl Sqlite {
             })
         })
         .await
+    }
+}
+
+/// What is in a session may be secret, so nobody else reads its file; SQLite gives the files beside it the same permissions.
+/// Only a new one is made here: to close one that is in use would end the locks that this process has on it. Why there is
+/// none is said by SQLite, which opens it next.
+fn make_file(path: &Path) {
+    let is_special = |name: &str| name.is_empty() || name == ":memory:" || name.starts_with("file:");
+    if !path.to_str().is_some_and(is_special) {
+        let _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     }
 }
 

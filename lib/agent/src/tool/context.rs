@@ -16,10 +16,10 @@ use crate::attempt::{NOTE_BYTES, Pulse};
 use crate::budget::{Budget, Spent};
 use crate::novelty::cut;
 
-/// What tools share, by type.
+/// Values that tools share, by type.
 pub(crate) type Resources = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
-/// One call of a tool, as its function sees it. Cheap to clone.
+/// A call of a tool, as its function sees it. Cheap to clone.
 ///
 /// The agent beats before and after each call. A call that takes longer than a lease beats on its way, because of work
 /// that was done and never from a timer.
@@ -38,12 +38,12 @@ pub(crate) struct Shared {
     pub resources: Arc<Resources>,
     /// Highest progress that the tool has reported.
     pub done: AtomicU64,
-    /// What the run is at, for people.
+    /// The note for people about the state of the run.
     pub note: String,
 }
 
 impl ToolContext {
-    /// What this call beats on, with wrappers that beat by themselves: `ctx.heartbeat().reader(file)`.
+    /// The heartbeat of this call, with wrappers that beat by themselves: `ctx.heartbeat().reader(file)`.
     pub fn heartbeat(&self) -> &Heartbeat {
         &self.shared.pulse.heartbeat
     }
@@ -83,22 +83,23 @@ impl ToolContext {
         if self.is_cancelled() { Err(ToolError::new("cancelled")) } else { Ok(()) }
     }
 
-    /// What is left until this call is cut off, by its timeout or by the end of the run; [`Duration::MAX`] if nothing does.
+    /// The time left until this call is cut off, by its timeout or by the end of the run; [`Duration::MAX`] if neither
+    /// will.
     pub fn deadline(&self) -> Duration {
         self.shared.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// What the run may spend in all. `ctx.budget().tokens_left(&ctx.spent())` is what is left of it.
+    /// The budget of the run. `ctx.budget().tokens_left(&ctx.spent())` is what is left of it.
     pub fn budget(&self) -> &Budget {
         &self.shared.budget
     }
 
-    /// What the run had spent when the call began.
+    /// The spending of the run when the call began.
     pub fn spent(&self) -> Spent {
         self.shared.spent
     }
 
-    /// What was given to [`Agent::resource`](crate::Agent::resource).
+    /// A value that was given to [`Agent::resource`](crate::Agent::resource).
     pub fn resource<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
         self.shared.resources.get(&TypeId::of::<T>()).cloned()?.downcast().ok()
     }

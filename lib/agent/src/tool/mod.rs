@@ -29,7 +29,7 @@ const DEFAULT_OUTPUT_BYTES: usize = 64 << 10;
 /// attempt was killed in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Effect {
-    /// It only looks. The call is made again.
+    /// The tool only looks. The call is made again.
     #[default]
     None,
     /// Twice is as good as once, with the same [`call_key`](ToolContext::call_key). The call is made again.
@@ -108,11 +108,14 @@ impl Tool {
     {
         let run = Arc::new(run);
         let schema = schemars::schema_for!(In).to_value();
+        let checked = Arc::new(schema.clone());
         let run: Run = Arc::new(move |context, arguments| {
-            let run = run.clone();
+            let (run, checked) = (run.clone(), checked.clone());
             Box::pin(async move {
-                let input = serde_json::from_value(arguments);
-                let input = input.map_err(|error| ToolError(format!("the arguments do not fit: {error}")))?;
+                let misfit = |error: &dyn fmt::Display| ToolError(format!("the arguments do not fit: {error}"));
+                // The type does not hold everything that its schema says, such as the range of a number.
+                crate::schema::check(&checked, &arguments, "arguments").map_err(|error| misfit(&error))?;
+                let input = serde_json::from_value(arguments).map_err(|error| misfit(&error))?;
                 let output = serde_json::to_value(run(context, input).await?);
                 Ok(plain(output.map_err(|error| ToolError(format!("the result is no JSON: {error}")))?))
             })
@@ -160,12 +163,12 @@ impl Tool {
         Self { timeout, ..self }
     }
 
-    /// Of the output, the model gets at most this. Default 64 KiB.
+    /// The largest part of the output that the model gets. Default 64 KiB.
     pub fn output_limit(self, bytes: usize) -> Self {
         Self { output_bytes: bytes, ..self }
     }
 
-    /// What the model is told about it.
+    /// The description of the tool for the model.
     pub fn spec(&self) -> &ToolSpec {
         &self.spec
     }

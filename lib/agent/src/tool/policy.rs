@@ -17,11 +17,11 @@ pub struct Requested {
     pub effect: Effect,
 }
 
-/// What becomes of a call.
+/// The fate of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
     Allow,
-    /// It is not made, and the model is told why.
+    /// The call is not made, and the model is told why.
     Deny(String),
     /// A person must approve it. The run stops, and asks again about the same key when it goes on.
     Suspend(String),

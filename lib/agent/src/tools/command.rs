@@ -17,11 +17,11 @@ use super::process_tree::ProcessTree;
 use crate::tool::{Effect, Tool, ToolContext, ToolError};
 
 const MARK: &str = "ONWARD_TOOL_CALL";
-/// Of each of the two outputs, the newest.
+/// Bytes kept of each of the two outputs, the newest ones.
 const KEPT_BYTES: usize = 30 << 10;
-/// Between the request to stop and the kill. The agent waits for two seconds.
+/// The time between the request to stop and the kill. The agent waits for two seconds.
 const STOPS_WITHIN: Duration = Duration::from_millis(500);
-/// What is told to the programs of the environment.
+/// Variables of the environment that programs are given.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 
 /// The tool `command`: runs one of the programs that you name. They run as the user of this process, and see of its
@@ -46,7 +46,7 @@ impl Command {
         Self { programs: programs.into_iter().map(Into::into).collect(), folder: None }
     }
 
-    /// Where they run.
+    /// The folder that the programs run in.
     pub fn folder(self, folder: impl AsRef<Path>) -> Self {
         Self { folder: Some(folder.as_ref().to_owned()), ..self }
     }
@@ -80,6 +80,7 @@ impl Command {
             command.current_dir(folder);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        adopt_orphans(&mut command);
         let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let pipes = [stdout.as_ref().map(|pipe| pipe as &dyn AsFd), stderr.as_ref().map(|pipe| pipe as &dyn AsFd)];
@@ -103,13 +104,23 @@ impl Command {
                 () = &mut reading, if !is_read => is_read = true,
             }
         };
-        // What was left behind is ended, and with it whoever holds the outputs open.
+        // Processes that were left behind are ended, and with them whoever holds the outputs open.
         tree.end().await;
         if !is_read {
             let _ = timeout(STOPS_WITHIN, &mut reading).await;
         }
         drop(reading);
         Ok(format!("{status}\n{}{}", outputs.0.show("stdout"), outputs.1.show("stderr")))
+    }
+}
+
+/// Processes that lose their parent stay below the program while it runs, so that the [tree](ProcessTree) has all of them.
+fn adopt_orphans(command: &mut tokio::process::Command) {
+    let adopt = || rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Into::into);
+    #[expect(unsafe_code, reason = "between fork and exec it makes two system calls and touches no memory")]
+    // SAFETY: both calls are safe in a child of a process with several threads: they allocate nothing and take no lock.
+    unsafe {
+        command.pre_exec(adopt);
     }
 }
 

@@ -56,7 +56,7 @@ struct WriteArguments {
 }
 
 impl Files {
-    /// For reading only.
+    /// Files that can only be read.
     pub fn beneath(root: impl AsRef<Path>) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, root.as_ref(), flags, Mode::empty())?;
@@ -161,7 +161,7 @@ impl Files {
     }
 }
 
-/// Beside the executor.
+/// Makes the call on a thread beside the executor, because it may block.
 async fn at_once(
     ctx: ToolContext,
     call: impl FnOnce() -> Result<String, ToolError> + Send + 'static,

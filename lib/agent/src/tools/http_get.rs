@@ -42,7 +42,7 @@ impl HttpGet {
         Self::default()
     }
 
-    /// One address that is reached though it is not public, such as a server of your own.
+    /// Allows an address although it is not public, such as a server of your own.
     pub fn allow(mut self, address: SocketAddr) -> Self {
         self.allowed.push(address);
         self

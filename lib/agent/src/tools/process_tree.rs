@@ -21,14 +21,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 const ROUNDS: usize = 500;
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// What a file is opened for, and whether a program that is started keeps it: `O_ACCMODE` and `O_CLOEXEC`.
+/// Flags that tell how a file was opened (`O_ACCMODE`) and whether a program that is started keeps it (`O_CLOEXEC`).
 const ACCESS: u64 = 0o3;
 const CLOSED_ON_EXEC: u64 = 0o2_000_000;
 
 /// The processes of one command. None outlives it.
 pub(super) struct ProcessTree {
     root: i32,
-    /// What they are known by. Nothing when they are being ended.
+    /// The signs that the processes are known by; none while they are being ended.
     signs: Option<Signs>,
 }
 
@@ -38,9 +38,9 @@ struct Signs {
     mark: Vec<u8>,
     /// The outputs, as `/proc` names them.
     outputs: Vec<PathBuf>,
-    /// When the command was started.
+    /// The time when the command was started.
     since: u64,
-    /// Those that were below the command at its end.
+    /// Processes that were below the command at its end.
     below: Vec<Process>,
 }
 
@@ -97,7 +97,7 @@ impl Drop for ProcessTree {
 impl Signs {
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
-            // Of a group that has ended there is nobody to tell.
+            // A group that has ended has nobody to tell.
             let _ = kill_process_group(group, signal);
         }
     }

@@ -22,13 +22,13 @@ async fn search(_: ToolContext, query: Query) -> Result<String, ToolError> {
     Ok(format!("nothing about {}", query.q))
 }
 
-/// How a run ended, and what it left.
+/// The end of a run, and its traces.
 pub struct Ran {
     pub ended: Result<String, Stopped>,
     pub asked: Vec<Asked>,
     pub sessions: Memory,
     pub attempt: TestAttempt,
-    /// All that was said on the attempt's heartbeat.
+    /// All beats on the attempt's heartbeat.
     pub beats: Vec<Beat>,
 }
 
@@ -53,7 +53,7 @@ impl Ran {
         }
     }
 
-    /// Without quiet sections.
+    /// The number of beats that are no quiet sections.
     pub fn plain_beats(&self) -> usize {
         self.beats.iter().filter(|beat| **beat == Beat::Beat).count()
     }

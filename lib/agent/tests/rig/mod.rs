@@ -68,14 +68,14 @@ impl Attempt for TestAttempt {
     }
 }
 
-/// What a scripted model answers.
+/// The answer of a scripted model.
 #[derive(Clone, Debug)]
 pub enum Say {
     Text(String),
     Calls(Vec<(String, String)>),
     /// Deltas, each after this long.
     Slowly(Duration, Vec<Delta>),
-    /// Without saying what it used.
+    /// An answer without its usage.
     Unmetered(String),
     Fail(ModelError),
 }

@@ -20,7 +20,7 @@ pub struct Server {
     accepting: JoinHandle<()>,
 }
 
-/// One request.
+/// A request to the server.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub head: String,
@@ -28,7 +28,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Who was asked, as the client names it.
+    /// The server's host, as the client names it.
     pub fn host(&self) -> &str {
         let value = self
             .head
@@ -38,7 +38,7 @@ impl Asked {
     }
 }
 
-/// How the server answers.
+/// The server's way to answer.
 pub enum Reply {
     /// Anything but a stream: status, more headers, body.
     Plain(u16, String, String),
@@ -48,7 +48,7 @@ pub enum Reply {
 }
 
 pub enum Piece {
-    /// One event with this JSON.
+    /// An event with this JSON.
     Chunk(Value),
     /// Bytes as they are, inside of the stream.
     Raw(Vec<u8>),
@@ -59,7 +59,7 @@ pub enum Piece {
     Cut,
     /// Nothing more comes, until the client goes.
     Hang,
-    /// This event without end, until the client goes.
+    /// Sends this event without end, until the client goes.
     Endless(Value),
     Done,
 }
@@ -187,7 +187,7 @@ fn framed(bytes: &[u8]) -> Vec<u8> {
     framed
 }
 
-/// These events in one write: whoever reads them has them at once.
+/// Sends these events in one write: whoever reads them has them at once.
 pub fn at_once(values: impl IntoIterator<Item = Value>) -> Piece {
     Piece::Raw(values.into_iter().flat_map(|value| event(&value)).collect())
 }
@@ -241,7 +241,7 @@ pub fn calls(calls: &[(&str, &str)]) -> Reply {
     Reply::Stream(pieces)
 }
 
-/// How many answers the conversation of a request has.
+/// The number of answers in the conversation of a request.
 pub fn answers(asked: &Asked) -> usize {
     messages(asked).iter().filter(|message| message["role"] == "assistant").count()
 }

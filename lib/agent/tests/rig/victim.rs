@@ -13,7 +13,7 @@ use onward_agent::{
 };
 use rustix::process::{Signal, getpid, kill_process};
 
-/// What happens to this process, and at which entry or answer.
+/// The fate of this process, and the entry or answer at which it comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Lives,
@@ -99,15 +99,20 @@ struct Number {
     number: u32,
 }
 
-async fn search(_: ToolContext, what: Number) -> Result<String, ToolError> {
+/// What a tool has done is a line in a file.
+fn done(tool: &str, ctx: &ToolContext, what: &Number) -> Result<(), ToolError> {
+    let path = std::env::var("EFFECTS")?;
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
+    Ok(writeln!(file, "{tool} {} {}", what.number, ctx.call_key())?)
+}
+
+async fn search(ctx: ToolContext, what: Number) -> Result<String, ToolError> {
+    done("search", &ctx, &what)?;
     Ok(format!("found {}", what.number))
 }
 
-/// What it has done is a line in a file.
 async fn refund(ctx: ToolContext, what: Number) -> Result<String, ToolError> {
-    let path = std::env::var("EFFECTS")?;
-    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path)?;
-    writeln!(file, "{} {}", what.number, ctx.call_key())?;
+    done("refund", &ctx, &what)?;
     Ok(format!("refunded {}", what.number))
 }
 
@@ -139,7 +144,7 @@ async fn main() -> ExitCode {
     let appended = Arc::default();
     let agent = Agent::new(model)
         .instructions("Refund at most once.")
-        .tool(Tool::new("search", "Searches", search))
+        .tool(Tool::new("search", "Searches", search).effect(Effect::Idempotent))
         .tool(Tool::new("refund", "Refunds", refund).effect(Effect::Once));
     let folder = get("SESSIONS");
     let agent = if folder.ends_with(".db") {

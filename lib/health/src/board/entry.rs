@@ -14,7 +14,7 @@ use crate::supervisor::StopSignal;
 use crate::turn::Ended;
 use crate::watch::{Pulse, Reading};
 
-/// Of an error's text; the rest is in the user's own log.
+/// Bytes kept of an error's text; the rest is in the user's own log.
 const LONGEST_TEXT: usize = 300;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct LoopEntry {
     clock: Arc<Clock>,
     pub(crate) stop: StopSignal,
     account: Mutex<Account>,
-    /// Of a loop that somebody else runs.
+    /// The pulse of a loop that somebody else runs.
     pulse: Option<Pulse>,
     wake: Notify,
     /// The number of the last turn that was told to end.
@@ -34,7 +34,7 @@ pub(crate) struct LoopEntry {
 #[derive(Debug)]
 struct Account {
     health: LoopHealth,
-    /// What was logged last.
+    /// State and reason that were logged last.
     seen: (LoopState, LoopReason),
     turn: u64,
     next_in: Option<Duration>,
@@ -45,7 +45,7 @@ struct Account {
     round: u64,
 }
 
-/// What metrics count since the start.
+/// Totals since the start, for metrics.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Totals {
     pub(crate) units: u64,
@@ -169,6 +169,11 @@ impl LoopEntry {
 
     pub(crate) fn take_next_in(&self) -> Option<Duration> {
         lock(&self.account).next_in.take()
+    }
+
+    /// It succeeded last so long ago, perhaps in another process, and has not failed since.
+    pub(crate) fn restore(&self, succeeded_ago: Duration) {
+        self.change(|account, now| account.health.restore(now, now - succeeded_ago));
     }
 
     pub(crate) fn waiting(&self, wait: Duration) {
@@ -376,5 +381,47 @@ fn shortened(text: &str) -> String {
     match text.char_indices().nth(LONGEST_TEXT) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onward_core::health::Budget;
+
+    use super::*;
+    use crate::logged::logged;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_state_is_logged_once_and_as_loudly_as_it_is_bad() {
+        let minute = Duration::from_secs(60);
+        let rule = LoopRule {
+            critical: true,
+            budget: Budget::Consecutive(2),
+            freshness: minute,
+            recovery: 1,
+            startup_grace: minute,
+            max_iteration: minute,
+        };
+        let entry = LoopEntry::new("invoices", rule, Arc::new(Clock::start()), StopSignal::default());
+        let turn = |iteration, text: Option<&str>| {
+            let turn = entry.begin();
+            entry.end(Some(turn), Some(Ended { iteration, text: text.map(str::to_owned) }));
+        };
+        let fail = || turn(Iteration::Failed { code: "away" }, Some("the source is away"));
+        let line = |level: &str, from: &str, to: &str, reason: &str, error: &str| {
+            format!(
+                "{level} a loop changed its state loop_name=\"invoices\" critical=true from={from:?} to={to:?} reason={reason:?}{error}"
+            )
+        };
+        let nothing: [String; 0] = [];
+        let began = logged(|| turn(Iteration::Progress(1), None));
+        assert_eq!(began, [line("DEBUG", "starting", "healthy", "within_budget_and_fresh", "")]);
+        assert_eq!(logged(|| turn(Iteration::Idle, None)), nothing, "it is as it was");
+        assert_eq!(logged(fail), nothing, "its budget is not spent");
+        let error = " error=\"the source is away\"";
+        assert_eq!(logged(fail), [line("WARN", "healthy", "failing", "budget_spent", error)]);
+        assert_eq!(logged(fail), nothing);
+        let again = logged(|| turn(Iteration::Progress(1), None));
+        assert_eq!(again, [line("INFO", "failing", "healthy", "within_budget_and_fresh", "")]);
     }
 }

@@ -4,6 +4,7 @@
 //! Nothing here runs by itself. Loops write into their own entry (`entry.rs`), whoever answers a probe asks for a report, and the
 //! eye does so at regular intervals, so that a change is seen though nobody says anything.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +15,7 @@ use onward_core::health::{LoopRule, LoopState, Sign};
 use onward_core::time::Awake;
 
 use crate::clock::{Clock, lock};
-use crate::heartbeat::Heartbeats;
+use crate::heartbeat::{Heartbeats, LastBeat};
 use crate::input::{Input, whole_ms};
 use crate::supervisor::StopSignal;
 use crate::watch::Pulse;
@@ -31,12 +32,12 @@ pub use report::{ExecutorReport, HeartbeatReport, InputReport, LoopReport, Repor
 pub struct Health(pub(crate) Arc<Board>);
 
 impl Health {
-    /// What is known now.
+    /// A report of this instant.
     pub fn report(&self) -> Report {
         self.0.report()
     }
 
-    /// Where probes are answered, once they are.
+    /// The address that answers probes, once they are served.
     pub fn probes_address(&self) -> Option<SocketAddr> {
         *lock(&self.0.probes_address)
     }
@@ -47,7 +48,7 @@ pub(crate) struct Board {
     pub(crate) service: String,
     pub(crate) clock: Arc<Clock>,
     pub(crate) stop: StopSignal,
-    /// Until the loops run, nothing speaks for the process.
+    /// Set when the loops run; nothing speaks for the process before.
     running: AtomicBool,
     parts: Mutex<Parts>,
     executor: Mutex<Option<ExecutorState>>,
@@ -65,6 +66,8 @@ struct Parts {
 struct Watched<T> {
     what: T,
     bad_since: Arc<Mutex<Option<Awake>>>,
+    /// Of heartbeats: those that were cancelled because they are silent.
+    cancelled: Arc<Mutex<HashSet<String>>>,
 }
 
 impl<T> std::fmt::Debug for Watched<T> {
@@ -75,13 +78,14 @@ impl<T> std::fmt::Debug for Watched<T> {
 
 impl<T: Clone> Clone for Watched<T> {
     fn clone(&self) -> Self {
-        Self { what: self.what.clone(), bad_since: Arc::clone(&self.bad_since) }
+        let (bad_since, cancelled) = (Arc::clone(&self.bad_since), Arc::clone(&self.cancelled));
+        Self { what: self.what.clone(), bad_since, cancelled }
     }
 }
 
 impl<T> Watched<T> {
     fn new(what: T) -> Self {
-        Self { what, bad_since: Arc::default() }
+        Self { what, bad_since: Arc::default(), cancelled: Arc::default() }
     }
 
     /// Since when it is bad; whether that is news.
@@ -112,7 +116,7 @@ impl Board {
         }
     }
 
-    /// All that it depends on has been added, and its loops run.
+    /// Declares that all inputs have been added and the loops run.
     pub(crate) fn runs(&self) {
         self.running.store(true, Ordering::Release);
     }
@@ -161,7 +165,7 @@ impl Board {
         };
         let loops: Vec<_> = loops.iter().map(|entry| entry.report(now)).collect();
         let inputs: Vec<_> = inputs.iter().map(|input| input_report(input, now)).collect();
-        let heartbeats: Vec<_> = heartbeats.iter().filter_map(|one| heartbeat_report(one, now)).collect();
+        let heartbeats: Vec<_> = heartbeats.iter().filter_map(heartbeat_report).collect();
         let executor = lock(&self.executor).map(|state| ExecutorReport {
             lag_ms: state.lag.as_millis() as u64,
             limit_ms: state.limit.as_millis() as u64,
@@ -206,19 +210,22 @@ fn input_report(input: &Watched<Arc<dyn Input>>, now: Awake) -> InputReport {
 }
 
 /// `None` while nobody is at work.
-fn heartbeat_report(watched: &Watched<Heartbeats>, now: Awake) -> Option<HeartbeatReport> {
+fn heartbeat_report(watched: &Watched<Heartbeats>) -> Option<HeartbeatReport> {
     let Heartbeats { name, critical, silent_after, beating } = &watched.what;
-    let last = beating.most_silent();
-    let silent = last.as_ref().is_some_and(|last| last.ago >= *silent_after);
-    let (_, is_news) = watched.note(now, silent);
-    let last = last?;
-    let place = last.place.map(ToString::to_string);
-    if is_news && silent {
-        let (who, silent_for) = (last.who.as_str(), whole_ms(last.ago));
+    let all_silent = beating.silent(*silent_after);
+    let news: Vec<&LastBeat> = {
+        let mut cancelled = lock(&watched.cancelled);
+        cancelled.retain(|who| all_silent.iter().any(|one| one.who == *who));
+        all_silent.iter().filter(|one| cancelled.insert(one.who.clone())).collect()
+    };
+    for LastBeat { who, ago, place } in news {
+        let (silent_for, place) = (whole_ms(*ago), place.map(ToString::to_string));
         let place = place.as_deref().unwrap_or("nowhere");
         tracing::error!(heartbeats = %name, who, ?silent_for, last_beat = place, "a heartbeat is silent; it is cancelled");
         beating.cancel(who);
     }
+    let last = all_silent.into_iter().max_by_key(|one| one.ago).or_else(|| beating.most_silent())?;
+    let (silent, place) = (last.ago >= *silent_after, last.place.map(ToString::to_string));
     Some(HeartbeatReport {
         name: name.to_string(),
         critical: *critical,
@@ -228,4 +235,60 @@ fn heartbeat_report(watched: &Watched<Heartbeats>, now: Awake) -> Option<Heartbe
         silent_after_ms: silent_after.as_millis() as u64,
         place,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::heartbeat::Beating;
+    use crate::logged::logged;
+
+    /// Handlers by name, each with the seconds for which it has been silent.
+    type Silences = Vec<(&'static str, u64)>;
+
+    /// The handlers, and the names of those that were told to stop.
+    #[derive(Clone, Default)]
+    struct Handlers(Arc<Mutex<(Silences, Vec<String>)>>);
+
+    impl Beating for Handlers {
+        fn most_silent(&self) -> Option<LastBeat> {
+            self.silent(Duration::ZERO).into_iter().max_by_key(|one| one.ago)
+        }
+
+        fn silent(&self, after: Duration) -> Vec<LastBeat> {
+            let all = lock(&self.0).0.clone().into_iter();
+            let all = all.map(|(who, secs)| LastBeat { who: who.into(), ago: Duration::from_secs(secs), place: None });
+            all.filter(|one| one.ago >= after).collect()
+        }
+
+        fn cancel(&self, who: &str) {
+            lock(&self.0).1.push(who.to_owned());
+        }
+    }
+
+    #[test]
+    fn each_heartbeat_that_falls_silent_is_logged_and_cancelled_once() {
+        let (board, handlers) = (Board::new("test"), Handlers::default());
+        board.add_heartbeats(Heartbeats::new("messages", Duration::from_secs(10), handlers.clone()).critical());
+        // silent for seconds -> who is cancelled
+        let rounds: [(Silences, &[&str]); 6] = [
+            (vec![("a", 9), ("b", 1)], &[]),
+            (vec![("a", 10), ("b", 2)], &["a"]),
+            (vec![("a", 18), ("b", 10), ("c", 12)], &["b", "c"]),
+            (vec![("a", 19), ("b", 11), ("c", 13)], &[]),
+            (vec![("a", 0), ("b", 12)], &[]),
+            (vec![("a", 10), ("b", 22)], &["a"]),
+        ];
+        for (silent, expected) in rounds {
+            *lock(&handlers.0) = (silent.clone(), vec![]);
+            let mut report = None;
+            let said = logged(|| report = Some(board.report()));
+            assert_eq!(lock(&handlers.0).1, expected, "{silent:?}");
+            let said: Vec<_> = said.iter().filter(|line| line.contains("a heartbeat is silent")).collect();
+            assert_eq!(said.len(), expected.len(), "{said:?}");
+            let shown = report.expect("it was asked").heartbeats.remove(0);
+            let worst = silent.iter().max_by_key(|(_, secs)| *secs).expect("there are some");
+            assert_eq!((&*shown.who, shown.silent), (worst.0, worst.1 >= 10));
+        }
+    }
 }

@@ -30,17 +30,17 @@ pub struct Report {
 }
 
 impl Report {
-    /// Why it is not live, for people.
+    /// The reason why the process is not live, for people.
     pub fn why_not_live(&self) -> Option<String> {
         self.why(Sign::is_live)
     }
 
-    /// Why it is not ready, for people.
+    /// The reason why the process is not ready, for people.
     pub fn why_not_ready(&self) -> Option<String> {
         self.why(Sign::is_ready)
     }
 
-    /// Why it has not started, for people.
+    /// The reason why the process has not started, for people.
     pub fn why_not_started(&self) -> Option<String> {
         self.why(|sign| sign != Sign::Loop(LoopState::Starting))
     }
@@ -49,7 +49,7 @@ impl Report {
         self.loops.iter().find(|one| one.name == name)
     }
 
-    /// All that a restart helps against comes first: it is the more urgent.
+    /// The reason, with everything that a restart helps against first: it is the more urgent.
     fn why(&self, is_good: impl Fn(Sign) -> bool) -> Option<String> {
         let mut reasons: Vec<(bool, String)> = Vec::new();
         let mut look = |sign: Sign, text: &dyn Fn() -> String| {
@@ -86,7 +86,7 @@ impl Report {
     }
 }
 
-/// One loop at one instant.
+/// A loop at one instant.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoopReport {
     pub name: String,
@@ -95,13 +95,13 @@ pub struct LoopReport {
     pub state: LoopState,
     #[serde(serialize_with = "reason_code")]
     pub reason: LoopReason,
-    /// For how long the reason has held.
+    /// Time since the reason holds.
     pub since_ms: u64,
-    /// How long ago it succeeded last, or took a forward step.
+    /// Time since the last success or forward step.
     pub last_success_ms: Option<u64>,
-    /// In a row, as far as they count against its budget.
+    /// Failures in a row, as far as they count against the loop's budget.
     pub failures: u32,
-    /// What the last failure said, until the next success.
+    /// The text of the last failure, until the next success.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(skip)]
@@ -120,25 +120,25 @@ impl LoopReport {
         format!("loop `{}` is {state} for {since:?} ({reason}){error}", self.name)
     }
 
-    /// How often it was started again after a crash.
+    /// The number of times that the loop was started again after a crash.
     pub fn restarts(&self) -> u64 {
         self.totals.restarts
     }
 
-    /// Where the loop beat or stepped last.
+    /// The place where the loop beat or stepped last.
     pub fn last_beat(&self) -> Option<&'static Location<'static>> {
         self.place
     }
 }
 
-/// One input at one instant.
+/// An input at one instant.
 #[derive(Clone, Debug, Serialize)]
 pub struct InputReport {
     pub name: String,
     pub critical: bool,
-    /// What is wrong; `None` while it is tolerated.
+    /// The problem; `None` while the input is tolerated.
     pub problem: Option<String>,
-    /// For how long it has not been tolerated.
+    /// Time since the input is not tolerated.
     pub since_ms: Option<u64>,
     pub value: Option<f64>,
 }
@@ -152,7 +152,7 @@ pub struct HeartbeatReport {
     pub who: String,
     pub silent_ms: u64,
     pub silent_after_ms: u64,
-    /// Where it beat last.
+    /// The place of the last beat.
     pub place: Option<String>,
 }
 
@@ -167,7 +167,7 @@ impl HeartbeatReport {
 /// The executor at one instant.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ExecutorReport {
-    /// How long a task that could run has waited.
+    /// The time that a task which could run has waited.
     pub lag_ms: u64,
     pub limit_ms: u64,
     pub starved: bool,

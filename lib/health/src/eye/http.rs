@@ -16,11 +16,11 @@ use tokio::runtime::Handle;
 use crate::board::{Board, ExecutorReport, HeartbeatReport, InputReport, LoopReport, Report};
 use crate::clock::lock;
 
-/// At a time; further ones wait in the kernel's queue.
+/// Connections at a time; further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 32;
-/// Of a request's head. What may follow it is not read.
+/// Bytes of a request's head. What may follow it is not read.
 const MAX_REQUEST: usize = 8 * 1024;
-/// For all of a request, and for all of an answer.
+/// The time for a whole request, and for a whole answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -104,7 +104,7 @@ fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// One of the connections that there may be at a time.
+/// A place among the connections that are allowed at a time.
 struct Place(Arc<Shared>);
 
 impl Place {

@@ -25,44 +25,68 @@ use self::ready_file::ReadyFileKeeper;
 use self::systemd::Notifier;
 use crate::board::{Board, LoopReport, Report};
 use crate::executor::Executor;
+use crate::policy::Table;
 
 mod http;
 mod ready_file;
 mod systemd;
 
-/// How often the eye looks.
+/// The interval at which the eye looks.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The time that a task may wait for the executor unless it is set.
+const EXECUTOR_LAG: Duration = Duration::from_secs(10);
 
 /// A busy machine may keep any thread waiting for a part of this.
 const SHORTEST_WATCHDOG: Duration = Duration::from_millis(500);
 
-/// What a process exits with after a stall: an internal error of the software, in `sysexits.h`.
+/// Exit code of a process after a stall: an internal error of the software, in `sysexits.h`.
 const STALLED: i32 = 70;
 
-/// What the eye is to do beside looking.
-#[derive(Clone, Debug)]
+/// Settings of the eye beside looking.
+#[derive(Clone, Default, Debug)]
 pub(crate) struct EyeSettings {
-    /// A task that could run and waits for longer has a starved executor.
-    pub(crate) executor_lag: Duration,
-    /// For how long liveness may be lost before the process exits; `None` if it never does.
+    /// A task that could run and waits for longer has a starved executor. [`EXECUTOR_LAG`] unless set.
+    pub(crate) executor_lag: Option<Duration>,
+    /// The time for which liveness may be lost before the process exits; `None` if it never does.
     pub(crate) exit_after: Option<Duration>,
     pub(crate) probes: Option<String>,
     pub(crate) ready_file: Option<PathBuf>,
     pub(crate) systemd: bool,
 }
 
-impl Default for EyeSettings {
-    fn default() -> Self {
-        Self { executor_lag: Duration::from_secs(10), exit_after: None, probes: None, ready_file: None, systemd: false }
-    }
-}
-
 impl EyeSettings {
-    /// Which of them contradict each other. `watchdog` is systemd's `WatchdogSec`.
-    pub(crate) fn problems(&self, watchdog: Option<Duration>) -> Vec<String> {
+    fn executor_lag(&self) -> Duration {
+        self.executor_lag.unwrap_or(EXECUTOR_LAG)
+    }
+
+    /// Often enough to feed a watchdog, which waits for half of its time at most.
+    fn look_every(&self, watchdog: Option<Duration>) -> Duration {
+        watchdog.filter(|_| self.systemd).map_or(LOOK_EVERY, |limit| LOOK_EVERY.min(limit / 4))
+    }
+
+    /// Whether the settings can be kept; if not, those that contradict each other. `watchdog` is systemd's
+    /// `WatchdogSec`.
+    pub(crate) fn check(&self, watchdog: Option<Duration>) -> Result<(), (Vec<String>, Table)> {
+        let problems = self.problems(watchdog);
+        if problems.is_empty() { Ok(()) } else { Err((problems, self.table(watchdog))) }
+    }
+
+    fn table(&self, watchdog: Option<Duration>) -> Table {
+        let watchdog = watchdog.filter(|_| self.systemd);
+        let or = |span: Option<Duration>, none: &str| span.map_or_else(|| none.to_owned(), |span| format!("{span:?}"));
+        Table(vec![
+            ("wait between looks", format!("{:?}", self.look_every(watchdog)), false),
+            ("executor's lag", format!("{:?}", self.executor_lag()), self.executor_lag.is_some()),
+            ("exit after a stall", or(self.exit_after, "never"), self.exit_after.is_some()),
+            ("systemd's WatchdogSec", or(watchdog, "none"), watchdog.is_some()),
+        ])
+    }
+
+    fn problems(&self, watchdog: Option<Duration>) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.executor_lag < 2 * LOOK_EVERY {
-            let lag = self.executor_lag;
+        let lag = self.executor_lag();
+        if lag < 2 * LOOK_EVERY {
             problems
                 .push(format!("an executor's lag of {lag:?} cannot be seen by looks every {LOOK_EVERY:?}; allow more"));
         }
@@ -100,9 +124,7 @@ impl Eye {
         };
         let address = listener.as_ref().map(Listener::address);
         let (open, closed) = mpsc::channel();
-        // Often enough to feed a watchdog, which waits for half of its time at most.
-        let watchdog = sd_notify::watchdog_enabled().filter(|_| settings.systemd);
-        let look_every = watchdog.map_or(LOOK_EVERY, |limit| LOOK_EVERY.min(limit / 4));
+        let look_every = settings.look_every(sd_notify::watchdog_enabled());
         let looking = move || {
             // Within it, time is the runtime's: a test may have stopped it.
             let _guard = handle.enter();
@@ -152,7 +174,7 @@ struct Sight {
 struct Loss(Option<Instant>);
 
 impl Loss {
-    /// For how long it has been lost.
+    /// Notes whether liveness is lost now, and gives the time since it was lost.
     fn note(&mut self, is_lost: bool, now: Instant) -> Option<Duration> {
         self.0 = is_lost.then(|| self.0.unwrap_or(now));
         self.0.map(|since| now.saturating_duration_since(since))
@@ -165,7 +187,7 @@ impl Sight {
             board,
             executor: Executor::new(handle.clone()),
             handle,
-            executor_lag: settings.executor_lag,
+            executor_lag: settings.executor_lag(),
             exit_after: settings.exit_after,
             file: settings.ready_file.map(|path| ReadyFileKeeper::start(path, probes)),
             notifier: settings.systemd.then(Notifier::start),
@@ -202,7 +224,7 @@ impl Sight {
                 continue;
             }
             log_stall(one);
-            if one.reason == LoopReason::IterationTooLong {
+            if is_cancelled(one) {
                 self.board.cancel(&one.name);
             }
         }
@@ -235,15 +257,26 @@ impl Sight {
     }
 }
 
+/// A turn that hangs is told to end; a loop of which no turn comes has none.
+fn is_cancelled(one: &LoopReport) -> bool {
+    one.reason == LoopReason::IterationTooLong
+}
+
 fn log_stall(one: &LoopReport) {
     let (loop_name, critical, reason) = (one.name.as_str(), one.critical, one.reason.code());
     let last_beat = one.last_beat().map_or_else(|| "nowhere in this turn".to_owned(), ToString::to_string);
-    tracing::error!(loop_name, critical, reason, last_beat, "a loop is stalled; its turn is cancelled");
+    if is_cancelled(one) {
+        tracing::error!(loop_name, critical, reason, last_beat, "a loop is stalled; its turn is cancelled");
+    } else {
+        tracing::error!(loop_name, critical, reason, last_beat, "a loop is stalled: no turn comes");
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::logged::logged;
+    use crate::policy::SettingsError;
 
     #[test]
     fn liveness_that_came_back_counts_anew() {
@@ -276,11 +309,61 @@ mod tests {
             (399, None, None, false, Some("an executor's lag of 399ms")),
         ];
         for (lag, exit, watchdog, systemd, expected) in table {
-            let settings =
-                EyeSettings { executor_lag: ms(lag), exit_after: exit.map(ms), systemd, ..EyeSettings::default() };
-            let problems = settings.problems(watchdog.map(ms));
+            let (executor_lag, exit_after) = (Some(ms(lag)), exit.map(ms));
+            let settings = EyeSettings { executor_lag, exit_after, systemd, ..EyeSettings::default() };
+            let problems = settings.check(watchdog.map(ms)).map_or_else(|(problems, _)| problems, |()| Vec::new());
             assert_eq!(problems.len(), usize::from(expected.is_some()), "{settings:?} {watchdog:?}: {problems:?}");
             assert!(problems.iter().zip(expected).all(|(said, start)| said.starts_with(start)), "{problems:?}");
+        }
+    }
+    #[test]
+    fn settings_that_systemd_would_overrule_are_refused_with_the_table_of_what_they_come_to() {
+        let exit_after = Some(Duration::from_secs(30));
+        let settings = EyeSettings { exit_after, systemd: true, ..EyeSettings::default() };
+        let (problems, table) = settings.check(Some(Duration::from_millis(600))).expect_err("it exits too late");
+        let mut error = SettingsError::default();
+        error.of_service("billing", problems, Some(table));
+        let text = error.to_string();
+        for part in [
+            "service `billing`: the exit 30s after a stall would come later than systemd's WatchdogSec (600ms)",
+            "wait between looks       150ms                    derived",
+            "executor's lag           10s                      derived",
+            "exit after a stall       30s                      set",
+            "systemd's WatchdogSec    600ms                    set",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_stall_is_logged_with_where_the_last_beat_was() {
+        let place = std::panic::Location::caller();
+        let (somewhere, nowhere) = (place.to_string(), "nowhere in this turn".to_owned());
+        let (hangs, rests) = (LoopReason::IterationTooLong, LoopReason::NotTurning);
+        for (place, last_beat, reason, message) in [
+            (Some(place), &somewhere, hangs, "a loop is stalled; its turn is cancelled"),
+            (None, &nowhere, hangs, "a loop is stalled; its turn is cancelled"),
+            (Some(place), &somewhere, rests, "a loop is stalled: no turn comes"),
+        ] {
+            let stalled = LoopReport {
+                name: "invoices".into(),
+                critical: true,
+                state: LoopState::Stalled,
+                reason,
+                since_ms: 7,
+                last_success_ms: None,
+                failures: 0,
+                error: None,
+                place,
+                turn: 3,
+                totals: Default::default(),
+            };
+            let said = logged(|| log_stall(&stalled));
+            let reason = reason.code();
+            let expected = format!(
+                "ERROR {message} loop_name=\"invoices\" critical=true reason={reason:?} last_beat={last_beat:?}"
+            );
+            assert_eq!(said, [expected]);
         }
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct ReadyFileKeeper {
     beside: PathBuf,
     content: String,
     written: Option<Instant>,
-    /// So that a folder that cannot be written is said once.
+    /// Set once a write has failed, so that a folder that cannot be written is reported once.
     has_failed: bool,
 }
 

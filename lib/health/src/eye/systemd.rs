@@ -38,7 +38,7 @@ impl Notifier {
         self.messages(report, Instant::now()).iter().for_each(Message::send);
     }
 
-    /// What there is to be told, in this order.
+    /// The messages that are due, in this order.
     fn messages(&mut self, report: &Report, now: Instant) -> Vec<Message> {
         let mut messages = Vec::new();
         if report.stopping && !std::mem::replace(&mut self.is_stopping_said, true) {

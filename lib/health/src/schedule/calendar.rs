@@ -14,10 +14,10 @@ use onward_core::time::{Wall, span_ms};
 pub const SHORTEST_INTERVAL: Duration = Duration::from_secs(1);
 /// An expression longer than this is refused.
 const MAX_EXPRESSION_BYTES: usize = 256;
-/// How many gaps are looked at to find the longest: more than two weeks of a daily schedule.
+/// The number of gaps that are compared to find the longest: more than two weeks of a daily schedule.
 const GAPS_LOOKED_AT: usize = 16;
 
-/// Why a schedule is refused. Nothing was changed.
+/// The reason why a schedule is refused. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TimingError {
     #[error(
@@ -34,7 +34,7 @@ pub enum TimingError {
     TooShort(Duration),
 }
 
-/// When a schedule is due, ready to be asked.
+/// The due instants of a schedule, ready to be asked for.
 #[derive(Clone)]
 pub struct Calendar(Kind);
 
@@ -139,7 +139,7 @@ fn wall(at: &Zoned) -> Option<Wall> {
     u64::try_from(at.timestamp().as_millisecond()).ok().map(Wall::from_ms)
 }
 
-/// What somebody wrote, no longer than is good for an error.
+/// The text of a user, shortened for an error.
 fn shortened(text: &str) -> String {
     text.chars().take(MAX_EXPRESSION_BYTES).collect()
 }

@@ -17,7 +17,9 @@ use onward_core::time::Wall;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::store::{Entry, EntryColumns, JobRecords, Kept, OpenRun, RunEnd, ScheduleStore, StoreError, ms, wall};
+use super::store::{
+    ENDED_TOLD, EndedRun, Entry, EntryColumns, JobRecords, Kept, OpenRun, RunEnd, ScheduleStore, StoreError, ms, wall,
+};
 
 /// Records in a file.
 #[derive(Clone, Debug)]
@@ -65,7 +67,12 @@ struct StoredRecord {
 impl StoredJob {
     fn kept(&self) -> Kept {
         let open = self.open.iter().map(|(due, until)| OpenRun { due: wall(*due), claimed_until: wall(*until) });
-        Kept { horizon: wall(self.horizon_ms), open: open.collect() }
+        let ended = self.records.iter().rev().filter_map(|record| {
+            Some(EndedRun { due: wall(record.due_ms), end: RunEnd::of_word(record.outcome.as_deref()?) })
+        });
+        let mut ended: Vec<EndedRun> = ended.take(ENDED_TOLD).collect();
+        ended.reverse();
+        Kept { horizon: wall(self.horizon_ms), open: open.collect(), ended }
     }
 
     fn keep(&mut self, kept: &Kept) {
@@ -209,7 +216,7 @@ impl ScheduleStore for FileStore {
         self.ask(move |jobs| {
             let known = jobs.entry(job).or_default();
             let mut kept = known.kept();
-            kept.end(due);
+            kept.end(due, end);
             known.keep(&kept);
             if let Some(record) = known.records.iter_mut().rev().find(|record| record.due_ms == ms(due)) {
                 record.outcome = Some(end.word().to_owned());

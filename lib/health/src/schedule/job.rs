@@ -17,9 +17,15 @@
 //! ```
 //!
 //! **Health.** Each job has its own budget. How long one success lasts is derived from its period: the longest time
-//! from one due instant to the next, and what a run may take. A job that never ran is red when that is over, and so is
-//! one whose runs are skipped because an earlier one does not end. What becomes of each due instant is decided by
-//! [`onward_core::schedule`], by this process's wall clock, and kept by a [`ScheduleStore`].
+//! from one due instant to the next, and what a run may take. A job that has not been due yet is well, once its store
+//! has been asked. One that never ran is red when its first due instant, and what the run may take, is over; and so is
+//! one whose runs are skipped because an earlier one does not end.
+//!
+//! What counts is how the job is, whoever ran it: runs of other processes on the same store count as one's own, and a
+//! process that is restarted finds the age of the last success, and the failures since, as they were.
+//!
+//! What becomes of each due instant is decided by [`onward_core::schedule`], by this process's wall clock, and kept by a
+//! [`ScheduleStore`].
 
 use std::collections::VecDeque;
 use std::fmt::{self, Display};
@@ -37,14 +43,14 @@ use onward_core::time::{Wall, span_ms};
 use tokio::task::JoinSet;
 
 use super::calendar::{Calendar, TimingError};
-use super::store::{AnyStore, Entry, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};
+use super::store::{AnyStore, EndedRun, Entry, JobRecords, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};
 use crate::repeat::Loop;
 use crate::supervisor::{Supervised, Supervisor};
 use crate::turn::{Outcome, Reporter};
 
 /// The wall clock is looked at again after this long at the latest: it may have been stepped.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// How long a run may take unless it is set.
+/// The longest time for a run unless it is set.
 const LONGEST_RUN: Duration = Duration::from_secs(3_600);
 /// A claim outlives the longest run by this much: nobody takes over a run that is about to end.
 const CLAIM_MARGIN: Duration = Duration::from_secs(60);
@@ -125,13 +131,13 @@ impl Job {
         self
     }
 
-    /// What becomes of an instant while an earlier run has not ended.
+    /// The fate of an instant that comes while an earlier run has not ended.
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.overlap = overlap;
         self
     }
 
-    /// What becomes of instants that have come together, after a stop for instance.
+    /// The fate of instants that have come together, after a stop for instance.
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed;
         self
@@ -149,7 +155,7 @@ impl Job {
         self
     }
 
-    /// Where records are kept. With a store that several processes share, one of them fires.
+    /// The store that keeps the records. With a store that several processes share, one of them fires.
     pub fn store(mut self, store: impl ScheduleStore) -> Self {
         self.store = Arc::new(store);
         self
@@ -161,7 +167,7 @@ impl Job {
         self
     }
 
-    /// How long one success lasts: until the run after it is late.
+    /// The time for which one success counts: until the run after it is late.
     pub(super) fn freshness(&self) -> Duration {
         let gap = self.gap();
         gap + self.jitter + self.longest_run + LATE_AFTER + CLAIM_MARGIN
@@ -187,7 +193,7 @@ impl Supervised for Job {
         let mut supervised = Loop::running(&name, move |reporter| Arc::clone(&job).run(reporter))
             .every(every)
             .freshness(freshness)
-            .startup_grace(freshness)
+            .startup_grace(longest)
             .longest_turn(longest)
             .recovery(1);
         if let Some(budget) = budget {
@@ -197,7 +203,7 @@ impl Supervised for Job {
     }
 }
 
-/// One run of a job.
+/// A run of a job.
 #[derive(Clone, Debug)]
 pub struct JobRun {
     due: Wall,
@@ -224,7 +230,8 @@ impl JobRun {
 
 impl Job {
     async fn run(self: Arc<Self>, reporter: Reporter) -> Result<(), StoreError> {
-        let mut runs = Runs { job: self, reporter, tasks: JoinSet::new(), own: Vec::new(), waiting: VecDeque::new() };
+        let mut runs =
+            Runs { job: self, reporter, tasks: JoinSet::new(), own: Vec::new(), told: None, waiting: VecDeque::new() };
         loop {
             if runs.reporter.is_stopping() {
                 return runs.finish().await;
@@ -250,6 +257,8 @@ struct Runs {
     tasks: JoinSet<(Wall, Result<(), String>)>,
     /// Instants whose runs are under way here, with their tasks.
     own: Vec<(Wall, tokio::task::Id)>,
+    /// Instants whose runs have ended, here or elsewhere, and are in the account. `None` before the store was asked.
+    told: Option<Vec<Wall>>,
     /// Instants that came while a run was under way, and wait for its end. They have no record yet.
     waiting: VecDeque<Wall>,
 }
@@ -260,6 +269,7 @@ impl Runs {
         let job = Arc::clone(&self.job);
         let now = job.now();
         let known = job.store.open(&job.name, now).await?;
+        self.account_for(&known, now);
         self.take_over(&known.open, now).await?;
         let (lot, is_end) = take_lot(job.calendar.after(known.horizon), now);
         let due: Vec<Wall> = lot.iter().copied().take_while(|due| job.starts_at(*due) <= now).collect();
@@ -282,6 +292,39 @@ impl Runs {
         Ok(if due.len() >= DUE_PER_LOT { Duration::ZERO } else { Duration::from_millis(1) })
     }
 
+    /// Brings the account to what the store has: at first to how the job was, and from then on by what others have run.
+    fn account_for(&mut self, known: &JobRecords, now: Wall) {
+        let dues = known.ended.iter().map(|run| run.due).collect();
+        let news: Vec<EndedRun> = match self.told.replace(dues) {
+            Some(told) => known.ended.iter().filter(|run| !told.contains(&run.due)).copied().collect(),
+            None => {
+                let success = known.ended.iter().rposition(|run| run.end == RunEnd::Succeeded);
+                self.reporter.restore(self.succeeded_ago(
+                    success.map(|place| known.ended[place].due),
+                    known.horizon,
+                    now,
+                ));
+                known.ended[success.map_or(0, |place| place + 1)..].to_vec()
+            }
+        };
+        for run in news {
+            match run.end {
+                RunEnd::Succeeded => self.reporter.record(Outcome::Idle),
+                RunEnd::Failed => self.reporter.record_failure("failed", "a run in another process failed"),
+            }
+        }
+    }
+
+    /// How old the last success is. A job that has none yet counts as if it had run one period before the first instant
+    /// that has no record, so that it is fresh until the run for that is late. Time in which nobody was there to run
+    /// it does not count.
+    fn succeeded_ago(&self, success: Option<Wall>, horizon: Wall, now: Wall) -> Duration {
+        let gap = self.job.gap();
+        let next = self.job.calendar.after(horizon).next().unwrap_or(now);
+        let before = Wall::from_ms(next.as_ms().saturating_sub(span_ms(gap)));
+        next.min(now).since(success.unwrap_or(before))
+    }
+
     fn situation<'a>(&self, due: &'a [Wall], is_all: bool, open: usize, now: Wall) -> Situation<'a> {
         let job = &self.job;
         Situation {
@@ -298,7 +341,7 @@ impl Runs {
         }
     }
 
-    /// What comes while a run is under way waits, in order, and is not decided before that run has ended.
+    /// Decides about due instants. One that comes while a run is under way waits, in order, until that run has ended.
     fn decide_queued(&mut self, due: &[Wall], is_all: bool, open: usize, now: Wall) -> Vec<Decision> {
         if open > 0 {
             for due in due {
@@ -377,12 +420,14 @@ impl Runs {
         self.own.iter().any(|(own, _)| *own == due)
     }
 
-    /// Until a run ends, the time is over, or the process is told to stop.
+    /// Waits until a run ends, the time is over, or the process is told to stop.
     async fn wait(&mut self, wait: Duration) -> Result<(), StoreError> {
         let ended = if self.tasks.is_empty() {
             self.reporter.wait(wait).await;
             None
         } else {
+            // How long a run may take is limited apart from this.
+            self.reporter.waiting(wait);
             tokio::select! {
                 ended = self.tasks.join_next() => ended,
                 () = tokio::time::sleep(wait) => None,
@@ -423,6 +468,7 @@ impl Runs {
             }
         };
         self.own.retain(|(own, _)| *own != due);
+        self.told.get_or_insert_default().push(due);
         self.job.store.end(&self.job.name, due, end).await
     }
 }

@@ -35,4 +35,4 @@ pub use onward_core::schedule::{Missed, Overlap, Passed, Reason};
 pub use postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
-pub use store::{Entry, JobRecords, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};
+pub use store::{ENDED_TOLD, EndedRun, Entry, JobRecords, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};

@@ -9,18 +9,26 @@ use onward_core::time::Wall;
 use onward_database::{Database, DatabaseError, Param};
 use tokio_postgres::types::Type;
 
-use super::store::{Entry, EntryColumns, JobRecords, OpenRun, RunEnd, SCHEMA, ScheduleStore, StoreError, ms, wall};
+use super::store::{
+    ENDED_TOLD, EndedRun, Entry, EntryColumns, JobRecords, OpenRun, RunEnd, SCHEMA, ScheduleStore, StoreError, ms, wall,
+};
 
-/// Of processes that start together, one makes the tables: the letters `onws`.
+/// The letters `onws`: a lock so that of processes that start together, one makes the tables.
 const SCHEMA_LOCK: u32 = 1_869_511_539;
 
 const SHAPE: &str =
     "SELECT s.job, s.horizon_ms, r.due_ms, r.last_due_ms, r.count, r.record, r.reason, r.claimed_until_ms,
     r.outcome FROM onward_schedules s, onward_schedule_records r LIMIT 0";
 
-const OPEN: &str = "SELECT s.horizon_ms, r.due_ms, r.claimed_until_ms
-    FROM onward_schedules s LEFT JOIN onward_schedule_records r ON r.job = s.job AND r.claimed_until_ms IS NOT NULL
-    WHERE s.job = $1 ORDER BY r.due_ms";
+/// `$2`: how many that have ended.
+const OPEN: &str = "SELECT s.horizon_ms, r.due_ms, r.claimed_until_ms, r.outcome
+    FROM onward_schedules s LEFT JOIN LATERAL (
+      (SELECT due_ms, claimed_until_ms, outcome FROM onward_schedule_records
+        WHERE job = s.job AND claimed_until_ms IS NOT NULL)
+      UNION ALL
+      (SELECT due_ms, claimed_until_ms, outcome FROM onward_schedule_records
+        WHERE job = s.job AND claimed_until_ms IS NULL AND outcome IS NOT NULL ORDER BY due_ms DESC LIMIT $2)
+    ) r ON true WHERE s.job = $1 ORDER BY r.due_ms";
 
 const BEGIN: &str = "INSERT INTO onward_schedules (job, horizon_ms) VALUES ($1, $2) ON CONFLICT (job) DO NOTHING";
 
@@ -49,8 +57,8 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// By a URL such as `postgres://app@db/shop`, on PostgreSQL 13 or newer, also behind a pooler such as PgBouncer.
-    /// Connects, and makes the tables `onward_schedules` and `onward_schedule_records` if there are none.
+    /// Opens a store by a URL such as `postgres://app@db/shop`, on PostgreSQL 13 or newer, also behind a pooler such as
+    /// PgBouncer. Connects, and makes the tables `onward_schedules` and `onward_schedule_records` if there are none.
     ///
     /// TLS is used where the URL says `sslmode=require`, and the server must then have a certificate that browsers trust.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
@@ -78,16 +86,22 @@ impl PostgresStore {
 
 impl ScheduleStore for PostgresStore {
     async fn open(&self, job: &str, now: Wall) -> Result<JobRecords, StoreError> {
-        let mut rows = self.ask(OPEN, &[(&job, Type::TEXT)]).await?;
+        let asked: [Param<'_>; 2] = [(&job, Type::TEXT), (&(ENDED_TOLD as i64), Type::INT8)];
+        let mut rows = self.ask(OPEN, &asked).await?;
         if rows.is_empty() {
             self.change(BEGIN, &[(&job, Type::TEXT), (&ms(now), Type::INT8)]).await?;
-            rows = self.ask(OPEN, &[(&job, Type::TEXT)]).await?;
+            rows = self.ask(OPEN, &asked).await?;
         }
         let first = rows.first().ok_or_else(|| StoreError(format!("job `{job}` was removed just now")))?;
-        let open = rows.iter().filter_map(|row| {
-            Some(OpenRun { due: wall(row.get::<_, Option<i64>>(1)?), claimed_until: wall(row.get(2)) })
-        });
-        Ok(JobRecords { horizon: wall(first.get(0)), open: open.collect() })
+        let (mut open, mut ended) = (Vec::new(), Vec::new());
+        for row in &rows {
+            let Some(due) = row.get::<_, Option<i64>>(1).map(wall) else { continue };
+            match (row.get::<_, Option<i64>>(2), row.get::<_, Option<&str>>(3)) {
+                (Some(until), _) => open.push(OpenRun { due, claimed_until: wall(until) }),
+                (None, outcome) => ended.push(EndedRun { due, end: RunEnd::of_word(outcome.unwrap_or_default()) }),
+            }
+        }
+        Ok(JobRecords { horizon: wall(first.get(0)), open, ended })
     }
 
     async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {

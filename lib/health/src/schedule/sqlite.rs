@@ -11,10 +11,12 @@ use onward_core::schedule::RECORDS_KEPT;
 use onward_core::time::Wall;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use super::store::{Entry, EntryColumns, JobRecords, OpenRun, RunEnd, SCHEMA, ScheduleStore, StoreError, ms, wall};
+use super::store::{
+    ENDED_TOLD, EndedRun, Entry, EntryColumns, JobRecords, OpenRun, RunEnd, SCHEMA, ScheduleStore, StoreError, ms, wall,
+};
 use crate::clock::lock;
 
-/// How long a call waits for other writers of the file.
+/// The time that a call waits for other writers of the file.
 const WAITS: Duration = Duration::from_secs(15);
 
 /// Records in a file of SQLite, which any number of processes of one computer share: one of them fires.
@@ -43,7 +45,7 @@ impl SqliteStore {
         Ok(Self { connection: Arc::new(Mutex::new(connection)) })
     }
 
-    /// Nobody else writes between the question and its answer.
+    /// Runs a transaction that locks the file first: nobody else writes between its question and its answer.
     async fn transaction<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -78,7 +80,17 @@ impl ScheduleStore for SqliteStore {
             )?;
             let open =
                 open.query_map([&job], |row| Ok(OpenRun { due: wall(row.get(0)?), claimed_until: wall(row.get(1)?) }))?;
-            Ok(JobRecords { horizon: known.map_or(now, wall), open: open.collect::<Result<_, _>>()? })
+            let open = open.collect::<Result<_, _>>()?;
+            let mut ended = connection.prepare_cached(
+                "SELECT due_ms, outcome FROM onward_schedule_records
+                 WHERE job = ?1 AND outcome IS NOT NULL ORDER BY due_ms DESC LIMIT ?2",
+            )?;
+            let ended = ended.query_map(params![job, ENDED_TOLD as i64], |row| {
+                Ok(EndedRun { due: wall(row.get(0)?), end: RunEnd::of_word(&row.get::<_, String>(1)?) })
+            })?;
+            let mut ended = ended.collect::<Result<Vec<_>, _>>()?;
+            ended.reverse();
+            Ok(JobRecords { horizon: known.map_or(now, wall), open, ended })
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! Where a job keeps what became of its due instants.
+//! The store where a job keeps the records of its due instants.
 //!
 //! A store gives each instant one record, whoever asks: records are added *behind a horizon*, and only by whoever knows
 //! it. Of several processes that find the same instants due, one moves the horizon; the others are told that they came
@@ -17,29 +17,42 @@ use onward_core::time::Wall;
 
 use crate::clock::lock;
 
-/// Why a store could not do what it was asked. Whether it did is not known; asking again is safe.
+/// The reason why a store could not do what it was asked. Whether it did is not known; asking again is safe.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the store of schedules: {0}")]
 pub struct StoreError(pub String);
 
-/// What a store knows of a job.
+/// A job, as a store knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobRecords {
     /// Every due instant up to here has its record.
     pub horizon: Wall,
     /// Runs that have not ended, oldest first.
     pub open: Vec<OpenRun>,
+    /// The newest runs that have ended, whoever ran them, oldest first: [`ENDED_TOLD`] of them at most. By these every
+    /// process knows how the job is, and one that was restarted how it was.
+    pub ended: Vec<EndedRun>,
+}
+
+/// How many runs that have ended a store tells of.
+pub const ENDED_TOLD: usize = 16;
+
+/// A run that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EndedRun {
+    pub due: Wall,
+    pub end: RunEnd,
 }
 
 /// A run that was begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenRun {
     pub due: Wall,
-    /// After this its process is taken for dead.
+    /// The end of the run's claim; after it, its process is taken for dead.
     pub claimed_until: Wall,
 }
 
-/// What became of due instants.
+/// The record of due instants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entry {
     Fired { due: Wall, reason: Reason, claimed_until: Wall },
@@ -54,7 +67,7 @@ impl Entry {
         }
     }
 
-    /// As it is written down.
+    /// The columns of the entry.
     pub(super) fn columns(&self) -> EntryColumns {
         let (due, count, reason, claimed_until) = match *self {
             Self::Fired { due, reason, claimed_until } => (due, 1, reason, Some(claimed_until)),
@@ -79,7 +92,7 @@ pub(super) struct EntryColumns {
     pub(super) count: i64,
     pub(super) record: &'static str,
     pub(super) reason: &'static str,
-    /// Of a run that has not ended.
+    /// End of the claim of a run that has not ended.
     #[cfg_attr(
         not(any(feature = "postgres", feature = "sqlite")),
         expect(dead_code, reason = "a file has open runs apart from its entries")
@@ -96,12 +109,12 @@ pub(super) fn ms(at: Wall) -> i64 {
     i64::try_from(at.as_ms()).unwrap_or(i64::MAX)
 }
 
-/// What a database has of an instant.
+/// The instant for a number of a database.
 pub(super) fn wall(ms: i64) -> Wall {
     Wall::from_ms(u64::try_from(ms).unwrap_or(0))
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunEnd {
     Succeeded,
@@ -115,11 +128,16 @@ impl RunEnd {
             Self::Failed => "failed",
         }
     }
+
+    /// What a file or a table has of it.
+    pub(super) fn of_word(word: &str) -> Self {
+        if word == Self::Succeeded.word() { Self::Succeeded } else { Self::Failed }
+    }
 }
 
 /// Keeps the records of jobs.
 pub trait ScheduleStore: Send + Sync + 'static {
-    /// What is known of this job. One that is new begins here, with `now` as its horizon.
+    /// The records of this job. A job that is new begins here, with `now` as its horizon.
     fn open(&self, job: &str, now: Wall) -> impl Future<Output = Result<JobRecords, StoreError>> + Send;
 
     /// Adds these, in order, if the horizon still is `after`: all of them, and the horizon is that of the last. Says
@@ -167,16 +185,21 @@ impl<S: ScheduleStore> AnyStore for S {
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore(Arc<Mutex<BTreeMap<String, Kept>>>);
 
-/// What is kept of one job.
+/// The records of one job.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Kept {
     pub(super) horizon: Wall,
     pub(super) open: Vec<OpenRun>,
+    pub(super) ended: Vec<EndedRun>,
 }
 
 impl Kept {
+    fn new(now: Wall) -> Self {
+        Self { horizon: now, open: Vec::new(), ended: Vec::new() }
+    }
+
     pub(super) fn records(&self) -> JobRecords {
-        JobRecords { horizon: self.horizon, open: self.open.clone() }
+        JobRecords { horizon: self.horizon, open: self.open.clone(), ended: self.ended.clone() }
     }
 
     pub(super) fn add(&mut self, after: Wall, entries: &[Entry]) -> bool {
@@ -197,8 +220,13 @@ impl Kept {
         known.map(|open| open.claimed_until = until).is_some()
     }
 
-    pub(super) fn end(&mut self, due: Wall) {
+    pub(super) fn end(&mut self, due: Wall, end: RunEnd) {
         self.open.retain(|open| open.due != due);
+        self.ended.retain(|ended| ended.due != due);
+        let place = self.ended.partition_point(|ended| ended.due < due);
+        self.ended.insert(place, EndedRun { due, end });
+        let over = self.ended.len().saturating_sub(ENDED_TOLD);
+        self.ended.drain(..over);
     }
 }
 
@@ -217,7 +245,7 @@ impl MemoryStore {
 impl ScheduleStore for MemoryStore {
     async fn open(&self, job: &str, now: Wall) -> Result<JobRecords, StoreError> {
         let mut jobs = lock(&self.0);
-        Ok(jobs.entry(job.to_owned()).or_insert_with(|| Kept { horizon: now, open: Vec::new() }).records())
+        Ok(jobs.entry(job.to_owned()).or_insert_with(|| Kept::new(now)).records())
     }
 
     async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
@@ -228,8 +256,8 @@ impl ScheduleStore for MemoryStore {
         self.with(job, |kept| kept.reclaim(run, until))
     }
 
-    async fn end(&self, job: &str, due: Wall, _: RunEnd) -> Result<(), StoreError> {
-        self.with(job, |kept| kept.end(due))
+    async fn end(&self, job: &str, due: Wall, end: RunEnd) -> Result<(), StoreError> {
+        self.with(job, |kept| kept.end(due, end))
     }
 }
 

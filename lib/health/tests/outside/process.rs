@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use onward_health::{Loop, Outcome, Supervisor};
+use onward_health::{Budget, Loop, Outcome, Supervisor, Turn};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::service;
@@ -69,6 +69,62 @@ fn the_example_turns_red_when_every_turn_fails_and_recovers() {
     kill_process(pid, Signal::TERM).unwrap();
     assert!(program.ended().success());
     assert!(!file.exists());
+}
+
+#[test]
+fn program_that_catches_everything() {
+    let Some(folder) = std::env::var_os("CATCHES_IN").map(PathBuf::from) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move {
+        let service = Supervisor::new("swallows").probes(FROM_KERNEL).ready_file(folder.join("ready"));
+        let turn = move |way: Outcome| {
+            let source = folder.join("source");
+            move |_: Turn| {
+                let asked = std::fs::read(&source);
+                // What went wrong is caught here, and no supervisor hears of it.
+                std::future::ready(Ok::<_, std::io::Error>(if asked.is_ok() { Outcome::Idle } else { way }))
+            }
+        };
+        let ways = [
+            ("skips", Outcome::Skipped),
+            ("counts_none", Outcome::Progress(0)),
+            ("degrades", Outcome::Degraded { ok: 0, failed: 1 }),
+        ];
+        for (name, way) in ways {
+            let one = Loop::new(name, turn(way)).every(Duration::from_millis(20)).critical();
+            service.add(one.freshness(Duration::from_secs(5)).budget(Budget::Consecutive(3)));
+        }
+        service.run().await.unwrap();
+    });
+}
+
+/// No turn returns an error: a loop that caught its own has nothing to show for its turns, and that is seen.
+#[test]
+fn loops_that_catch_everything_and_sleep_turn_red_though_no_turn_fails_and_recover() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, file) = (folder.path().join("source"), folder.path().join("ready"));
+    fs::write(&source, "").unwrap();
+    let mut program = Program::start("process::program_that_catches_everything", &[("CATCHES_IN", folder.path())]);
+    let address = program.probes(&file);
+    fs::remove_file(&source).unwrap();
+    let body = until("all are red", || {
+        let (code, body) = probe(address, "/readyz");
+        let all = body["loops"].as_array().unwrap().iter().all(|one| one["state"] != "healthy");
+        (code == 503 && all && body["loops"][0]["reason"] == "not_fresh").then_some(body)
+    });
+    let shown =
+        |of: usize| (body["loops"][of]["name"].as_str().unwrap(), body["loops"][of]["reason"].as_str().unwrap());
+    assert_eq!(
+        [0, 1, 2].map(shown),
+        [("skips", "not_fresh"), ("counts_none", "not_fresh"), ("degrades", "budget_spent")]
+    );
+    until("the file is removed", || (!file.exists()).then_some(()));
+    assert_eq!(get(address, "/livez").0, 200, "a restart would not help");
+    fs::write(&source, "").unwrap();
+    until("green", || (get(address, "/readyz").0 == 200).then_some(()));
+    until("the file is back", || file.exists().then_some(()));
+    kill_process(Pid::from_raw(program.id() as i32).unwrap(), Signal::TERM).unwrap();
+    assert!(program.ended().success());
 }
 
 #[test]

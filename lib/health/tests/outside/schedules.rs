@@ -86,7 +86,7 @@ async fn horizon(client: &Client) -> i64 {
     known.map_or(0, |row| row.get(0))
 }
 
-/// Until the records reach so far.
+/// Waits until the records reach so far.
 async fn reaches(client: &Client, ms: i64) {
     let began = std::time::Instant::now();
     while horizon(client).await < ms {

@@ -45,7 +45,7 @@ pub fn probe(address: SocketAddr, path: &str) -> (u16, Value) {
     (code, serde_json::from_str(&body).unwrap())
 }
 
-/// This test binary again, to run one of its tests, which is a program then.
+/// This test binary, started again as a program that runs one of its tests.
 pub struct Program(Child);
 
 impl Program {
@@ -60,7 +60,7 @@ impl Program {
         Self(command.envs(environment.iter().copied()).spawn().unwrap())
     }
 
-    /// Where it answers probes, once it is ready.
+    /// The address that answers probes, once the program is ready.
     pub fn probes(&mut self, ready_file: &Path) -> SocketAddr {
         until("the ready file", || {
             assert_eq!(self.0.try_wait().unwrap(), None, "it has ended");

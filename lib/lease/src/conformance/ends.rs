@@ -58,6 +58,23 @@ impl<S: Subject> Suite<'_, S> {
         self.depth_is(&mailbox, 0, 0, 0).await;
     }
 
+    /// Where a message becomes a dead letter in one step, a holder who is refused leaves none behind.
+    pub(super) async fn a_late_dead_letter_is_as_declared(&self) {
+        if self.promises.dead_letter != OneStep::Yes {
+            return;
+        }
+        let mailbox = self.hasty().await;
+        send(&mailbox, "a").await;
+        let first = take_one(&mailbox, self.subject.short_lease()).await;
+        let second = take_one(&mailbox, LONG).await;
+        let buried = settle(&mailbox, &first.receipt, End::Dead { why: "late".into() }).await;
+        let letters = mailbox.dead_letters(10).await.expect("dead letters").len();
+        assert_eq!(letters, usize::from(buried.is_ok()), "one step, and the answer was {buried:?}");
+        let acked = settle(&mailbox, &second.receipt, End::ACK).await;
+        assert_eq!(acked.is_ok(), buried.is_err(), "it is a dead letter or its holder's: {acked:?}, {buried:?}");
+        self.depth_is(&mailbox, 0, 0, letters as u64).await;
+    }
+
     pub(super) async fn too_many_deliveries_are_the_last(&self) {
         let mailbox = self.subject.open(Setup { max_deliveries: 2, lease: LONG }).await;
         send(&mailbox, "poison").await;

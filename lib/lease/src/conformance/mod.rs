@@ -1,4 +1,4 @@
-//! What every mailbox is held to.
+//! The suite that every mailbox is held to.
 //!
 //! [`check`] runs one suite on any mailbox, and [`check_against_model`] random calls against core's machine, which is the
 //! model. Both believe nothing: where mailboxes differ, a mailbox declares in its [`Promises`] what it does, and the
@@ -29,7 +29,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
 //! let report = conformance::check(&InMemory).await;
-//! println!("{report}");
+//! report.print();
 //! conformance::check_documented(include_str!("../../../../docs/mailboxes.md"), &report);
 //! conformance::check_against_model(&InMemory, 20, 40).await;
 //! # }
@@ -53,7 +53,7 @@ use tokio::time::Instant;
 
 use crate::mailbox::{End, Mailbox, MailboxError, Message, Promises, Receipt, Received, Want};
 
-/// How long something that must happen may take on a slow machine.
+/// The time that something that must happen may take on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A lease that ends in no check.
 const LONG: Duration = Duration::from_secs(900);
@@ -78,7 +78,7 @@ pub trait Subject: Sync {
     fn open_replies(&self, mailbox: &Self::Mailbox) -> impl Future<Output = (String, Self::Mailbox)> + Send;
 }
 
-/// What a check needs of the mailbox that it gets.
+/// Requirements of a check on the mailbox that it gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setup {
     pub max_deliveries: u32,
@@ -103,6 +103,7 @@ pub async fn check<S: Subject>(subject: &S) -> Report {
     suite.a_retry_comes_after_its_time().await;
     suite.a_release_is_counted_as_declared().await;
     suite.a_dead_letter_is_kept_and_replayed().await;
+    suite.a_late_dead_letter_is_as_declared().await;
     suite.too_many_deliveries_are_the_last().await;
     suite.an_end_may_be_repeated().await;
     suite.a_reply_goes_with_its_ack().await;
@@ -218,7 +219,7 @@ async fn take_one(mailbox: &impl Mailbox, lease: Duration) -> Received {
     take(mailbox, 1, lease).await.remove(0)
 }
 
-/// What is there at this moment.
+/// Receives all messages that can be had at this moment.
 async fn take_now(mailbox: &impl Mailbox) -> Vec<Received> {
     mailbox.receive(Want { max: 10, lease: LONG, wait: Duration::ZERO }).await.expect("an answer")
 }

@@ -120,7 +120,7 @@ impl<M: Mailbox> Run<M> {
         }
     }
 
-    /// All that is there.
+    /// Receives all messages that can be had.
     async fn receive(&mut self) {
         self.tell("receive all".into());
         let handed = self.model.receive(self.now, usize::MAX, FOR_EVER);
@@ -215,7 +215,7 @@ impl<M: Mailbox> Run<M> {
         }
     }
 
-    /// By who said it first, which is all that a mailbox declares something about.
+    /// Acknowledges once more in the name of the first holder: a mailbox declares something about no other repeat.
     async fn repeat_ack(&mut self, old: &Held) {
         let expected = match self.promises.repeated_ack {
             Repeated::Accepted => Ok(()),
@@ -225,8 +225,8 @@ impl<M: Mailbox> Run<M> {
         self.expect(answer == expected, || format!("{answer:?} and not {expected:?}"));
     }
 
-    /// Somebody else acknowledged a message with a stale receipt, and was not refused. Its holder is told that it is
-    /// stale, or nothing was taken: the message is gone in both cases, and no other one is.
+    /// Ends a hold whose message somebody else acknowledged with a stale receipt, and was not refused. Its holder is
+    /// told that it is stale, or nothing was taken: the message is gone in both cases, and no other one is.
     async fn end_what_may_be_taken(&mut self, body: u32) {
         let at = self.held.iter().position(|held| held.body == body);
         let held = self.held.swap_remove(at.expect("what is not gone was received above"));
@@ -247,8 +247,8 @@ impl<M: Mailbox> Run<M> {
         self.expect(moved == expected, || format!("{moved} were replayed"));
     }
 
-    /// Of a message that nobody else waits for, so that its lease is the only one that ends. Where leases have one length
-    /// all of them would end: there, the suite lets one end.
+    /// Lets the lease of a message end for which nobody else waits, so that no other lease ends. Where leases have one
+    /// length all of them would end: there, the suite lets one end.
     async fn let_a_lease_end(&mut self) {
         if matches!(self.promises.lease, LeaseLength::Granted(_)) {
             return;
@@ -286,7 +286,7 @@ impl<M: Mailbox> Run<M> {
         }
     }
 
-    /// Whatever happened, it runs empty.
+    /// Runs the mailbox empty, whatever happened before.
     async fn finish(&mut self) {
         while self.model.depth(self.now).waiting > 0 || !self.held.is_empty() {
             self.receive().await;

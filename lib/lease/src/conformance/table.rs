@@ -1,10 +1,11 @@
 //! The table promise × mailbox of `docs/mailboxes.md`: each mailbox prints its column, and checks it.
 
 use core::fmt;
+use std::io::{self, Write};
 
 use crate::mailbox::Promises;
 
-/// What a mailbox declared, after the suite has shown that it is so.
+/// The declaration of a mailbox, after the suite has shown that it is true.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
     pub name: &'static str,
@@ -18,6 +19,16 @@ impl fmt::Display for Report {
             writeln!(f, "| {promise} | {value} |")?;
         }
         Ok(())
+    }
+}
+
+impl Report {
+    /// Prints the column beside what the test harness captures, so that it is seen though the test passes.
+    ///
+    /// # Panics
+    /// If standard output is closed.
+    pub fn print(&self) {
+        writeln!(io::stdout(), "{self}").expect("standard output is open");
     }
 }
 

@@ -13,7 +13,7 @@ use super::{Inbox, Shared};
 use crate::clock::Clock;
 use crate::mailbox::{Changed, ErasedMailbox, MailboxError, Receipt};
 
-/// Of one call to a mailbox.
+/// The largest number of leases in one call to a mailbox.
 const MAX_BATCH: usize = 1_000;
 
 /// Most batches in an interval: what becomes due meanwhile is gathered.
@@ -52,7 +52,7 @@ pub(super) async fn run(shared: Weak<Shared>, inbox: Arc<Inbox>, clock: Clock) {
 }
 
 impl Shared {
-    /// All that is news or due. Renewals are sent together, and then not again for a moment.
+    /// Collects everything that is new or due. Renewals are sent together, and then not again for a moment.
     fn look(&self, now: Mono) -> (Vec<Batch>, Option<Mono>) {
         let mut leases = self.leases();
         if leases.gather_until > now {

@@ -16,7 +16,7 @@ use crate::delivery::Delivery;
 use crate::heartbeat::{CancelWhy, Heartbeat, Listener, Listening};
 use crate::mailbox::{ErasedMailbox, Receipt};
 
-/// Of a mailbox's longest hold this much is kept back, so that the handler stops before the message is given away.
+/// The part of a mailbox's longest hold that is kept back, so that the handler stops before the message is given away.
 const HOLD_MARGIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Held {
@@ -29,7 +29,7 @@ pub(super) struct Held {
     listening: Listening,
     /// Beats are gathered until then, so that a busy handler does not wake us with every one.
     look_at: Mono,
-    /// When a beat was last seen, or it was attached.
+    /// The instant of the last beat seen, or of the attachment.
     seen_at: Mono,
     quiet: Option<u64>,
     pub(super) due: Option<Mono>,
@@ -141,8 +141,13 @@ impl Beating for Shared {
     fn most_silent(&self) -> Option<LastBeat> {
         let (now, leases) = (self.clock.now(), self.leases());
         let silent = leases.held.values().filter_map(|held| Some((held.silent_for(now)?, held)));
-        let (ago, held) = silent.max_by_key(|(ago, _)| *ago)?;
-        Some(LastBeat { who: held.receipt.message().to_string(), ago, place: held.heartbeat.last_beat() })
+        silent.max_by_key(|(ago, _)| *ago).map(|(ago, held)| held.last_beat(ago))
+    }
+
+    fn silent(&self, after: Duration) -> Vec<LastBeat> {
+        let (now, leases) = (self.clock.now(), self.leases());
+        let silent = leases.held.values().filter_map(|held| Some((held.silent_for(now)?, held)));
+        silent.filter(|(ago, _)| *ago >= after).map(|(ago, held)| held.last_beat(ago)).collect()
     }
 
     fn cancel(&self, who: &str) {
@@ -157,13 +162,18 @@ impl Held {
         self.extender.state(now)
     }
 
-    /// For how long nothing was heard of it, unless it declared its silence.
+    fn last_beat(&self, ago: Duration) -> LastBeat {
+        LastBeat { who: self.receipt.message().to_string(), ago, place: self.heartbeat.last_beat() }
+    }
+
+    /// For how long nothing was heard of it, unless it declared its silence. That ends when the time it asked for, or its
+    /// budget, is over.
     fn silent_for(&self, now: Mono) -> Option<Duration> {
-        let is_heard = self.listening.is_beaten();
-        self.heartbeat
-            .quiet_section()
-            .is_none()
-            .then(|| if is_heard { Duration::ZERO } else { now.since(self.seen_at) })
+        let is_quiet = self.clock.quiet_until().is_some_and(|until| now < Mono::from_ms(until.as_ms()));
+        let section = self.heartbeat.quiet_section().map(|section| section.id);
+        let is_heard = self.listening.is_beaten() || section != self.quiet;
+        let is_silent_by_right = is_quiet && section.is_some();
+        (!is_silent_by_right).then(|| if is_heard { Duration::ZERO } else { now.since(self.seen_at) })
     }
 
     pub(super) fn begin_again(&mut self, now: Mono) {
@@ -202,14 +212,14 @@ impl Held {
 
     fn look_at_quiet(&mut self, now: Mono) -> Option<Renew> {
         if self.clock.quiet_over(awake(now)) {
-            self.clock.end_quiet(awake(now));
+            self.end_quiet(now);
         }
         let section = self.heartbeat.quiet_section();
         if section.map(|section| section.id) == self.quiet {
             return None;
         }
         self.quiet = section.map(|section| section.id);
-        self.clock.end_quiet(awake(now));
+        self.end_quiet(now);
         self.extender.end_quiet();
         match self.clock.begin_quiet(awake(now), section?.max, self.settings.quiet_budget) {
             Ok(allowed) => self.extender.begin_quiet(now, now + allowed),
@@ -217,6 +227,13 @@ impl Held {
                 tracing::warn!(message = %self.receipt.message(), "the quiet budget is spent; only beats renew the lease");
                 None
             }
+        }
+    }
+
+    /// Silence that was declared is none: it counts from here on.
+    fn end_quiet(&mut self, now: Mono) {
+        if self.clock.end_quiet(awake(now)).is_some() {
+            self.seen_at = now;
         }
     }
 
@@ -228,7 +245,8 @@ impl Held {
         }
     }
 
-    /// Until when further beats change nothing: no renewal is sent before, and the stuck clock can wait for as long.
+    /// The instant until which further beats change nothing: no renewal is sent before, and the stuck clock can wait
+    /// that long.
     fn next_gathering(&self, now: Mono) -> Mono {
         let interval = self.settings.rule.get().interval;
         let most = self.settings.stuck_after.map_or(interval, |stuck| (stuck / 60).min(interval));

@@ -31,6 +31,9 @@ use crate::heartbeat::Heartbeat;
 use crate::mailbox::Receipt;
 use held::Held;
 
+/// How long quiet sections of one delivery may last together.
+pub(crate) const QUIET_BUDGET: Duration = Duration::from_secs(600);
+
 /// Renews leases while the work under them beats. Cheap to clone; clones share one task.
 ///
 /// ```
@@ -88,16 +91,16 @@ struct Settings {
 
 struct Leases {
     held: HashMap<u64, Held>,
-    /// By when each must be looked at.
+    /// The instants by which leases must be looked at.
     due: BTreeSet<(Mono, u64)>,
     receipts: HashSet<Receipt>,
     next_id: u64,
     random: ChaCha8Rng,
-    /// Until when renewals are gathered.
+    /// The instant until which renewals are gathered.
     gather_until: Mono,
 }
 
-/// Where beats leave word for the task.
+/// The inbox in which beats leave word for the task.
 #[derive(Debug, Default)]
 struct Inbox {
     news: Mutex<Vec<u64>>,
@@ -126,7 +129,7 @@ impl LeaseExtender {
             max_hold: None,
             stuck_after: None,
             require_progress: false,
-            quiet_budget: Duration::from_secs(600),
+            quiet_budget: QUIET_BUDGET,
         };
         Ok(Self::with(settings, None))
     }
@@ -185,7 +188,7 @@ impl LeaseExtender {
         })
     }
 
-    /// How long quiet sections of one delivery may last together. Default 10 min.
+    /// The time that quiet sections of one delivery may last together. Default 10 min.
     pub fn quiet_budget(self, budget: Duration) -> Self {
         self.configured(|settings| settings.quiet_budget = budget)
     }
@@ -212,7 +215,7 @@ impl LeaseExtender {
         self.shared.clone()
     }
 
-    /// How many leases are attached.
+    /// The number of attached leases.
     pub fn len(&self) -> usize {
         self.shared.leases().held.len()
     }

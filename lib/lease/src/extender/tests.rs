@@ -122,7 +122,7 @@ async fn a_refusal_for_good_is_not_tried_again_and_the_lease_lasts_for_what_it_w
     assert_eq!(delivery.cancelled().await, CancelWhy::LeaseExpired);
 }
 
-/// What was logged as an error on this thread.
+/// Errors that were logged on this thread.
 #[derive(Clone, Default)]
 struct Errors(Arc<Mutex<Vec<String>>>);
 
@@ -193,6 +193,23 @@ async fn a_hold_that_is_spent_cancels_before_redelivery() {
     assert_eq!(lease.state(), LeaseState::Lost { why: LossReason::HoldSpent });
     assert_eq!(spy.inner.depth().await.unwrap().held, 1);
     beating.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_ends_when_its_user_says_so_if_the_mailbox_does_not_end_it_before() {
+    // longest hold of the mailbox, and of its user -> when the handler is cancelled
+    for (longest, max_hold, cancelled_at) in [(None, 600, 600), (Some(6_000), 600, 600), (Some(600), 6_000, 540)] {
+        let mailbox = longest.map_or_else(Memory::new, |longest| Memory::builder().longest_hold(secs(longest)).build());
+        let (spy, extender) = (Arc::new(Spy::on(mailbox)), extender().max_hold(secs(max_hold)));
+        let delivery = spy.deliver(LEASE).await;
+        let lease = extender.attach(&delivery, &delivery).unwrap();
+        let (began, beats) = (Instant::now(), delivery.clone());
+        let beating = tokio::spawn(async move { beat_at(&beats, (0..7_000).step_by(10)).await });
+        assert_eq!(delivery.cancelled().await, CancelWhy::LeaseExpired);
+        assert_eq!(began.elapsed(), secs(cancelled_at), "{longest:?}, {max_hold}");
+        assert_eq!(lease.state(), LeaseState::Lost { why: LossReason::HoldSpent });
+        beating.abort();
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -55,7 +55,7 @@ impl fmt::Debug for Listening {
 }
 
 impl Heartbeat {
-    /// From now on the listener is woken by the first beat after each time it looked, and by quiet sections.
+    /// Adds a listener, which is woken by the first beat after each time it looked, and by quiet sections.
     pub fn listen(&self, listener: Arc<dyn Listener>) -> Listening {
         let ear = Arc::new(Ear { beaten: AtomicBool::new(false), listener });
         let mut rest = self.node.rest();
@@ -70,7 +70,7 @@ impl Heartbeat {
 }
 
 impl Listening {
-    /// Whether a beat came since this was last called. The next one wakes the listener.
+    /// Whether a beat came since the last call. The next one wakes the listener.
     pub fn take_beat(&self) -> bool {
         if let Some(node) = self.node.upgrade() {
             // Before the ear is emptied: a beat in between sees that it is news.

@@ -37,10 +37,10 @@ use quiet::QuietSections;
 
 /// A beat came since a listener looked: another one is no news.
 const NEWS: u8 = 1;
-/// Somebody wants to see every beat.
+/// An observer wants to see every beat.
 const OBSERVED: u8 = 2;
 
-/// What a handler beats on. Cheap to clone; clones are the same heartbeat.
+/// The object that a handler beats on. Cheap to clone; clones are the same heartbeat.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     node: Arc<Node>,
@@ -59,11 +59,11 @@ struct Node {
     cancel: watch::Sender<Option<CancelWhy>>,
     /// Closures on threads that have not returned.
     blocking: watch::Sender<usize>,
-    /// What is said here rises no further.
+    /// Set when reports on this heartbeat rise no further.
     is_detached: AtomicBool,
 }
 
-/// What is needed only when there is news.
+/// State that is needed only when there is news.
 #[derive(Debug, Default)]
 struct Rest {
     place: Option<&'static Location<'static>>,
@@ -149,7 +149,7 @@ impl Heartbeat {
         self.node.total.store(0, Ordering::Relaxed);
     }
 
-    /// Where the code is that beat last. Of two that beat at the same time it may be either.
+    /// The place in the code of the last beat. Of two that beat at the same time it may be either.
     pub fn last_beat(&self) -> Option<&'static Location<'static>> {
         self.node.rest().place
     }
@@ -176,7 +176,7 @@ impl Heartbeat {
         })
     }
 
-    /// Why the work must stop, once it must.
+    /// The reason why the work must stop, once it must.
     pub fn cancel_reason(&self) -> Option<CancelWhy> {
         let mut next = Some(self);
         while let Some(heartbeat) = next {

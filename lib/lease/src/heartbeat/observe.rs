@@ -9,12 +9,12 @@ use core::time::Duration;
 
 use super::{Heartbeat, Node, OBSERVED};
 
-/// What was said on a heartbeat.
+/// A report on a heartbeat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Beat {
     Beat,
-    /// As it was said; [`Heartbeat::watermark`] is the highest.
+    /// Progress as it was reported; [`Heartbeat::watermark`] is the highest.
     Progress {
         done: u64,
         total: Option<u64>,

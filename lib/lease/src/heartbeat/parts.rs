@@ -2,13 +2,13 @@
 
 use super::Heartbeat;
 
-/// Where each part stands that has ever begun, the first one first.
+/// The state of each part that has ever begun, the first one first.
 #[derive(Debug, Default)]
 pub(super) struct Parts(Vec<PartState>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PartState {
-    /// It was given up, and may go on.
+    /// The part was given up, and may go on.
     Open,
     UnderWay,
     Done,
@@ -45,12 +45,12 @@ impl Heartbeat {
 }
 
 impl Part {
-    /// Its place among all parts of the work; 0 for the first.
+    /// The place of the part among all parts of the work; 0 for the first.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// It is done: the next part to begin is another one. Without this, the next one goes on with it.
+    /// Ends the part: the next part to begin is another one. Without this, the next one goes on with it.
     pub fn finish(mut self) {
         self.state = PartState::Done;
     }

@@ -60,7 +60,7 @@ impl Heartbeat {
         call.await
     }
 
-    /// What is left of the newest quiet section that lasts.
+    /// The time left of the newest quiet section that lasts.
     pub fn quiet_left(&self) -> Option<Duration> {
         let section = self.quiet_section()?;
         Some(section.max.saturating_sub(section.began.elapsed()))

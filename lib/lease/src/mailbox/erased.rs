@@ -8,7 +8,7 @@ use super::{End, Mailbox, MailboxError, Promises, Receipt, Received, Want};
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What holders of messages do.
+/// The calls that holders of messages make.
 pub(crate) trait ErasedMailbox: Send + Sync + 'static {
     fn promises(&self) -> Promises;
     fn identity(&self) -> String;

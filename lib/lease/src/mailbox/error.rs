@@ -1,4 +1,4 @@
-//! What a mailbox answers when it cannot do what it was asked.
+//! The error of a mailbox that cannot do what it was asked.
 
 use core::fmt;
 
@@ -8,7 +8,7 @@ use onward_core::lease::RenewFailure;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
     No,
-    /// In part: the error says what was done.
+    /// The call was carried out in part: the error says what was done.
     Yes,
     /// The call was sent and its answer did not come.
     Unknown,
@@ -63,7 +63,7 @@ impl MailboxError {
         matches!(self, Self::Unavailable { .. } | Self::Full { .. } | Self::Cut { .. })
     }
 
-    /// What this means for a lease whose extension it answers.
+    /// The meaning of this error for a lease whose extension it answers.
     pub const fn renew_failure(&self) -> RenewFailure {
         match self {
             Self::Stale => RenewFailure::ReceiptExpired,

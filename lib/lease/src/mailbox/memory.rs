@@ -33,7 +33,7 @@ pub struct Memory {
 
 #[derive(Debug)]
 struct Shared {
-    /// Of the set: ids of messages begin anew in each.
+    /// Identity of the set: ids of messages begin anew in each.
     identity: String,
     began: Instant,
     rule: MailboxRule,
@@ -105,7 +105,7 @@ impl Memory {
         Self { shared: self.shared.clone(), name: name.into() }
     }
 
-    /// What messages name as their `reply_to` to be answered here.
+    /// The address that messages name as their `reply_to` to be answered here.
     pub fn address(&self) -> &str {
         &self.name
     }

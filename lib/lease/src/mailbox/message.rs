@@ -16,7 +16,7 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_VALUE_BYTES: usize = 1_024;
 const MAX_ADDRESS_BYTES: usize = 512;
 
-/// What is sent.
+/// A message to send.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Message {
     pub body: Bytes,
@@ -53,7 +53,7 @@ impl Message {
         self
     }
 
-    /// What every mailbox checks before it sends, so that a message that one of them takes is taken by all.
+    /// The check of every mailbox before it sends, so that a message that one of them takes is taken by all.
     pub fn check(&self, max_bytes: usize) -> Result<(), MailboxError> {
         if self.body.len() > max_bytes {
             return Err(MailboxError::TooLarge { bytes: self.body.len(), max: max_bytes });
@@ -73,7 +73,7 @@ impl Message {
                 return refuse(format!("the value of header `{name}` cannot be carried"), remedy);
             }
         }
-        // What the strictest broker takes.
+        // The limits of the strictest broker.
         let is_plain = |byte: u8| byte.is_ascii_graphic();
         for (what, value, max) in [("group", &self.group, 128), ("reply_to", &self.reply_to, MAX_ADDRESS_BYTES)] {
             let is_good = |value: &String| !value.is_empty() && value.len() <= max && value.bytes().all(is_plain);
@@ -128,17 +128,17 @@ impl Receipt {
     }
 }
 
-/// What to receive.
+/// A wish to receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Want {
     pub max: usize,
-    /// For how long each message should be held. A mailbox whose leases have one length gives that one.
+    /// The time for which each message should be held. A mailbox whose leases have one length gives that one.
     pub lease: Duration,
-    /// For how long to wait for the first message.
+    /// The wait for the first message.
     pub wait: Duration,
 }
 
-/// One hand-out of a message.
+/// A hand-out of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Received {
     pub id: MessageId,
@@ -149,11 +149,11 @@ pub struct Received {
     /// Rises from one hand-out of the message to the next, so that a holder that lost its lease is known by its lower
     /// number. A mailbox that has no such number gives the delivery, if every hand-out counts there.
     pub fence: u64,
-    /// What was granted, counted from when the mailbox was asked.
+    /// The granted lease, counted from when the mailbox was asked.
     pub lease: Duration,
 }
 
-/// How a hand-out ends.
+/// The end of a hand-out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
     /// Done: the message is gone. See [`super::Promises::reply_with_ack`] for what a crash between both can do.
@@ -184,7 +184,7 @@ pub struct Reply {
 pub struct DeadLetter {
     pub id: MessageId,
     pub message: Message,
-    /// Why it is dead: what its last holder said, or that it was handed out too often.
+    /// The reason why the message is dead: the words of its last holder, or that it was handed out too often.
     pub why: String,
     pub deliveries: u32,
 }

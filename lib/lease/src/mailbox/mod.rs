@@ -27,10 +27,10 @@ use core::time::Duration;
 ///
 /// A batch is answered in its order, one answer for each. A call whose future is dropped may or may not have happened.
 pub trait Mailbox: Send + Sync + 'static {
-    /// What this mailbox does where mailboxes differ.
+    /// The mailbox's answers to the questions in which mailboxes differ.
     fn promises(&self) -> Promises;
 
-    /// What tells this mailbox from every other one, in this process and in later ones: an id of a message is unique within
+    /// An identity that no other mailbox has, in this process or in later ones: an id of a message is unique within
     /// its mailbox only. Empty where nothing does.
     fn identity(&self) -> String {
         String::new()
@@ -53,10 +53,10 @@ pub trait Mailbox: Send + Sync + 'static {
     /// Ends leases.
     fn settle(&self, batch: Vec<(Receipt, End)>) -> impl Future<Output = Vec<Result<(), MailboxError>>> + Send;
 
-    /// How many messages there are.
+    /// The number of messages.
     fn depth(&self) -> impl Future<Output = Result<Depth, MailboxError>> + Send;
 
-    /// At most `max` of the oldest dead letters, left where they are.
+    /// The oldest dead letters, at most `max`, left where they are.
     fn dead_letters(&self, max: usize) -> impl Future<Output = Result<Vec<DeadLetter>, MailboxError>> + Send;
 
     /// Moves at most `max` of the oldest dead letters back, each as if it had never been handed out. Answers with how

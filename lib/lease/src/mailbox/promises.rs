@@ -1,8 +1,8 @@
-//! What mailboxes declare where they differ.
+//! Promises that mailboxes declare where they differ.
 
 use core::time::Duration;
 
-/// What a mailbox does where mailboxes differ. The conformance suite shows that it is so.
+/// The behaviour of a mailbox where mailboxes differ. The conformance suite shows that it is so.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Promises {
     pub stale_ack: StaleAck,
@@ -19,16 +19,17 @@ pub struct Promises {
     pub max_bytes: usize,
 }
 
-/// What becomes of an acknowledgement under a lease that has ended, once the message was handed out again.
+/// The fate of an acknowledgement under a lease that has ended, once the message was handed out again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StaleAck {
     /// Refused: the new holder keeps the message.
     Refused,
-    /// It may be taken, and then the message is gone while its new holder works. Make handlers idempotent.
+    /// The acknowledgement may be taken, and then the message is gone while its new holder works. Make handlers
+    /// idempotent.
     MayBeTaken,
 }
 
-/// What becomes of an end that was accepted, and is said again.
+/// The answer to an end that is said again after it was accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeated {
     /// Accepted again.
@@ -48,15 +49,16 @@ pub enum OneStep {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LeaseLength {
-    /// As long as was asked for.
+    /// The lease is as long as was asked for.
     Asked,
-    /// As long as was asked for at the hand-out; each extension makes it that long again, whatever it asks for.
+    /// The lease is as long as was asked for at the hand-out; each extension makes it that long again, whatever it asks
+    /// for.
     Repeated,
     /// Always this long, from the hand-out and from each extension.
     Granted(Duration),
 }
 
-/// Which hand-outs count towards `max_deliveries`.
+/// The hand-outs that count towards `max_deliveries`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counting {
     /// All but those that were released.
@@ -67,7 +69,7 @@ pub enum Counting {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Groups {
-    /// One at a time, in order. The first of a group keeps the others waiting until it is settled for good.
+    /// Handed out one at a time, in order. The first of a group keeps the others waiting until it is settled for good.
     Ordered,
     /// A message with a group is refused.
     Refused,
@@ -80,11 +82,11 @@ pub enum DepthCount {
     Approximate,
 }
 
-/// How many messages a mailbox has.
+/// Numbers of messages in a mailbox, by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Depth {
-    /// Not handed out, and not dead. Those that wait for a retry are here, or with the held ones where a broker cannot
-    /// tell them apart.
+    /// Messages neither handed out nor dead. Those that wait for a retry are here, or with the held ones where a broker
+    /// cannot tell them apart.
     pub waiting: u64,
     pub held: u64,
     pub dead: u64,

@@ -34,7 +34,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::delivery::Delivery;
-use crate::extender::{LeaseExtender, LeaseRule, LeaseRuleError};
+use crate::extender::{LeaseExtender, LeaseRule, LeaseRuleError, QUIET_BUDGET};
 use crate::failure::Failure;
 use crate::mailbox::{ErasedMailbox, LeaseLength, Mailbox, MailboxError};
 use runner::Runner;
@@ -103,20 +103,34 @@ impl LoopSettings {
         self.interval.unwrap_or(self.lease / 5)
     }
 
-    /// For how long one call waits. What it brings late in the wait must not look old.
+    /// The wait of one call. A message that comes late in the wait must not look old.
     fn wait(&self) -> Duration {
         self.wait.min(self.interval() / 2)
     }
 
-    /// A handler that is silent for so long was cancelled when its lease ended, and did not stop: its thread hangs.
-    fn silent_after(&self, granted: LeaseLength) -> Duration {
-        let lease = match granted {
+    /// The length of a lease, if the mailbox keeps to its own.
+    fn lease(&self, granted: LeaseLength) -> Duration {
+        match granted {
             LeaseLength::Granted(lease) => lease.max(self.lease),
             LeaseLength::Asked | LeaseLength::Repeated => self.lease,
-        };
-        lease + self.interval() + self.cancel_grace + SILENCE_MARGIN
+        }
+    }
+
+    /// A handler that is silent for so long was cancelled when its lease ended, and did not stop: its thread hangs.
+    fn silent_after(&self, granted: LeaseLength) -> Duration {
+        self.lease(granted) + self.interval() + self.cancel_grace + SILENCE_MARGIN
+    }
+
+    /// How long one success lasts: a handler may take so long for one step, with all the silence that it may declare, and
+    /// its loop is well. One that takes longer is cancelled, and has failed.
+    fn freshness(&self, granted: LeaseLength) -> Duration {
+        let step = self.stuck_after.unwrap_or_else(|| self.lease(granted));
+        step + QUIET_BUDGET + self.interval() + self.cancel_grace + self.wait() + LONGEST_ANSWER
     }
 }
+
+/// A mailbox that lets a call take so much longer than the call asked to wait hangs, and the loop with it.
+const LONGEST_ANSWER: Duration = Duration::from_secs(60);
 
 /// How late the end of a handler may be seen.
 const SILENCE_MARGIN: Duration = Duration::from_secs(1);
@@ -138,6 +152,10 @@ impl Handlers {
 impl Beating for Handlers {
     fn most_silent(&self) -> Option<LastBeat> {
         self.get()?.most_silent()
+    }
+
+    fn silent(&self, after: Duration) -> Vec<LastBeat> {
+        self.get().map(|beating| beating.silent(after)).unwrap_or_default()
     }
 
     fn cancel(&self, who: &str) {
@@ -194,7 +212,7 @@ impl MessageLoop {
         self
     }
 
-    /// What the loop is called in a supervisor's pages and in logs. Default: `messages`.
+    /// The name of the loop in a supervisor's pages and in logs. Default: `messages`.
     pub fn named(self, name: impl Into<String>) -> Self {
         self.set(|settings| settings.name = name.into())
     }
@@ -204,12 +222,12 @@ impl MessageLoop {
         self.set(|settings| settings.critical = true)
     }
 
-    /// How many messages at a time. Default 1.
+    /// The number of messages at a time. Default 1.
     pub fn concurrency(self, slots: usize) -> Self {
         self.set(|settings| settings.concurrency = slots)
     }
 
-    /// For how long a message is held, and for how much longer by each renewal. Default 300 s.
+    /// The time for which a message is held, and by which each renewal extends it. Default 300 s.
     pub fn lease(self, lease: Duration) -> Self {
         self.set(|settings| settings.lease = lease)
     }
@@ -245,24 +263,24 @@ impl MessageLoop {
         self.set(|settings| settings.backoff = Backoff { base, max })
     }
 
-    /// After how many tries in a row that failed, in a way that may pass, the loop is on probation. Default 3. Keep it
-    /// below the mailbox's `max_deliveries`, or an outage can bring a lone message to the dead letters first.
+    /// The number of failed tries in a row, all of which may pass, after which the loop is on probation. Default 3.
+    /// Keep it below the mailbox's `max_deliveries`, or an outage can bring a lone message to the dead letters first.
     pub fn failure_budget(self, failures: u32) -> Self {
         self.set(|settings| settings.failure_budget = failures)
     }
 
-    /// For how long one call waits for a message. Default 20 s, and never longer than half an interval: the age of a
+    /// The wait of one call for a message. Default 20 s, and never longer than half an interval: the age of a
     /// lease counts from when it was asked for.
     pub fn wait(self, wait: Duration) -> Self {
         self.set(|settings| settings.wait = wait)
     }
 
-    /// How long handlers may go on once the loop was told to stop. Default 18 s.
+    /// The time for which handlers may go on once the loop was told to stop. Default 18 s.
     pub fn drain_grace(self, grace: Duration) -> Self {
         self.set(|settings| settings.drain_grace = grace)
     }
 
-    /// How long a handler that was told to stop may take. Default 10 s.
+    /// The time that a handler has to stop once it is told to. Default 10 s.
     pub fn cancel_grace(self, grace: Duration) -> Self {
         self.set(|settings| settings.cancel_grace = grace)
     }
@@ -300,7 +318,7 @@ impl MessageLoop {
         self
     }
 
-    /// How messages ended so far, from anywhere and at any time.
+    /// Counts of the messages that ended so far, readable from anywhere and at any time.
     pub fn counts(&self) -> Arc<MessageLoopCounts> {
         self.counts.clone()
     }
@@ -348,15 +366,21 @@ impl MessageLoop {
 }
 
 /// A loop of a supervisor: failures that may pass spend its budget, and a message that is done, or a mailbox that was
-/// asked and is empty, refreshes it. Its handlers are heartbeats that the eye sees: one whose thread hangs stays silent
-/// after its lease is over, and fails liveness.
+/// asked and is empty, refreshes it, as does a forward step of a handler. How long that lasts follows from `stuck_after`,
+/// or from the lease where none is set: slow work and quiet sections turn nothing red.
+///
+/// Liveness fails for what a restart helps against: a call to the mailbox that does not come back, and a handler whose
+/// thread hangs. Handlers are heartbeats that the eye sees: such a one stays silent after its lease is over. That all
+/// slots are taken, or that the loop waits for a dependency, is no stall, however long it lasts.
 impl Supervised for MessageLoop {
     fn add_to(self, service: &Supervisor) {
         let (name, budget) = (self.settings.name.clone(), Budget::Consecutive(self.settings.failure_budget.max(1)));
         let (wait, critical) = (self.settings.wait(), self.settings.critical);
+        let granted = self.mailbox.promises().lease;
+        let freshness = self.settings.freshness(granted);
         // A handler that may go on without its lease may be silent, too.
         if self.settings.on_lost == LostPolicy::Cancel {
-            let silent_after = self.settings.silent_after(self.mailbox.promises().lease);
+            let silent_after = self.settings.silent_after(granted);
             let handlers = Heartbeats::new(&format!("{name} handlers"), silent_after, self.handlers.clone());
             service.add(if critical { handlers.critical() } else { handlers });
         }
@@ -367,7 +391,8 @@ impl Supervised for MessageLoop {
                 Runner::new(this, Some(reporter))?.run(async move { stopping.stopping().await }).await
             }
         };
-        let running = Loop::running(&name, run).every(wait).budget(budget).recovery(1);
+        let running = Loop::running(&name, run).every(wait).freshness(freshness).longest_turn(LONGEST_ANSWER);
+        let running = running.budget(budget).recovery(1);
         service.add(if critical { running.critical() } else { running });
     }
 }

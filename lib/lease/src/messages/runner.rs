@@ -44,6 +44,10 @@ struct Account {
     random: ChaCha8Rng,
     /// Nothing is received before.
     receive_at: Instant,
+    /// Until when the loop waits by choice; `None` while that is for its handlers to say.
+    waits_until: Option<Instant>,
+    /// The mailbox has answered.
+    answered: bool,
 }
 
 type Answer = Result<Vec<Received>, MailboxError>;
@@ -62,6 +66,8 @@ impl Runner {
             probation: Probation::new(one.settings.failure_budget),
             random: ChaCha8Rng::from_seed(seed),
             receive_at: Instant::now(),
+            waits_until: Some(Instant::now()),
+            answered: false,
         };
         Ok(Arc::new(Self {
             counting: one.mailbox.promises().counting,
@@ -83,6 +89,7 @@ impl Runner {
         while ended.is_ok() {
             let free = self.slots().saturating_sub(running.len());
             if free == 0 {
+                self.wait_until(None);
                 tokio::select! {
                     () = &mut stop => break,
                     _ = running.join_next() => {}
@@ -91,7 +98,7 @@ impl Runner {
             }
             let receive_at = self.account().receive_at;
             if receive_at > Instant::now() {
-                self.report(|reporter| reporter.waiting(receive_at - Instant::now()));
+                self.wait_until(Some(receive_at));
                 tokio::select! {
                     () = &mut stop => break,
                     () = sleep_until(receive_at) => {}
@@ -101,6 +108,7 @@ impl Runner {
             }
             let asked_at = Instant::now();
             let want = Want { max: free, lease: self.settings.lease, wait: self.settings.wait() };
+            self.wait_until(Some(asked_at + want.wait));
             // Never dropped while it may bring something: what it brought would be held by nobody.
             let mut asking = core::pin::pin!(self.mailbox.receive(want));
             let answer = tokio::select! {
@@ -130,7 +138,9 @@ impl Runner {
         match answer {
             Ok(received) => {
                 *unreached = 0;
-                if received.is_empty() {
+                // The first answer says that the mailbox is there, whatever it brings. From then on messages must be done.
+                let is_first = !core::mem::replace(&mut self.account().answered, true);
+                if received.is_empty() || is_first {
                     self.report(|reporter| reporter.record(Outcome::Idle));
                 }
                 for one in received {
@@ -153,7 +163,7 @@ impl Runner {
         }
     }
 
-    /// One delivery, from its lease to its end.
+    /// Handles a delivery, from its lease to its end.
     async fn handle(self: Arc<Self>, delivery: Delivery) {
         let lease = match self.extender.attach(&delivery, delivery.heartbeat()) {
             Ok(lease) => lease,
@@ -262,6 +272,7 @@ impl Runner {
 
     /// Leases are renewed as ever, until the last handler has ended.
     async fn drain(&self, mut running: JoinSet<()>) {
+        self.wait_until(None);
         let all_ended = async { while running.join_next().await.is_some() {} };
         let mut all_ended = core::pin::pin!(all_ended);
         if timeout(self.settings.drain_grace, &mut all_ended).await.is_err() {
@@ -270,10 +281,19 @@ impl Runner {
         }
     }
 
+    /// The loop waits by choice until then: for messages, for the end of a pause, or for a free slot. How long a handler may
+    /// take is judged by its lease and its stuck clock, and a handler that hangs by the eye.
+    fn wait_until(&self, until: Option<Instant>) {
+        self.account().waits_until = until;
+        self.report(|_| {});
+    }
+
+    /// What ends in one slot is no turn of the loop, which waits as before.
     fn report(&self, what: impl FnOnce(&Reporter)) {
-        if let Some(reporter) = &self.reporter {
-            what(reporter);
-        }
+        let Some(reporter) = &self.reporter else { return };
+        what(reporter);
+        let until = self.account().waits_until;
+        reporter.waiting(until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now())));
     }
 
     fn account(&self) -> std::sync::MutexGuard<'_, Account> {

@@ -12,10 +12,10 @@ use crate::mailbox::{End, MailboxError};
 /// Waits between calls to settle one message: they double.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
-/// For how long a message is settled at least, though its lease is over or the loop must end.
+/// The time for which a message is settled at least, though its lease is over or the loop must end.
 const LEAST: Duration = Duration::from_secs(3);
 
-/// How the messages of a loop ended so far.
+/// Counts of a loop's messages by how they ended so far.
 #[derive(Debug, Default)]
 pub struct MessageLoopCounts {
     acknowledged: AtomicU64,

@@ -1,6 +1,7 @@
 //! The message loop in injected time, on the mailbox in memory.
 
 mod in_place;
+mod liveness;
 mod reaching;
 mod settling;
 
@@ -26,7 +27,7 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// How often each message was done.
+/// The number of times that each message was done.
 #[derive(Clone, Default)]
 struct Done(Arc<Mutex<BTreeMap<Bytes, u32>>>);
 
@@ -42,7 +43,7 @@ impl Done {
     }
 }
 
-/// Until nothing waits or is held, which no test needs two hours for.
+/// Waits until nothing waits or is held, which no test needs two hours for.
 async fn empty(mailbox: impl Mailbox) {
     let began = Instant::now();
     while !matches!(mailbox.depth().await.unwrap(), Depth { waiting: 0, held: 0, .. }) {
@@ -110,7 +111,33 @@ async fn a_handler_that_beats_without_progress_ends_at_stuck_after() {
     assert_eq!((counts.get().retried, counts.get().lost), (1, 0), "its lease was kept, and its message tried again");
 }
 
-/// In real time, since the processes are real.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_beats_for_ever_ends_at_max_hold() {
+    let spy = Spy::new();
+    spy.fill(1).await;
+    let (began, done, beaten) = (Instant::now(), Done::default(), Arc::new(Mutex::new(Duration::ZERO)));
+    let (handled, noted) = (done.clone(), beaten.clone());
+    let one =
+        MessageLoop::on(spy.clone()).max_hold(secs(600)).cancel_grace(Duration::ZERO).handle_bytes(move |delivery| {
+            let (done, beaten) = (handled.clone(), noted.clone());
+            async move {
+                for step in (0..).take_while(|_| delivery.delivery() == 1) {
+                    sleep(secs(1)).await;
+                    delivery.progress(step + 1, u64::MAX);
+                    *beaten.lock().unwrap() = began.elapsed();
+                }
+                done.note(&delivery)
+            }
+        });
+    let counts = one.counts();
+    one.run_until(empty(spy.clone())).await.unwrap();
+    assert!(done.each_once(1));
+    let beaten = *beaten.lock().unwrap();
+    assert!((secs(598)..=secs(601)).contains(&beaten), "it beat until {beaten:?}");
+    assert_eq!((counts.get().lost, counts.get().acknowledged), (1, 1), "its hold was spent, and it was done again");
+}
+
+/// Runs in real time, since the processes are real.
 #[tokio::test]
 async fn a_lost_lease_cancels_the_handler_and_all_that_it_started() {
     let spy = Spy::new();
@@ -153,7 +180,7 @@ async fn the_late_ack_of_a_lost_lease_is_refused_as_memory_declares_and_counted(
     running.await.unwrap().unwrap();
 }
 
-/// Whatever the mailbox counts, and whether the queue is long or a single message.
+/// Holds whatever the mailbox counts, and whether the queue is long or a single message.
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_ten_minutes_puts_no_message_into_the_dead_letters() {
     for (spy, messages) in [
@@ -400,7 +427,7 @@ async fn settings_that_cannot_work_are_refused_at_the_start() {
     }
 }
 
-/// Until it is so, by the clock of the machine, on however slow a machine.
+/// Waits until it is so, by the clock of the machine, on however slow a machine.
 async fn soon(is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -433,7 +460,7 @@ async fn it_is_a_loop_of_a_supervisor_with_its_readiness() {
     assert_eq!(mailbox.depth().await.unwrap(), Depth { waiting: 1, held: 0, dead: 0 });
 }
 
-/// In real time, since the eye is a thread. The handler blocks its thread, so that no cancel reaches it.
+/// Runs in real time, since the eye is a thread. The handler blocks its thread, so that no cancel reaches it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_whose_thread_hangs_is_seen_by_the_eye_when_its_lease_is_over() {
     let mailbox = Memory::new();

@@ -14,19 +14,19 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::failure::Failure;
 use crate::heartbeat::Heartbeat;
 
-/// Of each of its two outputs, the newest.
+/// Bytes kept of each of the two outputs, the newest ones.
 const KEPT_BYTES: usize = 64 << 10;
-/// Of its standard error, in the text of the failure.
+/// Lines of standard error that the text of the failure shows; below, bytes.
 const SHOWN_LINES: usize = 5;
 const SHOWN_BYTES: usize = 1_024;
-/// Between the request to stop and the kill.
+/// The time between the request to stop and the kill.
 const STOPS_WITHIN: Duration = Duration::from_secs(5);
-/// What has left the process group may hold the outputs open; nobody waits for it for longer.
+/// The time to read on after the command's end: a process that has left the group may hold the outputs open.
 const READ_ON_FOR: Duration = Duration::from_secs(1);
-/// By convention: a passing failure.
+/// The exit code that means a passing failure, by convention.
 const EX_TEMPFAIL: i32 = 75;
 
-/// What a command that succeeded has written: the last 64 KiB of each.
+/// The output of a command that succeeded: the last 64 KiB of each stream.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CommandOutput {
@@ -86,7 +86,7 @@ impl Heartbeat {
         }
     }
 
-    /// Until it has ended; `None` if it was told to.
+    /// Waits until the command has ended; `None` if it was told to.
     async fn follow(
         &self,
         child: &mut Child,
@@ -126,7 +126,7 @@ impl Group {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = self.0 {
-            // Of a group that has ended there is nobody to tell.
+            // A group that has ended has nobody to tell.
             let _ = kill_process_group(group, signal);
         }
     }

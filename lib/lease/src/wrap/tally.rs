@@ -19,7 +19,7 @@ impl Tally {
         Self { heartbeat: heartbeat.clone(), place: Location::caller(), done: 0, total: None }
     }
 
-    /// So much more came.
+    /// Counts so many more units.
     pub(super) fn add(&mut self, count: u64) {
         self.done += count;
         match self.total {

@@ -16,7 +16,7 @@ use crate::heartbeat::{Beat, CancelWhy, Heartbeat, Observer};
 /// Longer than anything here takes, on a busy computer too; what must be ended sleeps for longer.
 const SOON: Duration = Duration::from_secs(120);
 
-/// All that was said on a heartbeat since it was last asked for.
+/// Reports on a heartbeat since they were last asked for.
 struct Said {
     newest: Arc<Mutex<Option<Beat>>>,
     came: Arc<Notify>,

@@ -1,6 +1,6 @@
 //! Addresses of the managers of a datacenter: any of them will do, and the one that leads is quickest.
 //!
-//! Whoever answers says who leads, and is asked there next time. That is a hint: where the leader is not reached, the
+//! Each answer says who leads, and the leader is asked next time. That is a hint: where the leader is not reached, the
 //! addresses that were given are tried, one after the other, and the hint is left alone for a while.
 
 use core::fmt;
@@ -12,24 +12,25 @@ use onward_api::cluster::LeaderHint;
 
 use super::{AddressError, NodeAddress, Proxy};
 
-/// For this long a hint is not followed again that led nowhere: clients need not see the network that managers see.
+/// The time for which a hint that led nowhere is not followed again: clients need not see the network that managers
+/// see.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(60);
 
-/// Where the nodes of a cluster are, or one node, with what is needed to be let in. Cheap to clone; clones learn together
-/// who leads.
+/// The addresses of one node, or of the nodes of a cluster, and the credentials for them. Cheap to clone; clones learn
+/// together who leads.
 #[derive(Clone)]
 pub struct NodeAddresses {
-    /// As they were given; at least one.
+    /// Addresses as they were given; at least one.
     seeds: Arc<[NodeAddress]>,
     choice: Arc<Mutex<Choice>>,
 }
 
 #[derive(Default)]
 struct Choice {
-    /// Which of the seeds is next.
+    /// The index of the next seed.
     seed: usize,
     leader: Option<(NodeAddress, u64)>,
-    /// Where a hint led nowhere, and when.
+    /// The address that a hint led to in vain, and the instant of the try.
     dead_end: Option<(String, Instant)>,
 }
 
@@ -46,12 +47,12 @@ impl From<NodeAddress> for NodeAddresses {
 }
 
 impl NodeAddresses {
-    /// One address or several, with commas between them: `http://a:7400,http://b:7400`.
+    /// Addresses from one URL, or from several with commas between them: `http://a:7400,http://b:7400`.
     pub fn at(urls: &str) -> Result<Self, AddressError> {
         Self::parse(urls, NodeAddress::at)
     }
 
-    /// As [`NodeAddresses::at`], trusting only these certificates (PEM) for `https`.
+    /// Addresses as [`NodeAddresses::at`] makes them, trusting only these certificates (PEM) for `https`.
     pub fn trusting(urls: &str, pem: &[u8]) -> Result<Self, AddressError> {
         Self::parse(urls, |url| NodeAddress::trusting(url, pem))
     }
@@ -85,7 +86,7 @@ impl NodeAddresses {
         Self::of(self.seeds.iter().cloned().map(change).collect()).expect("as many as before")
     }
 
-    /// How many tries make a round: each address once, and where a hint leads.
+    /// The number of tries in a round: each address once, and the one that a hint names.
     pub(crate) fn round(&self) -> usize {
         self.seeds.len() + usize::from(self.choice().leader.is_some())
     }
@@ -99,7 +100,7 @@ impl NodeAddresses {
         }
     }
 
-    /// This one was not reached, or cannot serve: another is next, whatever hints say.
+    /// Leaves an address that was not reached, or cannot serve: another is next, whatever hints say.
     pub(crate) fn leave(&self, left: &NodeAddress) {
         if self.choice().leader.as_ref().is_some_and(|(leader, _)| leader.authority() == left.authority()) {
             self.choice().dead_end = Some((left.authority().to_owned(), Instant::now()));
@@ -107,7 +108,7 @@ impl NodeAddresses {
         self.skip(left);
     }
 
-    /// This one has ended a conversation: another is next.
+    /// Passes over an address that has ended a conversation: another is next.
     pub(crate) fn skip(&self, left: &NodeAddress) {
         let mut choice = self.choice();
         choice.leader.take_if(|(leader, _)| leader.authority() == left.authority());
@@ -116,7 +117,7 @@ impl NodeAddresses {
         }
     }
 
-    /// Somebody has answered, and said who leads.
+    /// Learns who leads from an answer.
     pub(crate) fn learn(&self, hint: &str) {
         let Ok(LeaderHint { address, term }) = hint.parse() else { return };
         let mut choice = self.choice();

@@ -57,7 +57,7 @@ struct Tls {
 /// `host:port` as it was written, and its parts.
 struct HostPort {
     authority: String,
-    /// Without brackets.
+    /// The host without brackets.
     host: String,
     port: u16,
 }
@@ -82,7 +82,7 @@ impl NodeAddress {
         Self::parse(url, None)
     }
 
-    /// As [`NodeAddress::at`], trusting only these certificates (PEM) for `https`.
+    /// An address as [`NodeAddress::at`] makes it, trusting only these certificates (PEM) for `https`.
     pub fn trusting(url: &str, pem: &[u8]) -> Result<Self, AddressError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let mut roots = RootCertStore::empty();
@@ -163,7 +163,7 @@ impl NodeAddress {
         self.token.as_deref()
     }
 
-    /// For HTTP/2.
+    /// Opens a connection for HTTP/2.
     pub(crate) async fn open(&self) -> io::Result<Box<dyn Stream>> {
         self.open_for(b"h2").await
     }
@@ -197,7 +197,7 @@ impl NodeAddress {
 }
 
 impl HostPort {
-    /// With the port of nodes where none is given.
+    /// Host and port; the port of nodes where none is given.
     fn parse(text: &str) -> Option<Self> {
         let uri: hyper::Uri = format!("http://{}", text.trim_end_matches('/')).parse().ok()?;
         if !matches!(uri.path(), "" | "/") || uri.query().is_some() {

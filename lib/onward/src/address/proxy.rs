@@ -18,7 +18,7 @@ const MAX_HEAD_BYTES: usize = 8 << 10;
 pub struct Proxy {
     host: Arc<str>,
     port: u16,
-    /// What proves who asks.
+    /// The header that proves who asks.
     authorization: Option<Arc<str>>,
 }
 
@@ -70,7 +70,7 @@ impl Proxy {
     }
 }
 
-/// Without what proves who asks.
+/// Shown without the header that proves who asks.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.host, self.port)

@@ -28,7 +28,7 @@ impl<T: DeserializeOwned> Answer<T> {
 }
 
 impl<T> Answer<T> {
-    /// As it came.
+    /// The text of the answer as it came.
     pub fn text(&self) -> &RawValue {
         &self.text
     }

@@ -22,10 +22,10 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 const USER_AGENT: &str = concat!("onward/", env!("CARGO_PKG_VERSION"));
 
-/// How often a call is made again that came to nothing, and may be made again.
+/// The repetitions of a call that came to nothing, if it may be made again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Retries {
-    /// Before each of them.
+    /// The pause before each repetition.
     pub pauses: Vec<Duration>,
     /// Also where the node could not be reached, or took too long. Without it only a call whose connection was lost is
     /// made again, and one that the node cannot take just now.
@@ -42,7 +42,7 @@ impl Default for Retries {
 pub(super) struct Calls {
     nodes: Arc<Nodes>,
     retries: Arc<Retries>,
-    /// Before every path.
+    /// The prefix of every path.
     prefix: Arc<str>,
     within: Duration,
 }
@@ -54,14 +54,14 @@ pub(super) enum Repeat {
     Never,
 }
 
-/// What is asked of the node.
+/// A question to the node.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     method: Method,
     path: String,
     body: Option<Bytes>,
     repeat: Repeat,
-    /// For how long the node may hold back its answer.
+    /// The time for which the node may hold back its answer.
     wait: Duration,
 }
 
@@ -74,7 +74,7 @@ impl Call {
         Ok(Self { method: Method::POST, body: Some(written(body)?), ..Self::get(path) })
     }
 
-    /// With a body that is JSON already.
+    /// A call with a body that is JSON already.
     pub(super) fn post_text(path: impl Into<String>, body: Vec<u8>) -> Self {
         Self { method: Method::POST, body: Some(body.into()), ..Self::get(path) }
     }

@@ -16,8 +16,8 @@ use tokio::sync::Mutex;
 use super::error::{CallError, NoConnection, Silence};
 use crate::address::{NodeAddress, NodeAddresses, PING_ANSWERED_WITHIN, PING_EVERY};
 
-/// What is spoken. A program that makes many calls at once uses one connection for all of them; a command line makes one
-/// after the other, and also through whatever stands in between.
+/// The protocol of a client. A program that makes many calls at once uses one connection for all of them; a command
+/// line makes one after the other, and also through whatever stands in between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protocol {
     #[default]
@@ -42,7 +42,7 @@ impl Nodes {
         Self { addresses, protocol, current }
     }
 
-    /// To the node that is to be asked now. Those to another one end with the calls on them.
+    /// Connections to the node that is to be asked now. Those to another one end with the calls on them.
     pub(super) fn connections(&self) -> Arc<Connections> {
         let next = self.addresses.next();
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +138,7 @@ impl Connections {
         Ok(sender)
     }
 
-    /// What came back is no HTTP, or nothing did.
+    /// The error of a call whose answer is not HTTP, or did not come.
     fn lost(&self, error: &hyper::Error) -> CallError {
         if error.is_parse() {
             return self.unreachable(match error.to_string().contains("HTTP version") {
@@ -157,7 +157,7 @@ impl Connections {
         CallError::Unanswered { authority: self.address.authority().to_owned(), why }
     }
 
-    /// What an answer means that is no success; and whether the node has surely done nothing, and another may.
+    /// The error of an answer that is no success; and whether the node has surely done nothing, and another may.
     pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> (CallError, bool) {
         let refused = CallError::refused(status.as_u16(), body);
         let done = headers.get(DONE).and_then(|done| Done::of(done.as_bytes()));
@@ -177,7 +177,7 @@ impl Connections {
     }
 }
 
-/// With the cause behind it, which says more.
+/// The error with the cause behind it, which says more.
 pub(super) fn reason(error: &(dyn core::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

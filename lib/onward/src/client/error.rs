@@ -1,4 +1,4 @@
-//! Why a call came to nothing.
+//! The reasons why a call came to nothing.
 
 use core::fmt;
 use core::time::Duration;
@@ -48,7 +48,7 @@ impl CallError {
     }
 }
 
-/// Why an answer did not come.
+/// The reason why an answer did not come.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Silence {
@@ -62,11 +62,11 @@ pub enum Silence {
     TooLong(Duration),
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum NoConnection {
-    /// Nobody listens there.
+    /// The port refuses connections.
     Refused,
     /// The certificate of the node is signed by an authority that is not trusted here.
     UnknownIssuer,

@@ -33,7 +33,7 @@ impl Job {
         Self { body: SubmitJob { workflows: Some(Vec::new().into()), ..SubmitJob::default() }, ..Self::default() }
     }
 
-    /// One more workflow, which waits for the success of those in `after` and gets their results as inputs.
+    /// Adds a workflow, which waits for the success of those in `after` and gets their results as inputs.
     pub fn workflow(
         mut self,
         name: &str,
@@ -62,13 +62,13 @@ impl Job {
         self
     }
 
-    /// Until the job must have ended, queueing included.
+    /// The time in which the job must have ended, queueing included.
     pub fn timeout(mut self, span: Duration) -> Self {
         self.body.timeout_s = Some(span.as_secs_f64());
         self
     }
 
-    /// For how long an attempt may go without a forward step.
+    /// The time that an attempt may go without a forward step.
     pub fn stuck_after(mut self, span: Duration) -> Self {
         self.body.stuck_after_s = Some(span.as_secs_f64());
         self
@@ -91,13 +91,13 @@ impl Job {
         self
     }
 
-    /// How often it is tried in all.
+    /// The number of attempts in all.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.retry_policy().max_attempts = Some(attempts);
         self
     }
 
-    /// How long it waits between attempts: from `base`, doubling, up to `max`, with full jitter.
+    /// The wait between attempts: from `base`, doubling, up to `max`, with full jitter.
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         let policy = self.retry_policy();
         (policy.base_s, policy.max_s) = (Some(base.as_secs_f64()), Some(max.as_secs_f64()));
@@ -108,13 +108,13 @@ impl Job {
         self.body.retry.get_or_insert_default()
     }
 
-    /// At most `max` running workflows that carry `key`.
+    /// Limits the running workflows that carry `key` to `max`.
     pub fn limit(self, key: &str, max: u32) -> Self {
         self.add_limit(KeyLimit { key: key.into(), max, ordered: false })
     }
 
-    /// One running workflow that carries `key`, and in order: one that has begun keeps the key until it ends, also while it
-    /// waits for its next attempt, so that no other overtakes it.
+    /// Allows one running workflow that carries `key`, and in order: one that has begun keeps the key until it ends,
+    /// also while it waits for its next attempt, so that no other overtakes it.
     pub fn ordered(self, key: &str) -> Self {
         self.add_limit(KeyLimit { key: key.into(), max: 1, ordered: true })
     }
@@ -124,7 +124,7 @@ impl Job {
         self
     }
 
-    /// One job at a time that has not ended.
+    /// Allows one job with this key at a time that has not ended.
     pub fn unique_key(mut self, key: &str) -> Self {
         self.body.unique_key = Some(key.into());
         self

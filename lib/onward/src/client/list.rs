@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::escaped;
 
-/// What is not given matches all.
+/// A filter for jobs; fields that are not given match all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct JobFilter {
     /// A state's word.
@@ -19,7 +19,7 @@ pub struct JobFilter {
     pub since: Option<Duration>,
 }
 
-/// As part of a query: `&kind=k&since_s=3600`.
+/// Shown as part of a query: `&kind=k&since_s=3600`.
 impl fmt::Display for JobFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [("state", &self.state), ("kind", &self.kind), ("queue", &self.queue), ("tag", &self.tag)];
@@ -33,7 +33,7 @@ impl fmt::Display for JobFilter {
     }
 }
 
-/// At most so many of a list, and where it begins: after the page that gave the cursor.
+/// A page of a list: its length at most, and its beginning, after the page that gave the cursor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Page {
     /// 1 to 1000.

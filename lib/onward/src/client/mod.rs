@@ -54,8 +54,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// For the node at `url`, or for a cluster of which several are given with commas between them; nothing is sent yet. A
-    /// token is taken from `ONWARD_TOKEN`.
+    /// A client for the node at `url`, or for a cluster of which several are given with commas between them; nothing is
+    /// sent yet. A token is taken from `ONWARD_TOKEN`.
     pub fn connect(url: &str) -> Result<Self, AddressError> {
         let place = NodeAddresses::at(url)?;
         Ok(Self::at(match std::env::var("ONWARD_TOKEN") {
@@ -64,7 +64,7 @@ impl Client {
         }))
     }
 
-    /// For one node, or for a cluster: what one of them has surely not done is asked of the next.
+    /// A client for one node, or for a cluster: a call that one of them has surely not carried out is made to the next.
     pub fn at(place: impl Into<NodeAddresses>) -> Self {
         Self { calls: Calls::new(place.into()) }
     }
@@ -74,7 +74,7 @@ impl Client {
         Self { calls: self.calls.speaking(protocol) }
     }
 
-    /// How often a call that came to nothing is made again.
+    /// Sets how often a call that came to nothing is made again.
     pub fn retrying(self, retries: Retries) -> Self {
         Self { calls: self.calls.retrying(retries) }
     }
@@ -156,7 +156,7 @@ impl Client {
         self.calls.ask(Call::get(format!("/v1/jobs?{page}{which}"))).await
     }
 
-    /// What an attempt has printed, the last 64 KiB of it; none if nothing is kept. `n` is the attempt's number.
+    /// The output of an attempt, the last 64 KiB of it; none if nothing is kept. `n` is the attempt's number.
     pub async fn output(&self, id: &str, workflow: &str, n: u32) -> Result<Option<Printed>, CallError> {
         let path = path(id, &format!("/attempts/{n}/output?workflow={}", escaped(workflow)));
         match self.calls.ask_raw(Call::get(path)).await {
@@ -169,7 +169,7 @@ impl Client {
         }
     }
 
-    /// What waits is cancelled at once, what runs is told to stop.
+    /// Cancels a job: workflows that wait end at once, workers of those that run are told to stop.
     pub async fn cancel(&self, id: &str) -> Result<Answer<CancelAnswer>, CallError> {
         self.calls.ask(Call::post(path(id, "/cancel"), &Nothing {})?).await
     }
@@ -223,7 +223,7 @@ impl Client {
         serde_json::from_slice(&text).map_err(|error| CallError::Unreadable(error.to_string()))
     }
 
-    /// Why the job is where it is, what happens next, and what somebody can do.
+    /// The reason why the job is where it is, its next step, and the remedies for people.
     pub async fn explain(&self, id: &str) -> Result<Answer<Explanation>, CallError> {
         self.calls.ask(Call::get(path(id, "/explain"))).await
     }

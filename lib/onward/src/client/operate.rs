@@ -106,7 +106,7 @@ impl Client {
         self.calls.ask(Call::post(schedule(name, "/run-now"), &body)?).await
     }
 
-    /// What became of due instants, the newest first.
+    /// Records of due instants, the newest first.
     pub async fn schedule_records(&self, name: &str, page: &Page) -> Result<Answer<RecordList>, CallError> {
         self.calls.ask(Call::get(schedule(name, &format!("/records?{page}")))).await
     }

@@ -31,21 +31,21 @@ use crate::machine::HandlerOutcome;
 
 /// Inputs that are on their way at a time, of all attempts of a session: each may be as large as a result.
 const AT_ONCE: usize = 4;
-/// How often a node is asked in a row that does not answer for itself.
+/// The number of times in a row that a node is asked while it does not answer for itself.
 const TRIES: u32 = 5;
 const PAUSE: Backoff = Backoff { base: Duration::from_millis(100), max: Duration::from_secs(1) };
-/// For how long an attempt is left alone whose inputs could not be read.
+/// The time for which an attempt is left alone whose inputs could not be read.
 const GIVEN_BACK_FOR: Duration = Duration::from_secs(1);
 
 /// Attempts whose inputs are on their way.
 pub(super) struct Fetches {
     of: HashMap<Claim, Fetching>,
-    /// Of the session that is open.
+    /// The service of the session that is open.
     service: watch::Sender<Option<Service>>,
     turns: Arc<Semaphore>,
 }
 
-/// What is known of an attempt before it has a context.
+/// An attempt whose inputs are being fetched, before it has a context.
 pub(super) struct Fetching {
     pub(super) assigned_at: Mono,
     pub(super) lease_until: Mono,
@@ -85,7 +85,7 @@ impl Fetches {
     }
 }
 
-/// What a task needs to fetch the inputs of one attempt.
+/// The access by which a task fetches the inputs of one attempt.
 #[derive(Clone)]
 struct Line {
     claim: Claim,
@@ -127,7 +127,7 @@ async fn fetch_all(mut assignment: Assignment, line: Line) {
 }
 
 impl Line {
-    /// One input, or how the attempt ends without it.
+    /// Fetches an input, or gives the end of the attempt without it.
     async fn fetch(mut self, name: &Name) -> Result<Payload, HandlerOutcome> {
         let mut failures = 0;
         loop {

@@ -37,15 +37,15 @@ use pack::pack;
 const COMMANDS_AT_ONCE: usize = 1_024;
 const LOOK_AT_EXECUTOR_EVERY: Duration = Duration::from_millis(500);
 const COLLECT_OUTPUT_EVERY: Duration = Duration::from_millis(250);
-/// In one frame, beside all else in it: at most 1 MiB.
+/// The number of outputs in one frame, beside all else in it: at most 1 MiB.
 const MAX_OUTPUTS: usize = 16;
 
-/// What reaches the thread from outside.
+/// A command to the thread from outside.
 #[derive(Debug)]
 pub(crate) enum SessionCommand {
-    /// There is something in the context that was not sent yet.
+    /// A report in the context was not sent yet.
     Report(Context),
-    /// There is output in the context that was not sent yet.
+    /// Output in the context was not sent yet.
     Printed(Context),
     Extension {
         claim: Claim,
@@ -54,9 +54,9 @@ pub(crate) enum SessionCommand {
         remaining: Option<Duration>,
         reply: oneshot::Sender<Result<Granted, Refused>>,
     },
-    /// One more input of this attempt has come.
+    /// Another input of this attempt has come.
     Fetching(Claim),
-    /// With all its inputs: its handler can begin.
+    /// All inputs of this attempt are there: its handler can begin.
     Fetched(Assignment),
     Finished {
         claim: Claim,
@@ -66,7 +66,7 @@ pub(crate) enum SessionCommand {
     Abandon,
 }
 
-/// What the thread reports to whoever runs the worker.
+/// An event that the thread reports to the one that runs the worker.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum LinkEvent {
     Connected,
@@ -81,14 +81,14 @@ pub(crate) struct Link {
     pub(crate) commands: UnboundedReceiver<SessionCommand>,
     /// The other end of `words`, for contexts.
     pub(crate) commands_in: UnboundedSender<SessionCommand>,
-    /// Where handlers run.
+    /// The executor of the handlers.
     pub(crate) executor: Handle,
     /// Starts the handler of a context.
     pub(crate) start: Box<dyn Fn(Context) + Send>,
     pub(crate) on_event: Box<dyn Fn(LinkEvent) + Send>,
 }
 
-/// Why a link came to its end.
+/// The reason why a link came to its end.
 #[derive(Debug)]
 pub(crate) enum SessionEnd {
     Drained,
@@ -113,7 +113,7 @@ struct LinkLoop {
     unsent: Vec<FromWorker>,
     /// Attempts that have printed something since the last look.
     printers: Vec<Context>,
-    /// To go with the next frames, of whichever session.
+    /// Outputs that go with the next frames, of any session.
     outputs: VecDeque<Output>,
     /// Whom the session is with that is open.
     manager: Option<NodeAddress>,

@@ -4,7 +4,7 @@ use onward_core::message::{FromWorker, Report, Settlement};
 use onward_proto::v1::WorkerFrame;
 use onward_proto::{MAX_FRAME_BYTES, MAX_FRAME_ENTRIES, worker};
 
-/// As much as one frame may hold of what waits; the rest stays. Order within a frame is by part, so a hello or a capacity
+/// Packs as much as one frame may hold; the rest stays. Order within a frame is by part, so a hello or a capacity
 /// goes with what follows it, but beats that follow a settlement wait for the next frame.
 pub(super) fn pack(unsent: &mut Vec<FromWorker>) -> WorkerFrame {
     let mut frame = WorkerFrame::default();
@@ -70,7 +70,7 @@ mod tests {
         FromWorker::Settle(vec![Settlement::new(claim(), report)])
     }
 
-    /// How many parts each frame has, and that nothing is lost or moved.
+    /// The number of parts in each frame, after a check that nothing is lost or moved.
     fn frames(messages: Vec<FromWorker>) -> Vec<usize> {
         let (mut unsent, mut counts, mut told) = (messages.clone(), Vec::new(), Vec::new());
         while !unsent.is_empty() {

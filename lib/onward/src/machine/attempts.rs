@@ -1,4 +1,4 @@
-//! What happens to the attempts that the worker holds.
+//! Events in the life of the attempts that the worker holds.
 
 use core::time::Duration;
 
@@ -43,7 +43,7 @@ impl Machine {
         self.send_beat(now, claim, beat, out);
     }
 
-    /// If there is one to send. Without a session it is as if it had been sent and lost.
+    /// Sends a beat, if there is one. Without a session it is as if it had been sent and lost.
     fn send_beat(&mut self, now: Mono, claim: Claim, beat: Option<Beat>, out: &mut Vec<Effect>) {
         let Some(held) = self.held.get_mut(&claim) else { return };
         if self.session != Session::Talking {

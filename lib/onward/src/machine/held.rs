@@ -15,7 +15,7 @@ use super::HandlerReport;
 pub(super) struct Held {
     claim: Claim,
     pub(super) phase: Phase,
-    /// Where it stands among the machine's timers.
+    /// The attempt's place among the machine's timers.
     pub(super) armed: Option<Mono>,
     extender: Extender,
     /// Said by the handler, and not sent. Once it is reported: what the manager has to know before the end.
@@ -24,7 +24,7 @@ pub(super) struct Held {
     in_flight: Option<HandlerReport>,
     /// A checkpoint that came too soon after another. It goes with the next beat that has waited.
     too_soon: Option<Bytes>,
-    /// When to report once more on this session, because the manager could not answer.
+    /// The instant to report once more on this session, because the manager could not answer.
     pub(super) repeat_at: Option<Mono>,
     pub(super) refusals: u32,
     /// The report took the place of one that could not be taken.
@@ -40,9 +40,9 @@ pub(super) enum Phase {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StoppedBy {
-    /// Who then only wants to hear that it has stopped.
+    /// The manager, which then only wants to hear that the attempt has stopped.
     Manager,
-    /// As far as is known here.
+    /// The lease was lost, as far as is known here.
     LostLease,
     /// The worker does not wait any longer.
     Abandon,
@@ -121,7 +121,7 @@ impl Held {
         beat
     }
 
-    /// What was sent, if anything, was lost with its session.
+    /// The report in flight, if any, was lost with its session.
     pub(super) fn session_lost(&mut self, now: Mono, draw: u64) {
         self.repeat_at = None;
         let Some(report) = self.in_flight.take() else { return };
@@ -132,7 +132,7 @@ impl Held {
         self.extender.failed(now, RenewFailure::Transient, draw);
     }
 
-    /// Until when the lease holds, at least.
+    /// Notes that the report in flight was taken, and gives the instant until which the lease holds at least.
     pub(super) fn accepted(&mut self, now: Mono, remaining: Duration) -> Mono {
         if self.in_flight.take().is_some() {
             self.extender.renewed(now, remaining);
@@ -143,7 +143,8 @@ impl Held {
         }
     }
 
-    /// Not taken, and nothing was changed: once more, without what was in the way. A quiet section still cannot wait.
+    /// A report was not taken, and nothing was changed: repeats it without the offending part. A quiet section still
+    /// cannot wait.
     pub(super) fn refused(&mut self, now: Mono, refused: &Refused, draw: u64) -> Option<Beat> {
         let report = self.in_flight.as_mut()?;
         let is_mended = match refused.kind() {
@@ -189,7 +190,7 @@ impl Held {
         unsent
     }
 
-    /// How far it was, and where to go on from: apart, because a checkpoint may come too soon.
+    /// The last progress and the checkpoint, in beats apart, because a checkpoint may come too soon.
     pub(super) fn last_words(&self) -> Vec<Beat> {
         let Some(report) = &self.pending else { return Vec::new() };
         let progress = report.progress.map(|_| HandlerReport { quiet: None, checkpoint: None, ..report.clone() });
@@ -221,7 +222,7 @@ pub(super) fn is_passing(refused: &Refused) -> bool {
     matches!(refused.kind(), Some(RefusalKind::NoLeader | RefusalKind::Overloaded))
 }
 
-/// What was said cannot be taken as it is: it is too long, or out of range.
+/// Whether a report cannot be taken as it is: it is too long, or out of range.
 pub(super) fn is_of_form(refused: &Refused) -> bool {
     matches!(refused.kind(), Some(RefusalKind::Invalid | RefusalKind::Limited))
 }

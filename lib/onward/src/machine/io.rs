@@ -1,4 +1,4 @@
-//! What goes into the machine, and what comes out of it.
+//! Inputs and effects of the machine.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ use onward_core::payload::Payload;
 use onward_core::time::Mono;
 use onward_proto::manager::{Heard, Refused};
 
-/// Who the worker is, and what it takes.
+/// The name and incarnation of a worker, and the work that it takes.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub worker: WorkerId,
@@ -19,7 +19,7 @@ pub struct Identity {
     pub slots: u32,
 }
 
-/// How a worker behaves on its session.
+/// The behaviour of a worker on its session.
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
     /// The least time between two beats of an attempt on the wire, however often its handler beats. A third of the
@@ -51,7 +51,7 @@ pub enum Input {
     /// The session ended, or could not be opened.
     Disconnected,
     Heard(Heard),
-    /// From a handler.
+    /// A report of a handler.
     Reported {
         claim: Claim,
         report: HandlerReport,
@@ -67,7 +67,7 @@ pub enum Input {
         claim: Claim,
         outcome: HandlerOutcome,
     },
-    /// For how long a task that could run has been waiting for the handlers' executor.
+    /// The time for which a task that could run has been waiting for the handlers' executor.
     ExecutorLag(Duration),
     /// Take nothing more, finish what runs.
     Drain,
@@ -76,7 +76,7 @@ pub enum Input {
     Wake,
 }
 
-/// What a handler says while it works. Every one of these is a beat.
+/// The report of a handler while it works. Every one of these is a beat.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct HandlerReport {
     pub progress: Option<(u64, Option<u64>)>,
@@ -85,7 +85,7 @@ pub struct HandlerReport {
     pub checkpoint: Option<Bytes>,
 }
 
-/// How a handler came to its end.
+/// The end of a handler.
 #[derive(Clone, PartialEq, Debug)]
 pub enum HandlerOutcome {
     Succeeded(Payload),
@@ -97,7 +97,7 @@ pub enum HandlerOutcome {
     Released {
         delay: Option<Duration>,
     },
-    /// It was told to stop, and did.
+    /// The handler was told to stop, and did.
     Stopped,
 }
 
@@ -106,7 +106,7 @@ pub enum Effect {
     Dial,
     /// End the session that is open; `Disconnected` needs no saying.
     HangUp,
-    /// On the session that is open.
+    /// Send on the session that is open.
     Send(FromWorker),
     Start(Assignment),
     /// Make the handler stop; its end is still waited for.
@@ -114,7 +114,7 @@ pub enum Effect {
         claim: Claim,
         why: CancelWhy,
     },
-    /// How long the lease lasts, as far as the worker can know.
+    /// The lease lasts until then, as far as the worker can know.
     Lease {
         claim: Claim,
         until: Mono,
@@ -139,7 +139,7 @@ pub enum Effect {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Granted {
     pub extension: Duration,
-    /// Until the worker's health deadline.
+    /// The time until the worker's health deadline.
     pub remaining: Duration,
     pub remaining_extensions: u32,
 }

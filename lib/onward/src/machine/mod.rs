@@ -1,4 +1,4 @@
-//! What a worker decides, as a machine that is told the time.
+//! The decisions of a worker, as a machine that is told the time.
 //!
 //! ```text
 //!            dial ┌───────────┐ connected, says hello with all that it holds
@@ -73,18 +73,18 @@ pub struct Machine {
     session: Session,
     stage: Stage,
     starved: bool,
-    /// What the manager was told of it on this session. A hello says yes.
+    /// The manager's knowledge on this session of whether work is accepted. A hello says yes.
     told_accepting: bool,
     /// Whether any manager has heard of this worker: only then can something be on its way to it.
     is_known: bool,
-    /// On this session.
+    /// Set once goodbye was said on this session.
     said_goodbye: bool,
     /// Set while there is nothing left but to say goodbye.
     leaves_by: Option<Mono>,
     /// Sessions that were lost in a row without a welcome.
     failures: u32,
     held: BTreeMap<Claim, Held>,
-    /// When each attempt wants to be looked at.
+    /// The instants at which attempts want to be looked at.
     timers: BTreeSet<(Mono, Claim)>,
     /// Extension requests of this session that wait for an answer.
     asked: Vec<Claim>,
@@ -148,7 +148,7 @@ impl Machine {
         }
     }
 
-    /// If nothing is held.
+    /// Leaves if nothing is held.
     fn leave(&mut self, now: Mono, out: &mut Vec<Effect>) {
         if !self.held.is_empty() {
             self.leaves_by = None;
@@ -220,7 +220,7 @@ impl Machine {
         }
     }
 
-    /// What was said on an earlier session and not answered is said again.
+    /// Repeats the reports of an earlier session that were not answered.
     fn welcomed(&mut self, now: Mono, out: &mut Vec<Effect>) {
         if self.session != Session::Greeting {
             return;
@@ -299,7 +299,7 @@ impl Machine {
         out.push(Effect::Rejected(refused));
     }
 
-    /// If it is not what the manager knows.
+    /// Tells the manager whether work is accepted, if it does not know.
     fn tell_capacity(&mut self, out: &mut Vec<Effect>) {
         let accepting = self.stage == Stage::Working && !self.starved;
         if accepting != self.told_accepting {
@@ -321,7 +321,7 @@ impl Machine {
         }
     }
 
-    /// How long to wait before the manager is asked again what it could not answer.
+    /// The pause before the manager is asked again for an answer that it could not give.
     fn pause(&mut self, failures: u32) -> Duration {
         self.config.reconnect.delay(failures, self.rng.next_u64()).max(Duration::from_millis(1))
     }

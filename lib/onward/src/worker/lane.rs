@@ -14,7 +14,7 @@ use crate::clock;
 use crate::link::{Link, LinkEvent, SessionCommand, SessionEnd};
 use crate::machine::{Identity, Machine, SessionConfig};
 
-/// One session, with the kinds that share its slots.
+/// A session, with the kinds that share its slots.
 pub(super) struct Lane {
     pub(super) identity: Identity,
     pub(super) handlers: BTreeMap<String, Handler>,

@@ -30,9 +30,9 @@ use lane::{Lane, all_over};
 type Ended = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
 type Handler = Arc<dyn Fn(Context) -> Ended + Send + Sync>;
 
-/// What is given back at the end is answered within this, or not at all.
+/// The time in which jobs that are given back at the end are answered, or not at all.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
-/// What a manager that answers needs to take the last outcomes.
+/// The time that a manager which answers needs to take the last outcomes.
 const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Takes attempts from a node, runs a handler for each, and reports how they ended.
@@ -84,12 +84,12 @@ impl core::fmt::Debug for Worker {
     }
 }
 
-/// What happens to a worker, for logs and probes.
+/// An event in the life of a worker, for logs and probes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Notice {
     Connected,
-    /// It goes on with what it holds, and connects again.
+    /// The worker goes on with what it holds, and connects again.
     Disconnected {
         why: String,
     },
@@ -133,7 +133,8 @@ pub enum WorkerError {
     Broken,
 }
 
-/// As it is displayed: a program whose `main` returns it shows this form to its user.
+/// Shown as [`Display`](core::fmt::Display) does: a program whose `main` returns this error shows its debug form to its
+/// user.
 impl core::fmt::Debug for WorkerError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         core::fmt::Display::fmt(self, f)
@@ -175,20 +176,20 @@ impl Worker {
         }
     }
 
-    /// What the worker is called, over restarts. Two processes with one id replace each other.
+    /// The name of the worker, over restarts. Two processes with one id replace each other.
     /// Default: the host's name and the process id.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// How many attempts at a time. Default 1.
+    /// The number of attempts at a time. Default 1.
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
     }
 
-    /// From which queues. Default: `default`.
+    /// The queues that work is taken from. Default: `default`.
     pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.queues = queues.into_iter().map(Into::into).collect();
         self
@@ -242,13 +243,13 @@ impl Worker {
         self
     }
 
-    /// How long a handler that was told to stop may take. Default 10 s.
+    /// The time that a handler has to stop once it is told to. Default 10 s.
     pub fn cancel_grace(mut self, grace: Duration) -> Self {
         self.cancel_grace = grace;
         self
     }
 
-    /// How long a drain waits for running handlers before they are stopped and their jobs given back. Default 30 s, and
+    /// The wait of a drain for running handlers before they are stopped and their jobs given back. Default 30 s, and
     /// never longer than [`Self::stop_within`] leaves after the grace of handlers that were told to stop.
     pub fn drain_grace(mut self, grace: Duration) -> Self {
         self.drain_grace = grace;
@@ -365,14 +366,14 @@ impl Worker {
     }
 }
 
-/// How long running handlers may go on by themselves, if those that are then told to stop are to have their grace, and
-/// the manager is to hear of all of it, within the bound.
+/// The time that running handlers may go on by themselves, if those that are then told to stop are to have their grace,
+/// and the manager is to hear of all of it, within the bound.
 fn drain_share(bound: Duration, drain_grace: Duration, cancel_grace: Duration) -> Duration {
     let to_tell = TOLD_WITHIN.min(bound / 10);
     drain_grace.min(bound.saturating_sub(cancel_grace + to_tell))
 }
 
-/// To all sessions of a worker.
+/// Senders to all sessions of a worker.
 struct Words(Vec<UnboundedSender<SessionCommand>>);
 
 impl Words {

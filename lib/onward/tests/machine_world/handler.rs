@@ -17,7 +17,7 @@ pub enum Act {
 
 pub struct Handler {
     script: VecDeque<(Duration, Act)>,
-    /// As it was told.
+    /// The end of the lease, as the handler was told.
     pub lease_until: Mono,
     pub is_renewed: bool,
     pub is_cancelled: bool,

@@ -8,10 +8,10 @@ use onward_proto::manager::{Heard, frame_in};
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
 use onward_proto::worker;
 
-/// One connection, which is one session.
+/// A connection, which is one session.
 pub struct Line {
     pub worker: usize,
-    /// What is under way is lost, and so is what is said from now on.
+    /// Set when the line is cut: messages under way are lost, and so are later ones.
     pub is_cut: bool,
     pub worker_knows: bool,
     pub manager_knows: bool,
@@ -24,7 +24,7 @@ impl Line {
         Self { worker, is_cut: false, worker_knows: false, manager_knows: false, up: now, down: now }
     }
 
-    /// When something that is sent to the manager now arrives: never before what was sent earlier.
+    /// The instant when a message to the manager that is sent now arrives: never before one that was sent earlier.
     pub fn arrives_up(&mut self, now: Mono, delay: Duration) -> Mono {
         self.up = self.up.max(now + delay);
         self.up
@@ -36,7 +36,7 @@ impl Line {
     }
 }
 
-/// What a manager makes of a worker's message.
+/// The worker's message, as a manager reads it.
 pub fn over_the_wire(message: FromWorker) -> Vec<FromWorker> {
     let mut frame = WorkerFrame::default();
     worker::put(&mut frame, message.clone());
@@ -45,7 +45,7 @@ pub fn over_the_wire(message: FromWorker) -> Vec<FromWorker> {
     parts
 }
 
-/// What a worker makes of a manager's frame.
+/// The manager's frame, as a worker reads it.
 pub fn heard(frame: &ManagerFrame) -> Vec<Heard> {
     frame_in(frame).expect("a manager says what can be read")
 }

@@ -17,7 +17,7 @@ use world::World;
 
 const DEFAULT_CASES: u64 = 300;
 
-/// What must occur in at least one case of a hundred; else the world is too kind to prove anything.
+/// Events that must occur in at least one case of a hundred; else the world is too kind to prove anything.
 const EXPECTED: &[&str] = &[
     "takeover",
     "worker crashed",

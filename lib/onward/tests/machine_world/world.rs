@@ -30,9 +30,9 @@ use super::line::{Line, heard, over_the_wire};
 const WORKERS: usize = 3;
 const BROKEN_FOR: Duration = Duration::from_secs(180);
 const HEALED_WITHIN: Duration = Duration::from_secs(3 * 3_600);
-/// Of a message, one way, at the worst.
+/// The longest delay of a message, one way.
 const MAX_DELAY_MS: u64 = 3_000;
-/// Of the log.
+/// The longest silence of the log.
 const MAX_SILENCE_MS: u64 = 9_000;
 /// Far more than is ever needed for one moment.
 const MAX_STEPS_AT_ONCE: u32 = 2_000;
@@ -59,7 +59,7 @@ struct Worker {
     line: Option<usize>,
     policy: LostPolicy,
     handlers: BTreeMap<Claim, Handler>,
-    /// What was reported, and whether it was a success.
+    /// Reported attempts, and whether each was a success.
     settled: BTreeMap<Claim, bool>,
     /// The manager has answered its goodbye.
     is_dismissed: bool,
@@ -234,7 +234,7 @@ impl World {
         self.at(self.now + span, happening);
     }
 
-    /// From one moment to the next at which anything is due; machines are woken before anything else happens then.
+    /// Runs from one moment to the next at which anything is due; machines are woken before anything else happens then.
     fn run_until(&mut self, end: Mono) {
         loop {
             let of_workers = self.workers.iter().filter_map(|worker| worker.machine.next_wakeup()).min();
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Whoever has left leaves nothing behind that others would have to miss first.
+    /// A worker that has left leaves nothing behind that others would have to miss first.
     fn check_leaving(&mut self, at: usize) {
         let worker = &self.workers[at];
         if !worker.is_dismissed {
@@ -519,7 +519,7 @@ impl World {
         self.schedule(worker, claim);
     }
 
-    /// It was told to stop, and does; unless it was just done.
+    /// Ends a handler that was told to stop, and may just have succeeded.
     fn stop(&mut self, worker: usize, claim: Claim) {
         let end =
             if self.chance(15) { HandlerOutcome::Succeeded(result_of(claim).into()) } else { HandlerOutcome::Stopped };

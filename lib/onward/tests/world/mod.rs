@@ -34,9 +34,18 @@ impl World {
     }
 
     pub async fn start_with(change: impl FnOnce(&mut Settings)) -> Self {
+        Self::start_where(false, change).await
+    }
+
+    /// Other processes reach the node too, at its address.
+    pub async fn start_listening(change: impl FnOnce(&mut Settings)) -> Self {
+        Self::start_where(true, change).await
+    }
+
+    async fn start_where(listens: bool, change: impl FnOnce(&mut Settings)) -> Self {
         let data = tempfile::tempdir().unwrap();
         let mut config = NodeConfig::new("127.0.0.1:0".parse().unwrap(), data.path());
-        config.listens = false;
+        config.listens = listens;
         // How busy the computer is that these tests run on is not what they are about.
         let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
         let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
@@ -64,7 +73,7 @@ impl World {
         Working { stop, run }
     }
 
-    /// As [`Self::place`], over connections that can be cut.
+    /// A place as [`Self::place`] gives it, over connections that can be cut.
     pub fn place_to_cut(&self) -> (NodeAddress, Cutter) {
         let (cutter, door) = (Cutter::default(), self.node.door());
         let pumps = cutter.0.clone();
@@ -123,7 +132,7 @@ impl Working {
         timeout(SOON, self.run).await.expect("it ends").unwrap()
     }
 
-    /// Nobody drives it any more.
+    /// Drops the worker, so that nobody drives it any more.
     pub fn abort(self) {
         self.run.abort();
     }
@@ -146,5 +155,5 @@ pub fn job(kind: &str, payload: &str) -> Job {
 
 fn place(node: &Node) -> NodeAddress {
     let door = node.door();
-    NodeAddress::inside("127.0.0.1:0", Arc::new(move || Ok(Box::new(door.open()?))))
+    NodeAddress::inside(&node.address().to_string(), Arc::new(move || Ok(Box::new(door.open()?))))
 }

@@ -1,4 +1,4 @@
-//! What a poller has done since it started, for metrics.
+//! Counts of a poller's work since it started, for metrics.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -16,7 +16,7 @@ pub(crate) struct Counts {
     pub(crate) lost: AtomicU64,
     /// The publisher's last answer was that it is.
     pub(crate) unavailable: AtomicBool,
-    /// Of the newest claim that had one.
+    /// The problem of the newest claim that had one.
     problem: Mutex<Option<String>>,
 }
 

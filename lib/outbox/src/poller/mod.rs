@@ -25,20 +25,20 @@ use publishing::Publishing;
 
 /// A turn that has gone on for this long claims nothing more. Its forward steps keep it fresh until then.
 const TURN_FOR: Duration = Duration::from_secs(10);
-/// How often a busy poller looks at what is left.
+/// The interval at which a busy poller looks at what is left.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Pauses before published rows are marked once more, after the database could not be reached. Unmarked they would be
 /// published again.
 const SETTLE_AGAIN: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(300), Duration::from_millis(1_000)];
 
-/// What a parked row does to the rows of its key that come after it.
+/// The effect of a parked row on the rows of its key that come after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub enum OnPoison {
-    /// They wait until it is replayed or dropped: order before availability.
+    /// Later rows wait until the parked one is replayed or dropped: order before availability.
     #[default]
     Hold,
-    /// They go on without it.
+    /// Later rows go on without it.
     Skip,
 }
 
@@ -57,7 +57,7 @@ impl core::fmt::Debug for Poller {
     }
 }
 
-/// What a poller was told.
+/// The settings of a poller.
 #[derive(Clone, Debug)]
 pub(crate) struct PollerRule {
     pub name: String,
@@ -76,7 +76,8 @@ pub(crate) struct PollerRule {
     pub listen: Option<String>,
     pub freshness: Duration,
     pub budget: onward_health::Budget,
-    /// So many rows are deleted before the table is vacuumed, where that is of use: a claim passes over no more than these.
+    /// The number of deleted rows before the table is vacuumed, where that is of use: a claim passes over no more than
+    /// these.
     pub vacuum_after: u64,
 }
 
@@ -117,57 +118,57 @@ impl Poller {
         self
     }
 
-    /// How long it waits when nothing was due [default: 1 s].
+    /// The wait when nothing was due [default: 1 s].
     pub fn every(mut self, poll: Duration) -> Self {
         self.rule.poll = poll;
         self
     }
 
-    /// How many rows a claim takes at most [default: 1,000].
+    /// The most rows that a claim takes [default: 1,000].
     pub fn batch(mut self, rows: u32) -> Self {
         self.rule.rows = rows.clamp(1, 10_000);
         self
     }
 
-    /// For how long claimed rows are a poller's own [default: 30 s]. As long as that, rows of a poller that was killed wait
-    /// for another; a call to the publisher has no more time than that either. At least one second.
+    /// The time for which claimed rows are a poller's own [default: 30 s]. As long as that, rows of a poller that was
+    /// killed wait for another; a call to the publisher has no more time than that either. At least one second.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.rule.lease = lease.max(Duration::from_secs(1));
         self
     }
 
-    /// How often a row is tried before it is parked [default: 8].
+    /// The number of times that a row is tried before it is parked [default: 8].
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.rule.max_attempts = attempts.clamp(1, 1_000);
         self
     }
 
-    /// How long a refused row waits: from `base`, doubling, up to `max`, with full jitter [default: 1 s to 60 s].
+    /// The wait of a refused row: from `base`, doubling, up to `max`, with full jitter [default: 1 s to 60 s].
     pub fn retry(mut self, base: Duration, max: Duration) -> Self {
         self.rule.retry = Backoff { base, max };
         self
     }
 
-    /// How long the poller waits while the publisher or the database is unavailable: from `base`, doubling, up to `max`, with
-    /// full jitter [default: 1 s to 30 s].
+    /// The wait of the poller while the publisher or the database is unavailable: from `base`, doubling, up to `max`,
+    /// with full jitter [default: 1 s to 30 s].
     pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
         self.rule.outage = Backoff { base, max };
         self
     }
 
-    /// What a parked row does to its key [default: it holds it].
+    /// The effect of a parked row on its key [default: it holds it].
     pub fn on_poison(mut self, on_poison: OnPoison) -> Self {
         self.rule.on_poison = on_poison;
         self
     }
 
-    /// How old a row may become before the process is not ready [default: 5 min].
+    /// The age that a row may reach before the process is not ready [default: 5 min].
     pub fn oldest(mut self, oldest: Duration) -> Self {
         self.rule.oldest = oldest;
         self
     }
 
-    /// How many rows may be parked before the process is not ready [default: 100].
+    /// The number of rows that may be parked before the process is not ready [default: 100].
     pub fn max_parked(mut self, rows: u64) -> Self {
         self.rule.max_parked = rows;
         self
@@ -187,13 +188,13 @@ impl Poller {
         self
     }
 
-    /// How long one success lasts [default: 60 s].
+    /// The time for which one success counts [default: 60 s].
     pub fn freshness(mut self, window: Duration) -> Self {
         self.rule.freshness = window;
         self
     }
 
-    /// How many failed turns are tolerated [default: two in a row; the third is too many].
+    /// The failed turns that are tolerated [default: two in a row; the third is too many].
     pub fn budget(mut self, budget: onward_health::Budget) -> Self {
         self.rule.budget = budget;
         self
@@ -214,19 +215,19 @@ impl Poller {
     }
 }
 
-/// What a turn tells whoever runs it.
+/// An observer of a turn.
 pub(crate) trait Watcher: Sync {
-    /// So many more rows are published.
+    /// More rows were published: this many.
     fn published(&self, rows: u64);
     /// The turn goes on.
     fn beat(&self);
-    /// What was just seen in the outbox.
+    /// The outbox was just seen in this state.
     fn seen(&self, backlog: Backlog);
     fn is_stopping(&self) -> bool;
 }
 
 impl Poller {
-    /// One turn. An error is the database's.
+    /// Runs a turn. An error is the database's.
     pub(crate) async fn turn(&self, watcher: &impl Watcher) -> Result<OutboxTurn, OutboxError> {
         let mut turn = OutboxTurn::default();
         let began = Instant::now();

@@ -22,9 +22,9 @@ pub(super) struct Unavailable {
 pub(super) struct Publishing<'a> {
     poller: &'a Poller,
     token: Uuid,
-    /// In the order of their ids.
+    /// Rows that are left, in the order of their ids.
     left: Vec<Row>,
-    /// When the lease ends, by a clock that was read before it began.
+    /// The end of the lease, by a clock that was read before it began.
     ends_at: Instant,
     settlement: Settlement,
     unavailable: Option<Unavailable>,

@@ -15,7 +15,7 @@ use crate::store::{RowFilter, RowState};
 #[derive(Clone, Default)]
 struct Scripted {
     calls: Arc<Mutex<Vec<Vec<i64>>>>,
-    /// What it says before it goes by topics.
+    /// Answers that it gives before it goes by topics.
     script: Arc<Mutex<VecDeque<Step>>>,
     keeps_order: bool,
 }

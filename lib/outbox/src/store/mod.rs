@@ -26,17 +26,17 @@ pub const POSTGRES_NOTIFY: &str = include_str!("postgres/notify.sql");
 #[cfg(feature = "sqlite")]
 pub const SQLITE_SCHEMA: &str = include_str!("sqlite/schema.sql");
 
-/// How many rows [`Backlog::depth`] counts at most.
+/// The largest number that [`Backlog::depth`] counts to.
 pub const DEPTH_COUNTED: u64 = 100_000;
 
-/// What becomes of an outbox whose table is not there.
+/// The fate of an outbox whose table is not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Missing {
     Make,
     Refuse,
 }
 
-/// What a claim may take.
+/// The rule by which a claim takes rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ClaimRule {
     pub lease: Duration,
@@ -58,11 +58,11 @@ pub(crate) struct Claim {
     pub parked: u64,
 }
 
-/// What became of the rows of a claim.
+/// The results for the rows of a claim.
 #[derive(Debug, Default)]
 pub(crate) struct Settlement {
     pub published: Vec<i64>,
-    /// Their attempt does not count.
+    /// Rows whose attempt does not count.
     pub given_back: Vec<i64>,
     pub refused: Vec<Refusal>,
 }
@@ -77,12 +77,12 @@ impl Settlement {
 pub(crate) struct Refusal {
     pub id: i64,
     pub error: String,
-    /// Until its next attempt.
+    /// The time until the row's next attempt.
     pub retry_after: Duration,
     pub park: bool,
 }
 
-/// What is in the outbox.
+/// The rows in the outbox that are not published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Backlog {
@@ -96,14 +96,14 @@ pub struct Backlog {
     pub waiting: bool,
 }
 
-/// What a row of the outbox is doing.
+/// The state of a row of the outbox.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum RowState {
     /// Not published yet.
     Waiting,
     /// Refused, and to be tried again.
     Refused,
-    /// In the hands of a poller.
+    /// Claimed by a poller.
     Claimed,
     /// Given up on: replay or drop it.
     Parked,
@@ -144,7 +144,7 @@ pub struct RowInfo {
     pub last_error: Option<String>,
 }
 
-/// Which rows; what is not given matches all.
+/// A filter for rows; fields that are not given match all.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RowFilter {
@@ -191,7 +191,7 @@ pub(crate) enum Store {
     Sqlite(Sqlite),
 }
 
-/// One line per question: the same of either database.
+/// Asks a question in one line: the same of either database.
 macro_rules! ask {
     ($store:expr, $one:ident => $answer:expr) => {
         match $store {
@@ -209,7 +209,7 @@ impl Store {
         Ok(claim)
     }
 
-    /// How many rows were still ours.
+    /// The number of rows that were still ours.
     pub(crate) async fn settle(&self, token: Uuid, what: &Settlement, keep: bool) -> Result<u64, OutboxError> {
         ask!(self, one => one.settle(token, what, keep).await)
     }

@@ -1,4 +1,4 @@
-//! What a gate stores: its events, and the records that its snapshots are made of.
+//! Bytes of a gate: its events, and the records that its snapshots are made of.
 
 use onward_core::gate::event::{
     EndCause, Event as GateEvent, JobRebuilt, JobSubmitted as GateJobSubmitted, StampedEvent as StampedGateEvent,

@@ -25,7 +25,7 @@ record! {
         state, counted, handouts, last_fence, ready_at, due_at, wall_due, predecessors_left, past, attempt
     } + {}
     PastImage { attempts, dropped, checkpoint } + {}
-    EndedAttempt { number, fence, worker, started_at, ended_at, ending, refused } + {}
+    EndedAttempt { number, fence, worker, started_at, ended_at, ending, refused } + { 1 note: optional; }
     AttemptImage {
         worker, incarnation, via, handed_at, lease, grants, last_grant_progress, quiet, quiet_used, mark
     } + { 1 granted_until: optional; }

@@ -43,7 +43,7 @@ impl Places {
         self.check_as(name, value);
     }
 
-    /// As [`Self::check`], by the name of the variant.
+    /// Checks as [`Self::check`] does, by the name of the variant.
     fn check_variant<T: Stored + PartialEq + Debug>(&mut self, value: &T) {
         let text = format!("{value:?}");
         let variant = text.split([' ', '(']).next().unwrap_or_default();

@@ -21,6 +21,7 @@ use ::redb::{
     Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
     TableError, WriteTransaction,
 };
+use onward_core::fence::Term;
 
 use crate::engines::embedded::fault::Fault;
 use crate::engines::embedded::pieces::{self, Label};
@@ -33,7 +34,7 @@ use order::{Order, Rows};
 /// A page of a dashboard, and the inner nodes of the tree.
 const CACHE_BYTES: usize = 32 << 20;
 
-/// When a job ended and when it expires ([`NEVER`] if it does not), and its row, framed.
+/// Jobs: when each ended and when it expires ([`NEVER`] if it does not), and its row, framed.
 pub(crate) const JOBS: TableDefinition<'_, u128, (u64, u64, &[u8])> = TableDefinition::new("jobs");
 pub(crate) const ENDED: Rows = TableDefinition::new("ended_in");
 pub(crate) const EXPIRES: Rows = TableDefinition::new("expire_in");
@@ -48,7 +49,7 @@ pub(crate) const KNOWN: u8 = 2;
 pub(crate) const ENDED_1: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("ended");
 pub(crate) const EXPIRES_1: TableDefinition<'_, (u64, u128), ()> = TableDefinition::new("expires");
 const COUNT: &str = "count";
-/// How many commits there were.
+/// The number of commits.
 const COMMITS: &str = "commits";
 const NEVER: u64 = u64::MAX;
 
@@ -75,7 +76,7 @@ impl EmbeddedArchive {
         Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), Some(lock))?)))
     }
 
-    /// As [`EmbeddedLog::on_storage`](crate::EmbeddedLog::on_storage).
+    /// Opens an archive as [`EmbeddedLog::on_storage`](crate::EmbeddedLog::on_storage) opens a log.
     pub fn on_storage<B: StorageBackend>(
         storage: impl FnMut() -> io::Result<B> + Send + 'static,
     ) -> Result<Self, Error> {
@@ -112,7 +113,7 @@ impl EmbeddedArchive {
         })
     }
 
-    /// Whether it was there.
+    /// Removes a job. Gives whether it was there.
     pub fn remove(&self, id: u128) -> Result<bool, Error> {
         if self.get(id)?.is_none() {
             return Ok(false);
@@ -125,7 +126,7 @@ impl EmbeddedArchive {
         Ok(was_there)
     }
 
-    /// What the last commit left.
+    /// A view of what the last commit left.
     pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
         self.0.view()
     }
@@ -218,6 +219,11 @@ impl Archive for EmbeddedArchive {
         })?;
         Ok(removed)
     }
+
+    /// The folder is locked: nobody else leads.
+    fn under(&self, _term: Term) -> Arc<dyn Archive> {
+        Arc::new(self.clone())
+    }
 }
 
 fn prepare(database: &Database) -> Result<Commits, Fault> {
@@ -293,7 +299,7 @@ impl<'a> Tables<'a> {
         })
     }
 
-    /// In the order of their ids.
+    /// Puts jobs in the order of their ids.
     fn put(&mut self, jobs: &[&ArchivedJob<'_>]) -> Result<(), Fault> {
         let (mut before, mut now) = (Times::default(), Times::default());
         let mut row = Vec::new();
@@ -359,7 +365,8 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// What has expired, and then what ended first as long as there is too much; at most `max`.
+    /// The jobs to go: those that have expired, and then those that ended first as long as there are too many; at most
+    /// `max`.
     fn next_to_go(&self, now_ms: u64, keep_at_most: u64, max: usize) -> Result<Vec<u128>, Fault> {
         let mut due = self.expires.first(max, |at| at <= now_ms)?;
         let too_many = self.count.saturating_sub(keep_at_most).saturating_sub(due.len() as u64);
@@ -373,7 +380,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// When jobs ended, and when they expire if they do.
+/// Instants at which jobs ended, and at which they expire if they do.
 #[derive(Default)]
 struct Times {
     ended: Vec<(u64, u128)>,

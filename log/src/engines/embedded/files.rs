@@ -21,11 +21,11 @@ pub(super) struct LogFiles {
     /// The last event in redb; there may be rows up to it, or none any more.
     pub(super) stored: Seq,
     pub(super) journal: Journal,
-    /// What was missing when the log was opened, and was accepted to be.
+    /// The loss that was found when the log was opened, and was accepted.
     pub(super) accepted: Option<Loss>,
 }
 
-/// How both files are opened, together: see [`Prepare`].
+/// The way in which both files are opened, together: see [`Prepare`].
 pub(super) fn prepare(
     mut storage: impl FnMut() -> io::Result<Storage> + Send + 'static,
     half_bytes: u64,
@@ -35,7 +35,7 @@ pub(super) fn prepare(
         let storage = storage().map_err(super::journal::about)?;
         let Some(before) = before else { return LogFiles::open(database, storage, half_bytes, false, on_loss) };
         before.journal.give_up_file();
-        // What is lost while the log is open was not there to be accepted.
+        // A loss while the log is open is none that anybody has accepted.
         let mut files = LogFiles::open(database, storage, half_bytes, before.journal.has_failed(), OnLoss::Refuse)?;
         files.accepted.clone_from(&before.accepted);
         Ok(files)
@@ -91,7 +91,7 @@ impl LogFiles {
         Ok(files)
     }
 
-    /// What the journal shows may not be what its disk has.
+    /// Moves all rows to redb and begins the journal anew, because the journal's cache may differ from its disk.
     fn rewrite_by_redb(&mut self, database: &Database) -> Result<(), Fault> {
         self.move_to_redb(database)?;
         self.journal.begin_anew(Seq(self.head.tail.last.0 + 1))?;
@@ -121,7 +121,7 @@ impl LogFiles {
         self.journal.rows_to_migrate(covers(&self.head))
     }
 
-    /// Everything up to `last` is in redb, and nothing is needed of the journal.
+    /// Notes that everything up to `last` is in redb, and nothing is needed of the journal.
     pub(super) fn moved(&mut self, last: Seq) {
         self.stored = last;
         self.journal.forget_all();
@@ -168,8 +168,8 @@ impl LogFiles {
     }
 }
 
-/// Whether the rows end before the log did, as far as redb knows. One that was last written before redb was told how
-/// far the log reached has at least a row for the last event of its snapshot.
+/// The loss of rows at the end, if they end before the log did, as far as redb knows. One that was last written before
+/// redb was told how far the log reached has at least a row for the last event of its snapshot.
 fn missing_at_end(head: &Head, covers: Seq, reached: Option<Seq>) -> Option<Loss> {
     let last = head.tail.last;
     let is_missing = reached.map_or(last < covers, |reached| last.max(covers) < reached);
@@ -190,7 +190,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Whether it was the last that was asked for.
+    /// Takes a row. Gives whether it was the last that was asked for.
     fn takes_last(&mut self, at: Seq, row: Vec<u8>) -> Result<bool, Fault> {
         let row = StoredRow::read(row)?;
         if self.next.is_some_and(|next| next != at) {

@@ -14,7 +14,7 @@ use super::fault::found_while_open;
 use super::store::Open;
 use super::unsynced::Unsynced;
 
-/// What one of our files is called, and the lock that guards its making.
+/// The names of one of our files, and of the lock that guards its making.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Names {
     pub(crate) file: &'static str,
@@ -25,7 +25,7 @@ pub(crate) struct Names {
 pub(crate) const LOG: Names = Names { file: "onward.redb", unfinished: "onward.redb.new", lock: "onward.lock" };
 pub(crate) const ARCHIVE: Names = Names { file: "archive.redb", unfinished: "archive.redb.new", lock: "archive.lock" };
 
-/// In a folder that is being restored. While it is there, what else is there is not to be believed.
+/// The file that marks a folder which is being restored. While it is there, no other file is to be believed.
 pub(crate) const RESTORING: &str = "restoring";
 
 impl Names {
@@ -50,7 +50,7 @@ impl Names {
         Ok((lock, opening(file, folder.display().to_string(), cache_bytes)))
     }
 
-    /// One process at a time. Makes the folder if there is none.
+    /// Locks the folder for one process at a time. Makes it if there is none.
     pub(crate) fn lock(&self, folder: &Path) -> Result<File, Error> {
         let about = |error| about(folder, &error);
         if !folder.is_dir() {

@@ -56,7 +56,7 @@ pub use journal::Loss;
 /// Rows are read once, at a takeover, and written once; a large cache would hold what nobody asks for.
 const CACHE_BYTES: usize = 32 << 20;
 
-/// What to do about acknowledged events that are not there any more.
+/// The way to treat acknowledged events that are not there any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnLoss {
     /// The log is not opened, and left as it is.
@@ -75,7 +75,7 @@ impl EmbeddedLog {
         Self::open_or(folder, OnLoss::Refuse)
     }
 
-    /// As [`Self::open`], of a folder whose files may be damaged.
+    /// Opens, as [`Self::open`] does, a folder whose files may be damaged.
     pub fn open_or(folder: impl AsRef<Path>, on_loss: OnLoss) -> Result<Self, Error> {
         let folder = folder.as_ref().to_owned();
         let (lock, open) = folder::LOG.prepare(&folder, CACHE_BYTES)?;
@@ -96,12 +96,12 @@ impl EmbeddedLog {
         Ok(Self(Arc::new(Store::start(open, prepare, None)?)))
     }
 
-    /// What was missing when the log was opened, and was accepted to be.
+    /// The loss that was found when the log was opened, and was accepted.
     pub fn accepted_loss(&self) -> Result<Option<Loss>, Error> {
         Ok(self.0.ready()?.state.accepted.clone())
     }
 
-    /// Everything that was appended up to now, and no more, in redb alone.
+    /// A view of everything that was appended up to now, and no more, in redb alone.
     pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
         // Nothing is in doubt for whoever only wants to read.
         self.view_of_all().map_err(|error| match error {
@@ -124,7 +124,7 @@ impl EmbeddedLog {
         self.0.view_locked(&writer)
     }
 
-    /// One write and one sync, and now and then what it takes to have room for it.
+    /// Appends with one write and one sync, and now and then what it takes to have room for it.
     fn append_to_journal(
         &self,
         writer: &mut Writer<LogFiles>,
@@ -148,7 +148,7 @@ impl EmbeddedLog {
         }
     }
 
-    /// From the journal into redb; they are the oldest of the journal.
+    /// Moves rows from the journal into redb; they are the oldest of the journal.
     fn move_rows(&self, writer: &mut Writer<LogFiles>, moved: &Rows) -> Result<(), Error> {
         let Some(last) = moved.last() else { return Ok(()) };
         let (stored, reached) = (writer.state.stored, writer.state.head.tail.last);
@@ -162,7 +162,7 @@ impl EmbeddedLog {
         Ok(())
     }
 
-    /// In one transaction with its blobs, and with the rows of the journal, which come before it.
+    /// Appends in one transaction with the blobs, and with the rows of the journal, which come before.
     fn append_to_redb(
         &self,
         writer: &mut Writer<LogFiles>,
@@ -344,7 +344,7 @@ impl Log for EmbeddedLog {
                     (removed, more) = rows::truncate(transaction, covers, next, max_batches)?;
                     Ok(())
                 },
-                // What was truncated shows in no number; asking again is harmless.
+                // Truncation shows in no number; asking again is harmless.
                 |_, _| Ok(false),
             )?;
         }

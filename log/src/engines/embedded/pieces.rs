@@ -16,12 +16,12 @@ use super::fault::Fault;
 pub(crate) type Label = (u64, u32);
 
 const PAGE: usize = 4096;
-/// At most 64 KiB a piece.
+/// The largest order of a piece: at most 64 KiB.
 const MAX_ORDER: usize = 4;
-/// For the key, and redb's own words about a run of pages.
+/// Bytes for the key, and for redb's own words about a run of pages.
 const OVERHEAD: usize = 96;
 
-/// By what a blob's label and pieces are found. `'static` stands for a key type of redb.
+/// The key by which a blob's label and pieces are found. `'static` stands for a key type of redb.
 pub(crate) trait Place: Copy {
     type Label: Key + 'static;
     type Piece: Key + 'static;
@@ -31,7 +31,7 @@ pub(crate) trait Place: Copy {
     fn of_piece(piece: <Self::Piece as Value>::SelfType<'_>) -> Self;
 }
 
-/// Of the log: by its digest alone.
+/// The place of a blob in the log: its digest alone.
 impl Place for [u8; 32] {
     type Label = &'static [u8; 32];
     type Piece = (&'static [u8; 32], u32);
@@ -49,7 +49,7 @@ impl Place for [u8; 32] {
     }
 }
 
-/// Of the archive: by its job too, with which it goes.
+/// The place of a blob in the archive: its job too, with which it goes.
 impl Place for (u128, [u8; 32]) {
     type Label = (u128, &'static [u8; 32]);
     type Piece = (u128, &'static [u8; 32], u32);
@@ -88,7 +88,7 @@ fn indices(length: usize) -> RangeInclusive<u32> {
     1..=lengths(length).count() as u32
 }
 
-/// What is there already is left as it is: under one digest there is one content.
+/// Puts a blob. One that is there already is left as it is: under one digest there is one content.
 pub(crate) fn put<P: Place>(
     labels: &mut Table<'_, P::Label, Label>,
     pieces: &mut Table<'_, P::Piece, &'static [u8]>,
@@ -123,7 +123,7 @@ pub(crate) fn get<P: Place>(
     if bytes.len() == length && crc32fast::hash(&bytes) == crc { Ok(Some(bytes)) } else { Err(damaged()) }
 }
 
-/// Whether it was there.
+/// Removes a blob. Gives whether it was there.
 pub(crate) fn remove<P: Place>(
     labels: &mut Table<'_, P::Label, Label>,
     pieces: &mut Table<'_, P::Piece, &'static [u8]>,
@@ -141,7 +141,7 @@ pub(crate) struct Inspection<'a, P, L> {
     labels: &'a L,
     /// The blob whose pieces come, how long they are so far, and their checksum.
     current: Option<(P, u64, crc32fast::Hasher)>,
-    /// How many blobs with a label had pieces.
+    /// The number of blobs with a label that had pieces.
     seen: u64,
     damaged: Vec<P>,
 }

@@ -19,7 +19,7 @@ use super::pieces::{self, Label};
 pub(crate) const BATCHES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("batches");
 /// A chunk by what its snapshot covers, and its index.
 pub(crate) const CHUNKS: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("chunks");
-/// What a blob is, by its digest; and its content.
+/// Blobs: the label of each by its digest; pieces hold the content.
 pub(crate) const BLOBS: TableDefinition<'_, &[u8; 32], Label> = TableDefinition::new("blobs");
 pub(crate) const PIECES: TableDefinition<'_, (&[u8; 32], u32), &[u8]> = TableDefinition::new("blob_pieces");
 pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
@@ -31,22 +31,22 @@ pub(crate) const KNOWN: u8 = 3;
 /// The number that the journal must have. Absent if there is none yet, as in a folder that was just restored.
 pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const TERM: &str = "term";
-/// Of the newest finished snapshot. Absent if there is none.
+/// The event that the newest finished snapshot covers. Absent if there is none.
 const SNAPSHOT_COVERS: &str = "snapshot_covers";
 const SNAPSHOT_CHUNKS: &str = "snapshot_chunks";
 /// The last event that the log had, with the journal's, when redb committed last: it may not have fewer any more.
 /// Absent in a file that was not written since this is noted.
 const REACHED: &str = "reached";
 
-/// What redb knows of the journal.
+/// Facts of redb about the journal.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Facts {
-    /// Its number.
+    /// The journal's number.
     pub(super) journal: Option<u64>,
     pub(super) reached: Option<Seq>,
 }
 
-/// Where the log ends as far as redb knows, and what it knows of its journal. Refuses a file that is too new.
+/// The end of the log as far as redb knows, and its facts about the journal. Refuses a file that is too new.
 pub(super) fn found(database: &Database) -> Result<(Head, Facts), Fault> {
     let read = database.begin_read()?;
     let facts = match read.open_table(FACTS) {
@@ -83,7 +83,7 @@ pub(super) fn found(database: &Database) -> Result<(Head, Facts), Fault> {
     Ok((head, Facts { journal: fact(JOURNAL)?, reached: fact(REACHED)?.map(Seq) }))
 }
 
-/// Of a new file, and those that one of an older format lacks. From then on there is a journal.
+/// Makes the tables of a new file, and those that one of an older format lacks. From then on there is a journal.
 pub(super) fn make_tables(database: &Database, journal: u64) -> Result<(), Fault> {
     let write = database.begin_write()?;
     write.open_table(FACTS)?.insert(FORMAT, u64::from(KNOWN))?;
@@ -191,7 +191,7 @@ pub(super) fn put_chunk(
     Ok(())
 }
 
-/// In one transaction: the new snapshot counts, and everything else that was stored as a snapshot goes.
+/// Finishes a snapshot in one transaction: it counts, and everything else that was stored as a snapshot goes.
 pub(super) fn finish_snapshot(transaction: &WriteTransaction, snapshot: Snapshot) -> Result<(), Fault> {
     let mut facts = transaction.open_table(FACTS)?;
     facts.insert(SNAPSHOT_COVERS, snapshot.covers.0)?;

@@ -28,7 +28,7 @@ pub(crate) struct Store<S> {
     writer: Mutex<Writer<S>>,
 }
 
-/// What a commit does for the next time that the file is opened after a crash. The newest commit counts.
+/// The provision of a commit for the next time that the file is opened after a crash. The newest commit counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Repair {
     /// Nothing, for one sync a commit: after a crash, redb reads the whole file.
@@ -41,7 +41,7 @@ pub(crate) enum Repair {
 struct Slot {
     /// `None` after a failure, until the file was opened anew.
     database: Option<Database>,
-    /// How often it was opened.
+    /// The number of times that the file was opened.
     opened: u64,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Writer<S> {
     pub(crate) state: S,
     /// Reused from commit to commit.
     pub(crate) row: Vec<u8>,
-    /// Whether a commit failed and nobody could look yet what became of it.
+    /// Set while a commit has failed and nobody could look yet what became of it.
     in_doubt: bool,
     open: Open,
     prepare: Prepare<S>,
@@ -121,7 +121,8 @@ impl<S> Store<S> {
         Ok(begun().expect("the writer's lock keeps it open"))
     }
 
-    /// What the last commit left, for as long as the caller likes. If the file is closed after a failure, it ends.
+    /// A view of what the last commit left, for as long as the caller likes. If the file is closed after a failure, it
+    /// ends.
     pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
         self.begin_read()?.1.map_err(Fault::into_error)
     }
@@ -147,7 +148,8 @@ impl<S> Store<S> {
         })
     }
 
-    /// One durable transaction. `took_effect` tells, by what is found after a failure, whether it was stored after all.
+    /// Runs one durable transaction. `took_effect` tells, by what is found after a failure, whether it was stored after
+    /// all.
     pub(crate) fn commit(
         &self,
         writer: &mut Writer<S>,
@@ -167,7 +169,7 @@ impl<S> Store<S> {
         }
     }
 
-    /// What became of something that failed when it may have been stored.
+    /// Looks whether a transaction that failed was stored after all.
     pub(crate) fn look(
         &self,
         writer: &mut Writer<S>,

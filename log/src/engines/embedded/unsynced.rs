@@ -12,13 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ::redb::{BackendError, StorageBackend};
 
-/// Of one file, however often it is opened. Clones are the same.
+/// Unsynced writes of one file, however often it is opened. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unsynced(Arc<Mutex<Writes>>);
 
 #[derive(Debug, Default)]
 struct Writes {
-    /// From where up to where, without overlaps.
+    /// Ranges of bytes by their beginning, without overlaps.
     ranges: BTreeMap<u64, u64>,
     /// A sync failed, and was not made up for.
     is_in_doubt: bool,

@@ -16,10 +16,10 @@ use super::super::problem::Problem;
 use super::filter::{Conditions, all_too_old};
 use crate::engine::{Engine, Refused, View};
 
-/// Of a dry run.
+/// Jobs that a dry run shows.
 const SHOWN: usize = 10;
 const MAX_CANCELLED: usize = 100_000;
-/// Of one read: everything else waits for the machine's thread meanwhile.
+/// Jobs that one read examines: everything else waits for the machine's thread meanwhile.
 const EXAMINED_PER_READ: usize = 2_000;
 /// Workflows of the jobs that one call to the machine cancels, or one job more.
 const CANCELLED_PER_CALL: usize = 500;
@@ -119,7 +119,7 @@ async fn find(
     engine.read(move |view| examine(view, &filter, cursor, room)).await
 }
 
-/// One read of it.
+/// Examines some jobs in one read.
 fn examine(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize) -> (Vec<JobId>, Option<JobId>) {
     let state = view.manager.state();
     let (mut found, mut examined, mut workflows) = (Vec::new(), 0, 0);

@@ -60,7 +60,7 @@ pub async fn list(
 }
 
 const PAGE_BYTES: usize = 8 << 20;
-/// Of one read: everything else waits for the machine's thread meanwhile.
+/// Jobs that one read examines: everything else waits for the machine's thread meanwhile.
 const EXAMINED_PER_PAGE: usize = 2_000;
 
 /// The cursor is when the last one died, so that it stays right when others are dropped.
@@ -148,7 +148,8 @@ pub async fn drop_letters(
     Ok(Json(DropAnswers { jobs: answers }))
 }
 
-/// What is not there is not taken for empty: the caller decides whether to run everything again.
+/// The problem for a result that cannot be read, which is not taken for empty: the caller decides whether to run
+/// everything again.
 fn unreadable(fault: ResultFault) -> Problem {
     let ResultFault { index, workflow, refused } = fault;
     let problem = Problem::from(refused);

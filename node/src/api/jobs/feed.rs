@@ -29,23 +29,25 @@ use super::read::without_contents;
 use super::shape::{Detail, job_with_damage};
 use crate::engine::{DamagedContent, Engine};
 
-/// What is soft (beats, progress, clocks) rings no bell, so a running job is looked at this often, if there is time.
+/// The interval at which a running job is looked at, if there is time: soft changes (beats, progress, clocks) ring no
+/// bell.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often one is looked at that does not run.
+/// The interval at which a job is looked at that does not run.
 const LOOK_SELDOM: Duration = Duration::from_secs(15);
-/// Of all results together; larger ones are asked for by themselves.
+/// Bytes of all results together; larger ones are asked for by themselves.
 const MAX_RESULT_BYTES: usize = 2 << 20;
-/// Of all texts of all jobs. While there are more, no new ones are made: those who do not read are cut off meanwhile.
+/// Bytes of all texts of all jobs. While there are more, no new ones are made: those who do not read are cut off
+/// meanwhile.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// What is to be said of a job.
+/// News of a job.
 #[derive(Clone, Debug)]
 pub(super) enum News {
     /// The job, as JSON.
     Job(Bytes),
     /// The job for the last time.
     Ended(Bytes),
-    /// There is nothing more to say, and this is why: the name of an event, and a problem.
+    /// The end of the news, with its reason: the name of an event, and a problem.
     Over(&'static str, Bytes),
 }
 
@@ -95,14 +97,14 @@ impl Feeds {
 #[derive(Debug)]
 pub(super) struct Feed {
     job: JobId,
-    /// Of looks at the job, so that an earlier one never replaces a later one.
+    /// The number of looks at the job, so that an earlier one never replaces a later one.
     looks: Arc<AtomicU64>,
     newest: watch::Sender<Option<Newest>>,
     /// Dropped with the last who follows.
     _followed: oneshot::Sender<()>,
 }
 
-/// What was found by the last look.
+/// The finding of the last look.
 #[derive(Clone, Debug)]
 pub(super) struct Newest {
     look: u64,
@@ -111,7 +113,7 @@ pub(super) struct Newest {
 }
 
 impl Feed {
-    /// And what resolves when nobody follows any more.
+    /// The feed of a job, and a receiver that resolves when nobody follows any more.
     fn of(job: JobId) -> (Arc<Self>, oneshot::Receiver<()>) {
         let (followed, left) = oneshot::channel();
         let newest = watch::Sender::new(None);
@@ -158,7 +160,7 @@ impl Feed {
         let read = engine.read(move |view| (looks.fetch_add(1, Ordering::Relaxed) + 1, view.manager.job(job)));
         match read.await? {
             (look, Some(view)) => Ok((look, view)),
-            // It has left memory, and does not change any more.
+            // The job has left memory, and does not change any more.
             (_, None) => Ok((u64::MAX, without_contents(engine, job).await?)),
         }
     }
@@ -171,7 +173,7 @@ impl Feed {
         self.newest.borrow().as_ref().is_some_and(|newest| !matches!(newest.news, News::Job(_)))
     }
 
-    /// It ended without the job having ended: who comes now gets another.
+    /// Whether the feed ended without the job having ended: the next follower gets another feed.
     fn is_broken(&self) -> bool {
         self.newest.borrow().as_ref().is_some_and(|newest| matches!(newest.news, News::Over(..)))
     }
@@ -198,7 +200,7 @@ async fn run(app: &App, job: JobId, feed: &Weak<Feed>, mut left: oneshot::Receiv
         }
         let Some(feed) = feed.upgrade() else { return };
         if let Err(problem) = feed.look(engine).await {
-            // It may have been removed from the archive, or this node does not serve: both end what is followed.
+            // The job may have been removed from the archive, or this node does not serve: both end the feed.
             let name = if problem.code == Refusal::UnknownJob.kind().code() { "end" } else { "error" };
             let data = serde_json::to_vec(&problem).expect("a problem is plain data");
             feed.end(News::Over(name, data.into()));

@@ -26,7 +26,7 @@ pub struct Conditions {
 /// Ids sort by when they were made, which is before the job is submitted: by less than this.
 const MADE_BEFORE: Duration = Duration::from_secs(60);
 
-/// Whether this job, and all that have lower ids, were submitted too early for the filter. Not asked of the ids: they
+/// Whether this job, and all that have lower ids, were submitted too early for the filter. Ids are not asked: they
 /// follow the wall clock, and instants of jobs follow log time.
 pub fn all_too_old(filter: &Filter, created_at: Wall) -> bool {
     filter.since.is_some_and(|since| created_at + MADE_BEFORE < since)

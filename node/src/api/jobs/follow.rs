@@ -31,7 +31,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A client that takes nothing for this long is gone.
 const SEND_WITHIN: Duration = Duration::from_secs(30);
 
-/// Who waits for jobs or follows them. Each holds memory and is woken by every change.
+/// Places for callers that wait for jobs or follow them. Each holds memory and is woken by every change.
 #[derive(Clone, Debug)]
 pub struct Followers {
     places: Arc<Semaphore>,
@@ -113,7 +113,7 @@ pub async fn events(
 
 struct Stream {
     newest: watch::Receiver<Option<Newest>>,
-    /// It goes on for as long as somebody has it.
+    /// The feed goes on for as long as somebody has it.
     _feed: Arc<Feed>,
     sender: mpsc::Sender<Bytes>,
 }
@@ -132,7 +132,7 @@ impl Stream {
             biased;
             problem = access.revoked() => {
                 let data = serde_json::to_vec(&problem).expect("a problem is plain data");
-                // It may have been in the middle of an event.
+                // The stream may have been in the middle of an event.
                 send(&sender, Bytes::from_static(b"\n\n")).await?;
                 say(&sender, "error", data.into()).await
             }
@@ -197,7 +197,7 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// What the stream says, as a body. Dropping it ends the stream.
+/// Frames of the stream as a body. Dropping it ends the stream.
 struct Frames(mpsc::Receiver<Bytes>);
 
 impl http_body::Body for Frames {

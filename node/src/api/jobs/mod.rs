@@ -35,11 +35,11 @@ use super::App;
 use super::answers::Answers;
 use follow::Followers;
 
-/// Of a job: a few large payloads, or many small ones.
+/// Bytes of a job: a few large payloads, or many small ones.
 const JOB_BYTES: usize = 8 << 20;
 const BATCH_BYTES: usize = 16 << 20;
 
-/// With a limit on how many may wait for jobs.
+/// Routes of jobs, with a limit on the callers that may wait for jobs.
 pub fn routes_for(followers: Followers) -> Router<App> {
     Router::new()
         .route("/jobs", get(read::list).post(submit::submit).layer(DefaultBodyLimit::max(JOB_BYTES)))

@@ -18,7 +18,7 @@ use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, WorkerPath, bad_cursor, page_size, unknown_worker};
 use super::super::problem::Problem;
 use crate::engine::{Engine, Refused};
-use crate::gossip::members::{JudgedMember, judged};
+use crate::gossip::members::{JudgedMember, count_other_managers, judged};
 
 /// A judgement as it is shown.
 pub fn health(judgement: &Judgement) -> Health {
@@ -58,7 +58,7 @@ fn node(worker: &WorkerView) -> Node {
 }
 
 /// The nodes of a view, this one first.
-fn gossiped(rules: &Rules, view: &View) -> Vec<Node> {
+pub fn gossiped(rules: &Rules, view: &View) -> Vec<Node> {
     judged(rules, view).iter().map(|one| member(one, view)).collect()
 }
 
@@ -183,10 +183,13 @@ const MAX_WORKERS: usize = 100_000;
 /// List datacenters: this one.
 #[utoipa::path(get, path = "/v1/datacenters", tag = "nodes", responses((status = 200, body = DatacenterList)))]
 pub async fn datacenters(_: May<Read>, State(app): State<App>) -> Result<Json<DatacenterList>, Problem> {
-    let (counts, approximate) = count(&app.engine).await?;
+    let (mut counts, approximate) = count(&app.engine).await?;
+    if let Some(gossip) = &app.gossip {
+        count_other_managers(app.engine.rules(), &gossip.view(), &mut counts);
+    }
     let (class, reason) = datacenter(&counts);
     let this = Datacenter {
-        name: "local".into(),
+        name: app.datacenter.to_string().into(),
         health: class.code().into(),
         reason: reason.code().into(),
         managers: counts.managers,

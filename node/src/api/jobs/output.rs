@@ -20,7 +20,7 @@ use super::read::without_contents;
 use crate::engine::Refused;
 use crate::outputs::Unreadable;
 
-/// How many bytes came before the first one of the body.
+/// The header with the number of bytes before the first one of the body.
 const SKIPPED: HeaderName = HeaderName::from_static("onward-skipped-bytes");
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -53,6 +53,7 @@ pub async fn output(
     let reading = timeout(span, app.outputs.read(Claim { job, workflow: index, fence })).await;
     let kept = reading.map_err(|_| Refused::disk_hangs(span))?.map_err(|error| match error {
         Unreadable::Stopping => Refused::Unavailable("it is stopping".into()).into(),
+        Unreadable::Away(error) => Refused::Unavailable(format!("the output cannot be read now: {error}")).into(),
         Unreadable::Io(error) => {
             let detail = format!("the output cannot be read: {error}; see to the storage of the node");
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)

@@ -80,7 +80,7 @@ pub async fn list(
     let ListQuery { state, kind, queue, tag, not_moving_s, since_s, limit: _, cursor: _ } = query;
     let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check(&app.engine).await?;
     let (views, next) = page(&app.engine, filter, cursor, limit).await?;
-    // What is not fetched is weighed and not shown.
+    // Contents that are not fetched are weighed and not shown.
     let room = answers.room(views.iter().map(weight).sum::<usize>().min(2 * PAGE_BYTES))?;
     let jobs = views.iter().map(|view| shape::job(view, Detail::Brief)).collect();
     let list = JobList { jobs, next_cursor: next.map(|job| job.to_string()) };
@@ -114,7 +114,7 @@ pub async fn get(
     };
     let room = answers.room(shown_bytes(&view, only))?;
     let damaged = app.engine.fetch_contents(&mut view, only, MAX_CONTENT_BYTES).await?;
-    // Who names a workflow asks for its content, and for nothing else.
+    // A caller that names a workflow asks for its content, and for nothing else.
     if query.workflow.is_some()
         && let Some(DamagedContent { refused, .. }) = damaged.first()
     {
@@ -164,20 +164,20 @@ pub async fn without_contents(engine: &Engine, job: JobId) -> Result<JobView, Pr
     }
 }
 
-/// Of one read: everything else waits for the machine's thread meanwhile.
+/// Jobs that one read examines: everything else waits for the machine's thread meanwhile.
 const EXAMINED_PER_READ: usize = 2_000;
 const EXAMINED_PER_PAGE: usize = 200_000;
 const ARCHIVED_PER_READ: usize = 1_000;
-/// Of one page, roughly, when it is written as JSON.
+/// Bytes of one page, roughly, when it is written as JSON.
 const PAGE_BYTES: usize = 8 << 20;
 
-/// What one read found. A workflow counts like a job: looking at it takes as long.
+/// The findings of one read. A workflow counts like a job: looking at it takes as long.
 #[derive(Default)]
 struct Part {
     jobs: Vec<JobView>,
     bytes: usize,
     examined: usize,
-    /// Where to go on; none at the end.
+    /// The job to go on from; none at the end.
     next: Option<JobId>,
 }
 
@@ -195,7 +195,7 @@ async fn page(
         let part = engine.read(move |view| examine(view, &asked, cursor, room, PAGE_BYTES - bytes)).await?;
         // A job that moves to the archive now is there before it leaves memory: this way round none is missed.
         let (images, more) = match filter.not_moving {
-            // What is archived does not run.
+            // An archived job does not run.
             Some(_) => (Vec::new(), false),
             None => engine.archived_before(cursor, ARCHIVED_PER_READ).await?,
         };

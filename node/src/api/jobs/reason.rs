@@ -48,7 +48,7 @@ fn last_ending(workflow: &WorkflowView) -> Option<String> {
     })
 }
 
-/// Who holds an attempt; a few of them.
+/// Workers that hold an attempt; a few of them.
 fn holders(view: &JobView) -> String {
     let names = || view.workflows.iter().filter_map(|workflow| Some(workflow.running.as_ref()?.worker.as_str()));
     let shown: Vec<_> = names().take(3).collect();

@@ -98,7 +98,7 @@ fn limit_draft(limit: KeyLimit) -> LimitDraft {
     LimitDraft { key: limit.key.into(), max: limit.max, ordered: limit.ordered }
 }
 
-/// What is not given is as the settings say, as far as it goes with what is.
+/// Checks a retry policy. Fields that are not given are as the settings say, as far as that goes with the others.
 fn checked(policy: RetryPolicy, defaults: Retry) -> Result<Retry, Problem> {
     let base = span::if_given("retry.base_s", policy.base_s)?;
     let max = span::if_given("retry.max_s", policy.max_s)?;
@@ -115,7 +115,7 @@ fn texts<const MAX: usize>(field: &str, list: Option<Few<String, MAX>>) -> Resul
     Ok(list.unwrap_or_default().take(field)?.into_iter().map(Into::into).collect())
 }
 
-/// Where the caller's own trace goes on, unless the job says otherwise.
+/// Headers with the caller's own trace, which goes on in the job unless that says otherwise.
 const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 
 pub fn add_trace(draft: &mut Draft, headers: &HeaderMap) {

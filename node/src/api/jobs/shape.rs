@@ -19,12 +19,12 @@ use super::reason::reason;
 use super::submit::EXEC;
 use crate::engine::{DamagedContent, Field};
 
-/// How much of a job is shown.
+/// The part of a job that is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
     /// Everything.
     Full,
-    /// Without payloads, which were the submitter's and may be large.
+    /// All but payloads, which were the submitter's and may be large.
     Brief,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn datacenters(spec: &JobSpec) -> Vec<String> {
     extras.map_or(Vec::new(), |extras| extras.datacenters.iter().map(ToString::to_string).collect())
 }
 
-/// What would be shown and was not fetched, results first.
+/// Contents that would be shown and were not fetched, results first.
 fn left_out(view: &JobView, detail: Detail) -> Vec<LeftOutShown> {
     let results = view.workflows.iter().filter_map(|workflow| {
         let result = workflow.ended.last().and_then(EndedAttempt::result)?;
@@ -143,7 +143,7 @@ const fn field_word(field: Field) -> &'static str {
     }
 }
 
-/// As a shell would take it, cut where it is no longer of use to people.
+/// The command line as a shell would take it, cut where it is no longer of use to people.
 pub(crate) fn command(workflows: &[WorkflowSpec]) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Command {

@@ -102,7 +102,7 @@ pub async fn submit_batch(
     Ok((status, Json(BatchSubmitted { jobs })))
 }
 
-/// What is wrong with a body as JSON is told without the job that it is in. Then each is read for itself.
+/// Reads a batch. An error of the body as JSON is told without the job that it is in. Then each is read for itself.
 pub(crate) fn parse_batch(body: &[u8]) -> Result<SubmitBatch, Problem> {
     #[derive(Deserialize)]
     struct Texts<'a> {

@@ -20,14 +20,14 @@ use super::repeat::is_repeatable;
 use super::target::Target;
 use crate::grpc;
 
-/// What room is counted in: a semaphore has no place for more bytes than 32 bits can say.
+/// The unit of room: a semaphore has no place for more bytes than 32 bits can say.
 const UNIT: usize = 1 << 10;
-/// Of all bodies together that are kept in case they have to be sent again.
+/// Size of all bodies together that are kept in case they have to be sent again.
 const MAX_KEPT_BYTES: usize = 128 << 20;
 /// A frame of gRPC with what is in front of it.
 const MAX_CALL_BYTES: usize = MAX_FRAME_BYTES + 5;
 
-/// What belongs to a connection, and not to what is said on it.
+/// Headers that belong to a connection, and not to what is said on it.
 const OF_CONNECTION: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -59,7 +59,7 @@ impl BodyRoom {
 /// A request as it came, to be carried out here or sent to the leader.
 pub(super) struct Call {
     parts: Parts,
-    /// With what routers hide of it.
+    /// The path with the part of it that routers hide.
     path: PathAndQuery,
     body: CallBody,
 }
@@ -69,7 +69,7 @@ enum CallBody {
         bytes: Bytes,
         _room: Option<OwnedSemaphorePermit>,
     },
-    /// It is sent as it comes, and once: none after that.
+    /// A body that is sent as it comes, and once: none after that.
     Passing(Option<Body>),
 }
 
@@ -113,12 +113,12 @@ impl Call {
         &self.parts
     }
 
-    /// Whether there still is all of it.
+    /// Whether all of the call is still there.
     pub(super) const fn is_whole(&self) -> bool {
         matches!(self.body, CallBody::Kept { .. } | CallBody::Passing(Some(_)))
     }
 
-    /// Whether it may be sent again although it may have been carried out.
+    /// Whether the call may be sent again although it may have been carried out.
     pub(super) fn is_repeatable(&self) -> bool {
         match &self.body {
             CallBody::Passing(_) => false,
@@ -146,12 +146,12 @@ impl Call {
         request
     }
 
-    /// Whether this is a poll for work.
+    /// Whether the call is a poll for work.
     pub(super) fn is_poll(&self) -> bool {
         self.parts.method == Method::POST && self.path.path() == "/v1/leases"
     }
 
-    /// Whether its answer may come much later, and can be had at once.
+    /// Whether the answer may come much later, and can be had at once.
     pub(super) fn is_waiting(&self) -> bool {
         let has_wait = |query: &str| query.split('&').any(is_wait);
         self.is_poll() || (self.parts.method == Method::GET && self.path.query().is_some_and(has_wait))

@@ -15,21 +15,21 @@ use tokio_rustls::rustls::ClientConfig;
 
 use super::target::Target;
 
-/// For this long nobody tries again what has just failed: many who come at once share one answer.
+/// The time for which a failed try is not repeated: many who come at once share one answer.
 const FAILURE_HOLDS: Duration = Duration::from_millis(50);
 
-/// What a call needs of a connection.
+/// The kind of connection that a call needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lane {
     Calls,
     Streams,
 }
 
-/// Why there is no connection for a call; nothing of it was sent.
+/// The reason why there is no connection for a call; nothing of it was sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum NoLink {
     Unreachable(String),
-    /// As many calls as may are on their way.
+    /// The most calls that may be under way are under way.
     Full,
 }
 
@@ -53,7 +53,7 @@ struct Shared {
     each: usize,
     connections: usize,
     open: Mutex<Vec<(SendRequest<Body>, Arc<Semaphore>)>>,
-    /// Whoever opens a connection; and what came of the last try, if that was nothing.
+    /// The lock of the task that opens a connection, with the error of the last try if that failed.
     opening: tokio::sync::Mutex<Option<(Instant, String)>>,
 }
 

@@ -26,6 +26,7 @@ mod target;
 
 use core::pin::pin;
 use core::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::extract::{Request, State};
@@ -52,20 +53,24 @@ use relay::relay;
 use target::Target;
 pub(crate) use target::tls_client;
 
-/// For how long a call is made again, from when it came, or from when it first failed if it waited longer than that.
+/// The time for which a call is made again, from when it came, or from when it first failed if it waited longer than
+/// that.
 const REPEAT_FOR: Duration = Duration::from_secs(5);
-/// Before the same node is asked again.
+/// The pause before the same node is asked again.
 const PAUSE: Duration = Duration::from_millis(50);
 /// A machine that is dropped because it has lost its seat is so a moment before it is known who leads.
 const LEARN_WITHIN: Duration = Duration::from_millis(300);
 
-/// What a node is in its cluster.
+/// The interval between two looks whether the leader answers, and the time that one may take.
+const REACH_EVERY: Duration = Duration::from_secs(1);
+
+/// A node's place in its cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) name: String,
-    /// Where others reach it, if they can.
+    /// The address by which others reach the node, if they can.
     pub(crate) address: Option<String>,
-    /// Nobody shares its log: there is nobody to pass anything on to.
+    /// Nobody shares the node's log: there is nobody to pass anything on to.
     pub(crate) is_alone: bool,
     pub(crate) tls: Option<Arc<ClientConfig>>,
 }
@@ -81,12 +86,12 @@ struct Inner {
     view: watch::Receiver<LeaderView>,
     draining: watch::Receiver<bool>,
     room: BodyRoom,
-    /// To the node that leads, as far as is known.
+    /// Links to the node that leads, as far as it is known.
     links: Mutex<Option<(LeaderAddress, Arc<Links>)>>,
     counts: ForwardCounts,
 }
 
-/// What became of calls that this node passed on.
+/// Counts of calls that this node passed on.
 #[derive(Debug, Default)]
 pub(crate) struct ForwardCounts {
     pub(crate) answered: Counter,
@@ -94,18 +99,18 @@ pub(crate) struct ForwardCounts {
     pub(crate) repeated: Counter,
     /// Refused because no node leads, or the one that does was not reached.
     pub(crate) refused: Counter,
-    /// Of these it is not known whether they were carried out.
+    /// Refused calls of which it is not known whether they were carried out.
     pub(crate) in_doubt: Counter,
 }
 
-/// What one try came to.
+/// The result of one try.
 enum Tried {
     Answered(Response),
     NotDone(String),
     Unknown(String),
 }
 
-/// What became of waiting for the leader's answer.
+/// The result of waiting for the leader's answer.
 enum Waited {
     Sent(hyper::Result<hyper::Response<Incoming>>),
     /// This node drains, and the call is one that waits for something.
@@ -114,11 +119,28 @@ enum Waited {
     LedElsewhere,
 }
 
+/// The leader that has answered this node under its term. Only one that did can be said to answer no more: one that never
+/// did may be behind a wall, and to replace it would change nothing.
+#[derive(Debug, Default)]
+struct ReachedLeader(Option<(Term, LeaderAddress)>);
+
+impl ReachedLeader {
+    /// Whether this leader counts as reached.
+    fn judge(&mut self, term: Term, leader: LeaderAddress, answers: bool) -> bool {
+        let asked = Some((term, leader));
+        if answers {
+            self.0 = asked;
+            return true;
+        }
+        self.0 != asked
+    }
+}
+
 /// Routes that are answered by whoever leads.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     pub(crate) forwarder: Forwarder,
-    /// What is in front of their paths, and they do not see.
+    /// The prefix in front of the routes' paths, which they do not see.
     pub(crate) prefix: &'static str,
 }
 
@@ -159,12 +181,49 @@ impl Forwarder {
         &self.0.counts
     }
 
-    /// Whether the leader can be reached from here.
+    /// Whether the leader answers, whatever it says of itself.
     pub(crate) async fn reach(&self, leader: &LeaderAddress) -> Result<(), String> {
         let links = self.links_to(leader)?;
-        match links.open(links::Lane::Calls).await {
-            Ok(_) | Err(NoLink::Full) => Ok(()),
-            Err(NoLink::Unreachable(why)) => Err(unreachable(leader, &why)),
+        let Link { mut sender, place: _place } = match links.open(links::Lane::Calls).await {
+            Ok(link) => link,
+            Err(NoLink::Full) => return Ok(()),
+            Err(NoLink::Unreachable(why)) => return Err(unreachable(leader, &why)),
+        };
+        let answer = sender.send_request(links.target.request_of("/livez")).await;
+        answer.map(drop).map_err(|error| unreachable(leader, &reason(&error)))
+    }
+
+    /// Looks every second whether the leader answers, until this node drains. While nobody leads, or this node does, nobody
+    /// is out of reach.
+    pub(crate) fn keep_reaching(&self, reaches_leader: Arc<AtomicBool>) {
+        if self.0.member.is_alone {
+            return;
+        }
+        let forwarder = self.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = forwarder.look_for_leader(&reaches_leader) => {}
+                () = forwarder.drained() => {}
+            }
+        });
+    }
+
+    async fn look_for_leader(&self, reaches_leader: &AtomicBool) {
+        let mut reached = ReachedLeader::default();
+        loop {
+            let reaches = match self.view() {
+                LeaderView::Following { term, leader: Some(leader) } => {
+                    let answers = matches!(timeout(REACH_EVERY, self.reach(&leader)).await, Ok(Ok(())));
+                    reached.judge(term, leader, answers)
+                }
+                _ => true,
+            };
+            match (reaches_leader.swap(reaches, Ordering::Relaxed), reaches) {
+                (true, false) => tracing::warn!("the node that leads does not answer this one"),
+                (false, true) => tracing::info!("this node reaches whoever leads again"),
+                _ => {}
+            }
+            tokio::time::sleep(REACH_EVERY).await;
         }
     }
 
@@ -215,7 +274,7 @@ impl Forwarder {
         }
     }
 
-    /// This node leads: it answers by itself, and says so.
+    /// Runs the call on this node, because it leads, and says so.
     async fn run_here(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
         let mut answer = next.clone().run(call.local_request()).await;
         if let Some(address) = &self.0.member.address
@@ -389,4 +448,29 @@ fn unavailable(call: &Call, why: &str, done: Done) -> Response {
 
 fn refused(call: &Call, problem: Problem) -> Response {
     if call.is_grpc() { grpc::refused(&problem) } else { problem.into_response() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Managers that reach their database and never each other would depose one leader after another.
+    #[test]
+    fn a_leader_that_never_answered_is_not_said_to_answer_no_more() {
+        let leader = |name: &str| LeaderAddress { name: name.into(), address: format!("http://{name}:7400") };
+        let (first, second) = (leader("m1"), leader("m2"));
+        let mut reached = ReachedLeader::default();
+        for (term, leader, answers, counts) in [
+            (1, &first, false, true),
+            (1, &first, true, true),
+            (1, &first, false, false),
+            (1, &first, true, true),
+            (2, &second, false, true),
+            (3, &first, false, true),
+            (3, &first, true, true),
+            (3, &first, false, false),
+        ] {
+            assert_eq!(reached.judge(Term::new(term), leader.clone(), answers), counts, "{term} {answers}");
+        }
+    }
 }

@@ -58,7 +58,7 @@ pub(super) fn relay(
 
 struct Relay {
     body: Incoming,
-    /// How often a piece was taken; odd while the next one is waited for.
+    /// The number of pieces taken; odd while the next one is waited for.
     taken: Arc<AtomicU64>,
     drained: Option<Drained>,
     _watched: Option<oneshot::Sender<()>>,

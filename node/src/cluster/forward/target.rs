@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::Uri;
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
+use axum::http::{Request, Uri};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -19,16 +19,18 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::peer::expiry::Expiring;
+
 /// A connection is there within this, or the leader is not reached.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// A leader that answers no ping for [`PING_ANSWERED_WITHIN`] is gone or frozen: whoever waits for it learns that less
 /// than three seconds after it fell silent.
 const PING_EVERY: Duration = Duration::from_secs(1);
 const PING_ANSWERED_WITHIN: Duration = Duration::from_millis(1_500);
-/// What one call may have on its way to a client that does not read. All calls of a connection fit into its window, so
-/// that such a client holds up nobody else.
+/// Bytes that one call may have on its way to a client that does not read. All calls of a connection fit into its
+/// window, so that such a client holds up nobody else.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// What one call may have waiting to be sent to the leader.
+/// Bytes that one call may have waiting to be sent to the leader.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 
 /// The address of a node, taken apart.
@@ -59,10 +61,17 @@ impl Target {
         Ok(Self { authority, host, port, is_tls })
     }
 
-    /// What is asked for there.
+    /// The URI of the path on that node.
     pub(super) fn uri(&self, path: PathAndQuery) -> Uri {
         let scheme = if self.is_tls { Scheme::HTTPS } else { Scheme::HTTP };
         Uri::builder().scheme(scheme).authority(self.authority.clone()).path_and_query(path).build().expect("all parts")
+    }
+
+    /// A request for something that anybody may ask for there.
+    pub(super) fn request_of(&self, path: &'static str) -> Request<Body> {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = self.uri(PathAndQuery::from_static(path));
+        request
     }
 
     /// A connection for this many calls at a time.
@@ -77,7 +86,9 @@ impl Target {
             let config =
                 tls.ok_or_else(|| io::Error::other("it speaks TLS, and no authority to trust is configured"))?;
             let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
-            speak_http2(TlsConnector::from(config.clone()).connect(name, stream).await?, calls).await
+            let stream = TlsConnector::from(config.clone()).connect(name, stream).await?;
+            let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+            speak_http2(Expiring::new(stream, chain.as_deref())?, calls).await
         };
         timeout(CONNECT_WITHIN, connecting).await.map_err(late)?
     }
@@ -108,7 +119,7 @@ where
     Ok(sender)
 }
 
-/// How this node trusts other managers (`ca`, PEM), and by which certificate it shows them who it is.
+/// The TLS settings by which this node trusts other managers (`ca`, PEM), and the certificate that it shows them.
 pub(crate) fn tls_client(
     ca: &Path,
     own: Option<(&Path, &Path)>,

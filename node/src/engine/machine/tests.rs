@@ -5,7 +5,7 @@ use onward_log::{Log, MemoryLog};
 use super::*;
 use crate::engine::term::{Begun, begin};
 
-/// After a gap timers wait until everything is taken that queued up. What came in before the machine looks at the log's
+/// Timers wait after a gap until everything is taken that queued up. What came in before the machine looks at the log's
 /// answer counts as well.
 #[test]
 fn the_queue_is_drained_behind_all_that_is_queued_when_the_seat_is_confirmed() {

@@ -1,12 +1,13 @@
 //! The datacenters as a gate hears them, and the gates.
 
 use axum::extract::State;
-use onward_api::node::{Datacenter, DatacenterList, Health, Node, NodeList, Signals};
+use onward_api::node::{Datacenter, DatacenterList, Node, NodeList};
 use onward_core::gate::DatacenterView;
 use onward_core::health::Judgement;
 use onward_core::time::span_ms;
 
 use super::GateApp;
+use crate::api::jobs::nodes::{gossiped, health};
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
 use crate::api::problem::Problem;
@@ -35,9 +36,14 @@ fn datacenter(view: &DatacenterView) -> Datacenter {
     }
 }
 
-/// List nodes: this gate, as it judges itself.
+/// List nodes: this gate first, then the others, by what each says of itself and whether it answers. Without gossip, the one
+/// that leads, as it judges itself.
 #[utoipa::path(get, path = "/v1/nodes", tag = "nodes", responses((status = 200, body = NodeList)))]
 pub async fn nodes(_: May<Read>, State(app): State<GateApp>) -> Result<Json<NodeList>, Problem> {
+    if let Some(gossip) = &app.gossip {
+        let nodes = gossiped(app.engine.rules(), &gossip.view());
+        return Ok(Json(NodeList { nodes, next_cursor: None }));
+    }
     let judgement = app.engine.read(|gate| gate.own_judgement()).await?;
     Ok(Json(NodeList { nodes: vec![gate_node(&app.name, &judgement)], next_cursor: None }))
 }
@@ -47,16 +53,7 @@ fn gate_node(name: &str, judgement: &Judgement) -> Node {
         id: name.to_owned(),
         role: "gate".into(),
         incarnation: String::new(),
-        health: Health {
-            verdict: judgement.verdict.code().into(),
-            action: judgement.verdict.action().code().into(),
-            reason: judgement.reason.code().into(),
-            signals: Signals {
-                live: judgement.signals.live,
-                ready: judgement.signals.ready,
-                progress: judgement.signals.progress.code().into(),
-            },
-        },
+        health: health(judgement),
         slots: 0,
         held: 0,
         free: 0,

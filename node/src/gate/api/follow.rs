@@ -24,14 +24,14 @@ use crate::api::may::{May, Read};
 use crate::api::params::JobPath;
 use crate::api::problem::Problem;
 
-/// What is soft (reports, clocks) rings no bell, so an open job is looked at this often.
+/// The interval at which an open job is looked at: soft changes (reports, clocks) ring no bell.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A comment, so that nobody in between takes a quiet stream for a dead one.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A client that takes nothing for this long is gone.
 const SEND_WITHIN: Duration = Duration::from_secs(30);
 
-/// Who waits for jobs or follows them. Each holds memory and is woken by every change.
+/// Places for callers that wait for jobs or follow them. Each holds memory and is woken by every change.
 #[derive(Clone, Debug)]
 pub struct Followers(Arc<Semaphore>);
 
@@ -111,7 +111,7 @@ pub async fn events(
     Ok((headers, Body::from_stream(pieces)).into_response())
 }
 
-/// Why nobody is told any more.
+/// The reason why nobody is told any more.
 #[derive(PartialEq, Eq, Debug)]
 enum Gone {
     /// The client has closed the stream.

@@ -12,10 +12,12 @@ use onward_api::submit::{BatchAnswer, BatchSubmitted, SubmitAnswer, SubmitBatch,
 use onward_core::gate::{Gate, JobView};
 use onward_core::ids::{JobId, Name};
 use onward_core::input::Submission;
-use onward_core::job::JobState;
 use onward_core::job::draft::MAX_SPAN;
+use onward_core::job::{Draft, JobState};
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
+use onward_proto::MAX_ORDER_BYTES;
+use onward_proto::gate::submit_bytes;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -36,7 +38,7 @@ use crate::engine::Refused;
 use crate::gate::GateEngine;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Of one read: everything else waits for the machine's thread meanwhile.
+/// Jobs that one read examines: everything else waits for the machine's thread meanwhile.
 const EXAMINED_PER_READ: usize = 2_000;
 const EXAMINED_PER_PAGE: usize = 200_000;
 /// Results over 4 KiB in one answer, all together.
@@ -61,10 +63,26 @@ pub async fn submit(
     let mut draft = draft(job, app.engine.rules())?;
     add_trace(&mut draft, &headers);
     check_exec(&access, &draft)?;
+    check_size(&draft)?;
     let submission = Submission { id: app.engine.new_job_id(), draft };
     let accepted = app.engine.submit(vec![submission]).await?[0];
     let status = if accepted.duplicate { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(SubmitAnswer { id: accepted.id.to_string() })))
+}
+
+/// A job goes to a datacenter whole: one that is larger than an order may be would never get there.
+fn check_size(draft: &Draft) -> Result<(), Problem> {
+    /// Room for the names of the datacenters that will be chosen.
+    const ROOM: usize = 1 << 20;
+    let (bytes, most) = (submit_bytes(draft), MAX_ORDER_BYTES - ROOM);
+    if bytes <= most {
+        return Ok(());
+    }
+    let detail = format!(
+        "this job has {bytes} bytes, and a gate takes {most} in one; put large inputs where the workers can read them, and \
+         their addresses into the payloads"
+    );
+    Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail))
 }
 
 /// Submit many jobs, all or nothing.
@@ -89,6 +107,7 @@ pub async fn submit_batch(
         let mut draft = draft(job, app.engine.rules()).map_err(|problem| at_index(index, problem))?;
         add_trace(&mut draft, &headers);
         check_exec(&access, &draft).map_err(|problem| at_index(index, problem))?;
+        check_size(&draft).map_err(|problem| at_index(index, problem))?;
         submissions.push(Submission { id: app.engine.new_job_id(), draft });
     }
     let accepted = match app.engine.submit(submissions).await {
@@ -119,7 +138,7 @@ pub struct ListQuery {
     cursor: Option<String>,
 }
 
-/// Which jobs are listed.
+/// The conditions for jobs that are listed.
 #[derive(Clone, Debug)]
 struct Conditions {
     state: Option<JobState>,
@@ -274,4 +293,22 @@ pub async fn extend(
     let request = request_id(extend.request_id)?;
     let total = app.engine.extend(job, by, extend.reason.into(), request).await?;
     Ok(Json(ExtendAnswer { extensions_s: total.as_secs_f64() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onward_core::job::draft::WorkflowDraft;
+
+    #[test]
+    fn a_job_that_no_datacenter_could_be_sent_is_refused() {
+        let draft = |workflows| {
+            let payload = Payload::Inline(vec![b'1'; 1 << 20].into());
+            let workflow = WorkflowDraft { kind: "k".into(), payload, ..WorkflowDraft::default() };
+            Draft { workflows: vec![workflow; workflows], ..Draft::default() }
+        };
+        assert!(check_size(&draft(30)).is_ok());
+        let problem = check_size(&draft(31)).expect_err("it is too large").into_body();
+        assert_eq!((problem.status, &*problem.code), (413, "too_large"), "{}", problem.detail);
+    }
 }

@@ -20,18 +20,21 @@ use tokio::sync::watch;
 use super::GateEngine;
 use crate::api::answers::Answers;
 use crate::api::problem::Problem;
+use crate::gossip::GossipHandle;
 use follow::Followers;
 
-/// Of a job: a few large payloads, or many small ones.
+/// Bytes of a job: a few large payloads, or many small ones.
 const JOB_BYTES: usize = 8 << 20;
 const BATCH_BYTES: usize = 16 << 20;
 
-/// What every handler can reach. Cheap to clone.
+/// State that every handler can reach. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct GateApp {
     pub engine: GateEngine,
-    /// Of this gate.
+    /// The name of this gate.
     pub name: String,
+    /// What is seen of other gates, if this one gossips.
+    pub gossip: Option<GossipHandle>,
     /// True once the gate drains: whoever waits for something is answered now.
     pub draining: watch::Receiver<bool>,
 }
@@ -44,7 +47,7 @@ impl GateApp {
     }
 }
 
-/// Everything under `/v1`, with a limit on how many may wait for jobs.
+/// Routes under `/v1` besides [`nodes`], with a limit on the callers that may wait for jobs.
 pub fn routes_for(followers: Followers) -> Router<GateApp> {
     let served = Router::new()
         .route("/jobs", get(jobs::list).post(jobs::submit).layer(DefaultBodyLimit::max(JOB_BYTES)))
@@ -54,14 +57,18 @@ pub fn routes_for(followers: Followers) -> Router<GateApp> {
         .route("/jobs/{id}/events", get(follow::events))
         .route("/jobs/{id}/cancel", post(jobs::cancel))
         .route("/jobs/{id}/extend", post(jobs::extend))
-        .route("/nodes", get(fleet::nodes))
         .route("/datacenters", get(fleet::datacenters))
         .layer(Extension(followers))
         .layer(Extension(Answers::default()));
     ELSEWHERE.iter().fold(served, |router, path| router.route(path, any(elsewhere)))
 }
 
-/// What only a manager serves.
+/// The gates as this one sees them. That each gate answers itself, if it gossips: the leader's view is only one of them.
+pub fn nodes() -> Router<GateApp> {
+    Router::new().route("/nodes", get(fleet::nodes))
+}
+
+/// Paths that only a manager serves.
 const ELSEWHERE: [&str; 15] = [
     "/jobs/cancel",
     "/jobs/{id}/ledger",
@@ -90,7 +97,7 @@ pub async fn elsewhere(request: Request) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "not_at_a_gate", detail)
 }
 
-/// The description of [`routes_for`].
+/// The description of [`routes_for`] and [`nodes`].
 #[derive(Debug, utoipa::OpenApi)]
 #[openapi(paths(
     jobs::submit,

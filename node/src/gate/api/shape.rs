@@ -62,7 +62,7 @@ pub fn job(view: &JobView) -> Job {
 /// A job that was rebuilt from a report is known by its outline alone.
 const UNKNOWN_RETRY: RetryShown = RetryShown { max_attempts: 0, base_s: 0.0, max_s: 0.0 };
 
-/// Of all its workflows; none if they differ.
+/// The kind of all its workflows; none if they differ.
 fn kind(view: &JobView) -> Option<String> {
     let kind = &view.job.outline.kind;
     let is_of_all = |spec: &JobSpec| spec.workflows.iter().all(|workflow| workflow.kind == *kind);
@@ -111,7 +111,7 @@ pub(super) fn datacenter(target: &TargetView) -> JobInDatacenter {
     }
 }
 
-/// Of the only datacenter, or by its name.
+/// The result of the only datacenter, or the results by the names of the datacenters.
 fn results(view: &JobView) -> (Option<Raw>, Option<Raw>) {
     let raw = |text: &String| Raw::of(text).expect("a text can be written as JSON");
     let shown: Vec<JobInDatacenter> = view.targets.iter().map(datacenter).collect();

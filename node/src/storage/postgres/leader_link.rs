@@ -11,10 +11,10 @@ use std::thread;
 
 use onward_core::candidate::HolderId;
 
-/// How often it is looked whether another leader is to be watched.
+/// The interval of the look whether another leader is to be watched.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
-/// Between two tries to connect.
+/// The pause between two tries to connect.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
 /// The thread that holds the link, and what it has found.
@@ -23,12 +23,12 @@ pub(super) struct LeaderLink(Arc<LinkState>);
 
 #[derive(Debug, Default)]
 struct LinkState {
-    /// Which leader to watch, and at which address.
+    /// The leader to watch, and its address.
     target: Mutex<Option<(HolderId, String)>>,
     /// The leader whose link broke and who refuses connections.
     refused: Mutex<Option<HolderId>>,
     is_over: AtomicBool,
-    /// How often it could not be connected to.
+    /// The number of failures to connect.
     failures: AtomicU64,
 }
 
@@ -86,7 +86,7 @@ impl LinkState {
         }
     }
 
-    /// Until the connection ends, or another leader is to be watched.
+    /// Holds the connection until it ends, or another leader is to be watched.
     fn hold(&self, mut stream: TcpStream, leader: HolderId) {
         let mut ignored = [0_u8; 256];
         while !self.is_over.load(Ordering::Relaxed) && self.target().is_some_and(|(target, _)| target == leader) {
@@ -141,7 +141,7 @@ mod tests {
         link.watch(Some((first, format!("http://{address}"))));
         let (held, _) = listener.accept().unwrap();
         assert!(!link.is_refused(first), "it is there");
-        // It closes connections, and takes others: it lives.
+        // The leader closes connections, and takes others: it lives.
         drop(held);
         let (held, _) = listener.accept().unwrap();
         assert!(!link.is_refused(first));

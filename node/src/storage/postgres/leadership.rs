@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use onward_core::candidate::{Advice, Candidate, CandidateRule, CandidateStanding, HolderId, WaitReason};
+use onward_core::candidate::{Advice, Candidate, CandidateRule, CandidateStanding, HolderId, SeatSight, WaitReason};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_postgres::{Database, Member, Seat};
@@ -18,26 +18,31 @@ use onward_postgres::{Database, Member, Seat};
 use super::leader_link::LeaderLink;
 use crate::clock;
 use crate::cluster::leader::LeaderAddress;
-use crate::cluster::{HandoverError, Heir, Heirs, Leadership, SeatLook};
+use crate::cluster::{HandoverError, Heir, Heirs, Leadership, OwnStanding, SeatLook};
 
-/// Between two signs of life to the other managers.
+/// The interval between two signs of life to the other managers.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 /// A manager that was not heard of for so long counts no more.
 const GONE_AFTER: Duration = Duration::from_secs(4);
-/// How far a manager may be behind to be handed the seat.
+/// The number of events that a manager may be behind to be handed the seat.
 const MAX_BEHIND: u64 = 100_000;
-/// How often the thread that says that we live looks whether it is over.
+/// The interval between two looks whether commits wait for a standby.
+const LOOK_AT_STANDBYS_EVERY: Duration = Duration::from_secs(10);
+/// The value while a clock was not compared with the database's yet: nobody hands the seat to such a manager.
+const CLOCK_UNKNOWN: i64 = i64::MAX;
+/// The interval at which the thread that says that we live looks whether it is over.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Who shares the log, as it was last seen, and what the others are told of us.
+/// The managers that share the log, as they were last seen, and what the others are told of us.
 #[derive(Debug)]
 pub(super) struct Membership {
     database: Database,
     log: String,
     applied: AtomicU64,
-    /// How far the database's clock is ahead of ours.
+    /// The milliseconds by which the database's clock is ahead of ours; [`CLOCK_UNKNOWN`] before the first look at it.
     clock_ahead_ms: AtomicI64,
     is_leaving: Arc<AtomicBool>,
+    reaches_leader: Arc<AtomicBool>,
     is_over: AtomicBool,
     others: Mutex<Others>,
     rule: CandidateRule,
@@ -50,13 +55,20 @@ struct Others {
 }
 
 impl Membership {
-    pub(super) fn new(database: Database, log: &str, rule: CandidateRule, is_leaving: Arc<AtomicBool>) -> Arc<Self> {
+    pub(super) fn new(
+        database: Database,
+        log: &str,
+        rule: CandidateRule,
+        is_leaving: Arc<AtomicBool>,
+        reaches_leader: Arc<AtomicBool>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             database,
             log: log.to_owned(),
             applied: AtomicU64::new(0),
-            clock_ahead_ms: AtomicI64::new(0),
+            clock_ahead_ms: AtomicI64::new(CLOCK_UNKNOWN),
             is_leaving,
+            reaches_leader,
             is_over: AtomicBool::new(false),
             others: Mutex::default(),
             rule,
@@ -66,7 +78,8 @@ impl Membership {
     /// Says that we live, and looks who else does. False if our name belongs to another.
     pub(super) fn say(&self) -> Result<bool, onward_log::Error> {
         let applied = Seq(self.applied.load(Ordering::Relaxed));
-        let is_ours = self.database.put_member(&self.log, applied, self.may_lead())?;
+        let reaches_leader = self.reaches_leader.load(Ordering::Relaxed);
+        let is_ours = self.database.put_member(&self.log, applied, self.may_lead(), reaches_leader)?;
         let members = self.database.members(&self.log)?;
         *self.others() = Others { members, seen_at: Some(Instant::now()) };
         Ok(is_ours)
@@ -76,7 +89,7 @@ impl Membership {
     pub(super) fn say_on(self: &Arc<Self>) -> std::io::Result<()> {
         let ours = self.clone();
         let say = move || {
-            let mut next = Instant::now() + SAY_EVERY;
+            let (mut next, mut standbys) = (Instant::now() + SAY_EVERY, Standbys::default());
             while !ours.is_over.load(Ordering::Relaxed) {
                 thread::sleep(LOOK_EVERY);
                 if Instant::now() < next {
@@ -88,6 +101,7 @@ impl Membership {
                     Ok(false) => tracing::error!("another manager uses our name; give each a name of its own"),
                     Err(error) => tracing::debug!(%error, "the other managers cannot be told that we live"),
                 }
+                standbys.look(&ours.database);
             }
         };
         thread::Builder::new().name("onward-members".into()).spawn(say).map(drop)
@@ -105,7 +119,7 @@ impl Membership {
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those who live, besides us, by their names.
+    /// Managers that live, besides us, by their names.
     fn living(&self) -> Vec<Member> {
         let others = self.others();
         let age = others.seen_at.map_or(Duration::ZERO, |at| at.elapsed());
@@ -115,13 +129,22 @@ impl Membership {
         others.members.iter().filter(lives).cloned().collect()
     }
 
-    /// How many of those who may lead come before us, and whether there are others at all.
+    /// The number of candidates before us, and whether there are others at all.
     fn rank(&self, leader: Option<HolderId>) -> (u32, bool) {
         let me = self.database.name();
         let living = self.living();
         let mut peers = living.iter().filter(|member| member.is_candidate && Some(member.holder) != leader);
         let before = peers.clone().filter(|member| member.name.as_str() < me).count();
         (u32::try_from(before).unwrap_or(u32::MAX), peers.next().is_some())
+    }
+
+    /// Whether neither we nor any other manager gets an answer from this leader. One other must say so too.
+    fn is_unreached(&self, leader: HolderId) -> bool {
+        let living = self.living();
+        let mut others = living.iter().filter(|member| member.holder != leader).peekable();
+        !self.reaches_leader.load(Ordering::Relaxed)
+            && others.peek().is_some()
+            && others.all(|member| !member.reaches_leader)
     }
 
     fn heir(&self, to: Option<&str>) -> Result<Heir, HandoverError> {
@@ -160,10 +183,38 @@ impl Membership {
         Ok(Heir { holder, leader: LeaderAddress { name, address } })
     }
 
-    /// To whom the seat can be handed over.
+    /// The function that finds a manager to hand the seat over to.
     pub(super) fn heirs(self: &Arc<Self>) -> Heirs {
         let ours = self.clone();
         Arc::new(move |to| ours.heir(to))
+    }
+}
+
+/// Whether commits wait for a standby, as it was last seen. Tools that manage standbys change it while nodes run.
+#[derive(Debug, Default)]
+struct Standbys {
+    names: Option<String>,
+    looked_at: Option<Instant>,
+}
+
+impl Standbys {
+    /// Says so when it has changed.
+    fn look(&mut self, database: &Database) {
+        if self.looked_at.is_some_and(|at| at.elapsed() < LOOK_AT_STANDBYS_EVERY) {
+            return;
+        }
+        self.looked_at = Some(Instant::now());
+        let Ok(names) = database.synchronous_standbys() else { return };
+        if self.names.as_ref() == Some(&names) {
+            return;
+        }
+        match names.as_str() {
+            "" => tracing::warn!(
+                "commits wait for no standby (synchronous_standby_names is empty): what the database's computer loses is lost"
+            ),
+            standbys => tracing::info!(standbys, "commits wait for standbys"),
+        }
+        self.names = Some(names);
     }
 }
 
@@ -173,7 +224,7 @@ pub(super) struct DatabaseLeadership {
     membership: Arc<Membership>,
     candidate: Candidate,
     link: LeaderLink,
-    /// As it was last seen.
+    /// The seat as it was last seen.
     seat: Seat,
     waits_because: Option<WaitReason>,
 }
@@ -205,7 +256,8 @@ impl DatabaseLeadership {
 
 impl Leadership for DatabaseLeadership {
     /// A database that does not answer says nothing of who leads.
-    fn look(&mut self, applied: Seq, is_caught_up: bool) -> SeatLook {
+    fn look(&mut self, own: OwnStanding) -> SeatLook {
+        let OwnStanding { applied, is_caught_up, is_live } = own;
         let membership = self.membership.clone();
         if is_caught_up {
             membership.applied.store(applied.0, Ordering::Relaxed);
@@ -214,20 +266,27 @@ impl Leadership for DatabaseLeadership {
             Ok(seat) => self.seat = seat,
             Err(error) => {
                 tracing::debug!(%error, "the seat cannot be looked at");
-                return self.follow();
+                let is_own = self.seat.sight.holder == Some(membership.database.holder());
+                return if is_own { SeatLook::Unseen } else { self.follow() };
             }
         }
-        membership.clock_ahead_ms.store(self.seat.clock_ahead_ms, Ordering::Relaxed);
+        let earlier = membership.clock_ahead_ms.swap(self.seat.clock_ahead_ms, Ordering::Relaxed);
+        if earlier == CLOCK_UNKNOWN
+            && let Err(error) = membership.say()
+        {
+            tracing::debug!(%error, "the other managers cannot be told whether we may lead");
+        }
         let holder = self.seat.sight.holder.filter(|holder| *holder != membership.database.holder());
         self.link.watch(holder.zip(self.seat.address.clone()));
         let (rank, has_peers) = membership.rank(self.seat.sight.holder);
         let standing = CandidateStanding {
             is_caught_up,
-            is_healthy: !membership.is_leaving.load(Ordering::Relaxed),
+            is_healthy: is_live && !membership.is_leaving.load(Ordering::Relaxed),
             clock_skew: membership.clock_skew(),
             rank,
             has_peers,
             is_leader_refusing: holder.is_some_and(|holder| self.link.is_refused(holder)),
+            is_leader_unreached: holder.is_some_and(|holder| membership.is_unreached(holder)),
         };
         match self.candidate.advise(clock::mono(), &self.seat.sight, &standing) {
             Advice::Try(why) => {
@@ -242,7 +301,11 @@ impl Leadership for DatabaseLeadership {
         }
     }
 
-    fn leads(&mut self, _term: Term) {
+    fn leads(&mut self, term: Term) {
+        // If the database is lost before the next look, whoever led before is not who is to be asked.
+        let holder = Some(self.membership.database.holder());
+        let sight = SeatSight { term, holder, handover: None, ..self.seat.sight };
+        self.seat = Seat { sight, name: None, address: None, ..self.seat };
         self.link.watch(None);
         self.candidate.leads(clock::mono());
     }
@@ -272,5 +335,37 @@ impl Drop for DatabaseLeadership {
         if let Err(error) = database.remove_member(log) {
             tracing::debug!(%error, "the other managers cannot be told that we leave");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onward_log::Log as _;
+    use onward_testkit::Postgres;
+
+    use super::*;
+
+    #[test]
+    fn a_leader_that_loses_the_database_does_not_name_its_predecessor() {
+        let server = Postgres::options().fsync().start().unwrap();
+        let url = server.database().unwrap();
+        let node = |name: &str| Database::open(&url).unwrap().reached_at(name, "127.0.0.1:1");
+        let take_seat = |database: &Database| {
+            let mut log = database.log("dc").unwrap();
+            let seen = log.tail().unwrap().term;
+            log.take_seat(seen).unwrap().term
+        };
+        let (earlier, own) = (node("earlier"), node("own"));
+        let first = take_seat(&earlier);
+        let rule = CandidateRule::with_ttl(Duration::from_secs(600));
+        let membership = Membership::new(own.clone(), "dc", rule, Arc::default(), Arc::new(AtomicBool::new(true)));
+        let mut leadership = DatabaseLeadership::new(membership, None).unwrap();
+        let standing = OwnStanding { is_caught_up: true, ..OwnStanding::BEFORE_READING };
+        let leader = Some(LeaderAddress { name: "earlier".into(), address: "127.0.0.1:1".into() });
+        assert_eq!(leadership.look(standing), SeatLook::Follow { term: first, leader });
+        let second = take_seat(&own);
+        leadership.leads(second);
+        drop(server);
+        assert_eq!(leadership.look(standing), SeatLook::Unseen);
     }
 }

@@ -26,11 +26,11 @@ use crate::server::StartError;
 use leadership::{DatabaseLeadership, Membership};
 pub(super) use outputs::OutputTable;
 
-/// In the data folder: whoever has it locked is the only process there.
+/// The file in the data folder whose lock makes a process the only one there.
 const LOCK: &str = "node.lock";
-/// In the data folder: under which name the last life of this node took the seat.
+/// The file in the data folder with the name under which the last life of this node took the seat.
 const HOLDER: &str = "holder";
-/// In the data folder of a node with embedded storage.
+/// The log in the data folder of a node with embedded storage.
 pub(super) const EMBEDDED_LOG: &str = "onward.redb";
 
 /// A database that was opened, and what of it is a node's.
@@ -48,21 +48,24 @@ impl OpenedDatabase {
     }
 }
 
-/// Who a node is among those that share its database.
+/// The identity of a node among those that share its database.
 #[derive(Clone, Debug)]
 pub struct SharedIdentity {
     /// The log that is shared: one for each datacenter.
     pub log: String,
     /// The node's name, unique among those that share the log.
     pub name: String,
-    /// Where the others, and their clients, reach it.
+    /// The address by which the others, and their clients, reach it.
     pub address: String,
     /// Set once the node is about to go: it leads no more.
     pub is_leaving: Arc<AtomicBool>,
+    /// Cleared while the node that leads does not answer this one.
+    pub reaches_leader: Arc<AtomicBool>,
 }
 
 impl Storage {
-    /// In this database; `folder` has what belongs to this node only. Where another node leads, this one follows.
+    /// Storage in this database; `folder` has what belongs to this node only. Where another node leads, this one
+    /// follows.
     pub fn postgres(
         url: &DatabaseUrl,
         folder: &Path,
@@ -76,12 +79,13 @@ impl Storage {
         }
         let about = |error| StartError::Database { url: url.clone(), error };
         let OpenedDatabase(database) = OpenedDatabase::open(url).map_err(about)?;
-        let SharedIdentity { log, name, address, is_leaving } = identity;
+        let SharedIdentity { log, name, address, is_leaving, reaches_leader } = identity;
         let database = database.reached_at(&name, &address);
         if database.seat(&log)?.sight.is_importing {
             return Err(StartError::HalfMigrated);
         }
-        let membership = Membership::new(database.clone(), &log, CandidateRule::with_ttl(seat_ttl), is_leaving);
+        let rule = CandidateRule::with_ttl(seat_ttl);
+        let membership = Membership::new(database.clone(), &log, rule, is_leaving, reaches_leader);
         if !membership.say()? {
             return Err(StartError::NameTaken { name });
         }
@@ -93,12 +97,6 @@ impl Storage {
         let tokens = TokenTable::open(database.tokens(&log).map_err(about)?)?;
         tokens.ensure_local(folder)?;
         let output_table = database.outputs(&log, KEEP_BYTES).map_err(about)?;
-        match database.synchronous_standbys()?.as_str() {
-            "" => tracing::warn!(
-                "commits wait for no standby (synchronous_standby_names is empty): what the database's computer loses is lost"
-            ),
-            standbys => tracing::info!(standbys, "commits wait for standbys"),
-        }
         Ok(Self {
             archive: Arc::new(database.archive(&log)),
             secrets: Box::new(SecretTable(database.secrets(&log))),

@@ -1,5 +1,5 @@
 //! Output in a database: worth keeping, and never worth waiting for. While the database does not answer, what is printed is
-//! dropped at once, so that nobody waits for the output of many attempts in turn.
+//! dropped at once, so that nobody waits for the output of many attempts in turn; whoever reads is asked to come again.
 
 use core::time::Duration;
 use std::io;
@@ -12,7 +12,7 @@ use onward_postgres::{OutputFound, OutputKey, PostgresOutputs};
 
 use crate::outputs::{Index, Kept, OutputRules, OutputStats, OutputStore, Printed};
 
-/// After a failure the database is left in peace for so long.
+/// The time for which the database is left in peace after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub(in crate::storage) struct OutputTable {
     stored: PostgresOutputs,
     rules: OutputRules,
     index: Index,
-    /// When it last did not answer, and what was said then.
-    failed: Option<(Instant, String)>,
+    /// The instant of the last failure, the time that it took, and its text.
+    failed: Option<(Instant, Duration, String)>,
 }
 
 impl OutputTable {
@@ -30,15 +30,17 @@ impl OutputTable {
     }
 
     fn ask<T>(&mut self, question: impl FnOnce(&PostgresOutputs) -> Result<T, Error>) -> io::Result<T> {
-        self.in_peace()?;
+        self.refuse_for(|_| ASK_AGAIN)?;
+        let began = Instant::now();
         let answer = question(&self.stored);
-        self.failed = answer.as_ref().err().map(|error| (Instant::now(), error.cause()));
-        answer.map_err(io::Error::other)
+        self.failed = answer.as_ref().err().map(|error| (Instant::now(), began.elapsed(), error.cause()));
+        answer.map_err(storage_error)
     }
 
-    fn in_peace(&self) -> io::Result<()> {
+    /// Refuses what is asked too soon after a failure, given how long that one took.
+    fn refuse_for(&self, span: impl FnOnce(Duration) -> Duration) -> io::Result<()> {
         match &self.failed {
-            Some((at, cause)) if at.elapsed() < ASK_AGAIN => Err(io::Error::other(cause.clone())),
+            Some((at, took, cause)) if at.elapsed() < span(*took) => Err(io::Error::new(AWAY, cause.clone())),
             _ => Ok(()),
         }
     }
@@ -58,7 +60,8 @@ impl OutputStore for OutputTable {
         Ok(())
     }
 
-    /// Where it is not known what became of it, it counts as lost: at worst its bytes are counted twice.
+    /// Writes output. Where it is not known whether it was written, it counts as lost: at worst its bytes are counted
+    /// twice.
     fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)> {
         let Printed { skipped, data } = printed;
         let stored = self.ask(|stored| stored.write(key(claim), *skipped, data, now_ms));
@@ -67,9 +70,10 @@ impl OutputStore for OutputTable {
         Ok(())
     }
 
+    /// Reads the output as it is now, not as it was a second ago, unless the database keeps everybody waiting.
     fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {
-        self.in_peace()?;
-        let kept = self.stored.read(key(claim)).map_err(io::Error::other)?;
+        self.refuse_for(|took| took.min(ASK_AGAIN))?;
+        let kept = self.stored.read(key(claim)).map_err(storage_error)?;
         Ok(kept.map(|(skipped, data)| Kept { skipped, data }))
     }
 
@@ -78,7 +82,7 @@ impl OutputStore for OutputTable {
         while let Some(claim) = self.index.due(&self.rules, now_ms) {
             match self.ask(|stored| stored.remove(key(&claim))) {
                 Ok(was_there) => stats.removed.add(u64::from(was_there)),
-                // It is due at the next sweep as well.
+                // The output is due at the next sweep as well.
                 Err(error) => {
                     done = Err(error);
                     break;
@@ -91,10 +95,43 @@ impl OutputStore for OutputTable {
     }
 }
 
+/// The kind of an error for output that cannot be read now, which tells it from a damaged one.
+const AWAY: io::ErrorKind = io::ErrorKind::NotConnected;
+
+fn storage_error(error: Error) -> io::Error {
+    match error {
+        Error::Io { cause } | Error::Unknown { cause } => io::Error::new(AWAY, cause),
+        damaged => io::Error::other(damaged),
+    }
+}
+
 fn key(claim: &Claim) -> OutputKey {
     OutputKey { job: claim.job.as_u128(), workflow: claim.workflow, fence: claim.fence.get() }
 }
 
 fn claim(key: OutputKey) -> Claim {
     Claim { job: JobId::from_u128(key.job), workflow: key.workflow, fence: AttemptFence::from_raw(key.fence) }
+}
+
+#[cfg(test)]
+mod tests {
+    use onward_postgres::Database;
+    use onward_testkit::Postgres;
+
+    use super::*;
+
+    #[test]
+    fn output_that_cannot_be_read_now_is_told_from_output_that_is_damaged() {
+        let server = Postgres::options().fsync().start().unwrap();
+        let database = Database::open(&server.database().unwrap()).unwrap();
+        let mut table = OutputTable::new(database.outputs("east", 1 << 16).unwrap(), OutputRules::default());
+        let of = claim(OutputKey { job: 1, workflow: 0, fence: 1 });
+        table.write(&of, &Printed { skipped: 0, data: b"hello".to_vec() }, 1).unwrap();
+        assert_eq!(table.read(&of).unwrap().unwrap().data, b"hello");
+        server.server().kill();
+        assert_eq!(table.read(&of).unwrap_err().kind(), io::ErrorKind::NotConnected);
+        let (lost, error) = table.write(&of, &Printed { skipped: 0, data: b"more".to_vec() }, 2).unwrap_err();
+        assert_eq!((lost, error.kind()), (4, io::ErrorKind::NotConnected));
+        assert_eq!(storage_error(Error::Corrupt { what: "a hole".into() }).kind(), io::ErrorKind::Other);
+    }
 }

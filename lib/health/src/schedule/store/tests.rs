@@ -113,6 +113,7 @@ conformance!(
     of_many_that_find_an_instant_due_one_adds_it,
     a_claim_that_ran_out_is_taken_over_by_one,
     a_run_that_ended_is_open_no_more,
+    the_newest_runs_that_ended_are_known_with_their_ends,
     jobs_do_not_meet,
     however_many_records_there_were_open_runs_are_known,
 );
@@ -120,7 +121,7 @@ conformance!(
 async fn a_new_job_begins_now_and_an_old_one_where_it_was(world: World) {
     for now in [1_800_000_000_100, 1_800_000_000_900] {
         let known = world.store().open("j", at(now)).await.unwrap();
-        assert_eq!(known, JobRecords { horizon: at(1_800_000_000_100), open: vec![] });
+        assert_eq!(known, JobRecords { horizon: at(1_800_000_000_100), open: vec![], ended: vec![] });
     }
 }
 
@@ -128,14 +129,14 @@ async fn instants_behind_the_horizon_have_their_record(world: World) {
     world.store().open("j", at(100)).await.unwrap();
     let entries = vec![missed(110, 130, 3), fired(140, 900)];
     assert!(world.store().add("j", at(100), entries.clone()).await.unwrap());
-    let known = JobRecords { horizon: at(140), open: vec![open(140, 900)] };
+    let known = JobRecords { horizon: at(140), open: vec![open(140, 900)], ended: vec![] };
     assert_eq!(world.store().open("j", at(500)).await.unwrap(), known);
     for after in [100, 139, 141] {
         assert!(!world.store().add("j", at(after), entries.clone()).await.unwrap(), "the horizon is not {after}");
     }
     assert_eq!(world.store().open("j", at(500)).await.unwrap(), known, "who comes too late changes nothing");
     assert!(world.store().add("j", at(140), vec![missed(150, 150, 1)]).await.unwrap());
-    let known = JobRecords { horizon: at(150), open: vec![open(140, 900)] };
+    let known = JobRecords { horizon: at(150), open: vec![open(140, 900)], ended: vec![] };
     assert_eq!(world.store().open("j", at(500)).await.unwrap(), known);
 }
 
@@ -171,6 +172,27 @@ async fn a_run_that_ended_is_open_no_more(world: World) {
         assert_eq!(world.store().open("j", at(0)).await.unwrap().open, [open(11, 21)]);
     }
     assert!(!world.store().reclaim("j", open(10, 20), at(40)).await.unwrap());
+}
+
+async fn the_newest_runs_that_ended_are_known_with_their_ends(world: World) {
+    world.store().open("j", at(0)).await.unwrap();
+    let last = ENDED_TOLD as u64 + 4;
+    let lot = (1..=last).map(|due| fired(due, 900)).chain([missed(last + 1, last + 9, 9)]);
+    assert!(world.store().add("j", at(0), lot.collect()).await.unwrap());
+    let ended = |due: u64| EndedRun {
+        due: at(due),
+        end: if due.is_multiple_of(3) { RunEnd::Failed } else { RunEnd::Succeeded },
+    };
+    // One stays open, and they do not end in order.
+    let ends: Vec<u64> = (2..=last).rev().collect();
+    for due in &ends {
+        world.store().end("j", at(*due), ended(*due).end).await.unwrap();
+    }
+    for seat in &world.seats {
+        let known = seat.open("j", at(0)).await.unwrap();
+        assert_eq!((known.horizon, known.open), (at(last + 9), vec![open(1, 900)]));
+        assert_eq!(known.ended, (5..=last).map(ended).collect::<Vec<_>>(), "the newest, oldest first");
+    }
 }
 
 async fn jobs_do_not_meet(world: World) {

@@ -27,7 +27,7 @@ async fn a_try_in_place_has_a_stuck_clock_of_its_own() {
     assert!((secs(800)..secs(810)).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
-/// What it reports is progress, though the try before had reported more.
+/// A report of the second try is progress, though the try before had reported more.
 #[tokio::test(start_paused = true)]
 async fn a_try_in_place_reports_its_progress_from_the_beginning() {
     let spy = Spy::new().counting_deliveries();

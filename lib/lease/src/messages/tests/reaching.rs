@@ -50,7 +50,7 @@ async fn a_mailbox_that_refuses_for_good_ends_the_loop_with_its_remedy() {
     assert!(ended.to_string().contains(text), "{ended}");
 }
 
-/// In real time, since the supervisor's is. Nothing is sent: a mailbox that was asked and is empty is well.
+/// Runs in real time, since the supervisor's is. Nothing is sent: a mailbox that was asked and is empty is well.
 #[tokio::test]
 async fn the_loop_is_ready_while_its_mailbox_answers() {
     let spy = Spy::new();

@@ -18,7 +18,7 @@ async fn replies(spy: &Spy) -> usize {
     spy.inner.sibling("answers").receive(want).await.unwrap().len()
 }
 
-/// Whether it was done or not is not known, so it is said again: a lease lasts for longer than most outages.
+/// A settlement whose outcome is not known is said again: a lease lasts for longer than most outages.
 #[tokio::test(start_paused = true)]
 async fn a_settlement_whose_outcome_is_not_known_is_repeated_while_the_lease_lasts() {
     for (span, is_done) in [(secs(1), true), (secs(1), false), (secs(60), true), (secs(60), false)] {
@@ -54,7 +54,7 @@ async fn a_settlement_that_nobody_hears_ends_with_the_drain() {
     assert_eq!(counts.get(), crate::messages::MessageCounts::default());
 }
 
-/// What the mailbox will never take is not worked on again and again until its deliveries are spent.
+/// A message that the mailbox will never take is not worked on again and again until its deliveries are spent.
 #[tokio::test(start_paused = true)]
 async fn a_reply_that_is_refused_for_good_brings_its_message_to_the_dead_letters() {
     let spy = Spy::new();

@@ -26,11 +26,11 @@ use errors::{of_call, of_look, of_problem};
 use pollers::Pollers;
 use wire::{Beats, JobDraft, JobShown, Leased, Leases, LetterPage, Queues, Settled, Settlement, Submitted};
 
-/// What a node takes as a payload unless its settings say otherwise.
+/// The largest payload that a node takes unless its settings say otherwise.
 const MAX_BYTES: usize = 1 << 20;
 /// Most messages of one poll: their bodies come in one answer.
 const MAX_POLL: usize = 100;
-/// How long one poll waits at most; a longer wait is several.
+/// The longest wait of one poll; a longer wait is several polls.
 const POLL: Duration = Duration::from_secs(20);
 /// The pause after a poll that was answered with nothing before its time.
 const EARLY: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ pub struct NodeQueue {
     pollers: Arc<Pollers>,
 }
 
-/// Which jobs of the node are messages of a mailbox.
+/// The queue and kind of the jobs that are messages of a mailbox.
 #[derive(Clone, Debug)]
 struct Names {
     queue: String,
@@ -115,7 +115,7 @@ impl NodeQueue {
         NodeQueueBuilder { client, names, max_deliveries: 5 }
     }
 
-    /// What messages name as their `reply_to` to be answered here: the name of the queue.
+    /// The address that messages name as their `reply_to` to be answered here: the name of the queue.
     pub fn address(&self) -> &str {
         &self.names.queue
     }
@@ -135,7 +135,7 @@ impl NodeQueue {
         self.client.exchange(&path, None, Duration::ZERO).await.map_err(of_look)
     }
 
-    /// At most `max` of the oldest dead letters, without their payloads.
+    /// The oldest dead letters, at most `max`, without their payloads.
     async fn oldest_letters(&self, max: usize) -> Result<Vec<JobShown>, MailboxError> {
         let (mut letters, mut cursor) = (Vec::new(), None);
         while letters.len() < max {
@@ -155,8 +155,8 @@ impl NodeQueue {
         Ok(answer.jobs.into_iter().map(|job| MessageId::new(job.id)).collect())
     }
 
-    /// One poll. A lease that was handed out too often is buried and not among what it gives; the second answer is how
-    /// many those were.
+    /// Polls once. A lease that was handed out too often is buried and not among those given; the second answer is the
+    /// number of these.
     async fn poll(&self, max: usize, lease: Duration, wait: Duration) -> Result<(Vec<Received>, usize), MailboxError> {
         let poller = self.pollers.take();
         let body = wire::poll(&poller, &self.names, max, lease, wait);

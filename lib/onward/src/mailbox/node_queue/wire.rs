@@ -17,11 +17,11 @@ use super::{DeadLetter, End, MAX_ATTEMPTS, MailboxError, Message, MessageId, Nam
 /// Our headers of a job: names that no message can have, since theirs are in small letters.
 const GROUP: &str = "Onward-Group";
 const REPLY_TO: &str = "Onward-Reply-To";
-/// Of a body that is no JSON.
+/// Content type of a body that is not JSON.
 const BYTES: &str = "application/octet-stream";
-/// Of names, keys among them.
+/// Longest name, and longest key.
 const MAX_NAME_BYTES: usize = 128;
-/// Of an error text.
+/// Longest text of an error.
 const MAX_WHY_BYTES: usize = 4 << 10;
 /// The longest span that a node takes: 366 days.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
@@ -163,7 +163,8 @@ struct Content<'a> {
 }
 
 impl Content<'_> {
-    /// What has no bytes is shown as `null`, and so is the JSON `null`: the type tells them apart.
+    /// The bytes of the content. An empty body is shown as `null`, and so is the JSON `null`: the type tells them
+    /// apart.
     fn body(self) -> Result<Bytes, MailboxError> {
         Ok(match (self.payload, self.payload_base64) {
             (Some(json), _) => Bytes::copy_from_slice(json.get().as_bytes()),
@@ -216,7 +217,7 @@ pub struct BeatAnswer {
 }
 
 impl BeatAnswer {
-    /// Who cancels a job takes the message away.
+    /// The lease that was granted; none if the job was cancelled, which takes the message away.
     pub fn granted(self) -> Result<Duration, MailboxError> {
         match self {
             Self { error: Some(problem), .. } => Err(errors::of_problem(problem)),
@@ -228,7 +229,7 @@ impl BeatAnswer {
     }
 }
 
-/// Why the node says no.
+/// The reason why the node refuses.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Problem {
     pub status: u16,
@@ -236,7 +237,7 @@ pub struct Problem {
     pub detail: String,
 }
 
-/// How one hand-out ends.
+/// The end of a hand-out.
 #[derive(Serialize)]
 pub struct Settlement<'a> {
     receipt: &'a str,
@@ -416,7 +417,7 @@ mod tests {
         assert_eq!((message.group.as_deref(), message.reply_to.as_deref()), (Some("v"), Some("v")));
     }
 
-    /// Whoever runs the handler of a message judges it, not the node.
+    /// The process that runs the handler of a message judges it, not the node.
     #[test]
     fn a_message_has_all_the_time_that_a_node_allows() {
         let names = Names { queue: "orders".into(), kind: "message".into() };

@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// What the log says, read independently of any machine.
+    /// Notes an event of the log, read independently of any machine.
     fn note(&mut self, stamped: &StampedEvent) {
         match &stamped.event {
             Event::HandedOut(handed) => {

@@ -29,12 +29,12 @@ use crate::row::{random_uuid, read_headers};
 pub(super) const CLAIM: &str = include_str!("claim.sql");
 const PARK: &str = include_str!("park.sql");
 const SETTLE: &str = include_str!("settle.sql");
-const LOOK: &str = include_str!("look.sql");
+pub(super) const LOOK: &str = include_str!("look.sql");
 
 /// The advisory lock of this table's claims: the letters `onwd`, and the table.
 const CLAIM_LOCK: &str = "(1869511524::bigint << 32) + 'onward_outbox'::regclass::oid::bigint";
 
-/// How the statements are meant to be carried out, whatever the statistics of so restless a table say. A bitmap scan
+/// Settings that fix the way of the statements, whatever the statistics of so restless a table say. A bitmap scan
 /// visits the rows of every dead entry of an index, each time; a plain one marks the entries that it finds dead, and the
 /// next one passes them by.
 pub(super) const PLANNING: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; \
@@ -56,7 +56,7 @@ const MATCHES: &str = "(cardinality($1::bigint[]) = 0 OR id = ANY ($1)) AND ($2:
 const SHAPE: &str = "SELECT id, dedup, topic, key, payload, headers, created_at, next_at, attempts, claimed_by,
     claimed_until, parked_at, last_error FROM onward_outbox LIMIT 0";
 
-/// How long claims wait for each other: shorter than the database may take to answer.
+/// The time that claims wait for each other: shorter than the database may take to answer.
 const CLAIM_WAITS_MS: u32 = 10_000;
 
 /// The name that the database's own lists show.

@@ -20,7 +20,7 @@ const IS_ALLOWED: &str = "SELECT pg_has_role(t.relowner, 'USAGE') OR pg_has_role
       IS TRUE
     FROM pg_class t, pg_database d WHERE t.oid = 'onward_outbox'::regclass AND d.datname = current_database()";
 
-/// Without truncating, which takes a lock that stops everybody; and without more processes than one.
+/// A vacuum without truncating, which takes a lock that stops everybody, and with no more than one process.
 const VACUUM: &str = "VACUUM (SKIP_LOCKED, TRUNCATE OFF, INDEX_CLEANUP ON, PARALLEL 0) onward_outbox";
 
 impl Postgres {

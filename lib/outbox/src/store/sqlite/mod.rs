@@ -35,7 +35,7 @@ const KEEP: &str = "INSERT OR IGNORE INTO onward_outbox_published
 const SHAPE: &str = "SELECT id, dedup, topic, key, payload, headers, created_at, next_at, attempts, claimed_by,
     claimed_until, parked_at, last_error FROM onward_outbox LIMIT 0";
 
-/// How long a call waits for other writers of the file.
+/// The time that a call waits for other writers of the file.
 const WAITS: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
@@ -187,7 +187,7 @@ impl Sqlite {
         self.change("DELETE FROM onward_outbox", filter).await
     }
 
-    /// Of parked rows.
+    /// Changes parked rows.
     async fn change(&self, what: &'static str, filter: &RowFilter) -> Result<Vec<i64>, OutboxError> {
         let (matches, given) = matching(filter);
         self.transaction(move |connection| {
@@ -201,7 +201,7 @@ impl Sqlite {
         .await
     }
 
-    /// Nobody else writes between the question and its answer.
+    /// Runs a transaction that locks the file first: nobody else writes between its question and its answer.
     async fn transaction<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -276,7 +276,7 @@ fn read_info(columns: &Columns<'_>) -> rusqlite::Result<RowInfo> {
     })
 }
 
-/// With dashes or without.
+/// A UUID, written with dashes or without.
 fn read_dedup(text: &str) -> Uuid {
     Uuid::parse_str(&text.replace('-', "")).expect("the table has a CHECK for it")
 }

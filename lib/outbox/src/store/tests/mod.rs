@@ -110,7 +110,7 @@ impl World {
         Store::Postgres(Box::new(Postgres::open(&url, Missing::Make).await.unwrap()))
     }
 
-    /// One number of PostgreSQL's.
+    /// Asks PostgreSQL for a number.
     pub(crate) async fn number(&self, question: &str) -> i64 {
         let Writer::Postgres { client, .. } = &self.writer else { unreachable!("these tests are PostgreSQL's") };
         client.query_one(question, &[]).await.unwrap().get(0)

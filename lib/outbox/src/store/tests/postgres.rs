@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 
 use super::*;
-use crate::store::postgres::{CLAIM, PLANNING};
+use crate::store::postgres::{CLAIM, LOOK, PLANNING};
 
 fn url(world: &World) -> &str {
     match &world.writer {
@@ -143,30 +143,37 @@ async fn whoever_listens_is_woken_by_a_commit() {
 
 /// Pages that a claim of a hundred rows touches, of which it takes none.
 async fn cost_of_a_claim(world: &World) -> i64 {
+    let token = crate::row::random_uuid();
+    let params: [Param<'_>; 5] = [
+        (&token, Type::UUID),
+        (&1_000_i64, Type::INT8),
+        (&100_i32, Type::INT4),
+        (&i64::MAX, Type::INT8),
+        (&true, Type::BOOL),
+    ];
+    cost(world, CLAIM, &params, 100).await
+}
+
+/// Pages that a look at the oldest of a hundred rows touches, and at how many there are.
+async fn cost_of_a_look(world: &World) -> i64 {
+    cost(world, LOOK, &[(&true, Type::BOOL), (&1_000_i64, Type::INT8)], 1).await
+}
+
+type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Pages that a statement touches which answers with so many rows, where a hundred wait.
+async fn cost(world: &World, statement: &str, params: &[Param<'_>], answers: u64) -> i64 {
     let Writer::Postgres { client, .. } = &world.writer else { unreachable!("these tests are PostgreSQL's") };
     world
         .run("INSERT INTO onward_outbox (topic, key, payload) SELECT 't', n, 'x' FROM generate_series(1, 100) n")
         .await;
     client.batch_execute(&format!("BEGIN; {PLANNING}")).await.unwrap();
-    let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {CLAIM}");
-    let token = crate::row::random_uuid();
-    let explained = client
-        .query_typed(
-            &explain,
-            &[
-                (&token, Type::UUID),
-                (&1_000_i64, Type::INT8),
-                (&100_i32, Type::INT4),
-                (&i64::MAX, Type::INT8),
-                (&true, Type::BOOL),
-            ],
-        )
-        .await
-        .unwrap();
+    let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}");
+    let explained = client.query_typed(&explain, params).await.unwrap();
     client.batch_execute("ROLLBACK; DELETE FROM onward_outbox").await.unwrap();
     let explained: serde_json::Value = serde_json::from_str(&explained[0].get::<_, Json>(0).0).unwrap();
     let plan = &explained[0]["Plan"];
-    assert_eq!(plan["Actual Rows"], 100, "{plan}");
+    assert_eq!(plan["Actual Rows"], answers, "{plan}");
     plan["Shared Hit Blocks"].as_i64().unwrap() + plan["Shared Read Blocks"].as_i64().unwrap()
 }
 
@@ -183,10 +190,10 @@ impl<'a> FromSql<'a> for Json {
     }
 }
 
-/// What a turn costs, and how old a row becomes by that, must not depend on how many rows were published before it. Here
+/// The cost of a turn, and so the age of a row, must not depend on how many rows were published before it. Here
 /// nobody vacuums: the entries of what was deleted are passed by, and the rows behind them are not looked at.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_costs_as_much_after_many_published_rows_as_after_none() {
+async fn claims_and_looks_cost_as_much_after_many_published_rows_as_after_none() {
     // A server of its own: a transaction that is open anywhere on it keeps entries from being marked.
     let server = Server::options().start().unwrap();
     let world = World::on(&server).await;
@@ -206,15 +213,19 @@ async fn a_claim_costs_as_much_after_many_published_rows_as_after_none() {
         // Whoever comes first after a deletion marks what it finds.
         assert!(world.claim().await.rows.is_empty());
         cost_of_a_claim(&world).await;
-        cost_of_a_claim(&world).await
+        cost_of_a_look(&world).await;
+        (cost_of_a_claim(&world).await, cost_of_a_look(&world).await)
     };
     // After these an index is as deep as it will be for long.
-    let before = publish(1_000).await;
-    let after = publish(12_000).await;
-    assert!(
-        10 * after <= 13 * before,
-        "a claim touched {before} pages before, and {after} after 12,000 published rows"
-    );
+    let (claim_before, look_before) = publish(1_000).await;
+    let (after, look_after) = publish(12_000).await;
+    // A look passes three times by the entries of what was deleted, of which a page of the index holds hundreds.
+    for (what, before, after, tenths) in [("claim", claim_before, after, 13), ("look", look_before, look_after, 25)] {
+        assert!(
+            10 * after <= tenths * before,
+            "a {what} touched {before} pages before, and {after} after 12,000 published rows"
+        );
+    }
     assert_eq!(world.store.to_vacuum().unwrap().vacuum(Duration::from_secs(60)).await, Ok(true));
     let vacuumed = cost_of_a_claim(&world).await;
     assert!(vacuumed < after, "{vacuumed} pages after it was vacuumed, and {after} before");

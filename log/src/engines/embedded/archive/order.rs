@@ -12,7 +12,7 @@ use ::redb::{ReadableTable, Table, TableDefinition};
 use crate::engines::embedded::fault::Fault;
 use crate::engines::embedded::rows::corrupt;
 
-/// By a time and the first id: all ids, in their order, as they sort.
+/// Rows by a time and the first id: all ids, in their order, as they sort.
 pub(crate) type Rows = TableDefinition<'static, Entry, &'static [u8]>;
 
 /// Few enough that writing a row anew for one of them costs little.

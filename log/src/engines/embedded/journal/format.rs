@@ -1,4 +1,4 @@
-//! What lies in the journal, as bytes and nothing else.
+//! The format of the journal, as bytes and nothing else.
 //!
 //! ```text
 //! half  = head, entry, entry, …, mark, what was there before
@@ -37,16 +37,16 @@ pub(super) const HEAD: usize = 2 * SLOT;
 pub(super) const ENTRY: usize = 36;
 
 const SLOT: usize = 72;
-/// Where the note is in a slot. Those of the first half count.
+/// The place of the note in a slot. Notes of the first half count.
 const NOTE_AT: usize = 48;
 
 const MAGIC: [u8; 8] = *b"onwardjl";
 const KNOWN: u32 = 3;
 /// The length of a note.
 const NOTE: usize = 20;
-/// Of the fields of a header before its checksum.
+/// The length of the fields of a header before its checksum.
 const HEADER_FIELDS: usize = 44;
-/// Of the fields of an entry before their checksum.
+/// The length of the fields of an entry before their checksum.
 const ENTRY_FIELDS: usize = ENTRY - 4;
 /// A generation that is further ahead was never begun.
 const GENERATIONS_AHEAD: u64 = 1 << 32;
@@ -61,10 +61,10 @@ pub(super) enum Format {
     Three,
 }
 
-/// What a half says of itself.
+/// The header of a half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
-    /// Of the log that it belongs to.
+    /// The number of the log that it belongs to.
     pub(super) log: u64,
     pub(super) half_bytes: u64,
     /// Rises with every half that is begun.
@@ -73,12 +73,12 @@ pub(super) struct Header {
     pub(super) first: u64,
 }
 
-/// Where a row lies in its half.
+/// The place of a row in its half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Span {
     pub(super) first: u64,
     pub(super) events: u32,
-    /// Of the row's bytes.
+    /// The place of the row's bytes.
     pub(super) at: usize,
     pub(super) length: usize,
 }
@@ -90,20 +90,20 @@ impl Span {
     }
 }
 
-/// What was found in a half.
+/// The findings in a half.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Found {
     pub(super) format: Format,
     pub(super) header: Header,
     pub(super) spans: Vec<Span>,
-    /// Where the next entry goes, and what it links to.
+    /// The place of the next entry; below, the checksum that it links to.
     pub(super) end: usize,
     pub(super) chain: u32,
     /// The last event that was certainly synced, by the spans and by witnesses behind them.
     pub(super) synced: u64,
 }
 
-/// How long the file was for certain, and the last event that was synced.
+/// The length that the file had for certain, and the last event that was synced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Note {
     pub(super) length: u64,
@@ -117,7 +117,7 @@ pub(super) struct Head([u8; HEAD]);
 impl Head {
     pub(super) const EMPTY: Self = Self([0; HEAD]);
 
-    /// That of a half of which at least a part is there.
+    /// The head of a half of which at least a part is there.
     pub(super) fn of(half: &[u8]) -> Self {
         let mut head = [0; HEAD];
         let length = half.len().min(HEAD);
@@ -154,7 +154,7 @@ impl Head {
         (at as u64, &self.0[at..at + NOTE])
     }
 
-    /// What both notes say together, and the slot with the newer one. `None` if both are damaged.
+    /// The sum of both notes, and the slot with the newer one. `None` if both are damaged.
     pub(super) fn note(&self, log: u64) -> Option<(usize, Note)> {
         match [0, 1].map(|slot| note_of(&self.0[slot * SLOT..], log)) {
             [None, None] => None,
@@ -184,7 +184,7 @@ fn note_of(slot: &[u8], log: u64) -> Option<Note> {
     (crc == seeded(log, fields)).then_some(note)
 }
 
-/// What an entry is written with.
+/// The place for which an entry is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) log: u64,
@@ -266,7 +266,7 @@ fn header_of_slot(slot: &[u8]) -> Result<Option<FoundHeader>, Error> {
     Ok(Some((format, Header { log, half_bytes, generation, first }, crc)))
 }
 
-/// Everything up to the first entry that is torn, damaged, of another generation or out of sequence.
+/// Finds everything up to the first entry that is torn, damaged, of another generation or out of sequence.
 pub(super) fn scan(half: &[u8]) -> Result<Option<Found>, Error> {
     let Some((format, header, chain)) = header(half)? else { return Ok(None) };
     let end = match format {

@@ -50,7 +50,7 @@ struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// If there is room for what it claims to be.
+    /// The entry at this place, if there is room for the length that it claims.
     fn at(half: &'a [u8], at: usize) -> Option<Self> {
         let (fields, rest) = half.get(at..)?.split_at_checked(ENTRY)?;
         let length = usize::try_from(number32(fields, 0)).ok()?;

@@ -127,7 +127,7 @@ fn a_half_that_is_none_is_refused_and_a_newer_one_by_name() {
     assert_eq!(scan(&half), Err(Error::NewerFormat { found: 4, known: 3 }));
 }
 
-/// Of each write up to some byte the beginning arrives, or the rest.
+/// Checks a write that was torn at every byte: only its beginning arrived, or only the rest.
 fn torn(before: &[u8], after: &[u8], check: impl Fn(&[u8], &str)) {
     for at in 0..=before.len() {
         check(&[&after[..at], &before[at..]].concat(), &format!("the first {at} bytes"));
@@ -210,7 +210,7 @@ fn rows() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 proptest! {
-    /// Whatever becomes of the bytes: a prefix of what was written, or an error.
+    /// Damage of any kind gives a prefix of what was written, or an error.
     #[test]
     fn damage_of_any_kind_gives_a_prefix(
         old in rows(),

@@ -41,19 +41,19 @@ use format::{ENTRY, Format, HEAD, Head, Header, Note, Place, put_entry, put_mark
 pub(crate) use opened::Before;
 pub use opened::Loss;
 
-/// So much is written again at most, if snapshots do not keep up.
+/// The most bytes that are written again, if snapshots do not keep up.
 pub(crate) const HALF_BYTES: u64 = 32 << 20;
 
 /// Rows of a half go into redb in half as many pieces as this, while the second half of the other is written.
 const PIECES: u64 = 32;
 
-/// A journal that says more is none.
+/// Largest plausible half; a header with a larger one is not ours.
 const MAX_HALF_BYTES: u64 = 1 << 40;
 
-/// How much is appended before the note at the beginning is brought up to date.
+/// The number of bytes that are appended before the note at the beginning is brought up to date.
 const NOTE_EVERY: u64 = 16 << 10;
 
-/// How much room is taken ahead: little for a log that is hardly used.
+/// The room that is taken ahead: little for a log that is hardly used.
 const FIRST_STEP: u64 = 64 << 10;
 const LAST_STEP: u64 = 1 << 20;
 
@@ -63,11 +63,12 @@ pub(crate) struct Journal {
     storage: Storage,
     log: u64,
     half_bytes: u64,
-    /// As long as the file is: everything up to here has its place on the disk.
+    /// The length of the file: everything up to here has its place on the disk.
     allocated: u64,
-    /// How both halves begin.
+    /// The heads of both halves.
     heads: [Head; 2],
-    /// What its first head says of how long it is and how far it reaches, in which slot, and where `end` was then.
+    /// The note in the first head: the file's length and the last synced event; below, its slot, and where `end` was
+    /// then.
     noted: Note,
     noted_slot: usize,
     noted_at: u64,
@@ -84,11 +85,11 @@ pub(crate) struct Journal {
     half: u64,
     end: u64,
     chain: u32,
-    /// Where `end` was when rows of the other half last went into redb.
+    /// The value of `end` when rows of the other half last went into redb.
     moved_at: u64,
-    /// What is on the disk and what the cache shows may differ.
+    /// Set when the disk and the cache may differ.
     has_failed: bool,
-    /// What it was found in. Only the newest format is appended to.
+    /// The format in which the journal was found. Only the newest is appended to.
     format: Format,
     /// Another one is opened on the same file.
     is_replaced: Cell<bool>,
@@ -96,7 +97,7 @@ pub(crate) struct Journal {
     buffer: Vec<u8>,
 }
 
-/// Where a row lies in the file.
+/// The place of a row in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Row {
     first: u64,
@@ -112,7 +113,7 @@ impl Row {
     }
 }
 
-/// Why an entry was not appended.
+/// The reason why an entry was not appended.
 #[derive(Debug)]
 pub(crate) enum NotAppended {
     /// Nothing was written of it.
@@ -177,8 +178,8 @@ impl Journal {
         }
     }
 
-    /// What a process left that ended while it appended may be in the system's cache only. Written once more and
-    /// synced, it is on the disk, also if an earlier sync failed and was forgotten.
+    /// Writes the newest row once more and syncs it. A process that ended while it appended may have left it in the
+    /// system's cache only; after this it is on the disk, also if an earlier sync failed and was forgotten.
     pub(crate) fn rewrite_newest(&mut self) -> Result<(), Error> {
         let newest = self.index.back().copied();
         if let Some(row) = newest {
@@ -203,7 +204,7 @@ impl Journal {
         self.storage.sync_data().map_err(about)
     }
 
-    /// After a failure, and once all rows are in redb: nothing that was written before counts any more.
+    /// Begins anew after a failure, and once all rows are in redb: nothing that was written before counts any more.
     pub(crate) fn begin_anew(&mut self, next: Seq) -> Result<(), Error> {
         if self.allocated < HEAD as u64 {
             self.storage.set_len(HEAD as u64).map_err(about)?;
@@ -236,7 +237,7 @@ impl Journal {
         (HEAD + ENTRY + length) as u64 <= self.half_bytes
     }
 
-    /// Whether it can be here without another half.
+    /// Whether a row of this length can be here without another half.
     pub(crate) fn has_room(&self, length: usize) -> bool {
         self.end + (HEAD + ENTRY + length) as u64 <= self.half_bytes
     }
@@ -264,7 +265,7 @@ impl Journal {
         (!due.is_empty()).then_some(due)
     }
 
-    /// Everything up to `last` is in redb.
+    /// Forgets rows up to `last`, which are in redb.
     pub(crate) fn forget_up_to(&mut self, last: Seq) {
         let moved = self.index.partition_point(|row| row.next() <= last.0.saturating_add(1));
         self.index.drain(..moved);
@@ -325,9 +326,10 @@ impl Journal {
         Ok(())
     }
 
-    /// After a sync: everything up to this event is on the disk, and so is a length that the file was given before it.
-    /// It is said behind the newest entry, where a page is written anyway, and now and then at the beginning. This is not
-    /// synced, and if it cannot be written nothing is lost but a way to tell damage from a torn end.
+    /// Leaves a witness after a sync: everything up to this event is on the disk, and so is a length that the file was
+    /// given before it. It is said behind the newest entry, where a page is written anyway, and now and then at the
+    /// beginning. This is not synced, and if it cannot be written nothing is lost but a way to tell damage from a torn
+    /// end.
     fn leave_witness(&mut self, synced: u64) {
         self.synced = Some(synced);
         if self.end + ENTRY as u64 <= self.half_bytes {
@@ -342,7 +344,7 @@ impl Journal {
         }
     }
 
-    /// What was noted before was synced since, and stays.
+    /// Writes a note into the other slot. The note before was synced since, and stays.
     fn note(&mut self, note: Note) {
         let slot = 1 - self.noted_slot;
         let (at, bytes) = self.heads[0].put_note(slot, self.log, note);
@@ -370,7 +372,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether it cannot be appended to before it was begun anew.
+    /// Whether the journal has to be begun anew before it can be appended to.
     pub(crate) fn is_of_older_format(&self) -> bool {
         self.format != Format::Three
     }
@@ -379,12 +381,12 @@ impl Journal {
         self.has_failed
     }
 
-    /// From now on the file belongs to another one, and this one leaves it alone.
+    /// Leaves the file alone from now on: it belongs to another journal.
     pub(crate) fn give_up_file(&self) {
         self.is_replaced.set(true);
     }
 
-    /// Where the rows that are here begin.
+    /// The first event of the rows that are here.
     pub(crate) fn first(&self) -> Option<Seq> {
         self.index.front().map(|row| Seq(row.first))
     }
@@ -411,7 +413,7 @@ impl Journal {
     }
 }
 
-/// Whoever opens it next can tell whether all of it is there.
+/// Leaves a note at the end, so that the next to open the file can tell whether all of it is there.
 impl Drop for Journal {
     fn drop(&mut self) {
         if let Some(synced) = self.synced.filter(|synced| *synced > self.noted.synced && !self.is_replaced.get()) {

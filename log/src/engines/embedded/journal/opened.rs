@@ -12,7 +12,7 @@ use super::{Journal, MAX_HALF_BYTES, NAME, Row, Storage, about, foreign};
 /// Acknowledged events that are not there any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Loss {
-    /// How it was noticed.
+    /// The sign by which the loss was noticed.
     pub what: String,
     /// The first event that is lost; all that come after it are.
     pub from: Seq,
@@ -33,7 +33,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// Where the log goes on: the last event in redb, and what a finished snapshot covers.
+/// The place where the log goes on: the last event in redb, and the one that a finished snapshot covers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before {
     pub(crate) stored: Seq,
@@ -127,7 +127,7 @@ impl Journal {
     }
 }
 
-/// What is known while the halves are looked at, the older one first.
+/// State while the halves are looked at, the older one first.
 struct Opened {
     before: Before,
     /// The first thing that was noticed to be wrong.

@@ -12,10 +12,10 @@ use onward_core::time::Wall;
 
 use super::{Attempt, Facts, attempts, fence};
 
-/// Of a long history only the end is told; `show` and the ledger have all of it.
+/// Attempts told of a long history, the last ones; `show` and the ledger have all of it.
 const ATTEMPTS_TOLD: usize = 5;
 const ENTRIES_TOLD: usize = 8;
-/// Of a job with several workflows.
+/// Workflows told of a job that has several.
 const WORKFLOWS_TOLD: usize = 20;
 const MOST_ENTRIES_TOLD: usize = 40;
 
@@ -86,13 +86,13 @@ fn of_ended(attempt: &EndedAttempt) -> String {
     let took = human(attempt.ended_at.since(attempt.started_at));
     let error = match &attempt.ending {
         Ending::Failed { error, .. } if !error.is_empty() => format!(": {error}"),
-        _ => String::new(),
+        _ => attempt.note.as_deref().map(|note| format!("; it had said: {note}")).unwrap_or_default(),
     };
     let (who, fence) = (&attempt.worker, fence(attempt.fence));
     format!("attempt {} on {who} under {fence} {} after {took}{error}", attempt.number, ending(attempt.ending.kind()))
 }
 
-/// How it ended, and by whose word.
+/// The end of the attempt, and by whose word.
 fn ending(ending: EndingKind) -> &'static str {
     match ending {
         EndingKind::Succeeded => "ended: its worker reported success",
@@ -114,7 +114,7 @@ fn of_entry(entry: &LedgerEntry, facts: &Facts<'_>) -> String {
     format!("{name}{} ago: {}{times}", ago(entry.at, facts), fact(&entry.what))
 }
 
-/// Whose time an entry is about: as it says, or else the workflow that its worker had then.
+/// The workflow that an entry is about: the one that it names, or else the one that its worker had then.
 fn workflow_of<'a>(entry: &LedgerEntry, facts: &Facts<'a>) -> Option<&'a str> {
     let workflows = &facts.job.workflows;
     let worker = match &entry.what {

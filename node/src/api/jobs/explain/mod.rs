@@ -51,7 +51,7 @@ pub fn explain(job: &JobView, now: Wall) -> Explanation {
     }
 }
 
-/// What is known, and the workflow that decides where the job is.
+/// The known facts, and the workflow that decides where the job is.
 struct Facts<'a> {
     job: &'a JobView,
     workflow: &'a WorkflowView,
@@ -59,7 +59,7 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Before a line about one of several workflows: its name.
+    /// The name of a workflow before a line about it, where there are several.
     fn prefix(&self, workflow: Option<&str>) -> String {
         match workflow {
             Some(name) if self.job.workflows.len() > 1 => format!("{name}: "),
@@ -92,7 +92,7 @@ enum Attempt<'a> {
     Running(&'a AttemptView),
 }
 
-/// Of this job; the attempts of a workflow that was taken over were another's.
+/// Attempts of this job; those of a workflow that was taken over were another's.
 fn attempts(workflow: &WorkflowView) -> impl DoubleEndedIterator<Item = Attempt<'_>> + ExactSizeIterator {
     let ended = if workflow.taken_over { &[] } else { &workflow.ended[..] };
     let all: Vec<Attempt<'_>> =

@@ -18,7 +18,7 @@ use super::{Facts, history};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Situation {
-    /// It was handed out, and has not said a word since.
+    /// The workflow was handed out, and its worker has not said a word since.
     Begun,
     Moving,
     Slow,
@@ -308,7 +308,7 @@ fn keys(facts: &Facts<'_>) -> String {
     if keys.is_empty() { String::new() } else { format!(", {},", keys.join(", ")) }
 }
 
-/// That it is not the first attempt, and what became of the one before.
+/// Tells that it is not the first attempt, and how the one before ended.
 fn again(facts: &Facts<'_>) -> String {
     let Some(before) = facts.ended() else { return String::new() };
     let kind = before.ending.kind();

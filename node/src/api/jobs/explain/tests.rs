@@ -16,7 +16,7 @@ use onward_core::timeout::TimeoutReason;
 
 use super::*;
 
-/// Everything happens on one day; `hms` is the time of it.
+/// An instant on the day of all these tests, by its time `hms`.
 fn at(hms: &str) -> Wall {
     format!("2026-11-16T{hms}Z").parse::<At>().unwrap().0
 }
@@ -116,6 +116,7 @@ fn ended(n: u32, ending: Ending) -> EndedAttempt {
         ended_at: at("09:57:10"),
         ending,
         refused: 0,
+        note: None,
     }
 }
 
@@ -163,7 +164,7 @@ fn running_well() {
     golden("running_well", &running_job(attempt, vec![]));
 }
 
-/// It is only known to have been handed out, which is not moving.
+/// An attempt that is only known to have been handed out is not moving.
 #[test]
 fn nothing_heard_yet() {
     let attempt = AttemptView { started_at: at("09:59:30"), ..running(1, 90) };
@@ -190,7 +191,8 @@ fn quiet_section() {
 
 #[test]
 fn stuck_and_redelivered() {
-    let mut job = running_job(running(2, 118), vec![ended(1, Ending::Stuck)]);
+    let note = Some("file 3 of 10".into());
+    let mut job = running_job(running(2, 118), vec![EndedAttempt { note, ..ended(1, Ending::Stuck) }]);
     let (fence, ending) = (of_hand_out(1), Ending::Stuck.kind());
     job.ledger.push(entry("09:57:10", LedgerFact::AttemptEnded { workflow: 0, fence, ending }));
     golden("stuck_and_redelivered", &job);

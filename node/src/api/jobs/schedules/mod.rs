@@ -17,7 +17,7 @@ use onward_api::submit::SubmitAnswer;
 use onward_core::ids::{JobId, Name};
 use onward_core::refusal::Refusal;
 use onward_core::schedule::{RECORDS_KEPT, Record};
-use onward_core::state::Schedule as Known;
+use onward_core::state::{Schedule as Known, ScheduleTrouble};
 use onward_core::time::Wall;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -30,6 +30,7 @@ use super::super::params::{Params, SchedulePath};
 use super::super::problem::Problem;
 use super::JOB_BYTES;
 use super::submit::{EXEC, needs_token_for_exec};
+use crate::engine::View;
 use request::{request_of, schedule_draft};
 
 pub fn routes() -> Router<App> {
@@ -88,35 +89,39 @@ pub async fn list(
         use core::ops::Bound::{Excluded, Unbounded};
         let from = after.as_ref().map_or(Unbounded, Excluded);
         let all = view.manager.state().schedules().range::<Name, _>((from, Unbounded));
-        all.take(limit + 1).map(|(name, schedule)| (name.clone(), brief(schedule))).collect::<Vec<_>>()
+        all.take(limit + 1).map(|(name, schedule)| (name.clone(), brief(schedule, view))).collect::<Vec<_>>()
     });
     let mut found = found.await?;
     let has_more = found.len() > limit;
     found.truncate(limit);
     let next_cursor = found.last().filter(|_| has_more).map(|(name, _)| name.to_string());
     let now = crate::clock::now().wall;
-    let schedules = found.iter().map(|(name, known)| shape::schedule(name, known, now)).collect();
+    let schedules = found.iter().map(|(name, (known, trouble))| shape::schedule(name, known, *trouble, now)).collect();
     Ok(Json(ScheduleList { schedules, next_cursor }))
 }
 
-/// Without all records but the last, which is what is shown.
-fn brief(schedule: &Known) -> Known {
+/// The schedule without all records but the last, which is what is shown, but with the trouble that they tell of.
+fn brief(schedule: &Known, view: &View<'_>) -> Brief {
+    let trouble = schedule.trouble(view.manager.log_time_at(crate::clock::now().mono));
     let last = schedule.last().cloned();
     let mut brief = Known { records: Default::default(), ..schedule.clone() };
     brief.records.list.extend(last);
-    brief
+    (brief, trouble)
 }
 
-async fn find(app: &App, name: &Name) -> Result<Known, Problem> {
+type Brief = (Known, Option<(ScheduleTrouble, Wall)>);
+
+async fn find(app: &App, name: &Name) -> Result<Brief, Problem> {
     let wanted = name.clone();
-    let found = app.engine.read(move |view| view.manager.state().schedule(&wanted).map(brief)).await?;
+    let read = move |view: &View<'_>| view.manager.state().schedule(&wanted).map(|known| brief(known, view));
+    let found = app.engine.read(read).await?;
     found.ok_or_else(|| Refusal::UnknownSchedule.into())
 }
 
 async fn shown(app: &App, name: &Name) -> Result<Schedule, Problem> {
-    let mut known = find(app, name).await?;
+    let (mut known, trouble) = find(app, name).await?;
     template::fetch(&app.engine, &mut known).await?;
-    Ok(shape::schedule(name, &known, crate::clock::now().wall))
+    Ok(shape::schedule(name, &known, trouble, crate::clock::now().wall))
 }
 
 /// Get a schedule: its plan, its next and its last run.
@@ -225,7 +230,7 @@ async fn check_exec(app: &App, access: &Access, name: &Name) -> Result<(), Probl
     if access.may_exec() {
         return Ok(());
     }
-    let known = find(app, name).await?;
+    let (known, _) = find(app, name).await?;
     if known.plan.job.workflows.iter().any(|workflow| workflow.kind.as_str() == EXEC) {
         return Err(needs_token_for_exec());
     }
@@ -264,7 +269,7 @@ pub async fn records(
     Ok(Json(RecordList { records: found.iter().map(shape::record).collect(), next_cursor, dropped }))
 }
 
-/// What tells a record from all others of its schedule. Several runs may be asked for in one millisecond.
+/// A cursor that tells a record from all others of its schedule. Several runs may be asked for in one millisecond.
 fn record_cursor(record: &Record) -> String {
     let due = record.due.as_ms();
     record.job.map_or_else(|| due.to_string(), |job| format!("{due}.{job}"))

@@ -15,7 +15,9 @@ use super::super::command::request_id;
 use super::super::request::draft;
 
 pub fn schedule_draft(body: SetSchedule, schedule: Name, rules: &Rules) -> Result<ScheduleDraft, Problem> {
-    let timing = timing(body.cron, body.zone, span::if_given("every_s", body.every_s)?)?;
+    let (timing, calendar) = timing(body.cron, body.zone, span::if_given("every_s", body.every_s)?)?;
+    let jitter = span::if_given("jitter_s", body.jitter_s)?.unwrap_or_default();
+    check_jitter(jitter, &calendar)?;
     Ok(ScheduleDraft {
         schedule,
         timing,
@@ -30,10 +32,22 @@ pub fn schedule_draft(body: SetSchedule, schedule: Name, rules: &Rules) -> Resul
             Some(MissedWord::Skip) => Missed::Skip,
             Some(MissedWord::All) => Missed::All,
         },
-        jitter: span::if_given("jitter_s", body.jitter_s)?.unwrap_or_default(),
+        jitter,
         critical: body.critical.unwrap_or(false),
         paused: body.paused,
     })
+}
+
+/// A start that comes later than the next instant would make that one late, or skipped.
+fn check_jitter(jitter: Duration, calendar: &Calendar) -> Result<(), Problem> {
+    match calendar.longest_gap(crate::clock::now().wall) {
+        Some(gap) if jitter > gap => {
+            let why = "no longer than from one due instant to the next; give less jitter, or a longer interval";
+            let detail = format!("`jitter_s` is {jitter:?}; it must be from 0s to {gap:?}, {why}");
+            Err(Problem::invalid(detail).of_field("jitter_s"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn of_job(problem: Problem) -> Problem {
@@ -42,7 +56,7 @@ fn of_job(problem: Problem) -> Problem {
 }
 
 /// Only what is due at some time is a timing.
-fn timing(cron: Option<String>, zone: Option<String>, every: Option<Duration>) -> Result<Timing, Problem> {
+fn timing(cron: Option<String>, zone: Option<String>, every: Option<Duration>) -> Result<(Timing, Calendar), Problem> {
     let refuse = |field: &str, detail: &str| Err(Problem::invalid(detail.to_owned()).of_field(field));
     let (timing, field) = match (cron, every) {
         (Some(_), Some(_)) => {
@@ -59,7 +73,7 @@ fn timing(cron: Option<String>, zone: Option<String>, every: Option<Duration>) -
         (None, Some(every)) => (Timing::Every(every), "every_s"),
     };
     match Calendar::new(&timing) {
-        Ok(_) => Ok(timing),
+        Ok(calendar) => Ok((timing, calendar)),
         Err(error) => {
             let of_zone = matches!(error, onward_health::schedule::TimingError::UnknownZone { .. });
             refuse(if of_zone { "zone" } else { field }, &error.to_string())

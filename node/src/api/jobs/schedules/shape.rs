@@ -4,7 +4,7 @@ use onward_api::instant::At;
 use onward_api::schedule::{RecordCountsShown, RecordShown, Schedule};
 use onward_core::ids::Name;
 use onward_core::schedule::{Record, Timing};
-use onward_core::state::Schedule as Known;
+use onward_core::state::{Schedule as Known, ScheduleTrouble};
 use onward_core::time::Wall;
 use onward_health::schedule::Calendar;
 
@@ -23,7 +23,7 @@ pub fn record(record: &Record) -> RecordShown {
     }
 }
 
-pub fn schedule(name: &Name, known: &Known, now: Wall) -> Schedule {
+pub fn schedule(name: &Name, known: &Known, trouble: Option<(ScheduleTrouble, Wall)>, now: Wall) -> Schedule {
     let plan = &known.plan;
     let (cron, zone, every_s) = match &plan.timing {
         Timing::Cron { expression, zone } => (Some(expression.to_string()), Some(zone.to_string()), None),
@@ -46,8 +46,9 @@ pub fn schedule(name: &Name, known: &Known, now: Wall) -> Schedule {
         open: known.open.iter().map(ToString::to_string).collect(),
         waiting: known.waiting.iter().copied().map(At).collect(),
         failures: known.failures,
-        failing: known.is_failing(),
-        failing_since: known.failing_since.map(At),
+        failing: trouble.is_some(),
+        failing_reason: trouble.map(|(why, _)| why.code().into()),
+        failing_since: trouble.map(|(_, since)| since).or(known.failing_since).map(At),
         counts: RecordCountsShown {
             fired: known.counts.fired,
             skipped: known.counts.skipped,
@@ -56,7 +57,7 @@ pub fn schedule(name: &Name, known: &Known, now: Wall) -> Schedule {
     }
 }
 
-/// What is behind the horizon and behind us both: an instant that has come is being decided.
+/// The next due instant behind the horizon and behind the present: an instant that has come is being decided.
 fn next_due(known: &Known, now: Wall) -> Option<Wall> {
     if known.paused {
         return None;

@@ -57,7 +57,7 @@ pub fn template(spec: &JobSpec) -> JobTemplate {
 fn of_workflow(workflow: &WorkflowSpec, spec: &JobSpec) -> WorkflowTemplate {
     let content_type = workflow.content_type.as_ref().map(ToString::to_string);
     let (payload, payload_base64) = match &workflow.payload {
-        // It was not fetched.
+        // The payload was not fetched.
         Payload::Stored(_) => (None, None),
         Payload::Inline(bytes) if bytes.is_empty() => (None, None),
         given => match payload::show_payload(given, content_type.as_deref()) {
