@@ -13,6 +13,8 @@ const SCAN: &str = "select job, workflow, fence, sum(octet_length(bytes))::bigin
 const WRITE: &str = include_str!("../sql/output_write.sql");
 const READ: &str = "select start, bytes from onward.output
     where log = $1::text and job = $2::uuid and workflow = $3::int and fence = $4::bigint order by start";
+const WRITTEN_AT: &str = "select max(written_at) from onward.output
+    where log = $1::text and job = $2::uuid and workflow = $3::int and fence = $4::bigint";
 const REMOVE: &str = "delete from onward.output
     where log = $1::text and job = $2::uuid and workflow = $3::int and fence = $4::bigint returning 1";
 
@@ -100,6 +102,16 @@ impl PostgresOutputs {
         let over = data.len().saturating_sub(usize::try_from(self.keep_bytes).unwrap_or(usize::MAX));
         data.drain(..over);
         Ok(Some((start + over as u64, data)))
+    }
+
+    /// The time that was given with the newest write of an attempt's output; none if nothing is kept.
+    pub fn written_at(&self, key: OutputKey) -> Result<Option<u64>, Error> {
+        let mut connection = self.connection();
+        let deadline = connection.deadline(0);
+        let (job, workflow, fence) = (Uuid::from_u128(key.job), i32::from(key.workflow), key.fence.cast_signed());
+        let rows =
+            connection.look(WRITTEN_AT, &[&self.name, &job, &workflow, &fence], deadline).map_err(Failure::of_look)?;
+        Ok(rows.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(i64::unsigned_abs))
     }
 
     /// Removes what is kept of an attempt; false if nothing was.

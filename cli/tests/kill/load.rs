@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -314,9 +314,10 @@ impl Worker {
         let reply = stretch.call(client, "GET", &format!("/v1/jobs/{}", lease.job), &Value::Null).await?;
         let Some(path) = output_path(&lease.job, lease.fence, &reply.json()) else { return Ok(()) };
         let reply = stretch.call(client, "GET", &path, &Value::Null).await?;
+        let read_at = Instant::now();
         match reply.status == 200 && reply.body == text.as_bytes() {
             true => stretch.write(|record| {
-                record.jobs.entry(lease.job.clone()).or_default().printed.insert(lease.fence, text);
+                record.jobs.entry(lease.job.clone()).or_default().printed.insert(lease.fence, (text, read_at));
             }),
             // Whoever took it has ended since, and nobody had read it.
             false if reply.code() == "no_output" && reply.leader() != taken_by => {}

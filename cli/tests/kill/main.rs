@@ -273,7 +273,7 @@ async fn an_answer_that_was_never_given_is_found_out() {
         ("a payload", one(&id, Job { number: Some(2), ..Job::default() })),
         ("more time", one(&id, Job { extensions_s: 1.0, ..Job::default() })),
         ("a replay", one(&id, Job { retry_of: Some(open.clone()), ..Job::default() })),
-        ("an output", one(&id, Job { printed: [(fence, "x".to_owned())].into(), ..Job::default() })),
+        ("an output", one(&id, Job { printed: [(fence, ("x".to_owned(), Instant::now()))].into(), ..Job::default() })),
     ] {
         assert_eq!(made_up.broken(node.address).await.len(), 1, "{lie} was made up, and nobody noticed");
     }

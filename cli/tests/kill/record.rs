@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -53,8 +54,8 @@ pub struct Job {
     pub checkpoints: BTreeSet<u64>,
     /// The checkpoint that was handed out with each fence; 0 for none.
     pub handed: BTreeMap<u64, u64>,
-    /// The output of each fence that somebody has read.
-    pub printed: BTreeMap<u64, String>,
+    /// The output of each fence that somebody has read, and when that was.
+    pub printed: BTreeMap<u64, (String, Instant)>,
 }
 
 /// One in three is too large to stay in memory.
@@ -96,6 +97,13 @@ pub fn is_terminal(state: &str) -> bool {
 }
 
 impl Record {
+    /// Forgets the output that was read between these instants: it is stored without waiting for a disk or a standby.
+    pub fn forget_output_between(&mut self, from: Instant, to: Instant) {
+        for job in self.jobs.values_mut() {
+            job.printed.retain(|_, (_, read_at)| !(from..to).contains(read_at));
+        }
+    }
+
     pub fn count(&self) -> usize {
         let conflicts = self.keys.values().filter(|key| key.conflict).count();
         self.keys.len() + conflicts + self.jobs.len() + self.refused.len()
@@ -201,7 +209,7 @@ impl Promise {
                     return Some(format!("job {id} was acknowledged, and is now: {}", reply.text()));
                 }
                 let shown = reply.json();
-                for (fence, text) in &job.printed {
+                for (fence, (text, _)) in &job.printed {
                     let Some(path) = output_path(&id, *fence, &shown) else { continue };
                     let reply = client.get(&path).await;
                     if reply.status != 200 || reply.body != text.as_bytes() {

@@ -24,7 +24,7 @@ fn whichever_change_fails_what_is_kept_is_true_and_the_count_before_it_right() {
                 let before = faults::healed(|| store.read(&claim)).unwrap();
                 let written = store.write(&claim, &printed, 0);
                 let kept = faults::healed(|| store.read(&claim)).unwrap();
-                if let Err((lost, _)) = written {
+                if let Err(Unwritten { lost, .. }) = written {
                     waiting.lost_taken(claim, lost);
                     let end = kept.as_ref().map_or(0, |kept| kept.skipped + kept.data.len() as u64);
                     assert_eq!(end + lost, all.len() as u64, "{fault:?}, round {round}");

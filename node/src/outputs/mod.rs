@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Output is worth keeping and never worth waiting for: nobody who offers some is held up, what does not fit is dropped
-//! and counted, and a disk that fails costs nothing but output. It is fenced like all else: only who holds an attempt, or
+//! and counted, and a disk that fails costs nothing but output. Output whose storage is away waits here for its return,
+//! as far as there is room, and who wants to read it meanwhile is asked to come again. It is fenced like all else: only who holds an attempt, or
 //! has just ended it, adds to its output, which the machine says. So nobody changes what is kept of a job that has ended,
 //! and nobody fills the folder with what was never handed out.
 //!
@@ -20,6 +21,7 @@ mod store;
 mod waiting;
 
 use core::time::Duration;
+use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -53,6 +55,8 @@ const MAX_WAITING_BYTES: usize = 16 << 20;
 const MAX_READS: usize = 64;
 /// The interval at which old files are looked for while nothing is printed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// The pause after which output is offered again to a storage that was away.
+const OFFER_AGAIN: Duration = Duration::from_millis(200);
 
 /// The limits on output that is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,8 +121,8 @@ pub trait OutputStore: Send {
     /// Finds what an earlier process has left.
     fn scan(&mut self, stats: &OutputStats) -> io::Result<()>;
 
-    /// Adds to what an attempt has printed. Where that fails, how much of it is lost goes with the error.
-    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)>;
+    /// Adds to what an attempt has printed.
+    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten>;
 
     /// The end of what an attempt has printed; none if it has not, or if that was removed. Storage that is not reached now
     /// is [`io::ErrorKind::NotConnected`].
@@ -126,6 +130,16 @@ pub trait OutputStore: Send {
 
     /// Removes what is too old, and the oldest of what is too much.
     fn sweep(&mut self, now_ms: u64, stats: &OutputStats) -> io::Result<()>;
+}
+
+/// Output that could not be written: the part that is lost, or the part to be written later.
+#[derive(Debug)]
+pub struct Unwritten {
+    /// Bytes that are lost, those included that were skipped before them.
+    pub lost: u64,
+    /// The output to be offered again, where the storage is only away.
+    pub later: Option<Printed>,
+    pub error: io::Error,
 }
 
 /// A handle on the thread that keeps output. Cheap to clone.
@@ -315,24 +329,22 @@ impl Shared {
     fn run(&self, store: &mut dyn OutputStore, leads: &dyn Fn() -> bool) {
         let mut trouble = Trouble { stats: &self.stats, failed_at: None };
         let mut is_scanned = false;
+        let mut away: Option<(Instant, String)> = None;
         loop {
-            let line = self.line();
-            let nothing = |line: &mut Line| line.waiting.is_empty() && line.reads.is_empty() && !line.stopping;
+            let offer_at = away.as_ref().map(|(failed_at, _)| *failed_at + OFFER_AGAIN);
+            let may_write = || offer_at.is_none_or(|at| at <= Instant::now());
+            let nothing =
+                |line: &mut Line| !line.stopping && line.reads.is_empty() && (line.waiting.is_empty() || !may_write());
+            let span = offer_at.map_or(SWEEP_EVERY, |at| at.saturating_duration_since(Instant::now()));
             let (mut line, _) =
-                self.bell.wait_timeout_while(line, SWEEP_EVERY, nothing).expect("no thread panics while it holds this");
-            let (printed, reads, stopping) = (line.waiting.take(), core::mem::take(&mut line.reads), line.stopping);
+                self.bell.wait_timeout_while(self.line(), span, nothing).expect("no thread panics while it holds this");
+            let writes = line.stopping || may_write();
+            let printed = if writes { line.waiting.take() } else { HashMap::new() };
+            let (reads, stopping) = (core::mem::take(&mut line.reads), line.stopping);
             drop(line);
             let now_ms = clock::now().wall.as_ms();
-            for (claim, printed) in printed {
-                let written = store.write(&claim, &printed, now_ms);
-                let offered = printed.data.len() as u64;
-                let lost = written.as_ref().map_or_else(|(lost, _)| *lost, |()| 0);
-                self.stats.written_bytes.add(offered.saturating_sub(lost));
-                if lost > 0 {
-                    self.stats.dropped_bytes.add(lost.min(offered));
-                    self.line().waiting.lost_taken(claim, lost);
-                }
-                trouble.heard(written.map_err(|(_, error)| error));
+            if writes {
+                away = self.write(store, printed, now_ms, &mut trouble).map(|cause| (Instant::now(), cause));
             }
             if leads() {
                 // What others have written meanwhile is known after a look at all of it.
@@ -346,12 +358,63 @@ impl Shared {
                 is_scanned = false;
             }
             for Read { claim, reply, _place } in reads {
+                let answer = match &away {
+                    Some((_, cause)) if self.line().waiting.contains(&claim) => {
+                        Err(io::Error::new(io::ErrorKind::NotConnected, cause.clone()))
+                    }
+                    _ => store.read(&claim),
+                };
                 // Whoever asked may be gone.
-                let _ = reply.send(store.read(&claim));
+                let _ = reply.send(answer);
             }
             if stopping {
+                self.stats.dropped_bytes.add(self.line().waiting.bytes_of_output());
                 return;
             }
+        }
+    }
+
+    /// Writes what was taken. Where the storage is away, the rest goes back to be offered again, and the cause is
+    /// returned.
+    fn write(
+        &self,
+        store: &mut dyn OutputStore,
+        printed: HashMap<Claim, Printed>,
+        now_ms: u64,
+        trouble: &mut Trouble<'_>,
+    ) -> Option<String> {
+        let mut away = None;
+        for (claim, printed) in printed {
+            if away.is_some() {
+                self.put_back(claim, printed);
+                continue;
+            }
+            let offered = printed.data.len() as u64;
+            let written = store.write(&claim, &printed, now_ms);
+            let (mut lost, mut waits) = (0, 0);
+            let done = written.map_err(|unwritten| {
+                lost = unwritten.lost;
+                if let Some(later) = unwritten.later {
+                    waits = later.data.len() as u64;
+                    away = Some(unwritten.error.to_string());
+                    self.put_back(claim, later);
+                }
+                unwritten.error
+            });
+            self.stats.written_bytes.add(offered.saturating_sub(lost).saturating_sub(waits));
+            if lost > 0 {
+                self.stats.dropped_bytes.add(lost.min(offered));
+                self.line().waiting.lost_taken(claim, lost);
+            }
+            trouble.heard(done);
+        }
+        away
+    }
+
+    fn put_back(&self, claim: Claim, printed: Printed) {
+        let bytes = printed.data.len() as u64;
+        if !self.line().waiting.put_back(claim, printed) {
+            self.stats.dropped_bytes.add(bytes);
         }
     }
 }
@@ -371,7 +434,7 @@ impl Trouble<'_> {
         if let Err(error) = &done {
             self.stats.errors.add(1);
             if self.begins(Instant::now()) {
-                tracing::warn!(%error, "what attempts print cannot be kept, and is dropped; all else goes on");
+                tracing::warn!(%error, "what attempts print cannot be written, and is dropped as far as it cannot wait; all else goes on");
             }
         } else if self.is_over(Instant::now()) {
             tracing::info!("what attempts print is kept again");

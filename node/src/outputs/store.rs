@@ -11,9 +11,9 @@ use onward_core::ids::{Claim, JobId};
 use onward_log::changes;
 
 use super::Printed;
-use super::file::{self, Appended, Kept, UNFINISHED};
+use super::file::{self, Kept, UNFINISHED};
 use super::index::Index;
-use super::{OutputRules, OutputStats, OutputStore};
+use super::{OutputRules, OutputStats, OutputStore, Unwritten};
 
 /// Output in a folder.
 #[derive(Debug)]
@@ -39,8 +39,9 @@ impl OutputStore for OutputFolder {
         Ok(())
     }
 
-    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)> {
-        let all = |error| (printed.skipped.saturating_add(printed.data.len() as u64), error);
+    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
+        let lost = |(lost, error)| Unwritten { lost, later: None, error };
+        let all = |error| lost((printed.skipped.saturating_add(printed.data.len() as u64), error));
         let path = self.path(claim);
         let appended = match file::append(&path, printed) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -49,9 +50,9 @@ impl OutputStore for OutputFolder {
             }
             appended => appended,
         };
-        let Appended { size, lost } = appended.map_err(all)?;
-        self.index.put(*claim, size, now_ms);
-        lost.map_or(Ok(()), Err)
+        let appended = appended.map_err(all)?;
+        self.index.put(*claim, appended.size, now_ms);
+        appended.lost.map_or(Ok(()), |cut| Err(lost(cut)))
     }
 
     fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {

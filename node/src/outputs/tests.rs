@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use onward_core::fence::AttemptFence;
@@ -234,10 +235,11 @@ impl OutputStore for Seen {
         Ok(())
     }
 
-    fn write(&mut self, _: &Claim, printed: &Printed, _: u64) -> Result<(), (u64, io::Error)> {
+    fn write(&mut self, _: &Claim, printed: &Printed, _: u64) -> Result<(), Unwritten> {
         self.writes.send(printed.clone()).unwrap();
         let lost = printed.skipped + printed.data.len() as u64;
-        if self.works.recv().unwrap() { Ok(()) } else { Err((lost, io::Error::other("it fails"))) }
+        let failure = || Unwritten { lost, later: None, error: io::Error::other("it fails") };
+        if self.works.recv().unwrap() { Ok(()) } else { Err(failure()) }
     }
 
     fn read(&self, _: &Claim) -> io::Result<Option<Kept>> {
@@ -263,4 +265,56 @@ fn what_came_while_a_write_was_lost_says_how_much_is_missing_before_it() {
     assert_eq!(written.recv().unwrap(), Printed { skipped: 0, data: b"more".to_vec() }, "it was said once");
     answer.send(true).unwrap();
     outputs.stop();
+}
+
+/// A store that is away until the test says otherwise, and what it was given since.
+#[derive(Clone, Default)]
+struct Distant {
+    is_here: Arc<AtomicBool>,
+    given: Arc<Mutex<Vec<(Claim, Printed)>>>,
+}
+
+impl OutputStore for Distant {
+    fn scan(&mut self, _: &OutputStats) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&mut self, claim: &Claim, printed: &Printed, _: u64) -> Result<(), Unwritten> {
+        if self.is_here.load(Ordering::SeqCst) {
+            self.given.lock().unwrap().push((*claim, printed.clone()));
+            return Ok(());
+        }
+        let error = io::Error::new(io::ErrorKind::NotConnected, "it is away");
+        Err(Unwritten { lost: 0, later: Some(printed.clone()), error })
+    }
+
+    fn read(&self, _: &Claim) -> io::Result<Option<Kept>> {
+        Ok(None)
+    }
+
+    fn sweep(&mut self, _: u64, _: &OutputStats) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn output_whose_storage_is_away_waits_in_order_and_readers_are_asked_to_come_again() {
+    let store = Distant::default();
+    let outputs = Outputs::start(Box::new(store.clone())).unwrap();
+    let dropped = || outputs.stats().dropped_bytes.get();
+    for part in [b"one ".as_slice(), b"two ", b"three"] {
+        outputs.offer(vec![output(1, part)]);
+        assert!(matches!(outputs.read(claim(1)).await, Err(Unreadable::Away(_))), "it may be there later");
+        assert!(outputs.read(claim(2)).await.unwrap().is_none(), "nothing of this one waits");
+    }
+    assert_eq!((dropped(), outputs.stats().written_bytes.get()), (0, 0));
+    store.is_here.store(true, Ordering::SeqCst);
+    while outputs.read(claim(1)).await.is_err() {}
+    assert_eq!(*store.given.lock().unwrap(), [(claim(1), printed(b"one two three"))]);
+    assert_eq!((dropped(), outputs.stats().written_bytes.get()), (0, 13));
+
+    store.is_here.store(false, Ordering::SeqCst);
+    outputs.offer(vec![output(1, b"last")]);
+    outputs.stop();
+    assert_eq!(dropped(), 4, "what could not be written before the end is counted");
 }

@@ -78,6 +78,29 @@ impl Waiting {
         }
     }
 
+    /// Puts back output that was taken and could not be written yet; whatever has come of the attempt since is behind it.
+    /// False if there is no room: then it is lost.
+    pub(super) fn put_back(&mut self, claim: Claim, mut older: Printed) -> bool {
+        let new = if self.printed.contains_key(&claim) { 0 } else { EACH_BYTES };
+        if self.bytes + new + older.data.len() > MAX_WAITING_BYTES {
+            self.lost_taken(claim, older.skipped.saturating_add(older.data.len() as u64));
+            return false;
+        }
+        let newer = self.printed.remove(&claim).unwrap_or_default();
+        older.add(newer.skipped, &newer.data);
+        self.bytes = self.bytes + new + older.data.len() - newer.data.len();
+        self.printed.insert(claim, older);
+        true
+    }
+
+    pub(super) fn contains(&self, claim: &Claim) -> bool {
+        self.printed.contains_key(claim)
+    }
+
+    pub(super) fn bytes_of_output(&self) -> u64 {
+        self.printed.values().map(|printed| printed.data.len() as u64).sum()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.printed.is_empty()
     }
@@ -116,6 +139,29 @@ mod tests {
         assert!(
             taken.data.len() >= KEEP_BYTES && taken.data.len() <= CUT_BYTES && taken.data.ends_with(&[4; KEEP_BYTES])
         );
+    }
+
+    #[test]
+    fn what_is_put_back_stands_before_what_came_since_and_takes_no_more_room_than_there_is() {
+        let mut waiting = Waiting::default();
+        waiting.add(claim(1), 3, b"one ");
+        let taken = waiting.take().remove(&claim(1)).unwrap();
+        waiting.add(claim(1), 0, b"two");
+        assert!(waiting.put_back(claim(1), taken) && waiting.contains(&claim(1)) && !waiting.contains(&claim(2)));
+        assert_eq!(waiting.bytes, EACH_BYTES + b"one two".len());
+        assert_eq!(waiting.take()[&claim(1)], Printed { skipped: 3, data: b"one two".to_vec() });
+
+        // Newer output with a hole before it makes the older one worthless.
+        waiting.add(claim(1), 5, b"new");
+        assert!(waiting.put_back(claim(1), Printed { skipped: 1, data: b"old".to_vec() }));
+        assert_eq!(waiting.take()[&claim(1)], Printed { skipped: 9, data: b"new".to_vec() });
+
+        let older = Printed { skipped: 0, data: vec![b'x'; KEEP_BYTES] };
+        let crowd = (0..).take_while(|n| waiting.add(claim(*n), 0, &older.data)).count();
+        assert!(!waiting.put_back(claim(0), older), "there is no room");
+        assert!(waiting.bytes <= MAX_WAITING_BYTES);
+        let taken = waiting.take();
+        assert_eq!((taken.len(), taken[&claim(0)].skipped), (crowd, KEEP_BYTES as u64), "and that is said");
     }
 
     #[test]

@@ -1,7 +1,11 @@
-//! Output in a database: worth keeping, and never worth waiting for. While the database does not answer, what is printed is
-//! dropped at once, so that nobody waits for the output of many attempts in turn; whoever reads is asked to come again.
+//! Output in a database: worth keeping, and never worth waiting for. While the database does not answer, it is left in
+//! peace between two tries, so that nobody waits for the output of many attempts in turn; output is offered again later.
+//!
+//! A write whose answer did not come may have been carried out. The time of each write is its mark: no two writes of a
+//! process have the same one, so whoever offers the same output again can be told whether it is there.
 
 use core::time::Duration;
+use std::collections::HashMap;
 use std::io;
 use std::time::Instant;
 
@@ -10,7 +14,7 @@ use onward_core::ids::{Claim, JobId};
 use onward_log::Error;
 use onward_postgres::{OutputFound, OutputKey, PostgresOutputs};
 
-use crate::outputs::{Index, Kept, OutputRules, OutputStats, OutputStore, Printed};
+use crate::outputs::{Index, Kept, OutputRules, OutputStats, OutputStore, Printed, Unwritten};
 
 /// The time for which the database is left in peace after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -22,11 +26,32 @@ pub(in crate::storage) struct OutputTable {
     index: Index,
     /// The instant of the last failure, the time that it took, and its text.
     failed: Option<(Instant, Duration, String)>,
+    in_doubt: HashMap<Claim, WriteInDoubt>,
+    /// The mark of the newest write.
+    marked_ms: u64,
 }
+
+/// A write of which it is not known whether it was carried out.
+#[derive(Clone, Copy, Debug)]
+struct WriteInDoubt {
+    skipped: u64,
+    bytes: usize,
+    mark_ms: u64,
+}
+
+impl WriteInDoubt {
+    /// Whether the output that is offered begins with the one in doubt, to the byte.
+    fn begins(&self, offered: &Printed) -> bool {
+        self.skipped == offered.skipped && self.bytes <= offered.data.len()
+    }
+}
+
+/// Writes in doubt that are remembered. There is one for each failure of the database, so many mean an outage of hours.
+const MAX_IN_DOUBT: usize = 4_096;
 
 impl OutputTable {
     pub(in crate::storage) fn new(stored: PostgresOutputs, rules: OutputRules) -> Self {
-        Self { stored, rules, index: Index::default(), failed: None }
+        Self { stored, rules, index: Index::default(), failed: None, in_doubt: HashMap::new(), marked_ms: 0 }
     }
 
     fn ask<T>(&mut self, question: impl FnOnce(&PostgresOutputs) -> Result<T, Error>) -> io::Result<T> {
@@ -45,6 +70,20 @@ impl OutputTable {
         }
     }
 
+    /// Takes off the part of the output that a write in doubt has stored, if it has.
+    fn without_stored_part(&mut self, claim: &Claim, printed: &Printed) -> io::Result<Printed> {
+        let Some(doubt) = self.in_doubt.get(claim).copied().filter(|doubt| doubt.begins(printed)) else {
+            self.in_doubt.remove(claim);
+            return Ok(printed.clone());
+        };
+        let written_at_ms = self.ask(|stored| stored.written_at(key(claim)))?;
+        self.in_doubt.remove(claim);
+        Ok(match written_at_ms == Some(doubt.mark_ms) {
+            true => Printed { skipped: 0, data: printed.data[doubt.bytes..].to_vec() },
+            false => printed.clone(),
+        })
+    }
+
     fn count(&self, stats: &OutputStats) {
         stats.kept_bytes.set(self.index.bytes());
         stats.kept_files.set(self.index.len() as u64);
@@ -60,13 +99,26 @@ impl OutputStore for OutputTable {
         Ok(())
     }
 
-    /// Writes output. Where it is not known whether it was written, it counts as lost: at worst its bytes are counted
-    /// twice.
-    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)> {
-        let Printed { skipped, data } = printed;
-        let stored = self.ask(|stored| stored.write(key(claim), *skipped, data, now_ms));
-        let bytes = stored.map_err(|error| (skipped.saturating_add(data.len() as u64), error))?;
-        self.index.put(*claim, bytes, now_ms);
+    /// Writes output, but for the part of it that an earlier write has stored, whose answer did not come.
+    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
+        let rest = self.without_stored_part(claim, printed).map_err(|error| unwritten(printed.clone(), error))?;
+        if rest.data.is_empty() {
+            return Ok(());
+        }
+        let mark_ms = now_ms.max(self.marked_ms + 1);
+        self.marked_ms = mark_ms;
+        let mut is_in_doubt = false;
+        let stored = self.ask(|stored| {
+            let stored = stored.write(key(claim), rest.skipped, &rest.data, mark_ms);
+            is_in_doubt = matches!(stored, Err(Error::Unknown { .. }));
+            stored
+        });
+        if is_in_doubt && self.in_doubt.len() < MAX_IN_DOUBT {
+            let doubt = WriteInDoubt { skipped: rest.skipped, bytes: rest.data.len(), mark_ms };
+            self.in_doubt.insert(*claim, doubt);
+        }
+        let bytes = stored.map_err(|error| unwritten(rest, error))?;
+        self.index.put(*claim, bytes, mark_ms);
         Ok(())
     }
 
@@ -105,6 +157,17 @@ fn storage_error(error: Error) -> io::Error {
     }
 }
 
+/// Output waits where the database is away; else it is lost.
+fn unwritten(printed: Printed, error: io::Error) -> Unwritten {
+    match error.kind() == AWAY {
+        true => Unwritten { lost: 0, later: Some(printed), error },
+        false => {
+            let lost = printed.skipped.saturating_add(printed.data.len() as u64);
+            Unwritten { lost, later: None, error }
+        }
+    }
+}
+
 fn key(claim: &Claim) -> OutputKey {
     OutputKey { job: claim.job.as_u128(), workflow: claim.workflow, fence: claim.fence.get() }
 }
@@ -116,9 +179,38 @@ fn claim(key: OutputKey) -> Claim {
 #[cfg(test)]
 mod tests {
     use onward_postgres::Database;
-    use onward_testkit::Postgres;
+    use onward_testkit::{Postgres, Proxy};
 
     use super::*;
+
+    /// The stored output after a line whose writing met a fault, and another that was offered with it again.
+    fn stored_after(fault: impl FnOnce(&Proxy)) -> String {
+        let server = Postgres::options().fsync().start().unwrap();
+        let proxy = Proxy::start(server.port()).unwrap();
+        let url = server.database().unwrap();
+        let behind = url.replace(&format!(":{}/", server.port()), &format!(":{}/", proxy.port()));
+        let database = Database::open(&behind).unwrap();
+        let mut table = OutputTable::new(database.outputs("east", 1 << 16).unwrap(), OutputRules::default());
+        let of = claim(OutputKey { job: 1, workflow: 0, fence: 1 });
+        let again = Printed { skipped: 0, data: b"again ".to_vec() };
+        table.write(&of, &again, 1).unwrap();
+        fault(&proxy);
+        let mut later = table.write(&of, &again, 1).unwrap_err().later.expect("it waits");
+        later.data.extend_from_slice(b"last");
+        // The pause after a failure is over.
+        table.failed = None;
+        proxy.refuse(false);
+        table.write(&of, &later, 1).unwrap();
+        let kept = table.read(&of).unwrap().expect("it is kept");
+        assert_eq!(kept.skipped, 0);
+        String::from_utf8(kept.data).unwrap()
+    }
+
+    #[test]
+    fn output_whose_writing_is_in_doubt_is_stored_once_whether_it_was_written_or_not() {
+        assert_eq!(stored_after(Proxy::lose_next_answer), "again again last", "it was written");
+        assert_eq!(stored_after(|proxy| proxy.refuse(true)), "again again last", "it was not");
+    }
 
     #[test]
     fn output_that_cannot_be_read_now_is_told_from_output_that_is_damaged() {
@@ -130,8 +222,9 @@ mod tests {
         assert_eq!(table.read(&of).unwrap().unwrap().data, b"hello");
         server.server().kill();
         assert_eq!(table.read(&of).unwrap_err().kind(), io::ErrorKind::NotConnected);
-        let (lost, error) = table.write(&of, &Printed { skipped: 0, data: b"more".to_vec() }, 2).unwrap_err();
-        assert_eq!((lost, error.kind()), (4, io::ErrorKind::NotConnected));
+        let more = Printed { skipped: 0, data: b"more".to_vec() };
+        let Unwritten { lost, later, error } = table.write(&of, &more, 2).unwrap_err();
+        assert_eq!((lost, later, error.kind()), (0, Some(more), io::ErrorKind::NotConnected));
         assert_eq!(storage_error(Error::Corrupt { what: "a hole".into() }).kind(), io::ErrorKind::Other);
     }
 }
