@@ -9,7 +9,9 @@ use onward_core::ids::Claim;
 use onward_log::changes::faults::AtRandom;
 use onward_node::auth::{Scope, Scopes, TokenFile, Tokens, read_or_make_token};
 use onward_node::engine::Engine;
-use onward_node::outputs::{KEEP_BYTES, Kept, OutputFolder, OutputRules, OutputStats, OutputStore, Outputs, Printed};
+use onward_node::outputs::{
+    KEEP_BYTES, Kept, OutputFolder, OutputRules, OutputStats, OutputStore, Outputs, Printed, Unwritten,
+};
 use onward_proto::worker::Output;
 use tempfile::{TempDir, tempdir};
 use tokio::task::spawn_blocking;
@@ -63,7 +65,7 @@ impl OutputStore for Failing {
         self.1.within(|| self.0.scan(stats))
     }
 
-    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), (u64, io::Error)> {
+    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
         self.1.within(|| self.0.write(claim, printed, now_ms))
     }
 
