@@ -29,10 +29,19 @@ impl Reply {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("no JSON: {}", self.text()))
     }
 
+    /// Whether a refused call may be made again without being carried out twice.
+    pub fn was_surely_not_done(&self) -> bool {
+        self.field("onward-done") == Some("no")
+    }
+
     /// The leader when this was answered, and its term; none of a node that is alone.
     pub fn leader(&self) -> Option<&str> {
+        self.field("onward-leader")
+    }
+
+    fn field(&self, wanted: &str) -> Option<&str> {
         let mut fields = self.head.lines().filter_map(|line| line.split_once(':'));
-        fields.find_map(|(name, value)| name.eq_ignore_ascii_case("onward-leader").then(|| value.trim()))
+        fields.find_map(|(name, value)| name.eq_ignore_ascii_case(wanted).then(|| value.trim()))
     }
 
     /// The code of a problem, empty for other answers.
