@@ -178,6 +178,11 @@ pub struct BeatItem {
 }
 
 impl BeatItem {
+    pub fn new(receipt: String, beat: BeatBody) -> Self {
+        let BeatBody { watermark, total, note, quiet_s, checkpoint } = beat;
+        Self { receipt, watermark, total, note, quiet_s, checkpoint }
+    }
+
     pub fn split(self) -> (String, BeatBody) {
         let Self { receipt, watermark, total, note, quiet_s, checkpoint } = self;
         (receipt, BeatBody { watermark, total, note, quiet_s, checkpoint })

@@ -433,6 +433,24 @@ fn answering(answers: &'static [(&'static str, u16, &'static str)]) -> (Client, 
     (Client::at(NodeAddress::inside("127.0.0.1:0", Arc::new(open))), calls)
 }
 
+/// A job of kind `message` as a node shows it.
+macro_rules! job {
+    ($id:literal, $attempts:literal) => {
+        concat!(
+            r#"{"id":""#,
+            $id,
+            r#"","kind":"message","queue":"orders","state":"failed","created_at":"2026-11-17T10:00:00.000Z","priority":0,
+                "tags":[],"progress":{"done":0,"total":null},"timeout_s":1,"stuck_after_s":1,"max_extension_s":1,
+                "extensions_s":0,"on_stuck":"retry","require_progress":false,
+                "retry":{"max_attempts":5,"base_s":1,"max_s":60},"limits":[],"headers":{},"datacenters":[],
+                "timeout_policy":"any","dead_letter":true,"workflows":[{"name":"w","kind":"message","state":"failed",
+                "after":[],"counted":1,"payload":7,"attempts":["#,
+            $attempts,
+            "]}]}"
+        )
+    };
+}
+
 const QUEUES: (&str, u16, &str) = ("/v1/queues", 200, r#"{"queues":[]}"#);
 
 /// A node that is about to stop answers at once, and is not asked without end.
@@ -448,19 +466,21 @@ async fn a_poll_that_is_answered_with_nothing_before_its_time_is_made_again_afte
 /// A reader of dead letters is not the only one.
 #[tokio::test]
 async fn a_dead_letter_that_somebody_takes_away_meanwhile_is_passed_over() {
-    const LETTERS: &str = r#"{"dead_letters":[
-        {"id":"gone","headers":{},"workflows":[{"name":"w","counted":1,"attempts":[]}]},
-        {"id":"there","headers":{},"workflows":[{"name":"w","counted":1,"attempts":[]}]}],"next_cursor":null}"#;
+    const LETTERS: &str =
+        concat!(r#"{"dead_letters":["#, job!("gone", ""), ",", job!("there", ""), r#"],"next_cursor":null}"#);
     let (client, _) = answering(&[
         QUEUES,
-        ("/v1/dead-letters/replay", 200, r#"{"jobs":[{"id":null},{"id":"new"}]}"#),
+        ("/v1/dead-letters/replay", 200, r#"{"jobs":[{"job":"gone","id":null},{"job":"there","id":"new"}]}"#),
         ("/v1/dead-letters", 200, LETTERS),
         ("/v1/jobs/gone", 404, r#"{"status":404,"code":"unknown_job","title":"x","detail":"there is no such job"}"#),
         (
             "/v1/jobs/there",
             200,
-            r#"{"id":"there","headers":{},"workflows":[{"name":"w","counted":1,"payload":7,
-                "attempts":[{"outcome":"failed","error":"no"}]}]}"#,
+            job!(
+                "there",
+                r#"{"n":1,"fence":7,"worker":"w","started_at":"2026-11-17T10:00:01.500Z","ended_at":null,
+                    "outcome":"failed","error":"no"}"#
+            ),
         ),
     ]);
     let orders = NodeQueue::connect(client, "orders").await.unwrap();

@@ -1,13 +1,14 @@
 //! What a node's answer says about the call that it answers.
 
+use onward_api::problem::Problem;
+
 use super::super::{Changed, MailboxError};
-use super::wire::Problem;
 use crate::client::CallError;
 
 /// The error of a call that changes something.
 pub fn of_call(error: CallError) -> MailboxError {
     match error {
-        CallError::Refused { status, code, detail, .. } => of_problem(Problem { status, code, detail }),
+        CallError::Refused { status, code, detail, .. } => of_refusal(status, &code, &detail),
         CallError::Unreachable { .. } => unavailable(error, Changed::No),
         CallError::Unanswered { .. } => unavailable(error, Changed::Unknown),
         CallError::Unreadable(_) | CallError::TooMany { .. } => {
@@ -25,9 +26,12 @@ pub fn of_look(error: CallError) -> MailboxError {
 }
 
 pub fn of_problem(problem: Problem) -> MailboxError {
-    let Problem { status, code, detail } = problem;
+    of_refusal(problem.status, &problem.code, &problem.detail)
+}
+
+fn of_refusal(status: u16, code: &str, detail: &str) -> MailboxError {
     let why = format!("{detail} ({code})");
-    match (status, code.as_str()) {
+    match (status, code) {
         (_, "stale_attempt" | "already_ended" | "unknown_attempt" | "unknown_job" | "unknown_workflow") => {
             MailboxError::Stale
         }
@@ -63,7 +67,7 @@ mod tests {
 
     #[test]
     fn what_a_node_answers_is_told_as_a_mailbox_tells_it() {
-        let of = |status, code: &str| of_problem(Problem { status, code: code.into(), detail: "no".into() });
+        let of = |status, code: &str| of_refusal(status, code, "no");
         for code in ["stale_attempt", "already_ended", "unknown_attempt", "unknown_job"] {
             assert_eq!(of(409, code), MailboxError::Stale);
         }

@@ -15,6 +15,11 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
+use onward_api::dead_letter::{DeadLetterList, ReplayAnswers};
+use onward_api::job::Job;
+use onward_api::lease::{BeatsAnswer, Leases, SettleAnswerBody, SettleItem};
+use onward_api::queue::QueueList;
+use onward_api::submit::SubmitJob;
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -24,7 +29,6 @@ use super::{
 use crate::client::{CallError, Client, escaped, random_key};
 use errors::{of_call, of_look, of_problem};
 use pollers::Pollers;
-use wire::{Beats, JobDraft, JobShown, Leased, Leases, LetterPage, Queues, Settled, Settlement, Submitted};
 
 /// The largest payload that a node takes unless its settings say otherwise.
 const MAX_BYTES: usize = 1 << 20;
@@ -120,13 +124,13 @@ impl NodeQueue {
         &self.names.queue
     }
 
-    async fn counts(&self) -> Result<Queues, MailboxError> {
+    async fn counts(&self) -> Result<QueueList, MailboxError> {
         let path = format!("/v1/queues?name={}", escaped(&self.names.queue));
         self.client.exchange(&path, None, Duration::ZERO).await.map_err(of_look)
     }
 
     /// A page of dead letters, without their payloads.
-    async fn letters(&self, limit: usize, cursor: Option<&str>) -> Result<LetterPage, MailboxError> {
+    async fn letters(&self, limit: usize, cursor: Option<&str>) -> Result<DeadLetterList, MailboxError> {
         let Names { queue, kind } = &*self.names;
         let mut path = format!("/v1/dead-letters?queue={}&kind={}&limit={limit}", escaped(queue), escaped(kind));
         if let Some(cursor) = cursor {
@@ -136,7 +140,7 @@ impl NodeQueue {
     }
 
     /// The oldest dead letters, at most `max`, without their payloads.
-    async fn oldest_letters(&self, max: usize) -> Result<Vec<JobShown>, MailboxError> {
+    async fn oldest_letters(&self, max: usize) -> Result<Vec<Job>, MailboxError> {
         let (mut letters, mut cursor) = (Vec::new(), None);
         while letters.len() < max {
             let page = self.letters((max - letters.len()).min(MAX_CALL), cursor.as_deref()).await?;
@@ -149,9 +153,8 @@ impl NodeQueue {
         Ok(letters)
     }
 
-    async fn submit(&self, drafts: &[JobDraft<'_>]) -> Result<Vec<MessageId>, CallError> {
-        let body = Some(wire::batch(drafts));
-        let answer: Submitted = self.client.exchange("/v1/jobs/batch", body, Duration::ZERO).await?;
+    async fn submit(&self, jobs: &[SubmitJob]) -> Result<Vec<MessageId>, CallError> {
+        let answer = self.client.submit_all_written(jobs).await?.into_value();
         Ok(answer.jobs.into_iter().map(|job| MessageId::new(job.id)).collect())
     }
 
@@ -160,31 +163,30 @@ impl NodeQueue {
     async fn poll(&self, max: usize, lease: Duration, wait: Duration) -> Result<(Vec<Received>, usize), MailboxError> {
         let poller = self.pollers.take();
         let body = wire::poll(&poller, &self.names, max, lease, wait);
-        let answer = self.client.exchange::<Leases>("/v1/leases", Some(body), wait).await.map_err(of_call)?;
+        let answer = self.client.exchange::<Leases<'static>>("/v1/leases", Some(body), wait).await.map_err(of_call)?;
         poller.answered();
         let (mut good, spent): (Vec<_>, Vec<_>) =
-            answer.leases.into_iter().partition(|leased| leased.attempt <= self.max_deliveries);
+            answer.leases.into_iter().partition(|lease| lease.attempt <= self.max_deliveries);
         // What a lost answer had may be more than is wanted now.
         let more = good.split_off(max.min(good.len()));
         let why = wire::too_often(self.max_deliveries);
-        let buried = spent.iter().map(|leased| Settlement::dead(&leased.receipt, &why));
+        let buried = spent.iter().map(|lease| wire::burial(&lease.receipt, &why));
         let released =
-            more.iter().map(|leased| Settlement::of(&leased.receipt, &End::Release { after: Duration::ZERO }));
+            more.iter().map(|lease| wire::settlement(&lease.receipt, &End::Release { after: Duration::ZERO }));
         // What cannot be said now comes again when its lease is over, and is said then.
         self.say(buried.chain(released).collect()).await;
-        let received = good.into_iter().map(Leased::received).collect::<Result<_, _>>()?;
+        let received = good.into_iter().map(wire::received).collect::<Result<_, _>>()?;
         Ok((received, spent.len()))
     }
 
-    async fn say(&self, batch: Vec<Settlement<'_>>) -> Vec<Result<(), MailboxError>> {
+    async fn say(&self, batch: Vec<SettleItem>) -> Vec<Result<(), MailboxError>> {
         let mut answers = Vec::with_capacity(batch.len());
         for chunk in batch.chunks(MAX_CALL) {
             let body = Some(wire::settlements(chunk));
-            match self.client.exchange::<Settled>("/v1/leases/settle", body, Duration::ZERO).await {
+            match self.client.exchange::<SettleAnswerBody>("/v1/leases/settle", body, Duration::ZERO).await {
                 Ok(settled) if settled.settlements.len() == chunk.len() => {
-                    let of_item =
-                        |item: wire::SettledItem| item.error.map_or(Ok(()), |problem| Err(of_problem(problem)));
-                    answers.extend(settled.settlements.into_iter().map(of_item));
+                    let errors = settled.settlements.into_iter().map(|item| item.error);
+                    answers.extend(errors.map(|error| error.map_or(Ok(()), |problem| Err(of_problem(problem)))));
                 }
                 Ok(_) => answers.extend(chunk.iter().map(|_| Err(errors::strange()))),
                 Err(error) => {
@@ -201,17 +203,20 @@ impl NodeQueue {
     async fn reply(&self, receipt: &Receipt, reply: &Reply) -> Result<bool, MailboxError> {
         reply.message.check(MAX_BYTES)?;
         let body = wire::beats(core::iter::once(wire::token_of(receipt)?));
-        let beats =
-            self.client.exchange::<Beats>("/v1/leases/beat", Some(body), Duration::ZERO).await.map_err(of_call)?;
+        let beats = self
+            .client
+            .exchange::<BeatsAnswer>("/v1/leases/beat", Some(body), Duration::ZERO)
+            .await
+            .map_err(of_call)?;
         let beat = beats.beats.into_iter().next().ok_or_else(errors::strange)?;
-        let is_cancelled = beat.cancel;
-        match beat.granted() {
+        let is_cancelled = beat.cancel == Some(true);
+        match wire::granted(beat) {
             Err(MailboxError::Stale) if !is_cancelled => return Ok(false),
             granted => granted?,
         };
         let names = Names { queue: reply.to.clone(), kind: self.names.kind.clone() };
         let key = format!("reply-{}-{}", receipt.message(), wire::fence_of(receipt)?);
-        match self.submit(&[JobDraft::of(&names, &reply.message, key)]).await {
+        match self.submit(&[wire::submission(&names, &reply.message, key)]).await {
             // The same hand-out has replied before, in other words.
             Err(error) if error.code() == Some("conflict") => Ok(true),
             sent => sent.map(|_| true).map_err(of_call),
@@ -225,7 +230,7 @@ impl NodeQueue {
             _ => false,
         };
         let token = wire::token_of(receipt)?;
-        let said = self.say(vec![Settlement::of(token, end)]).await.remove(0);
+        let said = self.say(vec![wire::settlement(token, end)]).await.remove(0);
         said.map_err(|error| match error {
             MailboxError::Unavailable { why, .. } if replied => MailboxError::Cut { done: "the reply was sent", why },
             error => error,
@@ -268,8 +273,8 @@ impl Mailbox for NodeQueue {
             };
             let (now, later) = left.split_at(left.iter().take(MAX_CALL).take_while(fits).count().max(1));
             left = later;
-            let drafts: Vec<_> = now.iter().map(|at| JobDraft::of(&self.names, &batch[*at], random_key())).collect();
-            let sent = self.submit(&drafts).await.map_err(of_call);
+            let jobs: Vec<_> = now.iter().map(|at| wire::submission(&self.names, &batch[*at], random_key())).collect();
+            let sent = self.submit(&jobs).await.map_err(of_call);
             for (number, at) in now.iter().enumerate() {
                 answers[*at] = Some(match &sent {
                     Ok(ids) => ids.get(number).cloned().ok_or_else(errors::strange),
@@ -312,8 +317,8 @@ impl Mailbox for NodeQueue {
             let tokens: Vec<_> = chunk.iter().map(|(receipt, _)| wire::token_of(receipt)).collect();
             let body = wire::beats(tokens.iter().flatten().copied());
             let asked = match tokens.iter().any(Result::is_ok) {
-                true => self.client.exchange::<Beats>("/v1/leases/beat", Some(body), Duration::ZERO).await,
-                false => Ok(Beats::default()),
+                true => self.client.exchange::<BeatsAnswer>("/v1/leases/beat", Some(body), Duration::ZERO).await,
+                false => Ok(BeatsAnswer { beats: Vec::new() }),
             };
             let mut granted = match asked {
                 Ok(beats) => Ok(beats.beats.into_iter()),
@@ -322,7 +327,7 @@ impl Mailbox for NodeQueue {
             answers.extend(tokens.into_iter().map(|token| {
                 token?;
                 let beats = granted.as_mut().map_err(|error| error.clone())?;
-                beats.next().ok_or_else(errors::strange)?.granted()
+                wire::granted(beats.next().ok_or_else(errors::strange)?)
             }));
         }
         answers
@@ -339,14 +344,15 @@ impl Mailbox for NodeQueue {
             });
         }
         let open = || answers.iter().zip(&batch).filter(|(answer, _)| answer.is_none()).map(|(_, one)| one);
-        let said = open().map(|(receipt, end)| Settlement::of(wire::token_of(receipt).expect("looked at above"), end));
+        let said =
+            open().map(|(receipt, end)| wire::settlement(wire::token_of(receipt).expect("looked at above"), end));
         let mut said = self.say(said.collect()).await.into_iter();
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| said.next().expect("one for each"))).collect()
     }
 
     async fn depth(&self) -> Result<Depth, MailboxError> {
         let counts = self.counts().await?;
-        let of_states = |states: &[&str]| states.iter().map(|state| counts.jobs_in(state)).sum();
+        let of_states = |states: &[&str]| states.iter().map(|state| wire::jobs_in(&counts, state)).sum();
         let (waiting, held) = (of_states(&["waiting", "ready", "delayed"]), of_states(&["running", "cancelling"]));
         Ok(Depth { waiting, held, dead: self.oldest_letters(usize::MAX).await?.len() as u64 })
     }
@@ -354,9 +360,10 @@ impl Mailbox for NodeQueue {
     async fn dead_letters(&self, max: usize) -> Result<Vec<DeadLetter>, MailboxError> {
         let mut letters = Vec::new();
         for letter in self.oldest_letters(max).await? {
-            let path = format!("/v1/jobs/{}?workflow={}", escaped(&letter.id), escaped(letter.workflow()?));
-            match self.client.exchange::<JobShown>(&path, None, Duration::ZERO).await.map_err(of_look) {
-                Ok(job) => letters.push(job.letter()?),
+            let path =
+                format!("/v1/jobs/{}?workflow={}", escaped(&letter.id), escaped(&wire::workflow_of(&letter)?.name));
+            match self.client.exchange::<Job>(&path, None, Duration::ZERO).await.map_err(of_look) {
+                Ok(job) => letters.push(wire::letter(job)?),
                 // Somebody replayed or dropped it meanwhile, and it has expired.
                 Err(MailboxError::Stale) => {}
                 Err(error) => return Err(error),
@@ -368,9 +375,9 @@ impl Mailbox for NodeQueue {
     async fn replay(&self, max: usize) -> Result<usize, MailboxError> {
         let mut moved = 0;
         for chunk in self.oldest_letters(max).await?.chunks(MAX_CALL) {
-            let body = wire::replay(chunk.iter().map(|letter| letter.id.as_str()), &random_key());
+            let body = wire::replay(chunk.iter().map(|letter| letter.id.clone()).collect(), random_key());
             let answer = self.client.exchange("/v1/dead-letters/replay", Some(body), Duration::ZERO).await;
-            let replayed: wire::Replayed = answer.map_err(of_call)?;
+            let replayed: ReplayAnswers = answer.map_err(of_call)?;
             moved += replayed.jobs.iter().filter(|job| job.id.is_some()).count();
         }
         Ok(moved)

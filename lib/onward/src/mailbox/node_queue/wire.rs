@@ -1,4 +1,4 @@
-//! The calls of a mailbox as JSON of the node's HTTP API, and messages as jobs.
+//! Messages as jobs, in the words of the node's HTTP API.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -6,10 +6,18 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use onward_api::dead_letter::{Replay, ReplayFromWord};
+use onward_api::few::FewPairs;
+use onward_api::job::{Job, Workflow};
+use onward_api::lease::{
+    BeatBody, BeatItem, BeatItemAnswer, BeatsBody, FailBody, Lease, PollBody, ReleaseBody, SettleBody, SettleItem,
+    SucceedBody,
+};
+use onward_api::queue::QueueList;
+use onward_api::submit::{KeyLimit, RetryPolicy, SubmitJob};
 use onward_core::payload::Digest;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::pollers::Poller;
 use super::{DeadLetter, End, MAX_ATTEMPTS, MailboxError, Message, MessageId, Names, Receipt, Received, errors};
@@ -27,46 +35,28 @@ const MAX_WHY_BYTES: usize = 4 << 10;
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
 
 /// A message on its way to the node.
-#[derive(Serialize)]
-pub struct JobDraft<'a> {
-    kind: &'a str,
-    queue: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    payload_base64: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content_type: Option<&'static str>,
-    headers: BTreeMap<&'a str, &'a str>,
-    limits: Vec<Value>,
-    retry: Value,
-    timeout_s: f64,
-    stuck_after_s: f64,
-    idempotency_key: String,
-}
-
-impl<'a> JobDraft<'a> {
-    pub fn of(names: &'a Names, message: &'a Message, key: String) -> Self {
-        let mut headers: BTreeMap<&str, &str> =
-            message.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        headers.extend(message.group.as_deref().map(|group| (GROUP, group)));
-        headers.extend(message.reply_to.as_deref().map(|address| (REPLY_TO, address)));
-        let group = message.group.as_deref();
-        let limits = group.map(|group| json!({ "key": group_key(&names.queue, group), "max": 1, "ordered": true }));
-        let json = as_json(&message.body);
-        Self {
-            kind: &names.kind,
-            queue: &names.queue,
-            payload: json,
-            payload_base64: json.is_none().then(|| STANDARD.encode(&message.body)),
-            content_type: json.is_none().then_some(BYTES),
-            headers,
-            limits: limits.into_iter().collect(),
-            retry: json!({ "max_attempts": MAX_ATTEMPTS }),
-            timeout_s: LONGEST.as_secs_f64(),
-            stuck_after_s: LONGEST.as_secs_f64(),
-            idempotency_key: key,
-        }
+pub fn submission(names: &Names, message: &Message, key: String) -> SubmitJob {
+    let mut headers: BTreeMap<&str, &str> =
+        message.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    headers.extend(message.group.as_deref().map(|group| (GROUP, group)));
+    headers.extend(message.reply_to.as_deref().map(|address| (REPLY_TO, address)));
+    let mut pairs = FewPairs::default();
+    headers.into_iter().for_each(|(name, value)| pairs.set(name.to_owned(), value.to_owned()));
+    let limit = |group: &String| KeyLimit { key: group_key(&names.queue, group), max: 1, ordered: true };
+    let json = as_json(&message.body);
+    SubmitJob {
+        kind: Some(names.kind.clone()),
+        queue: Some(names.queue.clone()),
+        payload: json.map(|json| json.to_owned().into()),
+        payload_base64: json.is_none().then(|| STANDARD.encode(&message.body)),
+        content_type: json.is_none().then(|| BYTES.to_owned()),
+        headers: Some(pairs),
+        limits: message.group.as_ref().map(|group| vec![limit(group)].into()),
+        retry: Some(RetryPolicy { max_attempts: Some(MAX_ATTEMPTS), ..RetryPolicy::default() }),
+        timeout_s: Some(LONGEST.as_secs_f64()),
+        stuck_after_s: Some(LONGEST.as_secs_f64()),
+        idempotency_key: Some(key),
+        ..SubmitJob::default()
     }
 }
 
@@ -82,79 +72,41 @@ fn group_key(queue: &str, group: &str) -> String {
     if key.len() <= MAX_NAME_BYTES { key } else { format!("mailbox:{}", Digest::of(key.as_bytes())) }
 }
 
-pub fn batch(drafts: &[JobDraft<'_>]) -> Vec<u8> {
-    #[derive(Serialize)]
-    struct Batch<'a> {
-        jobs: &'a [JobDraft<'a>],
-    }
-    written(&Batch { jobs: drafts })
-}
-
-#[derive(Deserialize)]
-pub struct Submitted {
-    pub jobs: Vec<SubmittedJob>,
-}
-
-#[derive(Deserialize)]
-pub struct SubmittedJob {
-    pub id: String,
-}
-
 pub fn poll(poller: &Poller<'_>, names: &Names, max: usize, lease: Duration, wait: Duration) -> Vec<u8> {
-    written(&json!({
-        "worker_id": poller.id(), "incarnation": poller.incarnation(), "poll_id": poller.poll(),
-        "queues": [names.queue], "kinds": [names.kind],
-        "max": max, "lease_s": lease.as_secs_f64(), "wait_s": wait.as_secs_f64(),
-    }))
+    written(&PollBody {
+        worker_id: poller.id().to_owned(),
+        incarnation: poller.incarnation().to_owned(),
+        queues: Some(vec![names.queue.clone()]),
+        kinds: vec![names.kind.clone()],
+        max: Some(u32::try_from(max).unwrap_or(u32::MAX)),
+        wait_s: Some(wait.as_secs_f64()),
+        lease_s: Some(lease.as_secs_f64()),
+        poll_id: Some(poller.poll().to_owned()),
+        inputs_by_reference: None,
+    })
 }
 
-#[derive(Deserialize)]
-pub struct Leases {
-    pub leases: Vec<Leased>,
+/// A lease as a message that was received.
+pub fn received(lease: Lease<'_>) -> Result<Received, MailboxError> {
+    let content = Content {
+        payload: lease.payload.as_deref(),
+        payload_base64: lease.payload_base64.as_deref(),
+        content_type: lease.content_type.as_deref(),
+    };
+    let headers = lease.headers.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
+    let message = message(content, headers)?;
+    let id = MessageId::new(lease.job_id);
+    Ok(Received {
+        receipt: Receipt::new(id.clone(), format!("{} {}", lease.fence, lease.receipt)),
+        id,
+        message,
+        delivery: lease.attempt,
+        fence: lease.fence,
+        lease: Duration::from_millis(lease.lease_remaining_ms),
+    })
 }
 
-#[derive(Deserialize)]
-pub struct Leased {
-    pub receipt: String,
-    fence: u64,
-    job_id: String,
-    pub attempt: u32,
-    #[serde(default)]
-    payload: Option<Box<RawValue>>,
-    #[serde(default)]
-    payload_base64: Option<String>,
-    #[serde(default)]
-    content_type: Option<String>,
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
-    lease_remaining_ms: u64,
-}
-
-impl Leased {
-    fn content(&self) -> Content<'_> {
-        Content {
-            payload: self.payload.as_deref(),
-            payload_base64: self.payload_base64.as_deref(),
-            content_type: self.content_type.as_deref(),
-        }
-    }
-
-    pub fn received(mut self) -> Result<Received, MailboxError> {
-        let headers = core::mem::take(&mut self.headers);
-        let message = message(self.content(), headers)?;
-        let id = MessageId::new(self.job_id);
-        Ok(Received {
-            receipt: Receipt::new(id.clone(), format!("{} {}", self.fence, self.receipt)),
-            id,
-            message,
-            delivery: self.attempt,
-            fence: self.fence,
-            lease: Duration::from_millis(self.lease_remaining_ms),
-        })
-    }
-}
-
-/// A payload, as a lease and a job show it. Not a part of them for serde, which would read JSON and not keep it.
+/// A payload, as a lease and a job show it.
 #[derive(Clone, Copy)]
 struct Content<'a> {
     payload: Option<&'a RawValue>,
@@ -199,160 +151,75 @@ fn read(receipt: &Receipt) -> Result<(u64, &str), MailboxError> {
 }
 
 pub fn beats<'a>(receipts: impl Iterator<Item = &'a str>) -> Vec<u8> {
-    let beats: Vec<Value> = receipts.map(|receipt| json!({ "receipt": receipt })).collect();
-    written(&json!({ "beats": beats }))
+    let beat = |receipt: &str| BeatItem::new(receipt.to_owned(), BeatBody::default());
+    written(&BeatsBody { beats: receipts.map(beat).collect() })
 }
 
-#[derive(Default, Deserialize)]
-pub struct Beats {
-    pub beats: Vec<BeatAnswer>,
-}
-
-#[derive(Deserialize)]
-pub struct BeatAnswer {
-    lease_remaining_ms: Option<u64>,
-    #[serde(default)]
-    pub cancel: bool,
-    error: Option<Problem>,
-}
-
-impl BeatAnswer {
-    /// The lease that was granted; none if the job was cancelled, which takes the message away.
-    pub fn granted(self) -> Result<Duration, MailboxError> {
-        match self {
-            Self { error: Some(problem), .. } => Err(errors::of_problem(problem)),
-            Self { cancel: true, .. } => Err(MailboxError::Stale),
-            Self { lease_remaining_ms, .. } => {
-                lease_remaining_ms.map(Duration::from_millis).ok_or_else(errors::strange)
-            }
+/// The lease that was granted; none if the job was cancelled, which takes the message away.
+pub fn granted(answer: BeatItemAnswer) -> Result<Duration, MailboxError> {
+    match answer {
+        BeatItemAnswer { error: Some(problem), .. } => Err(errors::of_problem(problem)),
+        BeatItemAnswer { cancel: Some(true), .. } => Err(MailboxError::Stale),
+        BeatItemAnswer { lease_remaining_ms, .. } => {
+            lease_remaining_ms.map(Duration::from_millis).ok_or_else(errors::strange)
         }
     }
-}
-
-/// The reason why the node refuses.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Problem {
-    pub status: u16,
-    pub code: String,
-    pub detail: String,
 }
 
 /// The end of a hand-out.
-#[derive(Serialize)]
-pub struct Settlement<'a> {
-    receipt: &'a str,
-    #[serde(flatten)]
-    end: Value,
-}
-
-impl<'a> Settlement<'a> {
-    pub fn of(receipt: &'a str, end: &End) -> Self {
-        let seconds = |after: &Duration| (*after).min(LONGEST).as_secs_f64();
-        let end = match end {
-            End::Ack { .. } => json!({ "succeed": {} }),
-            End::Retry { after } => {
-                json!({ "fail": { "error": "to be tried again", "retryable": true, "delay_s": seconds(after) } })
-            }
-            End::Release { after } => json!({ "release": { "delay_s": seconds(after) } }),
-            End::Dead { why } => return Self::dead(receipt, why),
-        };
-        Self { receipt, end }
-    }
-
-    pub fn dead(receipt: &'a str, why: &str) -> Self {
-        let why = &why[..why.floor_char_boundary(MAX_WHY_BYTES)];
-        Self { receipt, end: json!({ "fail": { "error": why, "retryable": false } }) }
-    }
-}
-
-pub fn settlements(batch: &[Settlement<'_>]) -> Vec<u8> {
-    written(&json!({ "settlements": batch }))
-}
-
-#[derive(Deserialize)]
-pub struct Settled {
-    pub settlements: Vec<SettledItem>,
-}
-
-#[derive(Deserialize)]
-pub struct SettledItem {
-    pub error: Option<Problem>,
-}
-
-#[derive(Deserialize)]
-pub struct Queues {
-    queues: Vec<QueueCounts>,
-}
-
-#[derive(Deserialize)]
-struct QueueCounts {
-    counts: BTreeMap<String, u64>,
-}
-
-impl Queues {
-    pub fn jobs_in(&self, state: &str) -> u64 {
-        self.queues.iter().filter_map(|queue| queue.counts.get(state)).sum()
-    }
-}
-
-#[derive(Deserialize)]
-pub struct LetterPage {
-    pub dead_letters: Vec<JobShown>,
-    pub next_cursor: Option<String>,
-}
-
-/// A job as the node shows it, in a list without its payload.
-#[derive(Deserialize)]
-pub struct JobShown {
-    pub id: String,
-    headers: BTreeMap<String, String>,
-    workflows: Vec<WorkflowShown>,
-}
-
-#[derive(Deserialize)]
-struct WorkflowShown {
-    name: String,
-    counted: u32,
-    #[serde(default)]
-    payload: Option<Box<RawValue>>,
-    #[serde(default)]
-    payload_base64: Option<String>,
-    #[serde(default)]
-    content_type: Option<String>,
-    attempts: Vec<AttemptShown>,
-}
-
-impl WorkflowShown {
-    fn content(&self) -> Content<'_> {
-        Content {
-            payload: self.payload.as_deref(),
-            payload_base64: self.payload_base64.as_deref(),
-            content_type: self.content_type.as_deref(),
+pub fn settlement(receipt: &str, end: &End) -> SettleItem {
+    let delay_s = |after: &Duration| Some((*after).min(LONGEST).as_secs_f64());
+    let settlement = SettleItem { receipt: receipt.to_owned(), succeed: None, fail: None, release: None };
+    match end {
+        End::Ack { .. } => SettleItem { succeed: Some(SucceedBody::default()), ..settlement },
+        End::Retry { after } => {
+            SettleItem { fail: Some(failure("to be tried again", true, delay_s(after))), ..settlement }
         }
+        End::Release { after } => {
+            SettleItem { release: Some(ReleaseBody { delay_s: delay_s(after), checkpoint: None }), ..settlement }
+        }
+        End::Dead { why } => burial(receipt, why),
     }
 }
 
-#[derive(Deserialize)]
-struct AttemptShown {
-    outcome: Option<String>,
-    error: Option<String>,
+/// The end of a hand-out that puts its message into the dead letters.
+pub fn burial(receipt: &str, why: &str) -> SettleItem {
+    let why = &why[..why.floor_char_boundary(MAX_WHY_BYTES)];
+    SettleItem { receipt: receipt.to_owned(), succeed: None, fail: Some(failure(why, false, None)), release: None }
 }
 
-impl JobShown {
-    /// The name of its only workflow.
-    pub fn workflow(&self) -> Result<&str, MailboxError> {
-        self.workflows.first().map(|workflow| workflow.name.as_str()).ok_or_else(errors::strange)
-    }
+fn failure(error: &str, retryable: bool, delay_s: Option<f64>) -> FailBody {
+    FailBody { error: error.to_owned(), retryable: Some(retryable), delay_s, checkpoint: None }
+}
 
-    pub fn letter(self) -> Result<DeadLetter, MailboxError> {
-        let workflow = self.workflows.into_iter().next().ok_or_else(errors::strange)?;
-        let message = message(workflow.content(), self.headers)?;
-        let last = workflow.attempts.into_iter().next_back();
-        let why = last.and_then(|attempt| attempt.error.or(attempt.outcome)).unwrap_or_default();
-        // The hand-out in which it was buried is none that a handler saw.
-        let deliveries = deliveries_of(&why).unwrap_or(workflow.counted);
-        Ok(DeadLetter { id: MessageId::new(self.id), message, why, deliveries })
-    }
+pub fn settlements(batch: &[SettleItem]) -> Vec<u8> {
+    written(&SettleBody { settlements: batch.to_vec() })
+}
+
+pub fn jobs_in(list: &QueueList, state: &str) -> u64 {
+    list.queues.iter().map(|queue| queue.count(state)).sum()
+}
+
+/// The only workflow of a job that is a message.
+pub fn workflow_of(job: &Job) -> Result<&Workflow, MailboxError> {
+    job.workflows.first().ok_or_else(errors::strange)
+}
+
+/// A dead letter, of its job with its payload.
+pub fn letter(job: Job) -> Result<DeadLetter, MailboxError> {
+    let workflow = workflow_of(&job)?;
+    let content = Content {
+        payload: workflow.payload.as_deref(),
+        payload_base64: workflow.payload_base64.as_deref(),
+        content_type: workflow.content_type.as_deref(),
+    };
+    let last = workflow.attempts.last();
+    let error = last.and_then(|attempt| attempt.error.clone());
+    let why = error.or_else(|| last?.outcome.as_deref().map(str::to_owned)).unwrap_or_default();
+    // The hand-out in which it was buried is none that a handler saw.
+    let deliveries = deliveries_of(&why).unwrap_or(workflow.counted);
+    let message = message(content, job.headers.clone())?;
+    Ok(DeadLetter { id: MessageId::new(job.id), message, why, deliveries })
 }
 
 const TOO_OFTEN: (&str, &str) = ("handed out ", " times without success");
@@ -365,19 +232,8 @@ fn deliveries_of(why: &str) -> Option<u32> {
     why.strip_prefix(TOO_OFTEN.0)?.strip_suffix(TOO_OFTEN.1)?.parse().ok()
 }
 
-pub fn replay<'a>(jobs: impl Iterator<Item = &'a str>, request: &str) -> Vec<u8> {
-    let jobs: Vec<&str> = jobs.collect();
-    written(&json!({ "jobs": jobs, "request_id": request, "from": "start" }))
-}
-
-#[derive(Deserialize)]
-pub struct Replayed {
-    pub jobs: Vec<ReplayedJob>,
-}
-
-#[derive(Deserialize)]
-pub struct ReplayedJob {
-    pub id: Option<String>,
+pub fn replay(jobs: Vec<String>, request_id: String) -> Vec<u8> {
+    written(&Replay { jobs: jobs.into(), request_id, from: ReplayFromWord::Start })
 }
 
 fn written(body: &impl Serialize) -> Vec<u8> {
@@ -386,6 +242,8 @@ fn written(body: &impl Serialize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     /// The node keeps JSON as it was written, and shows no bytes as `null`.
@@ -397,9 +255,10 @@ mod tests {
             assert_eq!(as_json(&Bytes::from(body)).is_some(), is_json, "{body:?}");
         }
         let body = |fields: &str| {
-            let lease = r#""receipt": "r", "fence": 1, "job_id": "j", "attempt": 1, "lease_remaining_ms": 1"#;
-            let leased: Leased = serde_json::from_str(&format!("{{{lease}, {fields}}}")).unwrap();
-            leased.received().unwrap().message.body
+            let lease = r#""receipt": "r", "fence": 1, "job_id": "j", "workflow": "main", "attempt": 1, "kind": "message",
+                "queue": "q", "inputs": {}, "headers": {}, "lease_remaining_ms": 1, "deadline_remaining_ms": 1"#;
+            let lease: Lease<'static> = serde_json::from_str(&format!("{{{lease}, {fields}}}")).unwrap();
+            received(lease).unwrap().message.body
         };
         assert_eq!(body(r#""payload": {"n": 1e999} "#), r#"{"n": 1e999}"#);
         assert_eq!(body(r#""payload": null"#), "null");
@@ -421,7 +280,7 @@ mod tests {
     #[test]
     fn a_message_has_all_the_time_that_a_node_allows() {
         let names = Names { queue: "orders".into(), kind: "message".into() };
-        let draft = serde_json::to_value(JobDraft::of(&names, &Message::new("1"), "k".into())).unwrap();
+        let draft = serde_json::to_value(submission(&names, &Message::new("1"), "k".into())).unwrap();
         let longest = json!(LONGEST.as_secs_f64());
         assert_eq!((&draft["timeout_s"], &draft["stuck_after_s"]), (&longest, &longest));
         assert_eq!(draft["retry"], json!({ "max_attempts": MAX_ATTEMPTS }));
@@ -430,7 +289,7 @@ mod tests {
     #[test]
     fn a_reason_is_no_longer_than_a_node_takes() {
         let why = "\u{fc}".repeat(MAX_WHY_BYTES) + "!";
-        let Value::String(error) = Settlement::dead("r", &why).end["fail"]["error"].take() else { panic!("a text") };
+        let error = burial("r", &why).fail.unwrap().error;
         assert_eq!((error.len(), why.starts_with(&error)), (MAX_WHY_BYTES, true));
     }
 
