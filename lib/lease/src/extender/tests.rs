@@ -4,6 +4,7 @@ use super::*;
 use crate::heartbeat::CancelWhy;
 use crate::mailbox::{End, Mailbox, MailboxError, Memory, Want};
 use crate::spy::Spy;
+use std::sync::atomic::Ordering;
 use tokio::time::{Instant, sleep, sleep_until};
 
 const LEASE: Duration = Duration::from_secs(300);
@@ -61,6 +62,41 @@ async fn eight_threads_that_beat_give_one_renewal() {
     });
     sleep(secs(30)).await;
     assert_eq!(spy.extends_at(), [1]);
+}
+
+/// In real time, since the threads are real: the extender looks while they beat. It goes on renewing, and no more often
+/// than its rule says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eight_threads_that_beat_while_the_extender_looks_are_heard_all_the_time() {
+    const RENEWALS: u64 = 300;
+    let interval = Duration::from_millis(2);
+    let rule = LeaseRule { initial: secs(600), extension: secs(600), interval, enabled: true };
+    let (spy, extender) = (Arc::new(Spy::new()), LeaseExtender::new(rule).unwrap());
+    let delivery = spy.deliver_of_age(rule.initial, None).await;
+    let _lease = extender.attach(&delivery, &delivery).unwrap();
+    let (began, is_over) = (Instant::now(), AtomicBool::new(false));
+    let is_renewed = std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    delivery.beat();
+                }
+            });
+        }
+        // A minute without a renewal is silence, on however slow a machine.
+        let mut seen = (0, Instant::now());
+        while seen.0 < RENEWALS && seen.1.elapsed() < secs(60) {
+            std::thread::yield_now();
+            if delivery.extensions() > seen.0 {
+                seen = (delivery.extensions(), Instant::now());
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        seen.0 >= RENEWALS
+    });
+    assert!(is_renewed, "they beat, and after {} renewals nobody heard them", delivery.extensions());
+    let most = began.elapsed().as_millis() / interval.as_millis() + 1;
+    assert!(spy.extended() as u128 <= most, "{} renewals, where {most} are due", spy.extended());
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,13 +158,23 @@ async fn a_refusal_for_good_is_not_tried_again_and_the_lease_lasts_for_what_it_w
     assert_eq!(delivery.cancelled().await, CancelWhy::LeaseExpired);
 }
 
-/// Errors that were logged on this thread.
-#[derive(Clone, Default)]
-struct Errors(Arc<Mutex<Vec<String>>>);
+/// Events of one level that were logged on this thread.
+#[derive(Clone)]
+struct Events(tracing::Level, Arc<Mutex<Vec<String>>>);
 
-impl tracing::Subscriber for Errors {
+impl Events {
+    fn of(level: tracing::Level) -> Self {
+        Self(level, Arc::default())
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.1.lock().unwrap().clone()
+    }
+}
+
+impl tracing::Subscriber for Events {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::ERROR
+        *metadata.level() == self.0
     }
 
     fn event(&self, event: &tracing::Event<'_>) {
@@ -136,7 +182,7 @@ impl tracing::Subscriber for Errors {
         event.record(&mut |field: &tracing::field::Field, value: &dyn fmt::Debug| {
             said += &format!("{field}={value:?} ")
         });
-        self.0.lock().unwrap().push(said);
+        self.1.lock().unwrap().push(said);
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
@@ -151,7 +197,7 @@ impl tracing::Subscriber for Errors {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_for_good_is_said_once_with_its_remedy() {
-    let errors = Errors::default();
+    let errors = Events::of(tracing::Level::ERROR);
     let _listening = tracing::subscriber::set_default(errors.clone());
     let (spy, extender) = (Arc::new(Spy::new()), extender());
     spy.fail_extensions(Some(MailboxError::Refused { why: "no permission".into(), remedy: "allow it".into() }));
@@ -160,9 +206,24 @@ async fn a_refusal_for_good_is_said_once_with_its_remedy() {
         let _lease = extender.attach(&delivery, &delivery).unwrap();
         beat_at(&delivery, [0, 100]).await;
     }
-    let said = errors.0.lock().unwrap().clone();
+    let said = errors.said();
     assert_eq!((spy.extended(), said.len()), (2, 1), "{said:?}");
     assert!(said[0].contains("no permission") && said[0].contains("allow it"), "{said:?}");
+}
+
+/// For whoever asks why a message is held for so long.
+#[tokio::test(start_paused = true)]
+async fn every_extension_is_logged_with_its_message_and_its_length() {
+    let events = Events::of(tracing::Level::DEBUG);
+    let _listening = tracing::subscriber::set_default(events.clone());
+    let (spy, extender) = (Arc::new(Spy::new()), extender());
+    let delivery = spy.deliver_of_age(LEASE, None).await;
+    let _lease = extender.attach(&delivery, &delivery).unwrap();
+    beat_at(&delivery, [0, 100]).await;
+    let said: Vec<_> = events.said().into_iter().filter(|said| said.contains("lease extended")).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    let message = format!("message={}", delivery.id());
+    assert!(said.iter().all(|said| said.contains(&message) && said.contains("granted=300s")), "{said:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,6 +291,23 @@ async fn leases_detach_in_any_order() {
     all[0].0.beat();
     sleep(secs(1)).await;
     assert_eq!((spy.extends_at(), extender.len()), (vec![0, 101], 1));
+}
+
+/// Two messages of one handler, whose beats keep both.
+#[tokio::test(start_paused = true)]
+async fn leases_on_one_heartbeat_detach_in_any_order() {
+    for kept in [0, 1] {
+        let (spy, extender, heartbeat) = (Arc::new(Spy::new()), extender(), Heartbeat::new());
+        let deliveries = [spy.deliver_of_age(LEASE, None).await, spy.deliver_of_age(LEASE, None).await];
+        let attach = |delivery: &Delivery| extender.attach(delivery, &heartbeat).unwrap();
+        let mut leases: Vec<_> = deliveries.iter().map(attach).collect();
+        beat_at(&heartbeat, [1]).await;
+        assert_eq!(deliveries.each_ref().map(Delivery::extensions), [1, 1]);
+        drop(leases.remove(1 - kept));
+        beat_at(&heartbeat, [100]).await;
+        assert_eq!((deliveries[kept].extensions(), deliveries[1 - kept].extensions(), extender.len()), (2, 1, 1));
+        assert!(matches!(leases[0].state(), LeaseState::Held { remaining } if remaining > secs(290)));
+    }
 }
 
 /// They are due within a moment, and not at the same one.

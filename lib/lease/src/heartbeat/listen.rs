@@ -71,12 +71,16 @@ impl Heartbeat {
 
 impl Listening {
     /// Whether a beat came since the last call. The next one wakes the listener.
+    ///
+    /// While beats are no news, every ear is beaten, or somebody is about to tell it: a beat that is no news may rely on
+    /// that. So the ear is emptied first. In the other order a beat in between could be emptied with it, and beats would
+    /// stay no news, whatever beats from then on.
     pub fn take_beat(&self) -> bool {
+        let is_beaten = self.ear.beaten.swap(false, Ordering::SeqCst);
         if let Some(node) = self.node.upgrade() {
-            // Before the ear is emptied: a beat in between sees that it is news.
             node.state.fetch_and(!NEWS, Ordering::SeqCst);
         }
-        self.ear.beaten.swap(false, Ordering::SeqCst)
+        is_beaten
     }
 
     /// Whether a beat came since [`Self::take_beat`], without asking to be woken by the next.

@@ -278,7 +278,8 @@ impl Node {
         let mut rest = self.rest();
         rest.place = Some(place);
         self.place_seen.store(core::ptr::from_ref(place).addr(), Ordering::Relaxed);
-        // Before the listeners are told: a beat that is missed by one who looks in between finds news to tell.
+        // Before the listeners are told. One of them may look as soon as it is told; set after that, this would say that
+        // its ear is beaten when it is empty, and it would never be told again.
         self.state.fetch_or(NEWS, Ordering::SeqCst);
         rest.listeners.tell_beaten();
         let observers = rest.observers.clone();

@@ -77,6 +77,45 @@ fn a_beat_while_a_listener_looks_is_not_lost() {
     assert_eq!(missed, 0);
 }
 
+/// Whatever beats while a listener looks, the beats after that are heard: who goes on beating is never taken for silent.
+#[test]
+fn beats_that_race_with_a_look_do_not_silence_those_after_it() {
+    let heartbeat = Heartbeat::new();
+    let listening = heartbeat.listen(Arc::new(Wakes::default()));
+    let is_over = AtomicBool::new(false);
+    let is_heard = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                heartbeat.beat();
+            }
+        });
+        let is_heard = (0..50_000).all(|_| {
+            listening.take_beat();
+            is_beaten_soon(&listening)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        is_heard
+    });
+    assert!(is_heard, "it beats and beats, and nobody hears it");
+}
+
+/// By the clock of the machine, on however slow a machine.
+fn is_beaten_soon(listening: &Listening) -> bool {
+    let mut began = None;
+    for turn in 0_u64.. {
+        if listening.is_beaten() {
+            return true;
+        }
+        if turn > 1_000 {
+            if began.get_or_insert_with(std::time::Instant::now).elapsed() > Duration::from_secs(10) {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+    }
+    unreachable!("it returns from within")
+}
+
 #[test]
 fn beats_rise_to_the_parent_and_never_to_a_sibling() {
     let parent = Heartbeat::new();
