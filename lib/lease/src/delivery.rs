@@ -60,6 +60,13 @@ impl Delivery {
         Self { inner: Arc::new(Inner { received, asked_at, mailbox, heartbeat, extensions: Arc::default() }) }
     }
 
+    /// The same hand-out for another try, on a heartbeat of its own.
+    pub(crate) fn again(&self, heartbeat: Heartbeat) -> Self {
+        let Inner { received, asked_at, mailbox, extensions, .. } = &*self.inner;
+        let (received, mailbox, extensions) = (received.clone(), mailbox.clone(), extensions.clone());
+        Self { inner: Arc::new(Inner { received, asked_at: *asked_at, mailbox, heartbeat, extensions }) }
+    }
+
     pub fn heartbeat(&self) -> &Heartbeat {
         &self.inner.heartbeat
     }

@@ -25,6 +25,7 @@ struct State {
     settles: u32,
     failing: Option<MailboxError>,
     receive_fails: Option<MailboxError>,
+    settle_fails: Option<MailboxError>,
     extend_takes: Duration,
     receive_takes: Duration,
     cut_next: bool,
@@ -48,6 +49,7 @@ impl Spy {
             settles: 0,
             failing: None,
             receive_fails: None,
+            settle_fails: None,
             extend_takes: Duration::ZERO,
             receive_takes: Duration::ZERO,
             cut_next: false,
@@ -75,6 +77,11 @@ impl Spy {
     /// Nothing can be received from now on.
     pub(crate) fn fail_receives(&self, error: Option<MailboxError>) {
         self.state.lock().unwrap().receive_fails = error;
+    }
+
+    /// Nothing can be settled from now on.
+    pub(crate) fn fail_settlements(&self, error: Option<MailboxError>) {
+        self.state.lock().unwrap().settle_fails = error;
     }
 
     pub(crate) fn unavailable() -> MailboxError {
@@ -184,6 +191,9 @@ impl Mailbox for Spy {
         let (cut, counting, unheard) = {
             let mut state = self.state.lock().unwrap();
             state.settles += 1;
+            if let Some(error) = &state.settle_fails {
+                return batch.iter().map(|_| Err(error.clone())).collect();
+            }
             (core::mem::take(&mut state.cut_next), state.counting, state.unheard)
         };
         let unheard = unheard.filter(|unheard| Instant::now() < unheard.until);

@@ -38,9 +38,9 @@ pub(super) struct Held {
 }
 
 /// Leaves word that there is news of a lease.
-struct News {
-    inbox: Arc<Inbox>,
-    id: u64,
+pub(super) struct News {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) id: u64,
 }
 
 impl Listener for News {
@@ -168,12 +168,21 @@ impl Held {
 
     /// For how long nothing was heard of it, unless it declared its silence. That ends when the time it asked for, or its
     /// budget, is over.
-    fn silent_for(&self, now: Mono) -> Option<Duration> {
+    pub(super) fn silent_for(&self, now: Mono) -> Option<Duration> {
         let is_quiet = self.clock.quiet_until().is_some_and(|until| now < Mono::from_ms(until.as_ms()));
         let section = self.heartbeat.quiet_section().map(|section| section.id);
         let is_heard = self.listening.is_beaten() || section != self.quiet;
         let is_silent_by_right = is_quiet && section.is_some();
         (!is_silent_by_right).then(|| if is_heard { Duration::ZERO } else { now.since(self.seen_at) })
+    }
+
+    pub(super) fn follow(&mut self, now: Mono, heartbeat: &Heartbeat, listening: Listening) {
+        // A section of the other heartbeat may have the same number.
+        self.quiet = None;
+        self.end_quiet(now);
+        self.extender.end_quiet();
+        self.heartbeat = heartbeat.clone();
+        self.listening = listening;
     }
 
     pub(super) fn begin_again(&mut self, now: Mono) {

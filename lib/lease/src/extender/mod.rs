@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::delivery::Delivery;
 use crate::heartbeat::Heartbeat;
 use crate::mailbox::Receipt;
-use held::Held;
+use held::{Held, News};
 
 /// How long quiet sections of one delivery may last together.
 pub(crate) const QUIET_BUDGET: Duration = Duration::from_secs(600);
@@ -239,9 +239,25 @@ impl Lease {
         let leases = self.shared.leases();
         leases.held.get(&self.id).expect("it is held until this is dropped").state(now)
     }
-}
 
-impl Lease {
+    /// For how long nothing was heard of the handler; `None` while it is silent by right.
+    pub(crate) fn silence(&self) -> Option<Duration> {
+        let now = self.shared.clock.now();
+        let leases = self.shared.leases();
+        leases.held.get(&self.id).expect("it is held until this is dropped").silent_for(now)
+    }
+
+    /// From now on the beats of this heartbeat renew the lease, and no others.
+    pub(crate) fn follow(&self, heartbeat: &Heartbeat) {
+        let now = self.shared.clock.now();
+        let listening = heartbeat.listen(Arc::new(News { inbox: self.shared.inbox.clone(), id: self.id }));
+        let mut leases = self.shared.leases();
+        let held = leases.held.get_mut(&self.id).expect("it is held until this is dropped");
+        held.follow(now, heartbeat, listening);
+        drop(leases);
+        self.shared.inbox.tell(self.id);
+    }
+
     /// The work begins again under the same lease: the stuck clock starts anew.
     pub(crate) fn begin_again(&self) {
         let now = self.shared.clock.now();

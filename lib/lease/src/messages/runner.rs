@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use onward_core::backoff::Backoff;
+use onward_core::lease::LostPolicy;
 use onward_health::Outcome;
 use onward_health::turn::Reporter;
 use rand::{Rng, SeedableRng};
@@ -13,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::probation::{Probation, TRIES_IN_PLACE};
+use super::probation::{LONGEST_WAIT, Probation, TRIES_TO_ONE};
 use super::{Handler, LoopSettings, MessageLoop, MessageLoopCounts, MessageLoopError};
 use crate::delivery::Delivery;
 use crate::extender::{Lease, LeaseExtender, LeaseState};
@@ -180,24 +181,33 @@ impl Runner {
         };
         drop(lease);
         if let Some(end) = end {
-            self.counts.settle(&delivery, end, lasts, &self.heartbeat).await;
+            let taken = self.counts.settle(&delivery, end.clone(), lasts, &self.heartbeat).await;
+            self.record_end(&delivery, &end, taken);
+        }
+    }
+
+    /// What a handler has done is done when the mailbox has taken it: until then the message comes back, and its work is
+    /// done again and again. So it is the mailbox's answer that makes a success of it.
+    fn record_end(&self, delivery: &Delivery, end: &End, taken: Result<End, MailboxError>) {
+        match (end, taken) {
+            // Tries that failed are recorded where they fail, and a release says nothing.
+            (End::Retry { .. } | End::Release { .. }, _) => {}
+            (_, Ok(End::Ack { .. })) => self.succeed(),
+            (_, Ok(_)) => self.report(|reporter| reporter.record(Outcome::Skipped)),
+            (_, Err(error)) => {
+                self.fail(delivery, "settle_failed", &format!("handled, and could not be settled: {error}"));
+            }
         }
     }
 
     /// Runs the handler, again in place if that is how the loop is on probation. `None` if there is nobody to tell.
     async fn try_to_the_end(&self, delivery: &Delivery, lease: &Lease) -> Option<End> {
-        let (mut tries, mut place) = (1, None);
+        let (mut tries, mut place, mut delivery) = (1, None, delivery.clone());
         loop {
-            let run = || (self.handler)(delivery.clone());
-            let end = watch(delivery.heartbeat(), self.settings.cancel_grace, run).await;
-            let (why, after) = match end {
-                HandlerEnd::Succeeded(output) => {
-                    self.succeed();
-                    return Some(End::Ack { reply: reply_of(delivery, output) });
-                }
+            let (why, after) = match self.run_handler(&delivery, lease).await {
+                HandlerEnd::Succeeded(output) => return Some(End::Ack { reply: reply_of(&delivery, output) }),
                 HandlerEnd::Failed { error, retryable: false, .. } => {
                     tracing::warn!(message = %delivery.id(), %error, "failed for good, to the dead letters");
-                    self.report(|reporter| reporter.record(Outcome::Skipped));
                     return Some(End::Dead { why: error.into() });
                 }
                 HandlerEnd::Released { after } => return Some(End::Release { after: after.unwrap_or_default() }),
@@ -205,34 +215,75 @@ impl Runner {
                 HandlerEnd::Stopped => match delivery.cancel_reason() {
                     Some(CancelWhy::LeaseExpired) => {
                         self.counts.lose();
-                        self.fail(delivery, "its lease was lost");
+                        self.fail(&delivery, "try_failed", "its lease was lost");
                         return None;
                     }
                     Some(CancelWhy::Stuck) => ("no forward step in time".into(), None),
                     _ => return Some(End::Release { after: Duration::ZERO }),
                 },
             };
-            let Some(wait) = self.fail(delivery, &why) else {
-                return Some(End::Retry { after: after.unwrap_or_else(|| self.retry_in(delivery)) });
+            let Some(wait) = self.fail(&delivery, "try_failed", &why) else {
+                return Some(End::Retry { after: after.unwrap_or_else(|| self.retry_in(&delivery)) });
             };
+            // The handler may know better how long it takes.
+            let after = wait.max(after.unwrap_or_default());
             if self.counting == Counting::Attempts {
-                return Some(End::Release { after: wait });
+                let may_release = self.account().probation.may_release(delivery.id());
+                return Some(if may_release { End::Release { after } } else { End::Retry { after } });
             }
             place = place.or_else(|| Place::take(self));
-            if place.is_none() || delivery.is_cancelled() {
-                return Some(End::Retry { after: wait });
+            if place.is_none() || self.heartbeat.is_cancelled() {
+                return Some(End::Retry { after });
             }
-            if tries == TRIES_IN_PLACE {
+            if tries == TRIES_TO_ONE {
                 // The loop receives again after `wait`, and another message is to be first then.
-                return Some(End::Retry { after: 2 * wait });
+                return Some(End::Retry { after: after.max(2 * wait) });
             }
             tries += 1;
+            if delivery.is_cancelled() {
+                delivery = delivery.again(self.heartbeat.child());
+                lease.follow(delivery.heartbeat());
+            }
+            let wait = after.min(LONGEST_WAIT);
             tokio::select! {
                 () = delivery.quietly(wait, sleep(wait)) => {}
                 _ = delivery.cancelled() => return Some(End::Release { after: Duration::ZERO }),
             }
             lease.begin_again();
         }
+    }
+
+    /// Runs the handler to its end, whatever that is.
+    async fn run_handler(&self, delivery: &Delivery, lease: &Lease) -> HandlerEnd<Bytes> {
+        let grace = self.settings.cancel_grace;
+        let ended = watch(delivery.heartbeat(), grace, || (self.handler)(delivery.clone()));
+        let mut ended = core::pin::pin!(ended);
+        tokio::select! {
+            ended = &mut ended => return ended,
+            () = self.hangs_on_probation(lease) => {}
+        }
+        tracing::warn!(message = %delivery.id(), "silent until its lease nearly ended, on probation; cancelled");
+        // The lease lasts while it stops.
+        let _stopping = delivery.quiet(grace);
+        delivery.cancel(CancelWhy::Stuck);
+        ended.await
+    }
+
+    /// Waits until the handler is silent and its lease about to end, on probation. What it hangs in may be what failed
+    /// before; and a lease that has ended counts against its message, whoever is to blame.
+    async fn hangs_on_probation(&self, lease: &Lease) {
+        let interval = self.settings.interval();
+        while self.settings.on_lost == LostPolicy::Cancel
+            && let LeaseState::Held { remaining } = lease.state()
+        {
+            let early = remaining.saturating_sub(interval);
+            let is_silent = || lease.silence().is_some_and(|silence| silence >= interval);
+            if early.is_zero() && self.account().probation.is_on() && is_silent() {
+                return;
+            }
+            sleep(if early.is_zero() { remaining } else { early }).await;
+        }
+        core::future::pending().await
     }
 
     fn succeed(&self) {
@@ -243,9 +294,9 @@ impl Runner {
     }
 
     /// A failure that may pass. Returns how long to wait, on probation.
-    fn fail(&self, delivery: &Delivery, why: &str) -> Option<Duration> {
-        tracing::warn!(message = %delivery.id(), %why, delivery = delivery.delivery(), "a try failed");
-        self.report(|reporter| reporter.record_failure("try_failed", why));
+    fn fail(&self, delivery: &Delivery, code: &'static str, why: &str) -> Option<Duration> {
+        tracing::warn!(message = %delivery.id(), code, %why, delivery = delivery.delivery(), "a try failed");
+        self.report(|reporter| reporter.record_failure(code, why));
         let mut account = self.account();
         let draw = account.random.next_u64();
         let wait = account.probation.failed(draw)?;
@@ -266,7 +317,8 @@ impl Runner {
         for one in answer.unwrap_or_default() {
             let delivery = Delivery::under(self.heartbeat.child(), self.mailbox.clone(), one, Some(asked_at));
             let end = End::Release { after: Duration::ZERO };
-            self.counts.settle(&delivery, end, Duration::ZERO, &self.heartbeat).await;
+            // One that cannot be given back comes back when its lease is over; that was logged.
+            let _ = self.counts.settle(&delivery, end, Duration::ZERO, &self.heartbeat).await;
         }
     }
 

@@ -58,27 +58,33 @@ impl MessageLoopCounts {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says how a message ended. Where it is not known whether that was heard, it is said again while the lease `lasts`,
-    /// but when the loop's heartbeat is cancelled only once more. A message that cannot be settled comes back when its
-    /// lease is over.
-    pub(super) async fn settle(&self, delivery: &Delivery, end: End, lasts: Duration, of_loop: &Heartbeat) {
+    /// Says how a message ended, and returns the end that the mailbox took. Where it is not known whether that was heard,
+    /// it is said again while the lease `lasts`, but when the loop's heartbeat is cancelled only once more. A message that
+    /// cannot be settled comes back when its lease is over.
+    pub(super) async fn settle(
+        &self,
+        delivery: &Delivery,
+        end: End,
+        lasts: Duration,
+        of_loop: &Heartbeat,
+    ) -> Result<End, MailboxError> {
         let (began, mut end, mut wait) = (Instant::now(), end, FIRST_WAIT);
         loop {
             match delivery.mailbox().settle(delivery.receipt().clone(), end.clone()).await {
                 Ok(()) => {
                     self.count(&end).fetch_add(1, Ordering::Relaxed);
-                    return;
+                    return Ok(end);
                 }
                 Err(MailboxError::Stale) => {
                     self.refused.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!(message = %delivery.id(), ?end, "refused: the message was no longer held");
-                    return;
+                    return Err(MailboxError::Stale);
                 }
                 Err(error) if error.is_passing() => {
                     let is_over = of_loop.is_cancelled();
                     if began.elapsed() + wait > if is_over { LEAST } else { lasts.max(LEAST) } {
                         tracing::error!(message = %delivery.id(), %error, "could not be settled; it is handed out again");
-                        return;
+                        return Err(error);
                     }
                     tracing::warn!(message = %delivery.id(), %error, "could not be settled; trying again");
                     tokio::select! {
@@ -89,7 +95,7 @@ impl MessageLoopCounts {
                 }
                 Err(error) => {
                     tracing::error!(message = %delivery.id(), %error, "refused for good");
-                    let End::Ack { reply: Some(_) } = end else { return };
+                    let End::Ack { reply: Some(_) } = end else { return Err(error) };
                     // Another try would do the same work and end in the same way.
                     end = End::Dead { why: format!("the reply could not be sent: {error}") };
                 }

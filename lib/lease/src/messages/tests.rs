@@ -5,6 +5,7 @@ mod liveness;
 mod reaching;
 mod settling;
 
+use core::future::Future;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use super::MessageLoop;
-use super::probation::TRIES_IN_PLACE;
+use super::probation::TRIES_TO_ONE;
 use crate::delivery::Delivery;
 use crate::failure::Failure;
 use crate::mailbox::{Depth, End, Mailbox, Memory, Message, Want};
@@ -183,6 +184,26 @@ async fn the_late_ack_of_a_lost_lease_is_refused_as_memory_declares_and_counted(
 /// Holds whatever the mailbox counts, and whether the queue is long or a single message.
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_ten_minutes_puts_no_message_into_the_dead_letters() {
+    end_an_outage(secs(300), || async {
+        sleep(Duration::from_millis(50)).await;
+        Err(Failure::retry("the database is away"))
+    })
+    .await;
+}
+
+/// The same where nothing comes back from what is away.
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_ten_minutes_in_which_handlers_hang_puts_no_message_into_the_dead_letters() {
+    for lease in [secs(30), secs(60), secs(300)] {
+        end_an_outage(lease, core::future::pending).await;
+    }
+}
+
+/// Ten minutes in which every handler ends so.
+async fn end_an_outage<Run>(lease: Duration, away: impl Fn() -> Run + Clone + Send + Sync + 'static)
+where
+    Run: Future<Output = Result<Bytes, Failure>> + Send,
+{
     for (spy, messages) in [
         (Spy::new(), 1),
         (Spy::new(), 30),
@@ -192,21 +213,59 @@ async fn an_outage_of_ten_minutes_puts_no_message_into_the_dead_letters() {
         spy.fill(messages).await;
         let (began, done) = (Instant::now(), Done::default());
         let handled = done.clone();
-        let one = MessageLoop::on(spy.clone()).concurrency(8).handle_bytes(move |delivery| {
-            let done = handled.clone();
+        let away = away.clone();
+        let one = MessageLoop::on(spy.clone()).concurrency(8).lease(lease).handle_bytes(move |delivery| {
+            let (done, away) = (handled.clone(), away.clone());
             async move {
-                sleep(Duration::from_millis(50)).await;
                 if began.elapsed() < secs(600) {
-                    return Err(Failure::retry("the database is away"));
+                    return away().await;
                 }
                 done.note(&delivery)
             }
         });
         one.run_until(empty(spy.clone())).await.unwrap();
         let dead = spy.dead_letters(9).await.unwrap();
-        assert!(dead.is_empty(), "{messages} messages: {dead:?}");
+        assert!(dead.is_empty(), "{messages} messages, {lease:?}: {dead:?}");
         assert!(done.each_once(messages));
-        assert!(began.elapsed() < secs(900), "and it goes on soon after: {:?}", began.elapsed());
+        let soon = secs(900) + lease;
+        assert!(began.elapsed() < soon, "{messages} messages, {lease:?}: it goes on at {:?}", began.elapsed());
+    }
+}
+
+/// Alone in its queue, so that it is always its turn and nothing ever succeeds.
+#[tokio::test(start_paused = true)]
+async fn a_lone_message_that_always_fails_reaches_the_dead_letters() {
+    for spy in [Spy::new(), Spy::new().counting_deliveries()] {
+        for how in ["an error", "a panic", "silence"] {
+            spy.fill(1).await;
+            let one = MessageLoop::on(spy.clone()).lease(secs(30)).handle_bytes(move |_| async move {
+                match how {
+                    "an error" => Err(Failure::retry("no")),
+                    "a panic" => panic!("on purpose"),
+                    _ => core::future::pending().await,
+                }
+            });
+            let counts = one.counts();
+            one.run_until(empty(spy.clone())).await.unwrap();
+            assert_eq!(counts.get().acknowledged, 0);
+        }
+        assert_eq!(spy.depth().await.unwrap().dead, 3);
+    }
+}
+
+/// Asks for more time than the loop would wait.
+#[tokio::test(start_paused = true)]
+async fn on_probation_a_try_comes_no_sooner_than_its_handler_asked() {
+    // where a try was released it waits as long as it likes, in place for two minutes at most
+    for (spy, least, most) in [(Spy::new(), 1_000, 1_130), (Spy::new().counting_deliveries(), 120, 130)] {
+        spy.fill(1).await;
+        let (began, tries) = (Instant::now(), Arc::new(AtomicU32::new(0)));
+        let one = MessageLoop::on(spy.clone()).failure_budget(1).handle_bytes(move |_| {
+            let is_first = tries.fetch_add(1, Ordering::SeqCst) == 0;
+            async move { if is_first { Err(Failure::retry_after(secs(1_000), "away")) } else { Ok(Bytes::new()) } }
+        });
+        one.run_until(empty(spy.clone())).await.unwrap();
+        assert!((secs(least)..secs(most)).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }
 
@@ -386,7 +445,7 @@ async fn a_message_that_kills_its_process_each_time_reaches_the_dead_letters_at_
 }
 
 #[tokio::test(start_paused = true)]
-async fn retryable_failures_wait_longer_each_time_and_a_release_does_not_count() {
+async fn a_try_waits_as_its_failure_asks_and_a_release_does_not_count() {
     let spy = Spy::on(Memory::builder().max_deliveries(4).build());
     spy.fill(1).await;
     let runs = Arc::new(AtomicU32::new(0));
@@ -410,6 +469,30 @@ async fn retryable_failures_wait_longer_each_time_and_a_release_does_not_count()
     assert!(began.elapsed() > secs(504), "{:?}", began.elapsed());
     let counts = counts.get();
     assert_eq!((counts.released, counts.retried, counts.acknowledged), (4, 2, 1));
+}
+
+/// Any wait up to the longest is drawn, and the longest doubles: of three hundred draws one is in its upper half.
+#[tokio::test(start_paused = true)]
+async fn retryable_failures_wait_longer_each_time() {
+    let spy = Spy::on(Memory::builder().max_deliveries(6).build());
+    spy.fill(300).await;
+    let failed_at = Arc::new(Mutex::new(BTreeMap::<Bytes, Instant>::new()));
+    let waits = Arc::new(Mutex::new(BTreeMap::<u32, Duration>::new()));
+    let (failing, longest) = (failed_at.clone(), waits.clone());
+    let one = MessageLoop::on(spy.clone()).concurrency(300).failure_budget(u32::MAX).retry(secs(10), secs(40));
+    let one = one.handle_bytes(move |delivery| {
+        let now = Instant::now();
+        if let Some(failed) = failing.lock().unwrap().insert(delivery.body().clone(), now) {
+            let mut longest = longest.lock().unwrap();
+            let wait = longest.entry(delivery.delivery() - 1).or_default();
+            *wait = (*wait).max(now - failed);
+        }
+        async { Err(Failure::retry("no")) }
+    });
+    one.run_until(empty(spy.clone())).await.unwrap();
+    let waits = waits.lock().unwrap();
+    let within = |(failures, most): (u32, u64)| (secs(most / 2)..=secs(most)).contains(&waits[&failures]);
+    assert!([(1, 10), (2, 20), (3, 40), (4, 40), (5, 40)].into_iter().all(within), "{waits:?}");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use onward_health::{Health, Stopper};
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::mailbox::MailboxError;
 
 struct Served {
     health: Health,
@@ -139,4 +140,46 @@ async fn a_loop_that_hangs_in_its_mailbox_is_stalled_though_a_handler_steps() {
     let why = served.health.report().why_not_live().expect("nothing comes back from the mailbox");
     assert!(why.contains("stalled"), "{why}");
     drop(served);
+}
+
+/// Work that the mailbox does not take is done again and again: nothing comes of it, however well handlers do.
+#[tokio::test(start_paused = true)]
+async fn a_mailbox_that_refuses_settlements_makes_the_loop_unready_and_is_asked_for_little() {
+    let spy = Spy::new();
+    spy.fill(30).await;
+    spy.fail_settlements(Some(MailboxError::Refused { why: "no permission".into(), remedy: "allow it".into() }));
+    let runs = Arc::new(AtomicU32::new(0));
+    let counted = runs.clone();
+    let served = serve(MessageLoop::on(spy.clone()).handle_bytes(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async { Ok(Bytes::new()) }
+    }));
+    sleep(secs(20)).await;
+    served.probe(secs(580), live).await;
+    let why = served.health.report().why_not_ready().expect("nothing is ever settled");
+    assert!(why.contains("orders") && why.contains("no permission"), "{why}");
+    let worked = runs.load(Ordering::SeqCst);
+    assert!((4..20).contains(&worked), "{worked} handlers in ten minutes");
+    spy.fail_settlements(None);
+    served.probe(secs(130), live).await;
+    served.probe(secs(1), live_and_ready).await;
+    served.stop().await;
+}
+
+/// Its handlers take longer than their leases, and may. What they do is done again.
+#[tokio::test(start_paused = true)]
+async fn an_ack_that_comes_too_late_is_no_success() {
+    let spy = Spy::new();
+    spy.fill(1).await;
+    let one = MessageLoop::on(spy.clone()).lease(secs(60)).continue_when_lost().concurrency(2).failure_budget(1);
+    let served = serve(one.handle_bytes(|_| async {
+        sleep(secs(100)).await;
+        Ok(Bytes::new())
+    }));
+    served.probe(secs(1), |_| Ok(())).await;
+    served.probe(secs(90), live_and_ready).await;
+    sleep(secs(15)).await;
+    let why = served.health.report().why_not_ready().expect("its ack was refused");
+    assert!(why.contains("could not be settled: the receipt is stale"), "{why}");
+    served.stop().await;
 }
