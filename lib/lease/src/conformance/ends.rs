@@ -58,20 +58,31 @@ impl<S: Subject> Suite<'_, S> {
         self.depth_is(&mailbox, 0, 0, 0).await;
     }
 
-    /// Where a message becomes a dead letter in one step, a holder who is refused leaves none behind.
+    /// Where a message becomes a dead letter in one step, a holder who is refused leaves none behind. Where the letter is
+    /// stored first, there is one at most, and the message is not gone without it.
     pub(super) async fn a_late_dead_letter_is_as_declared(&self) {
-        if self.promises.dead_letter != OneStep::Yes {
-            return;
-        }
         let mailbox = self.hasty().await;
         send(&mailbox, "a").await;
         let first = take_one(&mailbox, self.subject.short_lease()).await;
         let second = take_one(&mailbox, LONG).await;
         let buried = settle(&mailbox, &first.receipt, End::Dead { why: "late".into() }).await;
         let letters = mailbox.dead_letters(10).await.expect("dead letters").len();
-        assert_eq!(letters, usize::from(buried.is_ok()), "one step, and the answer was {buried:?}");
-        let acked = settle(&mailbox, &second.receipt, End::ACK).await;
-        assert_eq!(acked.is_ok(), buried.is_err(), "it is a dead letter or its holder's: {acked:?}, {buried:?}");
+        let mut acked = settle(&mailbox, &second.receipt, End::ACK).await;
+        match self.promises.dead_letter {
+            OneStep::Yes => {
+                assert_eq!(letters, usize::from(buried.is_ok()), "one step, and the answer was {buried:?}");
+                assert_eq!(acked.is_ok(), buried.is_err(), "a dead letter or its holder's: {acked:?}, {buried:?}");
+            }
+            OneStep::CopyFirst => {
+                let allowed = usize::from(buried.is_ok())..=1;
+                assert!(allowed.contains(&letters), "{letters} letters of one message, and the answer was {buried:?}");
+            }
+        }
+        // The lease of its holder may have ended meanwhile where leases have one short length. Then it comes again.
+        while letters == 0 && acked == Err(MailboxError::Stale) {
+            let again = take_one(&mailbox, LONG).await;
+            acked = settle(&mailbox, &again.receipt, End::ACK).await;
+        }
         self.depth_is(&mailbox, 0, 0, letters as u64).await;
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::{Setup, Subject, check, check_against_model, check_documented};
 use crate::mailbox::{
     Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Memory, Message,
-    MessageId, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
+    MessageId, OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
 };
 
 const DOCUMENT: &str = include_str!("../../../../docs/mailboxes.md");
@@ -71,8 +71,10 @@ enum Late {
     Acks,
     /// The end is refused, and its reply is sent all the same.
     LeavesReply,
-    /// The end is refused, and a dead letter is left behind.
-    LeavesLetter,
+    /// The end is refused, and so many dead letters are left behind.
+    LeavesLetters(u32),
+    /// The end is refused, and the message is gone all the same, and no letter is there.
+    Loses,
 }
 
 #[derive(Clone)]
@@ -97,11 +99,17 @@ impl Lying {
             (Late::LeavesReply, End::Ack { reply: Some(Reply { to, message }) }) => {
                 self.inner.sibling(to).send(vec![message]).await.remove(0)?;
             }
-            (Late::LeavesLetter, end @ End::Dead { .. }) => {
-                self.inner.send(vec![newest.message]).await.remove(0)?;
-                let want = Want { max: 1, lease: Duration::from_secs(60), wait: Duration::ZERO };
-                let copy = self.inner.receive(want).await?.remove(0);
-                self.inner.settle(vec![(copy.receipt, end)]).await.remove(0)?;
+            (Late::LeavesLetters(count), end @ End::Dead { .. }) => {
+                for _ in 0..count {
+                    self.inner.send(vec![newest.message.clone()]).await.remove(0)?;
+                    let want = Want { max: 1, lease: Duration::from_secs(60), wait: Duration::ZERO };
+                    let copy = self.inner.receive(want).await?.remove(0);
+                    self.inner.settle(vec![(copy.receipt, end.clone())]).await.remove(0)?;
+                }
+            }
+            (Late::Loses, End::Dead { .. }) => {
+                let out_of_sight = End::Retry { after: Duration::from_secs(1 << 20) };
+                self.inner.settle(vec![(newest.receipt, out_of_sight)]).await.remove(0)?;
             }
             _ => {}
         }
@@ -183,20 +191,27 @@ impl Mailbox for Lying {
     }
 }
 
+fn copies_first(promises: &mut Promises) {
+    // A late end may be taken: what is refused may leave nothing.
+    (promises.stale_ack, promises.dead_letter) = (StaleAck::MayBeTaken, OneStep::CopyFirst);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_mailbox_that_does_not_do_as_it_declares_is_seen() {
     let honest = Liar { says: |_| {}, extends_by: None, counts: true, late: Late::Refused, lags: false };
     check(&honest).await;
     // lie, what the check says that sees it
-    let lies: [(&str, &str, Liar); 13] = [
+    let lies: [(&str, &str, Liar); 15] = [
         ("stale acks", "a stale ack was taken", Liar { late: Late::Acks, ..honest }),
         ("replies", "late", Liar { late: Late::LeavesReply, ..honest }),
-        ("late dead letters", "what was refused left a dead letter", Liar { late: Late::LeavesLetter, ..honest }),
+        ("late dead letters", "what was refused left a dead letter", Liar { late: Late::LeavesLetters(1), ..honest }),
         (
             "dead letters",
             "one step, and the answer was Err(Stale)",
-            Liar { says: |it| it.stale_ack = StaleAck::MayBeTaken, late: Late::LeavesLetter, ..honest },
+            Liar { says: |it| it.stale_ack = StaleAck::MayBeTaken, late: Late::LeavesLetters(1), ..honest },
         ),
+        ("copies", "2 letters of one message", Liar { says: copies_first, late: Late::LeavesLetters(2), ..honest }),
+        ("copies", "0 of 1 came", Liar { says: copies_first, late: Late::Loses, ..honest }),
         ("depth", "the depth is", Liar { lags: true, ..honest }),
         ("repeated", "Err(Stale)", Liar { says: |it| it.repeated_ack = Repeated::Stale, ..honest }),
         ("counting", "declared: Deliveries", Liar { says: |it| it.counting = Counting::Deliveries, ..honest }),
@@ -233,6 +248,7 @@ async fn what_is_declared_is_no_lie() {
     let honest = Liar { says: |_| {}, extends_by: None, counts: true, late: Late::Refused, lags: false };
     check(&Liar { says: |it| it.depth = DepthCount::Approximate, lags: true, ..honest }).await;
     check(&Liar { says: |it| it.stale_ack = StaleAck::MayBeTaken, late: Late::Acks, ..honest }).await;
+    check(&Liar { says: copies_first, late: Late::LeavesLetters(1), ..honest }).await;
 }
 
 #[test]
