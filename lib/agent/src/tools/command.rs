@@ -1,5 +1,5 @@
 //! Runs programs, and ends what they started when they end, are cancelled, or their call is dropped. A process that left
-//! their group by `setsid`, or was orphaned by a double fork, is found all the same: see the [tree](super::process_tree).
+//! their group by `setsid`, or was orphaned by a double fork, is found all the same: see the [tree](ProcessTree).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
+use onward_lease::wrap::ProcessTree;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::timeout;
 
-use super::process_tree::ProcessTree;
 use crate::tool::{Effect, Tool, ToolContext, ToolError};
 
 const MARK: &str = "ONWARD_TOOL_CALL";

@@ -8,7 +8,6 @@
 mod command;
 mod files;
 mod http_get;
-mod process_tree;
 mod public_address;
 
 pub use command::Command;

@@ -143,7 +143,7 @@ async fn a_handler_that_beats_for_ever_ends_at_max_hold() {
 async fn a_lost_lease_cancels_the_handler_and_all_that_it_started() {
     let spy = Spy::new();
     spy.fill(1).await;
-    let (command, gone) = watched("exec 3<&0; sleep 1000 & echo ready; wait");
+    let (command, gone) = watched("exec 3<&0; (setsid sleep 1000 &); sleep 1000 & echo ready; wait");
     let command = Arc::new(Mutex::new(Some(command)));
     let one = MessageLoop::on(spy.clone()).lease(Duration::from_millis(900)).handle_bytes(move |delivery| {
         let command = command.lock().unwrap().take();

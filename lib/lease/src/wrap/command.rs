@@ -4,13 +4,14 @@ use core::future::Future;
 use core::panic::Location;
 use core::time::Duration;
 use std::io;
+use std::os::fd::AsFd;
 use std::process::{ExitStatus, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::ProcessTree;
 use crate::failure::Failure;
 use crate::heartbeat::Heartbeat;
 
@@ -21,7 +22,9 @@ const SHOWN_LINES: usize = 5;
 const SHOWN_BYTES: usize = 1_024;
 /// The time between the request to stop and the kill.
 const STOPS_WITHIN: Duration = Duration::from_secs(5);
-/// The time to read on after the command's end: a process that has left the group may hold the outputs open.
+/// The variable by which processes of a command are known; its value is another one for every command.
+const MARK: &str = "ONWARD_LEASE_COMMAND";
+/// The time to read on after the command's end: a process that escaped its tree may hold the outputs open.
 const READ_ON_FOR: Duration = Duration::from_secs(1);
 /// The exit code that means a passing failure, by convention.
 const EX_TEMPFAIL: i32 = 75;
@@ -36,8 +39,9 @@ pub struct CommandOutput {
 
 impl Heartbeat {
     /// Runs a program to its end. All that it writes beats. It gets a process group of its own, which is stopped when
-    /// the work must stop (SIGTERM, and SIGKILL after five seconds), and killed when this is dropped or the program
-    /// has left something behind.
+    /// the work must stop: SIGTERM to the group, and after five seconds SIGKILL to the whole
+    /// [tree](crate::wrap::ProcessTree), whatever has left the group. The tree is killed at once when this is dropped, or
+    /// when the program has left something behind.
     ///
     /// An exit status other than 0 is a [`Failure`] that is retried, with the last lines of the standard error in its
     /// text; 75 says by convention that it will pass. The standard input is as the command has it: give it
@@ -63,15 +67,16 @@ impl Heartbeat {
     ) -> Result<CommandOutput, Failure> {
         self.check()?;
         let program = command.as_std().get_program().to_string_lossy().into_owned();
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mark = unique()?;
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).env(MARK, &mark);
         let mut child =
             command.spawn().map_err(|error| Failure::retry(format!("`{program}` cannot be started: {error}")))?;
-        let group = Group::of(&child);
         let mut pipes = Pipes::of(&mut child);
-        let ended = self.follow(&mut child, &mut pipes, &group, place).await;
-        drop(group);
+        let mut tree = ProcessTree::new(child.id(), format!("{MARK}={mark}"), pipes.files());
+        let ended = self.follow(&mut child, &mut pipes, &mut tree, place).await;
+        tree.end().await;
         let status = ended.map_err(|error| Failure::retry(format!("`{program}` cannot be followed: {error}")))?;
-        // A pipe that stays open is held by what has left the group.
+        // A pipe that stays open is held by what has escaped.
         let rest = async {
             while pipes.read().await.is_some() {
                 self.beat_at(place);
@@ -86,12 +91,12 @@ impl Heartbeat {
         }
     }
 
-    /// Waits until the command has ended; `None` if it was told to.
+    /// Waits until the command has ended, or has had its time to. `None` if it was told to stop.
     async fn follow(
         &self,
         child: &mut Child,
         pipes: &mut Pipes,
-        group: &Group,
+        tree: &mut ProcessTree,
         place: &'static Location<'static>,
     ) -> io::Result<Option<ExitStatus>> {
         let mut kill_at = None;
@@ -102,12 +107,10 @@ impl Heartbeat {
                     return Ok(if kill_at.is_none() { Some(status) } else { None });
                 }
                 _ = self.cancelled(), if kill_at.is_none() => {
-                    group.signal(Signal::TERM);
+                    tree.terminate();
                     kill_at = Some(Instant::now() + STOPS_WITHIN);
                 }
                 () = async { sleep_until(kill_at.expect("guarded")).await }, if kill_at.is_some() => {
-                    group.signal(Signal::KILL);
-                    child.wait().await?;
                     return Ok(None);
                 }
                 Some(()) = pipes.read() => self.beat_at(place),
@@ -116,26 +119,11 @@ impl Heartbeat {
     }
 }
 
-/// The processes of a command; none of them outlives this, unless it has left the group.
-struct Group(Option<Pid>);
-
-impl Group {
-    fn of(child: &Child) -> Self {
-        Self(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw))
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(group) = self.0 {
-            // A group that has ended has nobody to tell.
-            let _ = kill_process_group(group, signal);
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.signal(Signal::KILL);
-    }
+/// Another value for every command of every process.
+fn unique() -> Result<String, Failure> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Failure::retry(format!("no randomness: {error}")))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 /// Both outputs, read as they come.
@@ -148,6 +136,10 @@ struct Pipes {
 impl Pipes {
     fn of(child: &mut Child) -> Self {
         Self { out: child.stdout.take(), err: child.stderr.take(), output: CommandOutput::default() }
+    }
+
+    fn files(&self) -> [Option<&dyn AsFd>; 2] {
+        [self.out.as_ref().map(|pipe| pipe as &dyn AsFd), self.err.as_ref().map(|pipe| pipe as &dyn AsFd)]
     }
 
     /// `None` once both are closed.

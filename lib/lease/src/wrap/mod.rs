@@ -2,11 +2,13 @@
 
 mod blocking;
 mod command;
+mod process_tree;
 mod reader;
 mod stream;
 mod tally;
 
 pub use command::CommandOutput;
+pub use process_tree::ProcessTree;
 pub use reader::Reader;
 pub use stream::Items;
 

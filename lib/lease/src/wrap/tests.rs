@@ -164,7 +164,7 @@ async fn a_command_that_fails_says_why() {
 }
 
 /// A script whose processes hold a pipe open, which is read to its end when the last of them is gone.
-pub(crate) fn watched(script: &str) -> (Command, impl Future<Output = ()>) {
+pub(crate) fn watched(script: &str) -> (Command, impl Future<Output = ()> + use<>) {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut command = sh(script);
     command.stdin(writer);
@@ -175,10 +175,13 @@ pub(crate) fn watched(script: &str) -> (Command, impl Future<Output = ()>) {
     (command, gone)
 }
 
+/// A process of a session of its own, orphaned, that holds neither output.
+const AWAY: &str = "(setsid sleep 1000 >/dev/null 2>&1 &);";
+
 #[tokio::test]
 async fn a_command_is_stopped_with_all_that_it_started() {
     let (beats, said) = heartbeat();
-    let (command, gone) = watched("exec 3<&0; trap 'exit 0' TERM; sleep 1000 & echo ready; wait");
+    let (command, gone) = watched(&format!("exec 3<&0; trap 'exit 0' TERM; sleep 1000 & {AWAY} echo ready; wait"));
     let run = beats.command(command);
     let cancel = async {
         said.came.notified().await;
@@ -193,7 +196,7 @@ async fn a_command_is_stopped_with_all_that_it_started() {
 #[tokio::test]
 async fn a_command_that_is_dropped_is_killed() {
     let (beats, said) = heartbeat();
-    let (command, gone) = watched("trap '' TERM; echo ready; while :; do sleep 1000; done");
+    let (command, gone) = watched(&format!("exec 3<&0; trap '' TERM; {AWAY} echo ready; while :; do sleep 1000; done"));
     let run = beats.command(command);
     tokio::select! {
         _ = run => panic!("it runs for ever"),
@@ -205,7 +208,7 @@ async fn a_command_that_is_dropped_is_killed() {
 #[tokio::test]
 async fn what_a_command_leaves_behind_is_killed() {
     let (beats, _said) = heartbeat();
-    let (command, gone) = watched("exec 3<&0; sleep 1000 & echo done");
+    let (command, gone) = watched(&format!("exec 3<&0; sleep 1000 & {AWAY} echo done"));
     assert_eq!(timeout(SOON, beats.command(command)).await.expect("it ends").unwrap().stdout, b"done\n");
     timeout(SOON, gone).await.expect("nothing of it runs on");
 }

@@ -25,13 +25,15 @@ const AGAIN: Duration = Duration::from_millis(10);
 const ACCESS: u64 = 0o3;
 const CLOSED_ON_EXEC: u64 = 0o2_000_000;
 
-/// The processes of one command. None outlives it.
-pub(super) struct ProcessTree {
+/// The processes of one command. None outlives this.
+#[derive(Debug)]
+pub struct ProcessTree {
     root: i32,
     /// The signs that the processes are known by; none while they are being ended.
     signs: Option<Signs>,
 }
 
+#[derive(Debug)]
 struct Signs {
     group: Option<Pid>,
     /// A variable with its value.
@@ -45,7 +47,8 @@ struct Signs {
 }
 
 impl ProcessTree {
-    /// The tree of a command that leads a process group.
+    /// The tree of a command that leads a process group. `mark` is a variable with its value, `NAME=value`, that the
+    /// command has in its environment, and nothing else on this machine.
     pub fn new(leader: Option<u32>, mark: String, outputs: [Option<&dyn AsFd>; 2]) -> Self {
         let root = leader.and_then(|id| i32::try_from(id).ok()).unwrap_or_default();
         let name = |output: &dyn AsFd| {
@@ -87,7 +90,7 @@ impl Drop for ProcessTree {
         let Some(mut signs) = self.signs.take() else { return };
         signs.below.extend(tree::below(self.root));
         signs.signal(Signal::KILL);
-        let rest = std::thread::Builder::new().name("onward-tool-end".into()).spawn(move || signs.end_all());
+        let rest = std::thread::Builder::new().name("onward-command-end".into()).spawn(move || signs.end_all());
         if let Err(error) = rest {
             tracing::warn!(%error, "no thread to look for what a command left behind");
         }
