@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use onward::extender::LeaseState;
 use onward::mailbox::{Mailbox, Memory, Message, Want};
-use onward::{Delivery, Heartbeat, LeaseExtender, LeaseRule};
+use onward::testing::Attempt;
+use onward::{Context, Delivery, Heartbeat, LeaseExtender, LeaseRule};
 
 use crate::report::Figure;
 use crate::runs::median;
@@ -29,9 +30,23 @@ pub fn beats(rounds: usize, count: u32) -> Vec<Figure> {
     let mut figures = vec![
         figure("a beat, one thread", median(one), Some(10.0)),
         figure("a beat, 8 threads on one heartbeat", median(many), Some(50.0)),
+        figure("a beat of a worker's attempt, one thread", median(of_attempts(&runtime, rounds, count)), Some(10.0)),
     ];
     figures.push(runtime.block_on(many_leases()));
     figures
+}
+
+/// The same as a worker's handler has it, whose beats are reported to a manager.
+fn of_attempts(runtime: &tokio::runtime::Runtime, rounds: usize, count: u32) -> Vec<f64> {
+    let (told, heard) = std::sync::mpsc::channel();
+    let handler = |ctx: Context, (): ()| async move {
+        for _ in 0..rounds {
+            told.send(per_beat(ctx.heartbeat(), 1, count))?;
+        }
+        Ok(())
+    };
+    runtime.block_on(Attempt::of("beats").payload(&()).run(handler));
+    heard.iter().collect()
 }
 
 /// Nanoseconds of a processor for one beat.

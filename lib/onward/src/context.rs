@@ -4,13 +4,14 @@ use core::future::Future;
 use core::panic::Location;
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use onward_core::ids::Claim;
 use onward_core::message::Assignment;
 use onward_core::time::Mono;
-use onward_lease::heartbeat::{Beat, Observer};
+use onward_lease::heartbeat::{Listener, Listening};
 use onward_lease::wrap::{CommandOutput, Items, Reader};
 use onward_lease::{CancelWhy, Failure, Heartbeat};
 use onward_proto::MAX_OUTPUT_BYTES;
@@ -64,11 +65,54 @@ pub(crate) struct Shared {
     left: Mutex<Left>,
     commands: UnboundedSender<SessionCommand>,
     heartbeat: Heartbeat,
-    /// The observer that reports every beat on the heartbeat to the manager.
-    _observer: Observer,
+    /// The listener by which beats on the heartbeat are reported to the manager. Not an observer: that would make every
+    /// beat dear, and between two frames they are one word all the same.
+    listening: Listening,
+    news: Arc<News>,
     lease_until_ms: AtomicU64,
     extensions: AtomicU64,
     clock: Clock,
+}
+
+/// News of the heartbeat that the link has not taken.
+#[derive(Debug)]
+struct News {
+    claim: Claim,
+    commands: UnboundedSender<SessionCommand>,
+    /// The link was told that there is some.
+    is_woken: AtomicBool,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// A quiet section began or ended: the time that is left of the one that lasts.
+    quiet: Option<Option<Duration>>,
+    /// The watermark that was reported last.
+    watermark: Option<(u64, Option<u64>)>,
+}
+
+/// Called from within a beat, under its lock.
+impl Listener for News {
+    fn wake(&self) {
+        if !self.is_woken.swap(true, Ordering::SeqCst) {
+            // A worker that has stopped has nobody to tell.
+            let _ = self.commands.send(SessionCommand::Report(self.claim));
+        }
+    }
+
+    fn wake_by_quiet(&self, left: Option<Duration>) {
+        self.seen.lock().expect("nothing panics while it is held").quiet = Some(left);
+        self.wake();
+    }
+}
+
+/// Both, the later one last.
+fn joined(earlier: Option<HandlerReport>, later: Option<HandlerReport>) -> Option<HandlerReport> {
+    match (earlier, later) {
+        (Some(earlier), Some(later)) => Some(earlier.then(later)),
+        (earlier, later) => earlier.or(later),
+    }
 }
 
 impl Context {
@@ -84,29 +128,24 @@ impl Context {
     fn at(now: Mono, assignment: Assignment, commands: UnboundedSender<SessionCommand>, clock: Clock) -> Self {
         let lease_until_ms = AtomicU64::new((now + assignment.lease).as_ms());
         let heartbeat = Heartbeat::new();
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let shared = shared.clone();
-            let observer = heartbeat.observe(move |beat| {
-                if let Some(shared) = shared.upgrade() {
-                    Self { shared }.report(beat);
-                }
-            });
-            let (unsaid, unsent) = (Mutex::default(), Mutex::default());
-            Shared {
-                assignment,
-                assigned_at: now,
-                unsaid,
-                unsent,
-                left: Mutex::default(),
-                commands,
-                heartbeat,
-                _observer: observer,
-                lease_until_ms,
-                extensions: AtomicU64::new(0),
-                clock,
-            }
-        });
-        Self { shared }
+        let (is_woken, seen) = (AtomicBool::new(false), Mutex::default());
+        let news = Arc::new(News { claim: assignment.claim, commands: commands.clone(), is_woken, seen });
+        let listening = heartbeat.listen(news.clone());
+        let shared = Shared {
+            assignment,
+            assigned_at: now,
+            unsaid: Mutex::default(),
+            unsent: Mutex::default(),
+            left: Mutex::default(),
+            commands,
+            heartbeat,
+            listening,
+            news,
+            lease_until_ms,
+            extensions: AtomicU64::new(0),
+            clock,
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// The object that the handler beats on, for code that works under any lease. Its beats are reported here.
@@ -325,23 +364,23 @@ impl Context {
     fn say(&self, what: HandlerReport) {
         let mut unsaid = self.shared.unsaid.lock().expect("nothing panics while it is held");
         let is_first = unsaid.is_none();
-        *unsaid = Some(match unsaid.take() {
-            Some(earlier) => earlier.then(what),
-            None => what,
-        });
+        // Beats of before come before it: it ends a quiet section of theirs, and they none of its.
+        let earlier = joined(unsaid.take(), self.take_news());
+        *unsaid = joined(earlier, Some(what));
         drop(unsaid);
         if is_first {
             // A worker that has stopped has nobody to tell.
-            let _ = self.shared.commands.send(SessionCommand::Report(self.clone()));
+            let _ = self.shared.commands.send(SessionCommand::Report(self.claim()));
         }
     }
 
-    pub(crate) fn claim(&self) -> onward_core::ids::Claim {
+    pub(crate) fn claim(&self) -> Claim {
         self.shared.assignment.claim
     }
 
     pub(crate) fn take_report(&self) -> Option<HandlerReport> {
-        self.shared.unsaid.lock().expect("nothing panics while it is held").take()
+        let mut unsaid = self.shared.unsaid.lock().expect("nothing panics while it is held");
+        joined(unsaid.take(), self.take_news())
     }
 
     pub(crate) fn take_output(&self) -> Option<Output> {
@@ -357,18 +396,20 @@ impl Context {
         self.shared.heartbeat.cancel(why);
     }
 
-    /// Reports a beat. Within a quiet section that goes on the report repeats it, since for a manager
-    /// every word ends the one before.
-    fn report(&self, beat: Beat) {
-        let quiet = match beat {
-            Beat::Quiet { max } => Some(max),
-            _ => self.shared.heartbeat.quiet_left(),
-        };
-        let progress = match beat {
-            Beat::Progress { done, total } => Some((done, total)),
-            _ => None,
-        };
-        self.say(HandlerReport { progress, quiet, ..HandlerReport::default() });
+    /// Beats on the heartbeat since they were last taken, as one word. Within a quiet section that goes on they repeat
+    /// it, since for a manager every word ends the one before. To be called under the lock of what is unsaid, which keeps
+    /// the order.
+    fn take_news(&self) -> Option<HandlerReport> {
+        let Shared { heartbeat, listening, news, .. } = &*self.shared;
+        let is_woken = news.is_woken.swap(false, Ordering::SeqCst);
+        if !(listening.take_beat() | is_woken) {
+            return None;
+        }
+        let mut seen = news.seen.lock().expect("nothing panics while it is held");
+        let quiet = seen.quiet.take().unwrap_or_else(|| heartbeat.quiet_left());
+        let watermark = heartbeat.watermark();
+        let progress = watermark.filter(|_| core::mem::replace(&mut seen.watermark, watermark) != watermark);
+        Some(HandlerReport { progress, quiet, ..HandlerReport::default() })
     }
 
     pub(crate) fn lease_until(&self, until: Mono) {
@@ -429,8 +470,8 @@ impl Context {
     }
 
     /// Runs a program to its end. All that it writes beats. It gets a process group of its own, which is stopped when
-    /// the attempt must stop (SIGTERM, and SIGKILL after five seconds), and killed when this is dropped or the program
-    /// has left something behind.
+    /// the attempt must stop: SIGTERM to the group, and after five seconds SIGKILL to its whole process tree, whatever has
+    /// left the group. The tree is killed at once when this is dropped, or when the program has left something behind.
     ///
     /// An exit status other than 0 is a [`Failure`] that is retried, with the last lines of the standard error in its
     /// text; 75 says by convention that it will pass. The standard input is as the command has it: give it

@@ -309,8 +309,8 @@ impl Manager<'_> {
     fn hear(&mut self, word: SessionCommand) {
         let now = Awake::from_ms(self.began.elapsed().as_millis() as u64);
         match word {
-            SessionCommand::Report(context) => {
-                let Some(said) = context.take_report() else { return };
+            SessionCommand::Report(_) => {
+                let Some(said) = self.context.take_report() else { return };
                 self.clock.end_quiet(now);
                 if let Some(max) = said.quiet.filter(|max| !max.is_zero()) {
                     // A spent budget is refused, and the handler goes on.

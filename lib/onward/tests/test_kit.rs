@@ -67,6 +67,54 @@ async fn it_is_judged_by_the_clocks_of_a_manager() {
     assert_eq!(Attempt::of("k").deadline(secs(60)).run(sleeps).await.outcome, Outcome::TimedOut);
 }
 
+/// Between two looks everything is one word: the newest, and a quiet section only where nothing came after it.
+#[tokio::test(start_paused = true)]
+async fn what_is_said_on_the_heartbeat_is_reported_in_its_order() {
+    let handler = |ctx: Context, (): ()| async move {
+        let beats = ctx.heartbeat().child();
+        for _ in 0..1_000 {
+            beats.beat();
+        }
+        sleep(secs(1)).await;
+        ctx.progress(3, 9);
+        ctx.progress(2, 9);
+        sleep(secs(1)).await;
+        beats.beat();
+        sleep(secs(1)).await;
+        let section = beats.quiet(secs(60));
+        sleep(secs(1)).await;
+        ctx.progress(4, 9);
+        sleep(secs(1)).await;
+        drop(section);
+        sleep(secs(1)).await;
+        ctx.quiet(secs(50));
+        beats.beat();
+        sleep(secs(1)).await;
+        beats.beat();
+        ctx.quiet(secs(40));
+        ctx.heartbeat().beat();
+        ctx.quiet(secs(30));
+        sleep(secs(1)).await;
+        ctx.progress(5, 9);
+        Ok(())
+    };
+    let ended = Attempt::of("k").payload(&()).run(handler).await;
+    let said = ended.reports.iter().map(|one| (one.at.as_secs(), one.progress, one.quiet));
+    let of_nine = |done| Some((done, Some(9)));
+    let expected = [
+        (0, None, None),
+        (1, of_nine(3), None),
+        (2, None, None),
+        (3, None, Some(secs(60))),
+        (4, of_nine(4), Some(secs(59))),
+        (5, None, None),
+        (6, None, None),
+        (7, None, Some(secs(30))),
+        (8, of_nine(5), None),
+    ];
+    assert_eq!(said.collect::<Vec<_>>(), expected);
+}
+
 #[tokio::test(start_paused = true)]
 async fn cancels_grants_and_failures_are_what_the_test_says() {
     let stops = |ctx: Context, (): ()| async move {

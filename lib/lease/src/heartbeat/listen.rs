@@ -1,6 +1,7 @@
 //! Listeners: those who renew leases and judge progress. They hear that there is news, and look when it suits them.
 
 use core::fmt;
+use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -9,6 +10,12 @@ use super::{Heartbeat, NEWS, Node};
 /// Called from within a beat: it must not block, nor beat.
 pub trait Listener: Send + Sync + 'static {
     fn wake(&self);
+
+    /// A quiet section began or ended; `left` is the time that the newest one that lasts may take.
+    fn wake_by_quiet(&self, left: Option<Duration>) {
+        let _ = left;
+        self.wake();
+    }
 }
 
 #[derive(Default)]
@@ -34,9 +41,9 @@ impl Listeners {
         }
     }
 
-    pub(super) fn tell_quiet(&self) {
+    pub(super) fn tell_quiet(&self, left: Option<Duration>) {
         for (_, ear) in &self.0 {
-            ear.listener.wake();
+            ear.listener.wake_by_quiet(left);
         }
     }
 }

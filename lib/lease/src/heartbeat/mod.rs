@@ -131,13 +131,14 @@ impl Heartbeat {
         if let Some(total) = total {
             self.node.total.store(total, Ordering::Relaxed);
         }
-        self.node.done.fetch_max(done.saturating_add(1), Ordering::Release);
+        // In one order with the look at what is news: who leaves the telling to others has been seen by them.
+        self.node.done.fetch_max(done.saturating_add(1), Ordering::SeqCst);
         self.rise(place, Beat::Progress { done, total });
     }
 
     /// The highest number of units that was reported, and of how many.
     pub fn watermark(&self) -> Option<(u64, Option<u64>)> {
-        let done = self.node.done.load(Ordering::Acquire).checked_sub(1)?;
+        let done = self.node.done.load(Ordering::SeqCst).checked_sub(1)?;
         let total = self.node.total.load(Ordering::Relaxed);
         Some((done, Some(total).filter(|total| *total > 0)))
     }
@@ -259,7 +260,7 @@ impl Node {
 
     #[inline]
     fn hear(&self, place: &'static Location<'static>, beat: Beat) {
-        let is_news = self.state.load(Ordering::Acquire) != NEWS;
+        let is_news = self.state.load(Ordering::SeqCst) != NEWS;
         if is_news || self.place_seen.load(Ordering::Relaxed) != core::ptr::from_ref(place).addr() {
             self.hear_news(place, beat, is_news);
         }

@@ -27,6 +27,12 @@ pub(crate) struct QuietSection {
     began: Instant,
 }
 
+impl QuietSection {
+    fn left(&self) -> Duration {
+        self.max.saturating_sub(self.began.elapsed())
+    }
+}
+
 /// A quiet section, until this is dropped.
 #[derive(Debug)]
 #[must_use = "a quiet section ends when this is dropped"]
@@ -47,7 +53,7 @@ impl Heartbeat {
         let id = rest.next_id;
         let section = QuietSection { id, max, began: Instant::now() };
         rest.quiet.0.push((section, above.take_if(|_| is_heard())));
-        rest.listeners.tell_quiet();
+        rest.listeners.tell_quiet(Some(max));
         let observers = rest.observers.clone();
         drop(rest);
         self.node.show(&observers, Beat::Quiet { max });
@@ -62,8 +68,7 @@ impl Heartbeat {
 
     /// The time left of the newest quiet section that lasts.
     pub fn quiet_left(&self) -> Option<Duration> {
-        let section = self.quiet_section()?;
-        Some(section.max.saturating_sub(section.began.elapsed()))
+        self.quiet_section().map(|section| section.left())
     }
 
     pub(crate) fn quiet_section(&self) -> Option<QuietSection> {
@@ -77,7 +82,7 @@ impl Drop for Quiet {
         let mut rest = node.rest();
         let place = rest.quiet.0.iter().position(|(section, _)| section.id == self.id);
         let ended = place.map(|place| rest.quiet.0.remove(place));
-        rest.listeners.tell_quiet();
+        rest.listeners.tell_quiet(rest.quiet.0.last().map(|(section, _)| section.left()));
         let observers = rest.observers.clone();
         drop(rest);
         node.show(&observers, Beat::QuietOver);

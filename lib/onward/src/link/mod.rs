@@ -43,8 +43,8 @@ const MAX_OUTPUTS: usize = 16;
 /// A command to the thread from outside.
 #[derive(Debug)]
 pub(crate) enum SessionCommand {
-    /// A report in the context was not sent yet.
-    Report(Context),
+    /// A report in the context of this attempt was not sent yet.
+    Report(Claim),
     /// Output in the context was not sent yet.
     Printed(Context),
     Extension {
@@ -254,9 +254,9 @@ impl LinkLoop {
 
     fn handle_command(&mut self, command: SessionCommand) {
         match command {
-            SessionCommand::Report(context) => {
-                if let Some(report) = context.take_report() {
-                    self.step(Input::Reported { claim: context.claim(), report });
+            SessionCommand::Report(claim) => {
+                if let Some(report) = self.contexts.get(&claim).and_then(Context::take_report) {
+                    self.step(Input::Reported { claim, report });
                 }
             }
             SessionCommand::Extension { claim, why, progress, remaining, reply } => {
