@@ -3,6 +3,7 @@
 #[path = "../examples/consumer.rs"]
 mod consumer;
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,9 +14,17 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 
 const CHILD: &str = "ONWARD_CONSUMER_CHILD";
+const SOON: Duration = Duration::from_secs(120);
 
-/// Stands in for the program that encodes: writes the file that is named last.
-const ENCODER: &str = "#!/bin/sh\nfor last; do :; done\necho \"$last\" | tee \"$last\"\n";
+/// Stands in for the program that encodes: writes the file that is named last, and another one with a line for each run.
+/// Where there is a pipe beside it, the program waits for a line of it, and has work for three seconds more: a loop that
+/// does not let it finish has stopped it by then.
+const ENCODER: &str = r#"#!/bin/sh
+for last; do :; done
+echo run >> "$last.runs"
+if [ -p "$last.wait" ]; then read -r line < "$last.wait"; sleep 3; fi
+echo "$last" | tee "$last"
+"#;
 
 /// It is there to be read.
 #[test]
@@ -58,19 +67,41 @@ async fn the_consumer_handles_what_is_sent_and_drains_when_it_is_told_to_stop() 
     child.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test");
     let mut child = child.stdout(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let id = Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
-    let over = async {
-        let mut looks = tokio::time::interval(Duration::from_millis(100));
-        while videos.depth().await.unwrap() != (Depth { waiting: 0, held: 0, dead: 1 }) {
-            looks.tick().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(120), over).await.expect("all are handled");
+    let is_handled = async || videos.depth().await.unwrap() == (Depth { waiting: 0, held: 0, dead: 1 });
+    soon(is_handled).await;
     for part in parts {
         let written = std::fs::read_to_string(format!("{part}.mp4")).unwrap();
         assert_eq!(written.trim(), format!("{part}.mp4"));
     }
+
+    // Told to stop in the middle of a part, it finishes it.
+    let part = folder.path().join("slow").display().to_string();
+    let (pipe, runs) = (format!("{part}.mp4.wait"), format!("{part}.mp4.runs"));
+    let made = Command::new("mkfifo").arg(&pipe).status().await.unwrap();
+    assert!(made.success());
+    let slow = Message::json(&serde_json::json!({ "parts": [part] })).unwrap();
+    videos.send(vec![slow]).await.remove(0).unwrap();
+    soon(async || std::fs::exists(&runs).unwrap()).await;
     kill_process(id, Signal::TERM).unwrap();
+    assert!(child.try_wait().unwrap().is_none(), "it waits for its handler");
+    // Also opened to be read: so it opens whether the encoder is there or not yet.
+    let mut writer = std::fs::OpenOptions::new().read(true).write(true).open(pipe).unwrap();
+    writeln!(writer, "go on").unwrap();
     assert!(child.wait().await.unwrap().success(), "it drains, and ends well");
+    assert_eq!(std::fs::read_to_string(format!("{part}.mp4")).unwrap().trim(), format!("{part}.mp4"));
+    assert_eq!(std::fs::read_to_string(runs).unwrap(), "run\n", "its message was handed out once");
+    soon(is_handled).await;
+}
+
+/// Waits until it is so, on however slow a machine.
+async fn soon(is_so: impl AsyncFn() -> bool) {
+    let over = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(100));
+        while !is_so().await {
+            looks.tick().await;
+        }
+    };
+    tokio::time::timeout(SOON, over).await.expect("it comes to be so");
 }
 
 fn client(url: &str) -> aws_sdk_sqs::Client {
