@@ -84,6 +84,40 @@ async fn a_server_that_would_throw_messages_away_is_refused() {
 }
 
 #[tokio::test]
+async fn a_cluster_is_refused() {
+    let server = Server::start_with(&[("cluster-enabled", "yes")]).unwrap();
+    let client = redis::Client::open(server.url()).unwrap();
+    let refused = Redis::connect(client, "orders").await.unwrap_err().to_string();
+    assert!(refused.contains("is a cluster") && refused.contains("not a cluster"), "{refused}");
+}
+
+/// In every state that a message can be in: what has a time to live ends without a word.
+#[tokio::test]
+async fn nothing_that_is_kept_has_a_time_to_live() {
+    let server = Server::start().unwrap();
+    let orders = connect(&server.url(), "orders").await;
+    for body in ["acknowledged", "dead", "delayed", "held"] {
+        orders.send(vec![Message::new(body).group(body)]).await.remove(0).unwrap();
+        let held = take(&orders, LONG).await;
+        let end = match body {
+            "acknowledged" => End::ACK,
+            "dead" => End::Dead { why: "no".into() },
+            "delayed" => End::Retry { after: LONG },
+            _ => continue,
+        };
+        settle(&orders, &held.receipt, end).await.unwrap();
+    }
+    orders.send(vec![Message::new("waiting")]).await.remove(0).unwrap();
+    let mut connection = redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+    assert!(keys.len() >= 4, "{keys:?}");
+    for key in keys {
+        let left: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut connection).await.unwrap();
+        assert_eq!(left, -1, "{key} ends by itself");
+    }
+}
+
+#[tokio::test]
 async fn a_full_mailbox_refuses_and_keeps_what_it_has() {
     let server = Server::start().unwrap();
     let client = redis::Client::open(server.url()).unwrap();
