@@ -16,7 +16,8 @@ use crate::delivery::Delivery;
 use crate::heartbeat::{CancelWhy, Heartbeat, Listener, Listening};
 use crate::mailbox::{ErasedMailbox, Receipt};
 
-/// The part of a mailbox's longest hold that is kept back, so that the handler stops before the message is given away.
+/// The least part of a mailbox's longest hold that is kept back, so that the handler stops before the message is given
+/// away.
 const HOLD_MARGIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Held {
@@ -60,7 +61,10 @@ impl Shared {
             extender = extender.begun_at(begun);
         }
         let limit = delivery.mailbox().promises().longest_hold;
-        let longest = limit.map(|longest| longest.saturating_sub(HOLD_MARGIN.min(longest / 10)));
+        let longest = limit.map(|longest| {
+            let margin = HOLD_MARGIN.max(settings.cancel_grace).min(longest / 10);
+            longest.saturating_sub(margin)
+        });
         if let Some(longest) = [longest, settings.max_hold].into_iter().flatten().min() {
             extender = extender.with_hold(since + longest, limit.map_or(Mono::MAX, |limit| since + limit));
         }

@@ -87,6 +87,7 @@ struct Settings {
     stuck_after: Option<Duration>,
     require_progress: bool,
     quiet_budget: Duration,
+    cancel_grace: Duration,
 }
 
 struct Leases {
@@ -113,7 +114,8 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// The receipt is attached already: two leases on one hand-out would each renew it.
+/// The receipt is attached already: two leases on one hand-out would each renew it. An extender sees its own leases
+/// alone: do not attach one hand-out to two.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("message {message} is attached already under the same receipt; drop its lease first")]
 pub struct AlreadyAttached {
@@ -130,6 +132,7 @@ impl LeaseExtender {
             stuck_after: None,
             require_progress: false,
             quiet_budget: QUIET_BUDGET,
+            cancel_grace: Duration::ZERO,
         };
         Ok(Self::with(settings, None))
     }
@@ -191,6 +194,12 @@ impl LeaseExtender {
     /// The time that quiet sections of one delivery may last together. Default 10 min.
     pub fn quiet_budget(self, budget: Duration) -> Self {
         self.configured(|settings| settings.quiet_budget = budget)
+    }
+
+    /// The time that a handler has to stop once it is cancelled. A hold of a mailbox that ends is given up as long before,
+    /// and at least a minute: a tenth of it at most.
+    pub fn cancel_grace(self, grace: Duration) -> Self {
+        self.configured(|settings| settings.cancel_grace = grace)
     }
 
     pub fn rule(&self) -> &LeaseRule {

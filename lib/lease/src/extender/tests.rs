@@ -257,6 +257,22 @@ async fn a_hold_that_is_spent_cancels_before_redelivery() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_handler_has_its_grace_before_a_hold_ends() {
+    // longest hold of the mailbox, grace -> when the handler is cancelled
+    for (longest, grace, cancelled_at) in [(6_000, 10, 5_940), (6_000, 300, 5_700), (6_000, 900, 5_400)] {
+        let spy = Arc::new(Spy::on(Memory::builder().longest_hold(secs(longest)).build()));
+        let extender = extender().cancel_grace(secs(grace));
+        let delivery = spy.deliver(LEASE).await;
+        let _lease = extender.attach(&delivery, &delivery).unwrap();
+        let (began, beats) = (Instant::now(), delivery.clone());
+        let beating = tokio::spawn(async move { beat_at(&beats, (0..7_000).step_by(10)).await });
+        delivery.cancelled().await;
+        assert_eq!(began.elapsed(), secs(cancelled_at), "{longest}, {grace}");
+        beating.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hold_ends_when_its_user_says_so_if_the_mailbox_does_not_end_it_before() {
     // longest hold of the mailbox, and of its user -> when the handler is cancelled
     for (longest, max_hold, cancelled_at) in [(None, 600, 600), (Some(6_000), 600, 600), (Some(600), 6_000, 540)] {

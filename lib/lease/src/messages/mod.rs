@@ -337,7 +337,8 @@ impl MessageLoop {
         .await
     }
 
-    /// Works until `stop` is ready, then drains. If this is dropped, handlers are stopped where they are, and their
+    /// Works until `stop` is ready, then drains. A call that waits for messages then has a second to come back: what it
+    /// brings is given back, and what a slower one would have brought comes back when its lease is over. If this is dropped, handlers are stopped where they are, and their
     /// messages come back when their leases are over.
     pub async fn run_until(self, stop: impl Future<Output = ()> + Send) -> Result<(), MessageLoopError> {
         Runner::new(self, None)?.run(stop).await
@@ -351,7 +352,7 @@ impl MessageLoop {
         }
         let (lease, interval) = (settings.lease, settings.interval());
         let rule = LeaseRule { initial: lease, extension: lease, interval, enabled: true };
-        let mut extender = LeaseExtender::new(rule)?;
+        let mut extender = LeaseExtender::new(rule)?.cancel_grace(settings.cancel_grace);
         if settings.on_lost == LostPolicy::Continue {
             extender = extender.continue_when_lost();
         }
