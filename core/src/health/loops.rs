@@ -16,7 +16,7 @@
 //! | Failing | outside its budget or not fresh, and nothing works | yes | no |
 //! | Restarting | it crashed, and has not succeeded since | yes | no |
 //! | Stalled | an iteration hangs, or none comes | no | no |
-//! | Stopping | it was told to stop | yes | no |
+//! | Stopping | it was told to stop, and no iteration hangs | yes | no |
 //! | Dead | it is gone, and nobody will start it again | no | no |
 //!
 //! What that means for an orchestrator's probes, beside other signs, is in [`probes`](super::probes).
@@ -246,10 +246,17 @@ impl LoopHealth {
         match self.ending {
             Some(Ending::Died(at)) => return status(LoopState::Dead, LoopReason::Gone, at),
             Some(Ending::Finished(at)) => return status(LoopState::Finished, LoopReason::AllDone, at),
-            Some(Ending::Stopping(at)) => return status(LoopState::Stopping, LoopReason::ToldToStop, at),
-            None => {}
+            Some(Ending::Stopping(_)) | None => {}
         }
         let (stalls_at, reason) = self.stalls_at();
+        if let Some(Ending::Stopping(at)) = self.ending {
+            // No other iteration comes, and that is right; the one under way may hang all the same.
+            let hangs = matches!(self.activity, Activity::Turning(_)) && now >= stalls_at && !self.in_grace(now);
+            return match hangs {
+                true => status(LoopState::Stalled, reason, stalls_at),
+                false => status(LoopState::Stopping, LoopReason::ToldToStop, at),
+            };
+        }
         let restarting = match self.activity {
             Activity::Restarting(_) if now < stalls_at => self.crashed_at,
             _ => None,

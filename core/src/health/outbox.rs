@@ -15,25 +15,37 @@ pub struct OutboxTurn {
     pub refused: u64,
     /// Rows that were given back because the publisher was unavailable: nobody's fault, so no attempt of theirs.
     pub given_back: u64,
+    /// Rows that were left to their leases because the publisher panicked with them: one of them may be to blame.
+    pub crashed: u64,
     /// Rows neither published nor parked that nobody took in this turn, above all those that wait for their retry.
     /// Rows behind a parked row of their key are not among them: the limit on parked rows speaks for them. Nor are rows
-    /// that another poller has claimed: its turn speaks for those.
+    /// that are claimed.
     pub waiting: u64,
+    /// Rows that were seen under a claim of somebody else, or of an earlier turn that could not settle them.
+    pub claimed: u64,
 }
 
 impl OutboxTurn {
     /// Failures without a single success are no healthy idling, and neither is a backlog that nobody may touch yet: an
-    /// outage in which every row waits for its retry must not look like an empty outbox between two failures.
+    /// outage in which every row waits for its retry must not look like an empty outbox between two failures. The same
+    /// holds for one that is empty only because another poller has claimed what it cannot publish either.
     pub const fn iteration(self) -> Iteration {
-        let failed = self.refused.saturating_add(self.given_back);
+        let failed = self.refused.saturating_add(self.given_back).saturating_add(self.crashed);
         match (self.published, failed) {
-            (0, 0) if self.waiting > 0 => Iteration::Skipped,
+            (0, 0) if self.waiting > 0 || self.claimed > 0 => Iteration::Skipped,
             (0, 0) => Iteration::Idle,
+            (0, _) if self.crashed > 0 => Iteration::Failed { code: "publisher_panicked" },
             (0, _) if self.given_back > 0 => Iteration::Failed { code: "publisher_unavailable" },
             (0, _) => Iteration::Failed { code: "nothing_published" },
             (published, 0) => Iteration::Progress(published),
             (ok, failed) => Iteration::Degraded { ok, failed },
         }
+    }
+
+    /// All rows that could be published are in other hands. The outbox was asked, so this poller is fresh: it is not to
+    /// blame for being left nothing. It is no success either, which would end failures in a row.
+    pub const fn is_all_claimed(self) -> bool {
+        matches!(self.iteration(), Iteration::Skipped) && self.waiting == 0
     }
 }
 
@@ -90,22 +102,27 @@ mod tests {
     fn outbox_iterations() {
         let unavailable = Iteration::Failed { code: "publisher_unavailable" };
         let refused = Iteration::Failed { code: "nothing_published" };
-        // published, refused, given back, waiting
+        let panicked = Iteration::Failed { code: "publisher_panicked" };
+        // published, refused, given back, crashed; waiting, claimed -> is all claimed
         let table = [
-            ((0, 0, 0, 0), Iteration::Idle),
-            ((0, 0, 0, 1), Iteration::Skipped),
-            ((5, 0, 0, 0), Iteration::Progress(5)),
-            ((5, 0, 0, 9), Iteration::Progress(5)),
-            ((0, 5, 0, 0), refused),
-            ((0, 5, 0, 9), refused),
-            ((0, 0, 5, 0), unavailable),
-            ((0, 1, 5, 9), unavailable),
-            ((4, 1, 0, 0), Iteration::Degraded { ok: 4, failed: 1 }),
-            ((4, 1, 2, 9), Iteration::Degraded { ok: 4, failed: 3 }),
+            ((0, 0, 0, 0), (0, 0), Iteration::Idle, false),
+            ((0, 0, 0, 0), (1, 0), Iteration::Skipped, false),
+            ((0, 0, 0, 0), (0, 1), Iteration::Skipped, true),
+            ((0, 0, 0, 0), (1, 1), Iteration::Skipped, false),
+            ((5, 0, 0, 0), (0, 0), Iteration::Progress(5), false),
+            ((5, 0, 0, 0), (9, 0), Iteration::Progress(5), false),
+            ((5, 0, 0, 0), (0, 9), Iteration::Progress(5), false),
+            ((0, 5, 0, 0), (0, 0), refused, false),
+            ((0, 5, 0, 0), (9, 9), refused, false),
+            ((0, 0, 5, 0), (0, 0), unavailable, false),
+            ((0, 1, 5, 0), (9, 0), unavailable, false),
+            ((0, 1, 0, 2), (0, 2), panicked, false),
+            ((4, 1, 0, 0), (0, 0), Iteration::Degraded { ok: 4, failed: 1 }, false),
+            ((4, 1, 2, 3), (9, 3), Iteration::Degraded { ok: 4, failed: 6 }, false),
         ];
-        for ((published, refused, given_back, waiting), iteration) in table {
-            let turn = OutboxTurn { published, refused, given_back, waiting };
-            assert_eq!(turn.iteration(), iteration, "{turn:?}");
+        for ((published, refused, given_back, crashed), (waiting, claimed), iteration, is_all_claimed) in table {
+            let turn = OutboxTurn { published, refused, given_back, crashed, waiting, claimed };
+            assert_eq!((turn.iteration(), turn.is_all_claimed()), (iteration, is_all_claimed), "{turn:?}");
         }
     }
 

@@ -223,6 +223,9 @@ impl Supervisor {
 
     /// Runs until every loop has finished, or until it is told to stop: by SIGTERM, by SIGINT or by a [`Stopper`]. A
     /// second signal does not wait for the deadline.
+    ///
+    /// A turn that blocks its thread outlives the deadline: nobody can end it but the process, which had better exit when
+    /// this is an error. A runtime that is dropped waits for such a thread.
     pub async fn run(self) -> Result<(), RunError> {
         let checked = self.checked()?;
         let mut signals = if self.handle_signals { Some(Signals::new().map_err(RunError::Signals)?) } else { None };
@@ -244,8 +247,8 @@ impl Supervisor {
         }
         tokio::select! {
             () = running.all_ended() => Ok(()),
-            () = tokio::time::sleep(self.shutdown_within) => running.drop_rest(self.shutdown_within).await,
-            () = Signals::next(&mut signals) => running.drop_rest(Duration::ZERO).await,
+            () = tokio::time::sleep(self.shutdown_within) => running.drop_rest(self.shutdown_within),
+            () = Signals::next(&mut signals) => running.drop_rest(Duration::ZERO),
         }
     }
 
@@ -286,10 +289,12 @@ struct Running {
 }
 
 impl Running {
-    /// A loop that is dead has ended without being done: the service goes on, and its liveness says so.
+    /// A loop that is dead has ended without being done: the service goes on, and its liveness says so. One that has no
+    /// loop to begin with answers for others, which end by themselves.
     async fn all_done(&mut self) {
+        let has_none = self.entries.is_empty();
         self.all_ended().await;
-        if self.is_any_dead {
+        if self.is_any_dead || has_none {
             std::future::pending::<()>().await;
         }
     }
@@ -302,8 +307,9 @@ impl Running {
         }
     }
 
-    async fn drop_rest(&mut self, within: Duration) -> Result<(), RunError> {
-        self.set.shutdown().await;
+    /// Waits for nobody: a turn that blocks its thread would never be gone.
+    fn drop_rest(&mut self, within: Duration) -> Result<(), RunError> {
+        self.set.abort_all();
         let loops: Vec<_> = self.entries.iter().map(|entry| format!("loop `{}`", entry.name())).collect();
         Err(RunError::ShutdownDeadline { loops, within })
     }

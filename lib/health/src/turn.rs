@@ -84,6 +84,13 @@ impl Turn {
         }
     }
 
+    /// The source was really asked, and everything in it is in the hands of others. That is as fresh as a forward step, and
+    /// no success: failures in a row go on.
+    #[track_caller]
+    pub fn refresh(&self) {
+        self.entry.step(self.number, 0, Location::caller());
+    }
+
     /// The turn is active. That keeps it from being taken for hanging, and refreshes nothing.
     #[track_caller]
     pub fn beat(&self) {

@@ -205,6 +205,11 @@ mod tests {
         let report = watch.health().report();
         assert_eq!((report.live, report.ready, report.loops[0].state), (true, false, LoopState::Failing));
         assert!(report.why_not_ready().unwrap().ends_with(": the disk is full"));
+        for _ in 0..10 {
+            assert_eq!(watch.health().report().loops[0].failures, 1, "it was tried once, and looked at often");
+        }
+        pulse.fail("the disk is gone");
+        assert_eq!(watch.health().report().loops[0].failures, 2);
         pulse.recover();
         assert!(watch.health().report().ready);
         pulse.die();

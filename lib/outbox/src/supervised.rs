@@ -175,8 +175,11 @@ impl Poller {
                     // There may be more.
                     turn.next_in(Duration::ZERO);
                 }
-                if done.given_back > 0 {
+                if done.given_back + done.crashed > 0 {
                     turn.next_in(self.rule.outage.base);
+                }
+                if done.is_all_claimed() {
+                    turn.refresh();
                 }
                 Outcome::try_from(iteration).map_err(|code| format!("{code}: {}", why()))
             }
@@ -257,6 +260,8 @@ async fn wake_until_lost(
 
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
+    mod probes;
+
     use onward_health::{Health, LoopState};
 
     use super::*;

@@ -166,8 +166,14 @@ const TABLE: &[Row] = &[
     (
         "stopping covers what else there is, and begins once",
         &[(1, OK), (2, Begin), (3, Stop), (9, Stop)],
-        &[(9, Stopping, ToldToStop, 3), (900, Stopping, ToldToStop, 3)],
+        &[(9, Stopping, ToldToStop, 3), (41, Stopping, ToldToStop, 3)],
     ),
+    (
+        "but an iteration that hangs all the same",
+        &[(1, OK), (2, Begin), (3, Stop)],
+        &[(41, Stopping, ToldToStop, 3), (42, Stalled, IterationTooLong, 42)],
+    ),
+    ("and none has to come", &[(1, OK), (3, Stop)], &[(900, Stopping, ToldToStop, 3)]),
     (
         "a step refreshes, and a long iteration that steps does not hang",
         &[(1, OK), (10, Begin), (45, Step), (80, Step), (115, Step)],

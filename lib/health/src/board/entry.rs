@@ -41,8 +41,9 @@ struct Account {
     error: Option<String>,
     place: Option<&'static Location<'static>>,
     totals: Totals,
-    /// The round of a pulse that was seen last.
+    /// The round of a pulse that was seen last, and its trouble.
     round: u64,
+    trouble: Option<String>,
 }
 
 /// Totals since the start, for metrics.
@@ -70,6 +71,7 @@ impl LoopEntry {
             place: None,
             totals: Totals::default(),
             round: 0,
+            trouble: None,
         };
         Self {
             name: name.to_owned(),
@@ -333,6 +335,7 @@ impl Account {
     }
 
     /// Brings the account to what a pulse says. Whatever it was at when last seen has ended, if it is at something else.
+    /// Trouble is one failure for as long as nothing has been tried since, however often somebody looks.
     fn follow(&mut self, now: Awake, reading: Reading) {
         if reading.is_gone {
             return self.health.died(now);
@@ -340,7 +343,12 @@ impl Account {
         if reading.round == self.round && reading.round != 0 {
             return;
         }
+        let is_known = reading.round == self.round && reading.trouble.is_some() && reading.trouble == self.trouble;
+        if is_known {
+            return self.health.beat(now);
+        }
         self.round = reading.round;
+        self.trouble.clone_from(&reading.trouble);
         let iteration = match reading.trouble {
             Some(why) => {
                 self.error = Some(shortened(&why));

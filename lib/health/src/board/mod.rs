@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use onward_core::time::Awake;
 use crate::clock::{Clock, lock};
 use crate::heartbeat::{Heartbeats, LastBeat};
 use crate::input::{Input, whole_ms};
+use crate::repeat::panic_text;
 use crate::supervisor::StopSignal;
 use crate::watch::Pulse;
 
@@ -103,6 +105,12 @@ struct ExecutorState {
     limit: Duration,
 }
 
+impl ExecutorState {
+    fn is_starved(&self) -> bool {
+        self.lag >= self.limit
+    }
+}
+
 impl Board {
     pub(crate) fn new(service: &str) -> Self {
         Self {
@@ -153,7 +161,18 @@ impl Board {
     }
 
     pub(crate) fn set_executor(&self, lag: Duration, limit: Duration) {
-        *lock(&self.executor) = Some(ExecutorState { lag, limit });
+        let state = ExecutorState { lag, limit };
+        let before = lock(&self.executor).replace(state);
+        match (before.is_some_and(|before| before.is_starved()), state.is_starved()) {
+            (false, true) => tracing::error!(
+                service = self.service,
+                ?lag,
+                ?limit,
+                "the executor runs no task: something blocks its threads"
+            ),
+            (true, false) => tracing::info!(service = self.service, "the executor runs tasks again"),
+            _ => {}
+        }
     }
 
     pub(crate) fn report(&self) -> Report {
@@ -164,12 +183,27 @@ impl Board {
             (parts.loops.clone(), parts.inputs.clone(), parts.heartbeats.clone())
         };
         let loops: Vec<_> = loops.iter().map(|entry| entry.report(now)).collect();
-        let inputs: Vec<_> = inputs.iter().map(|input| input_report(input, now)).collect();
-        let heartbeats: Vec<_> = heartbeats.iter().filter_map(heartbeat_report).collect();
+        let mut inputs: Vec<_> = inputs.iter().map(|input| input_report(input, now)).collect();
+        let mut beating = Vec::new();
+        for watched in &heartbeats {
+            let asked = asked(|| heartbeat_report(watched));
+            let unasked = asked.as_ref().err();
+            let (name, critical) = (watched.what.name.to_string(), watched.what.critical);
+            let (since, is_news) = watched.note(now, unasked.is_some());
+            if let (Some(why), true) = (unasked, is_news) {
+                tracing::error!(heartbeats = name, critical, why, "heartbeats cannot be asked");
+            }
+            match asked {
+                Ok(report) => beating.extend(report),
+                // How they are is not known, which a restart may not help against.
+                Err(why) => inputs.push(InputReport::bad(name, critical, why, ms_since(now, since))),
+            }
+        }
+        let heartbeats = beating;
         let executor = lock(&self.executor).map(|state| ExecutorReport {
             lag_ms: state.lag.as_millis() as u64,
             limit_ms: state.limit.as_millis() as u64,
-            starved: state.lag >= state.limit,
+            starved: state.is_starved(),
         });
         let stopping = self.stop.is_stopping();
         let running = self.running.load(Ordering::Acquire);
@@ -196,28 +230,44 @@ impl Board {
     }
 }
 
+/// The answer of other people's code, or the text of its panic: that must not end the thread that asks.
+fn asked<T>(question: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(question)).map_err(|panic| panic_text(&*panic))
+}
+
+fn ms_since(now: Awake, since: Option<Awake>) -> Option<u64> {
+    since.map(|at| now.since(at).as_millis() as u64)
+}
+
 fn input_report(input: &Watched<Arc<dyn Input>>, now: Awake) -> InputReport {
-    let problem = input.what.problem();
+    let what = &input.what;
+    let name = asked(|| what.name().to_owned()).unwrap_or_else(|_| "?".to_owned());
+    let critical = asked(|| what.is_critical()).unwrap_or(true);
+    let (problem, value) = match asked(|| (what.problem(), what.value())) {
+        Ok(answers) => answers,
+        Err(why) => (Some(why), None),
+    };
     let (since, is_news) = input.note(now, problem.is_some());
-    let (name, critical) = (input.what.name().to_owned(), input.what.is_critical());
     match &problem {
         Some(problem) if is_news => tracing::warn!(input = name, critical, problem, "an input is no longer tolerated"),
         None if is_news => tracing::info!(input = name, critical, "an input is tolerated again"),
         _ => {}
     }
-    let since_ms = since.map(|at| now.since(at).as_millis() as u64);
-    InputReport { name, critical, problem, since_ms, value: input.what.value() }
+    InputReport { name, critical, problem, since_ms: ms_since(now, since), value }
 }
 
 /// `None` while nobody is at work.
 fn heartbeat_report(watched: &Watched<Heartbeats>) -> Option<HeartbeatReport> {
     let Heartbeats { name, critical, silent_after, beating } = &watched.what;
     let all_silent = beating.silent(*silent_after);
-    let news: Vec<&LastBeat> = {
+    let (news, over): (Vec<&LastBeat>, Vec<String>) = {
         let mut cancelled = lock(&watched.cancelled);
-        cancelled.retain(|who| all_silent.iter().any(|one| one.who == *who));
-        all_silent.iter().filter(|one| cancelled.insert(one.who.clone())).collect()
+        let over = cancelled.extract_if(|who| all_silent.iter().all(|one| one.who != *who)).collect();
+        (all_silent.iter().filter(|one| cancelled.insert(one.who.clone())).collect(), over)
     };
+    for who in over {
+        tracing::info!(heartbeats = %name, who, "a heartbeat is silent no longer: it beat, or its work has ended");
+    }
     for LastBeat { who, ago, place } in news {
         let (silent_for, place) = (whole_ms(*ago), place.map(ToString::to_string));
         let place = place.as_deref().unwrap_or("nowhere");
@@ -270,25 +320,88 @@ mod tests {
     fn each_heartbeat_that_falls_silent_is_logged_and_cancelled_once() {
         let (board, handlers) = (Board::new("test"), Handlers::default());
         board.add_heartbeats(Heartbeats::new("messages", Duration::from_secs(10), handlers.clone()).critical());
-        // silent for seconds -> who is cancelled
-        let rounds: [(Silences, &[&str]); 6] = [
-            (vec![("a", 9), ("b", 1)], &[]),
-            (vec![("a", 10), ("b", 2)], &["a"]),
-            (vec![("a", 18), ("b", 10), ("c", 12)], &["b", "c"]),
-            (vec![("a", 19), ("b", 11), ("c", 13)], &[]),
-            (vec![("a", 0), ("b", 12)], &[]),
-            (vec![("a", 10), ("b", 22)], &["a"]),
+        // silent for seconds -> who is cancelled, how many are silent no longer
+        let rounds: [(Silences, &[&str], usize); 6] = [
+            (vec![("a", 9), ("b", 1)], &[], 0),
+            (vec![("a", 10), ("b", 2)], &["a"], 0),
+            (vec![("a", 18), ("b", 10), ("c", 12)], &["b", "c"], 0),
+            (vec![("a", 19), ("b", 11), ("c", 13)], &[], 0),
+            (vec![("a", 0), ("b", 12)], &[], 2),
+            (vec![("a", 10), ("b", 22)], &["a"], 0),
         ];
-        for (silent, expected) in rounds {
+        for (silent, expected, over) in rounds {
             *lock(&handlers.0) = (silent.clone(), vec![]);
             let mut report = None;
             let said = logged(|| report = Some(board.report()));
             assert_eq!(lock(&handlers.0).1, expected, "{silent:?}");
-            let said: Vec<_> = said.iter().filter(|line| line.contains("a heartbeat is silent")).collect();
-            assert_eq!(said.len(), expected.len(), "{said:?}");
+            let count = |text| said.iter().filter(|line| line.contains(text)).count();
+            assert_eq!(
+                (count("a heartbeat is silent;"), count("is silent no longer")),
+                (expected.len(), over),
+                "{said:?}"
+            );
             let shown = report.expect("it was asked").heartbeats.remove(0);
             let worst = silent.iter().max_by_key(|(_, secs)| *secs).expect("there are some");
             assert_eq!((&*shown.who, shown.silent), (worst.0, worst.1 >= 10));
+        }
+    }
+
+    /// An input, and heartbeats, of somebody who has a bug.
+    #[derive(Clone, Default)]
+    struct Panics(Arc<AtomicBool>);
+
+    impl Panics {
+        fn ask(&self) {
+            assert!(!self.0.load(Ordering::Relaxed), "a bug");
+        }
+    }
+
+    impl Input for Panics {
+        fn name(&self) -> &str {
+            self.ask();
+            "stock"
+        }
+
+        fn problem(&self) -> Option<String> {
+            self.ask();
+            None
+        }
+    }
+
+    impl Beating for Panics {
+        fn most_silent(&self) -> Option<LastBeat> {
+            self.ask();
+            None
+        }
+    }
+
+    #[test]
+    fn whoever_panics_when_asked_is_not_ready_and_ends_nobody() {
+        let (board, bug) = (Board::new("test"), Panics::default());
+        board.runs();
+        board.add_input(Arc::new(bug.clone()));
+        board.add_heartbeats(Heartbeats::new("messages", Duration::from_secs(10), bug.clone()).critical());
+        for (panics, problems) in [(false, 0), (true, 2), (false, 0)] {
+            bug.0.store(panics, Ordering::Relaxed);
+            for round in 0..3 {
+                let mut report = None;
+                let said = logged(|| report = Some(board.report()));
+                let report = report.expect("it was asked");
+                assert_eq!((report.ready, report.live), (!panics, true));
+                let why: Vec<_> = report.inputs.iter().filter_map(|one| one.problem.as_deref()).collect();
+                assert_eq!(why, vec!["it panicked: a bug"; problems]);
+                assert!(round == 0 || said.is_empty(), "it is said once: {said:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_starved_executor_is_logged_when_it_begins_and_when_it_ends() {
+        let (board, limit) = (Board::new("test"), Duration::from_secs(10));
+        // lag -> level of what is said
+        for (lag, level) in [(0, None), (9, None), (10, Some("ERROR")), (11, None), (0, Some("INFO")), (1, None)] {
+            let said = logged(|| board.set_executor(Duration::from_secs(lag), limit));
+            assert_eq!(said.first().and_then(|line| line.split(' ').next()), level, "at {lag} s: {said:?}");
         }
     }
 }

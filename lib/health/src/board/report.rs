@@ -143,6 +143,12 @@ pub struct InputReport {
     pub value: Option<f64>,
 }
 
+impl InputReport {
+    pub(super) fn bad(name: String, critical: bool, why: String, since_ms: Option<u64>) -> Self {
+        Self { name, critical, problem: Some(why), since_ms, value: None }
+    }
+}
+
 /// The most silent of some heartbeats at one instant.
 #[derive(Clone, Debug, Serialize)]
 pub struct HeartbeatReport {

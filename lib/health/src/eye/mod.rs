@@ -233,7 +233,11 @@ impl Sight {
     fn exit_if_lost(&mut self, report: &Report) {
         let why = report.why_not_live();
         let is_news = self.loss.0.is_none();
-        let lost_for = self.loss.note(why.is_some(), Instant::now());
+        let now = Instant::now();
+        if let (None, Some(since)) = (&why, self.loss.0) {
+            tracing::info!(lost_for = ?now.saturating_duration_since(since), "liveness is back");
+        }
+        let lost_for = self.loss.note(why.is_some(), now);
         let (Some(why), Some(lost_for)) = (why, lost_for) else { return };
         if is_news {
             tracing::error!(why, exits_after = ?self.exit_after, "liveness is lost");
@@ -332,6 +336,54 @@ mod tests {
             "systemd's WatchdogSec    600ms                    set",
         ] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+    }
+
+    /// A part that panics when it is asked, and the file that says so.
+    #[tokio::test]
+    async fn the_ready_file_is_removed_when_an_input_panics() {
+        #[derive(Clone, Default)]
+        struct Bug(Arc<std::sync::atomic::AtomicBool>);
+        impl crate::input::Input for Bug {
+            fn name(&self) -> &str {
+                "stock"
+            }
+            fn problem(&self) -> Option<String> {
+                assert!(!self.0.load(std::sync::atomic::Ordering::Relaxed), "a bug");
+                None
+            }
+        }
+        let (folder, board, bug) = (tempfile::tempdir().unwrap(), Arc::new(Board::new("test")), Bug::default());
+        let path = folder.path().join("ready");
+        board.add_input(Arc::new(bug.clone()));
+        board.runs();
+        let settings = EyeSettings { ready_file: Some(path.clone()), ..EyeSettings::default() };
+        let mut sight = Sight::new(board, settings, None, Handle::current());
+        for panics in [false, true, false] {
+            bug.0.store(panics, std::sync::atomic::Ordering::Relaxed);
+            sight.look();
+            assert_eq!(path.exists(), !panics);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_loss_of_liveness_and_its_return_are_logged_once() {
+        let board = Arc::new(Board::new("test"));
+        let lag = Duration::from_secs(3_600);
+        let mut sight = Sight::new(Arc::clone(&board), EyeSettings::default(), None, Handle::current());
+        // executor's lag -> level and start of what is said
+        for (lagging, said) in [
+            (Duration::ZERO, None),
+            (lag, Some("ERROR liveness is lost")),
+            (lag, None),
+            (Duration::ZERO, Some("INFO liveness is back")),
+            (Duration::ZERO, None),
+        ] {
+            board.set_executor(lagging, lag);
+            let report = board.report();
+            let lines = logged(|| sight.exit_if_lost(&report));
+            assert_eq!(lines.len(), usize::from(said.is_some()), "{lines:?}");
+            assert!(lines.iter().zip(said).all(|(line, start)| line.starts_with(start)), "{lines:?}");
         }
     }
 

@@ -24,23 +24,28 @@
 //! What counts is how the job is, whoever ran it: runs of other processes on the same store count as one's own, and a
 //! process that is restarted finds the age of the last success, and the failures since, as they were.
 //!
+//! A store that is away fails readiness and nothing else: what runs goes on, and its end is written down when the store is
+//! back.
+//!
 //! What becomes of each due instant is decided by [`onward_core::schedule`], by this process's wall clock, and kept by a
 //! [`ScheduleStore`].
 
-use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt::{self, Display};
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use onward_core::backoff::Backoff;
 use onward_core::health::Budget;
 use onward_core::schedule::{
-    DUE_PER_LOT, Decision, LATE_AFTER, MAX_WAITING, Missed, Overlap, Passed, Reason, Situation, decide, jitter,
-    take_lot,
+    DUE_PER_LOT, Decision, LATE_AFTER, Missed, Overlap, Passed, Reason, RecordKind, Situation, decide, jitter, take_lot,
 };
 use onward_core::time::{Wall, span_ms};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
 
 use super::calendar::{Calendar, TimingError};
 use super::store::{AnyStore, EndedRun, Entry, JobRecords, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};
@@ -54,6 +59,18 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 const LONGEST_RUN: Duration = Duration::from_secs(3_600);
 /// A claim outlives the longest run by this much: nobody takes over a run that is about to end.
 const CLAIM_MARGIN: Duration = Duration::from_secs(60);
+/// A store that has not answered by then is away. The stores of this crate say so earlier.
+const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+/// Waits of a job whose store is away.
+const STORE_AWAY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(30) };
+/// Pauses before the end of a run is written once more by a process that stops.
+const SAVE_AGAIN: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(300), Duration::from_millis(1_000)];
+
+mod figures;
+mod queue;
+
+use figures::Figures;
+use queue::Queue;
 
 type Work = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 type WallClock = Arc<dyn Fn() -> Wall + Send + Sync>;
@@ -70,6 +87,7 @@ pub struct Job {
     longest_run: Duration,
     store: Arc<dyn AnyStore>,
     clock: WallClock,
+    figures: Arc<Figures>,
     work: Arc<dyn Fn(JobRun) -> Work + Send + Sync>,
 }
 
@@ -115,6 +133,7 @@ impl Job {
             longest_run: LONGEST_RUN,
             store: Arc::new(MemoryStore::new()),
             clock: Arc::new(wall_now),
+            figures: Arc::default(),
             work: Arc::new(work),
         }
     }
@@ -189,12 +208,14 @@ impl Supervised for Job {
         let (freshness, every) = (self.freshness(), self.gap() + self.jitter + LATE_AFTER);
         let name = self.name.clone();
         let (critical, budget, longest) = (self.critical, self.budget, self.longest_run);
+        self.figures.show(&name, service);
         let job = Arc::new(self);
         let mut supervised = Loop::running(&name, move |reporter| Arc::clone(&job).run(reporter))
             .every(every)
             .freshness(freshness)
-            .startup_grace(longest)
-            .longest_turn(longest)
+            .startup_grace(longest + CLAIM_MARGIN)
+            // Runs are limited by themselves; this is for the questions between them.
+            .longest_turn(longest + CLAIM_MARGIN)
             .recovery(1);
         if let Some(budget) = budget {
             supervised = supervised.budget(budget);
@@ -229,15 +250,31 @@ impl JobRun {
 }
 
 impl Job {
-    async fn run(self: Arc<Self>, reporter: Reporter) -> Result<(), StoreError> {
-        let mut runs =
-            Runs { job: self, reporter, tasks: JoinSet::new(), own: Vec::new(), told: None, waiting: VecDeque::new() };
+    async fn run(self: Arc<Self>, reporter: Reporter) -> Result<(), Infallible> {
+        let mut runs = Runs {
+            job: self,
+            reporter,
+            tasks: JoinSet::new(),
+            own: Vec::new(),
+            ended: Vec::new(),
+            told: None,
+            queue: Queue::default(),
+            refusals: 0,
+            draws: RandomState::new(),
+        };
         loop {
             if runs.reporter.is_stopping() {
-                return runs.finish().await;
+                runs.finish().await;
+                return Ok(());
             }
-            let wait = runs.look().await?;
-            runs.wait(wait).await?;
+            let wait = match runs.look().await {
+                Ok(wait) => {
+                    runs.refusals = 0;
+                    wait
+                }
+                Err(error) => runs.note_away(&error),
+            };
+            runs.wait(wait).await;
         }
     }
 
@@ -255,24 +292,45 @@ struct Runs {
     job: Arc<Job>,
     reporter: Reporter,
     tasks: JoinSet<(Wall, Result<(), String>)>,
-    /// Instants whose runs are under way here, with their tasks.
+    /// Instants whose runs are under way here, or have ended without the store knowing it, with their tasks.
     own: Vec<(Wall, tokio::task::Id)>,
-    /// Instants whose runs have ended, here or elsewhere, and are in the account. `None` before the store was asked.
+    /// Runs that have ended here, and of which the store does not know it yet.
+    ended: Vec<Ended>,
+    /// Instants whose runs have ended, here or elsewhere, and are in the account. `None` before the store was asked, and
+    /// while it is away.
     told: Option<Vec<Wall>>,
-    /// Instants that came while a run was under way, and wait for its end. They have no record yet.
-    waiting: VecDeque<Wall>,
+    queue: Queue,
+    /// Questions in a row that the store did not answer.
+    refusals: u32,
+    draws: RandomState,
+}
+
+/// A run that has ended here.
+struct Ended {
+    due: Wall,
+    /// The code of a failure, and the reason for people.
+    result: Result<(), (&'static str, String)>,
 }
 
 impl Runs {
-    /// Decides what has come, and says for how long there is nothing to do.
+    /// Writes down what has ended, decides what has come, and says for how long there is nothing to do.
     async fn look(&mut self) -> Result<Duration, StoreError> {
-        let job = Arc::clone(&self.job);
-        let now = job.now();
-        let known = job.store.open(&job.name, now).await?;
+        self.save_ends().await?;
+        let now = self.job.now();
+        let known = answered(self.job.store.open(&self.job.name, now)).await?;
+        let wait = self.go_on(&known, now).await?;
+        // Not before the store has answered everything: one that can be read but not written to is away.
         self.account_for(&known, now);
+        Ok(wait)
+    }
+
+    /// Decides what has come.
+    async fn go_on(&mut self, known: &JobRecords, now: Wall) -> Result<Duration, StoreError> {
+        let job = Arc::clone(&self.job);
         self.take_over(&known.open, now).await?;
         let (lot, is_end) = take_lot(job.calendar.after(known.horizon), now);
         let due: Vec<Wall> = lot.iter().copied().take_while(|due| job.starts_at(*due) <= now).collect();
+        job.figures.set_next_due(lot.get(due.len()).copied());
         if due.is_empty() {
             let next = lot.first().map_or(LOOK_AGAIN, |due| job.starts_at(*due).since(now));
             return Ok(next.min(LOOK_AGAIN));
@@ -285,11 +343,22 @@ impl Runs {
             _ => decide(&self.situation(&due, is_all, open, now)),
         };
         if decisions.is_empty() {
-            // More must be known first, or the run that is under way must end.
-            return Ok(if is_all { LOOK_AGAIN } else { Duration::ZERO });
+            // The run that is under way must end; the next instant has to find its place behind it.
+            let next = lot.get(due.len()).map_or(LOOK_AGAIN, |due| job.starts_at(*due).since(now));
+            return Ok(next.min(LOOK_AGAIN));
         }
         self.carry_out(known.horizon, decisions, now).await?;
         Ok(if due.len() >= DUE_PER_LOT { Duration::ZERO } else { Duration::from_millis(1) })
+    }
+
+    /// The store is away, for how long to wait before it is asked again.
+    fn note_away(&mut self, error: &StoreError) -> Duration {
+        self.refusals = self.refusals.saturating_add(1);
+        // How the job is will be in the records, once they can be read.
+        self.told = None;
+        self.reporter.record_failure("store_unavailable", error);
+        let draw = self.draws.hash_one((self.job.now(), self.refusals));
+        STORE_AWAY.delay(self.refusals, draw).max(STORE_AWAY.base / 2)
     }
 
     /// Brings the account to what the store has: at first to how the job was, and from then on by what others have run.
@@ -341,23 +410,26 @@ impl Runs {
         }
     }
 
-    /// Decides about due instants. One that comes while a run is under way waits, in order, until that run has ended.
+    /// Decides about due instants. One that comes while a run is under way waits, in order, until that run has ended, if
+    /// there is a place for it.
     fn decide_queued(&mut self, due: &[Wall], is_all: bool, open: usize, now: Wall) -> Vec<Decision> {
+        let job = Arc::clone(&self.job);
+        let starts_at = |due| job.starts_at(due);
+        if open > 0 || !self.queue.is_empty() {
+            self.queue.admit(due, now, starts_at);
+        }
+        if let Some(passed) = self.queue.refused(due, starts_at) {
+            return vec![Decision::Pass(passed)];
+        }
         if open > 0 {
-            for due in due {
-                if !self.waiting.contains(due) && self.waiting.len() < MAX_WAITING {
-                    self.waiting.push_back(*due);
-                }
-            }
             return Vec::new();
         }
-        match self.waiting.pop_front() {
-            Some(first) if due.first() == Some(&first) => vec![Decision::Fire { due: first, reason: Reason::Queued }],
-            Some(_) | None => {
-                self.waiting.clear();
+        match self.queue.take(due) {
+            Some(first) => vec![Decision::Fire { due: first, reason: Reason::Queued }],
+            None => {
                 let situation = self.situation(due, is_all, open, now);
-                let first_run = |decision: &Decision| matches!(decision, Decision::Wait { .. });
-                decide(&situation).into_iter().take_while(|decision| !first_run(decision)).collect()
+                let waits = |decision: &Decision| matches!(decision, Decision::Wait { .. });
+                decide(&situation).into_iter().take_while(|decision| !waits(decision)).collect()
             }
         }
     }
@@ -372,13 +444,16 @@ impl Runs {
                 Decision::Wait { .. } => None,
             })
             .collect();
-        if !self.job.store.add(&self.job.name, after, entries.clone()).await? {
+        if !answered(self.job.store.add(&self.job.name, after, entries.clone())).await? {
             // Another process was quicker.
             return Ok(());
         }
         for entry in entries {
             match entry {
-                Entry::Fired { due, .. } => self.start(due),
+                Entry::Fired { due, .. } => {
+                    self.job.figures.add(RecordKind::Fired, 1);
+                    self.start(due);
+                }
                 Entry::Passed(passed) => self.report_passed(&passed),
             }
         }
@@ -386,8 +461,9 @@ impl Runs {
     }
 
     fn report_passed(&self, passed: &Passed) {
-        let (job, reason, count) = (&self.job.name, passed.reason.code(), passed.count);
-        tracing::warn!(job, record = passed.reason.kind().word(), reason, count, "due instants without a run");
+        let (job, kind, reason, count) = (&self.job.name, passed.reason.kind(), passed.reason.code(), passed.count);
+        tracing::warn!(job, record = kind.word(), reason, count, "due instants without a run");
+        self.job.figures.add(kind, count);
         self.reporter.record(Outcome::Skipped);
     }
 
@@ -398,7 +474,7 @@ impl Runs {
                 continue;
             }
             let until = now + self.job.longest_run + CLAIM_MARGIN;
-            if self.job.store.reclaim(&self.job.name, *run, until).await? {
+            if answered(self.job.store.reclaim(&self.job.name, *run, until)).await? {
                 tracing::warn!(job = self.job.name, due_ms = run.due.as_ms(), "a run was interrupted; it begins again");
                 self.start(run.due);
             }
@@ -410,7 +486,7 @@ impl Runs {
         let run = (self.job.work)(JobRun { due, reporter: self.reporter.clone() });
         let longest = self.job.longest_run;
         let task = self.tasks.spawn(async move {
-            let ended = tokio::time::timeout(longest, run).await;
+            let ended = timeout(longest, run).await;
             (due, ended.unwrap_or_else(|_| Err(format!("it did not end within {longest:?}"))))
         });
         self.own.push((due, task.id()));
@@ -421,56 +497,75 @@ impl Runs {
     }
 
     /// Waits until a run ends, the time is over, or the process is told to stop.
-    async fn wait(&mut self, wait: Duration) -> Result<(), StoreError> {
-        let ended = if self.tasks.is_empty() {
-            self.reporter.wait(wait).await;
-            None
-        } else {
-            // How long a run may take is limited apart from this.
-            self.reporter.waiting(wait);
-            tokio::select! {
-                ended = self.tasks.join_next() => ended,
-                () = tokio::time::sleep(wait) => None,
-                () = self.reporter.stopping() => None,
-            }
+    async fn wait(&mut self, wait: Duration) {
+        if self.tasks.is_empty() {
+            return self.reporter.wait(wait).await;
+        }
+        // How long a run may take is limited apart from this.
+        self.reporter.waiting(wait);
+        let ended = tokio::select! {
+            ended = self.tasks.join_next() => ended,
+            () = tokio::time::sleep(wait) => None,
+            () = self.reporter.stopping() => None,
         };
-        match ended {
-            Some(ended) => self.ended(ended).await,
-            None => Ok(()),
+        if let Some(ended) = ended {
+            self.note_end(ended);
         }
     }
 
-    async fn finish(&mut self) -> Result<(), StoreError> {
+    /// Ends the runs that are under way. A store that is away is not waited for: what it does not know to have ended is run
+    /// again, once its claim is over.
+    async fn finish(&mut self) {
         while let Some(ended) = self.tasks.join_next().await {
-            self.ended(ended).await?;
+            self.note_end(ended);
+            // The others may take long, and the process may be killed before they end.
+            if let Err(error) = self.save_ends().await {
+                self.reporter.record_failure("store_unavailable", error);
+            }
         }
-        Ok(())
+        let mut pauses = SAVE_AGAIN.into_iter();
+        while let Err(error) = self.save_ends().await {
+            let Some(pause) = pauses.next() else {
+                let (job, runs) = (&self.job.name, self.ended.len());
+                tracing::error!(job, runs, %error, "the ends of runs are not written down; the runs are repeated");
+                return;
+            };
+            tokio::time::sleep(pause).await;
+        }
     }
 
-    async fn ended(
-        &mut self,
-        ended: Result<(Wall, Result<(), String>), tokio::task::JoinError>,
-    ) -> Result<(), StoreError> {
-        let (due, end) = match ended {
-            Ok((due, Ok(()))) => {
-                self.reporter.record(Outcome::Progress(1));
-                (due, RunEnd::Succeeded)
-            }
-            Ok((due, Err(why))) => {
-                self.reporter.record_failure("failed", why);
-                (due, RunEnd::Failed)
-            }
+    fn note_end(&mut self, ended: Result<(Wall, Result<(), String>), JoinError>) {
+        self.ended.push(match ended {
+            Ok((due, result)) => Ended { due, result: result.map_err(|why| ("failed", why)) },
             Err(error) => {
                 let run = self.own.iter().find(|(_, task)| *task == error.id());
                 let (due, _) = *run.expect("a task is noted when it is started");
-                self.reporter.record_failure("panicked", error);
-                (due, RunEnd::Failed)
+                Ended { due, result: Err(("panicked", error.to_string())) }
             }
-        };
-        self.own.retain(|(own, _)| *own != due);
-        self.told.get_or_insert_default().push(due);
-        self.job.store.end(&self.job.name, due, end).await
+        });
     }
+
+    /// Writes down what has ended, and then counts it: until then the store, and so the job, is in trouble.
+    async fn save_ends(&mut self) -> Result<(), StoreError> {
+        while let Some(Ended { due, result }) = self.ended.first() {
+            let (due, end) = (*due, if result.is_ok() { RunEnd::Succeeded } else { RunEnd::Failed });
+            answered(self.job.store.end(&self.job.name, due, end)).await?;
+            match self.ended.remove(0).result {
+                Ok(()) => self.reporter.record(Outcome::Progress(1)),
+                Err((code, why)) => self.reporter.record_failure(code, why),
+            }
+            self.own.retain(|(own, _)| *own != due);
+            if let Some(told) = &mut self.told {
+                told.push(due);
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn answered<T>(question: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    let late = || StoreError(format!("no answer within {STORE_ANSWERS_WITHIN:?}"));
+    timeout(STORE_ANSWERS_WITHIN, question).await.unwrap_or_else(|_| Err(late()))
 }
 
 fn wall_now() -> Wall {

@@ -190,7 +190,7 @@ fn a_frozen_executor_is_seen_from_outside_and_the_watchdog_is_not_fed() {
     program.write_line();
     let body = until("red", || Some(probe(address, "/livez")).filter(|(code, _)| *code == 503)).1;
     let reason = body["reason"].as_str().unwrap();
-    assert!(reason.starts_with("the executor has run no task for 2"), "{reason}");
+    assert!(reason.starts_with("the executor has run no task for "), "{reason}");
     assert!(reason.ends_with("something blocks its threads"), "{reason}");
     assert_eq!(body["executor"]["limit_ms"], 2000);
     assert_eq!(get(address, "/readyz").0, 503);

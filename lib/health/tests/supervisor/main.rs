@@ -308,6 +308,45 @@ async fn one_deadline_for_all() {
     assert_eq!((loops, within), (vec!["loop `endless`".to_owned(), "loop `lost`".to_owned()], s(10)));
 }
 
+/// It cannot be ended from outside, and nobody may wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_blocks_its_thread_does_not_keep_the_service_from_ending() {
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let (begun, begins) = tokio::sync::oneshot::channel();
+    let (blocked, mut begun) = (Arc::new(Mutex::new(blocked)), Some(begun));
+    let turn = move |_turn: Turn| {
+        let (blocked, begun) = (Arc::clone(&blocked), begun.take());
+        async move {
+            begun.map(|begun| begun.send(()));
+            let _ = blocked.lock().unwrap().recv();
+            Ok::<_, Refused>(Outcome::Idle)
+        }
+    };
+    let service = service().shutdown_within(Duration::from_millis(10));
+    service.add(Loop::new("stuck", turn).critical());
+    let stop = service.stopper();
+    let (_, running) = run(service);
+    begins.await.unwrap();
+    stop.stop();
+    let ended = tokio::time::timeout(s(60), running).await;
+    drop(release);
+    let error = ended.expect("it waits for the turn").unwrap().unwrap_err();
+    assert!(matches!(&error, RunError::ShutdownDeadline { loops, .. } if loops == &["loop `stuck`"]), "{error}");
+}
+
+/// A service that only answers for others.
+#[tokio::test(start_paused = true)]
+async fn a_service_without_loops_runs_until_it_is_told_to_stop() {
+    let service = service();
+    service.add(Dependency::new("postgres"));
+    let stop = service.stopper();
+    let (health, running) = run(service);
+    sleep(s(60)).await;
+    assert!(!running.is_finished() && health.report().ready);
+    stop.stop();
+    running.await.unwrap().unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_loop_that_runs_by_itself_reports_several_turns_at_a_time() {
     let service = service();

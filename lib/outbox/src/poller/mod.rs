@@ -21,9 +21,10 @@ use crate::outbox::Outbox;
 use crate::publisher::AnyPublisher;
 use crate::store::{Backlog, Claim, ClaimRule, Settlement};
 pub(crate) use counts::Counts;
-use publishing::Publishing;
+use publishing::{Published, Publishing};
 
-/// A turn that has gone on for this long claims nothing more. Its forward steps keep it fresh until then.
+/// A turn that has gone on for this long claims nothing more, and a claim that has gives back what it has not published.
+/// Forward steps keep it fresh until then.
 const TURN_FOR: Duration = Duration::from_secs(10);
 /// The interval at which a busy poller looks at what is left.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -217,7 +218,7 @@ impl Poller {
 
 /// An observer of a turn.
 pub(crate) trait Watcher: Sync {
-    /// More rows were published: this many.
+    /// More rows were published, this many, and none has failed in this turn: a forward step.
     fn published(&self, rows: u64);
     /// The turn goes on.
     fn beat(&self);
@@ -239,15 +240,17 @@ impl Poller {
             if claim.rows.is_empty() {
                 let backlog = self.look(watcher).await?;
                 turn.waiting = u64::from(backlog.waiting);
+                turn.claimed = u64::from(backlog.claimed);
                 return Ok(turn);
             }
             watcher.beat();
-            let done = self.publish(claim, claimed_at, watcher).await?;
+            let has_failed = turn.refused > 0;
+            let done = self.publish(claim, claimed_at, has_failed, watcher).await?;
             turn.published += done.published;
             turn.refused += done.refused;
             turn.given_back += done.given_back;
-            watcher.published(done.published);
-            if done.given_back > 0 || watcher.is_stopping() || began.elapsed() >= TURN_FOR {
+            turn.crashed += done.crashed;
+            if done.given_back + done.crashed > 0 || watcher.is_stopping() || began.elapsed() >= TURN_FOR {
                 self.look(watcher).await?;
                 return Ok(turn);
             }
@@ -271,22 +274,28 @@ impl Poller {
         &self,
         claim: Claim,
         claimed_at: Instant,
+        has_failed: bool,
         watcher: &impl Watcher,
     ) -> Result<OutboxTurn, OutboxError> {
         let Claim { token, rows, .. } = claim;
-        let publishing = Publishing::new(self, token, rows, claimed_at);
-        let (settlement, unavailable) = publishing.run(watcher).await;
+        let publishing = Publishing::new(self, token, rows, claimed_at, has_failed);
+        let Published { settlement, unavailable, panicked } = publishing.run(watcher).await;
         watcher.beat();
         self.settle(token, &settlement).await?;
         let turn = OutboxTurn {
             published: settlement.published.len() as u64,
             refused: settlement.refused.len() as u64,
             given_back: unavailable.as_ref().map_or(0, |one| one.rows),
-            waiting: 0,
+            crashed: panicked.as_ref().map_or(0, |one| one.rows),
+            ..OutboxTurn::default()
         };
         self.counts.add(&turn);
         self.counts.parked.fetch_add(settlement.refused.iter().filter(|one| one.park).count() as u64, Relaxed);
-        let problem = unavailable.as_ref().map(|one| &one.why).or(settlement.refused.last().map(|one| &one.error));
+        let problem = panicked
+            .as_ref()
+            .or(unavailable.as_ref())
+            .map(|one| &one.why)
+            .or(settlement.refused.last().map(|one| &one.error));
         self.counts.set_problem(problem.cloned());
         self.note_availability(unavailable.map(|one| one.why), turn.published > 0);
         Ok(turn)

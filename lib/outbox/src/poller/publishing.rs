@@ -1,20 +1,34 @@
 //! One claim on its way to the publisher.
 
+use std::any::Any;
 use std::collections::HashSet;
-use tokio::time::Instant;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::task::Poll;
 
-use tokio::time::timeout;
-use tracing::warn;
+use tokio::time::{Instant, timeout};
+use tracing::{error, warn};
 use uuid::Uuid;
 
-use super::{Poller, Watcher};
-use crate::publisher::{Answers, PublishError};
+use super::{Poller, TURN_FOR, Watcher};
+use crate::publisher::{Answers, AnyPublisher, PublishError};
 use crate::row::Row;
 use crate::store::{Refusal, Settlement};
 
-/// Rows that the publisher could not take, and why not.
+/// The results of a claim.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    pub(super) settlement: Settlement,
+    /// The publisher could not take these.
+    pub(super) unavailable: Option<Stopped>,
+    /// The publisher panicked with these. They are not settled: when their lease is over, they are claimed again in
+    /// smaller groups, and the one that is to blame is parked in the end.
+    pub(super) panicked: Option<Stopped>,
+}
+
+/// Rows with which the publisher came to an end, and why.
 #[derive(Debug)]
-pub(super) struct Unavailable {
+pub(super) struct Stopped {
     pub(super) rows: u64,
     pub(super) why: String,
 }
@@ -26,32 +40,60 @@ pub(super) struct Publishing<'a> {
     left: Vec<Row>,
     /// The end of the lease, by a clock that was read before it began.
     ends_at: Instant,
-    settlement: Settlement,
-    unavailable: Option<Unavailable>,
+    began: Instant,
+    /// A row has failed in this turn: what is published after that is no forward step.
+    has_failed: bool,
+    done: Published,
 }
 
 impl<'a> Publishing<'a> {
-    pub(super) fn new(poller: &'a Poller, token: Uuid, rows: Vec<Row>, claimed_at: Instant) -> Self {
+    pub(super) fn new(poller: &'a Poller, token: Uuid, rows: Vec<Row>, claimed_at: Instant, has_failed: bool) -> Self {
         let ends_at = claimed_at + poller.rule.lease;
-        Self { poller, token, left: rows, ends_at, settlement: Settlement::default(), unavailable: None }
+        Self { poller, token, left: rows, ends_at, began: Instant::now(), has_failed, done: Published::default() }
     }
 
-    pub(super) async fn run(mut self, watcher: &impl Watcher) -> (Settlement, Option<Unavailable>) {
-        while !self.left.is_empty() && self.unavailable.is_none() {
+    /// Publishes round by round, until nothing is left, the publisher comes to an end, or it is time to settle: a claim of
+    /// many rows of one key must neither take for ever nor keep the process from stopping.
+    pub(super) async fn run(mut self, watcher: &impl Watcher) -> Published {
+        let mut is_time_over = false;
+        while !self.left.is_empty() && !is_time_over && !watcher.is_stopping() {
             watcher.beat();
             if !self.keep_lease().await || self.left.is_empty() {
                 break;
             }
             let round = self.next_round();
-            let time = self.ends_at.saturating_duration_since(Instant::now()).mul_f64(0.9);
-            let answers = match timeout(time, self.poller.publisher.publish(&round)).await {
-                Ok(answers) => answers,
-                Err(_) => vec![Err(PublishError::Unavailable(format!("no answer within {time:?}"))); round.len()],
-            };
-            self.take(round, answers);
+            let before = self.done.settlement.published.len();
+            if !self.publish(round).await {
+                break;
+            }
+            let published = self.done.settlement.published.len() - before;
+            self.has_failed |= !self.done.settlement.refused.is_empty();
+            if published > 0 && !self.has_failed {
+                watcher.published(published as u64);
+            }
+            is_time_over = self.began.elapsed() >= TURN_FOR;
         }
-        self.settlement.given_back.extend(self.left.iter().map(|row| row.id));
-        (self.settlement, self.unavailable)
+        self.done.settlement.given_back.extend(self.left.iter().map(|row| row.id));
+        self.done
+    }
+
+    /// Whether the publisher can be given more.
+    async fn publish(&mut self, round: Vec<Row>) -> bool {
+        let time = self.ends_at.saturating_duration_since(Instant::now()).mul_f64(0.9);
+        match timeout(time, guarded(&*self.poller.publisher, &round)).await {
+            Ok(Ok(answers)) => self.take(round, answers),
+            Ok(Err(why)) => {
+                let (outbox, rows) = (&self.poller.rule.name, round.len() as u64);
+                error!(outbox, rows, why, "outbox_publisher_panicked: these rows wait for the end of their lease");
+                self.done.panicked = Some(Stopped { rows, why });
+            }
+            Err(_) => {
+                let error = PublishError::Unavailable(format!("no answer within {time:?}"));
+                let answers = vec![Err(error); round.len()];
+                self.take(round, answers);
+            }
+        }
+        self.done.unavailable.is_none() && self.done.panicked.is_none()
     }
 
     /// Whether the rows are still ours for long enough to begin a call. Past the middle of the lease it is renewed.
@@ -100,11 +142,11 @@ impl<'a> Publishing<'a> {
             let is_behind = row.key.as_ref().is_some_and(|key| stopped.contains(key));
             match answer {
                 // Whatever is said of it, it is not to blame for what came before it.
-                Err(_) if is_behind => self.settlement.given_back.push(row.id),
-                Ok(()) => self.settlement.published.push(row.id),
+                Err(_) if is_behind => self.done.settlement.given_back.push(row.id),
+                Ok(()) => self.done.settlement.published.push(row.id),
                 Err(PublishError::Unavailable(why)) => {
-                    self.settlement.given_back.push(row.id);
-                    self.unavailable.get_or_insert(Unavailable { rows: 0, why }).rows += 1;
+                    self.done.settlement.given_back.push(row.id);
+                    self.done.unavailable.get_or_insert(Stopped { rows: 0, why }).rows += 1;
                     stopped.extend(row.key);
                 }
                 Err(PublishError::Refused(why)) => {
@@ -115,7 +157,7 @@ impl<'a> Publishing<'a> {
         }
         let is_stopped = |row: &Row| row.key.as_ref().is_some_and(|key| stopped.contains(key));
         let (behind, left) = std::mem::take(&mut self.left).into_iter().partition::<Vec<_>, _>(is_stopped);
-        self.settlement.given_back.extend(behind.iter().map(|row| row.id));
+        self.done.settlement.given_back.extend(behind.iter().map(|row| row.id));
         self.left = left;
     }
 
@@ -126,8 +168,23 @@ impl<'a> Publishing<'a> {
             warn!(outbox, id = row.id, topic = row.topic, key = row.key, error, "outbox_row_parked");
         }
         let retry_after = self.poller.rule.retry.delay(row.attempts, draw());
-        self.settlement.refused.push(Refusal { id: row.id, error, retry_after, park });
+        self.done.settlement.refused.push(Refusal { id: row.id, error, retry_after, park });
     }
+}
+
+/// The answers, or the text of a panic.
+async fn guarded(publisher: &dyn AnyPublisher, rows: &[Row]) -> Result<Answers, String> {
+    let mut call = catch_unwind(AssertUnwindSafe(|| publisher.publish(rows))).map_err(panic_text)?;
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))) {
+        Ok(answers) => answers.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic_text(panic))),
+    })
+    .await
+}
+
+fn panic_text(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("the publisher panicked: {}", text.unwrap_or("with what is no text"))
 }
 
 fn draw() -> u64 {

@@ -47,6 +47,7 @@ impl Publisher for Scripted {
             _ => Ok(()),
         };
         match step {
+            None if rows.iter().any(|row| row.topic == "bomb") => panic!("a bomb"),
             None => rows.iter().map(answer).collect(),
             Some(Step::Outage) => vec![Err(PublishError::Unavailable("outage".into())); rows.len()],
             Some(Step::TooFewAnswers) => vec![Ok(()); rows.len() - 1],
@@ -178,9 +179,86 @@ async fn a_claim_that_has_been_going_on_for_long_is_renewed_or_given_up() {
     let other = world.claim().await;
     assert_eq!(other.rows.len(), 2);
     let long_ago = Instant::now() - poller.rule.lease.mul_f64(0.6);
-    let (settlement, unavailable) = Publishing::new(&poller, claim.token, claim.rows, long_ago).run(&Alone).await;
-    assert_eq!((settlement.len(), unavailable.is_none()), (0, true));
+    let done = Publishing::new(&poller, claim.token, claim.rows, long_ago, false).run(&Alone).await;
+    assert_eq!((done.settlement.len(), done.unavailable.is_none()), (0, true));
     assert!(publisher.calls().is_empty(), "rows of another are not published");
-    let (settlement, _) = Publishing::new(&poller, other.token, other.rows, long_ago).run(&Alone).await;
-    assert_eq!(settlement.published, ids);
+    let done = Publishing::new(&poller, other.token, other.rows, long_ago, false).run(&Alone).await;
+    assert_eq!(done.settlement.published, ids);
+}
+
+/// The row that the publisher panics with is found out, like one that kills its process, and nobody else pays for it.
+#[tokio::test]
+async fn a_row_that_the_publisher_panics_with_is_parked_alone() {
+    let publisher = Scripted::default();
+    let (mut world, poller) = rig(&publisher).await;
+    let ids = world.write([Row::new("topic").key("a"), Row::new("bomb").key("b"), Row::new("topic").key("c")]).await;
+    let mut panics = 0;
+    while turn(&poller).await == (Iteration::Failed { code: "publisher_panicked" }) {
+        panics += 1;
+        assert!(panics <= 2 * poller.rule.max_attempts, "it goes on for ever");
+        assert_eq!(turn(&poller).await, Iteration::Skipped, "its rows are left to their lease");
+        world.end_leases().await;
+    }
+    while turn(&poller).await != Iteration::Idle {
+        world.end_leases().await;
+    }
+    let left = world.store.list(&RowFilter::default(), 9).await.unwrap();
+    assert_eq!(left.iter().map(|row| (row.id, row.state)).collect::<Vec<_>>(), [(ids[1], RowState::Parked)]);
+    assert_eq!(poller.counts.published.load(Relaxed), 2);
+}
+
+/// What others hold, and cannot publish either, is no empty outbox.
+#[tokio::test]
+async fn rows_in_other_hands_are_no_empty_outbox() {
+    let (mut world, poller) = rig(&Scripted::default()).await;
+    world.write_keys("a a").await;
+    let claim = world.claim().await;
+    let seen = poller.turn(&Alone).await.unwrap();
+    assert_eq!((seen.iteration(), seen.is_all_claimed()), (Iteration::Skipped, true));
+    world.publish(&claim).await;
+    assert_eq!(turn(&poller).await, Iteration::Idle);
+}
+
+/// Steps are counted, and the process may be told to stop after so many.
+#[derive(Default)]
+struct Steps {
+    seen: Mutex<Vec<u64>>,
+    stop_after: Option<usize>,
+}
+
+impl Watcher for Steps {
+    fn published(&self, rows: u64) {
+        self.seen.lock().unwrap().push(rows);
+    }
+    fn beat(&self) {}
+    fn seen(&self, _: Backlog) {}
+    fn is_stopping(&self) -> bool {
+        self.stop_after.is_some_and(|after| self.seen.lock().unwrap().len() >= after)
+    }
+}
+
+#[tokio::test]
+async fn each_round_is_a_step_until_a_row_fails() {
+    let (mut world, poller) = rig(&Scripted::default()).await;
+    world.write([Row::new("topic").key("a"), Row::new("topic").key("a"), Row::new("topic").key("b")]).await;
+    let steps = Steps::default();
+    assert_eq!(poller.turn(&steps).await.unwrap().iteration(), Iteration::Progress(3));
+    assert_eq!(*steps.seen.lock().unwrap(), [2, 1]);
+    world.write([Row::new("topic").key("a"), Row::new("topic").key("a"), poison("b")]).await;
+    let steps = Steps::default();
+    assert_eq!(poller.turn(&steps).await.unwrap().iteration(), Iteration::Degraded { ok: 2, failed: 1 });
+    assert!(steps.seen.lock().unwrap().is_empty(), "a turn that is degraded refreshes nothing");
+}
+
+#[tokio::test]
+async fn a_stop_in_the_middle_of_a_claim_gives_back_what_is_left() {
+    let publisher = Scripted::default();
+    let (mut world, poller) = rig(&publisher).await;
+    let ids = world.write_keys("a a a a a").await;
+    let steps = Steps { stop_after: Some(2), ..Steps::default() };
+    assert_eq!(poller.turn(&steps).await.unwrap().iteration(), Iteration::Progress(2));
+    assert_eq!(publisher.calls(), [[ids[0]], [ids[1]]]);
+    assert_eq!(world.attempts().await, [0, 0, 0], "the others have not been tried");
+    assert_eq!(turn(&poller).await, Iteration::Progress(3));
+    assert_eq!(publisher.calls(), [[ids[2]], [ids[3]], [ids[4]]], "and nothing is published twice");
 }

@@ -94,6 +94,8 @@ pub struct Backlog {
     pub oldest: Option<Duration>,
     /// Whether there is a row that nobody has claimed, is not parked, and is not held by a parked row of its key.
     pub waiting: bool,
+    /// Whether there is a row under a claim that has not run out.
+    pub claimed: bool,
 }
 
 /// The state of a row of the outbox.

@@ -1,3 +1,5 @@
+mod outage;
+mod queue;
 mod replicas;
 
 use std::sync::Mutex;
@@ -263,42 +265,6 @@ async fn a_restart_neither_forgets_failures_nor_the_age_of_the_last_success() {
     stop(&stopper, serving).await;
     let (health, stopper, serving) = serve(job());
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(health.report().ready, "{:?}", of_job(&health));
-    stop(&stopper, serving).await;
-}
-
-/// A store that is away and comes back leaves the job as it was, and not red until its next run.
-#[tokio::test(start_paused = true)]
-async fn an_outage_of_the_store_is_over_when_the_store_is_back() {
-    #[derive(Clone)]
-    struct Away(MemoryStore, Arc<AtomicBool>);
-    impl ScheduleStore for Away {
-        async fn open(&self, job: &str, now: Wall) -> Result<JobRecords, StoreError> {
-            if self.1.load(Ordering::Relaxed) {
-                return Err(StoreError("away".into()));
-            }
-            ScheduleStore::open(&self.0, job, now).await
-        }
-        async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
-            ScheduleStore::add(&self.0, job, after, entries).await
-        }
-        async fn reclaim(&self, job: &str, run: OpenRun, until: Wall) -> Result<bool, StoreError> {
-            ScheduleStore::reclaim(&self.0, job, run, until).await
-        }
-        async fn end(&self, job: &str, due: Wall, end: RunEnd) -> Result<(), StoreError> {
-            ScheduleStore::end(&self.0, job, due, end).await
-        }
-    }
-    let store = Away(MemoryStore::new(), Arc::default());
-    let job = noting(&Seen::default(), "daily", DAY).critical().clock(wall()).store(store.clone());
-    let (health, stopper, serving) = serve(job);
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(health.report().ready);
-    store.1.store(true, Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_secs(65)).await;
-    assert!(!health.report().ready && health.report().live, "{:?}", of_job(&health));
-    store.1.store(false, Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_secs(120)).await;
     assert!(health.report().ready, "{:?}", of_job(&health));
     stop(&stopper, serving).await;
 }

@@ -15,4 +15,5 @@ SELECT
   (SELECT true FROM onward_outbox
    WHERE parked_at IS NULL AND (claimed_by IS NULL OR claimed_until <= statement_timestamp())
      AND (key IS NULL OR key NOT IN (SELECT unnest(ARRAY(SELECT key FROM held UNION ALL SELECT key FROM busy))))
-   ORDER BY id LIMIT 1) IS NOT NULL
+   ORDER BY id LIMIT 1) IS NOT NULL,
+  EXISTS (SELECT FROM onward_outbox WHERE claimed_by IS NOT NULL AND claimed_until > statement_timestamp())

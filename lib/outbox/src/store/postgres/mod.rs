@@ -171,6 +171,7 @@ impl Postgres {
             parked: count(1),
             oldest: rows[0].get::<_, Option<i64>>(2).map(span),
             waiting: rows[0].get(3),
+            claimed: rows[0].get(4),
         })
     }
 

@@ -11,4 +11,5 @@ SELECT
    ORDER BY id LIMIT 1),
   EXISTS (SELECT 1 FROM onward_outbox
    WHERE parked_at IS NULL AND (claimed_by IS NULL OR claimed_until <= :now)
-     AND (key IS NULL OR key NOT IN (SELECT key FROM held UNION ALL SELECT key FROM busy)))
+     AND (key IS NULL OR key NOT IN (SELECT key FROM held UNION ALL SELECT key FROM busy))),
+  EXISTS (SELECT 1 FROM onward_outbox WHERE claimed_by IS NOT NULL AND claimed_until > :now)

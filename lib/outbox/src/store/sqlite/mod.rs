@@ -4,7 +4,7 @@
 //! tokio's threads for blocking work, and wait there for other writers of the file.
 //!
 //! The SQLite that comes with this crate is used, and not the system's: Debian 12 has 3.40, which lacks `octet_length`.
-//! Programs that only insert rows may use any version since 3.8.
+//! Programs that only insert rows may use any version since 3.38.
 
 use core::time::Duration;
 use std::path::Path;
@@ -145,6 +145,7 @@ impl Sqlite {
                     parked: row.get::<_, i64>(1)? as u64,
                     oldest: row.get::<_, Option<i64>>(2)?.map(span),
                     waiting: row.get(3)?,
+                    claimed: row.get(4)?,
                 })
             })
         })

@@ -127,7 +127,7 @@ async fn a_parked_row_holds_its_key_or_is_skipped(mut world: World) {
     assert_eq!(ids(&claim), [written[2]], "a is held");
     world.publish(&claim).await;
     let held = world.store.look(true).await.unwrap();
-    assert_eq!(held, Backlog { depth: 1, parked: 1, oldest: None, waiting: false });
+    assert_eq!(held, Backlog { depth: 1, parked: 1, oldest: None, waiting: false, claimed: false });
     let skipping = world.store.look(false).await.unwrap();
     assert!(skipping.waiting && skipping.oldest.is_some(), "{skipping:?}");
     let claim = world.store.claim(&ClaimRule { hold: false, ..RULE }).await.unwrap();
@@ -232,6 +232,7 @@ async fn a_look_sees_what_is_left_and_how_old_it_is(mut world: World) {
     let hour = Duration::from_secs(3_600);
     let backlog = world.store.look(true).await.unwrap();
     assert!((backlog.depth, backlog.parked, backlog.waiting) == (3, 0, true), "{backlog:?}");
+    assert!(!backlog.claimed);
     assert!(backlog.oldest.is_some_and(|age| (hour..2 * hour).contains(&age)), "{backlog:?}");
     let claim = world.store.claim(&ClaimRule { rows: 1, ..RULE }).await.unwrap();
     let waiting = world.store.look(true).await.unwrap();
@@ -241,9 +242,13 @@ async fn a_look_sees_what_is_left_and_how_old_it_is(mut world: World) {
     );
     world.publish(&world.claim().await).await;
     let busy = world.store.look(true).await.unwrap();
-    assert!(!busy.waiting && busy.depth == 2, "the second of a is behind a claim: {busy:?}");
+    assert!(!busy.waiting && busy.claimed && busy.depth == 2, "the second of a is behind a claim: {busy:?}");
+    world.end_leases().await;
+    let ended = world.store.look(true).await.unwrap();
+    assert!(ended.waiting && !ended.claimed, "nobody holds it any more: {ended:?}");
     world.publish(&claim).await;
-    assert!(world.store.look(true).await.unwrap().waiting);
+    let left = world.store.look(true).await.unwrap();
+    assert!(left.waiting && !left.claimed, "{left:?}");
 }
 
 async fn rows_are_listed_by_what_they_do(mut world: World) {
