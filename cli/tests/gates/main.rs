@@ -10,6 +10,7 @@ mod puppet;
 mod routing;
 #[path = "../support/mod.rs"]
 mod support;
+mod whole_world;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
