@@ -4,6 +4,7 @@
 mod certificates;
 mod decisions;
 mod gossip;
+mod late_orders;
 mod outages;
 mod page;
 mod puppet;
