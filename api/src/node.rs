@@ -108,6 +108,10 @@ pub struct Datacenter {
     pub name: Word,
     #[cfg_attr(feature = "openapi", schema(value_type = String, example = "healthy"))]
     pub health: Word,
+    /// The same word as `health`: routing goes by it.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "healthy"))]
+    pub class: Word,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: Word,
     pub managers: u32,

@@ -56,7 +56,7 @@ async fn all_connected(gate: &Client) -> Result<(), Failed> {
     while begun.elapsed() < PATIENCE {
         let list: Value = gate.get("/v1/datacenters").await?;
         let all = list["datacenters"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if all.iter().filter(|one| one["class"] == "healthy").count() == DATACENTERS.len() {
+        if all.iter().filter(|one| one["health"] == "healthy").count() == DATACENTERS.len() {
             return Ok(());
         }
         sleep(LOOK_EVERY).await;

@@ -66,7 +66,7 @@ impl Run {
         }
         for part in ["takeover", "takeover-large", "postgres", "decisions"].into_iter().filter(|part| self.wants(part))
         {
-            runtime.block_on(cluster(&mut report, part, self.quick));
+            runtime.block_on(cluster(&mut report, part, self.quick)).map_err(|error| format!("{part}: {error}"))?;
         }
         let curve = |name: &str| self.wants("growth") || self.wants(&format!("growth-{name}"));
         report.growth = runtime.block_on(growth::curves(self.quick, plan, curve, say))?;
@@ -142,26 +142,25 @@ async fn outbox(report: &mut Report, _: bool) {
     report.absent.push(("outbox", "this was built without the feature `outbox`".into()));
 }
 
+/// These parts run only where somebody asked for them: one that fails is an error, and no row that is missing.
 #[cfg(feature = "peers")]
-async fn cluster(report: &mut Report, part: &'static str, quick: bool) {
+async fn cluster(report: &mut Report, part: &'static str, quick: bool) -> Result<(), Failed> {
     use crate::cluster::{drains, large_takeovers, takeovers};
     say(part);
-    let measured = match part {
+    let figures = match part {
         "takeover" => takeovers(quick).await,
         "takeover-large" => large_takeovers(quick).await,
         "decisions" => crate::gate_world::decisions(quick).await,
         _ => drains(quick).await,
-    };
-    match measured {
-        Ok(figures) => report.figures.extend(figures),
-        Err(error) => report.absent.push((part, error.to_string())),
-    }
+    }?;
+    report.figures.extend(figures);
+    Ok(())
 }
 
 #[cfg(not(feature = "peers"))]
 #[expect(clippy::unused_async, reason = "the other one waits")]
-async fn cluster(report: &mut Report, part: &'static str, _: bool) {
-    report.absent.push((part, "this was built without the feature `peers`".into()));
+async fn cluster(_: &mut Report, _: &'static str, _: bool) -> Result<(), Failed> {
+    Err("this was built without the feature `peers`".into())
 }
 
 async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {

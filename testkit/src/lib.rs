@@ -29,6 +29,7 @@ mod server;
 mod sqs;
 pub mod venv;
 mod world;
+mod world_nodes;
 
 pub use cluster::{Cluster, ClusterOptions, ManagerProcess, WorkerProcess};
 pub use nats::{Nats, NatsOptions};
@@ -39,3 +40,4 @@ pub use redis::Redis;
 pub use server::{Server, ServerError};
 pub use sqs::Sqs;
 pub use world::{ManagerOfDatacenter, World, WorldGate, WorldOptions, WorldWorker};
+pub use world_nodes::WorldNode;

@@ -21,6 +21,7 @@ pub struct WorldOptions {
     slots: u32,
     has_second_manager: bool,
     has_proxies: bool,
+    dialled: Vec<SocketAddr>,
     settings: String,
 }
 
@@ -34,6 +35,7 @@ impl WorldOptions {
             slots: 2,
             has_second_manager: false,
             has_proxies: false,
+            dialled: Vec::new(),
             settings: String::new(),
         }
     }
@@ -64,6 +66,12 @@ impl WorldOptions {
     /// Puts proxies between managers and gates.
     pub fn proxies(mut self) -> Self {
         self.has_proxies = true;
+        self
+    }
+
+    /// Managers dial these addresses instead of the gates': there is a relay of the test's own.
+    pub fn dialled_at(mut self, addresses: &[SocketAddr]) -> Self {
+        self.dialled = addresses.to_vec();
         self
     }
 
@@ -229,9 +237,10 @@ impl World {
         let peers: Vec<String> = others.map(|other| other.address.to_string()).collect();
         let place = peers.len() + 1;
         let name = format!("{datacenter}-manager-{place}");
-        let gates: Vec<String> = match to_gates.is_empty() {
-            true => self.gates.iter().map(|gate| gate.address.to_string()).collect(),
-            false => to_gates.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect(),
+        let gates: Vec<String> = match (&self.options.dialled[..], &to_gates[..]) {
+            ([], []) => self.gates.iter().map(|gate| gate.address.to_string()).collect(),
+            ([], proxies) => proxies.iter().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect(),
+            (dialled, _) => dialled.iter().map(ToString::to_string).collect(),
         };
         let storage = if is_double { shared } else { "embedded" };
         let settings =

@@ -6,22 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
-use onward_testkit::{Server, World, WorldOptions};
+use onward_testkit::{World, WorldNode, WorldOptions};
 use serde_json::{Value, json};
 
 use crate::cluster::{build, stop_signal};
 
 /// The time that a node has to end.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A node as it is told about.
-struct Shown<'a> {
-    name: &'a str,
-    role: &'static str,
-    datacenter: Option<&'a str>,
-    address: Option<String>,
-    server: &'a Server,
-}
 
 pub fn run(root: &Path, as_json: bool) -> Result<()> {
     let onward = build(root)?;
@@ -31,7 +22,10 @@ pub fn run(root: &Path, as_json: bool) -> Result<()> {
     }
     let world = WorldOptions::of(onward.clone()).gates(2).datacenters(3).slots(4).second_manager().start()?;
     match as_json {
-        true => println!("{}", json(&world)),
+        true => {
+            let postgres = world.postgres.iter().map(|one| (one.port(), one.server().pid().as_raw_nonzero().get()));
+            println!("{}", json(&world.nodes(), &postgres.collect::<Vec<_>>()));
+        }
         false => print(&world, &onward),
     }
     while !stop.load(Ordering::Relaxed) {
@@ -40,11 +34,7 @@ pub fn run(root: &Path, as_json: bool) -> Result<()> {
     if !as_json {
         println!("onward: stopping");
     }
-    // Workers first, so that managers hear of what they end; gates last.
-    let mut nodes = nodes(&world);
-    nodes.reverse();
-    nodes.iter().for_each(|node| node.server.stop(PATIENCE));
-    drop(nodes);
+    world.stop(PATIENCE);
     drop(world);
     if !as_json {
         println!("onward: stopped; nothing is left");
@@ -52,50 +42,23 @@ pub fn run(root: &Path, as_json: bool) -> Result<()> {
     Ok(())
 }
 
-fn nodes(world: &World) -> Vec<Shown<'_>> {
-    let gates = world.gates.iter().map(|gate| Shown {
-        name: &gate.name,
-        role: "gate",
-        datacenter: None,
-        address: Some(gate.url()),
-        server: &gate.server,
-    });
-    let managers = world.managers.iter().map(|manager| Shown {
-        name: &manager.name,
-        role: "manager",
-        datacenter: Some(&manager.datacenter),
-        address: Some(manager.url()),
-        server: &manager.server,
-    });
-    let workers = world.workers.iter().map(|worker| Shown {
-        name: &worker.name,
-        role: "worker",
-        datacenter: Some(&worker.datacenter),
-        address: None,
-        server: &worker.server,
-    });
-    gates.chain(managers).chain(workers).collect()
-}
-
-fn json(world: &World) -> Value {
-    let pid = |server: &Server| server.pid().as_raw_nonzero().get();
-    let nodes = nodes(world).into_iter().map(|node| {
-        let data = if node.address.is_some() { node.server.folder().join("data") } else { node.server.folder().into() };
+/// `postgres` is the port and the pid of each database.
+fn json(nodes: &[WorldNode<'_>], postgres: &[(u16, i32)]) -> Value {
+    let nodes = nodes.iter().map(|node| {
         json!({
             "name": node.name, "role": node.role, "datacenter": node.datacenter, "address": node.address,
-            "pid": pid(node.server), "data": data,
+            "pid": node.pid, "data": node.data,
         })
     });
-    let postgres = world.postgres.iter();
-    let postgres = postgres.map(|one| json!({ "role": "primary", "port": one.port(), "pid": pid(one.server()) }));
+    let postgres = postgres.iter().map(|(port, pid)| json!({ "role": "primary", "port": port, "pid": pid }));
     json!({ "nodes": nodes.collect::<Vec<_>>(), "postgres": postgres.collect::<Vec<_>>() })
 }
 
 fn print(world: &World, onward: &Path) {
     println!("\n  {:<16} {:<24} {:>8}", "name", "address", "pid");
-    for node in nodes(world) {
+    for node in world.nodes() {
         let address = node.address.as_deref().unwrap_or("-");
-        println!("  {:<16} {address:<24} {:>8}", node.name, node.server.pid().as_raw_nonzero());
+        println!("  {:<16} {address:<24} {:>8}", node.name, node.pid);
     }
     let (gate, onward) = (&world.gates[0], onward.display());
     println!(
@@ -111,4 +74,39 @@ Ctrl-C stops all of it.",
         gate.data().display(),
         gate.server.pid().as_raw_nonzero(),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_is_told_with_what_it_takes_to_reach_it() {
+        let nodes = [
+            WorldNode {
+                name: "gate-1",
+                role: "gate",
+                datacenter: None,
+                address: Some("http://127.0.0.1:1".into()),
+                pid: 2,
+                data: "/g".into(),
+            },
+            WorldNode {
+                name: "dc-a-worker",
+                role: "worker",
+                datacenter: Some("dc-a"),
+                address: None,
+                pid: 3,
+                data: "/w".into(),
+            },
+        ];
+        let expected = json!({
+            "nodes": [
+                { "name": "gate-1", "role": "gate", "datacenter": null, "address": "http://127.0.0.1:1", "pid": 2, "data": "/g" },
+                { "name": "dc-a-worker", "role": "worker", "datacenter": "dc-a", "address": null, "pid": 3, "data": "/w" },
+            ],
+            "postgres": [{ "role": "primary", "port": 4, "pid": 5 }],
+        });
+        assert_eq!(json(&nodes, &[(4, 5)]), expected);
+    }
 }

@@ -92,13 +92,15 @@ async fn a_cancel_reaches_process_trees_in_all_datacenters() {
 /// Jobs that end about when their time does: whatever was first written in the datacenter is what the gate says too.
 #[tokio::test]
 async fn completion_against_timeout_has_one_outcome() {
-    let world = world(options().slots(8), 1).await;
+    let world = world(options().slots(9), 1).await;
     let (gate, mark) = (gate(&world), Mark::new());
     let mut ids = Vec::new();
     for tenths in 16..24 {
         let script = format!("sleep {}.{}", tenths / 10, tenths % 10);
         ids.push(gate.submit(&command(&script, &mark, json!({ "timeout_s": 2, "stuck_after_s": 60 }))).await);
     }
+    let hopeless = gate.submit(&command("sleep 30", &mark, json!({ "timeout_s": 2, "stuck_after_s": 60 }))).await;
+    ids.push(hopeless.clone());
     for id in &ids {
         let job = gate.ended(id).await;
         let there = at_manager(&world.managers[0], id).await;
@@ -107,6 +109,7 @@ async fn completion_against_timeout_has_one_outcome() {
         assert!(["succeeded", "timed_out"].contains(&job["state"].as_str().unwrap_or_default()), "{job}");
     }
     assert_eq!(gate.ended(&ids[0]).await["state"], "succeeded", "it had time");
+    assert_eq!(gate.ended(&hopeless).await["state"], "timed_out", "it had none");
     mark.gone(ENDS_WITHIN).await;
 }
 

@@ -4,12 +4,14 @@
 mod certificates;
 mod decisions;
 mod gossip;
+mod late_orders;
 mod outages;
 mod page;
 mod puppet;
 mod routing;
 #[path = "../support/mod.rs"]
 mod support;
+mod whole_world;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use super::support::process::{Mark, until};
+use super::support::process::{Mark, until, with_gaps};
 use super::support::{PATIENCE, a_moment, onward};
 use super::*;
 
@@ -16,8 +16,13 @@ async fn a_datacenter_that_is_cut_off_during_a_global_timeout_ends_the_job_once_
     let id = gate.submit(&command("exec sleep 600", &mark, both)).await;
     mark.runs("sleep", 2).await;
     world.managers[1].cut_off(true);
+    let decided = |job: &Value| job["state"] == "cancelling" || !job["ended_at"].is_null();
+    gate.until_job(&id, "the gate decides", decided).await;
+    let at_once = tokio::time::Instant::now();
     let ended_in_a = |job: &Value| in_datacenter(job, "dc-a")["state"] == "timed_out";
-    let job = gate.until_job(&id, "the one that is reached ends it", ended_in_a).await;
+    let (job, gaps) = with_gaps(gate.until_job(&id, "the one that is reached ends it", ended_in_a)).await;
+    let took = at_once.elapsed().saturating_sub(gaps);
+    assert!(took < Duration::from_secs(10), "it waited for the one that is cut off: {took:?}");
     assert_eq!(
         (&job["state"], &in_datacenter(&job, "dc-b")["confirmed"]),
         (&json!("cancelling"), &json!(false)),
@@ -31,6 +36,30 @@ async fn a_datacenter_that_is_cut_off_during_a_global_timeout_ends_the_job_once_
     assert_eq!(job["state"], "timed_out", "{job}");
     assert!(all_confirmed(&job), "{job}");
     mark.gone(ENDS_WITHIN).await;
+}
+
+/// The gate decides for the others, and the one that it does not reach ends the job by itself.
+#[tokio::test]
+async fn a_datacenter_that_stays_cut_off_ends_the_job_by_fallback_and_the_gate_agrees() {
+    let soon = SOON.replace("gate.fallback_after = \"10m\"", "gate.fallback_after = \"4s\"");
+    let world = options().datacenters(2).proxies().settings(&soon).settings(PATIENT).start().expect("a world");
+    let (gate, mark) = (gate(&world), Mark::new());
+    are_healthy(&gate, 2).await;
+    let both = json!({ "datacenters": ["dc-a", "dc-b"], "timeout_s": 5, "stuck_after_s": 600 });
+    let id = gate.submit(&command("exec sleep 600", &mark, both)).await;
+    mark.runs("sleep", 2).await;
+    world.managers[1].cut_off(true);
+    let ended_in_a = |job: &Value| in_datacenter(job, "dc-a")["state"] == "timed_out";
+    gate.until_job(&id, "the one that is reached ends it", ended_in_a).await;
+    mark.gone(ENDS_WITHIN).await;
+    let there = at_manager(&world.managers[1], &id).await;
+    assert_eq!(there["state"], "timed_out", "{there}");
+    let job = gate.job(&id).await.expect("it is known");
+    assert_eq!(in_datacenter(&job, "dc-b")["confirmed"], false, "{job}");
+    world.managers[1].cut_off(false);
+    let job = gate.ended(&id).await;
+    assert_eq!(job["state"], "timed_out", "{job}");
+    assert!(all_confirmed(&job), "{job}");
 }
 
 #[tokio::test]
@@ -142,19 +171,64 @@ async fn a_manager_that_was_killed_takes_its_jobs_up_again_under_a_higher_term()
     assert!(term().await.expect("a term") > before);
 }
 
+/// The second manager has the job from the log that both share: its start, so that the gate's timeout goes on, and its
+/// attempt, whose worker comes over.
+#[tokio::test]
+async fn another_manager_takes_a_gates_job_over_and_the_timeout_goes_on() {
+    let world = world(options().second_manager(), 1).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let (first, second) = until("one manager leads", PATIENCE, async || {
+        let [one, other] = &world.managers[..] else { panic!("there are two managers") };
+        let leads = [leads(one.address).await, leads(other.address).await];
+        match leads {
+            [true, false] => Some((one, other)),
+            [false, true] => Some((other, one)),
+            _ => None,
+        }
+    })
+    .await;
+    let term = async || {
+        let reply = gate.client().get("/v1/datacenters").await.json();
+        reply["datacenters"][0]["term"].as_u64().unwrap_or_default()
+    };
+    let id = gate.submit(&command("exec sleep 600", &mark, json!({ "timeout_s": 25, "stuck_after_s": 600 }))).await;
+    mark.runs("sleep", 1).await;
+    let (before, there) = (term().await, at_manager(first, &id).await);
+    let shown = gate.job(&id).await.expect("it is known");
+    assert!(there["started_at"].is_string() && shown["started_at"].is_string(), "{there} {shown}");
+
+    first.server.kill();
+    until("the gate hears the other", PATIENCE, async || (term().await > before).then_some(())).await;
+    assert!(leads(second.address).await);
+    let taken_over = at_manager(second, &id).await;
+    assert_eq!((&taken_over["started_at"], &taken_over["ended_at"]), (&there["started_at"], &Value::Null));
+    mark.runs("sleep", 1).await;
+
+    let job = gate.ended(&id).await;
+    assert_eq!((&job["state"], &job["reason"]), (&json!("timed_out"), &json!("timeout")), "{job}");
+    assert!(all_confirmed(&job), "{job}");
+    let ended_there = at_manager(second, &id).await;
+    for (ended, of_first) in [(&job, &shown), (&ended_there, &there)] {
+        assert_eq!(ended["started_at"], of_first["started_at"], "{ended}");
+        assert!(ended["ended_at"].as_str() >= of_first["deadline_at"].as_str(), "not before its time: {ended}");
+    }
+    mark.gone(ENDS_WITHIN).await;
+}
+
+async fn leads(address: SocketAddr) -> bool {
+    let reply = Client::new(address).try_call("GET", "/status", "").await;
+    reply.is_ok_and(|reply| reply.json()["role"] == "leader")
+}
+
 #[tokio::test]
 async fn of_two_gates_either_is_asked_and_the_other_takes_over() {
     let world = options().gates(2).datacenters(2).settings(SOON).settings(PATIENT).start().expect("a world");
     let gates: Vec<Gate> = world.gates.iter().map(|gate| Gate { address: gate.address, data: gate.data() }).collect();
     are_healthy(&gates[0], 2).await;
     let mark = Mark::new();
-    let leads = async |gate: &Gate| {
-        let reply = gate.client().try_call("GET", "/status", "").await.ok()?;
-        (reply.json()["role"] == "leader").then_some(())
-    };
     let leader = until("one leads", PATIENCE, async || {
         for (index, gate) in gates.iter().enumerate() {
-            if leads(gate).await.is_some() {
+            if leads(gate.address).await {
                 return Some(index);
             }
         }
@@ -166,7 +240,7 @@ async fn of_two_gates_either_is_asked_and_the_other_takes_over() {
     let id = gates[other].submit(&command("exec sleep 600", &mark, both)).await;
     mark.runs("sleep", 2).await;
     world.gates[leader].server.kill();
-    until("the other leads", PATIENCE, async || leads(&gates[other]).await).await;
+    until("the other leads", PATIENCE, async || leads(gates[other].address).await.then_some(())).await;
     let cancelled = gates[other].client().post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await;
     assert_eq!(cancelled.status, 200, "{}", cancelled.text());
     let job = gates[other].ended(&id).await;

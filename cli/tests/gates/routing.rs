@@ -179,3 +179,33 @@ async fn a_datacenter_counts_all_its_managers() {
     world.managers[1 - leader].server.kill();
     are_seen("degraded").await;
 }
+
+#[tokio::test]
+async fn many_jobs_are_cancelled_at_the_gate_by_what_they_have_in_common() {
+    let world = world(options(), 2).await;
+    let (gate, mark) = (gate(&world), Mark::new());
+    let tagged = |tag: &str| json!({ "tags": [tag], "datacenters": ["dc-a", "dc-b"], "stuck_after_s": 600 });
+    let mut ids = Vec::new();
+    for tag in ["old", "old", "new"] {
+        ids.push(gate.submit(&command("exec sleep 600", &mark, tagged(tag))).await);
+    }
+    let ask = async |which: &Value| gate.client().post("/v1/jobs/cancel", which).await;
+    let all = ask(&json!({})).await;
+    assert_eq!((all.status, &all.json()["field"]), (400, &json!("all")), "{}", all.text());
+    let dry = ask(&json!({ "tag": "old", "dry_run": true })).await.json();
+    let expected = json!({ "cancelled": 0, "would_cancel": 2, "jobs": [ids[1], ids[0]], "next_cursor": null });
+    assert_eq!(dry, expected);
+    let done = ask(&json!({ "tag": "old", "since_s": 600 })).await.json();
+    assert_eq!(done, json!({ "cancelled": 2, "next_cursor": null }));
+    for id in &ids[..2] {
+        assert_eq!(gate.ended(id).await["state"], "cancelled");
+    }
+    assert_eq!(ask(&json!({ "tag": "old" })).await.json()["cancelled"], 0, "safe to repeat");
+    let listed = gate.client().get("/v1/jobs?tag=new&since_s=600").await.json();
+    assert_eq!((listed["jobs"][0]["id"].as_str(), &listed["jobs"][1]), (Some(&*ids[2]), &Value::Null), "{listed}");
+    assert!(listed["jobs"][0]["ended_at"].is_null(), "{listed}");
+    let still = gate.client().get("/v1/jobs?tag=new&since_s=0").await.json();
+    assert_eq!(still["jobs"], json!([]), "it was submitted before");
+    ask(&json!({ "all": true })).await;
+    mark.gone(ENDS_WITHIN).await;
+}

@@ -1,6 +1,8 @@
 //! The stories of AD-34: leader failure, gate failure, a stale global timeout, and completion against timeout; and what a
 //! partition, a withdrawal and a restored backup come to.
 
+use std::time::Duration;
+
 use onward_core::event::Event as ManagerEvent;
 use onward_core::fence::Term;
 use onward_core::gate::effect::{Answer, Notice};
@@ -49,7 +51,7 @@ fn a_new_leader_keeps_the_start_and_raises_the_term() {
     let now = world.now;
     world.datacenters[0].take_over(now);
     world.advance(secs(5));
-    assert_eq!(world.datacenters[0].manager.job(job).unwrap().started_at, started);
+    assert_eq!(world.datacenters[0].view(job).unwrap().started_at, started);
     assert_eq!(world.gate().state().datacenter(&name("a")).unwrap().term, Term::new(2));
     assert!(world.notices.contains(&Notice::LeaderTransferred { datacenter: name("a"), term: Term::new(2) }));
     assert_eq!(world.state(job), JobState::Running);
@@ -128,6 +130,45 @@ fn a_stale_global_timeout_is_refused_corrected_and_decided_again() {
     assert_eq!(world.datacenters[0].obeyed().count(), 1);
 }
 
+/// The gate decides, and before its order arrives the datacenter has another leader.
+#[test]
+fn an_order_that_comes_after_its_leader_is_corrected_and_obeyed_under_the_new_term() {
+    let mut world = World::new(&["a", "b"]);
+    let job = world.submit(impatient(&["a", "b"]));
+    world.advance(secs(2));
+    world.datacenters[1].habit = Habit::Hang;
+    world.deaf = Some(0);
+    world.until(secs(140), "it is declared", |world| world.declared(job).is_some());
+    let mut to_a = world.sent.iter().filter(|(to, _)| *to == 0).map(|(_, message)| message.clone());
+    let is_order = |message: &ToDatacenter| matches!(message, ToDatacenter::GlobalTimeout { .. });
+    let late = to_a.rfind(is_order).expect("a is to end it");
+    assert!(matches!(late, ToDatacenter::GlobalTimeout { term, .. } if term == Term::new(1)), "{late:?}");
+    let started = world.datacenters[0].manager.job(job).unwrap().started_at;
+    world.disconnect(0);
+    world.datacenters[0].crash();
+    let now = world.now;
+    world.datacenters[0].take_over(now);
+    world.advance(secs(1));
+    let (stream, now, sent) = (world.stream(0), world.now, world.sent.len());
+    world.datacenters[0].hear_gate(stream, late, now);
+    assert!(world.datacenters[0].runs(job), "it is of another leader's reports");
+    assert_eq!(world.datacenters[0].manager.refusals().of(RefusalKind::StaleTerm), 1);
+    world.deaf = None;
+    world.carry(0);
+    world.advance(Duration::from_millis(20));
+    let corrected = Notice::Corrected { job, datacenter: name("a"), stale: StaleToken::Term };
+    assert!(world.notices.contains(&corrected));
+    let again = &world.sent[sent..];
+    let is_new =
+        |message: &ToDatacenter| matches!(message, ToDatacenter::GlobalTimeout { term, .. } if term.get() == 2);
+    assert!(again.iter().any(|(to, message)| *to == 0 && is_new(message)), "at once, by the correction: {again:?}");
+    assert!(!world.datacenters[0].runs(job));
+    assert_eq!(world.datacenters[0].view(job).unwrap().started_at, started);
+    assert_eq!(world.datacenters[0].obeyed().count(), 1);
+    world.until(secs(15), "all have ended", |world| world.gate().job(job).unwrap().job.has_ended());
+    assert_eq!(world.state(job), JobState::TimedOut);
+}
+
 #[test]
 fn a_decision_under_a_stale_epoch_is_refused() {
     let mut world = World::new(&["a"]);
@@ -190,22 +231,29 @@ fn after_two_leader_transfers_a_valid_decision_is_obeyed() {
 
 #[test]
 fn a_partition_ends_the_others_at_once_and_the_one_that_is_cut_off_on_healing() {
-    let mut world = World::new(&["a", "b", "c"]);
-    let job = world.submit(impatient(&["a", "b", "c"]));
-    world.advance(secs(2));
-    world.cut(2);
-    world.call(Call::Cancel { job }).unwrap();
-    world.advance(secs(1));
-    assert!(!world.datacenters[0].runs(job) && !world.datacenters[1].runs(job));
-    assert!(world.datacenters[2].runs(job));
-    let confirmed: Vec<bool> = world.view(job).targets.iter().map(|target| target.confirmed).collect();
-    assert_eq!(confirmed, [true, true, false], "who has and who has not is shown");
-    world.advance(secs(240));
-    assert_eq!(world.target(job, "c"), TargetState::Unreachable);
-    world.mend(2);
-    world.advance(secs(2));
-    assert!(world.has_ended_everywhere(job));
-    assert_eq!(world.state(job), JobState::Cancelled);
+    for by_cancel in [false, true] {
+        let mut world = World::new(&["a", "b", "c"]);
+        let job = world.submit(impatient(&["a", "b", "c"]));
+        world.advance(secs(2));
+        world.datacenters[0].habit = Habit::Hang;
+        world.advance(secs(100));
+        world.cut(2);
+        match by_cancel {
+            true => assert!(world.call(Call::Cancel { job }).is_ok()),
+            false => _ = world.until(secs(40), "a is stuck", |world| world.declared(job).is_some()),
+        }
+        world.advance(secs(1));
+        assert!(!world.datacenters[0].runs(job) && !world.datacenters[1].runs(job));
+        assert!(world.datacenters[2].runs(job));
+        let confirmed: Vec<bool> = world.view(job).targets.iter().map(|target| target.confirmed).collect();
+        assert_eq!(confirmed, [true, true, false], "who has and who has not is shown");
+        world.advance(secs(240));
+        assert_eq!(world.target(job, "c"), TargetState::Unreachable);
+        world.mend(2);
+        world.advance(secs(2));
+        assert!(world.has_ended_everywhere(job));
+        assert_eq!(world.state(job), if by_cancel { JobState::Cancelled } else { JobState::TimedOut });
+    }
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! When things are said and decided: at once, or not before their time.
 
+use std::collections::BTreeSet;
+
 use onward_core::gate::input::Call;
 use onward_core::gate::message::{FromDatacenter, ToDatacenter};
+use onward_core::ids::JobId;
 use onward_core::job::{Draft, OnStuck};
 use onward_core::message::Report;
 use onward_core::time::Wall;
@@ -105,4 +108,48 @@ fn an_attempt_that_is_stuck_is_handed_out_again_without_asking_a_gate_while_atte
     assert_eq!(world.datacenters[0].holding.len(), 1, "and another has it");
     assert_eq!(world.datacenters[0].timed_out_locally(job), Wall::ZERO);
     assert_eq!(world.declared(job), None);
+}
+
+/// Frames with reports that the datacenter has sent on this stream, and whether they are a new leader's first.
+fn rounds(world: &World, from: usize) -> Vec<(bool, Vec<JobId>)> {
+    let reports = |message: &FromDatacenter| match message {
+        FromDatacenter::Progress(reports) => Some((false, reports.iter().map(|report| report.job).collect())),
+        FromDatacenter::LeaderTransfer(reports) => Some((true, reports.iter().map(|report| report.job).collect())),
+        _ => None,
+    };
+    world.heard[from..].iter().filter_map(|(_, message)| reports(message)).collect()
+}
+
+#[test]
+fn every_job_is_reported_in_each_round_in_frames_of_256_and_first_as_a_transfer() {
+    let mut world = World::new(&["a"]);
+    world.advance(secs(4));
+    let jobs: Vec<JobId> = (0..600).map(|_| world.submit(impatient(&["a"]))).collect();
+    let wanted: BTreeSet<JobId> = jobs.iter().copied().collect();
+    world.advance(secs(8));
+    let round_of = |world: &mut World| {
+        let from = world.heard.len();
+        world.advance(secs(10));
+        rounds(world, from)
+    };
+    let check = |round: &[(bool, Vec<JobId>)], is_transfer: bool| {
+        let sizes: Vec<usize> = round.iter().map(|(_, jobs)| jobs.len()).collect();
+        assert_eq!(sizes, [256, 256, 88]);
+        assert!(round.iter().all(|(of_transfer, _)| *of_transfer == is_transfer), "transfer: {is_transfer}");
+        let reported: BTreeSet<JobId> = round.iter().flat_map(|(_, jobs)| jobs.iter().copied()).collect();
+        assert_eq!(reported, wanted, "every one, once");
+    };
+    for _ in 0..3 {
+        check(&round_of(&mut world), false);
+    }
+    world.disconnect(0);
+    world.datacenters[0].crash();
+    let now = world.now;
+    world.datacenters[0].take_over(now);
+    let from = world.heard.len();
+    world.advance(secs(15));
+    // The gate that lets the leader in gets a round of its own, and then the common ones.
+    let all = rounds(&world, from);
+    check(&all[..3], true);
+    check(&all[3..6], false);
 }

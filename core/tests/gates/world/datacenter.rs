@@ -46,6 +46,8 @@ pub struct Datacenter {
     pub to_gate: Vec<(StreamId, Frame)>,
     /// Instants at which a gate answered a timeout of each job.
     answered: BTreeMap<JobId, Wall>,
+    /// The epoch under which each gate has let this leader in, by their streams.
+    welcomed: BTreeMap<StreamId, Option<u64>>,
     /// What the archive is asked while it is slow.
     is_up: bool,
     session: u64,
@@ -69,6 +71,7 @@ impl Datacenter {
             archive: BTreeMap::new(),
             to_gate: Vec::new(),
             answered: BTreeMap::new(),
+            welcomed: BTreeMap::new(),
             is_up: true,
             session: 0,
             beat_at: now.mono + secs(5),
@@ -107,6 +110,7 @@ impl Datacenter {
     pub fn crash(&mut self) {
         self.is_up = false;
         self.to_gate.clear();
+        self.welcomed.clear();
     }
 
     /// Another leader takes the seat, and the worker finds it.
@@ -136,10 +140,12 @@ impl Datacenter {
 
     pub fn open_gate(&mut self, stream: StreamId, now: Now) {
         let datacenter = self.name.clone();
+        self.welcomed.insert(stream, None);
         self.step(Input::GateOpened { stream, datacenter }, now);
     }
 
     pub fn close_gate(&mut self, stream: StreamId, now: Now) {
+        self.welcomed.remove(&stream);
         self.step(Input::GateClosed { stream }, now);
     }
 
@@ -147,7 +153,26 @@ impl Datacenter {
         if let ToDatacenter::Heard { job } | ToDatacenter::Remaining { job, .. } = &message {
             self.answered.insert(*job, now.wall);
         }
-        self.step(Input::Gate { stream, message: Box::new(message) }, now);
+        let tokens = match &message {
+            ToDatacenter::GlobalTimeout { epoch, term, .. } => Some((epoch.n, *term)),
+            ToDatacenter::Cancel { epoch, .. } => Some((epoch.n, Term::new(self.term))),
+            _ => None,
+        };
+        if let (ToDatacenter::Welcome { epoch }, Some(known)) = (&message, self.welcomed.get_mut(&stream)) {
+            *known = Some(epoch.n);
+        }
+        let before = self.log.len();
+        self.step(Input::Gate { stream, message: Box::new(message.clone()) }, now);
+        if self.log[before..].iter().any(|stamped| is_obedience(&stamped.event)) {
+            let (n, term) = tokens.expect("only an order ends a job for a gate");
+            assert_eq!(term, Term::new(self.term), "{message:?} is of another leader's reports, and was obeyed");
+            assert!(Some(n) >= self.leading(), "{message:?} is of a gate that was replaced, and was obeyed");
+        }
+    }
+
+    /// The highest epoch of the gates that have let this leader in.
+    pub fn leading(&self) -> Option<u64> {
+        self.welcomed.values().copied().flatten().max()
     }
 
     pub fn step(&mut self, input: Input, now: Now) {
@@ -324,8 +349,11 @@ impl Datacenter {
 
     /// Global timeouts that were obeyed, with their epochs.
     pub fn obeyed(&self) -> impl Iterator<Item = &Event> {
-        self.log.iter().map(|stamped| &stamped.event).filter(|event| {
-            matches!(event, Event::JobTimedOut { epoch: Some(_), .. } | Event::CancelAsked { epoch: Some(_), .. })
-        })
+        self.log.iter().map(|stamped| &stamped.event).filter(|event| is_obedience(event))
     }
+}
+
+/// Whether a gate's order was obeyed.
+const fn is_obedience(event: &Event) -> bool {
+    matches!(event, Event::JobTimedOut { epoch: Some(_), .. } | Event::CancelAsked { epoch: Some(_), .. })
 }

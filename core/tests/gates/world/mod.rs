@@ -1,7 +1,8 @@
-//! One gate, several datacenters with a manager and a worker each, and the streams between them. Time moves only when a
-//! test says so.
+//! Gates, several datacenters with a manager and a worker each, and the streams between them. One gate leads; one that was
+//! deposed may be about, with streams of its own (`deposed`). Time moves only when a test says so.
 
 mod datacenter;
+mod deposed;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use onward_core::fence::{GateEpoch, Term};
 use onward_core::gate::effect::{Answer, Effect, Effects, Notice};
 use onward_core::gate::event::{Event, StampedEvent};
 use onward_core::gate::input::{Call, Input};
-use onward_core::gate::message::{Frame, ToDatacenter};
+use onward_core::gate::message::{Frame, FromDatacenter, ToDatacenter};
 use onward_core::gate::{Gate, JobView, SnapshotRecord, TargetState};
 use onward_core::ids::{JobId, Name, RequestId, Seq, StreamId};
 use onward_core::input::Submission;
@@ -23,6 +24,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 pub use datacenter::{Datacenter, Habit};
+use deposed::Deposed;
+pub use deposed::Woke;
 
 pub fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -57,7 +60,11 @@ pub struct Weather {
 
 pub struct World {
     pub now: Now,
+    /// The gate that has the seat.
     pub gate: Option<Gate>,
+    /// Its number in epochs.
+    gate_id: u64,
+    deposed: Option<Deposed>,
     pub gate_log: Vec<StampedEvent>,
     pub gate_term: u64,
     pub datacenters: Vec<Datacenter>,
@@ -66,10 +73,14 @@ pub struct World {
     streams: Vec<Option<StreamId>>,
     wires: Vec<Wire>,
     pub weather: Weather,
+    /// No order reaches this datacenter; it is let in, and what it says arrives.
+    pub deaf: Option<usize>,
     pub notices: Vec<Notice>,
     pub replies: BTreeMap<RequestId, Result<Answer, Refusal>>,
     /// Every decision that was sent, by whether it is a global timeout: to whom, about what, under which tokens.
     pub sent: Vec<(usize, ToDatacenter)>,
+    /// What the gate that leads has heard, and from whom.
+    pub heard: Vec<(usize, FromDatacenter)>,
     pub rules: Rules,
     next: u64,
     rng: ChaCha8Rng,
@@ -105,6 +116,8 @@ impl World {
         let mut world = Self {
             now,
             gate: None,
+            gate_id: 7,
+            deposed: None,
             gate_log: Vec::new(),
             gate_term: 0,
             datacenters: datacenters.iter().map(|name| Datacenter::new(name, &rules, now)).collect(),
@@ -112,9 +125,11 @@ impl World {
             streams: vec![None; count],
             wires: Vec::new(),
             weather: Weather::default(),
+            deaf: None,
             notices: Vec::new(),
             replies: BTreeMap::new(),
             sent: Vec::new(),
+            heard: Vec::new(),
             rules,
             next: 0,
             rng: ChaCha8Rng::seed_from_u64(seed),
@@ -146,7 +161,7 @@ impl World {
     /// A gate takes the seat and replays the log, from a snapshot if there is one.
     pub fn start_gate(&mut self) {
         self.gate_term += 1;
-        let mut gate = Gate::new(self.rules.clone(), 7, self.now);
+        let mut gate = Gate::new(self.rules.clone(), self.gate_id, self.now);
         let mut from = 0;
         if let Some(records) = &self.snapshot {
             records.iter().for_each(|record| gate.restore(record.clone()));
@@ -165,13 +180,14 @@ impl World {
         self.gate_log.iter().for_each(|stamped| copy.apply(stamped));
         assert_eq!(copy.state().dump(), gate.state().dump(), "a replay gives the same state");
         for datacenter in 0..self.datacenters.len() {
-            self.disconnect(datacenter);
+            self.close_stream(datacenter);
         }
     }
 
     /// The gate's folder is lost: another begins with nothing.
     pub fn lose_gate(&mut self) {
         self.kill_gate();
+        self.end_deposed();
         self.gate_log.clear();
         self.snapshot = None;
         self.gate_term = 0;
@@ -273,6 +289,12 @@ impl World {
     // ---- the network
 
     pub fn disconnect(&mut self, datacenter: usize) {
+        self.close_stream(datacenter);
+        self.close_stream_to_deposed(datacenter);
+    }
+
+    /// Closes the stream between a datacenter and the gate that leads.
+    fn close_stream(&mut self, datacenter: usize) {
         let Some(stream) = self.streams[datacenter].take() else { return };
         self.wires.retain(|wire| wire.stream != stream || self.weather.delay_ms > 0);
         self.step_gate(Input::StreamClosed { stream });
@@ -322,7 +344,7 @@ impl World {
     /// Sends what a datacenter has to say.
     pub fn carry(&mut self, datacenter: usize) {
         for (stream, frame) in std::mem::take(&mut self.datacenters[datacenter].to_gate) {
-            if self.streams[datacenter] == Some(stream) {
+            if self.streams[datacenter] == Some(stream) || self.is_of_deposed(datacenter, stream) {
                 self.put_on_wire(datacenter, stream, Parcel::Up(frame));
             }
         }
@@ -332,10 +354,10 @@ impl World {
         let Weather { drops, doubles, delay_ms } = self.weather;
         let is_hello = matches!(
             &parcel,
-            Parcel::Up(Frame { message: onward_core::gate::message::FromDatacenter::Hello(_), .. })
-                | Parcel::Down(ToDatacenter::Welcome { .. })
+            Parcel::Up(Frame { message: FromDatacenter::Hello(_), .. }) | Parcel::Down(ToDatacenter::Welcome { .. })
         );
-        if !is_hello && drops > 0 && self.chance(drops) {
+        let is_lost = matches!(parcel, Parcel::Down(_)) && self.deaf == Some(datacenter);
+        if !is_hello && (is_lost || drops > 0 && self.chance(drops)) {
             return;
         }
         let copies = if doubles > 0 && self.chance(doubles) { 2 } else { 1 };
@@ -352,7 +374,11 @@ impl World {
             let Some((index, _)) = due.min_by_key(|(index, wire)| (wire.at, *index)) else { return };
             let Wire { datacenter, stream, parcel, .. } = self.wires.remove(index);
             match parcel {
-                Parcel::Up(frame) => self.step_gate(Input::Datacenter { stream, frame }),
+                Parcel::Up(frame) if self.is_of_deposed(datacenter, stream) => self.tell_deposed(stream, frame),
+                Parcel::Up(frame) => {
+                    self.heard.push((datacenter, frame.message.clone()));
+                    self.step_gate(Input::Datacenter { stream, frame });
+                }
                 Parcel::Down(message) => {
                     self.datacenters[datacenter].hear_gate(stream, message, self.now);
                     self.carry(datacenter);
@@ -375,13 +401,17 @@ impl World {
             let gate = self.gate.as_ref().and_then(Gate::next_wakeup).map(|(at, _)| at);
             let wires = self.wires.iter().map(|wire| wire.at).min();
             let others = self.datacenters.iter().filter_map(Datacenter::next_wakeup).min();
-            let Some(next) = gate.into_iter().chain(wires).chain(others).min().filter(|at| *at <= end) else { break };
+            let gates = gate.into_iter().chain(self.deposed_wakes_at());
+            let Some(next) = gates.chain(wires).chain(others).min().filter(|at| *at <= end) else { break };
             at_once = if next <= self.now.mono { at_once + 1 } else { 0 };
             assert!(at_once < 2_000, "something asks again and again to be woken at once");
             self.jump(next.since(self.now.mono));
             self.deliver_due();
             if self.gate.as_ref().and_then(Gate::next_wakeup).is_some_and(|(at, _)| at <= self.now.mono) {
                 self.step_gate(Input::Wake);
+            }
+            if self.deposed_wakes_at().is_some_and(|at| at <= self.now.mono) {
+                self.step_deposed(Input::Wake);
             }
             for datacenter in 0..self.datacenters.len() {
                 self.datacenters[datacenter].wake(self.now);
@@ -406,6 +436,6 @@ impl World {
     }
 
     pub fn epoch(&self, n: u64) -> GateEpoch {
-        GateEpoch { n, gate: 7 }
+        GateEpoch { n, gate: self.gate_id }
     }
 }

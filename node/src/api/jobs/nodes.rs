@@ -191,6 +191,7 @@ pub async fn datacenters(_: May<Read>, State(app): State<App>) -> Result<Json<Da
     let this = Datacenter {
         name: app.datacenter.to_string().into(),
         health: class.code().into(),
+        class: class.code().into(),
         reason: reason.code().into(),
         managers: counts.managers,
         workers: counts.workers,

@@ -23,6 +23,7 @@ fn datacenter(view: &DatacenterView) -> Datacenter {
     Datacenter {
         name: view.name.to_string().into(),
         health: view.class.code().into(),
+        class: view.class.code().into(),
         reason: view.reason.code().into(),
         managers: view.counts.managers,
         workers: view.counts.workers,

@@ -9,11 +9,11 @@ use axum::response::Response;
 use onward_api::command::{CancelAnswer, Extend, ExtendAnswer, Nothing};
 use onward_api::job::{Job, JobList};
 use onward_api::submit::{BatchAnswer, BatchSubmitted, SubmitAnswer, SubmitBatch, SubmitJob};
-use onward_core::gate::{Gate, JobView};
-use onward_core::ids::{JobId, Name};
+use onward_core::gate::JobView;
+use onward_core::ids::JobId;
 use onward_core::input::Submission;
+use onward_core::job::Draft;
 use onward_core::job::draft::MAX_SPAN;
-use onward_core::job::{Draft, JobState};
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_proto::MAX_ORDER_BYTES;
@@ -21,12 +21,12 @@ use onward_proto::gate::submit_bytes;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::filter::{EXAMINED_PER_READ, Written};
 use super::follow::{Followers, wait_until_ended};
 use super::{GateApp, shape};
 use crate::api::access::Connection;
 use crate::api::answers::Answers;
 use crate::api::jobs::command::request_id;
-use crate::api::jobs::filter;
 use crate::api::jobs::request::{add_idempotency_key, add_trace, draft};
 use crate::api::jobs::submit::{at_index, check_exec, parse_batch};
 use crate::api::json::{Json, JsonText};
@@ -38,8 +38,6 @@ use crate::engine::Refused;
 use crate::gate::GateEngine;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Jobs that one read examines: everything else waits for the machine's thread meanwhile.
-const EXAMINED_PER_READ: usize = 2_000;
 const EXAMINED_PER_PAGE: usize = 200_000;
 /// Results over 4 KiB in one answer, all together.
 const MAX_CONTENT_BYTES: usize = 16 << 20;
@@ -132,33 +130,14 @@ pub struct ListQuery {
     tag: Option<String>,
     /// Only jobs that run, or are to run, in this datacenter.
     datacenter: Option<String>,
+    /// Only jobs that have made no forward step for this long in a datacenter where they have not ended.
+    not_moving_s: Option<f64>,
+    /// Only jobs that were submitted within this time.
+    since_s: Option<f64>,
     /// From 1 to 1000; 100 unless said.
     limit: Option<usize>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
-}
-
-/// The conditions for jobs that are listed.
-#[derive(Clone, Debug)]
-struct Conditions {
-    state: Option<JobState>,
-    kind: Option<Name>,
-    queue: Option<Name>,
-    tag: Option<Name>,
-    datacenter: Option<Name>,
-}
-
-impl Conditions {
-    fn admit(&self, view: &JobView) -> bool {
-        let is = |wanted: &Option<Name>, own: &Name| wanted.as_ref().is_none_or(|wanted| wanted == own);
-        let job = &view.job;
-        let tags = job.spec.as_ref().map_or(&[][..], |spec| spec.tags());
-        self.state.is_none_or(|state| state == view.state)
-            && is(&self.kind, &job.outline.kind)
-            && is(&self.queue, &job.outline.queue)
-            && self.tag.as_ref().is_none_or(|tag| tags.contains(tag))
-            && self.datacenter.as_ref().is_none_or(|name| job.target(name).is_some())
-    }
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -180,17 +159,13 @@ pub async fn list(
 ) -> Result<Json<JobList>, Problem> {
     let limit = page_size(query.limit)?;
     let mut cursor = query.cursor.as_deref().map(|text| JobId::parse(text).ok_or_else(bad_cursor)).transpose()?;
-    let conditions = Conditions {
-        state: query.state.map(|word| filter::state(&word)).transpose()?,
-        kind: filter::name("kind", query.kind)?,
-        queue: filter::name("queue", query.queue)?,
-        tag: filter::name("tag", query.tag)?,
-        datacenter: filter::name("datacenter", query.datacenter)?,
-    };
+    let ListQuery { state, kind, queue, tag, datacenter, not_moving_s, since_s, limit: _, cursor: _ } = query;
+    let written = Written { state, kind, queue, tag, datacenter, not_moving_s, since_s };
+    let conditions = written.check(&app.engine).await?;
     let (mut jobs, mut examined) = (Vec::new(), 0);
     loop {
         let (asked, room) = (conditions.clone(), limit - jobs.len());
-        let (mut found, next) = app.engine.read(move |gate| examine(gate, &asked, cursor, room)).await?;
+        let (mut found, next) = app.engine.read(move |gate| asked.examine(gate, cursor, room)).await?;
         jobs.append(&mut found);
         examined += EXAMINED_PER_READ;
         if jobs.len() == limit || examined >= EXAMINED_PER_PAGE || next.is_none() {
@@ -199,20 +174,6 @@ pub async fn list(
         }
         cursor = next;
     }
-}
-
-/// The matching ones of the next jobs, and where to go on.
-fn examine(gate: &Gate, conditions: &Conditions, cursor: Option<JobId>, room: usize) -> (Vec<JobView>, Option<JobId>) {
-    let mut found = Vec::new();
-    let mut jobs = gate.state().jobs_before(cursor).enumerate().peekable();
-    while let Some((place, job)) = jobs.next() {
-        found.extend(gate.job(job.id).filter(|view| conditions.admit(view)));
-        if found.len() == room || place + 1 == EXAMINED_PER_READ {
-            let next = jobs.peek().map(|_| job.id);
-            return (found, next);
-        }
-    }
-    (found, None)
 }
 
 /// Look at one job; with `wait_s`, when it has ended.

@@ -1,11 +1,13 @@
 //! What clients of a gate touch over HTTP: the calls of a manager that make sense for many datacenters, with the same
 //! shapes.
 //!
-//! [`jobs`] submits, shows and commands jobs, [`follow`] goes along with one; [`shape`] is a job as it is shown, [`explain`]
+//! [`jobs`] submits, shows and commands jobs, [`cancel_where`] many of them, [`follow`] goes along with one; [`shape`] is a job as it is shown, [`explain`]
 //! says why it is where it is; [`fleet`] is the datacenters and the gates. What a gate does not serve it says, with where to
 //! go instead ([`elsewhere`]).
 
+pub mod cancel_where;
 pub mod explain;
+mod filter;
 pub mod fleet;
 pub mod follow;
 pub mod jobs;
@@ -52,6 +54,7 @@ pub fn routes_for(followers: Followers) -> Router<GateApp> {
     let served = Router::new()
         .route("/jobs", get(jobs::list).post(jobs::submit).layer(DefaultBodyLimit::max(JOB_BYTES)))
         .route("/jobs/batch", post(jobs::submit_batch).layer(DefaultBodyLimit::max(BATCH_BYTES)))
+        .route("/jobs/cancel", post(cancel_where::cancel_where))
         .route("/jobs/{id}", get(jobs::get))
         .route("/jobs/{id}/explain", get(explain::get))
         .route("/jobs/{id}/events", get(follow::events))
@@ -69,8 +72,7 @@ pub fn nodes() -> Router<GateApp> {
 }
 
 /// Paths that only a manager serves.
-const ELSEWHERE: [&str; 15] = [
-    "/jobs/cancel",
+const ELSEWHERE: [&str; 14] = [
     "/jobs/{id}/ledger",
     "/jobs/{id}/retry",
     "/jobs/{id}/attempts/{n}/output",
@@ -107,6 +109,7 @@ pub async fn elsewhere(request: Request) -> Problem {
     explain::get,
     follow::events,
     jobs::cancel,
+    cancel_where::cancel_where,
     jobs::extend,
     fleet::nodes,
     fleet::datacenters
