@@ -262,13 +262,14 @@ The binary is built against musl where the toolchain has that target and `musl-g
 fn help_soak() -> String {
     let plan = soak::Plan::default();
     format!(
-        "Runs the tests of core and log, kills nodes under load and workers of a fleet, and does the README word for word, in the release profile, assertions on, with much larger numbers.
+        "Runs the tests of core and log, kills nodes under load and workers of a fleet, keeps a thousand sessions open, and does the README word for word, in the release profile, assertions on, with much larger numbers. Then counts the instructions of a job, and kills leaders with a million jobs.
 
 Usage: {SOAK} [--cases N] [--seconds S]
 
   --cases N      cases of each chaos test of core in one round, as ONWARD_SOAK_CASES (default {});
                  so many of log, too, and for every 30 a node is killed, up to 200 times;
-                 the README is done word for word, and the fleet takes two minutes, once a round, whatever the number
+                 the README is done word for word, the fleet takes two minutes and a thousand sessions take ten,
+                 once a round, whatever the number
   --seconds S    start another round until S seconds have passed (default: one round)
 
 Property tests without a number of their own run {} cases (PROPTEST_CASES).",

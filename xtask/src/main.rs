@@ -29,6 +29,7 @@ mod node;
 mod soak;
 mod steps;
 mod stream;
+mod takeover;
 mod tidy;
 mod workspace;
 mod world;
