@@ -228,7 +228,7 @@ workers, each on an address of its own. Says how to reach each, and stops all of
 Usage: {CLUSTER} [--json] [--onward FILE]
 
   --json           once all are ready, print one line:
-                   {{nodes: [{{name, role, datacenter, address, pid, data}}], postgres: [{{role, address, pid}}], database}}
+                   {{nodes: [{{name, role, datacenter, address, pid, data}}], postgres: [{{role, address, port, pid}}], database}}
   --onward FILE    this binary, instead of one that is built of this checkout first"
     )
 }
