@@ -56,8 +56,11 @@ struct Args {
     #[arg(long, value_name = "PART", value_parser = parts())]
     only: Vec<String>,
     /// Draw a picture (SVG) of figures that were saved
-    #[arg(long, num_args = 2, value_names = ["JSON", "SVG"], conflicts_with_all = ["quick", "json", "save", "only"])]
+    #[arg(long, num_args = 2, value_names = ["JSON", "SVG"], conflicts_with_all = ["quick", "json", "save", "only", "strict"])]
     draw: Option<Vec<PathBuf>>,
+    /// Fail where a figure misses its goal, or a part could not be measured
+    #[arg(long)]
+    strict: bool,
     /// Install the systems that it is compared with (Debian and npm packages; needs root), and nothing else
     #[arg(long)]
     install: bool,
@@ -118,7 +121,10 @@ fn run(args: Args) -> Result<(), Failed> {
     } else {
         report.print();
     }
-    Ok(())
+    match report.missed() {
+        missed if args.strict && !missed.is_empty() => Err(format!("missed: {}", missed.join("; ")).into()),
+        _ => Ok(()),
+    }
 }
 
 fn draw(from: &Path, to: &Path) -> Result<(), Failed> {

@@ -72,6 +72,13 @@ impl What {
 }
 
 impl Report {
+    /// Figures that miss their goals, and parts that could not be measured.
+    pub fn missed(&self) -> Vec<String> {
+        let figures = self.figures.iter().filter(|figure| figure.reached() == Some(false));
+        let absent = self.absent.iter().map(|(name, why)| format!("{name}: {why}"));
+        figures.map(|figure| figure.what.clone()).chain(absent).collect()
+    }
+
     pub fn print(&self) {
         if let Some(limits) = &self.limits {
             println!(
@@ -203,5 +210,20 @@ mod tests {
         for (value, more, reached) in [(2.0, true, true), (1.9, true, false), (2.0, false, true), (2.1, false, false)] {
             assert_eq!(figure(value, more).reached(), Some(reached), "{value} {more}");
         }
+    }
+
+    #[test]
+    fn what_misses_its_goal_and_what_is_absent_is_missed() {
+        let figure = |what: &str, value, wanted| Figure {
+            what: what.into(),
+            value,
+            unit: "",
+            wanted,
+            more: false,
+            spread: None,
+        };
+        let figures = vec![figure("a", 1.0, Some(2.0)), figure("b", 3.0, Some(2.0)), figure("c", 3.0, None)];
+        let report = Report { figures, absent: vec![("d", "no program".into())], ..Report::default() };
+        assert_eq!(report.missed(), ["b", "d: no program"]);
     }
 }

@@ -394,4 +394,32 @@ mod tests {
         let all: Vec<String> = all.into_iter().map(|(name, text)| format!("{name}={text}")).collect();
         assert_eq!(all, ["a.b=1", "a.c=-", "d=x"]);
     }
+
+    #[test]
+    fn notes_say_who_leads_who_is_missing_and_who_contradicts_whom() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        // (state, leads, doubted by, trusted by) -> notes
+        let table: [(&str, bool, &[&str], &[&str], &str); 5] = [
+            ("alive", false, &[], &[], ""),
+            ("alive", true, &[], &[], "leads"),
+            ("down", false, &[], &[], "down"),
+            ("down", true, &[], &[], "leads,down"),
+            ("suspect", false, &["m1", "m2"], &["m3"], "suspect,doubted by m1+m2, trusted by m3"),
+        ];
+        for (state, leads, doubted_by, trusted_by, notes) in table {
+            let gossip = NodeGossip {
+                state: state.into(),
+                state_for_ms: 0,
+                heard_ago_ms: None,
+                leads,
+                overload: "normal".into(),
+                workers: 0,
+                throughput: 0,
+                expected_throughput: 0,
+                doubted_by: names(doubted_by),
+                trusted_by: names(trusted_by),
+            };
+            assert_eq!(gossip_notes(&gossip).join(","), notes);
+        }
+    }
 }

@@ -134,6 +134,34 @@ fn each_command_has_a_manual_page() {
     }
 }
 
+/// The settings that a file or an environment gives, as the program shows them.
+fn settings(command: &mut Command) -> String {
+    let output = command.output().expect("it runs");
+    succeeds("onward config", &output);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_settings_of_a_manager_among_several_are_known() {
+    let file = root().join("deploy/cluster/manager-1.toml");
+    let shown = settings(onward(&["config", "--config"]).arg(file));
+    for wanted in ["manager-1", "10.0.0.1:7400", "10.0.0.3:7400", "/etc/onward/cluster.key", "/etc/onward/tls/ca.pem"] {
+        assert!(shown.contains(wanted), "{wanted}: {shown}");
+    }
+    // Every variable of the manifest is one that is read.
+    let manifest = text_of("deploy/kubernetes-cluster.yaml");
+    let names = manifest.lines().filter_map(|line| line.trim().strip_prefix("- name: "));
+    let variables: Vec<&str> = names.filter(|name| name.starts_with("ONWARD_")).collect();
+    assert_eq!(variables.len(), 6, "{variables:?}");
+    let mut config = onward(&["config"]);
+    config.envs([("ONWARD_NAME", "onward-0"), ("ONWARD_ADVERTISE", "10.0.0.9:7400"), ("ONWARD_PEERS", "a:1,b:2")]);
+    config.envs([("ONWARD_STORAGE", "postgres://jobs@db/jobs"), ("ONWARD_CLUSTER_KEY_FILE", "/k")]);
+    let shown = settings(config.env("ONWARD_HOST_NAMES", "onward:7400"));
+    for variable in variables {
+        assert!(shown.contains(variable), "{variable} is not where a setting came from: {shown}");
+    }
+}
+
 /// The page shows the file as it is, but for the comments on top.
 #[test]
 fn the_page_shows_the_scrape_that_is_in_the_file() {
@@ -157,6 +185,7 @@ fn the_grace_of_every_deployment_is_longer_than_the_nodes_own() {
         ("deploy/systemd/onward-worker.service", "TimeoutStopSec="),
         ("deploy/compose.yaml", "stop_grace_period: "),
         ("deploy/kubernetes.yaml", "terminationGracePeriodSeconds: "),
+        ("deploy/kubernetes-cluster.yaml", "terminationGracePeriodSeconds: "),
     ] {
         let text = text_of(file);
         let spans: Vec<u64> = text

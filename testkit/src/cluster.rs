@@ -1,13 +1,24 @@
-//! A datacenter of Onward on this machine: managers that share a PostgreSQL cluster with a synchronous standby, and
-//! workers, each a process of its own. Every manager has an address of its own, and proxies of its own to the databases and
-//! in front of itself, so that it can be cut off from either.
+//! A datacenter of Onward on this machine: managers that gossip and share a PostgreSQL cluster with a synchronous
+//! standby, and workers, each a process of its own. Every manager and every database has an address of its own. A manager
+//! can have proxies of its own to the databases and in front of itself, so that it can be cut off from either.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 
+use crate::key::write_key;
 use crate::server::{Plan, folder};
 use crate::{Postgres, Proxy, Server, ServerError};
+
+/// The port of the managers of this process's first cluster; each further cluster has the next.
+const PORT: u16 = 7400;
+/// Parts of a cluster that have addresses of their own.
+const PRIMARY: u32 = 0;
+const STANDBY: u32 = 1;
+const FIRST_MANAGER: u32 = 2;
+const PARTS: usize = 5;
+const MOST_MANAGERS: usize = PARTS - FIRST_MANAGER as usize;
 
 /// The parts of a cluster.
 #[derive(Clone, Debug)]
@@ -19,7 +30,6 @@ pub struct ClusterOptions {
     slots: u32,
     has_standby: bool,
     has_proxies: bool,
-    port: u16,
     settings: String,
     /// Environment variables for the process of one manager, by its number.
     variables: Vec<(usize, &'static str, String)>,
@@ -35,7 +45,6 @@ impl ClusterOptions {
             slots: 4,
             has_standby: false,
             has_proxies: false,
-            port: 7400,
             settings: String::new(),
             variables: Vec::new(),
         }
@@ -76,14 +85,41 @@ impl ClusterOptions {
         self
     }
 
+    /// # Panics
+    /// If there are more managers than addresses for them.
     pub fn start(self) -> Result<Cluster, ServerError> {
-        let database = Postgres::options().fsync().start()?;
-        let standby = self.has_standby.then(|| database.start_synchronous_standby()).transpose()?;
+        static NEXT_PORT: AtomicU16 = AtomicU16::new(PORT);
+        assert!(self.managers <= MOST_MANAGERS, "there are addresses for {MOST_MANAGERS} managers");
+        let database = Postgres::options().fsync().host(own_address(PRIMARY)).start()?;
+        // In a folder that is removed however this process ends.
+        let key_file = database.server().folder().join("cluster.key");
+        write_key(&key_file)?;
+        let standby =
+            self.has_standby.then(|| database.start_synchronous_standby_at(own_address(STANDBY))).transpose()?;
         let address = database.database()?;
         let name = address.rsplit('/').next().unwrap_or_default().to_owned();
-        let mut cluster = Cluster { managers: Vec::new(), workers: Vec::new(), database, standby, name, options: self };
+        let port = NEXT_PORT.fetch_add(1, Ordering::Relaxed);
+        let mut cluster = Cluster {
+            managers: Vec::new(),
+            workers: Vec::new(),
+            database,
+            standby,
+            name,
+            port,
+            key_file,
+            options: self,
+        };
+        let failed = |source: io::Error| ServerError::Files { folder: PathBuf::from("."), source };
+        let mut places = Vec::new();
         for index in 1..=cluster.options.managers {
-            let manager = cluster.start_manager(index)?;
+            let listen = cluster.listen(index);
+            let in_front =
+                cluster.options.has_proxies.then(|| Proxy::with_datagrams(listen)).transpose().map_err(failed)?;
+            places.push(Place { listen, in_front });
+        }
+        let addresses: Vec<SocketAddr> = places.iter().map(Place::address).collect();
+        for place in places {
+            let manager = cluster.start_manager(place, &addresses)?;
             cluster.managers.push(manager);
         }
         for index in 1..=cluster.options.workers {
@@ -103,6 +139,10 @@ pub struct Cluster {
     pub standby: Option<Postgres>,
     pub database: Postgres,
     name: String,
+    /// The port of every manager.
+    port: u16,
+    /// The cluster's key; a manager that is started again reads it anew.
+    pub key_file: PathBuf,
     options: ClusterOptions,
 }
 
@@ -112,7 +152,7 @@ pub struct ManagerProcess {
     pub name: String,
     /// The address that it listens at.
     pub listen: SocketAddr,
-    /// The address that others dial: a proxy, if there is one.
+    /// The address that others dial and send datagrams to: a proxy, if there is one.
     pub address: SocketAddr,
     pub server: Server,
     /// Proxies in front of the databases, as this manager reaches them.
@@ -131,6 +171,19 @@ impl ManagerProcess {
     }
 }
 
+/// Where a manager listens, and what is in front of it.
+struct Place {
+    listen: SocketAddr,
+    in_front: Option<Proxy>,
+}
+
+impl Place {
+    /// The address that others dial.
+    fn address(&self) -> SocketAddr {
+        self.in_front.as_ref().map_or(self.listen, |proxy| SocketAddr::from((Ipv4Addr::LOCALHOST, proxy.port())))
+    }
+}
+
 /// A worker that runs commands.
 #[derive(Debug)]
 pub struct WorkerProcess {
@@ -144,42 +197,38 @@ impl Cluster {
         self.database.address(&self.name)
     }
 
-    /// An address of this process alone for each node, all with the same port.
-    fn address(&self, index: usize) -> SocketAddr {
-        let [_, high, middle, low] = std::process::id().to_be_bytes();
-        let first = Ipv4Addr::from([127, 128 | high & 63, middle, low]);
-        let next = u32::from(first).wrapping_add(u32::try_from(index << 22).unwrap_or(0)) & 0x00ff_ffff | 0x7f00_0000;
-        SocketAddr::new(IpAddr::V4(Ipv4Addr::from(next)), self.options.port)
+    fn listen(&self, index: usize) -> SocketAddr {
+        let part = FIRST_MANAGER + u32::try_from(index - 1).expect("there are few managers");
+        SocketAddr::from((own_address(part), self.port))
     }
 
-    fn start_manager(&self, index: usize) -> Result<ManagerProcess, ServerError> {
+    /// `addresses` are those of all managers.
+    fn start_manager(&self, place: Place, addresses: &[SocketAddr]) -> Result<ManagerProcess, ServerError> {
+        let index = self.managers.len() + 1;
         let folder = folder(None)?;
         let failed = |source: io::Error| ServerError::Files { folder: folder.path().to_owned(), source };
         let name = format!("manager-{index}");
-        let listen = self.address(index);
-        let ports: Vec<u16> =
-            [Some(&self.database), self.standby.as_ref()].into_iter().flatten().map(Postgres::port).collect();
-        let (mut to_databases, mut in_front) = (Vec::new(), None);
+        let address = place.address();
+        let Place { listen, in_front } = place;
+        let databases = [Some(&self.database), self.standby.as_ref()].into_iter().flatten();
+        let mut hosts: Vec<SocketAddr> = databases.map(Postgres::socket_address).collect();
+        let mut to_databases = Vec::new();
         if self.options.has_proxies {
-            for port in &ports {
-                to_databases.push(Proxy::start(*port).map_err(failed)?);
+            for host in &mut hosts {
+                let proxy = Proxy::before(*host).map_err(failed)?;
+                *host = SocketAddr::from((Ipv4Addr::LOCALHOST, proxy.port()));
+                to_databases.push(proxy);
             }
-            in_front = Some(Proxy::before(listen).map_err(failed)?);
         }
-        let reached: Vec<u16> =
-            if to_databases.is_empty() { ports } else { to_databases.iter().map(Proxy::port).collect() };
-        let hosts: Vec<String> = reached.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        let address = in_front.as_ref().map_or(listen, |proxy| SocketAddr::from((Ipv4Addr::LOCALHOST, proxy.port())));
-        let peers: Vec<String> = (1..=self.options.managers)
-            .filter(|peer| *peer != index)
-            .map(|peer| self.address(peer).to_string())
-            .collect();
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        let peers: Vec<String> = addresses.iter().filter(|peer| **peer != address).map(ToString::to_string).collect();
         let settings = format!(
             "name = \"{name}\"\nlisten = \"{listen}\"\nadvertise = \"{address}\"\n\
-             storage = \"postgres://onward@{}/{}\"\npeers = [{}]\n{}",
+             storage = \"postgres://onward@{}/{}\"\npeers = {peers:?}\n\
+             cluster.key_file = {:?}\n{}",
             hosts.join(","),
             self.name,
-            peers.iter().map(|peer| format!("\"{peer}\"")).collect::<Vec<_>>().join(", "),
+            self.key_file,
             self.options.settings,
         );
         let file = folder.path().join("manager.toml");
@@ -215,4 +264,13 @@ impl Cluster {
             end_by: "KILL",
         }
     }
+}
+
+/// A loopback address of this process alone for each part of its clusters; tests have nodes of their own where the
+/// second byte begins with the bits 01.
+fn own_address(part: u32) -> Ipv4Addr {
+    const PREFIXES: [u32; PARTS] = [1, 4, 5, 6, 7];
+    let prefix = PREFIXES[part as usize];
+    // Pids have up to 22 bits; two that differ in the first alone are never seen at once.
+    Ipv4Addr::from(127 << 24 | prefix << 21 | std::process::id() & 0x1f_ffff)
 }

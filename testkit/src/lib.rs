@@ -10,7 +10,7 @@
 //! - [`Server`] is the process behind each. A test [freezes](Server::freeze), [thaws](Server::thaw), [kills](Server::kill)
 //!   and [starts it again](Server::start_again) to make an outage.
 //!
-//! A server listens on 127.0.0.1 only, on a port that the kernel chose, and keeps its files in a folder of its own.
+//! A server listens on loopback only, on a port that the kernel chose, and keeps its files in a folder of its own.
 //! Server and folder are gone when the value is dropped, and also when the test process dies, in whichever way: a guard
 //! process waits for that (see [`Server`]). So a server in a `static`, which is never dropped, is cleaned up too.
 //!
@@ -18,6 +18,7 @@
 //! What comes from PyPI is installed once, into a virtual environment below `target/`.
 
 mod cluster;
+mod key;
 mod nats;
 mod pgbouncer;
 mod port;

@@ -3,13 +3,18 @@
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
-/// Reserves a port on loopback for about a minute: the kernel gives it to nobody who asks for *any* port, and a server
+/// Reserves a port of 127.0.0.1, as [`reserve_at`] does.
+pub fn reserve() -> io::Result<u16> {
+    reserve_at(Ipv4Addr::LOCALHOST)
+}
+
+/// Reserves a port of a loopback address for about a minute: the kernel gives it to nobody who asks for *any* port, and a server
 /// that asks for *this* one, with `SO_REUSEADDR` as servers do, gets it.
 ///
 /// A connection whose listening side closed first leaves its port in TIME_WAIT. Without that, two tests that start at
 /// once could be told the same port.
-pub fn reserve() -> io::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+pub fn reserve_at(host: Ipv4Addr) -> io::Result<u16> {
+    let listener = TcpListener::bind((host, 0))?;
     let address: SocketAddr = listener.local_addr()?;
     let mut far = TcpStream::connect(address)?;
     let (near, _) = listener.accept()?;

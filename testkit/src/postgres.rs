@@ -1,5 +1,6 @@
 //! PostgreSQL: a cluster, its standby, and the standby in the cluster's place.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
@@ -29,20 +30,33 @@ const SETTLED: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct Postgres {
     server: Server,
-    port: u16,
+    listen: SocketAddr,
     options: PostgresOptions,
     databases: AtomicU32,
 }
 
 /// Options of a PostgreSQL cluster.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PostgresOptions {
+    host: Ipv4Addr,
     fsync: bool,
     /// Certificate and key, as PEM.
     tls: Option<(String, String)>,
 }
 
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        Self { host: Ipv4Addr::LOCALHOST, fsync: false, tls: None }
+    }
+}
+
 impl PostgresOptions {
+    /// Sets the loopback address to listen at.
+    pub fn host(mut self, host: Ipv4Addr) -> Self {
+        self.host = host;
+        self
+    }
+
     /// A commit is on disk before it is answered, as PostgreSQL does by itself. Without this it is quicker, and still
     /// there after the process was killed.
     pub fn fsync(mut self) -> Self {
@@ -77,10 +91,10 @@ impl PostgresOptions {
     /// Starts the server on the files in `data` below the folder.
     fn serve(&self, folder: TempDir, user: Option<&'static str>, ready: &'static str) -> Result<Postgres, ServerError> {
         let failed = |source| ServerError::Files { folder: folder.path().to_owned(), source };
-        let port = port::reserve().map_err(failed)?;
+        let listen = SocketAddr::from((self.host, port::reserve_at(self.host).map_err(failed)?));
         let plan = Plan {
             program: programs::find("postgres")?,
-            arguments: self.arguments(port, &folder.path().join("data")),
+            arguments: self.arguments(listen, &folder.path().join("data")),
             variables: Vec::new(),
             user,
             ready,
@@ -88,14 +102,14 @@ impl PostgresOptions {
             end_by: "QUIT",
         };
         let options = self.clone();
-        Ok(Postgres { server: Server::start(&plan, folder)?, port, options, databases: AtomicU32::new(0) })
+        Ok(Postgres { server: Server::start(&plan, folder)?, listen, options, databases: AtomicU32::new(0) })
     }
 
-    fn arguments(&self, port: u16, data: &Path) -> Vec<String> {
+    fn arguments(&self, listen: SocketAddr, data: &Path) -> Vec<String> {
         let fsync = if self.fsync { "on" } else { "off" };
         let settings = [
-            "listen_addresses=127.0.0.1".into(),
-            format!("port={port}"),
+            format!("listen_addresses={}", listen.ip()),
+            format!("port={}", listen.port()),
             "unix_socket_directories=".into(),
             // With its files, which are removed.
             "dynamic_shared_memory_type=mmap".into(),
@@ -131,22 +145,29 @@ impl Postgres {
     pub fn database(&self) -> Result<String, ServerError> {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         let mut create = command("createdb", None)?;
-        create.args(["--host=127.0.0.1", &format!("--port={}", self.port), &format!("--username={ROLE}"), &name]);
+        let (host, port) = (format!("--host={}", self.listen.ip()), format!("--port={}", self.port()));
+        create.args([&host, &port, &format!("--username={ROLE}"), &name]);
         run(&mut create)?;
         Ok(self.address(&name))
     }
 
-    /// Starts a standby of this cluster, with the same options. From then on a commit here is answered once the standby
-    /// has it, and not at all while the standby is frozen.
+    /// Starts a standby beside this cluster, as [`Self::start_synchronous_standby_at`] does.
     pub fn start_synchronous_standby(&self) -> Result<Self, ServerError> {
+        self.start_synchronous_standby_at(self.options.host)
+    }
+
+    /// Starts a standby of this cluster, with the same options, at this loopback address. From then on a commit here is answered once the standby
+    /// has it, and not at all while the standby is frozen.
+    pub fn start_synchronous_standby_at(&self, host: Ipv4Addr) -> Result<Self, ServerError> {
         let user = geteuid().is_root().then_some(USER);
         let folder = folder(None)?;
         hand_over(folder.path(), user, 0o700)?;
-        let from = format!("host=127.0.0.1 port={} user={ROLE} application_name={STANDBY}", self.port);
+        let from = format!("host={} port={} user={ROLE} application_name={STANDBY}", self.listen.ip(), self.port());
         let mut copy = command("pg_basebackup", user)?;
         copy.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname", &from, "--pgdata"]);
         run(copy.arg(folder.path().join("data")).current_dir(folder.path()))?;
-        let standby = self.options.serve(folder, user, "database system is ready to accept read-only connections")?;
+        let options = self.options.clone().host(host);
+        let standby = options.serve(folder, user, "database system is ready to accept read-only connections")?;
         self.ask(&format!("alter system set synchronous_standby_names = '{STANDBY}'"))?;
         self.ask("select pg_reload_conf()")?;
         let state = "select string_agg(sync_state, ' ') from pg_stat_replication";
@@ -164,16 +185,20 @@ impl Postgres {
     pub fn ask(&self, question: &str) -> Result<String, ServerError> {
         let mut psql = command("psql", None)?;
         psql.args(["--no-psqlrc", "-qtA", "--set=ON_ERROR_STOP=1", "--command", question]);
-        output_of(psql.arg(format!("postgresql://{ROLE}@127.0.0.1:{}/postgres", self.port)))
+        output_of(psql.arg(self.address("postgres")))
     }
 
     /// The address of a database of this name on this cluster.
     pub fn address(&self, database: &str) -> String {
-        format!("postgresql://{ROLE}@127.0.0.1:{}/{database}", self.port)
+        format!("postgresql://{ROLE}@{}/{database}", self.listen)
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.listen.port()
+    }
+
+    pub fn socket_address(&self) -> SocketAddr {
+        self.listen
     }
 
     /// The process, for outages.

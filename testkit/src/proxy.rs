@@ -11,9 +11,12 @@
 //! | [`Proxy::abandon`] | its connection closes | nothing: what is held may still come |
 //! | [`Proxy::lose_next_answer`] | its connection closes instead of an answer | a request that it carries out |
 //! | [`Proxy::delay`] | a slow network | the same |
+//!
+//! One that was started [with datagrams](Proxy::with_datagrams) passes these on as well, and loses them while it is silent
+//! or refuses.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -33,6 +36,7 @@ pub struct Proxy {
     port: u16,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
+    passing: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
@@ -80,7 +84,18 @@ impl Proxy {
             let shared = shared.clone();
             move || accept(&listener, server, &shared)
         });
-        Ok(Self { port, shared, accepting: Some(accepting) })
+        Ok(Self { port, shared, accepting: Some(accepting), passing: None })
+    }
+
+    /// Starts a proxy that passes on datagrams to the server as well, from the same port. There is no way back for them:
+    /// the server sends its own to the address that the sender names inside. A proxy that is silent, or refuses, loses
+    /// them.
+    pub fn with_datagrams(server: SocketAddr) -> io::Result<Self> {
+        let mut proxy = Self::before(server)?;
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, proxy.port))?;
+        let shared = proxy.shared.clone();
+        proxy.passing = Some(thread::spawn(move || pass_on(&socket, server, &shared)));
+        Ok(proxy)
     }
 
     pub fn port(&self) -> u16 {
@@ -157,8 +172,11 @@ impl Drop for Proxy {
         self.cut();
         // It accepts once more, and sees that this is the end.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port));
-        if let Some(accepting) = self.accepting.take() {
-            let _ = accepting.join();
+        if let Ok(socket) = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) {
+            let _ = socket.send_to(&[], (Ipv4Addr::LOCALHOST, self.port));
+        }
+        for thread in [self.accepting.take(), self.passing.take()].into_iter().flatten() {
+            let _ = thread.join();
         }
     }
 }
@@ -211,6 +229,23 @@ fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
         for (way, (from, to)) in WAYS.into_iter().zip([(from_client, to_server), (from_server, to_client)]) {
             let shared = shared.clone();
             thread::spawn(move || carry(&shared, port, way, from, to));
+        }
+    }
+}
+
+/// Passes on datagrams until the proxy ends.
+fn pass_on(socket: &UdpSocket, server: SocketAddr, shared: &Shared) {
+    let mut datagram = [0; 64 << 10];
+    loop {
+        let received = socket.recv(&mut datagram);
+        let state = shared.state();
+        if state.has_ended {
+            return;
+        }
+        // A server that is not there is told of by an error of the socket.
+        let Ok(length) = received else { continue };
+        if !state.silent && !state.refuses {
+            let _ = socket.send_to(&datagram[..length], server);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use crate::key::write_key;
 use crate::port;
 use crate::server::{Plan, folder};
 use crate::{Postgres, Proxy, Server, ServerError};
@@ -84,9 +85,7 @@ impl WorldOptions {
     pub fn start(self) -> Result<World, ServerError> {
         let shared = folder(None)?;
         let key = shared.path().join("cluster.key");
-        // Base64 of 32 bytes; nobody outside this machine reaches these nodes.
-        let written = std::fs::write(&key, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n");
-        written.map_err(|source| ServerError::Files { folder: shared.path().to_owned(), source })?;
+        write_key(&key)?;
         let needs_database = self.gates > 1 || self.has_second_manager;
         let postgres = needs_database.then(|| Postgres::options().fsync().start()).transpose()?;
         let mut world =

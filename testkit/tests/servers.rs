@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -190,6 +190,28 @@ fn a_synchronous_standby_has_what_was_answered_and_takes_the_primarys_place() {
     primary.server().kill();
     standby.promote().unwrap();
     assert_eq!(standby.ask("insert into seen values (8) returning (select n from seen)").unwrap(), "7");
+}
+
+#[test]
+fn a_primary_and_its_standby_can_have_an_address_each() {
+    let (one, other) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3));
+    let primary = Postgres::options().host(one).start().unwrap();
+    let standby = primary.start_synchronous_standby_at(other).unwrap();
+    assert_eq!((primary.socket_address().ip(), standby.socket_address().ip()), (one.into(), other.into()));
+    assert_eq!(standby.ask("select pg_is_in_recovery()").unwrap(), "t");
+    assert!(primary.database().unwrap().contains(&primary.socket_address().to_string()));
+}
+
+#[test]
+fn a_proxy_passes_datagrams_on_from_the_port_of_its_connections() {
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    let proxy = Proxy::with_datagrams(server.local_addr().unwrap()).unwrap();
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    client.send_to(b"seen", (Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
+    let mut buffer = [0; 16];
+    let length = server.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"seen");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The command line, and every help text.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::soak;
@@ -13,7 +14,7 @@ pub enum Command {
     Clients,
     Manifests,
     Tidy,
-    Cluster { as_json: bool },
+    Cluster { as_json: bool, onward: Option<PathBuf> },
     World { as_json: bool },
     Dist,
     Soak(soak::Plan),
@@ -95,16 +96,20 @@ fn parse_plain(
     }
 }
 
-fn parse_cluster(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
-    let mut as_json = false;
-    for arg in args {
+fn parse_cluster(mut args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+    let (mut as_json, mut onward) = (false, None);
+    while let Some(arg) = args.next() {
         match arg.as_str() {
             "-h" | "--help" => return Ok(Command::Help(help_cluster())),
             "--json" => as_json = true,
+            "--onward" => match args.next() {
+                Some(file) => onward = Some(PathBuf::from(file)),
+                None => return Err(Usage { what: "--onward needs a file".to_owned(), see: CLUSTER }),
+            },
             _ => return Err(unknown(&arg, CLUSTER)),
         }
     }
-    Ok(Command::Cluster { as_json })
+    Ok(Command::Cluster { as_json, onward })
 }
 
 fn parse_world(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
@@ -220,9 +225,11 @@ fn help_cluster() -> String {
         "Starts a datacenter on this machine: three managers that share a PostgreSQL cluster with a synchronous standby, and two
 workers, each on an address of its own. Says how to reach each, and stops all of it on Ctrl-C.
 
-Usage: {CLUSTER} [--json]
+Usage: {CLUSTER} [--json] [--onward FILE]
 
-  --json    once all are ready, print one line: {{nodes: [{{name, role, datacenter, address, pid, data}}], postgres: [...]}}"
+  --json           once all are ready, print one line:
+                   {{nodes: [{{name, role, datacenter, address, pid, data}}], postgres: [{{role, address, port, pid}}], database}}
+  --onward FILE    this binary, instead of one that is built of this checkout first"
     )
 }
 
@@ -255,13 +262,14 @@ The binary is built against musl where the toolchain has that target and `musl-g
 fn help_soak() -> String {
     let plan = soak::Plan::default();
     format!(
-        "Runs the tests of core and log, kills nodes under load and workers of a fleet, and does the README word for word, in the release profile, assertions on, with much larger numbers.
+        "Runs the tests of core and log, kills nodes under load and workers of a fleet, keeps a thousand sessions open, and does the README word for word, in the release profile, assertions on, with much larger numbers. Then counts the instructions of a job, and kills leaders with a million jobs.
 
 Usage: {SOAK} [--cases N] [--seconds S]
 
   --cases N      cases of each chaos test of core in one round, as ONWARD_SOAK_CASES (default {});
                  so many of log, too, and for every 30 a node is killed, up to 200 times;
-                 the README is done word for word, and the fleet takes two minutes, once a round, whatever the number
+                 the README is done word for word, the fleet takes two minutes and a thousand sessions take ten,
+                 once a round, whatever the number
   --seconds S    start another round until S seconds have passed (default: one round)
 
 Property tests without a number of their own run {} cases (PROPTEST_CASES).",
@@ -285,8 +293,9 @@ mod tests {
         assert_eq!(parsed("clients"), Ok(Command::Clients));
         assert_eq!(parsed("manifests"), Ok(Command::Manifests));
         assert_eq!(parsed("tidy"), Ok(Command::Tidy));
-        assert_eq!(parsed("cluster"), Ok(Command::Cluster { as_json: false }));
-        assert_eq!(parsed("cluster --json"), Ok(Command::Cluster { as_json: true }));
+        assert_eq!(parsed("cluster"), Ok(Command::Cluster { as_json: false, onward: None }));
+        let of_file = Command::Cluster { as_json: true, onward: Some("a/b".into()) };
+        assert_eq!(parsed("cluster --json --onward a/b"), Ok(of_file));
         assert_eq!(parsed("world --json"), Ok(Command::World { as_json: true }));
         assert_eq!(parsed("dist"), Ok(Command::Dist));
         assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 6_000, at_least_for: None })));

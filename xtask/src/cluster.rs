@@ -15,8 +15,9 @@ use crate::workspace;
 /// The time that a node has to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub fn run(root: &Path, as_json: bool) -> Result<()> {
-    let onward = build(root)?;
+/// Starts it with this binary, or with one that is built of this checkout.
+pub fn run(root: &Path, as_json: bool, onward: Option<PathBuf>) -> Result<()> {
+    let onward = onward.map_or_else(|| build(root), Ok)?;
     let stop = stop_signal()?;
     if !as_json {
         println!("onward: starting PostgreSQL with a synchronous standby, three managers and two workers");
@@ -79,8 +80,10 @@ fn nodes(cluster: &Cluster) -> Value {
             "pid": pid(&worker.server), "data": worker.server.folder(),
         })
     });
-    let postgres =
-        |role: &str, server: &Postgres| json!({ "role": role, "port": server.port(), "pid": pid(server.server()) });
+    let postgres = |role: &str, server: &Postgres| {
+        let address = server.socket_address();
+        json!({ "role": role, "address": address.to_string(), "port": address.port(), "pid": pid(server.server()) })
+    };
     let standby = cluster.standby.iter().map(|standby| postgres("standby", standby));
     let databases: Vec<Value> = [postgres("primary", &cluster.database)].into_iter().chain(standby).collect();
     json!({ "nodes": managers.chain(workers).collect::<Vec<_>>(), "postgres": databases, "database": cluster.database_url() })
@@ -94,20 +97,17 @@ fn print(cluster: &Cluster, onward: &Path) {
     for worker in &cluster.workers {
         println!("  {:<11} {:<24} {:>8}", worker.name, "-", worker.server.pid().as_raw_nonzero());
     }
-    println!(
-        "  {:<11} 127.0.0.1:{:<14} {:>8}",
-        "postgres",
-        cluster.database.port(),
-        cluster.database.server().pid().as_raw_nonzero()
-    );
-    if let Some(standby) = &cluster.standby {
-        println!("  {:<11} 127.0.0.1:{:<14} {:>8}", "standby", standby.port(), standby.server().pid().as_raw_nonzero());
+    let databases = [("postgres", Some(&cluster.database)), ("standby", cluster.standby.as_ref())];
+    for (name, server) in databases.into_iter().filter_map(|(name, server)| Some((name, server?))) {
+        let (address, pid) = (server.socket_address().to_string(), server.server().pid().as_raw_nonzero());
+        println!("  {name:<11} {address:<24} {pid:>8}");
     }
     let (first, onward) = (&cluster.managers[0], onward.display());
     println!(
         "\nTry next, in another terminal:
   export ONWARD_SERVER={} ONWARD_DATA={}
   {onward} status
+  {onward} node list
   {onward} submit --wait -- sh -c 'echo hello; sleep 2'
   {onward} transfer-leader
   kill -9 {}        (a manager; the others go on)

@@ -29,6 +29,7 @@ mod node;
 mod soak;
 mod steps;
 mod stream;
+mod takeover;
 mod tidy;
 mod workspace;
 mod world;
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
         Command::Clients => workspace::root().and_then(|root| clients::run(&root)),
         Command::Manifests => workspace::root().and_then(|root| manifests::check(&root)),
         Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
-        Command::Cluster { as_json } => workspace::root().and_then(|root| cluster::run(&root, as_json)),
+        Command::Cluster { as_json, onward } => workspace::root().and_then(|root| cluster::run(&root, as_json, onward)),
         Command::World { as_json } => workspace::root().and_then(|root| world::run(&root, as_json)),
         Command::Dist => workspace::root().and_then(|root| dist::run(&root)),
         Command::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),

@@ -12,7 +12,9 @@ const COMPOSE: &str = "import sys, compose_spec; compose_spec.PyCompose.from_yam
 pub fn check(root: &Path) -> Result<()> {
     let (python, deploy) = (python(root)?, root.join("deploy"));
     let kubernetes = python.with_file_name("kubernetes-validate");
-    run_quietly(Command::new(kubernetes).args(["--strict", "--quiet"]).arg(deploy.join("kubernetes.yaml")))?;
+    for file in ["kubernetes.yaml", "kubernetes-cluster.yaml"] {
+        run_quietly(Command::new(&kubernetes).args(["--strict", "--quiet"]).arg(deploy.join(file)))?;
+    }
     run_quietly(Command::new(python).args(["-c", COMPOSE]).arg(deploy.join("compose.yaml")))?;
     let scrape = deploy.join("prometheus.yml");
     run_quietly(Command::new("promtool").args(["check", "config", "--syntax-only"]).arg(scrape))?;

@@ -10,6 +10,7 @@ use crate::api_check;
 use crate::instructions;
 use crate::steps::short;
 use crate::stream::{self, Counts};
+use crate::takeover;
 use crate::workspace;
 
 /// The number of cases for property tests that do not choose one themselves.
@@ -58,6 +59,14 @@ const PARTS: &[Part] = &[
         at_most: 1,
         env: &[("ONWARD_FLEET", "full")],
     },
+    // A thousand sessions on one manager for ten minutes.
+    Part {
+        package: "onward-cli",
+        targets: &["--test", "sessions"],
+        share: u64::MAX,
+        at_most: 1,
+        env: &[("ONWARD_SESSIONS", "full")],
+    },
 ];
 
 pub fn run(root: &Path, plan: &Plan) -> Result<()> {
@@ -81,6 +90,7 @@ pub fn run(root: &Path, plan: &Plan) -> Result<()> {
     }
     api_check::run(root)?;
     instructions::run(root)?;
+    takeover::run(root)?;
     println!(
         "onward: soak green: {} passed, 0 failed, {rounds} round{} of {} cases ({})",
         total.passed,
@@ -136,9 +146,9 @@ mod tests {
     fn each_part_has_its_share_of_the_cases() {
         let shares = |cases| PARTS.iter().map(|part| super::cases(&Plan { cases, at_least_for: None }, part)).collect();
         let table: [(u64, Vec<u64>); 3] = [
-            (6_000, vec![6_000, 6_000, 6_000, 200, 100, 1, 1]),
-            (10, vec![10, 10, 10, 1, 1, 1, 1]),
-            (9_000_000, vec![9_000_000, 9_000_000, 9_000_000, 200, 100, 1, 1]),
+            (6_000, vec![6_000, 6_000, 6_000, 200, 100, 1, 1, 1]),
+            (10, vec![10, 10, 10, 1, 1, 1, 1, 1]),
+            (9_000_000, vec![9_000_000, 9_000_000, 9_000_000, 200, 100, 1, 1, 1]),
         ];
         for (cases, expected) in table {
             let found: Vec<u64> = shares(cases);

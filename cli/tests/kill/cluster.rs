@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use crate::load::{Stretch, Submitter, Worker, read};
 use crate::number;
-use crate::record::{Record, is_doomed};
+use crate::record::{Record, is_doomed, is_terminal};
+use crate::steady::Steady;
 use crate::support::http::Client;
 use crate::support::process::until;
-use crate::support::{Dice, PATIENCE, a_moment, own_loopback};
+use crate::support::{Dice, PATIENCE, onward, own_loopback};
 use onward_testkit::{Cluster, ClusterOptions};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -58,6 +59,43 @@ async fn leader(cluster: &Cluster, but: &[usize]) -> (usize, u64) {
         None
     })
     .await
+}
+
+/// What is added to a bound because this computer is busy with other things: as long as it now takes to start and end the
+/// binary twenty times, which is a fraction of a second where nothing else runs.
+fn slack() -> Duration {
+    let began = Instant::now();
+    assert!(onward(&["--version"]).output().expect("the binary is there").status.success());
+    20 * began.elapsed()
+}
+
+/// Kind of jobs that are there to be handed out first by whoever leads next.
+const FIRST: &str = "first";
+
+/// Submits a job that only [`first_dispatch`] asks for.
+async fn prepare_first(address: SocketAddr) {
+    let reply = Client::new(address).post("/v1/jobs", &json!({ "kind": FIRST })).await;
+    assert_eq!(reply.status, 201, "{}", reply.text());
+}
+
+/// Asks this manager for such a job until it hands one out.
+async fn first_dispatch(address: SocketAddr) {
+    let poll = json!({
+        "worker_id": FIRST, "incarnation": "1", "kinds": [FIRST], "max": 1, "wait_s": 0, "lease_s": 5,
+    })
+    .to_string();
+    until("a job is handed out", PATIENCE, async || {
+        let asked = async { Client::new(address).try_call("POST", "/v1/leases", &poll).await };
+        let reply = tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?.ok()?;
+        (reply.status == 200 && reply.json()["leases"][0]["receipt"].is_string()).then_some(())
+    })
+    .await;
+}
+
+/// Ends what is left of these jobs.
+async fn cancel_first(address: SocketAddr) {
+    let reply = Client::new(address).post("/v1/jobs/cancel", &json!({ "kind": FIRST })).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
 /// Clients of every manager, until they are told to stop.
@@ -155,8 +193,8 @@ async fn drain(addresses: &[SocketAddr], submitters: Vec<Submitter>, workers: Ve
         one.await.unwrap();
     }
     until("all jobs have ended", PATIENCE, async || {
-        let reply = Client::new(addresses[0]).try_call("GET", "/v1/stats", "").await.ok()?;
-        (reply.status == 200 && reply.json()["open_jobs"] == 0).then_some(())
+        let reply = Client::new(addresses[0]).try_call("GET", "/v1/queues", "").await.ok()?;
+        (reply.status == 200 && has_drained(&reply.json())).then_some(())
     })
     .await;
     stretch.over.store(true, Ordering::Relaxed);
@@ -169,6 +207,13 @@ async fn drain(addresses: &[SocketAddr], submitters: Vec<Submitter>, workers: Ve
         let state = if job.number.is_some_and(is_doomed) { "failed" } else { "succeeded" };
         job.ended = Some(state.into());
     }
+}
+
+/// Whether all jobs of the queue that these clients use have ended; others may have theirs.
+fn has_drained(shown: &Value) -> bool {
+    let queues = shown["queues"].as_array().expect("a list").iter().filter(|queue| queue["name"] == "default");
+    let mut counts = queues.flat_map(|queue| queue["counts"].as_object().expect("counts"));
+    counts.all(|(state, count)| is_terminal(state) || *count == 0)
 }
 
 fn none(found: &[String]) {
@@ -184,16 +229,19 @@ async fn a_leader_that_is_killed_is_replaced_at_once() {
     let load = Load::on(&addresses);
     for _ in 0..3 {
         load.goes_on(200).await;
+        prepare_first(addresses[led]).await;
         cluster.managers[led].server.kill();
         let killed = Instant::now();
-        let (next, next_term) = leader(&cluster, &[led]).await;
+        first_dispatch(addresses[(led + 1) % 3]).await;
         let took = killed.elapsed();
+        assert!(took < Duration::from_secs(3) + slack(), "nothing was handed out for {took:?}");
+        let (next, next_term) = leader(&cluster, &[led]).await;
         assert!(next_term > term, "{next_term} after {term}");
-        assert!(took < Duration::from_secs(3) + a_moment(), "nobody led for {took:?}");
         cluster.managers[led].server.start_again().unwrap();
         (led, term) = (next, next_term);
     }
     load.goes_on(200).await;
+    cancel_first(addresses[led]).await;
     load.end(&cluster).await;
 }
 
@@ -204,11 +252,14 @@ async fn a_leader_that_was_frozen_finds_another_in_its_place_and_follows() {
     let (led, term) = leader(&cluster, &[]).await;
     let load = Load::on(&addresses);
     load.goes_on(200).await;
+    prepare_first(addresses[led]).await;
     cluster.managers[led].server.freeze();
     let frozen = Instant::now();
+    first_dispatch(addresses[(led + 1) % 3]).await;
+    let took = frozen.elapsed();
+    assert!(took < Duration::from_secs(6) + slack(), "nothing was handed out for {took:?}");
     let (next, next_term) = leader(&cluster, &[led]).await;
     assert!(next_term > term);
-    assert!(frozen.elapsed() < Duration::from_secs(6) + a_moment(), "nobody led for {:?}", frozen.elapsed());
     load.goes_on(200).await;
     while number("ONWARD_SOAK_CASES").is_some() && frozen.elapsed() < Duration::from_secs(30) {
         load.goes_on(10).await;
@@ -222,6 +273,7 @@ async fn a_leader_that_was_frozen_finds_another_in_its_place_and_follows() {
     assert_eq!(leader(&cluster, &[]).await, (next, next_term), "nobody fights");
     assert_eq!(seats_lost(addresses[led]).await, 1, "what it still wanted to write was refused, and that is counted");
     load.goes_on(100).await;
+    cancel_first(addresses[next]).await;
     load.end(&cluster).await;
 }
 
@@ -254,6 +306,9 @@ async fn the_seat_is_handed_over_by_name_and_no_call_fails() {
     load.goes_on(100).await;
     let (refused, cut_off) = (&load.stretch.told_later, &load.stretch.cut_off);
     assert_eq!((refused.load(Ordering::Relaxed), cut_off.load(Ordering::Relaxed)), (0, 0), "calls failed");
+    for address in &addresses {
+        assert_eq!(seats_lost(*address).await, 0, "who hands the seat over writes nothing under it afterwards");
+    }
     load.end(&cluster).await;
 }
 
@@ -262,7 +317,9 @@ async fn all_managers_are_restarted_one_after_the_other_and_no_call_fails() {
     let cluster = options().settings("drain.ready_grace = \"300ms\"\n").start().unwrap();
     let addresses = addresses(&cluster);
     leader(&cluster, &[]).await;
-    // Clients of a manager that is being restarted are those of a balancer, which has taken it out by then.
+    // Our own clients know all managers, and find one that answers by themselves.
+    let steady = Steady::begin(&cluster);
+    // Other clients of a manager that is being restarted are those of a balancer, which has taken it out by then.
     for (index, manager) in cluster.managers.iter().enumerate() {
         let others: Vec<SocketAddr> =
             addresses.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, one)| *one).collect();
@@ -279,6 +336,7 @@ async fn all_managers_are_restarted_one_after_the_other_and_no_call_fails() {
         assert_eq!(failed, (0, 0), "calls failed while {} was restarted", manager.name);
         load.end_at(&others).await;
     }
+    steady.end().await;
 }
 
 /// The peer that a leader is cut off from: nothing that either side sends arrives, and no connection is closed.
@@ -313,7 +371,9 @@ async fn cut_off_and_replaced(from: CutFrom) {
     let cut = Instant::now();
     let (next, next_term) = leader(&cluster, &[led]).await;
     assert!(next_term > term);
-    assert!(cut.elapsed() < Duration::from_secs(12) + a_moment(), "nobody else led for {:?}", cut.elapsed());
+    // Two that do not reach each other wait for twice `seat_ttl`, and then look whether a third does.
+    let within = Duration::from_secs(if from == CutFrom::Others { 10 } else { 6 });
+    assert!(cut.elapsed() < within + slack(), "nobody else led for {:?}", cut.elapsed());
     assert_eq!(probe(manager.listen, "/livez").await, Some(200), "a restart does not help");
     load.goes_on(200).await;
     silence(false);
@@ -325,6 +385,14 @@ async fn cut_off_and_replaced(from: CutFrom) {
     })
     .await;
     assert_eq!(leader(&cluster, &[]).await.1, next_term, "nobody fights");
+    // One that cannot reach the database gives its term up by itself.
+    if from == CutFrom::Others {
+        assert_eq!(
+            seats_lost(addresses[led]).await,
+            1,
+            "what it still wanted to write was refused, and that is counted"
+        );
+    }
     load.goes_on(100).await;
     load.end(&cluster).await;
 }
@@ -385,7 +453,7 @@ async fn while_commits_hang_callers_are_told_so_in_time_and_nobody_is_asked_to_r
         let asked = Instant::now();
         let reply = Client::new(addresses[at]).try_call("POST", "/v1/jobs", &body.to_string()).await.unwrap();
         assert_eq!(reply.status, 503, "{}", reply.text());
-        assert!(asked.elapsed() < within + a_moment(), "it took {:?}", asked.elapsed());
+        assert!(asked.elapsed() < within + slack(), "it took {:?}", asked.elapsed());
     };
     tokio::join!(ask(led, Duration::from_secs(3)), ask(follower, Duration::from_secs(6)));
     // Somebody who gives up waiting for the standby, at the server, makes nothing durable by that.

@@ -5,6 +5,7 @@
 mod cluster;
 mod load;
 mod record;
+mod steady;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -1,0 +1,13 @@
+//! The key that the nodes of a cluster share.
+
+use std::path::{Path, PathBuf};
+
+use crate::ServerError;
+
+/// Base64 of 32 bytes; nobody outside this machine reaches the nodes that know it.
+const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n";
+
+pub(crate) fn write_key(file: &Path) -> Result<(), ServerError> {
+    let folder = || file.parent().map_or_else(|| PathBuf::from("."), Path::to_owned);
+    std::fs::write(file, KEY).map_err(|source| ServerError::Files { folder: folder(), source })
+}
