@@ -841,6 +841,52 @@ async fn a_node_follows_until_it_may_lead_and_who_loses_the_seat_follows() {
     other.stop();
 }
 
+/// Leads, until its storage is away.
+struct CutOffWhenTold(Arc<AtomicBool>);
+
+impl Leadership for CutOffWhenTold {
+    fn look(&mut self, own: OwnStanding) -> SeatLook {
+        match self.0.load(Ordering::Relaxed) {
+            true => SeatLook::Unseen,
+            false if own.is_caught_up => SeatLook::Try,
+            false => SeatLook::Follow { term: Term::default(), leader: None },
+        }
+    }
+
+    fn hand_over(&mut self, _term: Term, _heir: &Heir) -> Result<(), HandoverError> {
+        Err(HandoverError::Alone)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_from_its_storage_keeps_no_worker_waiting_and_leads_again() {
+    let (log, is_away) = (MemoryLog::new(), Arc::new(AtomicBool::new(false)));
+    let (theirs, away) = (log.clone(), is_away.clone());
+    let mut start = Start::new(short_seat(), move || match away.load(Ordering::Relaxed) {
+        true => Err(Error::Unknown { cause: "it is away".into() }),
+        false => Ok(Box::new(theirs.clone()) as Box<dyn Log>),
+    });
+    start.pacing =
+        Pacing { ask_again: Duration::from_millis(1), term_every: Duration::from_millis(10), ..start.pacing };
+    start.leadership = Box::new(CutOffWhenTold(is_away.clone()));
+    let engine = Engine::start(start).unwrap();
+    let role = || engine.leader_view().borrow().role();
+    until_seen("it leads", || role() == "leader").await;
+    is_away.store(true, Ordering::Relaxed);
+    log.doubt(true);
+    assert!(engine.call(submit(&engine, draft()).1).await.is_err());
+    until_seen("it does not know who leads", || role() == "cut_off").await;
+    let mut session = engine.open_session();
+    session.say(hello(&WorkerId::new("w").unwrap()));
+    let ended = tokio::time::timeout(PATIENCE, session.hear(&mut Vec::new(), 10)).await.expect("it ends");
+    assert!(ended.is_err(), "the worker looks for another node");
+    is_away.store(false, Ordering::Relaxed);
+    log.doubt(false);
+    until_seen("it leads again", || role() == "leader").await;
+    working_session(&engine).await;
+    engine.stop();
+}
+
 /// Leads whenever it can, and hands over whatever it is asked to.
 struct HandsOver;
 

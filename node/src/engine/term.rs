@@ -47,10 +47,12 @@ pub(super) fn begin_first(start: &mut Start, shared: &Shared) -> Result<Begun, E
 /// Reads the log to its end, and takes the seat if it may. In doubt too, the next try does so anew: a term may go unused.
 pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
-    if let SeatLook::Follow { term, leader } = start.leadership.look(OwnStanding::BEFORE_READING)
-        && term != Term::default()
-    {
-        shared.publish(LeaderView::Following { term, leader });
+    match start.leadership.look(OwnStanding::BEFORE_READING) {
+        SeatLook::Follow { term, leader } if term != Term::default() => {
+            shared.publish(LeaderView::Following { term, leader });
+        }
+        SeatLook::Unseen => shared.publish_cut_off(),
+        SeatLook::Follow { .. } | SeatLook::Try => {}
     }
     let log = (start.log)()?;
     let mut seed = [0u8; 8];
@@ -94,8 +96,10 @@ fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared)
     if look != SeatLook::Try {
         // A follower that has read all there is does what it is there for.
         shared.vitals.takeover.rest();
-        if let SeatLook::Follow { term, leader } = look {
-            shared.publish(LeaderView::Following { term, leader });
+        match look {
+            SeatLook::Follow { term, leader } => shared.publish(LeaderView::Following { term, leader }),
+            SeatLook::Unseen => shared.publish_cut_off(),
+            SeatLook::Try => {}
         }
         return Ok(Begun::Follows(follower));
     }

@@ -48,7 +48,7 @@ use crate::api::problem::Problem;
 use crate::engine::Counter;
 use crate::grpc;
 use call::{BodyRoom, Call};
-use links::{Link, Links, NoLink};
+use links::{Lane, Link, Links, NoLink};
 use relay::relay;
 use target::Target;
 pub(crate) use target::tls_client;
@@ -184,7 +184,7 @@ impl Forwarder {
     /// Whether the leader answers, whatever it says of itself.
     pub(crate) async fn reach(&self, leader: &LeaderAddress) -> Result<(), String> {
         let links = self.links_to(leader)?;
-        let Link { mut sender, place: _place } = match links.open(links::Lane::Calls).await {
+        let Link { mut sender, place: _place } = match links.open(Lane::Calls).await {
             Ok(link) => link,
             Err(NoLink::Full) => return Ok(()),
             Err(NoLink::Unreachable(why)) => return Err(unreachable(leader, &why)),
@@ -233,13 +233,18 @@ impl Forwarder {
         loop {
             let known = view.borrow_and_update().clone();
             let tried = match &known {
-                LeaderView::Leading { term } => self.run_here(&mut call, next, *term).await,
+                LeaderView::Leading { term } => self.run_as_leader(&mut call, next, *term).await,
                 _ if call.is_forwarded() => Tried::Answered(unavailable(
                     &call,
                     "this node does not lead, and the call was forwarded to it",
                     done,
                 )),
                 LeaderView::Following { leader: Some(leader), .. } => self.send(&mut call, leader).await,
+                // A stream would wait for as long as the storage is away, while another node may lead.
+                LeaderView::CutOff { .. } if call.lane() == Lane::Streams => {
+                    Tried::Answered(unavailable(&call, "this node led, and its storage does not answer", done))
+                }
+                LeaderView::CutOff { term } => self.run_here(&mut call, next, *term).await,
                 LeaderView::Starting | LeaderView::Following { leader: None, .. } => {
                     Tried::NotDone("no manager leads at the moment".into())
                 }
@@ -275,14 +280,21 @@ impl Forwarder {
     }
 
     /// Runs the call on this node, because it leads, and says so.
-    async fn run_here(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
-        let mut answer = next.clone().run(call.local_request()).await;
-        if let Some(address) = &self.0.member.address
+    async fn run_as_leader(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
+        let mut tried = self.run_here(call, next, term).await;
+        if let Tried::Answered(answer) = &mut tried
+            && let Some(address) = &self.0.member.address
             && let Ok(hint) =
                 HeaderValue::try_from(LeaderHint { address: address.clone(), term: term.get() }.to_string())
         {
             answer.headers_mut().insert(LEADER, hint);
         }
+        tried
+    }
+
+    /// Runs the call on this node, which leads under this term or did when it was last known who leads.
+    async fn run_here(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
+        let answer = next.clone().run(call.local_request()).await;
         let Some(done) = without_leader(answer.headers()) else { return Tried::Answered(answer) };
         if call.is_forwarded() || !self.is_deposed(term).await {
             return Tried::Answered(answer);
@@ -296,7 +308,8 @@ impl Forwarder {
     /// Whether this node has stopped leading under that term, or is about to.
     async fn is_deposed(&self, term: Term) -> bool {
         let mut view = self.0.view.clone();
-        let other = view.wait_for(|view| *view != LeaderView::Leading { term });
+        let own = [LeaderView::Leading { term }, LeaderView::CutOff { term }];
+        let other = view.wait_for(|view| !own.contains(view));
         timeout(LEARN_WITHIN, other).await.is_ok_and(|other| other.is_ok())
     }
 
@@ -371,7 +384,7 @@ impl Forwarder {
         let is_other = |view: &LeaderView| match view {
             LeaderView::Leading { .. } => true,
             LeaderView::Following { leader: Some(known), .. } => known.address != leader.address,
-            LeaderView::Starting | LeaderView::Following { leader: None, .. } => false,
+            LeaderView::Starting | LeaderView::CutOff { .. } | LeaderView::Following { leader: None, .. } => false,
         };
         if self.0.view.clone().wait_for(is_other).await.is_err() {
             // The engine is gone: nobody will say who leads.
