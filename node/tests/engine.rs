@@ -747,7 +747,7 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
     assert!(matches!(engine.read(|_| ()).await, Err(Refused::Unavailable(_))), "reads are refused as well");
     assert!(matches!(print().await, Err(Refused::NotBegun(_))), "without a seat likewise, and nothing was printed");
     let (reply, on_session) = tokio::sync::oneshot::channel();
-    engine.check_outputs(vec![claim], session.id(), move |answers| drop(reply.send(answers)));
+    engine.check_outputs(vec![claim], session.id(), move |_, answers| drop(reply.send(answers)));
     session.say(succeed(claim, &[7; 10_000]));
     drop(open);
     while state_of_stalled(&engine, stalled_id).await.is_none() {}

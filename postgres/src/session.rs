@@ -113,9 +113,16 @@ impl fmt::Debug for Connector {
 fn unopened(error: &tokio_postgres::Error) -> OpenError {
     match error.as_db_error() {
         Some(answer) if answer.message().contains("startup parameter") => OpenError::Pooler(told(error)),
+        Some(answer) if is_passing(answer.code().code()) => OpenError::Unreachable(told(error)),
         Some(_) => OpenError::Refused(told(error)),
         None => OpenError::Unreachable(told(error)),
     }
+}
+
+/// Whether a server that refuses a connection with this code may take it a moment later: it starts, stops or recovers, or has
+/// no connection left.
+fn is_passing(code: &str) -> bool {
+    code.starts_with("57") || code == "53300"
 }
 
 pub(crate) fn random_uuid() -> Result<Uuid, OpenError> {

@@ -348,7 +348,8 @@ impl Machine<'_> {
             Question::Read(work) => work(&View { manager: &self.manager, catalog: &self.catalog }),
             Question::Printed { claims, session, reply } => {
                 let answers = claims.iter().map(|claim| self.manager.check_output(claim, session)).collect();
-                Box::new(move || reply(answers))
+                let term = self.term;
+                Box::new(move || reply(term, answers))
             }
         };
         self.hold(self.manager.newest(), Outgoing::Deliver(deliver));
