@@ -887,6 +887,28 @@ async fn a_leader_that_is_cut_off_from_its_storage_keeps_no_worker_waiting_and_l
     engine.stop();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_shares_its_log_starts_while_nothing_can_be_stored_and_one_that_is_alone_says_why_not() {
+    let (log, is_away) = (MemoryLog::new(), Arc::new(AtomicBool::new(true)));
+    let start = || {
+        let (theirs, away) = (log.clone(), is_away.clone());
+        let mut start = Start::new(short_seat(), move || match away.load(Ordering::Relaxed) {
+            true => Err(Error::Unknown { cause: "it is away".into() }),
+            false => Ok(Box::new(theirs.clone()) as Box<dyn Log>),
+        });
+        start.pacing.term_every = Duration::from_millis(10);
+        start
+    };
+    assert_eq!(Engine::start(start()).unwrap_err(), Error::Unknown { cause: "it is away".into() });
+    let shared = Start { heirs: Some(Arc::new(|_| Err(HandoverError::Alone))), ..start() };
+    let engine = Engine::start(shared).unwrap();
+    until_seen("it says why it does not serve", || engine.trouble().is_some()).await;
+    assert_eq!((engine.needs_restart(), engine.leader_view().borrow().role()), (None, "starting"));
+    is_away.store(false, Ordering::Relaxed);
+    until_seen("it leads", || engine.leader_view().borrow().role() == "leader").await;
+    engine.stop();
+}
+
 /// Leads whenever it can, and hands over whatever it is asked to.
 struct HandsOver;
 

@@ -92,6 +92,7 @@ use following::{FollowingGauge, Handover};
 use ids::Ids;
 use pending::{InFlightPermit, Pending};
 use questions::Question;
+pub(crate) use terms::may_pass;
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;

@@ -305,9 +305,11 @@ impl Drop for Node {
 }
 
 async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
+    let given_up = LeaveOnDrop(Some(identity.is_leaving.clone()));
     let (opened, identity) = (config.clone(), identity.clone());
     let (opened, is_whole) =
         spawn_blocking(move || open(&opened, &identity)).await.expect("opening a log does not panic")?;
+    given_up.disarm();
     if let Err(error) = wait_until_serving(&opened.engine).await.or_else(|error| go_on_among_others(config, error)) {
         spawn_blocking(move || stop(&opened.outputs, &opened.engine)).await.expect("stopping does not panic");
         return Err(error);
@@ -317,6 +319,23 @@ async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result
         tracing::warn!("nothing is lost: start without --accept-loss, or a loss to come goes by without a word");
     }
     Ok(opened)
+}
+
+/// Ends the wait for a storage that is away once nobody waits for the node any more.
+struct LeaveOnDrop(Option<Arc<AtomicBool>>);
+
+impl LeaveOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for LeaveOnDrop {
+    fn drop(&mut self) {
+        if let Some(is_leaving) = &self.0 {
+            is_leaving.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 struct Opened {
