@@ -26,6 +26,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::{Router, middleware};
 use onward_core::manager::SeatState;
+use onward_gossip::Role;
 use onward_health::Pulse;
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
@@ -161,7 +162,7 @@ impl Node {
         let (draining, drained) = watch::channel(false);
         let datacenter = config.datacenter.as_str().into();
         let app = App { engine, receipts, outputs, datacenter, gossip, draining: drained };
-        let member = config.member(address)?;
+        let member = config.member(address, Role::Manager)?;
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         forwarder.keep_reaching(identity.reaches_leader.clone());
         let about = About {

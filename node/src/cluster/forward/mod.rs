@@ -39,7 +39,6 @@ use onward_api::lease::Leases;
 use onward_core::fence::Term;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_rustls::rustls::ClientConfig;
 
 use super::leader::{LeaderAddress, LeaderView};
 use crate::api::access::{Access, Connection};
@@ -51,7 +50,7 @@ use call::{BodyRoom, Call};
 use links::{Lane, Link, Links, NoLink};
 use relay::relay;
 use target::Target;
-pub(crate) use target::tls_client;
+pub(crate) use target::{LeaderTrust, tls_client};
 
 /// The time for which a call is made again, from when it came, or from when it first failed if it waited longer than
 /// that.
@@ -72,7 +71,7 @@ pub(crate) struct Member {
     pub(crate) address: Option<String>,
     /// Nobody shares the node's log: there is nobody to pass anything on to.
     pub(crate) is_alone: bool,
-    pub(crate) tls: Option<Arc<ClientConfig>>,
+    pub(crate) trust: Option<LeaderTrust>,
 }
 
 /// Passes calls on to the node that leads. Cheap to clone.
@@ -403,7 +402,7 @@ impl Forwarder {
         if let Some((_, known)) = links.as_ref().filter(|(to, _)| to.address == leader.address) {
             return Ok(known.clone());
         }
-        let fresh = Arc::new(Links::to(Target::parse(&leader.address)?, self.0.member.tls.clone()));
+        let fresh = Arc::new(Links::to(Target::parse(&leader.address)?, self.0.member.trust.clone()));
         *links = Some((leader.clone(), fresh.clone()));
         Ok(fresh)
     }
