@@ -124,6 +124,7 @@ impl NodeConfig {
             address: self.advertise.clone().or(listens).map(with_scheme),
             is_alone,
             trust,
+            gossip: None,
         })
     }
 

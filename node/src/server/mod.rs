@@ -42,7 +42,7 @@ use crate::api::{self, App};
 use crate::auth::Tokens;
 use crate::clock;
 use crate::cluster::HandoverError;
-use crate::cluster::forward::{self, Forwarder};
+use crate::cluster::forward::{self, Forwarder, Member};
 use crate::cluster::leader::LeaderView;
 use crate::engine::{Engine, Start};
 use crate::gossip::GossipHandle;
@@ -162,7 +162,7 @@ impl Node {
         let (draining, drained) = watch::channel(false);
         let datacenter = config.datacenter.as_str().into();
         let app = App { engine, receipts, outputs, datacenter, gossip, draining: drained };
-        let member = config.member(address, Role::Manager)?;
+        let member = Member { gossip: app.gossip.clone(), ..config.member(address, Role::Manager)? };
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         forwarder.keep_reaching(identity.reaches_leader.clone());
         let about = About {

@@ -37,6 +37,7 @@ use hyper::body::Incoming;
 use onward_api::cluster::{CODE, DONE, Done, LEADER, LeaderHint};
 use onward_api::lease::Leases;
 use onward_core::fence::Term;
+use onward_gossip::{MemberView, NodeIdentity, View};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -45,6 +46,7 @@ use crate::api::access::{Access, Connection};
 use crate::api::json::Json;
 use crate::api::problem::Problem;
 use crate::engine::Counter;
+use crate::gossip::GossipHandle;
 use crate::grpc;
 use call::{BodyRoom, Call};
 use links::{Lane, Link, Links, NoLink};
@@ -63,6 +65,9 @@ const LEARN_WITHIN: Duration = Duration::from_millis(300);
 /// The interval between two looks whether the leader answers, and the time that one may take.
 const REACH_EVERY: Duration = Duration::from_secs(1);
 
+/// Word that a node leads which is older says nothing of now.
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
+
 /// A node's place in its cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -72,6 +77,8 @@ pub(crate) struct Member {
     /// Nobody shares the node's log: there is nobody to pass anything on to.
     pub(crate) is_alone: bool,
     pub(crate) trust: Option<LeaderTrust>,
+    /// Says who leads while this node cannot see the seat.
+    pub(crate) gossip: Option<GossipHandle>,
 }
 
 /// Passes calls on to the node that leads. Cheap to clone.
@@ -230,7 +237,7 @@ impl Forwarder {
         let (mut view, came_at) = (self.0.view.clone(), Instant::now());
         let (mut deadline, mut done) = (None, Done::No);
         loop {
-            let known = view.borrow_and_update().clone();
+            let known = self.or_by_gossip(view.borrow_and_update().clone());
             let tried = match &known {
                 LeaderView::Leading { term } => self.run_as_leader(&mut call, next, *term).await,
                 _ if call.is_forwarded() => Tried::Answered(unavailable(
@@ -276,6 +283,17 @@ impl Forwarder {
                 tokio::time::sleep_until(pause).await;
             }
         }
+    }
+
+    /// The view of a node that is cut off from its storage, as far as gossip knows more. Who is taken for the leader by mistake
+    /// refuses what is forwarded.
+    fn or_by_gossip(&self, view: LeaderView) -> LeaderView {
+        let (LeaderView::CutOff { term }, Some(gossip)) = (&view, &self.0.member.gossip) else { return view };
+        let seen = gossip.view();
+        let Some(leader) = leader_by_gossip(&seen) else { return view };
+        let is_tls = self.0.member.address.as_ref().is_some_and(|address| address.starts_with("https://"));
+        let address = format!("{}{}", if is_tls { "https://" } else { "" }, leader.address);
+        LeaderView::Following { term: *term, leader: Some(LeaderAddress { name: leader.name.to_string(), address }) }
     }
 
     /// Runs the call on this node, because it leads, and says so.
@@ -411,6 +429,18 @@ impl Forwarder {
 fn too_many() -> Problem {
     let detail = "as many calls as may are on their way to the leader; try again later, or call it directly";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+}
+
+/// The node of our kind that was last heard to say that it leads.
+fn leader_by_gossip(view: &View) -> Option<&NodeIdentity> {
+    let kind = |node: &NodeIdentity| (node.role, node.datacenter.clone());
+    let leads = |member: &&MemberView| {
+        let says_so = member.report.as_ref().is_some_and(|report| report.health.leads);
+        says_so && member.state.is_live() && kind(&member.identity) == kind(&view.own)
+    };
+    let heard = |member: &&MemberView| member.heard_ago.unwrap_or(Duration::MAX);
+    let newest = view.members.iter().filter(leads).min_by_key(heard)?;
+    (heard(&newest) <= HEARD_WITHIN).then_some(&newest.identity)
 }
 
 /// Whether this says that its node does not lead, and if so, what became of the call.
