@@ -16,7 +16,7 @@ use super::watch::Watchers;
 use super::{Shared, Start};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
-use crate::cluster::{OwnStanding, SeatLook};
+use crate::cluster::{Leadership, OwnStanding, SeatLook};
 use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
 
 /// The interval between two looks at a log that somebody else writes.
@@ -81,7 +81,7 @@ pub(super) fn follow_on(
         Ok(CatchUp::Outdated) => begin(start, shared),
         // Events that were read are still worth having.
         Err(error @ (Error::Io { .. } | Error::Unknown { .. })) => {
-            say_trouble(shared, &error);
+            say_trouble(shared, &error, &*start.leadership);
             Ok(Begun::Follows(follower))
         }
         Err(error) => Err(error),
@@ -116,8 +116,13 @@ fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared)
 }
 
 /// Says once what is wrong, for as long as it stays the same.
-pub(super) fn say_trouble(shared: &Shared, error: &Error) {
-    let cause = error.cause();
+pub(super) fn say_trouble(shared: &Shared, error: &Error, leadership: &dyn Leadership) {
+    let mut cause = error.cause();
+    if matches!(error, Error::NewerVersion { .. } | Error::NewerFormat { .. })
+        && let Some(version) = leadership.leader_version()
+    {
+        cause += &format!("; the manager that leads runs onward {version}");
+    }
     if shared.trouble() != cause {
         tracing::error!(%error, "the node cannot serve; it will try again");
     }

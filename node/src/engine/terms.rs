@@ -121,7 +121,7 @@ fn run_terms(
             TermEnd::Failed(error) => {
                 start.leadership.term_ended();
                 shared.stats.seats_lost.add(u64::from(matches!(error, Error::StaleTerm { .. })));
-                say_trouble(shared, &error);
+                say_trouble(shared, &error, &*start.leadership);
             }
             TermEnd::SeatLost => {
                 start.leadership.term_ended();

@@ -316,6 +316,11 @@ impl Leadership for DatabaseLeadership {
         self.candidate.term_ended(clock::mono());
     }
 
+    fn leader_version(&self) -> Option<String> {
+        let holder = self.seat.sight.holder?;
+        self.membership.living().into_iter().find(|member| member.holder == holder).map(|member| member.version)
+    }
+
     fn hand_over(&mut self, term: Term, heir: &Heir) -> Result<(), HandoverError> {
         let Membership { database, log, .. } = &*self.membership;
         match database.hand_over(log, term, heir.holder) {
