@@ -12,6 +12,7 @@ use onward_core::manager::Manager;
 use onward_log::{Changed, Error};
 
 use super::held_commands::{Flow, HeldCommands};
+use super::manager_machine::ManagerWithCatalog;
 use super::watch::Watchers;
 use super::{Shared, Start};
 use crate::clock;
@@ -22,12 +23,12 @@ use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
 /// The interval between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-pub(super) type Leading = NewTerm<Manager>;
+pub(super) type Leading = NewTerm<ManagerWithCatalog>;
 
 /// The role of a node, once it has read its log.
 pub(super) enum Begun {
     Leads(Leading),
-    Follows(Follower<Manager>),
+    Follows(Follower<ManagerWithCatalog>),
 }
 
 /// Begins for the first time. In doubt it tries again for a while: whoever starts a node may have to come and do it
@@ -57,13 +58,13 @@ pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> 
     let log = (start.log)()?;
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).expect("the system has randomness");
-    let manager = || Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
-    try_for_seat(Follower::read(log, manager)?, start, shared)
+    let empty = || ManagerWithCatalog::new(Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now()));
+    try_for_seat(Follower::read(log, empty)?, start, shared)
 }
 
 /// Follows until it leads, or has to begin anew; none if the node stops.
 pub(super) fn follow_on(
-    mut follower: Follower<Manager>,
+    mut follower: Follower<ManagerWithCatalog>,
     start: &mut Start,
     shared: &Shared,
     kept: &mut HeldCommands,
@@ -88,7 +89,7 @@ pub(super) fn follow_on(
     })
 }
 
-fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+fn try_for_seat(follower: Follower<ManagerWithCatalog>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     shared.following.caught_up(follower.newest(), clock::mono());
     let is_live = shared.vitals.watch.health().report().why_not_live().is_none();
     let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live };
@@ -109,7 +110,7 @@ fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared)
         Tried::Leads(term) => term,
     };
     start.leadership.leads(term.term);
-    shared.stay_above(term.machine.state().jobs().map(|(_, job)| job.id).max());
+    shared.stay_above(term.machine.catalog.newest());
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
     shared.stats.terms.add(1);
     Ok(Begun::Leads(term))
@@ -139,6 +140,7 @@ mod tests {
     use onward_log::{Log, MemoryLog};
 
     use super::*;
+    use crate::catalog::Catalog;
     use crate::engine::Engine;
 
     /// A follower that applies what a leader writes, while it writes, has the state of that leader at each event that
@@ -151,7 +153,7 @@ mod tests {
         start.snapshot_every = 300;
         let engine = Engine::start(start).expect("a log in memory can be opened");
         let read = || {
-            let empty = || Manager::new(Rules::default(), 7, clock::now());
+            let empty = || ManagerWithCatalog::new(Manager::new(Rules::default(), 7, clock::now()));
             Follower::read(Box::new(log.clone()), empty).expect("it can be read")
         };
         let mut follower = read();
@@ -186,7 +188,9 @@ mod tests {
                 let (newest, dump) =
                     engine.read(|view| (view.manager.newest(), view.manager.state().dump())).await.unwrap();
                 if newest == follower.newest() {
-                    assert_eq!(follower.machine.state().dump(), dump, "at {newest:?}");
+                    let ManagerWithCatalog { manager, catalog } = &follower.machine;
+                    assert_eq!(manager.state().dump(), dump, "at {newest:?}");
+                    assert_eq!(*catalog, Catalog::of(manager.state()), "at {newest:?}");
                     compared += 1;
                 }
             }
