@@ -119,6 +119,12 @@ fn unopened(error: &tokio_postgres::Error) -> OpenError {
     }
 }
 
+/// Refuses a server by its `server_version_num`.
+fn check_version(number: &str) -> Result<(), OpenError> {
+    let version: i32 = number.parse().unwrap_or_default();
+    if version < OLDEST { Err(OpenError::TooOld { found: version / 10_000 }) } else { Ok(()) }
+}
+
 /// Whether a server that refuses a connection with this code may take it a moment later: it starts, stops or recovers, or has
 /// no connection left.
 fn is_passing(code: &str) -> bool {
@@ -176,10 +182,7 @@ impl Session {
             _ => None,
         });
         let row = row.ok_or_else(|| OpenError::Refused("it does not show its settings".into()))?;
-        let version: i32 = row.get(0).and_then(|version| version.parse().ok()).unwrap_or_default();
-        if version < OLDEST {
-            return Err(OpenError::TooOld { found: version / 10_000 });
-        }
+        check_version(row.get(0).unwrap_or_default())?;
         if row.get(1) != Some(mark) {
             return Err(OpenError::Pooler("it ignores the options of a new connection".into()));
         }
@@ -276,6 +279,28 @@ fn hear(messages: &mut Messages, context: &mut Context<'_>, warning: &mut Option
             Poll::Ready(Some(Err(error))) => return Some(told(&error)),
             Poll::Ready(None) => return Some("the connection was closed".into()),
             Poll::Pending => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_before_15_are_refused_by_their_version() {
+        for (number, refused) in
+            [("150000", None), ("180001", None), ("149999", Some(14)), ("90624", Some(9)), ("", Some(0))]
+        {
+            let expected = refused.map_or(Ok(()), |found| Err(OpenError::TooOld { found }));
+            assert_eq!(check_version(number), expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_starts_or_is_full_may_take_a_connection_later() {
+        for (code, passes) in [("57P03", true), ("57P01", true), ("53300", true), ("28P01", false), ("3D000", false)] {
+            assert_eq!(is_passing(code), passes, "{code}");
         }
     }
 }

@@ -373,6 +373,8 @@ async fn while_commits_hang_callers_are_told_so_in_time_and_nobody_is_asked_to_r
     let cluster = options().standby().start().unwrap();
     let addresses = addresses(&cluster);
     let (led, _) = leader(&cluster, &[]).await;
+    let standbys = status(addresses[led]).await.expect("it answers")["synchronous_standbys"].clone();
+    assert!(standbys.as_str().is_some_and(|names| !names.is_empty()), "commits wait for one: {standbys}");
     let load = Load::on(&addresses);
     load.goes_on(200).await;
     let standby = cluster.standby.as_ref().expect("there is one");
