@@ -9,6 +9,7 @@ use core::future::poll_fn;
 use core::pin::pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
+use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -115,8 +116,25 @@ fn unopened(error: &tokio_postgres::Error) -> OpenError {
         Some(answer) if answer.message().contains("startup parameter") => OpenError::Pooler(told(error)),
         Some(answer) if is_passing(answer.code().code()) => OpenError::Unreachable(told(error)),
         Some(_) => OpenError::Refused(told(error)),
+        None if is_wrong_encryption(error) => OpenError::Refused(told(error)),
         None => OpenError::Unreachable(told(error)),
     }
+}
+
+/// Whether the two ends do not agree on encryption: the server has none, or a certificate that is not believed. A connection
+/// that merely broke meanwhile is none of that.
+fn is_wrong_encryption(error: &tokio_postgres::Error) -> bool {
+    if !error.to_string().starts_with("error performing TLS handshake") {
+        return false;
+    }
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(broken) = error.downcast_ref::<std::io::Error>() {
+            return broken.kind() == std::io::ErrorKind::InvalidData;
+        }
+        cause = error.source();
+    }
+    true
 }
 
 /// Refuses a server by its `server_version_num`.

@@ -122,7 +122,7 @@ fn a_connection_is_encrypted_and_the_certificate_is_checked() {
         where ssl and application_name = 'onward'";
     assert_ne!(psql(&url, encrypted), "0");
     let error = open(&other.0).unwrap_err();
-    assert!(matches!(&error, OpenError::Unreachable(why) if why.contains("certificate")), "{error}");
+    assert!(matches!(&error, OpenError::Refused(why) if why.contains("certificate")), "{error}");
     assert!(matches!(open(Path::new("/nowhere")).unwrap_err(), OpenError::Address(_)));
 }
 
