@@ -120,6 +120,10 @@ fn run_terms(
             }
             TermEnd::Failed(error) => {
                 start.leadership.term_ended();
+                // The next look at the seat may take long.
+                if start.heirs.is_some() && may_pass(&error) {
+                    shared.publish_cut_off();
+                }
                 shared.stats.seats_lost.add(u64::from(matches!(error, Error::StaleTerm { .. })));
                 say_trouble(shared, &error, &*start.leadership);
             }
